@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "stress_account.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MAX_COMPLAINTS = 20 };
+
+static const struct stress_ledger *ledger;
+static uint8_t *seen; /* one bit a record: STRESS_N_STREAMS rows of STRESS_N_SEQUENCES bits */
+static unsigned n_complaints;
+
+static struct account {
+	uint64_t read_records, read_bytes, repeated, lapped, reopened;
+	uint64_t written, written_bytes, in_doubt, full, full_bytes;
+	struct relay_facts facts; /* the buffers' sum */
+} account;
+
+_Noreturn void die(const char *what)
+{
+	fprintf(stderr, "stress_verify: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+void complain(const char *format, ...)
+{
+	va_list arguments;
+
+	if (__atomic_fetch_add(&n_complaints, 1, __ATOMIC_RELAXED) >= MAX_COMPLAINTS)
+		return;
+	va_start(arguments, format);
+	flockfile(stderr);
+	fputs("stress_verify: ", stderr);
+	vfprintf(stderr, format, arguments);
+	fputc('\n', stderr);
+	funlockfile(stderr);
+	va_end(arguments);
+}
+
+void account_open(const char *ledger_file)
+{
+	int fd = open(ledger_file, O_RDWR | O_CREAT, 0600);
+
+	if (fd < 0 || ftruncate(fd, sizeof(*ledger)) != 0)
+		die(ledger_file);
+	ledger = mmap(NULL, sizeof(*ledger), PROT_READ, MAP_SHARED, fd, 0);
+	seen = mmap(NULL, STRESS_N_STREAMS * (STRESS_N_SEQUENCES / 8), PROT_READ | PROT_WRITE,
+	            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (ledger == MAP_FAILED || seen == MAP_FAILED)
+		die("mmap");
+	close(fd);
+}
+
+static bool mark_seen(const struct stress_record *r)
+{
+	uint64_t bit = (uint64_t)r->stream << STRESS_SEQUENCE_BITS | r->sequence;
+	uint8_t mask = (uint8_t)(1u << bit % 8);
+
+	return (__atomic_fetch_or(&seen[bit / 8], mask, __ATOMIC_RELAXED) & mask) == 0;
+}
+
+static bool was_seen(uint32_t stream, uint64_t sequence)
+{
+	uint64_t bit = (uint64_t)stream << STRESS_SEQUENCE_BITS | sequence;
+
+	return seen[bit / 8] >> bit % 8 & 1;
+}
+
+void account_enter(struct tally *t, const struct stress_record *r)
+{
+	if (r->sequence >= __atomic_load_n(&ledger->slot[r->stream].tried, __ATOMIC_ACQUIRE))
+		complain("%s: stream %u record %u was never written", t->relay_file, r->stream, r->sequence);
+	if (!mark_seen(r))
+		complain("%s: stream %u record %u came twice", t->relay_file, r->stream, r->sequence);
+	if (r->sequence < t->last[r->stream])
+		complain("%s: stream %u record %u came after %" PRId64, t->relay_file, r->stream, r->sequence,
+		         t->last[r->stream] - 1);
+	t->last[r->stream] = (int64_t)r->sequence + 1;
+	t->records++;
+	t->bytes += r->length;
+}
+
+static void add_ledger(struct account *a)
+{
+	uint64_t sequence;
+	uint32_t stream;
+
+	for (stream = 0; stream < STRESS_N_STREAMS; stream++) {
+		const struct stress_slot *slot = &ledger->slot[stream];
+
+		if (slot->other)
+			complain("stream %u: a write failed: %s", stream, strerror((int)slot->other_errno));
+		a->written += slot->written;
+		a->in_doubt += slot->tried > slot->written;
+		a->full += slot->full_records;
+		a->full_bytes += slot->full_bytes;
+		for (sequence = 0; sequence < slot->written; sequence++)
+			a->written_bytes += stress_length(stream, (uint32_t)sequence);
+	}
+}
+
+void account_add(const struct tally *t, struct rchan_buf *buf)
+{
+	struct account *a = &account;
+	struct relay_facts f, *sum = &a->facts;
+	int err = relay_buf_facts(buf, &f);
+
+	if (err) {
+		complain("%s: facts: %s", t->mem_file, strerror(-err));
+		return;
+	}
+	if (f.unread_bytes)
+		complain("%s: %" PRIu64 " bytes unread", t->mem_file, f.unread_bytes);
+	if (f.read_records != t->records || f.read_bytes != t->bytes)
+		complain("%s: says that %" PRIu64 " records, %" PRIu64 " bytes were read; they were %" PRIu64
+		         ", %" PRIu64,
+		         t->mem_file, f.read_records, f.read_bytes, t->records, t->bytes);
+	sum->records += f.records;
+	sum->bytes += f.bytes;
+	sum->lost_full_records += f.lost_full_records;
+	sum->lost_full_bytes += f.lost_full_bytes;
+	sum->lost_overwritten_records += f.lost_overwritten_records;
+	sum->lost_overwritten_bytes += f.lost_overwritten_bytes;
+	sum->lost_torn_records += f.lost_torn_records;
+	sum->lost_torn_bytes += f.lost_torn_bytes;
+	sum->lost_too_large_records += f.lost_too_large_records;
+	sum->lost_disabled_records += f.lost_disabled_records;
+	a->read_records += t->records;
+	a->read_bytes += t->bytes;
+	a->repeated += t->repeated;
+	a->lapped += t->lapped;
+	a->reopened += t->reopened;
+}
+
+static void equal(const char *what, uint64_t left, uint64_t right)
+{
+	if (left != right)
+		complain("%s: %" PRIu64 " is not %" PRIu64, what, left, right);
+}
+
+static void between(const char *what, uint64_t value, uint64_t low, uint64_t high)
+{
+	if (value < low || value > high)
+		complain("%s: %" PRIu64 " is not within %" PRIu64 " .. %" PRIu64, what, value, low, high);
+}
+
+/* No-overwrite: each record that was surely written has come. */
+static void check_all_came(void)
+{
+	uint64_t sequence, missing = 0, first = 0;
+	uint32_t stream;
+
+	for (stream = 0; stream < STRESS_N_STREAMS; stream++) {
+		for (sequence = missing = 0; sequence < ledger->slot[stream].written; sequence++)
+			if (!was_seen(stream, sequence) && missing++ == 0)
+				first = sequence;
+		if (missing)
+			complain("stream %u: %" PRIu64 " records never came, the first is %" PRIu64, stream, missing,
+			         first);
+	}
+}
+
+static void check_account(const struct account *a, bool overwrite, bool killed)
+{
+	const struct relay_facts *f = &a->facts;
+	uint64_t doubt = killed ? a->in_doubt : 0;
+
+	if (!killed)
+		equal("records in doubt, 0", a->in_doubt, 0);
+	between("records the buffers took, written by the ledger", f->records, a->written, a->written + doubt);
+	between("bytes the buffers took", f->bytes, a->written_bytes, a->written_bytes + doubt * STRESS_LENGTH_MAX);
+	equal("records read + overwritten + torn, taken",
+	      a->read_records + f->lost_overwritten_records + f->lost_torn_records, f->records);
+	equal("bytes read + overwritten + torn, taken", a->read_bytes + f->lost_overwritten_bytes + f->lost_torn_bytes,
+	      f->bytes);
+	between("torn records", f->lost_torn_records, 0, doubt);
+	between("records lost because full", f->lost_full_records, a->full, a->full + doubt);
+	if (!killed)
+		equal("bytes lost because full", f->lost_full_bytes, a->full_bytes);
+	equal("records too large", f->lost_too_large_records, 0);
+	equal("records refused by disable", f->lost_disabled_records, 0);
+	if (!overwrite) {
+		equal("records overwritten", f->lost_overwritten_records, 0);
+		check_all_came();
+	}
+}
+
+static void print_account(const struct account *a)
+{
+	printf("{\"written\": %" PRIu64 ", \"written_bytes\": %" PRIu64 ", \"read\": %" PRIu64
+	       ", \"read_bytes\": %" PRIu64 ", \"in_doubt\": %" PRIu64 ", \"full\": %" PRIu64
+	       ", \"overwritten\": %" PRIu64 ", \"torn\": %" PRIu64 ", \"repeated\": %" PRIu64 ", \"lapped\": %" PRIu64
+	       ", \"reopened\": %" PRIu64 ", \"complaints\": %u}\n",
+	       a->written, a->written_bytes, a->read_records, a->read_bytes, a->in_doubt, a->full,
+	       a->facts.lost_overwritten_records, a->facts.lost_torn_records, a->repeated, a->lapped, a->reopened,
+	       n_complaints);
+}
+
+unsigned account_close(bool overwrite, bool killed)
+{
+	add_ledger(&account);
+	check_account(&account, overwrite, killed);
+	print_account(&account);
+	return n_complaints;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writes records as unpleasantly as a program can: several threads, each moved from CPU to CPU, each
+ * interrupted at random moments by a timer whose handler writes too, a fork in the middle whose child goes on.
+ * What it wrote stands in the ledger (stress.h), also when it is killed.
+ *
+ *     stress_producer --ledger FILE --stream FIRST (--channel MNT/app/cpu | --store DIR)
+ *                     [--threads N] [--records N] [--signals MICROSECONDS] [--migrate RECORDS]
+ *                     [--fork STREAM] [--shared] [--seed N]
+ *
+ * Thread t writes streams FIRST + 2t and, from its signal handler, FIRST + 2t + 1. --records 0: until killed.
+ * --store writes to the memory files without a mount; with --shared all threads do so through one mapping,
+ * as a thread sanitizer wants it. Exit 0: every record was taken.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <relayfs/relay.h>
+#include <relayfs/store.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "stress.h"
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+enum { MAX_THREADS = 64, MAX_BUFFERS = 1024, TICK_SIGNAL = 34 /* SIGRTMIN, as a constant */ };
+
+/* One series of records. Owner: one thread, or its handler. */
+struct stream {
+	uint32_t id;
+	uint64_t sequence;
+	uint64_t filled; /* sequence + 1 of what stands in `record` */
+	uint64_t random;
+	struct stress_slot *slot;
+	struct rchan_buf **bufs;
+	char record[STRESS_LENGTH_MAX];
+};
+
+struct worker {
+	pthread_t thread;
+	unsigned number;
+	bool failed;
+	timer_t timer;
+	uint64_t random; /* the handler's, for the timer's next interval */
+	struct stream own, handler;
+};
+
+static struct {
+	const char *ledger_file, *channel, *store;
+	unsigned first_stream, fork_stream, n_threads;
+	uint64_t n_records, signal_us, migrate, seed;
+	bool forks, shared;
+} options = {.n_threads = 2, .n_records = 10000, .seed = 1};
+
+static struct rchan *chan;
+static unsigned n_buffers;
+static struct rchan_buf **shared_bufs;
+static struct stress_ledger *ledger;
+static cpu_set_t all_cpus;
+static struct worker workers[MAX_THREADS];
+static __thread struct worker *self;
+
+static _Noreturn void die(const char *what)
+{
+	fprintf(stderr, "stress_producer: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+static struct rchan_buf **open_buffers(void)
+{
+	struct rchan_buf **bufs = calloc(MAX_BUFFERS, sizeof(*bufs));
+	char path[4096];
+	unsigned i;
+
+	if (!bufs)
+		die("memory");
+	for (i = 0; i < n_buffers; i++) {
+		snprintf(path, sizeof(path), "%s/mem%u", options.store, i);
+		bufs[i] = relay_buf_open(path);
+		if (!bufs[i])
+			die(path);
+	}
+	return bufs;
+}
+
+static unsigned count_buffers(void)
+{
+	char path[4096];
+	unsigned n = 0;
+
+	do
+		snprintf(path, sizeof(path), "%s/mem%u", options.store, n++);
+	while (n < MAX_BUFFERS && access(path, F_OK) == 0);
+	return n - 1;
+}
+
+/* Mostly where this thread runs, as relay_write() does; now and then across, as a file server does. */
+static struct rchan_buf *pick_buffer(struct stream *s)
+{
+	uint64_t r = stress_random(&s->random);
+	unsigned cpu = (unsigned)sched_getcpu();
+
+	if (r % 64 == 0)
+		cpu = (unsigned)(r >> 32);
+	return s->bufs[cpu % n_buffers];
+}
+
+static int emit(struct stream *s, uint32_t length)
+{
+	return chan ? relay_write(chan, s->record, length) : relay_buf_write(pick_buffer(s), s->record, length);
+}
+
+/* The order of the two stores around the write is what makes the ledger true after a SIGKILL. */
+static int write_next(struct stream *s)
+{
+	uint32_t length = stress_length(s->id, (uint32_t)s->sequence);
+	int err;
+
+	if (s->filled != s->sequence + 1)
+		stress_fill(s->record, s->id, (uint32_t)s->sequence);
+	s->filled = s->sequence + 1;
+	__atomic_store_n(&s->slot->tried, s->sequence + 1, __ATOMIC_SEQ_CST);
+	err = emit(s, length);
+	if (!err) {
+		__atomic_store_n(&s->slot->written, ++s->sequence, __ATOMIC_SEQ_CST);
+		return 0;
+	}
+	if (err == -ENOSPC) {
+		s->slot->full_records++;
+		s->slot->full_bytes += length;
+	} else {
+		s->slot->other++;
+		s->slot->other_errno = (uint64_t)-err;
+	}
+	__atomic_store_n(&s->slot->tried, s->sequence, __ATOMIC_SEQ_CST);
+	return err;
+}
+
+static void arm_timer(struct worker *w)
+{
+	uint64_t us = options.signal_us / 2 + stress_random(&w->random) % (options.signal_us + 1);
+	struct itimerspec when = {.it_value = {.tv_sec = 0, .tv_nsec = (long)(us % 1000000) * 1000 + 1}};
+
+	timer_settime(w->timer, 0, &when, NULL);
+}
+
+/* A refused record of a handler is tried again by its next call: a handler cannot wait. */
+static void on_tick(int signal)
+{
+	int saved_errno = errno;
+
+	(void)signal;
+	if (self->handler.sequence < STRESS_N_SEQUENCES - 1)
+		write_next(&self->handler);
+	arm_timer(self);
+	errno = saved_errno;
+}
+
+static void start_timer(struct worker *w)
+{
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = TICK_SIGNAL};
+
+	event.sigev_notify_thread_id = gettid();
+	if (timer_create(CLOCK_MONOTONIC, &event, &w->timer) != 0)
+		die("timer_create");
+	arm_timer(w);
+}
+
+static void block_tick(int how)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, TICK_SIGNAL);
+	pthread_sigmask(how, &set, NULL);
+}
+
+static void stop_timer(struct worker *w)
+{
+	timer_delete(w->timer);
+	block_tick(SIG_BLOCK);
+}
+
+static void migrate(struct stream *s)
+{
+	uint64_t r = stress_random(&s->random);
+	unsigned cpu = (unsigned)(r >> 8) % CPU_SETSIZE;
+	cpu_set_t one;
+
+	if (r % 4 == 0) {
+		sched_setaffinity(0, sizeof(all_cpus), &all_cpus);
+		return;
+	}
+	while (!CPU_ISSET(cpu, &all_cpus))
+		cpu = (cpu + 1) % CPU_SETSIZE;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+}
+
+/* A full buffer is waited for: give readers the CPU, more so the longer it lasts. */
+static int write_patiently(struct stream *s)
+{
+	struct timespec pause = {.tv_nsec = 50000};
+	unsigned tries;
+	int err;
+
+	for (tries = 0; (err = write_next(s)) == -ENOSPC; tries++) {
+		if (tries < 8)
+			sched_yield();
+		else
+			nanosleep(&pause, NULL);
+	}
+	return err;
+}
+
+static int write_records(struct worker *w, uint64_t n)
+{
+	struct stream *s = &w->own;
+	uint64_t i;
+	int err;
+
+	for (i = 0; i < n; i++) {
+		if (options.migrate && stress_random(&s->random) % options.migrate == 0)
+			migrate(s);
+		err = write_patiently(s);
+		if (err) {
+			fprintf(stderr, "stress_producer: stream %u record %llu: %s\n", s->id,
+			        (unsigned long long)s->sequence, strerror(-err));
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static void set_stream(struct stream *s, uint32_t id)
+{
+	s->id = id;
+	s->sequence = 0;
+	s->filled = 0;
+	s->slot = &ledger->slot[id];
+	s->random = stress_mix(options.seed * 4096 + id) | 1;
+}
+
+/* The child: this one thread, new streams, the same channel handle. */
+static _Noreturn void run_child(struct worker *w, uint64_t n)
+{
+	int failed;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	set_stream(&w->own, options.fork_stream);
+	set_stream(&w->handler, options.fork_stream + 1);
+	if (options.signal_us) {
+		start_timer(w);
+		block_tick(SIG_UNBLOCK);
+	}
+	failed = write_records(w, n);
+	if (options.signal_us)
+		stop_timer(w);
+	_exit(failed || w->handler.slot->other ? 1 : 0);
+}
+
+static pid_t fork_writer(struct worker *w, uint64_t n)
+{
+	pid_t child;
+
+	/* Between fork and set_stream two processes would write one stream. */
+	block_tick(SIG_BLOCK);
+	child = fork();
+	if (child == 0)
+		run_child(w, n);
+	block_tick(SIG_UNBLOCK);
+	if (child < 0)
+		die("fork");
+	return child;
+}
+
+static void run_streams(struct worker *w)
+{
+	uint64_t half = options.n_records / 2;
+	pid_t child = 0;
+	int status = 0;
+
+	if (options.n_records == 0) {
+		w->failed = write_records(w, STRESS_N_SEQUENCES - 1) != 0;
+		return;
+	}
+	w->failed = write_records(w, half) != 0;
+	if (options.forks && w->number == 0)
+		child = fork_writer(w, half);
+	w->failed |= write_records(w, options.n_records - half) != 0;
+	if (child) {
+		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+			;
+		w->failed |= status != 0;
+	}
+}
+
+static void *run_worker(void *argument)
+{
+	struct worker *w = self = argument;
+
+	w->random = stress_mix(options.seed + w->number) | 1;
+	set_stream(&w->own, options.first_stream + 2 * w->number);
+	set_stream(&w->handler, options.first_stream + 2 * w->number + 1);
+	if (!chan) {
+		w->own.bufs = options.shared ? shared_bufs : open_buffers();
+		w->handler.bufs = options.shared ? shared_bufs : open_buffers();
+	}
+	if (options.signal_us)
+		start_timer(w);
+	run_streams(w);
+	if (options.signal_us)
+		stop_timer(w);
+	w->failed |= w->handler.slot->other != 0;
+	return NULL;
+}
+
+static void map_ledger(void)
+{
+	int fd = open(options.ledger_file, O_RDWR | O_CREAT, 0600);
+
+	if (fd < 0 || ftruncate(fd, sizeof(*ledger)) != 0)
+		die(options.ledger_file);
+	ledger = mmap(NULL, sizeof(*ledger), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (ledger == MAP_FAILED)
+		die(options.ledger_file);
+	close(fd);
+}
+
+static void parse_options(int argc, char **argv)
+{
+	static const struct option names[] = {{"ledger", 1, 0, 'l'},  {"stream", 1, 0, 'i'},  {"channel", 1, 0, 'c'},
+	                                      {"store", 1, 0, 'd'},   {"threads", 1, 0, 't'}, {"records", 1, 0, 'n'},
+	                                      {"signals", 1, 0, 's'}, {"migrate", 1, 0, 'm'}, {"fork", 1, 0, 'f'},
+	                                      {"shared", 0, 0, 'S'},  {"seed", 1, 0, 'r'},    {0}};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		uint64_t number = optarg ? strtoull(optarg, NULL, 0) : 0;
+
+		switch (c) {
+		case 'l':
+			options.ledger_file = optarg;
+			break;
+		case 'i':
+			options.first_stream = (unsigned)number;
+			break;
+		case 'c':
+			options.channel = optarg;
+			break;
+		case 'd':
+			options.store = optarg;
+			break;
+		case 't':
+			options.n_threads = (unsigned)number;
+			break;
+		case 'n':
+			options.n_records = number;
+			break;
+		case 's':
+			options.signal_us = number;
+			break;
+		case 'm':
+			options.migrate = number;
+			break;
+		case 'f':
+			options.fork_stream = (unsigned)number, options.forks = true;
+			break;
+		case 'S':
+			options.shared = true;
+			break;
+		case 'r':
+			options.seed = number;
+			break;
+		default:
+			exit(2);
+		}
+	}
+	errno = EINVAL;
+	if (!options.ledger_file || !options.channel == !options.store || options.n_threads > MAX_THREADS ||
+	    options.first_stream + 2 * options.n_threads > STRESS_N_STREAMS ||
+	    options.fork_stream + 2 > STRESS_N_STREAMS || options.n_records >= STRESS_N_SEQUENCES)
+		die("arguments");
+}
+
+static void open_channel(void)
+{
+	if (options.channel) {
+		chan = relay_attach(options.channel);
+		if (!chan)
+			die(options.channel);
+		return;
+	}
+	n_buffers = count_buffers();
+	if (n_buffers == 0)
+		die(options.store);
+	if (options.shared)
+		shared_bufs = open_buffers();
+}
+
+int main(int argc, char **argv)
+{
+	struct sigaction action = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
+	bool failed = false;
+	unsigned i;
+
+	parse_options(argc, argv);
+	sched_getaffinity(0, sizeof(all_cpus), &all_cpus);
+	sigaction(TICK_SIGNAL, &action, NULL);
+	map_ledger();
+	open_channel();
+	for (i = 0; i < options.n_threads; i++) {
+		workers[i].number = i;
+		if (pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) != 0)
+			die("pthread_create");
+	}
+	for (i = 0; i < options.n_threads; i++) {
+		pthread_join(workers[i].thread, NULL);
+		failed |= workers[i].failed;
+	}
+	relay_close(chan);
+	return failed ? 1 : 0;
+}

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reads everything that stress_producer writes into a channel and holds it against the ledger and against
+ * the buffers' own counts.
+ *
+ *     stress_verify --ledger FILE --reader read|zero-copy|consume [--overwrite] [--killed] [--reopen]
+ *                   [--max BYTES] (RELAY_FILE MEM_FILE)...
+ *
+ * One thread per buffer. End of file on standard input means that no producer is left: the buffers are drained
+ * and the account is made. Prints the account as one JSON object. Exit 0: it is right.
+ *
+ * --killed: producers were killed, one record per stream is in doubt. --reopen: the file server is killed and
+ * comes back; relay files are opened again until it does. `consume` calls the store's interface on MEM_FILE
+ * and needs no mount.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <relayfs/layout.h>
+#include <relayfs/reader.h>
+#include <relayfs/store.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "stress_account.h"
+
+enum { MAX_BUFFERS = 1024, READ_BYTES = 1 << 20, REOPEN_SECONDS = 60, WAIT_MS = 50 };
+
+/* One buffer and its thread. */
+struct source {
+	struct tally tally;
+	pthread_t thread;
+	struct rchan_buf *buf; /* for the facts, and for `consume` */
+	char *data;            /* read(2): what has come; `held` bytes of it belong to a cut record */
+	size_t held;
+	char *previous; /* --reopen: the last read before this one */
+	size_t previous_length;
+	bool just_reopened;
+};
+
+static struct {
+	const char *ledger_file, *reader;
+	bool overwrite, killed, reopen;
+	size_t max_bytes;
+} options = {.reader = "read", .max_bytes = READ_BYTES};
+
+static struct source *sources[MAX_BUFFERS];
+static unsigned n_sources;
+static bool producers_done;
+
+static bool no_more_writers(void)
+{
+	return __atomic_load_n(&producers_done, __ATOMIC_ACQUIRE);
+}
+
+/* Returns how many bytes were whole records; *problem: why the next one is none, or NULL at the end. */
+static size_t accept_records(struct source *s, const char *data, size_t length, const char **problem)
+{
+	struct stress_record record;
+	size_t at = 0;
+
+	*problem = NULL;
+	while (at < length) {
+		*problem = stress_parse(data + at, length - at, &record);
+		if (*problem)
+			break;
+		account_enter(&s->tally, &record);
+		at += record.length;
+	}
+	return at;
+}
+
+static void complain_of(const struct source *s, const char *problem, const char *data, size_t length, size_t at)
+{
+	uint64_t words[2] = {0, 0};
+
+	memcpy(words, data + at, length - at < sizeof(words) ? length - at : sizeof(words));
+	complain("%s: after %" PRIu64 " records, at byte %zu of %zu: %s (%016" PRIx64 " %016" PRIx64 ")",
+	         s->tally.relay_file, s->tally.records, at, length, problem, words[0], words[1]);
+}
+
+/* read(2) */
+
+static int open_relay_file(struct source *s)
+{
+	struct timespec pause = {.tv_nsec = 10000000};
+	time_t deadline = time(NULL) + REOPEN_SECONDS;
+	int fd;
+
+	while ((fd = open(s->tally.relay_file, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
+		if (!options.reopen || time(NULL) > deadline)
+			die(s->tally.relay_file);
+		nanosleep(&pause, NULL);
+	}
+	return fd;
+}
+
+/*
+ * A file server that is killed between its reply and noting it gives the same bytes once more: all of the last
+ * read and nothing else. They are told from a true duplicate by that, and left out.
+ */
+static size_t repeated_bytes(struct source *s, const char *data, size_t length)
+{
+	bool same = s->just_reopened && s->previous_length && length >= s->previous_length &&
+	            memcmp(data, s->previous, s->previous_length) == 0;
+	const char *problem;
+	size_t repeated = same ? s->previous_length : 0;
+	struct stress_record record;
+	size_t at;
+
+	s->just_reopened = false;
+	for (at = 0; at < repeated; at += record.length, s->tally.repeated++) {
+		problem = stress_parse(data + at, repeated - at, &record);
+		if (problem)
+			break;
+	}
+	if (options.reopen) {
+		memcpy(s->previous, data, length);
+		s->previous_length = length;
+	}
+	return repeated;
+}
+
+/* Records may be cut where one read ends and the next begins, but only if the reader asked for less than there
+ * was: never in the overwrite tests, where the rest could be gone. */
+static void take_stream(struct source *s, size_t length)
+{
+	size_t skip = repeated_bytes(s, s->data + s->held, length), at, total = s->held + length - skip;
+	const char *problem;
+
+	memmove(s->data + s->held, s->data + s->held + skip, length - skip);
+	at = accept_records(s, s->data, total, &problem);
+	s->held = total - at;
+	if (problem && (strcmp(problem, "cut") != 0 || options.overwrite || s->held > STRESS_LENGTH_MAX)) {
+		complain_of(s, problem, s->data, total, at);
+		s->held = 0;
+	}
+	memmove(s->data, s->data + at, s->held);
+}
+
+static bool server_died(int error)
+{
+	return options.reopen && (error == ENOTCONN || error == ECONNABORTED || error == EIO || error == EBADF);
+}
+
+/* Returns bytes read; 0: nothing there now; -1: no answer, ask again. */
+static ssize_t read_some(struct source *s, int *fd)
+{
+	ssize_t n = read(*fd, s->data + s->held, options.max_bytes);
+
+	if (n >= 0)
+		return n;
+	if (errno == EAGAIN)
+		return 0;
+	if (errno == EINTR)
+		return -1;
+	if (!server_died(errno))
+		die(s->tally.relay_file);
+	close(*fd);
+	*fd = open_relay_file(s);
+	s->tally.reopened++;
+	s->just_reopened = true;
+	return -1;
+}
+
+static void read_stream(struct source *s)
+{
+	int fd = open_relay_file(s);
+	struct pollfd poll_fd;
+	bool last_round = false;
+	ssize_t n;
+
+	s->data = malloc(options.max_bytes + STRESS_LENGTH_MAX);
+	s->previous = malloc(options.max_bytes);
+	if (!s->data || !s->previous)
+		die("memory");
+	for (;;) {
+		n = read_some(s, &fd);
+		if (n > 0)
+			take_stream(s, (size_t)n);
+		if (n != 0) {
+			last_round = false;
+			continue;
+		}
+		s->just_reopened = false; /* what had to be repeated would have come at once */
+		if (last_round)
+			break;
+		last_round = no_more_writers();
+		poll_fd = (struct pollfd){.fd = fd, .events = POLLIN};
+		if (!last_round)
+			poll(&poll_fd, 1, WAIT_MS);
+	}
+	if (s->held)
+		complain("%s: ends in the middle of a record", s->tally.relay_file);
+	close(fd);
+}
+
+/* Zero copy: judge a piece only when done() has said that it was intact. */
+
+static struct relay_reader *open_reader(struct source *s)
+{
+	struct timespec pause = {.tv_nsec = 10000000};
+	time_t deadline = time(NULL) + REOPEN_SECONDS;
+	struct relay_reader *reader;
+
+	while (!(reader = relay_reader_open(s->tally.relay_file))) {
+		if (!options.reopen || time(NULL) > deadline)
+			die(s->tally.relay_file);
+		nanosleep(&pause, NULL);
+	}
+	return reader;
+}
+
+/* One look at the memory, before done(): what was found there, kept outside of it. */
+struct findings {
+	struct stress_record *record;
+	size_t n, room;
+	size_t at;
+	const char *problem;
+	char around[16];
+};
+
+static void look(struct findings *f, const char *data, size_t length)
+{
+	f->n = f->at = 0;
+	f->problem = NULL;
+	while (f->at < length) {
+		if (f->n == f->room) {
+			f->room = f->room ? 2 * f->room : 4096;
+			f->record = realloc(f->record, f->room * sizeof(*f->record));
+			if (!f->record)
+				die("memory");
+		}
+		f->problem = stress_parse(data + f->at, length - f->at, &f->record[f->n]);
+		if (f->problem)
+			break;
+		f->at += f->record[f->n++].length;
+	}
+	memset(f->around, 0, sizeof(f->around));
+	memcpy(f->around, data + f->at, length - f->at < sizeof(f->around) ? length - f->at : sizeof(f->around));
+}
+
+static void judge(struct source *s, const struct findings *f, size_t length)
+{
+	size_t i, shown = length - f->at < sizeof(f->around) ? length - f->at : sizeof(f->around);
+
+	for (i = 0; i < f->n; i++)
+		account_enter(&s->tally, &f->record[i]);
+	if (f->problem)
+		complain_of(s, f->problem, f->around, shown, 0);
+}
+
+static void read_zero_copy(struct source *s)
+{
+	struct relay_reader *reader = open_reader(s);
+	struct findings findings = {0};
+	const void *data;
+	size_t length;
+	bool last_round = false;
+	int err;
+
+	for (;;) {
+		err = relay_reader_next(reader, &data, &length, last_round ? 0 : WAIT_MS);
+		if (err == 1) {
+			look(&findings, data, length);
+			err = relay_reader_done(reader);
+			if (err == 0)
+				judge(s, &findings, length);
+			else if (err == -EOVERFLOW && options.overwrite)
+				s->tally.lapped++;
+			else
+				complain("%s: done: %s", s->tally.relay_file, strerror(-err));
+			last_round = false;
+			continue;
+		}
+		if (err != 0 && err != -EINTR) {
+			complain("%s: next: %s", s->tally.relay_file, strerror(-err));
+			break;
+		}
+		if (last_round)
+			break;
+		last_round = no_more_writers();
+	}
+	free(findings.record);
+	relay_reader_close(reader);
+}
+
+/* The store's own interface: what the file server does, copying included. */
+
+static size_t consume_some(struct source *s, struct relay_span *spans, size_t n_spans)
+{
+	size_t total, used = 0, i;
+	int err = relay_consume_begin(s->buf, options.max_bytes, spans, n_spans, &total);
+
+	if (err) {
+		complain("%s: consume: %s", s->tally.mem_file, strerror(-err));
+		return 0;
+	}
+	if (total == 0)
+		return 0;
+	for (i = 0; used < total; i++) {
+		memcpy(s->data + s->held + used, spans[i].data, spans[i].length);
+		used += spans[i].length;
+	}
+	if (used != total)
+		complain("%s: spans of %zu bytes, total %zu", s->tally.mem_file, used, total);
+	err = relay_consume_valid(s->buf);
+	relay_consume_end(s->buf);
+	if (err)
+		s->tally.lapped++;
+	else
+		take_stream(s, total);
+	return total;
+}
+
+static void consume(struct source *s)
+{
+	struct relay_span spans[64];
+	bool last_round = false;
+	uint32_t seq;
+
+	s->data = malloc(options.max_bytes + STRESS_LENGTH_MAX);
+	if (!s->data)
+		die("memory");
+	for (;;) {
+		if (consume_some(s, spans, 64)) {
+			last_round = false;
+			continue;
+		}
+		if (last_round)
+			return;
+		last_round = no_more_writers();
+		relay_buf_arm(s->buf, RELAY_ARM_RECORD, &seq);
+		if (!last_round && !(relay_buf_state(s->buf) & RELAY_HAS_DATA))
+			relay_buf_wait_any(&s->buf, &seq, 1, NULL, 0, WAIT_MS);
+	}
+}
+
+static void *run_source(void *argument)
+{
+	struct source *s = argument;
+
+	if (strcmp(options.reader, "zero-copy") == 0)
+		read_zero_copy(s);
+	else if (strcmp(options.reader, "consume") == 0)
+		consume(s);
+	else
+		read_stream(s);
+	return NULL;
+}
+
+static void parse_options(int argc, char **argv)
+{
+	static const struct option names[] = {{"ledger", 1, 0, 'l'},
+	                                      {"reader", 1, 0, 'r'},
+	                                      {"overwrite", 0, 0, 'o'},
+	                                      {"killed", 0, 0, 'k'},
+	                                      {"reopen", 0, 0, 'O'},
+	                                      {"max", 1, 0, 'm'},
+	                                      {0}};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		switch (c) {
+		case 'l':
+			options.ledger_file = optarg;
+			break;
+		case 'r':
+			options.reader = optarg;
+			break;
+		case 'o':
+			options.overwrite = true;
+			break;
+		case 'k':
+			options.killed = true;
+			break;
+		case 'O':
+			options.reopen = true;
+			break;
+		case 'm':
+			options.max_bytes = strtoull(optarg, NULL, 0);
+			break;
+		default:
+			exit(2);
+		}
+	}
+	n_sources = (unsigned)(argc - optind) / 2;
+	errno = EINVAL;
+	if (!options.ledger_file || n_sources == 0 || n_sources > MAX_BUFFERS || (argc - optind) % 2)
+		die("arguments");
+}
+
+static void start_source(unsigned i, char **paths)
+{
+	struct source *s = sources[i] = calloc(1, sizeof(*s));
+
+	if (!s)
+		die("memory");
+	s->tally.relay_file = paths[0];
+	s->tally.mem_file = paths[1];
+	s->buf = relay_buf_open(s->tally.mem_file);
+	if (!s->buf)
+		die(s->tally.mem_file);
+	if (pthread_create(&s->thread, NULL, run_source, s) != 0)
+		die("pthread_create");
+}
+
+static void wait_for_end_of_input(void)
+{
+	char ignored[64];
+	ssize_t n;
+
+	while ((n = read(0, ignored, sizeof(ignored))) > 0 || (n < 0 && errno == EINTR))
+		;
+	__atomic_store_n(&producers_done, true, __ATOMIC_RELEASE);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned i, n_complaints;
+
+	parse_options(argc, argv);
+	account_open(options.ledger_file);
+	for (i = 0; i < n_sources; i++)
+		start_source(i, argv + optind + 2 * i);
+	puts("reading");
+	fflush(stdout);
+	wait_for_end_of_input();
+	for (i = 0; i < n_sources; i++)
+		pthread_join(sources[i]->thread, NULL);
+	for (i = 0; i < n_sources; i++) {
+		account_add(&sources[i]->tally, sources[i]->buf);
+		relay_buf_release(sources[i]->buf);
+		free(sources[i]->data);
+		free(sources[i]->previous);
+		free(sources[i]);
+	}
+	n_complaints = account_close(options.overwrite, options.killed);
+	return n_complaints ? 1 : 0;
+}
