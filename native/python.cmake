@@ -1,0 +1,28 @@
+# What the Python package needs beside the library: the extension module, and the tap under libfuse.
+
+find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(PkgConfig REQUIRED)
+# 3.14: fuse_session_custom_io().
+pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3>=3.14)
+
+file(GLOB headers CONFIGURE_DEPENDS include/relayfs/*.h)
+add_custom_command(
+  OUTPUT _native.c
+  COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/build_cffi.py
+          ${CMAKE_CURRENT_SOURCE_DIR}/relay.cdef ${CMAKE_CURRENT_BINARY_DIR}/_native.c ${headers}
+  DEPENDS build_cffi.py relay.cdef ${headers}
+  VERBATIM)
+
+add_library(_native MODULE ${CMAKE_CURRENT_BINARY_DIR}/_native.c)
+target_link_libraries(_native PRIVATE relayfs Python3::Module)
+# Where cdef and headers disagree, the compiler of the generated source is the only witness.
+target_compile_options(_native PRIVATE -Werror=int-conversion -Werror=incompatible-pointer-types)
+target_compile_definitions(_native PRIVATE Py_LIMITED_API=0x030b0000)
+set_target_properties(_native PROPERTIES PREFIX "" SUFFIX ".abi3.so" INSTALL_RPATH "$ORIGIN/lib")
+install(TARGETS _native LIBRARY DESTINATION .)
+
+# Loaded with RTLD_GLOBAL before pyfuse3: its symbols must be visible.
+add_library(relayfs_tap MODULE fuse/tap.c)
+target_link_libraries(relayfs_tap PRIVATE relayfs PkgConfig::FUSE3 warnings)
+set_target_properties(relayfs_tap PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS relayfs_tap LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
