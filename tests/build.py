@@ -1,0 +1,151 @@
+"""Build the C library and the C programs of the tests.
+
+    prefix = native_prefix()                       # or native_prefix("address,undefined")
+    program = compile_c([Path("stress_producer.c")])
+    subprocess.run(run_command(program, args), env=run_environment(sanitize))
+
+Products live in the environment's directory: an unprivileged user can enter it, and the next run
+finds them built. RELAYFS_SANITIZE restricts all tests to one build: "" (plain), "address,undefined"
+or "thread".
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h"))
+
+PLAIN = ""
+MEMORY = "address,undefined"
+THREADS = "thread"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """An installed library."""
+
+    path: Path
+    sanitize: str
+
+    @property
+    def include(self) -> Path:
+        return self.path / "include"
+
+    @property
+    def lib(self) -> Path:
+        return self.path / "lib"
+
+    @property
+    def pkgconfig(self) -> Path:
+        return self.lib / "pkgconfig"
+
+
+def builds(*kinds: str) -> list[str]:
+    """Return those of `kinds` (default: plain, address+undefined) that this run is to test."""
+    wanted = kinds or (PLAIN, MEMORY)
+    only = os.environ.get("RELAYFS_SANITIZE")
+    return [kind for kind in wanted if only is None or kind == only]
+
+
+@functools.cache
+def native_prefix(sanitize: str = PLAIN) -> Prefix:
+    """Build and install the library; a second call, or run, only looks for changes."""
+    base = _products(sanitize)
+    prefix = Prefix(base / "prefix", sanitize)
+    with _locked(base / "lock"):
+        options = [f"-DRELAYFS_SANITIZE={sanitize}", f"-DCMAKE_INSTALL_PREFIX={prefix.path}"]
+        options += ["-DRELAYFS_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib"]
+        _run(_tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", *options,
+             "-S", ROOT / "native", "-B", base / "build")  # fmt: skip
+        _run(_tool("cmake"), "--build", base / "build")
+        _run(_tool("cmake"), "--install", base / "build")
+    return prefix
+
+
+def compile_c(sources: Sequence[Path], out: Path | None = None, sanitize: str = PLAIN, *flags: str) -> Path:
+    """Compile and link a program with the library, warnings being errors.
+
+    out    the program; by default a file named like the first source, beside the library
+    flags  further options for gcc
+    """
+    prefix = native_prefix(sanitize)
+    program = out or _default_program(prefix, sources, flags)
+    program.parent.mkdir(parents=True, exist_ok=True)
+    partial = program.with_name(f"{program.name}.{os.getpid()}")
+    # -Xlinker and not -Wl: a comma in the path would end the option.
+    rpath = ["-Xlinker", "-rpath", "-Xlinker", prefix.lib]
+    _run("gcc", *_c_flags(sanitize), *flags, f"-I{prefix.include}", "-o", partial, *sources,
+         f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread")  # fmt: skip
+    # Another run may be executing the old one.
+    partial.replace(program)
+    return program
+
+
+def run_environment(sanitize: str = PLAIN) -> dict[str, str]:
+    """Return an environment in which every finding of a sanitizer ends the program with status 99."""
+    del sanitize  # the variables of the others do no harm
+    return {
+        **os.environ,
+        "ASAN_OPTIONS": "exitcode=99:abort_on_error=0:detect_leaks=1",
+        "UBSAN_OPTIONS": "exitcode=99:halt_on_error=1:print_stacktrace=1",
+        "TSAN_OPTIONS": "exitcode=99:halt_on_error=1",
+    }
+
+
+def run_command(program: Path, *args: object, sanitize: str = PLAIN) -> list[str]:
+    """Return the command line that runs a program of this build."""
+    # gcc 12's thread sanitizer cannot place its shadow where kernels randomise with 32 bits.
+    prefix = ["setarch", "-R"] if sanitize == THREADS else []
+    return [*prefix, str(program), *map(str, args)]
+
+
+def _c_flags(sanitize: str) -> list[str]:
+    flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
+    if sanitize:
+        flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+    return flags
+
+
+def _products(sanitize: str) -> Path:
+    # One directory per clone, in case that several share an environment.
+    clone = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:12]
+    base = Path(sys.prefix) / "native" / clone / (sanitize.replace(",", "-") or "plain")
+    base.mkdir(parents=True, exist_ok=True)
+    return base
+
+
+def _default_program(prefix: Prefix, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    name = sources[0].stem
+    if flags or len(sources) > 1:
+        name += "-" + hashlib.sha256(repr((sources, flags)).encode()).hexdigest()[:8]
+    return prefix.path / "programs" / name
+
+
+def _tool(name: str) -> str:
+    beside_python = Path(sys.executable).with_name(name)
+    found = str(beside_python) if beside_python.exists() else shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed; ./dev test installs it")
+    return found
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")

@@ -1,0 +1,24 @@
+"""Read the declarations of a C header or a cdef, as text."""
+
+import re
+from pathlib import Path
+
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+EXTERN_C = re.compile(r'extern\s+"C"\s*\{')
+
+
+def declarations(path: Path) -> list[str]:
+    """Top-level declarations, without assertions, white space normalised."""
+    text = EXTERN_C.sub("", DIRECTIVE.sub("", COMMENT.sub("", path.read_text())))
+    found, start, depth = [], 0, 0
+    for position, character in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == ";" and depth == 0:
+            found.append(normalise(text[start:position]))
+            start = position + 1
+    return [text for text in found if not text.startswith("RELAY_STATIC_ASSERT")]
+
+
+def normalise(text: str) -> str:
+    return re.sub(r"\s*([^\w\s])\s*", r"\1", re.sub(r"\s+", " ", text)).strip()

@@ -1,0 +1,174 @@
+"""Each layer knows only those on its left. What is written in one table here holds in all files."""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from build import ROOT
+
+PACKAGE = ROOT / "relayfs_fuse"
+NATIVE = ROOT / "native"
+
+PYTHON_LAYERS = [
+    {"errors"},
+    {"native"},
+    {"channel", "reader"},
+    {""},  # the package itself: it names the API
+    {"fs"},
+    {"fs.tree", "fs.control"},
+    {"fs.operations"},
+    {"fs.server"},
+    {"cli"},
+]
+
+C_LAYERS = [
+    {"layout"},
+    {"pair", "owner"},
+    {"shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
+    {"buf", "reader", "claims", "wake"},
+    {"channel"},
+]
+
+
+# --- Python ---
+
+
+def python_layer(module: str) -> int:
+    """A module that the table does not name stands beside its relatives: fs.attributes with fs.tree."""
+    for candidate in (module, *(["fs.tree"] if module.startswith("fs.") else []), module.split(".")[0]):
+        for rank, names in enumerate(PYTHON_LAYERS):
+            if candidate in names:
+                return rank
+    pytest.fail(f"relayfs_fuse.{module} has no place in PYTHON_LAYERS")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Absolute dotted names, `from a import b` as a.b."""
+    package = ["relayfs_fuse", *path.parent.relative_to(PACKAGE).parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = [*start, *([node.module] if node.module else [])]
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def own_module(name: str, modules: set[str]) -> str | None:
+    """The module of the package that a dotted name lies in."""
+    if name != "relayfs_fuse" and not name.startswith("relayfs_fuse."):
+        return None
+    inner = name.removeprefix("relayfs_fuse").removeprefix(".")
+    while inner and inner not in modules:
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def python_graph() -> dict[str, set[str]]:
+    paths = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    modules = set(paths)
+    return {
+        module: {own for name in imported_names(path) if (own := own_module(name, modules)) is not None} - {module}
+        for module, path in paths.items()
+    }
+
+
+def test_python_modules_import_only_from_their_left():
+    wrong = [
+        f"{module or '__init__'} imports {other or '__init__'}"
+        for module, others in python_graph().items()
+        for other in others
+        if python_layer(other) > python_layer(module)
+    ]
+    assert not wrong
+
+
+def test_python_modules_have_no_import_cycle():
+    assert_no_cycle(python_graph())
+
+
+@pytest.mark.parametrize(
+    ("library", "users"),
+    [
+        ("pyfuse3", {"fs.operations", "fs.server"}),
+        ("trio", {"fs.operations", "fs.server"}),
+        ("relayfs_fuse._native", {"native"}),
+    ],
+)
+def test_library_is_imported_only_where_it_belongs(library, users):
+    found = {
+        module_name(path)
+        for path in PACKAGE.rglob("*.py")
+        if any(name == library or name.startswith(library + ".") for name in imported_names(path))
+    }
+    assert found <= users
+
+
+# --- C ---
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"(?P<own>[^"]+)"|<relayfs/(?P<public>[^>]+)>)', re.MULTILINE)
+
+
+def c_includes(path: Path) -> Iterator[tuple[str, bool]]:
+    """Names without suffix, and whether it is an installed header."""
+    for found in INCLUDE.finditer(path.read_text()):
+        name = found["public"] or found["own"].removeprefix("relayfs/")
+        public = found["public"] is not None or found["own"].startswith("relayfs/")
+        yield Path(name).stem, public
+
+
+def c_layer(name: str) -> int:
+    for rank, names in enumerate(C_LAYERS):
+        if name in names:
+            return rank
+    pytest.fail(f"native/src/{name} has no place in C_LAYERS")
+
+
+def c_graph(pattern: str) -> dict[str, set[str]]:
+    """What the library's files include. APIs (all installed headers but layout.h) have no layer: whoever
+    implements or uses one may include it."""
+    graph: dict[str, set[str]] = {}
+    for path in sorted((NATIVE / "src").glob(pattern)):
+        names = {name for name, public in c_includes(path) if not public or name == "layout"}
+        graph.setdefault(path.stem, set()).update(names)
+    return graph
+
+
+def test_c_files_include_only_from_their_left():
+    wrong = [
+        f"{name} includes {other}"
+        for name, others in c_graph("*.[ch]").items()
+        for other in others
+        if c_layer(other) > c_layer(name)
+    ]
+    assert not wrong
+
+
+def test_c_headers_have_no_include_cycle():
+    assert_no_cycle(c_graph("*.h"))
+
+
+def test_installed_headers_include_only_installed_ones():
+    for path in (NATIVE / "include/relayfs").glob("*.h"):
+        assert all(public for _, public in c_includes(path)), path.name
+
+
+def test_the_tap_includes_nothing_internal():
+    for path in (NATIVE / "fuse").glob("*.[ch]"):
+        own = {other.stem for other in (NATIVE / "fuse").glob("*.h")}
+        assert all(public or name in own for name, public in c_includes(path)), path.name
+
+
+def assert_no_cycle(graph: dict[str, set[str]]) -> None:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
