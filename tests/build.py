@@ -82,7 +82,7 @@ def compile_c(sources: Sequence[Path], out: Path | None = None, sanitize: str = 
     program.parent.mkdir(parents=True, exist_ok=True)
     partial = program.with_name(f"{program.name}.{os.getpid()}")
     # -Xlinker and not -Wl: a comma in the path would end the option.
-    rpath = ["-Xlinker", "-rpath", "-Xlinker", prefix.lib]
+    rpath: list[str | Path] = ["-Xlinker", "-rpath", "-Xlinker", prefix.lib]
     _run("gcc", *_c_flags(sanitize), *flags, f"-I{prefix.include}", "-o", partial, *sources,
          f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread")  # fmt: skip
     # Another run may be executing the old one.

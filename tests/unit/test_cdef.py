@@ -7,6 +7,8 @@ from build import HEADERS, ROOT
 from c_declarations import declarations
 
 CDEF = ROOT / "native/relay.cdef"
+
+
 def constants(enum: str) -> dict[str, int]:
     """The enumerators whose value is given. With `...` the compiler fills it in: it cannot differ."""
     body = enum.partition("{")[2].partition("}")[0]

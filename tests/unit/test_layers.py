@@ -28,8 +28,10 @@ C_LAYERS = [
     {"layout"},
     {"pair", "owner"},
     {"shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
-    {"buf", "reader", "claims", "wake"},
-    {"channel"},
+    {"buf"},
+    {"claims", "oncpu", "wake"},
+    {"consume", "manage", "write"},
+    {"reader", "store", "channel"},
 ]
 
 
@@ -38,7 +40,7 @@ C_LAYERS = [
 
 def python_layer(module: str) -> int:
     """A module that the table does not name stands beside its relatives: fs.attributes with fs.tree."""
-    for candidate in (module, *(["fs.tree"] if module.startswith("fs.") else []), module.split(".")[0]):
+    for candidate in (module, *(["fs.tree"] if module.startswith("fs.") else []), module.partition(".")[0]):
         for rank, names in enumerate(PYTHON_LAYERS):
             if candidate in names:
                 return rank
@@ -63,8 +65,8 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 def own_module(name: str, modules: set[str]) -> str | None:
-    """The module of the package that a dotted name lies in."""
-    if name != "relayfs_fuse" and not name.startswith("relayfs_fuse."):
+    """The module of the package that a dotted name lies in; the compiled one is a library to all others."""
+    if (name + ".").startswith("relayfs_fuse._native.") or not (name + ".").startswith("relayfs_fuse."):
         return None
     inner = name.removeprefix("relayfs_fuse").removeprefix(".")
     while inner and inner not in modules:
