@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The shared-memory format of one channel buffer: one file on tmpfs, mapped by every producer,
+ * every zero-copy reader and the file server. The file is the truth; nothing else holds state.
+ *
+ *   0                        data_bytes                                              file size
+ *   +------------------------+-----------+---------------+-----------------+---------+
+ *   | sub-buffer 0 | 1 | ... | (to page) | relay_subbuf  | relay_claim     | relay_  |
+ *   | n_subbufs*subbuf_size  |           | [n_subbufs]   | [n_claims]      | control |
+ *   +------------------------+-----------+---------------+-----------------+---------+
+ *   page 0: a plain mmap of the first n_subbufs*subbuf_size bytes shows the data     last page
+ *
+ * Positions. Where a buffer is written or read is one 62-bit word, so that no write divides:
+ *
+ *     lap : index : offset      offset  0 .. subbuf_size    (offset_bits wide)
+ *                               index   0 .. n_subbufs-1    (index_bits wide)
+ *                               lap     the rest
+ *
+ * offset == subbuf_size is a full sub-buffer that nobody has switched from yet; the switch happens
+ * with the next write, as in the kernel. offset == 0 is a sub-buffer entered but not begun: the
+ * write that begins it first checks that readers have left it (no-overwrite). lap*n_subbufs+index is
+ * the free-running number of the sub-buffer, the kernel's `subbufs_produced`.
+ *
+ * Pairs. Two counters that must change together (position and records; records and bytes) form a
+ * relay_pair. Its first word is the commit: one plain store of it publishes both, because its top
+ * bit selects which of the two second words is valid, and the other one is scratch:
+ *
+ *     write:  second[!t] = new;  first = new | !t << 63       (in one restartable sequence)
+ *     or:     compare-and-swap of the 16 bytes {first, second[0]}, t always 0   (lockless)
+ *     read:   f = first; s = second[f >> 63]; again while first != f
+ *
+ * A scheme never changes during a buffer's life, so the two ways never meet.
+ *
+ * Nothing here is trusted: every consumer copies the geometry once, checks it against the file's
+ * size, and checks each position before it becomes an address.
+ */
+#ifndef RELAYFS_LAYOUT_H
+#define RELAYFS_LAYOUT_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define RELAY_STATIC_ASSERT static_assert
+#else
+#define RELAY_STATIC_ASSERT _Static_assert
+#endif
+
+#define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
+
+#define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
+#define RELAY_LAYOUT_VERSION 1u
+
+enum {
+	RELAY_PAGE_BYTES = 4096,
+	RELAY_N_CLAIMS = 256 /* at most this many threads write, in reserve-commit fashion, at once */
+};
+
+/* Geometry limits; sizes need not be powers of two. */
+#define RELAY_SUBBUF_SIZE_MAX 0xffffffffull    /* bytes */
+#define RELAY_N_SUBBUFS_MAX 0xffffffffull      /* sub-buffers */
+#define RELAY_DATA_BYTES_MAX (1ull << 40)      /* n_subbufs * subbuf_size */
+
+/* Bit 63 of a pair's first word: which second word is valid. */
+#define RELAY_PAIR_TOGGLE (1ull << 63)
+#define RELAY_POSITION_BITS 62
+#define RELAY_POSITION_MASK ((1ull << RELAY_POSITION_BITS) - 1)
+
+struct relay_pair {
+	uint64_t first;     /* the commit word */
+	uint64_t second[2]; /* valid: second[first >> 63] */
+	uint64_t unused;
+};
+
+/* head.second: records ever written, and in its top 16 bits who changed it last: the claim (number + 1) of a
+ * reservation, 0 if it was a complete restartable write, or a seal. See claims.c. */
+#define RELAY_OWNER_SHIFT 48
+#define RELAY_OWNER_SEAL 0x8000ull /* and above: the buffer was stopped here (lockless) */
+#define RELAY_RECORDS_MASK ((1ull << RELAY_OWNER_SHIFT) - 1)
+
+/* A claim's word: state in the top two bits, the claimed position below. */
+#define RELAY_CLAIM_FREE 0ull
+#define RELAY_CLAIM_PENDING (1ull << 62) /* said, perhaps not taken: taken if head names it */
+#define RELAY_CLAIM_TAKEN (2ull << 62)   /* taken, not yet committed */
+#define RELAY_CLAIM_HOLE (3ull << 62)    /* abandoned: readers skip it */
+#define RELAY_CLAIM_STATE (3ull << 62)
+#define RELAY_CLAIM_SWITCH (~0ull) /* claim.length: a switch of sub-buffers, not a record */
+
+/* Who holds a claim or the reader's lock. The word says all in one compare-and-swap: */
+#define RELAY_OWNER_TID_BITS 22   /* bits 0-21: thread id in its PID namespace; 0: nobody */
+#define RELAY_OWNER_NS_BITS 16    /* bits 22-37: that namespace's inode number, folded */
+#define RELAY_OWNER_START_BITS 26 /* bits 38-63: start time, clock ticks: tells a reused id apart */
+
+/* One reservation in progress. Taken from the table by a thread and kept for its next ones. */
+struct relay_claim {
+	uint64_t word;            /* state and position. Writer: owner; PENDING->TAKEN also helpers */
+	uint64_t length;          /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
+	uint64_t records;         /* record number at the position. Writer: owner, before word */
+	uint64_t bytes;           /* of a switch: stream position there. Writer: same */
+	uint64_t owner;           /* owner word. Writer: whoever takes it, by compare-and-swap */
+	uint64_t token;           /* the file server's name for the owner's open file, or 0 */
+	uint64_t unused[2];
+};
+
+/* One sub-buffer's ledger. Written at switches only. */
+struct relay_subbuf {
+	uint64_t end;           /* position at which it was left: its padding follows */
+	uint64_t start_records; /* records written before it began */
+	uint64_t start_bytes;   /* bytes written before it began, padding not counted */
+	uint64_t unused;
+};
+
+/* What has been consumed. Two copies: the spare is filled, then `current` flips. */
+struct relay_consumer {
+	uint64_t position;
+	uint64_t records;            /* record number at position */
+	uint64_t bytes;              /* stream position at position */
+	uint64_t overwritten_records;
+	uint64_t overwritten_bytes;
+	uint64_t torn_records;       /* reservations whose producer died */
+	uint64_t torn_bytes;
+	uint64_t reads;              /* consumptions that returned data */
+};
+
+/* relay_control.flags. STOPPED bits are tested inside every write's critical section. */
+enum {
+	RELAY_CLOSED = 1u << 0,     /* removed: writes fail with EPIPE */
+	RELAY_DISABLED = 1u << 1,   /* writes are refused and counted */
+	RELAY_RESETTING = 1u << 2,  /* the same, for the moment */
+	RELAY_STOPPED = RELAY_CLOSED | RELAY_DISABLED | RELAY_RESETTING,
+	RELAY_ARM_SWITCH = 1u << 3, /* a reader sleeps until the next switch */
+	RELAY_ARM_RECORD = 1u << 4, /* a reader sleeps until the next record */
+	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD
+};
+
+enum relay_mode { RELAY_NO_OVERWRITE = 0, RELAY_OVERWRITE = 1 };
+enum relay_scheme { RELAY_SCHEME_ANY = 0, RELAY_SCHEME_RSEQ = 1, RELAY_SCHEME_LOCKLESS = 2 };
+enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
+enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
+enum relay_read { RELAY_READ_NOWAIT = 0, RELAY_READ_WAIT = 1 };
+
+/* Constant from creation on. */
+struct relay_geometry {
+	uint64_t magic;       /* RELAY_MAGIC */
+	uint32_t version;     /* RELAY_LAYOUT_VERSION */
+	uint32_t cpu;         /* which buffer of the channel this is */
+	uint64_t subbuf_size; /* bytes, 1 .. RELAY_SUBBUF_SIZE_MAX */
+	uint64_t n_subbufs;   /* 1 .. RELAY_N_SUBBUFS_MAX */
+	uint64_t file_bytes;  /* the whole file */
+	uint32_t n_buffers;   /* of the channel */
+	uint32_t n_claims;
+	uint32_t mode;        /* enum relay_mode */
+	uint32_t scheme;      /* enum relay_scheme, never ANY */
+	uint32_t buffers;     /* enum relay_buffers */
+	uint32_t delivery;    /* enum relay_delivery */
+	uint32_t read;        /* enum relay_read */
+	uint32_t flush_interval_ms; /* 0: never */
+	uint32_t unused[14];
+};
+
+/* The last page of the file. One cache line per writer. */
+struct relay_control {
+	struct relay_geometry geometry;
+
+	/* Writers: producers. One line for the whole fast path. */
+	RELAY_LINE struct relay_pair head; /* {position, records and owner} */
+	uint32_t flags;                      /* Writers: readers arm, producers disarm, control stops */
+	uint32_t n_claims_used;              /* claims ever taken are below this. Writers: producers */
+	uint64_t switch_time_ns;             /* CLOCK_REALTIME_COARSE of the last switch */
+	uint64_t head_unused;
+
+	/* Writers: producers, when they are refused: {records, bytes}. */
+	RELAY_LINE struct relay_pair lost_full;
+	struct relay_pair lost_disabled;
+	RELAY_LINE struct relay_pair lost_too_large;
+
+	/* Writer: the holder of reader_lock. Producers read `consumed` at switches. */
+	RELAY_LINE uint64_t consumed;   /* position up to which memory is free again */
+	uint32_t current;                 /* which consumer[] is valid */
+	uint32_t consumed_unused;
+	uint64_t reader_lock;             /* owner word of who is consuming */
+	RELAY_LINE struct relay_consumer consumer[2];
+
+	/* Writers: producers that found the buffer armed. */
+	RELAY_LINE uint32_t wake_seq;   /* futex: wake-ups so far */
+	uint32_t wake_unused[15];
+};
+
+RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");
+RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == 64, "one line per claim");
+RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 32, "ledgers are shared");
+RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 64, "one line per copy");
+RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "two lines of constants");
+RELAY_STATIC_ASSERT(sizeof(struct relay_control) <= RELAY_PAGE_BYTES, "the control page is one page");
+
+#ifdef __cplusplus
+}
+#endif
+#endif

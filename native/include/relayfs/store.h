@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * <relayfs/store.h>: the store's side of relayfs: what file servers and tools call.
+ *
+ * A store is a directory on tmpfs. A channel is a directory in it that holds the regular files
+ * mem0 .. memN-1 and nothing else; it appears and disappears whole, by rename(2). Everything about a buffer
+ * stands in its memN (layout.h); owner, group and mode are the file's own.
+ *
+ * All functions return 0 (or what they say) or a negative errno, and never trust the memory: a damaged buffer
+ * gives -EBADMSG or no data. A struct rchan_buf is for one thread at a time, except relay_buf_wait_any().
+ */
+#ifndef RELAYFS_STORE_H
+#define RELAYFS_STORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct rchan_buf; /* one buffer, mapped by this process */
+
+/* What a channel is made from. The enums are in layout.h. */
+struct relay_spec {
+	size_t size;          /* sizeof(struct relay_spec): later versions add fields at the end */
+	uint64_t subbuf_size; /* bytes */
+	uint64_t n_subbufs;
+	uint32_t n_buffers;   /* 1 for global and single; else relay_n_possible_cpus() */
+	uint32_t mode, scheme, buffers, delivery, read;
+	uint32_t flush_interval_ms;
+	uint32_t file_mode;   /* permission bits of the mem files; the directory gets x where they have r */
+	uint32_t uid, gid;
+};
+
+/* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
+unsigned relay_n_possible_cpus(void);
+
+/* What scheme=any becomes for these buffers here: RELAY_SCHEME_RSEQ where the machine has it and buffers are
+ * per CPU, else RELAY_SCHEME_LOCKLESS. */
+uint32_t relay_scheme_default(uint32_t buffers);
+
+/* The bytes that one buffer of this geometry takes in the store; 0: the geometry is not allowed. */
+uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
+
+/*
+ * Make a channel: directory `dir`, whose parent exists, with all its memory allocated.
+ *
+ * -EEXIST `dir` exists; -EINVAL the spec is out of range, or scheme rseq is asked for buffers that are not per
+ * CPU or on a machine without it; -ENOSPC no memory. On failure nothing is left behind.
+ */
+int relay_store_create(const char *dir, const struct relay_spec *spec);
+
+/*
+ * Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EBADMSG
+ * not a relay buffer, truncated or damaged; else as open(2), mmap(2).
+ */
+struct rchan_buf *relay_buf_open(const char *mem_file);
+void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
+int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
+
+/* Everything there is to know of a buffer, at one moment. Counts are since creation or reset. */
+struct relay_facts {
+	uint64_t subbuf_size, n_subbufs, file_bytes;
+	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
+	uint32_t closed, disabled;       /* 0 or 1 */
+	uint64_t produced, consumed;     /* sub-buffers, free-running */
+	uint64_t offset;                 /* bytes used in the current sub-buffer */
+	uint64_t records, bytes;         /* ever written, reserved ones included */
+	uint64_t padding;                /* bytes of finished sub-buffers that hold nothing */
+	uint64_t read_records, read_bytes; /* given to readers */
+	uint64_t unread_bytes;
+	uint64_t reads, wakeups;
+	uint64_t lost_full_records, lost_full_bytes;
+	uint64_t lost_too_large_records, lost_too_large_bytes;
+	uint64_t lost_disabled_records, lost_disabled_bytes;
+	uint64_t lost_overwritten_records, lost_overwritten_bytes;
+	uint64_t lost_torn_records, lost_torn_bytes;
+	uint64_t switch_time_ns;         /* CLOCK_REALTIME of the last switch, or of the creation */
+};
+int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
+
+/* As relay_write(), into this very buffer: goes to its CPU for the moment if its scheme needs that;
+ * -EPERM: this thread may not run there. */
+int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length);
+
+/* As relay_flush() and relay_reset(), this buffer only. Reset waits for no reader: -EBUSY while a reader
+ * stands between next() and done(). */
+int relay_buf_flush(struct rchan_buf *buf);
+int relay_buf_reset(struct rchan_buf *buf);
+
+/* Set or clear RELAY_CLOSED or RELAY_DISABLED. When it returns, no write that began before is still under
+ * way, except on a CPU where this thread may not run (-EPERM; the flag is set all the same). Wakes all. */
+int relay_buf_stop(struct rchan_buf *buf, uint32_t flag, int on);
+
+/* What is there to read, as bits. Helps complete what dead or slow writers left. */
+enum {
+	RELAY_HAS_DATA = 1,     /* at least one byte, the current sub-buffer included */
+	RELAY_HAS_FINISHED = 2, /* produced > consumed: poll's condition for delivery=bulk */
+	RELAY_IS_CLOSED = 4,
+	RELAY_IS_DAMAGED = 8    /* the memory contradicts itself */
+};
+int relay_buf_state(struct rchan_buf *buf);
+
+/*
+ * Consume in order. begin() takes the reader's lock and describes up to max_bytes of data in at most n_spans
+ * pieces inside the memory, each of one sub-buffer, padding and torn records left out; then either end():
+ * they are consumed, or abort(): they stay. *total: their sum; 0: nothing to read (the lock is not held).
+ * -EBUSY: another thread or process is consuming. -EBADMSG: damaged.
+ * valid(): 0 while what begin() described is intact; -EOVERFLOW: lapped by producers (overwrite mode only).
+ * end() may follow abort() or another end() without harm; what the lapped reader lost is counted by the next
+ * begin().
+ */
+struct relay_span {
+	const void *data;
+	size_t length;
+};
+int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
+                        size_t *total);
+int relay_consume_valid(struct rchan_buf *buf);
+void relay_consume_end(struct rchan_buf *buf);
+void relay_consume_abort(struct rchan_buf *buf);
+
+/* As relay_subbufs_consumed() in kernel/relay.c: the next n sub-buffers are consumed; more than n_subbufs is
+ * ignored, more than are finished means those that are. -EBUSY as above. */
+int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n);
+
+/*
+ * Sleeping. arm() asks for a wake-up at the next switch (RELAY_ARM_SWITCH) or record (RELAY_ARM_RECORD) and
+ * returns, in *seq, what the buffer's wake-up counter was before; look at relay_buf_state() again after it,
+ * then sleep until the counter differs. wait_any() sleeps on up to 127 buffers at once and on `stop`, a word of
+ * the caller's that somebody changes and wakes with relay_wake_word(); it returns when any of the counters or
+ * the word (compared with stop_value) has changed or timeout_ms (-1: none) has passed: 0; -EINTR: a signal came.
+ */
+int relay_buf_arm(struct rchan_buf *buf, uint32_t what, uint32_t *seq);
+uint32_t relay_buf_wake_seq(const struct rchan_buf *buf);
+int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size_t n, uint32_t *stop,
+                       uint32_t stop_value, int timeout_ms);
+void relay_wake_word(uint32_t *word);
+
+/*
+ * Reservations of the dead. Resolves the claims whose owner is no more: by process id where this process can
+ * see it, and all that were made through the open file that the server called `token` (0: none). Readers and
+ * writers do the former on their own when a claim is in their way. Returns how many it resolved.
+ */
+int relay_buf_resolve(struct rchan_buf *buf, uint64_t token);
+
+/* Give all claims that this process makes in this buffer the file server's name for its open file. */
+void relay_buf_set_token(struct rchan_buf *buf, uint64_t token);
+
+/*
+ * From now on a mapping of a store file that somebody truncates costs its buffer (RELAY_IS_DAMAGED), not the
+ * process: installs a SIGBUS handler that puts zero pages there and passes on what is not ours.
+ */
+int relay_guard_install(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

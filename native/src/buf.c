@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/* One buffer as a whole: its layout, taking it into this process, and what is known of it. */
+#define _GNU_SOURCE
+#include "buf.h"
+
+#include "claims.h"
+#include "consume.h"
+#include "wake.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static uint32_t bits_for(uint64_t largest)
+{
+	return largest ? 64 - (uint32_t)__builtin_clzll(largest) : 0;
+}
+
+static uint64_t to_page(uint64_t bytes)
+{
+	return (bytes + RELAY_PAGE_BYTES - 1) & ~(uint64_t)(RELAY_PAGE_BYTES - 1);
+}
+
+bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout)
+{
+	if (subbuf_size == 0 || subbuf_size > RELAY_SUBBUF_SIZE_MAX || n_subbufs == 0 || n_subbufs > RELAY_N_SUBBUFS_MAX ||
+	    subbuf_size > RELAY_DATA_BYTES_MAX / n_subbufs)
+		return false;
+	layout->subbufs_at = to_page(subbuf_size * n_subbufs);
+	layout->claims_at = to_page(layout->subbufs_at + n_subbufs * sizeof(struct relay_subbuf));
+	layout->control_at = to_page(layout->claims_at + RELAY_N_CLAIMS * sizeof(struct relay_claim));
+	layout->file_bytes = layout->control_at + RELAY_PAGE_BYTES;
+	layout->offset_bits = bits_for(subbuf_size);
+	layout->index_bits = bits_for(n_subbufs - 1);
+	return true;
+}
+
+uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs)
+{
+	struct relay_layout layout;
+	return relay_layout_of(subbuf_size, n_subbufs, &layout) ? layout.file_bytes : 0;
+}
+
+static int check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout)
+{
+	if (geometry->magic != RELAY_MAGIC)
+		return -EBADMSG;
+	if (geometry->version != RELAY_LAYOUT_VERSION)
+		return -EPROTO;
+	if (!relay_layout_of(geometry->subbuf_size, geometry->n_subbufs, layout) || layout->file_bytes != file_bytes ||
+	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
+	    geometry->mode > RELAY_OVERWRITE || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
+	    geometry->read > RELAY_READ_WAIT || geometry->n_buffers == 0 || geometry->cpu >= geometry->n_buffers ||
+	    (geometry->scheme != RELAY_SCHEME_RSEQ && geometry->scheme != RELAY_SCHEME_LOCKLESS))
+		return -EBADMSG;
+	return 0;
+}
+
+int relay_buf_init(struct rchan_buf *buf, int fd)
+{
+	static uint32_t last_id;
+	*buf = (struct rchan_buf){.sign_of_life = -1};
+	int err = relay_shm_map(&buf->shm, fd);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	unsigned char *base = buf->shm.base;
+	struct relay_control *control = (struct relay_control *)(base + buf->shm.bytes - RELAY_PAGE_BYTES);
+	struct relay_geometry geometry = control->geometry; /* one copy: checked, then used */
+	struct relay_layout layout;
+	err = check_geometry(&geometry, buf->shm.bytes, &layout);
+	if (err) {
+		relay_shm_unmap(&buf->shm);
+		return err;
+	}
+	buf->control = control;
+	buf->data = base;
+	buf->subbufs = (struct relay_subbuf *)(base + layout.subbufs_at);
+	buf->claims = (struct relay_claim *)(base + layout.claims_at);
+	buf->n_claims = geometry.n_claims;
+	buf->subbuf_size = geometry.subbuf_size;
+	buf->n_subbufs = geometry.n_subbufs;
+	buf->offset_bits = layout.offset_bits;
+	buf->index_bits = layout.index_bits;
+	buf->offset_mask = (1ull << layout.offset_bits) - 1;
+	buf->index_mask = (1ull << layout.index_bits) - 1;
+	buf->cpu = geometry.cpu;
+	buf->mode = geometry.mode;
+	buf->scheme = geometry.scheme;
+	buf->delivery = geometry.delivery;
+	buf->n_buffers = geometry.n_buffers;
+	buf->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+	relay_wake_register();
+	return 0;
+}
+
+void relay_buf_fini(struct rchan_buf *buf)
+{
+	relay_consume_abort(buf);
+	relay_shm_unmap(&buf->shm);
+	free(buf->relay_file);
+	if (buf->sign_of_life >= 0)
+		close(buf->sign_of_life);
+}
+
+static int dup_cloexec(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return copy < 0 ? -errno : copy;
+}
+
+/* Where the mount cannot be mapped (old kernel, unprivileged server) it says which file it shows. */
+static int open_backing(const char *mem_path)
+{
+	char path[PATH_MAX];
+	ssize_t got = getxattr(mem_path, "user.relayfs.backing", path, sizeof(path) - 1);
+	if (got < 0)
+		return -errno;
+	path[got] = 0;
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return fd < 0 ? -errno : fd;
+}
+
+int relay_buf_attach(struct rchan_buf *buf, const char *mem_path)
+{
+	int sign = open(mem_path, O_RDWR | O_CLOEXEC);
+	if (sign < 0)
+		return -errno;
+	int fd = dup_cloexec(sign);
+	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
+	if (err == -ENODEV) {
+		fd = open_backing(mem_path);
+		err = fd < 0 ? fd : relay_buf_init(buf, fd);
+	}
+	if (err) {
+		close(sign);
+		return err;
+	}
+	uint64_t token = 0;
+	if (pread(sign, &token, sizeof(token), (off_t)buf->shm.bytes) == sizeof(token))
+		relay_buf_set_token(buf, token);
+	buf->sign_of_life = sign;
+	return 0;
+}
+
+struct rchan_buf *relay_buf_open(const char *mem_file)
+{
+	int fd = open(mem_file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return NULL;
+	struct rchan_buf *buf = aligned_alloc(64, (sizeof(*buf) + 63) & ~(size_t)63);
+	int err = buf ? relay_buf_init(buf, fd) : -ENOMEM;
+	if (!err)
+		return buf;
+	if (!buf)
+		close(fd);
+	free(buf);
+	errno = -err;
+	return NULL;
+}
+
+void relay_buf_release(struct rchan_buf *buf)
+{
+	if (!buf)
+		return;
+	relay_buf_fini(buf);
+	free(buf);
+}
+
+int relay_buf_fd(const struct rchan_buf *buf)
+{
+	return buf->shm.fd;
+}
+
+int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
+{
+	if (!relay_pair_read(&buf->control->head, first, second) || !relay_pos_valid(buf, *first))
+		return -EBADMSG;
+	return 0;
+}
+
+int relay_buf_state(struct rchan_buf *buf)
+{
+	struct relay_consumer state;
+	uint64_t head, second;
+	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) != RELAY_MAGIC ||
+	    relay_head(buf, &head, &second) || !relay_consumer_read(buf, &state))
+		return RELAY_IS_DAMAGED;
+	int bits = flags & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
+	if (relay_pos_number(buf, head) != relay_pos_number(buf, state.position))
+		bits |= RELAY_HAS_FINISHED;
+	int data = relay_consume_peek(buf, &state);
+	return data < 0 ? RELAY_IS_DAMAGED : data ? bits | RELAY_HAS_DATA : bits;
+}
+
+static void fill_lost(const struct relay_pair *pair, uint64_t *records, uint64_t *bytes)
+{
+	if (!relay_pair_read(pair, records, bytes))
+		*records = *bytes = 0;
+}
+
+/* Where head is and what has been written up to there, at one moment. */
+static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	uint64_t pos, second, again;
+	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
+		if (relay_head(buf, &pos, &second))
+			return -EBADMSG;
+		relay_claims_help(buf, pos, second);
+		uint64_t start = __atomic_load_n(&buf->subbufs[relay_pos_index(buf, pos)].start_bytes, __ATOMIC_ACQUIRE);
+		again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+		if (relay_pos_number(buf, again) != relay_pos_number(buf, pos))
+			continue; /* the ledger may be of a later lap */
+		facts->produced = relay_pos_number(buf, pos);
+		facts->offset = relay_pos_offset(buf, pos);
+		facts->records = second & RELAY_RECORDS_MASK;
+		facts->bytes = start + facts->offset;
+		facts->padding = facts->produced * buf->subbuf_size + facts->offset - facts->bytes;
+		return 0;
+	}
+	return -EBADMSG;
+}
+
+int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	const struct relay_control *control = buf->control;
+	struct relay_consumer state;
+	struct relay_geometry geometry = control->geometry;
+	uint32_t flags = __atomic_load_n(&control->flags, __ATOMIC_ACQUIRE);
+	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size, .n_subbufs = buf->n_subbufs,
+	                              .file_bytes = buf->shm.bytes, .cpu = buf->cpu, .n_buffers = buf->n_buffers,
+	                              .mode = buf->mode, .scheme = buf->scheme, .buffers = geometry.buffers,
+	                              .delivery = buf->delivery, .read = geometry.read,
+	                              .flush_interval_ms = geometry.flush_interval_ms,
+	                              .closed = !!(flags & RELAY_CLOSED), .disabled = !!(flags & RELAY_DISABLED)};
+	/* The consumer first: it can only be behind what is read of the producers after it. */
+	if (geometry.magic != RELAY_MAGIC || !relay_consumer_read(buf, &state) || relay_consumer_catch_up(buf, &state) ||
+	    read_produced(buf, facts))
+		return -EBADMSG;
+	facts->consumed = relay_pos_number(buf, state.position);
+	facts->lost_overwritten_records = state.overwritten_records;
+	facts->lost_overwritten_bytes = state.overwritten_bytes;
+	facts->lost_torn_records = state.torn_records;
+	facts->lost_torn_bytes = state.torn_bytes;
+	facts->read_records = state.records - state.overwritten_records - state.torn_records;
+	facts->read_bytes = state.bytes - state.overwritten_bytes - state.torn_bytes;
+	facts->unread_bytes = facts->bytes - state.bytes;
+	facts->reads = state.reads;
+	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
+	facts->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
+	fill_lost(&control->lost_full, &facts->lost_full_records, &facts->lost_full_bytes);
+	fill_lost(&control->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
+	fill_lost(&control->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
+	return 0;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One buffer, mapped by this process: its geometry, copied and checked once, and where its parts lie.
+ * Position arithmetic lives here; layout.h draws the word.
+ */
+#ifndef RELAYFS_BUF_H
+#define RELAYFS_BUF_H
+
+#include "pair.h"
+#include "shm.h"
+
+#include <errno.h>
+#include <relayfs/layout.h>
+#include <relayfs/relay.h>
+#include <relayfs/store.h>
+
+enum { RELAY_PLAN_HOLES = 16 };
+
+/* What relay_consume_begin() promised and relay_consume_end() makes true. */
+struct relay_plan {
+	struct relay_consumer from, to;
+	uint64_t start;       /* where the data begins; relay_consume_valid() watches it */
+	uint32_t holes[RELAY_PLAN_HOLES]; /* claims that `to` lies behind */
+	uint32_t n_holes;
+	bool active; /* this buffer's reader lock is ours */
+};
+
+struct rchan_buf {
+	struct relay_control *control;
+	unsigned char *data;
+	uint64_t subbuf_size;
+	uint64_t n_subbufs;
+	uint64_t offset_mask, index_mask; /* of a position, shifted down */
+	uint32_t offset_bits, index_bits;
+	uint32_t cpu;
+	uint32_t mode, scheme, delivery;
+	struct relay_subbuf *subbufs;
+	struct relay_claim *claims;
+	uint32_t n_claims;
+	uint32_t n_buffers;     /* of the channel */
+	uint32_t id;            /* unique in this process */
+	uint64_t token;         /* the file server's name for our open file */
+	char *relay_file;       /* for threads that may not write themselves; NULL: not mounted */
+	int sign_of_life;       /* the mount's memN, held open: its release tells the server we are gone; or -1 */
+	struct relay_shm shm;
+	struct relay_plan plan;
+};
+
+static inline uint64_t relay_pos_offset(const struct rchan_buf *buf, uint64_t pos)
+{
+	return pos & buf->offset_mask;
+}
+
+static inline uint64_t relay_pos_index(const struct rchan_buf *buf, uint64_t pos)
+{
+	return pos >> buf->offset_bits & buf->index_mask;
+}
+
+static inline uint64_t relay_pos_lap(const struct rchan_buf *buf, uint64_t pos)
+{
+	return (pos & RELAY_POSITION_MASK) >> (buf->offset_bits + buf->index_bits);
+}
+
+/* The free-running number of the sub-buffer. */
+static inline uint64_t relay_pos_number(const struct rchan_buf *buf, uint64_t pos)
+{
+	return relay_pos_lap(buf, pos) * buf->n_subbufs + relay_pos_index(buf, pos);
+}
+
+/* Where sub-buffer `number` begins. */
+static inline uint64_t relay_pos_start(const struct rchan_buf *buf, uint64_t number)
+{
+	return (number / buf->n_subbufs << buf->index_bits | number % buf->n_subbufs) << buf->offset_bits;
+}
+
+/* Where the sub-buffer after pos's begins; before pos when all positions are used up (2^62 bytes or so). */
+static inline uint64_t relay_pos_next(const struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t index = relay_pos_index(buf, pos) + 1, lap = relay_pos_lap(buf, pos);
+	if (index == buf->n_subbufs) {
+		index = 0;
+		lap++;
+	}
+	return (lap << buf->index_bits | index) << buf->offset_bits & RELAY_POSITION_MASK;
+}
+
+/* Shared memory may hold anything: a position is an address only if this says so. */
+static inline bool relay_pos_valid(const struct rchan_buf *buf, uint64_t pos)
+{
+	return relay_pos_index(buf, pos) < buf->n_subbufs && relay_pos_offset(buf, pos) <= buf->subbuf_size;
+}
+
+static inline unsigned char *relay_pos_data(const struct rchan_buf *buf, uint64_t pos)
+{
+	return buf->data + relay_pos_index(buf, pos) * buf->subbuf_size + relay_pos_offset(buf, pos);
+}
+
+/* Take over an open mem file; fd belongs to buf, also on failure. */
+int relay_buf_init(struct rchan_buf *buf, int fd);
+void relay_buf_fini(struct rchan_buf *buf);
+
+/* The same for a mount's buffer: maps mem_path, or the store's file behind it where that cannot be mapped. */
+int relay_buf_attach(struct rchan_buf *buf, const char *mem_path);
+
+/* The geometry's derived sizes. false: it is not allowed. */
+struct relay_layout {
+	uint64_t subbufs_at, claims_at, control_at, file_bytes; /* byte offsets in the file */
+	uint32_t offset_bits, index_bits;
+};
+bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout);
+
+/* head, consistent and valid; -EBADMSG otherwise. `first` is a position, `second` has the owner in it. */
+int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second);
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Claims: how a record that takes more than one step survives the death of its writer.
+ *
+ *     claim.word = PENDING | pos          say what is about to be taken
+ *     head: {pos, r | ?} -> {pos+length, r+1 | this claim}          take it: one step
+ *     copy
+ *     claim.word = FREE                   commit
+ *
+ * Readers stop before the first claim that was taken and is not committed. Whether a PENDING claim was taken
+ * can always be told: head names the claim that changed it last, and whoever changes head next first marks
+ * that claim TAKEN ("helps"). So: named by head and fitting, or TAKEN: it was taken; PENDING otherwise: not.
+ *
+ *     FREE -> PENDING -> (TAKEN) -> FREE            its owner lives
+ *                        TAKEN -> HOLE -> FREE      its owner died: readers skip the hole, then free it
+ *             PENDING -> FREE                       its owner died before it took anything
+ *
+ * A switch in a lockless buffer is a claim of length RELAY_CLAIM_SWITCH: to help means to write the ledgers of
+ * both sub-buffers, word by word with compare-and-swap from what was there before the switch, so that a
+ * helper who comes laps too late changes nothing.
+ *
+ * A claim is 64 bytes and belongs to a thread for good, until the thread dies and somebody needs it; a signal
+ * handler that finds its thread's claim in use takes a further one.
+ */
+#define _GNU_SOURCE
+#include "claims.h"
+
+#include "owner.h"
+
+enum { CACHED = 8 };
+
+/* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
+static __thread struct {
+	uint32_t buf_id, epoch; /* epoch: relay_fork_epoch then */
+	uint32_t claim;
+} cached[CACHED] __attribute__((tls_model("initial-exec")));
+
+static uint32_t n_used(const struct rchan_buf *buf)
+{
+	uint32_t n = __atomic_load_n(&buf->control->n_claims_used, __ATOMIC_ACQUIRE);
+	return n < buf->n_claims ? n : buf->n_claims;
+}
+
+static uint64_t word_of(const struct relay_claim *claim)
+{
+	return __atomic_load_n(&claim->word, __ATOMIC_ACQUIRE);
+}
+
+static bool change_word(struct relay_claim *claim, uint64_t from, uint64_t to)
+{
+	return __atomic_compare_exchange_n(&claim->word, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/* Readers look at claims below n_claims_used only: raise it before the claim is used. */
+static void raise_used(struct rchan_buf *buf, uint32_t n)
+{
+	uint32_t old = __atomic_load_n(&buf->control->n_claims_used, __ATOMIC_RELAXED);
+	while (old < n && !__atomic_compare_exchange_n(&buf->control->n_claims_used, &old, n, true, __ATOMIC_SEQ_CST,
+	                                               __ATOMIC_RELAXED))
+		;
+}
+
+/* Make an ownerless or dead claim ours. */
+static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
+{
+	struct relay_claim *claim = &buf->claims[i];
+	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
+	if (owner && owner != self) {
+		relay_claim_bury(buf, claim);
+		owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
+	}
+	if ((owner && owner != self) || word_of(claim) != RELAY_CLAIM_FREE)
+		return false;
+	if (!owner && !__atomic_compare_exchange_n(&claim->owner, &owner, self, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return false;
+	__atomic_store_n(&claim->token, buf->token, __ATOMIC_RELAXED);
+	raise_used(buf, i + 1);
+	return true;
+}
+
+/* First the claims that are ours already or nobody's; only if there are none, those of the dead. */
+static struct relay_claim *find(struct rchan_buf *buf)
+{
+	uint64_t self = relay_owner_self();
+	for (int dead = 0; dead < 2; dead++) {
+		for (uint32_t i = 0; i < buf->n_claims; i++) {
+			uint64_t owner = __atomic_load_n(&buf->claims[i].owner, __ATOMIC_RELAXED);
+			if ((dead || !owner || owner == self) && try_own(buf, i, self))
+				return &buf->claims[i];
+		}
+	}
+	return NULL;
+}
+
+struct relay_claim *relay_claim_take(struct rchan_buf *buf)
+{
+	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED), slot = buf->id % CACHED;
+	if (__builtin_expect(cached[slot].buf_id == buf->id && cached[slot].epoch == epoch, 1)) {
+		struct relay_claim *claim = &buf->claims[cached[slot].claim];
+		/* Not free: this is a signal handler and the interrupted code is using it. */
+		if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE, 1))
+			return claim;
+	}
+	struct relay_claim *claim = find(buf);
+	if (claim) {
+		/* A handler between these lines leaves one of ours, whichever. */
+		cached[slot].epoch = 0;
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		cached[slot].claim = (uint32_t)(claim - buf->claims);
+		cached[slot].buf_id = buf->id;
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		cached[slot].epoch = epoch;
+	}
+	return claim;
+}
+
+static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
+{
+	__atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* The switch that brought head to {next, second} left from `pos`: write both ledgers. */
+static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, uint64_t pos, uint64_t next,
+                        uint64_t second)
+{
+	struct relay_subbuf *left = &buf->subbufs[relay_pos_index(buf, pos)];
+	struct relay_subbuf *entered = &buf->subbufs[relay_pos_index(buf, next)];
+	uint64_t records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
+	uint64_t bytes = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED);
+	uint64_t old_end = __atomic_load_n(&left->end, __ATOMIC_RELAXED);
+	uint64_t old_records = __atomic_load_n(&entered->start_records, __ATOMIC_RELAXED);
+	uint64_t old_bytes = __atomic_load_n(&entered->start_bytes, __ATOMIC_RELAXED);
+	/* All loads above before this check: while head stands, they are from before the switch or right. None
+	 * of the three words ever takes an old value again. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) != next ||
+	    __atomic_load_n(&buf->control->head.second[0], __ATOMIC_RELAXED) != second)
+		return;
+	swap_ledger(&left->end, old_end, pos);
+	swap_ledger(&entered->start_records, old_records, records);
+	swap_ledger(&entered->start_bytes, old_bytes, bytes);
+}
+
+void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
+{
+	uint64_t owner = second >> RELAY_OWNER_SHIFT;
+	if (owner == 0 || owner > buf->n_claims)
+		return;
+	struct relay_claim *claim = &buf->claims[owner - 1];
+	uint64_t word = word_of(claim), from = word & RELAY_POSITION_MASK;
+	if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING || !relay_pos_valid(buf, from))
+		return;
+	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+	if (length == RELAY_CLAIM_SWITCH) {
+		if (relay_pos_next(buf, from) != pos)
+			return; /* said, not taken */
+		help_switch(buf, claim, from, pos, second);
+	} else if (from + length != pos) {
+		return;
+	}
+	/* If the claim went on meanwhile, its word has another position, and this changes nothing. */
+	change_word(claim, word, RELAY_CLAIM_TAKEN | from);
+}
+
+/* `gone`: the caller knows that the owner is dead. */
+static bool bury(struct rchan_buf *buf, struct relay_claim *claim, bool gone)
+{
+	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
+	if (!owner || (!gone && relay_owner_alive(owner)))
+		return false;
+	uint64_t pos, second;
+	if (relay_head(buf, &pos, &second))
+		return false;
+	relay_claims_help(buf, pos, second);
+	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE;
+	bool record = __atomic_load_n(&claim->length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH;
+	if (state == RELAY_CLAIM_TAKEN && record)
+		change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK));
+	else if (state == RELAY_CLAIM_PENDING || state == RELAY_CLAIM_TAKEN)
+		change_word(claim, word, RELAY_CLAIM_FREE);
+	/* The token goes first: it must never stand beside a new owner. */
+	__atomic_store_n(&claim->token, 0, __ATOMIC_RELEASE);
+	__atomic_compare_exchange_n(&claim->owner, &owner, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+	return true;
+}
+
+bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim)
+{
+	return bury(buf, claim, false);
+}
+
+int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
+{
+	int n = 0;
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		struct relay_claim *claim = &buf->claims[i];
+		if (token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token)
+			n += bury(buf, claim, true);
+		else
+			n += bury(buf, claim, false);
+	}
+	return n;
+}
+
+void relay_buf_set_token(struct rchan_buf *buf, uint64_t token)
+{
+	buf->token = token;
+}
+
+bool relay_claims_let_lap(struct rchan_buf *buf, uint64_t next)
+{
+	uint64_t number = relay_pos_number(buf, next);
+	if (number < buf->n_subbufs)
+		return true;
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		struct relay_claim *claim = &buf->claims[i];
+		uint64_t word = word_of(claim);
+		if (word == RELAY_CLAIM_FREE || (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING ||
+		    relay_pos_number(buf, word) != number - buf->n_subbufs)
+			continue;
+		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && !relay_claim_bury(buf, claim))
+			return false;
+		/* What is overwritten here is counted so, hole or not. */
+		word = word_of(claim);
+		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
+			change_word(claim, word, RELAY_CLAIM_FREE);
+	}
+	return true;
+}
+
+struct relay_claim *relay_claims_first(const struct rchan_buf *buf, uint64_t pos, uint64_t *word)
+{
+	struct relay_claim *first = NULL;
+	uint64_t number = relay_pos_number(buf, pos), least = ~0ull;
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		struct relay_claim *claim = &buf->claims[i];
+		/* Pairs with the release in relay_claim_release(): what it covered is complete if it is gone. */
+		uint64_t w = word_of(claim), state = w & RELAY_CLAIM_STATE, offset = relay_pos_offset(buf, w);
+		if ((state != RELAY_CLAIM_TAKEN && state != RELAY_CLAIM_HOLE) || relay_pos_number(buf, w) != number ||
+		    offset < relay_pos_offset(buf, pos) || offset >= least ||
+		    __atomic_load_n(&claim->length, __ATOMIC_RELAXED) == RELAY_CLAIM_SWITCH)
+			continue;
+		first = claim;
+		least = offset;
+		*word = w;
+	}
+	return first;
+}
+
+bool relay_claims_busy(struct rchan_buf *buf)
+{
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		uint64_t state = word_of(&buf->claims[i]) & RELAY_CLAIM_STATE;
+		if (state == RELAY_CLAIM_TAKEN && !relay_claim_bury(buf, &buf->claims[i]))
+			return true;
+	}
+	return false;
+}
+
+void relay_claims_clear(struct rchan_buf *buf)
+{
+	for (uint32_t i = 0; i < n_used(buf); i++)
+		__atomic_store_n(&buf->claims[i].word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+}

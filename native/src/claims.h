@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/* Who holds what, and what happens when they die. claims.c tells how. */
+#ifndef RELAYFS_CLAIMS_H
+#define RELAYFS_CLAIMS_H
+
+#include "buf.h"
+
+/* A free claim of the calling thread; NULL: all are taken by living threads. Async-signal-safe. */
+struct relay_claim *relay_claim_take(struct rchan_buf *buf);
+
+/* How head.second names a claim. */
+static inline uint64_t relay_claim_owner_bits(const struct rchan_buf *buf, const struct relay_claim *claim)
+{
+	return (uint64_t)(claim - buf->claims + 1) << RELAY_OWNER_SHIFT;
+}
+
+/* State what is about to be taken at pos; visible to all before the change of head that takes it. */
+static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
+                                     uint64_t bytes)
+{
+	/* Relaxed: only the word says that these hold, and it follows. */
+	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
+	__atomic_store_n(&claim->records, records, __ATOMIC_RELAXED);
+	__atomic_store_n(&claim->bytes, bytes, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in relay_claims_help() and consume.c: what is claimed before that it is. */
+	__atomic_store_n(&claim->word, RELAY_CLAIM_PENDING | pos, __ATOMIC_RELEASE);
+}
+
+/* Committed, or never taken. */
+static inline void relay_claim_release(struct relay_claim *claim)
+{
+	/* Pairs with the acquire in consume.c: the payload before the end of the claim. */
+	__atomic_store_n(&claim->word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+}
+
+/* Finish what the last reservation left to do, as head {pos, second} names it. Call before changing head
+ * and before using the ledgers. */
+void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
+
+/* May a switch to `next` reuse the memory there? Not while a living writer still copies into it. */
+bool relay_claims_let_lap(struct rchan_buf *buf, uint64_t next);
+
+/* The first claim or hole at or after pos in its sub-buffer, or NULL; *word is its word. */
+struct relay_claim *relay_claims_first(const struct rchan_buf *buf, uint64_t pos, uint64_t *word);
+
+/* If the claim's owner is dead, decide what becomes of it. true: it changed. */
+bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim);
+
+/* Reservations under way by living threads. */
+bool relay_claims_busy(struct rchan_buf *buf);
+
+/* Forget all claims, after a reset. */
+void relay_claims_clear(struct rchan_buf *buf);
+
+#endif

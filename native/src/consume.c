@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Consuming one buffer.
+ *
+ *     consumer.position                                   head
+ *          v                                               v
+ *     |aaaa|bbbb....|ccccccHHHH cc|dddddddddddddddddTTTTddd|      . padding  H hole  T taken, not committed
+ *          '----'    '----'    '-''-----------------'             spans; the next read stops at T
+ *
+ * begin() walks a copy of the consumer's state along the data and remembers where it came to; end() makes that
+ * the state. The state is 64 bytes in two copies, so that a consumer that is killed leaves the old or the new.
+ *
+ * In overwrite mode the memory may change under a reader's eyes. It was intact if, after the reading, head is
+ * still less than n_subbufs ahead: writers publish a switch before they store into the sub-buffer it enters.
+ */
+#define _GNU_SOURCE
+#include "consume.h"
+
+#include "claims.h"
+#include "owner.h"
+
+#include <string.h>
+
+enum {
+	READ_TRIES = 1000, /* each failed one means that somebody consumed meanwhile */
+	LAPPED_TRIES = 1000
+};
+
+int relay_reader_lock(struct rchan_buf *buf)
+{
+	uint64_t self = relay_owner_self(), holder = 0;
+	/* Acquire pairs with the release in relay_reader_unlock(): the state that the last holder left. */
+	while (!__atomic_compare_exchange_n(&buf->control->reader_lock, &holder, self, false, __ATOMIC_ACQUIRE,
+	                                    __ATOMIC_RELAXED)) {
+		if (holder && relay_owner_alive(holder))
+			return -EBUSY;
+		/* Dead: the next round takes the lock from exactly that holder. */
+	}
+	return 0;
+}
+
+void relay_reader_unlock(struct rchan_buf *buf)
+{
+	uint64_t self = relay_owner_self();
+	__atomic_compare_exchange_n(&buf->control->reader_lock, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+bool relay_consumer_read(const struct rchan_buf *buf, struct relay_consumer *state)
+{
+	const struct relay_control *control = buf->control;
+	for (int i = 0; i < READ_TRIES; i++) {
+		uint32_t current = __atomic_load_n(&control->current, __ATOMIC_ACQUIRE);
+		*state = control->consumer[current & 1];
+		/* A copy is rewritten only after `current` has moved on from it. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&control->current, __ATOMIC_RELAXED) == current)
+			return relay_pos_valid(buf, state->position);
+	}
+	return false;
+}
+
+/* Make `state` the truth. The caller has the lock. */
+static void publish(struct rchan_buf *buf, const struct relay_consumer *state)
+{
+	struct relay_control *control = buf->control;
+	uint32_t next = __atomic_load_n(&control->current, __ATOMIC_RELAXED) + 1;
+	control->consumer[next & 1] = *state;
+	/* Pairs with the acquire in relay_consumer_read(): the copy before the flip. */
+	__atomic_store_n(&control->current, next, __ATOMIC_RELEASE);
+	/* Pairs with the acquire in has_room(): our loads of the data before the writers' stores. */
+	__atomic_store_n(&control->consumed, state->position, __ATOMIC_RELEASE);
+}
+
+void relay_consumer_clear(struct rchan_buf *buf)
+{
+	publish(buf, &(struct relay_consumer){0});
+}
+
+static struct relay_subbuf subbuf_at(const struct rchan_buf *buf, uint64_t pos)
+{
+	const struct relay_subbuf *subbuf = &buf->subbufs[relay_pos_index(buf, pos)];
+	/* Relaxed: published by head, which the caller loaded before and checks after. */
+	return (struct relay_subbuf){.end = __atomic_load_n(&subbuf->end, __ATOMIC_RELAXED),
+	                             .start_records = __atomic_load_n(&subbuf->start_records, __ATOMIC_RELAXED),
+	                             .start_bytes = __atomic_load_n(&subbuf->start_bytes, __ATOMIC_RELAXED)};
+}
+
+/* head, with the last reservation helped, so that all ledgers up to it are right. */
+static int settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records)
+{
+	uint64_t second;
+	if (relay_head(buf, head, &second))
+		return -EBADMSG;
+	relay_claims_help(buf, *head, second);
+	*records = second & RELAY_RECORDS_MASK;
+	return 0;
+}
+
+static bool is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
+{
+	return buf->mode == RELAY_OVERWRITE && relay_pos_number(buf, head) - relay_pos_number(buf, pos) >= buf->n_subbufs;
+}
+
+int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
+{
+	for (int i = 0; i < LAPPED_TRIES; i++) {
+		uint64_t head, records, again;
+		if (settled_head(buf, &head, &records))
+			return -EBADMSG;
+		if (!is_lapped(buf, head, state->position))
+			return relay_pos_number(buf, head) - relay_pos_number(buf, state->position) <= buf->n_subbufs ? 0 : -EBADMSG;
+		uint64_t oldest = relay_pos_start(buf, relay_pos_number(buf, head) - buf->n_subbufs + 1);
+		struct relay_subbuf subbuf = subbuf_at(buf, oldest);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (settled_head(buf, &again, &records))
+			return -EBADMSG;
+		if (is_lapped(buf, again, oldest))
+			continue; /* the ledger may be of a later lap */
+		state->overwritten_records += subbuf.start_records - state->records;
+		state->overwritten_bytes += subbuf.start_bytes - state->bytes;
+		state->position = oldest;
+		state->records = subbuf.start_records;
+		state->bytes = subbuf.start_bytes;
+		return 0;
+	}
+	return -EBADMSG;
+}
+
+/* One walk along the data. */
+struct walk {
+	struct rchan_buf *buf;
+	struct relay_plan *plan; /* plan->to is where the walk is */
+	uint64_t head, head_records;
+	struct relay_span *spans;
+	size_t n_spans, n_used;
+	size_t max_bytes, total;
+};
+
+/* How far the current sub-buffer is readable, and why it ends there. */
+struct stretch {
+	uint64_t end;                /* offset */
+	uint64_t end_records;        /* record number there */
+	struct relay_claim *claim;   /* what stands there: NULL, a taken claim or a hole */
+	uint64_t claim_word;
+	bool finished;               /* end is the end of a finished sub-buffer */
+};
+
+static int look_ahead(struct walk *walk, struct stretch *stretch)
+{
+	struct rchan_buf *buf = walk->buf;
+	uint64_t pos = walk->plan->to.position;
+	*stretch = (struct stretch){.end = relay_pos_offset(buf, walk->head), .end_records = walk->head_records};
+	stretch->finished = relay_pos_number(buf, pos) != relay_pos_number(buf, walk->head);
+	if (stretch->finished) {
+		struct relay_subbuf subbuf = subbuf_at(buf, pos);
+		if (relay_pos_number(buf, subbuf.end) != relay_pos_number(buf, pos))
+			return -EBADMSG;
+		stretch->end = relay_pos_offset(buf, subbuf.end);
+		stretch->end_records = subbuf_at(buf, relay_pos_next(buf, pos)).start_records;
+	}
+	if (stretch->end > buf->subbuf_size || stretch->end < relay_pos_offset(buf, pos))
+		return -EBADMSG;
+	stretch->claim = relay_claims_first(buf, pos, &stretch->claim_word);
+	if (stretch->claim && relay_pos_offset(buf, stretch->claim_word) < stretch->end) {
+		stretch->end = relay_pos_offset(buf, stretch->claim_word);
+		stretch->end_records = __atomic_load_n(&stretch->claim->records, __ATOMIC_RELAXED);
+		stretch->finished = false;
+	} else {
+		stretch->claim = NULL;
+	}
+	return 0;
+}
+
+/* Step over what a dead producer left. 0, -EBADMSG, or -EAGAIN: the plan can remember no more holes. */
+static int pass_hole(struct walk *walk, const struct stretch *stretch)
+{
+	struct relay_consumer *to = &walk->plan->to;
+	uint64_t length = __atomic_load_n(&stretch->claim->length, __ATOMIC_RELAXED);
+	if (length == 0 || length > walk->buf->subbuf_size - stretch->end)
+		return -EBADMSG;
+	if (walk->plan->n_holes == RELAY_PLAN_HOLES)
+		return -EAGAIN;
+	walk->plan->holes[walk->plan->n_holes++] = (uint32_t)(stretch->claim - walk->buf->claims);
+	to->torn_records++;
+	to->torn_bytes += length;
+	to->position += length;
+	to->bytes += length;
+	to->records = stretch->end_records + 1;
+	return 0;
+}
+
+/* Take what there is of the stretch. false: no span or byte is left for it. */
+static bool take(struct walk *walk, const struct stretch *stretch)
+{
+	struct relay_consumer *to = &walk->plan->to;
+	uint64_t offset = relay_pos_offset(walk->buf, to->position), length = stretch->end - offset;
+	uint64_t room = walk->max_bytes - walk->total;
+	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record: split
+	 * one only if the reader asked for less than it alone. */
+	if (walk->n_used == walk->n_spans || room == 0 ||
+	    (length > room && walk->total && walk->buf->mode == RELAY_OVERWRITE))
+		return false;
+	bool whole = length <= room;
+	if (!whole)
+		length = room;
+	walk->spans[walk->n_used++] = (struct relay_span){relay_pos_data(walk->buf, to->position), length};
+	walk->total += length;
+	to->position += length;
+	to->bytes += length;
+	if (whole)
+		to->records = stretch->end_records;
+	return true;
+}
+
+/*
+ * Walk from plan->to, which has caught up, to where data, spans or bytes end. 0 or -EBADMSG.
+ * In overwrite mode it may have read ledgers while they changed: the caller checks that it was not lapped.
+ */
+static int walk_data(struct walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer *to = &walk->plan->to;
+	for (;;) {
+		struct stretch stretch;
+		int err = look_ahead(walk, &stretch);
+		if (err)
+			return err;
+		if (stretch.end > relay_pos_offset(buf, to->position)) {
+			if (!take(walk, &stretch))
+				return 0;
+		} else if (stretch.claim && (stretch.claim_word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE) {
+			err = pass_hole(walk, &stretch);
+			if (err)
+				return err == -EAGAIN ? 0 : err;
+		} else if (stretch.claim) {
+			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
+			if (walk->total || !relay_claim_bury(buf, stretch.claim))
+				return 0;
+		} else if (stretch.finished) {
+			to->position = relay_pos_next(buf, to->position);
+			to->records = stretch.end_records;
+		} else {
+			return 0;
+		}
+	}
+}
+
+/* Plan a consumption into walk->plan, with no lock and without changing the consumer's state. */
+static int plan(struct walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer from = walk->plan->from;
+	for (int i = 0; i < LAPPED_TRIES; i++) {
+		*walk->plan = (struct relay_plan){.from = from, .to = from};
+		walk->n_used = 0;
+		walk->total = 0;
+		uint64_t again, records;
+		int err = relay_consumer_catch_up(buf, &walk->plan->to);
+		if (err)
+			return err;
+		uint64_t start = walk->plan->to.position;
+		err = settled_head(buf, &walk->head, &walk->head_records);
+		if (err)
+			return err;
+		walk->plan->start = start;
+		if (!is_lapped(buf, walk->head, start))
+			err = walk_data(walk);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (settled_head(buf, &again, &records))
+			return -EBADMSG;
+		if (!is_lapped(buf, again, start))
+			return err;
+	}
+	return -EBADMSG;
+}
+
+int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state)
+{
+	struct relay_plan peeked = {.from = *state};
+	struct relay_span span;
+	struct walk walk = {.buf = buf, .plan = &peeked, .spans = &span, .n_spans = 1, .max_bytes = 1};
+	int err = plan(&walk);
+	return err ? err : walk.total > 0;
+}
+
+/* The plan's end becomes the state, its holes become free claims. */
+static void carry_out(struct rchan_buf *buf)
+{
+	publish(buf, &buf->plan.to);
+	for (uint32_t i = 0; i < buf->plan.n_holes; i++) {
+		struct relay_claim *claim = &buf->claims[buf->plan.holes[i]];
+		uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
+		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
+			/* It may have been lapped and freed meanwhile; then this does nothing. */
+			__atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_FREE, false, __ATOMIC_RELEASE,
+			                            __ATOMIC_RELAXED);
+	}
+}
+
+int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
+                        size_t *total)
+{
+	*total = 0;
+	int err = relay_reader_lock(buf);
+	if (err)
+		return err;
+	struct walk walk = {.buf = buf, .plan = &buf->plan, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes};
+	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
+	/* The last holder may have died in the middle of publish(). */
+	if (!err && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
+		publish(buf, &buf->plan.from);
+	if (!err && walk.total) {
+		buf->plan.to.reads++;
+		buf->plan.active = true;
+		*total = walk.total;
+		return (int)walk.n_used;
+	}
+	if (!err && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
+		carry_out(buf); /* padding, holes and losses passed, nothing to give */
+	relay_reader_unlock(buf);
+	return err;
+}
+
+int relay_consume_valid(struct rchan_buf *buf)
+{
+	uint64_t head, second;
+	/* The caller's loads of the data before this load of head. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	if (!buf->plan.active || relay_head(buf, &head, &second))
+		return -EBADMSG;
+	return is_lapped(buf, head, buf->plan.start) ? -EOVERFLOW : 0;
+}
+
+void relay_consume_end(struct rchan_buf *buf)
+{
+	if (!buf->plan.active)
+		return;
+	buf->plan.active = false;
+	carry_out(buf);
+	relay_reader_unlock(buf);
+}
+
+void relay_consume_abort(struct rchan_buf *buf)
+{
+	if (!buf->plan.active)
+		return;
+	buf->plan.active = false;
+	relay_reader_unlock(buf);
+}
+
+int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
+{
+	int err = relay_reader_lock(buf);
+	if (err)
+		return err;
+	struct relay_consumer *to = &buf->plan.to;
+	uint64_t head, records;
+	err = relay_consumer_read(buf, to) ? relay_consumer_catch_up(buf, to) : -EBADMSG;
+	if (!err)
+		err = settled_head(buf, &head, &records);
+	buf->plan.n_holes = 0;
+	for (; !err && n && n <= buf->n_subbufs && relay_pos_number(buf, to->position) != relay_pos_number(buf, head); n--) {
+		to->position = relay_pos_next(buf, to->position);
+		struct relay_subbuf subbuf = subbuf_at(buf, to->position);
+		to->records = subbuf.start_records;
+		to->bytes = subbuf.start_bytes;
+	}
+	if (!err)
+		carry_out(buf);
+	relay_reader_unlock(buf);
+	return err;
+}

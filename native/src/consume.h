@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* Consuming: what is there, in order, and whose turn it is. consume.c tells how. */
+#ifndef RELAYFS_CONSUME_H
+#define RELAYFS_CONSUME_H
+
+#include "buf.h"
+
+/* The reader's lock: 0, or -EBUSY: a living thread has it. A dead one's is taken over. */
+int relay_reader_lock(struct rchan_buf *buf);
+void relay_reader_unlock(struct rchan_buf *buf);
+
+/* What has been consumed; false: it did not come to rest (only dishonest memory does that). */
+bool relay_consumer_read(const struct rchan_buf *buf, struct relay_consumer *state);
+
+/* Back to the beginning. The caller has the lock. */
+void relay_consumer_clear(struct rchan_buf *buf);
+
+/* Account for what producers overwrote: move `state` to the oldest sub-buffer that stands. 0 or -EBADMSG. */
+int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state);
+
+/* 1: a consumption from `state` would give something; 0; -EBADMSG. */
+int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state);
+
+#endif

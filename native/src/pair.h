@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* Two counters that change together; layout.h tells how. */
+#ifndef RELAYFS_PAIR_H
+#define RELAYFS_PAIR_H
+
+#include <relayfs/layout.h>
+#include <stdbool.h>
+
+/* More changes in a row than any writer can make while a reader loads three words of one line. */
+enum { RELAY_PAIR_TRIES = 100000 };
+
+/* One consistent view; false: it did not come to rest, which no honest writer causes. */
+static inline bool relay_pair_read(const struct relay_pair *pair, uint64_t *first, uint64_t *second)
+{
+	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
+		/* Pairs with the writer's commit: what it wrote before (payload, ledgers) is seen after. */
+		uint64_t f = __atomic_load_n(&pair->first, __ATOMIC_ACQUIRE);
+		/* Acquire keeps this load before the check below. */
+		uint64_t s = __atomic_load_n(&pair->second[f >> 63], __ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&pair->first, __ATOMIC_RELAXED) == f) {
+			*first = f & ~RELAY_PAIR_TOGGLE;
+			*second = s;
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * The lockless way to change a pair: {first, second[0]} from old to new in one step, a full barrier.
+ * false: somebody else changed it.
+ */
+static inline bool relay_pair_swap(struct relay_pair *pair, uint64_t old_first, uint64_t old_second, uint64_t new_first,
+                                   uint64_t new_second)
+{
+#if defined(__x86_64__)
+	bool swapped;
+	__asm__ volatile("lock cmpxchg16b %[pair]"
+	                 : "=@ccz"(swapped), [pair] "+m"(*pair), "+a"(old_first), "+d"(old_second)
+	                 : "b"(new_first), "c"(new_second)
+	                 : "memory");
+	return swapped;
+#elif defined(__aarch64__)
+	uint64_t first, second;
+	uint32_t failed;
+	do {
+		__asm__ volatile("ldaxp %[f], %[s], %[pair]"
+		                 : [f] "=&r"(first), [s] "=&r"(second)
+		                 : [pair] "Q"(*pair)
+		                 : "memory");
+		/* A pair of loads is atomic only if the pair of stores succeeds: store the old values back. */
+		bool same = first == old_first && second == old_second;
+		uint64_t f = same ? new_first : first, s = same ? new_second : second;
+		__asm__ volatile("stlxp %w[failed], %[f], %[s], %[pair]"
+		                 : [failed] "=&r"(failed), [pair] "+Q"(*pair)
+		                 : [f] "r"(f), [s] "r"(s)
+		                 : "memory");
+	} while (failed);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return first == old_first && second == old_second;
+#else
+#error "relayfs knows x86-64 and arm64"
+#endif
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Restartable sequences: what local_irq_save() is to the kernel's relay_write(). Within one CPU the writer is
+ * alone; preemption, migration or a signal inside a section sends it to its abort label, and the section's
+ * last store publishes everything. Linux rseq(2), registered for every thread by glibc 2.35 and later.
+ *
+ * Rules for what stands between the section's labels: no call, and nothing that must not be done twice.
+ */
+#ifndef RELAYFS_RSEQ_H
+#define RELAYFS_RSEQ_H
+
+#include <relayfs/layout.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/rseq.h>
+
+enum relay_rseq_result {
+	RELAY_RSEQ_DONE,
+	RELAY_RSEQ_MOVED,   /* the pair is not as expected: look again */
+	RELAY_RSEQ_STOPPED, /* a refused flag is set */
+	RELAY_RSEQ_ABORTED  /* interrupted, or this is not the CPU */
+};
+
+/* A change of a pair together with up to three words that belong to it (a switch's ledger). */
+struct relay_tx {
+	uint64_t expect_first, expect_second; /* as they lie in memory */
+	uint64_t new_first, new_second;
+	struct {
+		uint64_t *at;
+		uint64_t value;
+	} store[3];
+	uint64_t refuse; /* flags that must not be set */
+};
+
+static inline struct rseq *relay_rseq_area(void)
+{
+	return (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
+}
+
+/* The CPU this thread probably runs on; a number that no section accepts if it has no rseq. */
+static inline uint32_t relay_rseq_cpu(void)
+{
+	return __atomic_load_n(&relay_rseq_area()->cpu_id_start, __ATOMIC_RELAXED);
+}
+
+static inline int relay_rseq_registered(void)
+{
+	return (int32_t)__atomic_load_n(&relay_rseq_area()->cpu_id, __ATOMIC_RELAXED) >= 0;
+}
+
+/*
+ * relay_rseq_record(): if this is `cpu`, flags has no RELAY_STOPPED bit, head.first is `expect` and names no
+ * claim: copy length (1 or more) bytes to `to`, count one record, set head.first to `next`.
+ *
+ * relay_rseq_transact(): the same for a struct relay_tx on any pair, without a copy.
+ */
+#if defined(__x86_64__)
+#include "rseq_x86_64.h"
+#elif defined(__aarch64__)
+#include "rseq_aarch64.h"
+#else
+#error "relayfs knows x86-64 and arm64"
+#endif
+
+#endif

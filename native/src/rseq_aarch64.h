@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The restartable sections for arm64; rseq.h says what they do. Only rseq.h includes this.
+ *
+ * The last store is a store-release: payload, ledger and the second word are visible before it.
+ */
+
+/* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the registered signature. */
+#define RELAY_RSEQ_ENTER                                                                                              \
+	".pushsection __rseq_cs, \"aw\"\n"                                                                             \
+	".balign 32\n"                                                                                                 \
+	"3: .long 0, 0\n"                                                                                              \
+	".quad 1f, (2f - 1f), 4f\n"                                                                                    \
+	".popsection\n"                                                                                                \
+	"adrp x9, 3b\n"                                                                                                \
+	"add x9, x9, :lo12:3b\n"                                                                                       \
+	"str x9, [%[rseq], %[rseq_cs]]\n"                                                                              \
+	"1:\n"                                                                                                         \
+	"ldr w9, [%[rseq], %[cpu_id]]\n"                                                                               \
+	"cmp w9, %w[cpu]\n"                                                                                            \
+	"b.ne 4f\n"
+
+#define RELAY_RSEQ_LEAVE                                                                                              \
+	"2:\n"                                                                                                         \
+	".pushsection __rseq_failure, \"ax\"\n"                                                                        \
+	".inst 0xd428bc00\n"                                                                                           \
+	"4: b %l[aborted]\n"                                                                                           \
+	".popsection\n"
+
+#define RELAY_RSEQ_INPUTS                                                                                             \
+	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
+	    [cpu_id] "i"(offsetof(struct rseq, cpu_id))
+
+static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                       void *to, const void *from, uint64_t length, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr w9, [%[flags]]\n"
+	    "tst w9, %[stopped]\n"
+	    "b.ne %l[stopped_label]\n"
+	    "ldr x9, [%[head]]\n"
+	    "cmp x9, %[expect]\n"
+	    "b.ne %l[moved]\n"
+	    "mov x11, %[to]\n"
+	    "mov x12, %[from]\n"
+	    "mov x13, %[length]\n"
+	    "10: cmp x13, #16\n"
+	    "b.lo 11f\n"
+	    "ldp x9, x10, [x12], #16\n"
+	    "stp x9, x10, [x11], #16\n"
+	    "sub x13, x13, #16\n"
+	    "b 10b\n"
+	    "11: tbz x13, #3, 12f\n"
+	    "ldr x9, [x12], #8\n"
+	    "str x9, [x11], #8\n"
+	    "12: tbz x13, #2, 13f\n"
+	    "ldr w9, [x12], #4\n"
+	    "str w9, [x11], #4\n"
+	    "13: tbz x13, #1, 14f\n"
+	    "ldrh w9, [x12], #2\n"
+	    "strh w9, [x11], #2\n"
+	    "14: tbz x13, #0, 15f\n"
+	    "ldrb w9, [x12]\n"
+	    "strb w9, [x11]\n"
+	    "15: lsr x9, %[expect], #63\n"
+	    "add x10, %[head], x9, lsl #3\n"
+	    "ldr x11, [x10, #8]\n"
+	    "lsr x12, x11, %[owner_shift]\n"
+	    "cbnz x12, %l[moved]\n"
+	    "add x11, x11, #1\n"
+	    "eor x9, x9, #1\n"
+	    "add x10, %[head], x9, lsl #3\n"
+	    "str x11, [x10, #8]\n"
+	    "stlr %[next], [%[head]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [head] "r"(&control->head), [flags] "r"(&control->flags), [expect] "r"(expect),
+	      [next] "r"(next), [to] "r"(to), [from] "r"(from), [length] "r"(length), [stopped] "i"(RELAY_STOPPED),
+	      [owner_shift] "i"(RELAY_OWNER_SHIFT)
+	    : "memory", "cc", "x9", "x10", "x11", "x12", "x13"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair, const uint32_t *flags,
+                                                         const struct relay_tx *tx, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr w9, [%[tx], %[refuse]]\n"
+	    "ldr w10, [%[flags]]\n"
+	    "tst w9, w10\n"
+	    "b.ne %l[stopped]\n"
+	    "ldr x9, [%[tx], %[expect_first]]\n"
+	    "ldr x10, [%[pair]]\n"
+	    "cmp x9, x10\n"
+	    "b.ne %l[moved]\n"
+	    "lsr x9, x9, #63\n"
+	    "add x10, %[pair], x9, lsl #3\n"
+	    "ldr x10, [x10, #8]\n"
+	    "ldr x11, [%[tx], %[expect_second]]\n"
+	    "cmp x10, x11\n"
+	    "b.ne %l[moved]\n"
+	    "ldr x10, [%[tx], %[store]]\n"
+	    "ldr x11, [%[tx], %[store] + 8]\n"
+	    "str x11, [x10]\n"
+	    "ldr x10, [%[tx], %[store] + 16]\n"
+	    "ldr x11, [%[tx], %[store] + 24]\n"
+	    "str x11, [x10]\n"
+	    "ldr x10, [%[tx], %[store] + 32]\n"
+	    "ldr x11, [%[tx], %[store] + 40]\n"
+	    "str x11, [x10]\n"
+	    "eor x9, x9, #1\n"
+	    "add x10, %[pair], x9, lsl #3\n"
+	    "ldr x11, [%[tx], %[new_second]]\n"
+	    "str x11, [x10, #8]\n"
+	    "ldr x11, [%[tx], %[new_first]]\n"
+	    "stlr x11, [%[pair]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [flags] "r"(flags), [tx] "r"(tx),
+	      [refuse] "i"(offsetof(struct relay_tx, refuse)),
+	      [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
+	      [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
+	      [new_first] "i"(offsetof(struct relay_tx, new_first)),
+	      [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))
+	    : "memory", "cc", "x9", "x10", "x11"
+	    : moved, stopped, aborted);
+	/* The next stores go into a sub-buffer that readers may still look at: not before the switch is seen. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}

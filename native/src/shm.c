@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Store files: plain files on tmpfs, allocated whole when they are made.
+ *
+ * The guard. Whoever may write to a store file may also truncate it, and then every access to its mapping
+ * raises SIGBUS. A process that maps other people's files (the file server) must survive that: the handler
+ * looks the address up among the mappings made here, and puts zero pages over that mapping; a control page
+ * full of zeros is not a relay buffer, and all that touch it find so. The table is of fixed size and never
+ * moves, because the handler walks it while others change it: an entry counts while its `base` is not NULL.
+ */
+#define _GNU_SOURCE
+#include "shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <relayfs/layout.h>
+#include <relayfs/store.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { GUARD_SLOTS = 65536 };
+
+struct guard_slot {
+	unsigned char *base; /* stored last, cleared first */
+	uint64_t bytes;
+};
+
+static struct guard_slot *guard_slots; /* NULL: no guard was asked for */
+static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sigaction guard_previous;
+
+int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid)
+{
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	int err = posix_fallocate(fd, 0, (off_t)bytes);
+	if (!err && (uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid))
+		err = errno;
+	if (!err && fchmod(fd, mode))
+		err = errno;
+	if (!err)
+		return fd;
+	unlinkat(dir_fd, name, 0);
+	close(fd);
+	return err == EFBIG ? -ENOSPC : -err;
+}
+
+static void guard_add(const struct relay_shm *shm)
+{
+	pthread_mutex_lock(&guard_mutex);
+	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++) {
+		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED))
+			continue;
+		guard_slots[i].bytes = shm->bytes;
+		/* Pairs with the acquire in guard_handler(): the length before the address. */
+		__atomic_store_n(&guard_slots[i].base, shm->base, __ATOMIC_RELEASE);
+		break;
+	}
+	pthread_mutex_unlock(&guard_mutex);
+}
+
+static void guard_remove(const struct relay_shm *shm)
+{
+	pthread_mutex_lock(&guard_mutex);
+	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++)
+		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED) == shm->base)
+			__atomic_store_n(&guard_slots[i].base, NULL, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&guard_mutex);
+}
+
+static void guard_handler(int signal, siginfo_t *info, void *context)
+{
+	unsigned char *address = info->si_addr;
+	for (size_t i = 0; i < GUARD_SLOTS; i++) {
+		/* Pairs with the release in guard_add(). */
+		unsigned char *base = __atomic_load_n(&guard_slots[i].base, __ATOMIC_ACQUIRE);
+		if (!base || address < base || address >= base + guard_slots[i].bytes)
+			continue;
+		if (mmap(base, guard_slots[i].bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		         0) != MAP_FAILED)
+			return;
+		break;
+	}
+	if (guard_previous.sa_flags & SA_SIGINFO) {
+		guard_previous.sa_sigaction(signal, info, context);
+	} else if (guard_previous.sa_handler != SIG_IGN && guard_previous.sa_handler != SIG_DFL) {
+		guard_previous.sa_handler(signal);
+	} else {
+		/* Not ours: fault again with the default action, which kills with the right address. */
+		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+	}
+}
+
+int relay_guard_install(void)
+{
+	int err = 0;
+	pthread_mutex_lock(&guard_mutex);
+	if (!guard_slots) {
+		struct sigaction action = {.sa_sigaction = guard_handler, .sa_flags = SA_SIGINFO | SA_NODEFER};
+		guard_slots = calloc(GUARD_SLOTS, sizeof(*guard_slots));
+		err = !guard_slots ? -ENOMEM : sigaction(SIGBUS, &action, &guard_previous) ? -errno : 0;
+	}
+	pthread_mutex_unlock(&guard_mutex);
+	return err;
+}
+
+int relay_shm_map(struct relay_shm *shm, int fd)
+{
+	struct stat st;
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % RELAY_PAGE_BYTES)
+		return -EBADMSG;
+	void *base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	*shm = (struct relay_shm){.base = base, .bytes = (uint64_t)st.st_size, .fd = fd};
+	guard_add(shm);
+	return 0;
+}
+
+void relay_shm_unmap(struct relay_shm *shm)
+{
+	guard_remove(shm);
+	munmap(shm->base, shm->bytes);
+	close(shm->fd);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* Make, map and unmap a store file. Knows no rings. */
+#ifndef RELAYFS_SHM_H
+#define RELAYFS_SHM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct relay_shm {
+	unsigned char *base;
+	uint64_t bytes; /* mapped, a multiple of the page */
+	int fd;
+};
+
+/* Make `name` in directory dir_fd with all its memory allocated, so that no store to it can fail later.
+ * Returns its descriptor, or -errno; on failure nothing is left. */
+int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid);
+
+/* Map the whole of fd, which then belongs to shm. 0 or -errno (-EBADMSG: not a whole number of pages). */
+int relay_shm_map(struct relay_shm *shm, int fd);
+void relay_shm_unmap(struct relay_shm *shm);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* Write, switch and stop one buffer. write.c tells how; the fast path stands here to be inlined. */
+#ifndef RELAYFS_WRITE_H
+#define RELAYFS_WRITE_H
+
+#include "buf.h"
+#include "rseq.h"
+#include "wake.h"
+
+/* Not an errno: this thread is not (any more) on the buffer's CPU. */
+enum { RELAY_WRONG_CPU = 1 };
+
+/* One record by reservation, copy and commit; in any scheme (in rseq, on the buffer's CPU). */
+int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length);
+
+/* One record, all cases of scheme rseq. -ENOTSUP: this thread has no rseq. */
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length);
+
+/*
+ * The fast path: a record that fits behind another one in a sub-buffer. Per record: load head, flags (both
+ * in one line), the geometry; copy; store the record count and head. No locked instruction, no fence.
+ */
+static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size_t length)
+{
+	struct relay_control *control = buf->control;
+	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
+	uint64_t head = __atomic_load_n(&control->head.first, __ATOMIC_RELAXED);
+	uint64_t offset = relay_pos_offset(buf, head), index = relay_pos_index(buf, head);
+	/* 1 <= length <= subbuf_size, then 1 <= offset <= subbuf_size - length, in one comparison each */
+	if (__builtin_expect(length - 1 < buf->subbuf_size && offset - 1 < buf->subbuf_size - length &&
+	                         index < buf->n_subbufs, 1)) {
+		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
+		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
+		if (__builtin_expect(relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE,
+		                     1)) {
+			relay_wake_record(buf);
+			return 0;
+		}
+	}
+	return relay_write_rseq_slow(buf, data, length);
+}
+
+#endif
