@@ -87,6 +87,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->index_bits = layout.index_bits;
 	buf->offset_mask = (1ull << layout.offset_bits) - 1;
 	buf->index_mask = (1ull << layout.index_bits) - 1;
+	buf->lap = 1ull << (layout.offset_bits + layout.index_bits);
 	buf->cpu = geometry.cpu;
 	buf->mode = geometry.mode;
 	buf->scheme = geometry.scheme;

@@ -31,6 +31,7 @@ struct rchan_buf {
 	uint64_t subbuf_size;
 	uint64_t n_subbufs;
 	uint64_t offset_mask, index_mask; /* of a position, shifted down */
+	uint64_t lap;           /* one lap, as a difference of positions */
 	uint32_t offset_bits, index_bits;
 	uint32_t cpu;
 	uint32_t mode, scheme, delivery;

@@ -53,6 +53,8 @@ static inline int relay_rseq_registered(void)
  * claim: copy length (1 or more) bytes to `to`, count one record, set head.first to `next`.
  *
  * relay_rseq_transact(): the same for a struct relay_tx on any pair, without a copy.
+ *
+ * relay_rseq_tally(): if this is `cpu`: add {1, length} to a pair.
  */
 #if defined(__x86_64__)
 #include "rseq_x86_64.h"

@@ -141,3 +141,27 @@ stopped:
 aborted:
 	return RELAY_RSEQ_ABORTED;
 }
+
+static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr x9, [%[pair]]\n"
+	    "lsr x10, x9, #63\n"
+	    "add x11, %[pair], x10, lsl #3\n"
+	    "ldr x12, [x11, #8]\n"
+	    "add x12, x12, %[length]\n"
+	    "eor x10, x10, #1\n"
+	    "add x11, %[pair], x10, lsl #3\n"
+	    "str x12, [x11, #8]\n"
+	    "add x9, x9, #1\n"
+	    "eor x9, x9, #0x8000000000000000\n"
+	    "stlr x9, [%[pair]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [length] "r"(length)
+	    : "memory", "cc", "x9", "x10", "x11", "x12"
+	    : aborted);
+	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}

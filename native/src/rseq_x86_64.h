@@ -219,3 +219,26 @@ stopped:
 aborted:
 	return RELAY_RSEQ_ABORTED;
 }
+
+static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "movq (%[pair]), %%rax\n"
+	    "movq %%rax, %%rcx\n"
+	    "shrq $63, %%rcx\n"
+	    "movq 8(%[pair], %%rcx, 8), %%rdx\n"
+	    "addq %[length], %%rdx\n"
+	    "xorl $1, %%ecx\n"
+	    "movq %%rdx, 8(%[pair], %%rcx, 8)\n"
+	    "incq %%rax\n"
+	    "btcq $63, %%rax\n"
+	    "movq %%rax, (%[pair])\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [length] "r"(length)
+	    : "memory", "cc", "rax", "rcx", "rdx"
+	    : aborted);
+	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}

@@ -55,19 +55,26 @@ static int misplaced(const struct rchan_buf *buf)
 	return relay_rseq_cpu() == buf->cpu ? 0 : RELAY_WRONG_CPU;
 }
 
+static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length)
+{
+	if (buf->scheme == RELAY_SCHEME_RSEQ)
+		return relay_rseq_tally(lost, length, buf->cpu);
+	struct relay_tx tx = look(lost);
+	tx.new_first = tx.expect_first + 1;
+	tx.new_second = tx.expect_second + length;
+	return change(buf, lost, &tx);
+}
+
 /* Count a refused record. Returns `err`, or what misplaced() says: then it was not counted. */
 static int refuse(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length, int err)
 {
 	for (;;) {
-		struct relay_tx tx = look(lost);
-		tx.new_first = (tx.expect_first & ~RELAY_PAIR_TOGGLE) + 1;
-		tx.new_second = tx.expect_second + length;
-		enum relay_rseq_result result = change(buf, lost, &tx);
-		if (result == RELAY_RSEQ_DONE)
+		enum relay_rseq_result result = tally(buf, lost, length);
+		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1))
 			return err;
-		int lost_place = result == RELAY_RSEQ_ABORTED ? misplaced(buf) : 0;
-		if (lost_place)
-			return lost_place;
+		int gone = result == RELAY_RSEQ_ABORTED ? misplaced(buf) : 0;
+		if (gone)
+			return gone;
 	}
 }
 

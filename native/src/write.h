@@ -16,6 +16,17 @@ int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length);
 /* One record, all cases of scheme rseq. -ENOTSUP: this thread has no rseq. */
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length);
 
+/* Has a full no-overwrite buffer come to rest where the reader still is, one lap behind? The short form of what
+ * write.c asks, for the loop of a producer that outruns its reader. */
+static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
+{
+	/* Relaxed: nothing is stored on the strength of it. */
+	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) & ~buf->offset_mask;
+	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
+	return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap && buf->mode == RELAY_NO_OVERWRITE &&
+	       !(flags & RELAY_STOPPED);
+}
+
 /*
  * The fast path: a record that fits behind another one in a sub-buffer. Per record: load head, flags (both
  * in one line), the geometry; copy; store the record count and head. No locked instruction, no fence.
@@ -26,9 +37,10 @@ static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size
 	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
 	uint64_t head = __atomic_load_n(&control->head.first, __ATOMIC_RELAXED);
 	uint64_t offset = relay_pos_offset(buf, head), index = relay_pos_index(buf, head);
-	/* 1 <= length <= subbuf_size, then 1 <= offset <= subbuf_size - length, in one comparison each */
-	if (__builtin_expect(length - 1 < buf->subbuf_size && offset - 1 < buf->subbuf_size - length &&
-	                         index < buf->n_subbufs, 1)) {
+	if (__builtin_expect(length - 1 >= buf->subbuf_size, 0))
+		return relay_write_rseq_slow(buf, data, length);
+	/* 1 <= offset <= subbuf_size - length, in one comparison */
+	if (__builtin_expect(offset - 1 < buf->subbuf_size - length && index < buf->n_subbufs, 1)) {
 		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
 		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
 		if (__builtin_expect(relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE,
@@ -36,6 +48,8 @@ static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size
 			relay_wake_record(buf);
 			return 0;
 		}
+	} else if (relay_is_full(buf, head) && relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE) {
+		return -ENOSPC;
 	}
 	return relay_write_rseq_slow(buf, data, length);
 }
