@@ -106,8 +106,8 @@ int relay_buf_state(struct rchan_buf *buf);
 /*
  * Consume in order. begin() takes the reader's lock and describes up to max_bytes of data in at most n_spans
  * pieces inside the memory, each of one sub-buffer, padding and torn records left out; then either end():
- * they are consumed, or abort(): they stay. *total: their sum; 0: nothing to read (the lock is not held).
- * -EBUSY: another thread or process is consuming. -EBADMSG: damaged.
+ * they are consumed, or abort(): they stay. Returns the number of pieces, *total their sum; 0: nothing to read
+ * (the lock is not held). -EBUSY: another thread or process is consuming. -EBADMSG: damaged.
  * valid(): 0 while what begin() described is intact; -EOVERFLOW: lapped by producers (overwrite mode only).
  * end() may follow abort() or another end() without harm; what the lapped reader lost is counted by the next
  * begin().
