@@ -23,7 +23,8 @@
 
 enum {
 	READ_TRIES = 1000, /* each failed one means that somebody consumed meanwhile */
-	LAPPED_TRIES = 1000
+	LAPPED_TRIES = 1000,
+	WHOLE_PIECES_BYTES = 4096
 };
 
 int relay_reader_lock(struct rchan_buf *buf)
@@ -195,10 +196,10 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	struct relay_consumer *to = &walk->plan->to;
 	uint64_t offset = relay_pos_offset(walk->buf, to->position), length = stretch->end - offset;
 	uint64_t room = walk->max_bytes - walk->total;
-	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record: split
-	 * one only if the reader asked for less than it alone. */
-	if (walk->n_used == walk->n_spans || room == 0 ||
-	    (length > room && walk->total && walk->buf->mode == RELAY_OVERWRITE))
+	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record. A
+	 * reader of blocks gets whole pieces, then; one that asks for few bytes gets just as many, as in the kernel. */
+	bool split = walk->buf->mode != RELAY_OVERWRITE || walk->max_bytes < WHOLE_PIECES_BYTES || !walk->total;
+	if (walk->n_used == walk->n_spans || room == 0 || (length > room && !split))
 		return false;
 	bool whole = length <= room;
 	if (!whole)
