@@ -19,15 +19,18 @@
  * both sub-buffers, word by word with compare-and-swap from what was there before the switch, so that a
  * helper who comes laps too late changes nothing.
  *
- * A claim is 64 bytes and belongs to a thread for good, until the thread dies and somebody needs it; a signal
- * handler that finds its thread's claim in use takes a further one.
+ * The first claims of the table belong to the thread that took them until it dies and somebody needs them: no
+ * locked instruction to take one. A signal handler that finds its thread's claim in use takes a further one.
+ * The last ones are for a single reservation each, for threads that come when the others are all owned.
  */
 #define _GNU_SOURCE
 #include "claims.h"
 
 #include "owner.h"
 
-enum { CACHED = 8 };
+#include <sched.h>
+
+enum { CACHED = 8, FIND_ROUNDS = 1024 };
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -60,34 +63,36 @@ static void raise_used(struct rchan_buf *buf, uint32_t n)
 		;
 }
 
-/* Make an ownerless or dead claim ours. */
+/* Make a free claim ours, if it is ours or nobody's. */
 static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
 {
 	struct relay_claim *claim = &buf->claims[i];
 	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
-	if (owner && owner != self) {
-		relay_claim_bury(buf, claim);
-		owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
-	}
-	if ((owner && owner != self) || word_of(claim) != RELAY_CLAIM_FREE)
+	if (word_of(claim) != RELAY_CLAIM_FREE || (owner && (owner != self || i >= RELAY_N_CLAIMS_KEPT)))
 		return false;
 	if (!owner && !__atomic_compare_exchange_n(&claim->owner, &owner, self, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return false;
+	if (word_of(claim) != RELAY_CLAIM_FREE) { /* it became a hole in between */
+		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+		return false;
+	}
 	__atomic_store_n(&claim->token, buf->token, __ATOMIC_RELAXED);
 	raise_used(buf, i + 1);
 	return true;
 }
 
-/* First the claims that are ours already or nobody's; only if there are none, those of the dead. */
 static struct relay_claim *find(struct rchan_buf *buf)
 {
 	uint64_t self = relay_owner_self();
-	for (int dead = 0; dead < 2; dead++) {
-		for (uint32_t i = 0; i < buf->n_claims; i++) {
-			uint64_t owner = __atomic_load_n(&buf->claims[i].owner, __ATOMIC_RELAXED);
-			if ((dead || !owner || owner == self) && try_own(buf, i, self))
+	for (int round = 0; round < FIND_ROUNDS; round++) {
+		for (uint32_t i = 0; i < buf->n_claims; i++)
+			if (try_own(buf, i, self))
 				return &buf->claims[i];
-		}
+		/* All in use this moment. To ask who is dead costs system calls: once, then when others had time. */
+		if (round % 64 == 0)
+			relay_buf_resolve(buf, 0);
+		else
+			sched_yield();
 	}
 	return NULL;
 }
@@ -102,7 +107,7 @@ struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 			return claim;
 	}
 	struct relay_claim *claim = find(buf);
-	if (claim) {
+	if (claim && claim - buf->claims < RELAY_N_CLAIMS_KEPT) {
 		/* A handler between these lines leaves one of ours, whichever. */
 		cached[slot].epoch = 0;
 		__atomic_signal_fence(__ATOMIC_SEQ_CST);

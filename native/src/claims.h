@@ -5,8 +5,16 @@
 
 #include "buf.h"
 
-/* A free claim of the calling thread; NULL: all are taken by living threads. Async-signal-safe. */
+/* A free claim for the calling thread; NULL: all are in use by living threads. Async-signal-safe. */
 struct relay_claim *relay_claim_take(struct rchan_buf *buf);
+
+/* Done with it, for now. */
+static inline void relay_claim_give_back(const struct rchan_buf *buf, struct relay_claim *claim)
+{
+	if (__builtin_expect(claim - buf->claims >= RELAY_N_CLAIMS_KEPT, 0))
+		/* Pairs with the compare-and-swap in try_own(). */
+		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+}
 
 /* How head.second names a claim. */
 static inline uint64_t relay_claim_owner_bits(const struct rchan_buf *buf, const struct relay_claim *claim)

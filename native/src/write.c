@@ -39,11 +39,13 @@ static enum relay_rseq_result change(struct rchan_buf *buf, struct relay_pair *p
 	return relay_rseq_transact(pair, &buf->control->flags, tx, buf->cpu);
 }
 
-/* What lies there, raw. Not consistent: the change that follows finds out. */
-static struct relay_tx look(const struct relay_pair *pair)
+/* What lies there, raw. Not consistent: the change that follows finds out. In a lockless buffer the toggle is
+ * never set; were it, by somebody's nonsense, the other second word would never match. */
+static struct relay_tx look(const struct rchan_buf *buf, const struct relay_pair *pair)
 {
 	struct relay_tx tx = {.expect_first = __atomic_load_n(&pair->first, __ATOMIC_ACQUIRE)};
-	tx.expect_second = __atomic_load_n(&pair->second[tx.expect_first >> 63], __ATOMIC_ACQUIRE);
+	unsigned valid = buf->scheme == RELAY_SCHEME_LOCKLESS ? 0 : tx.expect_first >> 63;
+	tx.expect_second = __atomic_load_n(&pair->second[valid], __ATOMIC_ACQUIRE);
 	return tx;
 }
 
@@ -59,7 +61,7 @@ static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lo
 {
 	if (buf->scheme == RELAY_SCHEME_RSEQ)
 		return relay_rseq_tally(lost, length, buf->cpu);
-	struct relay_tx tx = look(lost);
+	struct relay_tx tx = look(buf, lost);
 	tx.new_first = tx.expect_first + 1;
 	tx.new_second = tx.expect_second + length;
 	return change(buf, lost, &tx);
@@ -146,6 +148,7 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 		if (result == RELAY_RSEQ_DONE)
 			relay_claims_help(buf, next, tx.new_second);
 		relay_claim_release(claim);
+		relay_claim_give_back(buf, claim);
 	}
 	if (result == RELAY_RSEQ_DONE)
 		note_switch(buf);
@@ -212,7 +215,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			return err;
 		if (length > buf->subbuf_size)
 			return refuse(buf, &buf->control->lost_too_large, length, -EMSGSIZE);
-		struct relay_tx seen = look(&buf->control->head);
+		struct relay_tx seen = look(buf, &buf->control->head);
 		enum place place = find_place(buf, &seen, length);
 		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
 		if (place == PLACE_FULL)
@@ -239,7 +242,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 static int reserve(struct rchan_buf *buf, struct relay_claim *claim, size_t length, void **to)
 {
 	for (;;) {
-		struct relay_tx tx = look(&buf->control->head);
+		struct relay_tx tx = look(buf, &buf->control->head);
 		/* After the look: whoever stops the buffer sets the flag, then changes head. */
 		int err = refuse_stopped(buf, length);
 		if (err)
@@ -281,12 +284,13 @@ int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 		return refuse_full(buf, length);
 	void *to = NULL;
 	int err = reserve(buf, claim, length, &to);
-	if (err)
-		return err;
-	memcpy(to, data, length);
-	relay_claim_release(claim);
-	relay_wake_record(buf);
-	return 0;
+	if (!err) {
+		memcpy(to, data, length);
+		relay_claim_release(claim);
+		relay_wake_record(buf);
+	}
+	relay_claim_give_back(buf, claim);
+	return err;
 }
 
 /* Carry out a change of head until it happens. `make` fills in what shall be from what is; 0 from it: nothing
@@ -294,7 +298,7 @@ int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 static int change_head(struct rchan_buf *buf, struct relay_pair *pair, bool (*make)(struct rchan_buf *, struct relay_tx *))
 {
 	for (;;) {
-		struct relay_tx tx = look(pair);
+		struct relay_tx tx = look(buf, pair);
 		if (!make(buf, &tx))
 			return 0;
 		enum relay_rseq_result result = change(buf, pair, &tx);
@@ -309,7 +313,7 @@ static int change_head(struct rchan_buf *buf, struct relay_pair *pair, bool (*ma
 int relay_switch(struct rchan_buf *buf)
 {
 	for (int err;;) {
-		struct relay_tx seen = look(&buf->control->head);
+		struct relay_tx seen = look(buf, &buf->control->head);
 		uint64_t pos = seen.expect_first & RELAY_POSITION_MASK;
 		if (!relay_pos_valid(buf, pos))
 			return -EBADMSG;

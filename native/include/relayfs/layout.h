@@ -53,7 +53,8 @@ extern "C" {
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
-	RELAY_N_CLAIMS = 256 /* at most this many threads write, in reserve-commit fashion, at once */
+	RELAY_N_CLAIMS = 256,     /* reservations under way in one buffer at once, at most */
+	RELAY_N_CLAIMS_KEPT = 192 /* the first of them stay with the thread that took one */
 };
 
 /* Geometry limits; sizes need not be powers of two. */
@@ -91,7 +92,7 @@ struct relay_pair {
 #define RELAY_OWNER_NS_BITS 16    /* bits 22-37: that namespace's inode number, folded */
 #define RELAY_OWNER_START_BITS 26 /* bits 38-63: start time, clock ticks: tells a reused id apart */
 
-/* One reservation in progress. Taken from the table by a thread and kept for its next ones. */
+/* One reservation in progress. */
 struct relay_claim {
 	uint64_t word;            /* state and position. Writer: owner; PENDING->TAKEN also helpers */
 	uint64_t length;          /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
