@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The tap: sees the messages between libfuse and the kernel, and adds what pyfuse3 lacks.
+ *
+ *     kernel  -- read -->   tap_read    -->  libfuse  -->  pyfuse3  -->  handler (Python)
+ *                            | facts of the request, interrupts             | relay_tap_*()
+ *     kernel  <- writev --  tap_writev  <--  libfuse  <--  pyfuse3  <--  its reply
+ *                            | INIT, OPEN: flags that libfuse does not know
+ *                            | READ: the bytes, straight out of the ring
+ *
+ * It gets between them by defining fuse_session_mount() in a library that is loaded before pyfuse3; no other
+ * symbol is touched. libfuse does not splice on a session with custom I/O that offers no splice functions, so
+ * every message passes here.
+ *
+ * A reply is prepared by a handler and written as soon as it returns, with nothing in between. One slot is
+ * therefore enough, and the `unique` in it is only compared to be sure.
+ */
+#define _GNU_SOURCE
+#define FUSE_USE_VERSION 314
+#include "tap.h"
+
+#include <relayfs/store.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fuse3/fuse_lowlevel.h>
+#include <linux/capability.h>
+#include <linux/fuse.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Of later kernels than the oldest headers we build with (protocol 7.40; the running kernel decides). */
+#define TAP_PASSTHROUGH_FLAG2 (1u << 5) /* FUSE_PASSTHROUGH is bit 37, the 5th of the second word */
+#define TAP_FOPEN_PASSTHROUGH (1u << 7)
+#define TAP_BACKING_OPEN _IOW(229, 1, struct tap_backing_map)
+#define TAP_BACKING_CLOSE _IOW(229, 2, uint32_t)
+
+struct tap_backing_map {
+	int32_t fd;
+	uint32_t flags;
+	uint64_t padding;
+};
+
+/* struct fuse_init_out up to the field that older headers lack. */
+struct tap_init_out {
+	uint32_t major, minor, max_readahead, flags;
+	uint16_t max_background, congestion_threshold;
+	uint32_t max_write, time_gran;
+	uint16_t max_pages, map_alignment;
+	uint32_t flags2;
+	uint32_t max_stack_depth;
+};
+
+/* struct fuse_open_out, whose last field older headers call padding. */
+struct tap_open_out {
+	uint64_t fh;
+	uint32_t open_flags;
+	int32_t backing_id;
+};
+
+enum {
+	TAP_IOV_MAX = 1024,        /* what writev(2) takes at once; the first is the header */
+	TAP_SPANS_MAX = 1 << 16,   /* with tiny sub-buffers a read needs many; the largest read is 1 MiB */
+	TAP_LAPPED_TRIES = 8,      /* each tries half as much */
+	TAP_LAPPED_LEAST = 4096
+};
+
+enum tap_reply_kind { TAP_REPLY_NONE, TAP_REPLY_INIT, TAP_REPLY_STREAM, TAP_REPLY_BACKED, TAP_REPLY_READ };
+
+static struct {
+	int session_fd;
+	int interrupt_fd;
+	int passthrough;
+	struct relay_tap_request request;
+	uint32_t offered, offered2; /* what the kernel can do, from its INIT */
+} tap = { .session_fd = -1, .interrupt_fd = -1 };
+
+/* The reply being prepared. */
+static struct {
+	enum tap_reply_kind kind;
+	uint64_t unique;
+	int32_t backing;
+	struct rchan_buf *buf;
+	size_t total;
+	size_t n_pieces;
+	struct iovec pieces[TAP_IOV_MAX]; /* [0] is left for the header */
+} reply;
+
+/* Interrupted requests, oldest at `first`. Grows: a lost one would leave a process unkillable. */
+static struct {
+	uint64_t *unique;
+	size_t first, n, room;
+} interrupts;
+
+static struct relay_span *spans;
+static unsigned char *copies; /* what is sent when the ring itself cannot be */
+static size_t copies_room;
+
+/* ------------------------------------------------------------------ requests */
+
+static void interrupt_push(uint64_t unique)
+{
+	if (interrupts.first + interrupts.n == interrupts.room) {
+		size_t room = interrupts.n ? 2 * interrupts.n : 64;
+		uint64_t *larger = malloc(room * sizeof(*larger));
+
+		if (!larger)
+			return;
+		if (interrupts.n)
+			memcpy(larger, interrupts.unique + interrupts.first, interrupts.n * sizeof(*larger));
+		free(interrupts.unique);
+		interrupts.unique = larger;
+		interrupts.first = 0;
+		interrupts.room = room;
+	}
+	interrupts.unique[interrupts.first + interrupts.n++] = unique;
+	eventfd_write(tap.interrupt_fd, 1);
+}
+
+uint64_t relay_tap_interrupt_next(void)
+{
+	eventfd_t ignored;
+
+	if (!interrupts.n) {
+		interrupts.first = 0;
+		eventfd_read(tap.interrupt_fd, &ignored);
+		return 0;
+	}
+	interrupts.n--;
+	return interrupts.unique[interrupts.first++];
+}
+
+static void note_request(const struct fuse_in_header *in, size_t length)
+{
+	const void *body = in + 1;
+
+	tap.request = (struct relay_tap_request){
+		.unique = in->unique, .opcode = in->opcode, .pid = in->pid, .uid = in->uid, .gid = in->gid
+	};
+	length -= sizeof(*in);
+	if (in->opcode == FUSE_READ && length >= sizeof(struct fuse_read_in)) {
+		tap.request.io_flags = ((const struct fuse_read_in *)body)->read_flags;
+		tap.request.file_flags = ((const struct fuse_read_in *)body)->flags;
+	} else if (in->opcode == FUSE_WRITE && length >= sizeof(struct fuse_write_in)) {
+		tap.request.io_flags = ((const struct fuse_write_in *)body)->write_flags;
+		tap.request.file_flags = ((const struct fuse_write_in *)body)->flags;
+	} else if (in->opcode == FUSE_INTERRUPT && length >= sizeof(struct fuse_interrupt_in)) {
+		interrupt_push(((const struct fuse_interrupt_in *)body)->unique);
+	} else if (in->opcode == FUSE_INIT && length >= sizeof(struct fuse_init_in)) {
+		tap.offered = ((const struct fuse_init_in *)body)->flags;
+		tap.offered2 = tap.offered & FUSE_INIT_EXT ? ((const struct fuse_init_in *)body)->flags2 : 0;
+		reply.kind = TAP_REPLY_INIT;
+		reply.unique = in->unique;
+	}
+}
+
+static ssize_t tap_read(int fd, void *message, size_t room, void *userdata)
+{
+	ssize_t length = read(fd, message, room);
+
+	(void)userdata;
+	if (length >= (ssize_t)sizeof(struct fuse_in_header))
+		note_request(message, (size_t)length);
+	return length;
+}
+
+const struct relay_tap_request *relay_tap_request(void)
+{
+	return &tap.request;
+}
+
+/* ------------------------------------------------------------------ replies */
+
+static int have_sys_admin(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
+
+	return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1u << CAP_SYS_ADMIN);
+}
+
+static void extend_init(struct iovec *iov, int count)
+{
+	struct tap_init_out *out;
+
+	if (count < 2 || iov[1].iov_len < sizeof(*out))
+		return;
+	out = iov[1].iov_base;
+	/* No file here has bits that a write must clear: spares a GETXATTR before every WRITE. */
+	out->flags |= tap.offered & FUSE_HANDLE_KILLPRIV_V2;
+	if (!(tap.offered2 & TAP_PASSTHROUGH_FLAG2) || !have_sys_admin())
+		return;
+	out->flags |= FUSE_INIT_EXT;
+	out->flags2 |= TAP_PASSTHROUGH_FLAG2;
+	out->max_stack_depth = 1; /* the store is on a file system that is not itself stacked */
+	tap.passthrough = 1;
+}
+
+static void extend_open(struct iovec *iov, int count)
+{
+	struct tap_open_out *out;
+
+	if (count < 2 || iov[1].iov_len < sizeof(*out))
+		return;
+	out = iov[1].iov_base;
+	if (reply.kind == TAP_REPLY_STREAM) {
+		out->open_flags = FOPEN_DIRECT_IO | FOPEN_STREAM;
+	} else {
+		out->open_flags = FOPEN_DIRECT_IO | TAP_FOPEN_PASSTHROUGH;
+		out->backing_id = reply.backing;
+	}
+}
+
+static void forget_reply(void)
+{
+	if (reply.kind == TAP_REPLY_READ)
+		relay_consume_abort(reply.buf);
+	reply.kind = TAP_REPLY_NONE;
+}
+
+static ssize_t send_read(int fd, const struct iovec *header)
+{
+	struct fuse_out_header *out = header->iov_base;
+	ssize_t sent;
+	int error;
+
+	out->len = (uint32_t)(sizeof(*out) + reply.total);
+	reply.pieces[0] = *header;
+	sent = writev(fd, reply.pieces, (int)reply.n_pieces + 1);
+	error = errno;
+	if (sent >= 0)
+		relay_consume_end(reply.buf);
+	else
+		relay_consume_abort(reply.buf);
+	reply.kind = TAP_REPLY_NONE;
+	errno = error;
+	return sent;
+}
+
+static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+	const struct fuse_out_header *out = iov[0].iov_base;
+	const uint64_t unique = out->unique;
+	ssize_t sent;
+
+	(void)userdata;
+	if (unique && reply.kind != TAP_REPLY_NONE && unique == reply.unique) {
+		if (!out->error && reply.kind == TAP_REPLY_INIT)
+			extend_init(iov, count);
+		else if (!out->error && reply.kind != TAP_REPLY_READ)
+			extend_open(iov, count);
+		if (out->error || reply.kind != TAP_REPLY_READ)
+			forget_reply();
+	}
+	if (unique && reply.kind == TAP_REPLY_READ && unique == reply.unique)
+		sent = send_read(fd, iov);
+	else
+		sent = writev(fd, iov, count);
+	/* Whoever asked is gone, with the connection or by the kernel's time limit: nobody is left to tell. */
+	if (sent < 0 && errno == ENOENT && unique)
+		return out->len;
+	return sent;
+}
+
+static void prepare(uint64_t unique, enum tap_reply_kind kind)
+{
+	forget_reply();
+	reply.unique = unique;
+	reply.kind = kind;
+}
+
+void relay_tap_open_stream(uint64_t unique)
+{
+	prepare(unique, TAP_REPLY_STREAM);
+}
+
+void relay_tap_open_backed(uint64_t unique, int backing)
+{
+	prepare(unique, TAP_REPLY_BACKED);
+	reply.backing = backing;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+static int have_room(size_t max_bytes)
+{
+	if (!spans)
+		spans = malloc(TAP_SPANS_MAX * sizeof(*spans));
+	if (copies_room < max_bytes) {
+		free(copies);
+		copies = malloc(max_bytes);
+		copies_room = copies ? max_bytes : 0;
+	}
+	return spans && copies;
+}
+
+static size_t n_spans_of(size_t total)
+{
+	size_t n = 0;
+
+	for (size_t sum = 0; sum < total; n++)
+		sum += spans[n].length;
+	return n;
+}
+
+static void reply_with_spans(size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		reply.pieces[i + 1].iov_base = (void *)spans[i].data;
+		reply.pieces[i + 1].iov_len = spans[i].length;
+	}
+	reply.n_pieces = n;
+}
+
+static void reply_with_copy(size_t n)
+{
+	size_t length = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		memcpy(copies + length, spans[i].data, spans[i].length);
+		length += spans[i].length;
+	}
+	reply.pieces[1].iov_base = copies;
+	reply.pieces[1].iov_len = length;
+	reply.n_pieces = 1;
+}
+
+/* -EOVERFLOW: lapped by producers while copying; try again. */
+static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, int overwrite)
+{
+	size_t total = 0;
+	size_t n;
+	int result = relay_consume_begin(buf, max_bytes, spans, TAP_SPANS_MAX, &total);
+
+	if (result < 0 || !total)
+		return result < 0 ? result : 0;
+	n = n_spans_of(total);
+	if (!overwrite && n < TAP_IOV_MAX) {
+		reply_with_spans(n);
+		return (ssize_t)total;
+	}
+	reply_with_copy(n);
+	result = overwrite ? relay_consume_valid(buf) : 0;
+	if (result < 0) {
+		relay_consume_abort(buf);
+		return result;
+	}
+	return (ssize_t)total;
+}
+
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite)
+{
+	ssize_t got = -EOVERFLOW;
+
+	forget_reply();
+	if (!have_room(max_bytes))
+		return -ENOMEM;
+	/* The less is copied at once, the smaller the chance to be lapped meanwhile. */
+	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
+		got = try_read(buf, max_bytes, overwrite);
+		if (max_bytes > TAP_LAPPED_LEAST)
+			max_bytes /= 2;
+	}
+	if (got == -EOVERFLOW)
+		return -EAGAIN;
+	if (got > 0) {
+		reply.kind = TAP_REPLY_READ;
+		reply.unique = unique;
+		reply.buf = buf;
+		reply.total = (size_t)got;
+	}
+	return got;
+}
+
+void relay_tap_read_copy(void *data)
+{
+	unsigned char *to = data;
+
+	if (reply.kind != TAP_REPLY_READ)
+		return;
+	for (size_t i = 1; i <= reply.n_pieces; i++) {
+		memcpy(to, reply.pieces[i].iov_base, reply.pieces[i].iov_len);
+		to += reply.pieces[i].iov_len;
+	}
+}
+
+/* ------------------------------------------------------------------ session */
+
+int relay_tap_interrupt_fd(void)
+{
+	return tap.interrupt_fd;
+}
+
+int relay_tap_has_passthrough(void)
+{
+	return tap.passthrough;
+}
+
+int relay_tap_backing_open(int fd)
+{
+	struct tap_backing_map map = { .fd = fd };
+	int backing = ioctl(tap.session_fd, TAP_BACKING_OPEN, &map);
+
+	return backing < 0 ? -errno : backing;
+}
+
+void relay_tap_backing_close(int backing)
+{
+	uint32_t id = (uint32_t)backing;
+
+	ioctl(tap.session_fd, TAP_BACKING_CLOSE, &id);
+}
+
+int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
+{
+	static const struct fuse_custom_io io = { .read = tap_read, .writev = tap_writev };
+	int (*mount)(struct fuse_session *, const char *);
+	int result;
+
+	/* The way POSIX gives to get a function out of dlsym(). */
+	*(void **)&mount = dlsym(RTLD_NEXT, "fuse_session_mount");
+	if (!mount)
+		return -1;
+	result = mount(se, mountpoint);
+	if (result)
+		return result;
+	tap.session_fd = fuse_session_fd(se);
+	tap.interrupt_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	return tap.interrupt_fd < 0 ? -1 : fuse_session_custom_io(se, &io, tap.session_fd);
+}

@@ -1,0 +1,77 @@
+"""Write records from Python."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.native import ChannelHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from typing_extensions import Buffer as AnyBuffer
+
+
+class Channel:
+    """Open an existing channel for writing.
+
+        with Channel("/mnt/relay/app/cpu") as channel:
+            channel.write(b"hello\\n")
+
+    path: the path of its relay files without the number
+
+    Any number of threads may write through one Channel. Methods raise OSError: ENOSPC, the buffer is full;
+    EMSGSIZE, the record is longer than a sub-buffer; ECANCELED, the channel is disabled; EPIPE, it was removed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._handle = ChannelHandle(self.path)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], **options: str | int) -> Channel:
+        """Make a channel and open it; it stays when it is closed.
+
+        options: the keys of the control file's `create`, such as subbuf_size="64K", mode="overwrite"
+        """
+        words = " ".join(f"{key}={value}" for key, value in options.items())
+        channel = cls.__new__(cls)
+        channel.path = os.fspath(path)
+        channel._handle = ChannelHandle(channel.path, words)
+        return channel
+
+    def write(self, data: AnyBuffer) -> None:
+        """Write one record into the current CPU's buffer.
+
+        data: bytes, or anything else whose memory is contiguous
+        """
+        self._handle.write(data)
+
+    def write_many(self, records: Sequence[AnyBuffer]) -> int:
+        """Write records in order with one call; return how many were written.
+
+        records: the first that is refused ends the batch; if it is the very first, its error is raised
+        """
+        return self._handle.write_many(records)
+
+    def flush(self) -> None:
+        """Show readers of whole sub-buffers what has been written so far."""
+        self._handle.flush()
+
+    def reset(self) -> None:
+        """Bring the channel to its initial state; what is unread is gone."""
+        self._handle.reset()
+
+    def close(self) -> None:
+        """Let go of the channel; no thread may be writing through it."""
+        self._handle.close()
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

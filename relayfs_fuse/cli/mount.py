@@ -1,0 +1,279 @@
+"""relayfs, and mount.relayfs: mount a store.
+
+    relayfs MNT                         relayfs SOURCE MNT -o store=DIR,size=64M
+    mount -t fuse relayfs MNT           mount -t fuse.relayfs SOURCE MNT -o ...
+    mount -t relayfs relayfs MNT        with mount.relayfs beside mount(8)'s other helpers
+
+All of them return when the mount answers (exit 0) or has failed (a message on stderr, exit 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import logging.handlers
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from relayfs_fuse.errors import OptionError, RelayError
+from relayfs_fuse.fs.control import parse_size
+from relayfs_fuse.fs.server import Server, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+# What the kernel is told. All but the first few are defaults of it that mount(8) spells out.
+FUSE_OPTIONS = (
+    *("allow_other", "ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "sync", "dirsync"),
+    *("rw", "suid", "dev", "exec", "atime", "diratime", "async"),
+)
+# Of fstab and mount(8), which act on them themselves; or true anyway.
+IGNORED_OPTIONS = (
+    *("defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"),
+    *("relatime", "norelatime", "strictatime", "default_permissions"),
+)
+OWN_OPTIONS = ("store=DIR", "size=BYTES", "control_mode=OCTAL", "log=FILE", "fsname=NAME")
+# Only root may ask for these.
+ROOT_OPTIONS = ("suid", "dev")
+DEAD_MOUNTS_MAX = 32
+
+
+@dataclass
+class Arguments:
+    """What the command line says."""
+
+    settings: Settings
+    foreground: bool = False
+    debug: bool = False
+    log_file: str | None = None
+
+
+def main() -> None:
+    """Mount."""
+    try:
+        arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount."))
+        clear_dead_mounts(arguments.settings.mountpoint)
+        check_mountpoint(arguments.settings.mountpoint)
+    except RelayError as error:
+        _fail(str(error))
+    _allow_many_files()
+    if arguments.foreground:
+        _log_to(logging.StreamHandler(), arguments)
+        try:
+            _serve(arguments, lambda: log.info("%s is mounted", arguments.settings.mountpoint))
+        except (RelayError, RuntimeError) as error:
+            _fail(str(error))
+    else:
+        _start_in_background(arguments)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def parse(words: Sequence[str], helper: bool = False) -> Arguments:
+    """Understand a command line.
+
+    words: without the program's name
+    helper: by the rules for mount(8)'s helpers, where -f does not mean foreground
+    """
+    parser = argparse.ArgumentParser(prog="mount.relayfs" if helper else "relayfs", description="Mount a relayfs store.")
+    parser.add_argument("source", nargs="?", default="relayfs", help="any name: it is what mount(8) shows")
+    parser.add_argument("mountpoint", help="an existing directory")
+    parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTION,...", help=_options_help())
+    if helper:
+        parser.add_argument("-f", dest="fake", action="store_true", help="do all but mount")
+        parser.add_argument("-s", "-n", "-v", action="store_true", help="ignored")
+        parser.add_argument("-N", "-t", metavar="WORD", help="ignored")
+    else:
+        parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to stderr")
+        parser.add_argument("-d", "--debug", action="store_true", help="log more")
+    found = parser.parse_args(words)
+    mountpoint = os.path.join(os.path.realpath(os.path.dirname(found.mountpoint.rstrip("/")) or "."), "")
+    mountpoint = os.path.normpath(os.path.join(mountpoint, os.path.basename(found.mountpoint.rstrip("/"))))
+    arguments = Arguments(Settings(mountpoint, default_store()))
+    _apply_options(arguments, [option for group in found.options for option in group.split(",") if option])
+    arguments.settings.fuse_options |= {"default_permissions", "subtype=relayfs"}
+    if not any(option.startswith("fsname=") for option in arguments.settings.fuse_options):
+        arguments.settings.fuse_options.add(f"fsname={found.source}")
+    if os.geteuid() == 0:
+        arguments.settings.fuse_options.add("allow_other")
+    if helper and found.fake:
+        sys.exit(0)
+    arguments.foreground = not helper and found.foreground
+    arguments.debug = not helper and found.debug
+    return arguments
+
+
+def default_store() -> str:
+    """Name the directory that holds the memory when none is given."""
+    return "/dev/shm/relayfs" if os.geteuid() == 0 else f"/dev/shm/relayfs-{os.geteuid()}"  # noqa: S108  # checked when opened
+
+
+def _options_help() -> str:
+    return f"{', '.join(OWN_OPTIONS)}, or of mount(8): {', '.join(FUSE_OPTIONS)}"
+
+
+def _apply_options(arguments: Arguments, options: Sequence[str]) -> None:
+    settings = arguments.settings
+    for option in options:
+        key, equals, value = option.partition("=")
+        if equals and key in ("store", "size", "control_mode", "log", "fsname"):
+            _apply_own(arguments, key, value)
+        elif option in FUSE_OPTIONS:
+            if os.geteuid() == 0 or option not in ROOT_OPTIONS:
+                settings.fuse_options.add(option)
+        elif option not in IGNORED_OPTIONS and not option.startswith(("x-", "X-", "comment=")):
+            raise OptionError(f"unknown mount option {option!r}; there are {_options_help()}")
+
+
+def _apply_own(arguments: Arguments, key: str, value: str) -> None:
+    settings = arguments.settings
+    if not value:
+        raise OptionError(f"{key}=: a value must follow; there are {', '.join(OWN_OPTIONS)}")
+    if key == "store":
+        settings.store = os.path.abspath(value)
+    elif key == "size":
+        try:
+            settings.limit = parse_size(value)
+        except ValueError:
+            raise OptionError(f"size={value}: a number of bytes is needed, with an optional K, M or G") from None
+    elif key == "control_mode":
+        if not re.fullmatch(r"0*[0-7]{1,3}", value) or int(value, 8) & 0o111:
+            raise OptionError(f"control_mode={value}: octal permissions without execute are needed, such as 0660")
+        settings.control_mode = int(value, 8)
+    elif key == "log":
+        arguments.log_file = os.path.abspath(value)
+    else:
+        settings.fuse_options.add(f"fsname={value}")
+
+
+# ---------------------------------------------------------------- the mountpoint
+
+
+def clear_dead_mounts(mountpoint: str) -> None:
+    """Take away mounts whose server has died, as a server that was killed leaves them."""
+    for _ in range(DEAD_MOUNTS_MAX):
+        try:
+            os.stat(mountpoint)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                return
+        else:
+            return
+        done = subprocess.run(
+            ["fusermount3", "-u", "-z", "--", mountpoint], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise OptionError(f"{mountpoint} holds a dead mount that cannot be taken away: {done.stderr.strip()}")
+
+
+def check_mountpoint(mountpoint: str) -> None:
+    """Refuse what cannot be mounted on."""
+    try:
+        os.listdir(mountpoint)
+    except OSError as error:
+        raise OptionError(f"cannot mount at {mountpoint}: {error.strerror}") from error
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"relayfs: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _serve(arguments: Arguments, answers: Callable[[], None]) -> None:
+    server = Server(arguments.settings)
+    server.mount()
+    server.run(answers)
+
+
+def _log_to(handler: logging.Handler, arguments: Arguments) -> None:
+    # syslog adds time and host itself.
+    when = "" if isinstance(handler, logging.handlers.SysLogHandler) else "%(asctime)s "
+    handler.setFormatter(logging.Formatter(f"{when}relayfs[%(process)d]: %(levelname)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.DEBUG if arguments.debug else logging.INFO)
+
+
+def _log_for_good(arguments: Arguments) -> None:
+    if arguments.log_file is not None:
+        try:
+            _log_to(logging.FileHandler(arguments.log_file), arguments)
+        except OSError as error:
+            raise OptionError(f"log={arguments.log_file}: {error.strerror}") from error
+    elif os.path.exists("/dev/log"):
+        _log_to(logging.handlers.SysLogHandler("/dev/log", logging.handlers.SysLogHandler.LOG_DAEMON), arguments)
+
+
+def _start_in_background(arguments: Arguments) -> None:
+    """Fork; the parent waits for one byte, or for a message, or for the child's death."""
+    news, report = os.pipe()
+    if os.fork():
+        os.close(report)
+        with os.fdopen(news, "rb") as pipe:
+            heard = pipe.read()
+        if heard == b"\0":
+            sys.exit(0)
+        _fail(heard.decode(errors="replace") or "the server died before it answered; its log may tell why")
+    os.close(news)
+    os.setsid()
+    try:
+        _run_in_background(arguments, report)
+    except (RelayError, RuntimeError) as error:
+        log.error("%s", error)
+        _tell(report, str(error).encode())
+        os._exit(1)
+    except BaseException as error:  # noqa: BLE001  # the parent must hear of anything
+        log.exception("the server failed")
+        _tell(report, f"the server failed: {error!r}".encode())
+        os._exit(1)
+    os._exit(0)
+
+
+def _run_in_background(arguments: Arguments, report: int) -> None:
+    _log_for_good(arguments)
+    # Until the mount answers, whoever mounts should see warnings, too.
+    visible = logging.StreamHandler()
+    visible.setLevel(logging.WARNING)
+    _log_to(visible, arguments)
+
+    def answers() -> None:
+        logging.getLogger().removeHandler(visible)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
+        os.close(null)
+        log.info("%s is mounted", arguments.settings.mountpoint)
+        _tell(report, b"\0")
+
+    os.chdir("/")
+    _serve(arguments, answers)
+
+
+def _tell(report: int, message: bytes) -> None:
+    try:
+        os.write(report, message)
+        os.close(report)
+    except OSError:
+        pass  # it was told before, or is gone
+
+
+def _allow_many_files() -> None:
+    """Every buffer holds a descriptor."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The file server: a view of the store."""

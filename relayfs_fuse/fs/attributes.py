@@ -1,0 +1,125 @@
+"""What stat(2) and statfs(2) say."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs.tree import BufferFile, ControlFile, Directory, ErrorLogFile, MemFile, Node, TextFile
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.store import Store, StoredBuffer
+
+# Programs that obey st_blksize, as cat does, read as much at a time as one request carries.
+BLOCK_SIZE = 1 << 20
+_STATFS_BLOCK = 4096
+
+
+@dataclass
+class Attributes:
+    """What is known of an inode; times in nanoseconds."""
+
+    inode: int
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    nlink: int = 1
+
+
+@dataclass
+class Space:
+    """What statfs(2) says of the store."""
+
+    block_size: int
+    blocks: int
+    free_blocks: int
+    files: int
+
+
+class AttributeSource:
+    """Find out the attributes of nodes.
+
+    store: where directories are
+    control_mode: permission bits of the control file
+    """
+
+    def __init__(self, store: Store, control_mode: int) -> None:
+        self._store = store
+        self._control_mode = control_mode
+        self._started_ns = time.time_ns()
+
+    def of(self, node: Node) -> Attributes:
+        """Look now."""
+        if isinstance(node, Directory):
+            return self._of_directory(node)
+        if isinstance(node, BufferFile):
+            return self._of_buffer(node)
+        assert isinstance(node, TextFile)
+        return self._of_text(node)
+
+    def space(self) -> Space:
+        """Tell how much memory the store has and how much of it is free."""
+        status = os.statvfs(self._store.directory)
+        total = status.f_blocks * status.f_frsize
+        if self._store.limit is not None:
+            total = min(total, self._store.limit)
+        free = min(total, self._store.free_bytes())
+        return Space(_STATFS_BLOCK, total // _STATFS_BLOCK, free // _STATFS_BLOCK, status.f_files)
+
+    def _of_directory(self, node: Directory) -> Attributes:
+        n_directories = sum(isinstance(child, Directory) for child in node.children.values())
+        if node.store_path is None:
+            times = self._started_ns
+            return Attributes(
+                node.inode, stat.S_IFDIR | 0o555, os.geteuid(), os.getegid(), 0, times, times, 2 + n_directories
+            )
+        status = os.stat(self._store.locate(node.store_path))
+        return Attributes(
+            inode=node.inode,
+            mode=status.st_mode,
+            uid=status.st_uid,
+            gid=status.st_gid,
+            size=0,
+            mtime_ns=status.st_mtime_ns,
+            ctime_ns=status.st_ctime_ns,
+            nlink=2 + n_directories,
+        )
+
+    def _of_buffer(self, node: BufferFile) -> Attributes:
+        stored: StoredBuffer = node.stored
+        status = os.fstat(stored.buffer.fileno())
+        facts = stored.buffer.facts()
+        return Attributes(
+            inode=node.inode,
+            mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
+            uid=status.st_uid,
+            gid=status.st_gid,
+            size=facts.file_bytes if isinstance(node, MemFile) else facts.bytes,
+            mtime_ns=stored.mtime_ns(facts),
+            ctime_ns=status.st_ctime_ns,
+            nlink=0 if node.removed else 1,
+        )
+
+    def _of_text(self, node: TextFile) -> Attributes:
+        mode = 0o444
+        if isinstance(node, ControlFile):
+            mode = self._control_mode
+        elif isinstance(node, ErrorLogFile):
+            mode = 0o644
+        now = time.time_ns()
+        return Attributes(
+            inode=node.inode,
+            mode=stat.S_IFREG | mode,
+            uid=os.geteuid(),
+            gid=os.getegid(),
+            # Busybox cat and others copy as many bytes as are announced.
+            size=0 if node.removed else len(node.text()),
+            mtime_ns=now,
+            ctime_ns=now,
+        )

@@ -1,0 +1,226 @@
+"""What the commands of the control file do.
+
+Commands are carried out one at a time. Each is a generator: it runs in the server's thread, where names and inodes may
+be changed, and yields the jobs that may block; whoever drives it runs those in a worker thread and sends back what
+they returned. Jobs map the buffers anew, because a mapping is for one thread at a time.
+
+Several lines in one write are carried out in order. The first that is refused makes the write(2) fail with its errno;
+lines before it have been carried out, those after it have not; error_log tells which it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs import control
+from relayfs_fuse.fs.tree import StreamFile
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.tree import Tree
+
+log = logging.getLogger(__name__)
+
+Work = Generator[Callable[[], Any], Any, None]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who wrote the command.
+
+    groups: finds out the other groups
+    """
+
+    uid: int
+    gid: int
+    groups: Callable[[], set[int]]
+
+
+class Commands:
+    """Carry out commands on a store and show the results in a tree.
+
+    removed: is told of a channel that is about to go
+    """
+
+    def __init__(
+        self, store: Store, tree: Tree, errors: ErrorLog, removed: Callable[[StoredChannel], None]
+    ) -> None:
+        self._store = store
+        self._tree = tree
+        self._errors = errors
+        self._removed = removed
+
+    def run(self, text: str, caller: Caller) -> Work:
+        """Carry out lines of text."""
+        for line in text.split("\n"):
+            try:
+                command = control.parse(line)
+                if command is not None:
+                    yield from self._run(command, caller)
+            except CommandError as error:
+                log.info("%s", self._errors.error(line, error))
+                raise
+
+    def _run(self, command: control.Command, caller: Caller) -> Work:
+        if command.verb == "create":
+            yield from self._create(command, caller)
+            return
+        channel = self._find(command)
+        if caller.uid not in (0, channel.uid):
+            raise command.refuse(errno.EPERM, f"only user {channel.uid}, who owns {channel.path}, or root may do this")
+        if command.verb == "remove":
+            yield from self._remove(channel)
+            return
+        try:
+            yield lambda: self._act(command, channel)
+        except OSError as error:
+            raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
+
+    def _find(self, command: control.Command) -> StoredChannel:
+        channel = self._tree.channels.get(command.path)
+        if channel is not None:
+            return channel
+        node = self._tree.find(command.path)
+        if isinstance(node, StreamFile):
+            hint = f"; {command.path} is a relay file of channel {node.stored.channel.path}"
+        else:
+            known = sorted(self._tree.channels)[:8]
+            hint = f"; there are: {', '.join(known)}" if known else "; there are none"
+        raise command.refuse(errno.ENOENT, f"no channel {command.path}{hint}")
+
+    def _act(self, command: control.Command, channel: StoredChannel) -> None:
+        paths = channel.mem_paths()
+        if command.verb == "consumed":
+            if command.cpu >= len(paths):
+                raise command.refuse(
+                    errno.EINVAL, f"buffer {command.cpu}: {channel.path} has 0 to {len(paths) - 1}", "cpu"
+                )
+            paths = [paths[command.cpu]]
+        acts: dict[str, Callable[[native.Buffer], None]] = {
+            "flush": native.Buffer.flush,
+            "reset": native.Buffer.reset,
+            "enable": lambda buffer: buffer.stop(native.DISABLED, False),
+            "disable": lambda buffer: buffer.stop(native.DISABLED, True),
+            "consumed": lambda buffer: buffer.subbufs_consumed(command.count),
+        }
+        for_each_buffer(paths, acts[command.verb])
+
+    def _remove(self, channel: StoredChannel) -> Work:
+        def take_away() -> None:
+            try:
+                for_each_buffer(channel.mem_paths(), lambda buffer: buffer.stop(native.CLOSED, True))
+            except PermissionError:
+                # A CPU that this process may not use: a write under way there still ends in memory that is mapped.
+                log.info("remove %s: not all of its CPUs could be visited", channel.path)
+
+        yield take_away
+        self._removed(channel)
+        self._tree.remove_channel(channel)
+        yield lambda: self._store.remove(channel)
+
+    def _create(self, command: control.Command, caller: Caller) -> Work:
+        spec, notice = self._plan(command, caller)
+        made = []
+        try:
+            for path in self._tree.missing_directories(command.path):
+                self._store.make_directory(path, 0o755)
+                self._tree.add_directory(path)
+                made.append(path)
+            channel = yield lambda: self._store.create(command.path, spec)
+        except OSError as error:
+            for path in reversed(made):
+                self._tree.detach(self._tree.find(path) or self._tree.root)
+                self._store.remove_directory(path)
+            raise command.refuse(error.errno or errno.EIO, _explain(command.path, error)) from error
+        self._tree.add_channel(channel)
+        if notice:
+            log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _plan(self, command: control.Command, caller: Caller) -> tuple[native.Spec, str | None]:
+        options = command.options
+        buffers = options.get("buffers", native.BUFFERS_PERCPU)
+        n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
+        relay_paths = [
+            command.path if buffers == native.BUFFERS_SINGLE else f"{command.path}{index}" for index in range(n_buffers)
+        ]
+        try:
+            self._tree.check_free(command.path, relay_paths)
+            self._tree.missing_directories(command.path)
+        except CommandError as error:
+            raise command.refuse(error.errno, error.message) from None
+        self._check_scheme(command, buffers)
+        self._check_owner(command, caller)
+        free_bytes = self._store.free_bytes()
+        subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
+        need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
+        if need > free_bytes:
+            key = next((key for key in ("n_subbufs", "subbuf_size") if key in options), None)
+            raise command.refuse(
+                errno.ENOSPC,
+                f"{n_buffers} buffers of {n_subbufs} sub-buffers of {subbuf_size} bytes take {need} bytes; "
+                f"{free_bytes} are free in the store",
+                key,
+            )
+        spec = native.Spec(
+            subbuf_size=subbuf_size,
+            n_subbufs=n_subbufs,
+            n_buffers=n_buffers,
+            mode=options.get("mode", 0),
+            scheme=options.get("scheme", native.SCHEME_ANY),
+            buffers=buffers,
+            delivery=options.get("delivery", 0),
+            read=options.get("read", 0),
+            flush_interval_ms=options.get("flush_interval", 0),
+            file_mode=options.get("perm", control.DEFAULT_PERM),
+            uid=options.get("uid", caller.uid),
+            gid=options.get("gid", caller.gid),
+        )
+        return spec, notice
+
+    def _check_scheme(self, command: control.Command, buffers: int) -> None:
+        if command.options.get("scheme") == native.SCHEME_RSEQ and (
+            native.scheme_default(buffers) != native.SCHEME_RSEQ
+        ):
+            raise command.refuse(
+                errno.EINVAL,
+                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed here: any, lockless",
+                "scheme",
+            )
+
+    def _check_owner(self, command: control.Command, caller: Caller) -> None:
+        if caller.uid != 0 and command.options.get("uid", caller.uid) != caller.uid:
+            raise command.refuse(errno.EPERM, f"only root makes channels for others; your uid is {caller.uid}", "uid")
+        gid = command.options.get("gid", caller.gid)
+        if caller.uid != 0 and gid != caller.gid and gid not in caller.groups():
+            raise command.refuse(errno.EPERM, f"gid={gid}: you are not in this group", "gid")
+        if os.geteuid() != 0 and (command.options.get("uid", caller.uid) != os.geteuid()):
+            raise command.refuse(errno.EPERM, f"this mount belongs to user {os.geteuid()}, as all its channels do", "uid")
+
+
+def for_each_buffer(paths: list[str], act: Callable[[native.Buffer], None]) -> None:
+    """Map each of these mem files in turn and do something with it; raise the first failure after all are done."""
+    failure: OSError | None = None
+    for path in paths:
+        buffer = native.Buffer(path)
+        try:
+            act(buffer)
+        except OSError as error:
+            failure = failure or error
+        finally:
+            buffer.close()
+    if failure is not None:
+        raise failure
+
+
+def _explain(path: str, error: OSError) -> str:
+    if error.errno == errno.EEXIST:
+        return f"the store holds something at {path} that cannot be shown: see the server's log"
+    return f"the store could not make it: {error.strerror}"

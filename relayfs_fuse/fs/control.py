@@ -1,0 +1,260 @@
+"""The language of the control file: one command a line.
+
+    create PATH [key=value ...]    flush PATH     enable PATH    consumed PATH CPU N
+    remove PATH                    reset PATH     disable PATH
+
+Words are separated by spaces or tabs; empty lines and lines that begin with `#` mean nothing. This module knows
+what may be said, not what is: whether PATH exists is found out by those who carry the command out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "consumed")
+KEYS = (
+    *("subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read"),
+    *("flush_interval", "perm", "uid", "gid"),
+)
+
+DEFAULT_SUBBUF_SIZE = 256 * 1024
+DEFAULT_N_SUBBUFS = 8
+DEFAULT_PERM = 0o640
+# What the defaults are reduced to at most: below this a channel is of little use to anybody.
+LEAST_SUBBUF_SIZE = 4096
+LEAST_N_SUBBUFS = 2
+
+# Leaves room, within the 255 bytes of a file name, for a CPU number and for the name while it is made.
+NAME_MAX = 200
+PATH_MAX = 1024
+_ID_MAX = 2**32 - 2
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a line and where it begins."""
+
+    text: str
+    column: int
+
+
+@dataclass
+class Command:
+    """A command that could be understood.
+
+    options: of create; keys that were not given are not in it
+    columns: where each key's word begins
+    """
+
+    verb: str
+    path: str
+    column: int
+    line: str
+    options: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
+    cpu: int = 0
+    count: int = 0
+
+    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
+        """Make the error that points at a key's word, or at the path."""
+        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
+
+
+def parse(line: str) -> Command | None:
+    """Understand one line; None: there is no command in it.
+
+    line: without its newline
+    """
+    words = [Word(match.group(), match.start()) for match in re.finditer(r"[^ \t]+", line)]
+    if not words or words[0].text.startswith("#"):
+        return None
+    verb = words[0]
+    if verb.text not in VERBS:
+        raise _invalid(verb, f"unknown command {verb.text!r}; there are: {', '.join(VERBS)}")
+    if len(words) < 2:
+        raise CommandError(errno.EINVAL, f"{verb.text}: the PATH of a channel must follow", len(line))
+    check_path(words[1].text, words[1].column)
+    command = Command(verb.text, words[1].text, words[1].column, line)
+    if verb.text == "create":
+        _parse_options(command, words[2:])
+    elif verb.text == "consumed":
+        _parse_consumed(command, words[2:])
+    elif len(words) > 2:
+        raise _invalid(words[2], f"{verb.text} takes a PATH and nothing else")
+    return command
+
+
+def check_path(path: str, column: int = 0) -> None:
+    """Refuse what cannot be a channel's path."""
+    if len(os.fsencode(path)) > PATH_MAX:
+        raise CommandError(errno.ENAMETOOLONG, f"PATH is longer than {PATH_MAX} bytes", column)
+    at = column
+    for name in path.split("/"):
+        if not name:
+            raise CommandError(errno.EINVAL, f"PATH {path!r}: names are separated by single slashes", at)
+        check_name(name, at)
+        at += len(name) + 1
+
+
+def check_name(name: str, column: int = 0) -> None:
+    """Refuse what cannot be the name of a channel or a directory."""
+    if name.startswith("."):
+        raise CommandError(errno.EINVAL, f"{name!r}: names that begin with a dot belong to relayfs", column)
+    if len(os.fsencode(name)) > NAME_MAX:
+        raise CommandError(errno.ENAMETOOLONG, f"a name is longer than {NAME_MAX} bytes", column)
+    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+        raise CommandError(errno.EINVAL, f"{name!r}: a name holds no control characters", column)
+
+
+def parse_size(text: str) -> int:
+    """Understand a number of bytes with an optional K, M or G; ValueError otherwise."""
+    match = re.fullmatch(r"([0-9]{1,20})([KMG]?)", text, re.IGNORECASE)
+    if not match:
+        raise ValueError(text)
+    return int(match.group(1)) * _UNITS[match.group(2).upper()]
+
+
+def format_size(size: int) -> str:
+    """Write a number of bytes as parse_size() reads it, as short as is exact."""
+    for unit in ("G", "M", "K"):
+        if size and size % _UNITS[unit] == 0:
+            return f"{size // _UNITS[unit]}{unit}"
+    return str(size)
+
+
+def _invalid(word: Word, message: str) -> CommandError:
+    return CommandError(errno.EINVAL, message, word.column)
+
+
+def _number(text: str, largest: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) > largest:
+        raise ValueError(text)
+    return int(text)
+
+
+def _octal(text: str) -> int:
+    if not re.fullmatch(r"0*[0-7]{1,3}", text) or int(text, 8) & 0o111:
+        raise ValueError(text)
+    return int(text, 8)
+
+
+def _one_of(words: Sequence[str]) -> tuple[Callable[[str], int], str]:
+    return words.index, " or ".join(words)
+
+
+# For each key: what understands its value (ValueError: it does not), and what is allowed.
+_VALUES: dict[str, tuple[Callable[[str], int], str]] = {
+    "subbuf_size": (parse_size, "bytes, 1 or more, with an optional K, M or G"),
+    "n_subbufs": (lambda text: _number(text, 2**32 - 1), "a number, 1 or more"),
+    "mode": _one_of(native.MODES),
+    "buffers": _one_of(native.BUFFERS),
+    "scheme": _one_of(native.SCHEMES),
+    "delivery": _one_of(native.DELIVERIES),
+    "read": _one_of(native.READS),
+    "flush_interval": (lambda text: _number(text, 2**31 - 1), "milliseconds; 0: never"),
+    "perm": (_octal, "three octal digits without execute permission, such as 0640"),
+    "uid": (lambda text: _number(text, _ID_MAX), "a user's number"),
+    "gid": (lambda text: _number(text, _ID_MAX), "a group's number"),
+}
+
+
+def _parse_options(command: Command, words: Sequence[Word]) -> None:
+    for word in words:
+        key, equals, value = word.text.partition("=")
+        if key not in _VALUES or not equals:
+            raise _invalid(word, f"unknown key {key!r}; there are: {', '.join(f'{key}=' for key in KEYS)}")
+        if key in command.options:
+            raise _invalid(word, f"{key} is given twice")
+        understand, allowed = _VALUES[key]
+        try:
+            command.options[key] = understand(value)
+        except ValueError:
+            raise _invalid(word, f"{key}={value}: not allowed; allowed: {allowed}") from None
+        command.columns[key] = word.column
+    _check_geometry(command)
+
+
+def _check_geometry(command: Command) -> None:
+    subbuf_size = command.options.get("subbuf_size", LEAST_SUBBUF_SIZE)
+    n_subbufs = command.options.get("n_subbufs", LEAST_N_SUBBUFS)
+    for key, value, largest in (("subbuf_size", subbuf_size, 2**32 - 1), ("n_subbufs", n_subbufs, 2**32 - 1)):
+        if not 1 <= value <= largest:
+            raise command.refuse(errno.EINVAL, f"{key}={value}: not allowed; allowed: 1 to {largest}", key)
+    if not native.buf_file_bytes(subbuf_size, n_subbufs):
+        key = "n_subbufs" if "n_subbufs" in command.options else "subbuf_size"
+        raise command.refuse(
+            errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: together at most {2**40} bytes a buffer", key
+        )
+
+
+def _parse_consumed(command: Command, words: Sequence[Word]) -> None:
+    if len(words) < 2:
+        raise CommandError(errno.EINVAL, "consumed PATH CPU N: words are missing", len(command.line))
+    if len(words) > 2:
+        raise _invalid(words[2], "consumed takes PATH, CPU and N and nothing else")
+    for word, name in zip(words, ("cpu", "count"), strict=True):
+        try:
+            setattr(command, name, _number(word.text, 2**32 - 1 if name == "cpu" else 2**63 - 1))
+        except ValueError:
+            raise _invalid(word, f"{word.text!r}: a number is needed here") from None
+    command.columns["cpu"] = words[0].column
+
+
+def choose_geometry(command: Command, n_buffers: int, free_bytes: int) -> tuple[int, int, str | None]:
+    """Choose sizes for a channel: what was asked for, else defaults that leave room for others.
+
+    n_buffers: how many buffers it will have
+    free_bytes: how much of the store is free
+
+    Returns sub-buffer size, their number, and what must be said when the defaults had to be reduced.
+    """
+    subbuf_size = command.options.get("subbuf_size", DEFAULT_SUBBUF_SIZE)
+    n_subbufs = command.options.get("n_subbufs", DEFAULT_N_SUBBUFS)
+    wanted = subbuf_size, n_subbufs
+
+    def too_large() -> bool:
+        file_bytes = native.buf_file_bytes(subbuf_size, n_subbufs)
+        return not file_bytes or file_bytes * n_buffers > free_bytes // 16
+
+    while "subbuf_size" not in command.options and subbuf_size > LEAST_SUBBUF_SIZE and too_large():
+        subbuf_size //= 2
+    while "n_subbufs" not in command.options and n_subbufs > LEAST_N_SUBBUFS and too_large():
+        n_subbufs //= 2
+    if (subbuf_size, n_subbufs) == wanted:
+        return subbuf_size, n_subbufs, None
+    return (
+        subbuf_size,
+        n_subbufs,
+        f"reduced to {n_subbufs} sub-buffers of {format_size(subbuf_size)}, from {wanted[1]} of "
+        f"{format_size(wanted[0])}: a channel takes by default at most a sixteenth of the {free_bytes} bytes that are "
+        f"free; give subbuf_size= and n_subbufs= to have others",
+    )
+
+
+def format_create(path: str, facts: native.Facts, perm: int, uid: int, gid: int) -> str:
+    """Write the command that would make this channel again."""
+    words = {
+        "subbuf_size": format_size(facts.subbuf_size),
+        "n_subbufs": str(facts.n_subbufs),
+        "mode": native.MODES[facts.mode],
+        "buffers": native.BUFFERS[facts.buffers],
+        "scheme": native.SCHEMES[facts.scheme],
+        "delivery": native.DELIVERIES[facts.delivery],
+        "read": native.READS[facts.read],
+        "flush_interval": str(facts.flush_interval_ms),
+        "perm": f"{perm:04o}",
+        "uid": str(uid),
+        "gid": str(gid),
+    }
+    return f"create {path} " + " ".join(f"{key}={value}" for key, value in words.items())

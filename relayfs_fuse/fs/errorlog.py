@@ -1,0 +1,55 @@
+"""The error_log file: the last commands that were refused, as tracefs shows them.
+
+    [2026-03-01 12:00:00.123] create: error: n_subbufs=0: not allowed; allowed: 1 to 4294967295 [EINVAL]
+      Command: create app/cpu n_subbufs=0
+                              ^
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relayfs_fuse.errors import CommandError
+
+# As many as tracefs keeps.
+N_ENTRIES = 8
+# Of a command that is much longer only the part around the fault is shown.
+_LINE_MAX = 512
+
+
+class ErrorLog:
+    """Keep the last entries and show them."""
+
+    def __init__(self) -> None:
+        self._entries: deque[str] = deque(maxlen=N_ENTRIES)
+
+    def error(self, line: str, error: CommandError) -> str:
+        """Add a refused command; return its first line."""
+        return self._add(line, "error", str(error), error.column)
+
+    def notice(self, line: str, message: str, column: int = 0) -> str:
+        """Add something that a command's author should know; return its first line."""
+        return self._add(line, "notice", message, column)
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._entries.clear()
+
+    def text(self) -> bytes:
+        """Show the entries, the oldest first."""
+        return os.fsencode("".join(self._entries))
+
+    def _add(self, line: str, kind: str, message: str, column: int) -> str:
+        start = max(0, column - _LINE_MAX // 2)
+        shown = "".join(char if char.isprintable() else "?" for char in line[start : start + _LINE_MAX])
+        shown = os.fsencode(shown).decode(errors="replace")
+        verb = (line.split() or ["?"])[0][:32]
+        verb = "".join(char if char.isprintable() else "?" for char in verb)
+        now = datetime.now().astimezone().isoformat(" ", "milliseconds")[:23]
+        head = f"{verb}: {kind}: {message}"
+        self._entries.append(f"[{now}] {head}\n  Command: {shown}\n           {' ' * (column - start)}^\n")
+        return head

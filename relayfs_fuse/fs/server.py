@@ -1,0 +1,186 @@
+"""One mount: put the parts together, run them, take them apart."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+# Before pyfuse3: see there.
+from relayfs_fuse.fs import tap  # isort: skip
+import pyfuse3
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError, StoreError
+from relayfs_fuse.fs.attributes import AttributeSource
+from relayfs_fuse.fs.commands import Commands, for_each_buffer
+from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.fs.operations import Operations
+from relayfs_fuse.fs.store import Problem, Store, StoredChannel
+from relayfs_fuse.fs.streams import Streams
+from relayfs_fuse.fs.tree import ControlFile, ErrorLogFile, Tree
+from relayfs_fuse.fs.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+# Every sleeping read(2) is a task of its own, and must never keep others from being served.
+TASKS_MAX = 1_000_000
+
+
+@dataclass
+class Settings:
+    """What a mount is made with.
+
+    mountpoint: a directory
+    store: the directory that holds the memory
+    limit: how many bytes channels may take together; None: as many as there are
+    control_mode: permission bits of the control file
+    fuse_options: what the kernel and fusermount3 are told
+    """
+
+    mountpoint: str
+    store: str
+    limit: int | None = None
+    control_mode: int = 0o644
+    fuse_options: set[str] = field(default_factory=set)
+
+
+class Server:
+    """Serve a store at a mountpoint.
+
+    settings: which
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store = Store(settings.store, settings.mountpoint, settings.limit)
+        self._errors = ErrorLog()
+        self._tree = Tree()
+        self._waiting = Waiting()
+        self._streams = Streams(self._waiting)
+        self._tree.attach(self._tree.root, ControlFile("control", self._channels_text))
+        self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors.text))
+
+    def mount(self) -> None:
+        """Find what the store holds, and mount."""
+        native.guard_install()
+        self._store.sign(self._settings.mountpoint)
+        self._scan()
+        operations = Operations(
+            self._store,
+            self._tree,
+            AttributeSource(self._store, self._settings.control_mode),
+            Commands(self._store, self._tree, self._errors, _unregister),
+            self._errors,
+            self._streams,
+        )
+        pyfuse3.init(operations, self._settings.mountpoint, self._settings.fuse_options)
+        if tap.interrupt_fd() < 0:
+            pyfuse3.close()
+            raise StoreError("pyfuse3 does not call the shared libfuse3: relayfs cannot see its requests")
+
+    def run(self, answers: Callable[[], None]) -> None:
+        """Serve until unmounted or told to end by a signal.
+
+        answers: is called once the mount has answered a request
+        """
+        try:
+            trio.run(self._main, answers)
+        finally:
+            pyfuse3.close(unmount=True)
+            self._store.close()
+
+    async def _main(self, answers: Callable[[], None]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
+            nursery.start_soon(self._waiting.run)
+            nursery.start_soon(self._streams.serve_interrupts)
+            nursery.start_soon(self._flush_regularly)
+            nursery.start_soon(self._announce, answers)
+            await pyfuse3.main(max_tasks=TASKS_MAX)
+            self._end(nursery.cancel_scope)
+
+    async def _announce(self, answers: Callable[[], None]) -> None:
+        await trio.to_thread.run_sync(os.stat, os.path.join(self._settings.mountpoint, "control"))
+        if not tap.has_passthrough():
+            log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
+        answers()
+
+    async def _end_on_signals(self, scope: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for _ in signals:
+                self._end(scope)
+
+    def _end(self, scope: trio.CancelScope) -> None:
+        self._waiting.stop()
+        scope.cancel()
+
+    async def _flush_regularly(self) -> None:
+        """Switch sub-buffers of channels that have a flush_interval, when there is something in them."""
+        due: dict[str, float] = {}
+        while True:
+            now = time.monotonic()
+            channels = [channel for channel in self._tree.channels.values() if channel.facts.flush_interval_ms]
+            due = {channel.path: due.get(channel.path, now + _interval(channel)) for channel in channels}
+            for channel in channels:
+                if due[channel.path] <= now:
+                    due[channel.path] = now + _interval(channel)
+                    paths = channel.mem_paths()
+                    await trio.to_thread.run_sync(_flush_used, paths)
+            await trio.sleep(min([*(end - now for end in due.values()), 1.0]))
+
+    def _scan(self) -> None:
+        for found in self._store.scan():
+            if isinstance(found, StoredChannel):
+                self._scan_channel(found)
+            elif isinstance(found, Problem):
+                self._report(found.path, found.message)
+            else:
+                self._tree.add_directory(found)
+
+    def _scan_channel(self, channel: StoredChannel) -> None:
+        try:
+            self._tree.check_free(channel.path, [channel.relay_path(stored.index) for stored in channel.buffers])
+        except CommandError as error:
+            self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
+        else:
+            self._tree.add_channel(channel)
+
+    def _report(self, path: str, message: str) -> None:
+        log.warning("%s", message)
+        self._errors.notice(f"mount {path}", message, len("mount "))
+
+    def _channels_text(self) -> bytes:
+        lines = [self._tree.channels[path].create_line() for path in sorted(self._tree.channels)]
+        return os.fsencode("".join(f"{line}\n" for line in lines))
+
+
+def _interval(channel: StoredChannel) -> float:
+    return channel.facts.flush_interval_ms / 1000
+
+
+def _flush_used(paths: list[str]) -> None:
+    def flush(buffer: native.Buffer) -> None:
+        if buffer.facts().offset:
+            buffer.flush()
+
+    try:
+        for_each_buffer(paths, flush)
+    except OSError as error:
+        # Removed meanwhile, or damaged: not the timer's to tell.
+        log.debug("flush_interval: %s", error)
+
+
+def _unregister(channel: StoredChannel) -> None:
+    for stored in channel.buffers:
+        if stored.backing:
+            tap.backing_close(stored.backing)
+            stored.backing = None

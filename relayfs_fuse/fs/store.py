@@ -1,0 +1,365 @@
+"""The store on disk: which channels and directories there are, and how they come and go.
+
+    STORE/.lock                   held by the server of this store, names it
+    STORE/app/                    a plain directory: holds directories only
+    STORE/app/cpu/mem0 .. memN-1  a channel
+    STORE/.removed-*              what a server that died was about to delete
+
+Nothing here is trusted: directories are not followed out of the store, files are opened by the library, which checks
+them. All directories belong to the server's user and only that user may write to them, so that nobody else can move
+things under our hands; who may use a channel is said by the modes of its mem files.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import queue
+import shutil
+import stat
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError, StoreError
+from relayfs_fuse.fs.control import check_path, format_create
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A server that was killed gives up its lock only when the kernel has taken its memory apart.
+LOCK_WAIT_S = 10.0
+LOCK_NAME = ".lock"
+
+_REASONS = {
+    errno.EPROTO: "it has another layout version than this relayfs knows",
+    errno.EBADMSG: "it is truncated, damaged or no relay buffer at all",
+}
+
+
+class StoredBuffer:
+    """One buffer of a channel, and what the server remembers of it.
+
+    channel: the channel it belongs to
+    buffer: its memory
+    """
+
+    def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
+        self.channel = channel
+        self.index = index
+        self.buffer = buffer
+        self.backing: int | None = None
+        facts = buffer.facts()
+        self._bytes_seen = facts.bytes
+        # The library writes through mappings, which leave the file's own time alone: it is ours to keep, and lives on
+        # when this server does not.
+        self._mtime_ns = max(facts.switch_time_ns, os.fstat(buffer.fileno()).st_mtime_ns)
+
+    def mtime_ns(self, facts: native.Facts) -> int:
+        """Tell when data last moved: at the latest when it was first seen to have moved."""
+        if facts.bytes != self._bytes_seen:
+            self._bytes_seen = facts.bytes
+            self._mtime_ns = max(time.time_ns(), self._mtime_ns + 1)
+            os.utime(self.buffer.fileno(), ns=(self._mtime_ns, self._mtime_ns))
+        return self._mtime_ns
+
+    def __del__(self) -> None:
+        # The last reference to a removed buffer frees its memory, which takes long when it is large.
+        _unmapper.put(self.buffer)
+
+
+class StoredChannel:
+    """A channel; each of its buffers stays mapped as long as anybody refers to it.
+
+    path: its path in the mount
+    directory: where it lies
+    """
+
+    def __init__(self, path: str, directory: str) -> None:
+        self.path = path
+        self.directory = directory
+        self.removed = False
+        self.buffers: list[StoredBuffer] = []
+        mapped = _map_buffers(directory)
+        self.facts = mapped[0].facts()
+        self.buffers = [StoredBuffer(self, index, buffer) for index, buffer in enumerate(mapped)]
+
+    @property
+    def file_bytes(self) -> int:
+        """What it takes of the store."""
+        return self.facts.file_bytes * len(self.buffers)
+
+    @property
+    def uid(self) -> int:
+        """Its owner."""
+        return os.fstat(self.buffers[0].buffer.fileno()).st_uid
+
+    def relay_path(self, index: int) -> str:
+        """Name the relay file of a buffer."""
+        return self.path if self.facts.buffers == native.BUFFERS_SINGLE else f"{self.path}{index}"
+
+    def create_line(self) -> str:
+        """Write the command that would make it again."""
+        status = os.fstat(self.buffers[0].buffer.fileno())
+        return format_create(self.path, self.facts, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+
+    def mem_paths(self) -> list[str]:
+        """Name the files of its buffers."""
+        return [stored.buffer.path for stored in self.buffers]
+
+    def change_owner(self, mode: int, uid: int, gid: int) -> None:
+        """Give all of its files this mode, owner and group."""
+        for stored in self.buffers:
+            descriptor = stored.buffer.fileno()
+            os.chown(descriptor, uid, gid)
+            os.chmod(descriptor, mode)
+
+
+class _Unmapper:
+    """Unmap buffers in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[native.Buffer] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, buffer: native.Buffer) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
+            self._thread.start()
+        self._queue.put(buffer)
+
+    def _run(self) -> None:
+        while True:
+            self._queue.get().close()
+
+
+_unmapper = _Unmapper()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A part of the store that cannot be shown, and why."""
+
+    path: str
+    message: str
+
+
+class Store:
+    """Hold the store of one server.
+
+    directory: on tmpfs; made if it is missing
+    mountpoint: to tell others who serves it
+    limit: how many bytes channels may take in it together; None: as much as there is
+    """
+
+    def __init__(self, directory: str, mountpoint: str, limit: int | None = None) -> None:
+        self.directory = os.path.abspath(directory)
+        self.limit = limit
+        self._check_directory()
+        self._lock = self._take_lock(mountpoint)
+
+    def close(self) -> None:
+        """Let another server have it."""
+        os.close(self._lock)
+
+    def locate(self, path: str) -> str:
+        """Name the place of a channel or directory in the store."""
+        return os.path.join(self.directory, path) if path else self.directory
+
+    def used_bytes(self) -> int:
+        """Count the memory of all channels."""
+        total = 0
+        for directory, names, files in os.walk(self.directory):
+            names[:] = [name for name in names if not name.startswith(".")]
+            for name in files:
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+        return total
+
+    def free_bytes(self) -> int:
+        """Count the memory that new channels can have."""
+        status = os.statvfs(self.directory)
+        free = min(status.f_bavail * status.f_frsize, _memory_available())
+        return free if self.limit is None else max(0, min(free, self.limit - self.used_bytes()))
+
+    def create(self, path: str, spec: native.Spec) -> StoredChannel:
+        """Make a channel; may take long."""
+        directory = self.locate(path)
+        native.store_create(directory, spec)
+        # Ours, like all directories. Where the mount cannot map files, programs open them here: they may pass through.
+        os.chown(directory, os.geteuid(), os.getegid())
+        os.chmod(directory, 0o711)
+        return StoredChannel(path, directory)
+
+    def remove(self, channel: StoredChannel) -> None:
+        """Take a channel out of the store; its memory lives on while somebody has it mapped."""
+        self._discard(channel.directory)
+        channel.removed = True
+        channel.buffers = []  # whoever reads one to its end has that one
+
+    def make_directory(self, path: str, mode: int) -> None:
+        """Make a plain directory, writable to the server's user alone."""
+        os.mkdir(self.locate(path), 0o700)
+        os.chmod(self.locate(path), 0o700 | mode & 0o755)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty plain directory."""
+        os.rmdir(self.locate(path))
+
+    def scan(self) -> Iterator[str | StoredChannel | Problem]:
+        """Find what is there: directories by path, parents first; channels; and what cannot be shown."""
+        yield from self._scan("")
+
+    def _scan(self, path: str) -> Iterator[str | StoredChannel | Problem]:
+        with os.scandir(self.locate(path)) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+        for entry in entries:
+            inner = f"{path}/{entry.name}" if path else entry.name
+            if entry.name.startswith("."):
+                self._sweep(path, entry)
+            elif entry.is_dir(follow_symlinks=False):
+                yield from self._scan_directory(inner)
+            else:
+                yield Problem(inner, f"{entry.path} is no directory: only channels and directories belong in a store")
+
+    def _scan_directory(self, path: str) -> Iterator[str | StoredChannel | Problem]:
+        try:
+            check_path(path)
+            if not _holds_files(self.locate(path)):
+                yield path
+                yield from self._scan(path)
+                return
+            channel = StoredChannel(path, self.locate(path))
+        except (StoreError, CommandError) as error:
+            yield Problem(path, str(error))
+        except OSError as error:
+            yield Problem(path, f"{self.locate(path)} cannot be used: {error}")
+        else:
+            if channel.buffers[0].buffer.state() & native.IS_CLOSED:
+                self.remove(channel)  # a server died half-way through removing it
+            else:
+                yield channel
+
+    def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
+        """Delete what a dead server left behind: half made, or half removed."""
+        if not (path == "" and entry.name == LOCK_NAME):
+            _delete(entry.path)
+
+    def _discard(self, directory: str) -> None:
+        hidden = os.path.join(self.directory, f".removed-{os.getpid()}-{time.monotonic_ns()}")
+        os.rename(directory, hidden)
+        _delete(hidden)
+
+    def _check_directory(self) -> None:
+        try:
+            try:
+                os.mkdir(self.directory, 0o755)
+            except FileExistsError:
+                pass
+            else:
+                os.chmod(self.directory, 0o755)  # whatever the umask is
+            status = os.lstat(self.directory)
+        except OSError as error:
+            raise StoreError(f"cannot use {self.directory} as a store: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise StoreError(f"cannot use {self.directory} as a store: it is no directory")
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise StoreError(
+                f"cannot use {self.directory} as a store: it must belong to user {os.geteuid()} and be writable to nobody "
+                f"else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
+            )
+
+    def _take_lock(self, mountpoint: str) -> int:
+        """Keep other servers away: each would have its own idea of what exists, and give out the same names."""
+        path = os.path.join(self.directory, LOCK_NAME)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = os.pread(descriptor, 8192, 0).decode(errors="replace").strip()
+                if time.monotonic() > deadline or _is_alive(holder):
+                    os.close(descriptor)
+                    raise StoreError(
+                        f"the store {self.directory} is already served ({holder or 'by a server that is starting'}); "
+                        f"a store has one server: use that mount, or another store with -o store=DIR"
+                    ) from None
+                time.sleep(0.02)
+        os.ftruncate(descriptor, 0)
+        self._lock = descriptor
+        self.sign(mountpoint)
+        return descriptor
+
+    def sign(self, mountpoint: str) -> None:
+        """Name this process and its mount in the lock, for those who find it taken."""
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, os.fsencode(f"process {os.getpid()}, mounted at {mountpoint}\n"), 0)
+
+
+def _is_alive(holder: str) -> bool:
+    """Whether the lock's holder runs, as opposed to having been killed a moment ago."""
+    words = holder.replace(",", " ").split()
+    try:
+        with open(f"/proc/{int(words[1])}/stat", encoding="ascii", errors="replace") as file:
+            # The state stands behind the program's name; Z and X are dead, and a killed process is in R or D with
+            # PF_EXITING among its flags.
+            fields = file.read().rpartition(")")[2].split()
+    except (IndexError, ValueError, OSError):
+        return False
+    return fields[0] not in "ZX" and not int(fields[6]) & 0x4
+
+
+def _holds_files(directory: str) -> bool:
+    with os.scandir(directory) as entries:
+        return any(not entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") for entry in entries)
+
+
+def _map_buffers(directory: str) -> list[native.Buffer]:
+    names = [name for name in os.listdir(directory) if not name.startswith(".")]
+    expected = [f"mem{index}" for index in range(len(names))]
+    strangers = set(names) - set(expected)
+    if strangers:
+        raise StoreError(f"{directory} is no channel: {min(strangers)!r} is not one of mem0 to mem{len(names) - 1}")
+    buffers: list[native.Buffer] = []
+    try:
+        for index, name in enumerate(expected):
+            path = os.path.join(directory, name)
+            buffers.append(_map_buffer(path))
+            facts = buffers[-1].facts()
+            if (facts.cpu, facts.n_buffers) != (index, len(expected)):
+                raise StoreError(
+                    f"{path} cannot be used: it is buffer {facts.cpu} of {facts.n_buffers}, not {index} of {len(expected)}"
+                )
+    except BaseException:
+        for buffer in buffers:
+            buffer.close()
+        raise
+    return buffers
+
+
+def _map_buffer(path: str) -> native.Buffer:
+    try:
+        return native.Buffer(path)
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror)
+        raise StoreError(f"{path} cannot be used: {reason}") from error
+
+
+def _memory_available() -> int:
+    """Ask how much can be allocated without swapping: tmpfs promises more than there is."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _delete(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)

@@ -1,0 +1,272 @@
+"""The names in the mount, and the inodes behind them.
+
+    control  error_log
+    DIR/...            plain directories, as in the store
+    PATH0 ..           relay files: a stream for readers
+                         each has a second inode under the same name, which can be mapped: see operations.open
+    .channels/PATH/    facts of the channel, bufferN/ those of each buffer, memN its memory
+
+Knows what is there, not what the kernel wants to hear about it.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
+
+ROOT_INODE = 1
+
+
+class Node:
+    """Anything that has an inode.
+
+    lookups: how often the kernel was given it and has not yet forgotten it
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.inode = 0
+        self.lookups = 0
+        self.parent: Directory | None = None
+        self.removed = False
+
+    @property
+    def path(self) -> str:
+        """Its path in the mount, without a leading slash."""
+        if self.parent is None or self.parent.parent is None:
+            return self.name
+        return f"{self.parent.path}/{self.name}"
+
+
+class Directory(Node):
+    """Hold other nodes.
+
+    store_path: its path in the store; None: it is not there
+    """
+
+    def __init__(self, name: str = "", store_path: str | None = None) -> None:
+        super().__init__(name)
+        self.store_path = store_path
+        self._children: dict[str, Node] = {}
+
+    @property
+    def children(self) -> dict[str, Node]:
+        """What it holds, by name."""
+        return self._children
+
+
+class FactsDirectory(Directory):
+    """Show facts of a channel, or of one of its buffers; its files come to be when somebody looks.
+
+    fill: makes its files
+    """
+
+    def __init__(self, name: str, tree: Tree, fill: Callable[[], Iterator[Node]]) -> None:
+        super().__init__(name)
+        self._tree = tree
+        self._fill: Callable[[], Iterator[Node]] | None = fill
+
+    @property
+    def children(self) -> dict[str, Node]:
+        """Its files."""
+        if self._fill:
+            fill, self._fill = self._fill, None
+            for node in fill():
+                self._tree.attach(self, node)
+        return self._children
+
+
+class TextFile(Node):
+    """Show a text that is made when the file is opened, to everybody."""
+
+    def __init__(self, name: str, text: Callable[[], bytes]) -> None:
+        super().__init__(name)
+        self.text = text
+
+
+class ControlFile(TextFile):
+    """Take commands."""
+
+
+class ErrorLogFile(TextFile):
+    """Show the refused ones."""
+
+
+class BufferFile(Node):
+    """Stand for a buffer in one of three ways."""
+
+    def __init__(self, name: str, stored: StoredBuffer) -> None:
+        super().__init__(name)
+        self.stored = stored
+
+
+class StreamFile(BufferFile):
+    """A relay file as readers and writers have it: without a position, not mappable."""
+
+    def __init__(self, name: str, stored: StoredBuffer) -> None:
+        super().__init__(name, stored)
+        self.mappable = MappableFile(name, stored)
+
+
+class MappableFile(BufferFile):
+    """A relay file as those have it who open it for reading and writing: seekable, mappable."""
+
+    stream_inode = 0
+
+
+class MemFile(BufferFile):
+    """The memory of a buffer."""
+
+
+class Tree:
+    """Hold all nodes."""
+
+    def __init__(self) -> None:
+        self._inodes: dict[int, Node] = {}
+        self._next_inode = ROOT_INODE
+        self.root = Directory("", store_path="")
+        self._number(self.root)
+        self.facts_root = Directory(".channels")
+        self.attach(self.root, self.facts_root)
+        self.channels: dict[str, StoredChannel] = {}
+
+    def node(self, inode: int) -> Node | None:
+        """Find a node by its inode."""
+        return self._inodes.get(inode)
+
+    def find(self, path: str) -> Node | None:
+        """Find a node by its path in the mount."""
+        node: Node | None = self.root
+        for name in path.split("/") if path else ():
+            if not isinstance(node, Directory):
+                return None
+            node = node.children.get(name)
+        return node
+
+    def attach(self, parent: Directory, node: Node) -> None:
+        """Put a node into a directory."""
+        parent.children[node.name] = node
+        node.parent = parent
+        self._number(node)
+        if isinstance(node, StreamFile):
+            node.mappable.parent = parent
+            self._number(node.mappable)
+            node.mappable.stream_inode = node.inode
+
+    def detach(self, node: Node) -> None:
+        """Take a node, with all that is in it, out of its directory."""
+        if isinstance(node, Directory):
+            for child in list(node.children.values()):
+                self.detach(child)
+        if node.parent is not None:
+            node.parent.children.pop(node.name, None)
+        for gone in (node, node.mappable) if isinstance(node, StreamFile) else (node,):
+            gone.removed = True
+            self.forget(gone, 0)
+
+    def forget(self, node: Node, lookups: int) -> None:
+        """Let the kernel forget a node so many times."""
+        node.lookups = max(0, node.lookups - lookups)
+        if node.removed and node.lookups == 0:
+            self._inodes.pop(node.inode, None)
+
+    def add_directory(self, path: str) -> Directory:
+        """Show a plain directory whose parent is there."""
+        parent, _, name = path.rpartition("/")
+        directory = Directory(name, store_path=path)
+        self.attach(self._directory(parent), directory)
+        return directory
+
+    def missing_directories(self, path: str) -> list[str]:
+        """Tell which directories above a path must be made, outermost first; CommandError: something is in the way."""
+        missing = []
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            above = "/".join(parts[:depth])
+            node = self.find(above)
+            if above in self.channels or (node is not None and not isinstance(node, Directory)):
+                raise CommandError(errno.ENOTDIR, f"{above} is not a directory")
+            if node is None:
+                missing.append(above)
+        return missing
+
+    def check_free(self, path: str, relay_paths: list[str]) -> None:
+        """Refuse a channel whose names are taken.
+
+        relay_paths: of its relay files
+        """
+        if path in self.channels:
+            raise CommandError(errno.EEXIST, f"channel {path} exists")
+        taken = self.find(path)
+        if isinstance(taken, Directory):
+            raise CommandError(errno.EEXIST, f"{path} is a directory: a channel and a directory cannot share a path")
+        for relay_path in relay_paths:
+            if self.find(relay_path) is not None:
+                raise CommandError(errno.EEXIST, f"{relay_path} exists: the channel's relay file would have its name")
+
+    def add_channel(self, channel: StoredChannel) -> None:
+        """Show a channel whose directory is there."""
+        self.channels[channel.path] = channel
+        for stored in channel.buffers:
+            parent, _, name = channel.relay_path(stored.index).rpartition("/")
+            self.attach(self._directory(parent), StreamFile(name, stored))
+        parent, _, name = channel.path.rpartition("/")
+        self.attach(self._facts_directory(parent), FactsDirectory(name, self, lambda: self._channel_facts(channel)))
+
+    def remove_channel(self, channel: StoredChannel) -> None:
+        """Show it no longer."""
+        del self.channels[channel.path]
+        nodes = [self.find(channel.relay_path(stored.index)) for stored in channel.buffers]
+        for node in (*nodes, self.find(f".channels/{channel.path}")):
+            if node is not None:
+                self.detach(node)
+        self._prune_facts(channel.path.rpartition("/")[0])
+
+    def _channel_facts(self, channel: StoredChannel) -> Iterator[Node]:
+        for name, show in facts.OF_CHANNEL.items():
+            yield TextFile(name, lambda show=show: show(channel))  # type: ignore[misc]
+        for stored in channel.buffers:
+            yield MemFile(f"mem{stored.index}", stored)
+            yield FactsDirectory(f"buffer{stored.index}", self, lambda stored=stored: _buffer_facts(stored))  # type: ignore[misc]
+
+    def _directory(self, path: str) -> Directory:
+        node = self.find(path)
+        assert isinstance(node, Directory), path
+        return node
+
+    def _facts_directory(self, path: str) -> Directory:
+        directory = self.facts_root
+        for name in path.split("/") if path else ():
+            child = directory.children.get(name)
+            if not isinstance(child, Directory):
+                child = Directory(name)
+                self.attach(directory, child)
+            directory = child
+        return directory
+
+    def _prune_facts(self, path: str) -> None:
+        """Remove directories of .channels in which no channel is left."""
+        while path:
+            node = self.find(f".channels/{path}")
+            if not isinstance(node, Directory) or node.children:
+                return
+            self.detach(node)
+            path = path.rpartition("/")[0]
+
+    def _number(self, node: Node) -> None:
+        node.inode = self._next_inode
+        self._next_inode += 1
+        self._inodes[node.inode] = node
+
+
+def _buffer_facts(stored: StoredBuffer) -> Iterator[Node]:
+    for name, show in facts.OF_BUFFER.items():
+        yield TextFile(name, lambda show=show: show(stored))  # type: ignore[misc]

@@ -1,0 +1,224 @@
+"""Sleeping readers and poll(2).
+
+Producers wake whoever armed a buffer (see native/src/wake.c). One task per group of buffers does the arming, and sleeps,
+in a worker thread, until one of its buffers or the group's own word changes:
+
+    loop:  arm each buffer whose arming was used up
+           look: data for a sleeper?  wake it.  more to read, or another readiness?  notify poll(2)
+           sleep
+
+Arming comes before looking, so nothing falls between the two. A producer can be killed between writing a record and
+waking: all is looked at again every second.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from typing import TYPE_CHECKING
+
+import trio
+
+from relayfs_fuse import native
+
+if TYPE_CHECKING:
+    import pyfuse3
+
+    from relayfs_fuse.fs.store import StoredBuffer
+
+log = logging.getLogger(__name__)
+
+SAFETY_MS = 1000
+
+READABLE = select.POLLIN | select.POLLRDNORM
+WRITABLE = select.POLLOUT | select.POLLWRNORM
+GONE = select.POLLERR | select.POLLHUP
+
+
+def readiness(stored: StoredBuffer) -> tuple[int, int]:
+    """Return the events of poll(2) that hold now, and a number that grows when more becomes readable."""
+    state = stored.buffer.state()
+    facts = stored.buffer.facts()
+    bulk = facts.delivery == native.DELIVERY_BULK
+    progress = facts.produced if bulk else facts.bytes
+    events = 0
+    if state & native.IS_DAMAGED:
+        return GONE, progress
+    if state & native.IS_CLOSED:
+        # What is left can be read on to the end, finished or not.
+        events |= GONE
+        bulk = False
+    if state & (native.HAS_FINISHED if bulk else native.HAS_DATA):
+        events |= READABLE
+    unread = facts.produced - facts.consumed
+    full = unread >= facts.n_subbufs or (unread == facts.n_subbufs - 1 and facts.offset >= facts.subbuf_size)
+    if facts.mode == native.MODE_OVERWRITE or not full:
+        events |= WRITABLE
+    return events, progress
+
+
+class _Poll:
+    """A descriptor somebody polls: how to tell the kernel, and what it was told last.
+
+    Telling once is not enough: an edge-triggered epoll waits for each new piece of data.
+    """
+
+    def __init__(self, handle: pyfuse3.PollHandle, reported: int, progress: int) -> None:
+        self.handle = handle
+        self.reported = reported
+        self.progress = progress
+
+    def announce(self, events: int, progress: int) -> None:
+        if events & ~self.reported or (progress != self.progress and events & READABLE):
+            self.reported = events
+            self.progress = progress
+            try:
+                self.handle.notify()
+            except OSError as error:
+                # The kernel forgets a descriptor that is being closed before we hear of it.
+                log.debug("poll notification: %s", error)
+
+
+class _Waiter:
+    """Everybody who waits for one buffer."""
+
+    def __init__(self, stored: StoredBuffer) -> None:
+        self.stored = stored
+        self.sleepers: set[trio.Event] = set()
+        self.polls: dict[int, _Poll] = {}
+        self.seq = 0
+        self._armed = 0
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.sleepers or self.polls)
+
+    def look(self) -> None:
+        """Arm the buffer if that was used up, then tell whom it concerns what there is."""
+        buffer = self.stored.buffer
+        packet = self.stored.channel.facts.delivery != native.DELIVERY_BULK
+        bits = native.ARM_RECORD if self.sleepers or (self.polls and packet) else 0
+        bits |= native.ARM_SWITCH if self.polls else 0
+        if bits != self._armed or buffer.wake_seq() != self.seq:
+            self.seq = buffer.arm(bits)
+            self._armed = bits
+        if self.sleepers and buffer.state():
+            for event in self.sleepers:
+                event.set()
+        if self.polls:
+            events, progress = readiness(self.stored)
+            for poll in self.polls.values():
+                poll.announce(events, progress)
+
+
+class _Group:
+    """As many buffers as one thread can sleep on."""
+
+    def __init__(self, limiter: trio.CapacityLimiter) -> None:
+        self.waiters: dict[StoredBuffer, _Waiter] = {}
+        self.stopped = False
+        self._limiter = limiter
+        self._word = native.WakeWord()
+        self._news = trio.Event()
+
+    def tell(self) -> None:
+        """Have the group look at its waiters again."""
+        self._news.set()
+        self._word.change()
+
+    async def run(self) -> None:
+        while not self.stopped:
+            self._news = trio.Event()
+            value = self._word.value
+            waiters = [waiter for waiter in self.waiters.values() if waiter.wanted]
+            for waiter in waiters:
+                waiter.look()
+            if not waiters:
+                await self._news.wait()
+                continue
+            buffers = [waiter.stored.buffer for waiter in waiters]
+            seqs = [waiter.seq for waiter in waiters]
+            await trio.to_thread.run_sync(
+                native.wait_any, buffers, seqs, self._word, value, SAFETY_MS, limiter=self._limiter
+            )
+
+
+class Waiting:
+    """Wake sleepers and notify pollers."""
+
+    def __init__(self) -> None:
+        self._groups: list[_Group] = []
+        self._nursery: trio.Nursery | None = None
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Serve until stop()."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._add_group().run()
+
+    def stop(self) -> None:
+        """End run() soon."""
+        for group in self._groups:
+            group.stopped = True
+            group.tell()
+
+    async def sleep(self, stored: StoredBuffer) -> None:
+        """Return when there is data, or the buffer is closed, or for no reason."""
+        event = trio.Event()
+        group, waiter = self._waiter(stored)
+        waiter.sleepers.add(event)
+        group.tell()
+        try:
+            await event.wait()
+        finally:
+            waiter.sleepers.discard(event)
+            self._tidy(group, waiter)
+
+    def poll(self, stored: StoredBuffer, descriptor: int, handle: pyfuse3.PollHandle | None) -> int:
+        """Return what holds now; keep the handle, if there is one, to tell of what comes."""
+        events, progress = readiness(stored)
+        if handle is not None:
+            group, waiter = self._waiter(stored)
+            waiter.polls[descriptor] = _Poll(handle, events, progress)
+            group.tell()
+        return events
+
+    def forget(self, stored: StoredBuffer, descriptor: int) -> None:
+        """Drop what poll() kept: the descriptor is closed."""
+        for group in self._groups:
+            waiter = group.waiters.get(stored)
+            if waiter is not None:
+                waiter.polls.pop(descriptor, None)
+                self._tidy(group, waiter)
+
+    def changed(self, stored: StoredBuffer) -> None:
+        """Look again: data was consumed, so there may be room to write."""
+        for group in self._groups:
+            waiter = group.waiters.get(stored)
+            if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
+                group.tell()
+
+    def _waiter(self, stored: StoredBuffer) -> tuple[_Group, _Waiter]:
+        for group in self._groups:
+            if stored in group.waiters:
+                return group, group.waiters[stored]
+        group = next((g for g in self._groups if len(g.waiters) < native.WAIT_MAX), None) or self._start_group()
+        waiter = group.waiters[stored] = _Waiter(stored)
+        return group, waiter
+
+    def _tidy(self, group: _Group, waiter: _Waiter) -> None:
+        if not waiter.wanted:
+            group.waiters.pop(waiter.stored, None)
+
+    def _add_group(self) -> _Group:
+        group = _Group(self._limiter)
+        self._groups.append(group)
+        self._limiter.total_tokens = len(self._groups)
+        return group
+
+    def _start_group(self) -> _Group:
+        group = self._add_group()
+        assert self._nursery is not None, "run() comes first"
+        self._nursery.start_soon(group.run)
+        return group

@@ -1,0 +1,345 @@
+"""The C library, as Python sees it: the sole importer of the compiled module.
+
+Negative results become OSError. A wrapper that is closed refuses further use with ValueError, as files do.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer as AnyBuffer
+
+CLOSED: int = lib.RELAY_CLOSED
+DISABLED: int = lib.RELAY_DISABLED
+ARM_SWITCH: int = lib.RELAY_ARM_SWITCH
+ARM_RECORD: int = lib.RELAY_ARM_RECORD
+HAS_DATA: int = lib.RELAY_HAS_DATA
+HAS_FINISHED: int = lib.RELAY_HAS_FINISHED
+IS_CLOSED: int = lib.RELAY_IS_CLOSED
+IS_DAMAGED: int = lib.RELAY_IS_DAMAGED
+
+# The words of the control file, in the order of the enums in <relayfs/layout.h>.
+MODES = ("no-overwrite", "overwrite")
+SCHEMES = ("any", "rseq", "lockless")
+BUFFERS = ("percpu", "global", "single")
+DELIVERIES = ("bulk", "packet")
+READS = ("nowait", "wait")
+
+MODE_OVERWRITE: int = lib.RELAY_OVERWRITE
+SCHEME_ANY: int = lib.RELAY_SCHEME_ANY
+SCHEME_RSEQ: int = lib.RELAY_SCHEME_RSEQ
+BUFFERS_PERCPU: int = lib.RELAY_PERCPU
+BUFFERS_SINGLE: int = lib.RELAY_SINGLE
+DELIVERY_BULK: int = lib.RELAY_BULK
+READ_WAIT: int = lib.RELAY_READ_WAIT
+
+# relay_buf_wait_any() sleeps on so many buffers at once.
+WAIT_MAX = 127
+
+
+def _check(result: int, path: str | None = None) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result), path)
+    return result
+
+
+def _pointer(pointer: Any, path: str) -> Any:
+    if pointer == ffi.NULL:
+        raise OSError(ffi.errno, os.strerror(ffi.errno), path)
+    return pointer
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a channel is made from; see struct relay_spec."""
+
+    subbuf_size: int
+    n_subbufs: int
+    n_buffers: int
+    mode: int
+    scheme: int
+    buffers: int
+    delivery: int
+    read: int
+    flush_interval_ms: int
+    file_mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything there is to know of a buffer; see struct relay_facts."""
+
+    subbuf_size: int
+    n_subbufs: int
+    file_bytes: int
+    cpu: int
+    n_buffers: int
+    mode: int
+    scheme: int
+    buffers: int
+    delivery: int
+    read: int
+    flush_interval_ms: int
+    closed: int
+    disabled: int
+    produced: int
+    consumed: int
+    offset: int
+    records: int
+    bytes: int
+    padding: int
+    read_records: int
+    read_bytes: int
+    unread_bytes: int
+    reads: int
+    wakeups: int
+    lost_full_records: int
+    lost_full_bytes: int
+    lost_too_large_records: int
+    lost_too_large_bytes: int
+    lost_disabled_records: int
+    lost_disabled_bytes: int
+    lost_overwritten_records: int
+    lost_overwritten_bytes: int
+    lost_torn_records: int
+    lost_torn_bytes: int
+    switch_time_ns: int
+
+
+_FACT_NAMES = tuple(field.name for field in fields(Facts))
+
+
+def n_possible_cpus() -> int:
+    """Count the CPUs that this machine may ever have."""
+    return int(lib.relay_n_possible_cpus())
+
+
+def scheme_default(buffers: int) -> int:
+    """Tell what scheme=any becomes for these buffers on this machine."""
+    return int(lib.relay_scheme_default(buffers))
+
+
+def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
+    """Tell how much of the store one buffer takes; 0: the geometry is not allowed."""
+    limit = 1 << 64
+    if not (0 < subbuf_size < limit and 0 < n_subbufs < limit):
+        return 0
+    return int(lib.relay_buf_file_bytes(subbuf_size, n_subbufs))
+
+
+def store_create(directory: str, spec: Spec) -> None:
+    """Make a channel with all its memory in a new directory."""
+    c_spec = ffi.new("struct relay_spec *")
+    c_spec.size = ffi.sizeof("struct relay_spec")
+    for field in fields(Spec):
+        setattr(c_spec, field.name, getattr(spec, field.name))
+    _check(lib.relay_store_create(os.fsencode(directory), c_spec), directory)
+
+
+def guard_install() -> None:
+    """Survive store files that somebody truncates under our mapping."""
+    _check(lib.relay_guard_install())
+
+
+class _Handle:
+    """Own a pointer of the library until it is closed."""
+
+    def __init__(self, pointer: Any) -> None:
+        self._pointer = pointer
+
+    @property
+    def _open(self) -> Any:
+        if self._pointer is None:
+            raise ValueError(f"{type(self).__name__} is closed")
+        return self._pointer
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._pointer is None
+
+    def _take(self) -> Any:
+        pointer, self._pointer = self._pointer, None
+        return ffi.NULL if pointer is None else pointer
+
+
+class Buffer(_Handle):
+    """Map one buffer of the store.
+
+    mem_file: its file
+    """
+
+    def __init__(self, mem_file: str) -> None:
+        super().__init__(_pointer(lib.relay_buf_open(os.fsencode(mem_file)), mem_file))
+        self.path = mem_file
+        self._facts = ffi.new("struct relay_facts *")
+        self._seq = ffi.new("uint32_t *")
+
+    def close(self) -> None:
+        """Unmap it."""
+        lib.relay_buf_release(self._take())
+
+    @property
+    def address(self) -> int:
+        """The struct rchan_buf, for other C code."""
+        return int(ffi.cast("uintptr_t", self._open))
+
+    @property
+    def pointer(self) -> Any:
+        """The struct rchan_buf, for wait_any()."""
+        return self._open
+
+    def fileno(self) -> int:
+        """Return the descriptor of its file."""
+        return int(lib.relay_buf_fd(self._open))
+
+    def facts(self) -> Facts:
+        """Read all of its counters at one moment."""
+        _check(lib.relay_buf_facts(self._open, self._facts), self.path)
+        facts = self._facts
+        return Facts(*[getattr(facts, name) for name in _FACT_NAMES])
+
+    def state(self) -> int:
+        """Tell what there is to read, as HAS_ and IS_ bits."""
+        return int(lib.relay_buf_state(self._open))
+
+    def write(self, data: AnyBuffer) -> None:
+        """Write one record."""
+        view = ffi.from_buffer(data)
+        _check(lib.relay_buf_write(self._open, view, len(view)))
+
+    def flush(self) -> None:
+        """Switch to the next sub-buffer."""
+        _check(lib.relay_buf_flush(self._open))
+
+    def reset(self) -> None:
+        """Bring it to its initial state."""
+        _check(lib.relay_buf_reset(self._open))
+
+    def stop(self, flag: int, on: bool) -> None:
+        """Set or clear CLOSED or DISABLED."""
+        _check(lib.relay_buf_stop(self._open, flag, on))
+
+    def subbufs_consumed(self, n: int) -> None:
+        """Count the next n sub-buffers as consumed."""
+        _check(lib.relay_buf_subbufs_consumed(self._open, n))
+
+    def resolve(self, token: int) -> int:
+        """Resolve what was reserved through the open file of this token; return how many reservations."""
+        return _check(lib.relay_buf_resolve(self._open, token))
+
+    def arm(self, what: int) -> int:
+        """Ask for a wake-up; return the wake-up counter of before."""
+        _check(lib.relay_buf_arm(self._open, what, self._seq))
+        return int(self._seq[0])
+
+    def wake_seq(self) -> int:
+        """Return the wake-up counter."""
+        return int(lib.relay_buf_wake_seq(self._open))
+
+
+class WakeWord:
+    """End a wait_any() of another thread."""
+
+    def __init__(self) -> None:
+        self.word = ffi.new("uint32_t *")
+
+    @property
+    def value(self) -> int:
+        """The word now: give it to wait_any()."""
+        return int(self.word[0])
+
+    def change(self) -> None:
+        """End the wait_any() that was given the present value."""
+        self.word[0] = (self.word[0] + 1) & 0xFFFFFFFF
+        lib.relay_wake_word(self.word)
+
+
+def wait_any(buffers: Sequence[Buffer], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int) -> None:
+    """Sleep until a wake-up counter or the word has changed, or the time is over.
+
+    buffers, seqs: at most WAIT_MAX buffers, and the counters that arm() returned
+    value: what the word was when the buffers were chosen
+    timeout_ms: -1 means for ever
+    """
+    c_buffers = ffi.new("struct rchan_buf *[]", [buffer.pointer for buffer in buffers])
+    c_seqs = ffi.new("uint32_t[]", list(seqs))
+    _check(lib.relay_buf_wait_any(c_buffers, c_seqs, len(buffers), word.word, value, timeout_ms))
+
+
+class ChannelHandle(_Handle):
+    """Attach to a channel for writing.
+
+    path: the path of its relay files without the number
+    options: None to attach to an existing one, else what may follow `create PATH`
+    """
+
+    def __init__(self, path: str, options: str | None = None) -> None:
+        c_path = os.fsencode(path)
+        if options is None:
+            pointer = lib.relay_attach(c_path)
+        else:
+            pointer = lib.relay_create(c_path, os.fsencode(options))
+        super().__init__(_pointer(pointer, path))
+
+    def close(self) -> None:
+        """Let go of it."""
+        lib.relay_close(self._take())
+
+    def write(self, data: AnyBuffer) -> None:
+        """Write one record."""
+        view = ffi.from_buffer(data)
+        _check(lib.relay_write(self._open, view, len(view)))
+
+    def write_many(self, records: Sequence[AnyBuffer]) -> int:
+        """Write records in order; return how many were written."""
+        data = b"".join(records)
+        lengths = ffi.new("size_t[]", [memoryview(record).nbytes for record in records])
+        return _check(lib.relay_write_batch(self._open, ffi.from_buffer(data), lengths, len(records)))
+
+    def flush(self) -> None:
+        """Switch to the next sub-buffer in every buffer."""
+        _check(lib.relay_flush(self._open))
+
+    def reset(self) -> None:
+        """Bring every buffer to its initial state."""
+        _check(lib.relay_reset(self._open))
+
+
+class ReaderHandle(_Handle):
+    """Read one relay file without copying.
+
+    relay_file: its path
+    """
+
+    def __init__(self, relay_file: str) -> None:
+        super().__init__(_pointer(lib.relay_reader_open(os.fsencode(relay_file)), relay_file))
+        self._data = ffi.new("void **")
+        self._length = ffi.new("size_t *")
+
+    def close(self) -> None:
+        """Let go of it; a piece that is not done stays unread."""
+        lib.relay_reader_close(self._take())
+
+    def next(self, timeout_ms: int) -> memoryview | None:
+        """Wait for the next piece; None: there was none in time, or the channel is closed and drained."""
+        if not _check(lib.relay_reader_next(self._open, self._data, self._length, timeout_ms)):
+            return None
+        return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
+
+    def done(self) -> None:
+        """Consume the piece; OSError EOVERFLOW: it was overwritten meanwhile."""
+        _check(lib.relay_reader_done(self._open))
+
+    def finished(self) -> bool:
+        """Whether the channel was removed and everything has been read."""
+        return bool(lib.relay_reader_finished(self._open))
