@@ -1,0 +1,33 @@
+/* cc -O2 -o reader reader.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
+#include <relayfs/reader.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Print a relay file, out of the shared memory and without a copy, until the channel is removed:
+ * reader MNT/app/cpu0 */
+int main(int argc, char **argv)
+{
+	struct relay_reader *reader = relay_reader_open(argc > 1 ? argv[1] : "");
+	if (!reader) {
+		perror("relay_reader_open");
+		return 1;
+	}
+	const void *data;
+	size_t length;
+	int got;
+	/* -EBUSY: somebody else was reading all the time. */
+	while ((got = relay_reader_next(reader, &data, &length, -1)) == 1 || got == -EBUSY || got == -EINTR) {
+		if (got != 1)
+			continue;
+		fwrite(data, 1, length, stdout);
+		fflush(stdout);
+		/* Only in overwrite mode: producers came round and wrote into what we were printing. */
+		if (relay_reader_done(reader) == -EOVERFLOW)
+			fprintf(stderr, "reader: the last %zu bytes may be garbled\n", length);
+	}
+	if (got < 0)
+		fprintf(stderr, "reader: %s\n", strerror(-got));
+	relay_reader_close(reader);
+	return got < 0 ? 1 : 0;
+}
