@@ -1,10 +1,12 @@
 """The installed headers and the pkg-config module, as a C or C++ program meets them."""
 
+import importlib.metadata
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
-from build import HEADERS, native_prefix
+from build import HEADERS, ROOT, native_prefix
 from c_declarations import declarations
 
 ATTACH = r"""
@@ -54,18 +56,19 @@ def test_program_built_with_pkg_config_runs(tmp_path):
 
 
 def test_version_is_one():
-    python = run("python", "-c", "import importlib.metadata as m; print(m.version('relayfs'))").strip()
-    assert pkg_config("--modversion") == [python]
+    assert pkg_config("--modversion") == [importlib.metadata.version("relayfs")]
 
 
 def test_library_exports_what_the_headers_declare():
     symbols = run("nm", "-D", "--defined-only", "--format=posix", native_prefix().lib / "librelayfs.so.0")
     exported = {line.split()[0].partition("@")[0] for line in symbols.splitlines()}
-    assert {name for name in exported if not name.startswith("RELAYFS_")} == declared_functions()
+    # bench.h: the copy that benchmarks compare a write with must be called across the same boundary.
+    declared = declared_functions([*HEADERS, ROOT / "native/src/bench.h"])
+    assert {name for name in exported if not name.startswith("RELAYFS_")} == declared
 
 
-def declared_functions() -> set[str]:
-    prototypes = [text for path in HEADERS for text in declarations(path) if text.endswith(")")]
+def declared_functions(headers: list[Path]) -> set[str]:
+    prototypes = [text for path in headers for text in declarations(path) if text.endswith(")")]
     return {text.partition("(")[0].replace("*", " ").split()[-1] for text in prototypes}
 
 
