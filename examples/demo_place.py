@@ -1,0 +1,170 @@
+"""Where the demo runs: its directories, its mount, its programs, and how all of that goes away again.
+
+Signals are the difficult part. Between the making of something and the noting that it must be taken away, none may
+interrupt; nor may one interrupt the taking away.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SERVER_EXIT_S = 10.0
+
+
+class DemoError(Exception):
+    """Say why the demo cannot go on."""
+
+
+class Interrupted(BaseException):
+    """Unwind because a signal came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Interrupts:
+    """Turn signals into Interrupted, except while something is being made that must then be known to the cleanup."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._pending: int | None = None
+        for number in SIGNALS:
+            signal.signal(number, self._arrived)
+
+    def hold(self) -> None:
+        """Let no signal interrupt from now on."""
+        self._held += 1
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no signal interrupt the block."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        if self._pending is not None and not self._held:
+            self._raise(self._pending)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._held:
+            self._pending = number
+        else:
+            self._raise(number)
+
+    def _raise(self, number: int) -> NoReturn:
+        # Only once: a second signal must not interrupt the cleanup.
+        self._held += 1
+        raise Interrupted(number)
+
+
+class Place:
+    """Run programs, keep what they make in one directory, and take everything away again.
+
+    work: the directory
+    mount: where relayfs is mounted
+    store: where its memory is
+    """
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._cleanup = ExitStack()
+
+    def prepare(self) -> None:
+        """Make the directories."""
+        self.work = self._directory(None)
+        self.store = self._directory("/dev/shm")
+        self.mount = self.work / "mnt"
+        self.mount.mkdir()
+
+    def start(self, *command: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own: Ctrl-C is for the demo to act upon."""
+        with self._interrupts.held():
+            process: subprocess.Popen[bytes] = subprocess.Popen(
+                list(map(str, command)), start_new_session=True, **options
+            )
+            self._cleanup.callback(_kill, process)
+        return process
+
+    def run(self, *command: str | Path, **options: Any) -> None:
+        """Run a program to its end; it must succeed."""
+        finish(self.start(*command, **options))
+
+    def mount_relayfs(self) -> list[str]:
+        """Mount; return the command that did it."""
+        # mount(8) would look for it only where the system's programs are.
+        command = [shutil.which("relayfs") or "relayfs", str(self.mount), "-o", f"store={self.store}"]
+        with self._interrupts.held(), (self.work / "mount.log").open("w+b") as log:
+            self._cleanup.callback(self._unmount)
+            # A file and not a pipe: nobody waits for the server to close it.
+            done = subprocess.run(command, stdout=log, stderr=log, start_new_session=True, check=False)
+            log.seek(0)
+            if done.returncode:
+                raise DemoError(f"{shlex.join(command)}\n{log.read().decode(errors='replace').strip()}")
+        return command
+
+    def clean(self) -> None:
+        """Kill, unmount and delete, in the order opposite to how it was made."""
+        self._cleanup.close()
+
+    def _directory(self, parent: str | None) -> Path:
+        with self._interrupts.held():
+            path = Path(tempfile.mkdtemp(prefix="relayfs-demo-", dir=parent))
+            self._cleanup.callback(shutil.rmtree, path, ignore_errors=True)
+        return path
+
+    def _unmount(self) -> None:
+        server = self._server()
+        end = time.monotonic() + SERVER_EXIT_S
+        while self._is_mounted():
+            # Somebody else may be looking at it; in the end it goes all the same.
+            lazy = ["-l"] if os.geteuid() == 0 else ["-z"]
+            command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+            command += lazy if time.monotonic() > end else []
+            subprocess.run([*command, str(self.mount)], stderr=subprocess.DEVNULL, check=False)
+            if self._is_mounted():
+                time.sleep(0.05)
+        while server and Path(f"/proc/{server}").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _server(self) -> int | None:
+        """Ask the store who serves it."""
+        try:
+            return int((self.store / ".lock").read_text().split()[1].rstrip(","))
+        except (OSError, IndexError, ValueError):
+            return None
+
+    def _is_mounted(self) -> bool:
+        # Not ismount(): it asks the server, which may be gone.
+        for line in Path("/proc/self/mounts").read_bytes().splitlines():
+            if line.split()[1].decode("unicode_escape").encode("latin-1") == os.fsencode(self.mount):
+                return True
+        return False
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a program has succeeded."""
+    if process.wait():
+        raise DemoError(f"{shlex.join(map(str, process.args))}: exit status {process.returncode}")  # type: ignore[arg-type]
