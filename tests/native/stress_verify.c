@@ -297,27 +297,27 @@ static void read_zero_copy(struct source *s)
 
 static size_t consume_some(struct source *s, struct relay_span *spans, size_t n_spans)
 {
-	size_t total, used = 0, i;
-	int err = relay_consume_begin(s->buf, options.max_bytes, spans, n_spans, &total);
+	size_t total, used = 0;
+	int n = relay_consume_begin(s->buf, options.max_bytes, spans, n_spans, &total), i, err;
 
-	if (err) {
-		complain("%s: consume: %s", s->tally.mem_file, strerror(-err));
+	if (n < 0)
+		complain("%s: consume: %s", s->tally.mem_file, strerror(-n));
+	if (n <= 0)
 		return 0;
-	}
-	if (total == 0)
-		return 0;
-	for (i = 0; used < total; i++) {
+	for (i = 0; i < n; i++) {
 		memcpy(s->data + s->held + used, spans[i].data, spans[i].length);
 		used += spans[i].length;
 	}
 	if (used != total)
 		complain("%s: spans of %zu bytes, total %zu", s->tally.mem_file, used, total);
 	err = relay_consume_valid(s->buf);
-	relay_consume_end(s->buf);
-	if (err)
+	if (err) {
+		relay_consume_abort(s->buf);
 		s->tally.lapped++;
-	else
-		take_stream(s, total);
+		return total;
+	}
+	relay_consume_end(s->buf);
+	take_stream(s, total);
 	return total;
 }
 

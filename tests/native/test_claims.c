@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writers that stop or die in the middle of a write.
+ *
+ * The record to write straddles into a page that may not be read: the library's own copy faults there, as it
+ * would anywhere else, and the handler of that fault holds the writer, or lets it die, at exactly this point.
+ *
+ *     +--------------------+--------------------+
+ *     | ... first part of  | rest: PROT_NONE    |
+ *     +--------------------+--------------------+
+ *
+ * A restartable write begins anew after each fault. A handler that does nothing for a while therefore drives
+ * it into its fallback, which reserves, copies and commits as scheme lockless does.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { FAULTS_TO_FALLBACK = 1000, PAGE = 4096, DEADLINE_SECONDS = 30 };
+
+/* A child that writes one record and stops in the middle. */
+struct writer {
+	pid_t pid;
+	int reached, go; /* pipes: the child is at the point; it may go on */
+};
+
+static struct {
+	char *pages;
+	unsigned faults, faults_until_stop;
+	int reached, go;
+} child;
+
+static void on_fault(int signal)
+{
+	char byte = 'f';
+
+	(void)signal;
+	if (++child.faults < child.faults_until_stop)
+		return;
+	CHECK_EQ(write(child.reached, &byte, 1), 1);
+	CHECK_EQ(read(child.go, &byte, 1), 1);
+	CHECK_EQ(mprotect(child.pages + PAGE, PAGE, PROT_READ | PROT_WRITE), 0);
+}
+
+/* n letters, the second half of them not to be read yet. */
+static const char *record_that_faults(char letter, size_t n)
+{
+	struct sigaction action = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
+
+	child.pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(child.pages != MAP_FAILED && n <= PAGE);
+	memset(child.pages, letter, 2 * PAGE);
+	CHECK_EQ(mprotect(child.pages + PAGE, PAGE, PROT_NONE), 0);
+	CHECK_EQ(sigaction(SIGSEGV, &action, NULL), 0);
+	return child.pages + PAGE - n / 2;
+}
+
+static _Noreturn void run_writer(const char *path, char letter, size_t n, uint64_t token, unsigned faults)
+{
+	struct rchan_buf *buf;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	child.faults_until_stop = faults;
+	buf = relay_buf_open(path);
+	CHECK(buf != NULL);
+	relay_buf_set_token(buf, token);
+	_exit(relay_buf_write(buf, record_that_faults(letter, n), n) == 0 ? 0 : 1);
+}
+
+/* Returns when the child stands in the middle of its copy. */
+static struct writer start_writer(const char *path, char letter, size_t n, uint64_t token, unsigned faults)
+{
+	int reached[2], go[2];
+	struct writer writer;
+	char byte;
+
+	CHECK_EQ(pipe2(reached, O_CLOEXEC), 0);
+	CHECK_EQ(pipe2(go, O_CLOEXEC), 0);
+	alarm(DEADLINE_SECONDS);
+	writer.pid = fork();
+	CHECK(writer.pid >= 0);
+	if (writer.pid == 0) {
+		alarm(DEADLINE_SECONDS);
+		close(reached[0]);
+		close(go[1]);
+		child.reached = reached[1];
+		child.go = go[0];
+		run_writer(path, letter, n, token, faults);
+	}
+	close(reached[1]);
+	close(go[0]);
+	writer.reached = reached[0];
+	writer.go = go[1];
+	CHECK_EQ(read(writer.reached, &byte, 1), 1);
+	alarm(0);
+	return writer;
+}
+
+/* Where both schemes hold a claim during the copy. */
+static struct writer start_claimed(const char *path, char letter, size_t n)
+{
+	return start_writer(path, letter, n, 0, scheme == RELAY_SCHEME_RSEQ ? FAULTS_TO_FALLBACK : 1);
+}
+
+static int end_writer(struct writer *writer)
+{
+	int status;
+
+	close(writer->go);
+	close(writer->reached);
+	CHECK_EQ(waitpid(writer->pid, &status, 0), writer->pid);
+	return status;
+}
+
+static void kill_writer(struct writer *writer)
+{
+	CHECK_EQ(kill(writer->pid, SIGKILL), 0);
+	CHECK_EQ(WTERMSIG(end_writer(writer)), SIGKILL);
+}
+
+static void continue_writer(struct writer *writer)
+{
+	CHECK_EQ(write(writer->go, "g", 1), 1);
+	CHECK_EQ(end_writer(writer), 0);
+}
+
+static const char *new_path(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+{
+	struct relay_spec spec = a_spec(subbuf_size, n_subbufs, mode);
+
+	return make_channel(&spec);
+}
+
+static struct rchan_buf *open_path(const char *path)
+{
+	struct rchan_buf *buf = relay_buf_open(path);
+
+	CHECK(buf != NULL);
+	return buf;
+}
+
+static void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)
+{
+	CHECK_EQ(facts_of(buf).lost_torn_records, records);
+	CHECK_EQ(facts_of(buf).lost_torn_bytes, bytes);
+	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	CHECK_EQ(facts_of(buf).read_records + records + facts_of(buf).lost_overwritten_records, facts_of(buf).records);
+	CHECK_EQ(facts_of(buf).read_bytes + bytes + facts_of(buf).lost_overwritten_bytes, facts_of(buf).bytes);
+}
+
+TEST(a_restartable_write_that_dies_was_never_there)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	/* In lockless the claim is there at the first fault already. */
+	writer = start_writer(path, 'x', 20, 0, 1);
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	kill_writer(&writer);
+	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
+	CHECK_EQ(facts_of(buf).lost_torn_records, scheme == RELAY_SCHEME_RSEQ ? 0 : 1);
+	CHECK_EQ(facts_of(buf).records, scheme == RELAY_SCHEME_RSEQ ? 2 : 3);
+	relay_buf_release(buf);
+}
+
+TEST(a_restarted_write_is_written_once)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	continue_writer(&writer);
+	CHECK_EQ(facts_of(buf).records, 2);
+	CHECK_EQ(facts_of(buf).bytes, 30);
+	if (scheme == RELAY_SCHEME_RSEQ)
+		CHECK_DRAINS(buf, "bbbbbbbbbbxxxxxxxxxxxxxxxxxxxx");
+	else
+		CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxbbbbbbbbbb");
+	relay_buf_release(buf);
+}
+
+TEST(a_hole_is_skipped_and_its_neighbours_kept)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	writer = start_claimed(path, 'x', 20);
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	kill_writer(&writer);
+	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
+	check_torn(buf, 1, 20);
+	CHECK_EQ(facts_of(buf).records, 3);
+	relay_buf_release(buf);
+}
+
+TEST(a_hole_may_begin_the_sub_buffer)
+{
+	const char *path = new_path(40, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_claimed(path, 'x', 20);
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	kill_writer(&writer);
+	CHECK_DRAINS(buf, "aaaaaaaaaa");
+	check_torn(buf, 1, 20);
+	relay_buf_release(buf);
+}
+
+/* The dead writer had switched, too. */
+TEST(a_hole_may_follow_a_switch)
+{
+	const char *path = new_path(40, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+
+	CHECK_EQ(write_letters(buf, 'a', 30), 0);
+	writer = start_claimed(path, 'x', 20);
+	CHECK_EQ(write_letters(buf, 'b', 20), 0);
+	kill_writer(&writer);
+	CHECK_EQ(write_letters(buf, 'c', 20), 0);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbcccccccccccccccccccc");
+	check_torn(buf, 1, 20);
+	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(facts_of(buf).padding, 10);
+	relay_buf_release(buf);
+}
+
+TEST(a_hole_may_fill_the_sub_buffer)
+{
+	const char *path = new_path(20, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+
+	CHECK_EQ(write_letters(buf, 'a', 20), 0);
+	writer = start_claimed(path, 'x', 20);
+	CHECK_EQ(write_letters(buf, 'b', 20), 0);
+	kill_writer(&writer);
+	CHECK_EQ(write_letters(buf, 'c', 20), -ENOSPC);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbb");
+	check_torn(buf, 1, 20);
+	CHECK_EQ(write_letters(buf, 'c', 20), 0);
+	CHECK_DRAINS(buf, "cccccccccccccccccccc");
+	relay_buf_release(buf);
+}
+
+TEST(several_holes_in_one_sub_buffer)
+{
+	const char *path = new_path(200, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer[5];
+	char expected[51];
+	int i;
+
+	for (i = 0; i < 5; i++) {
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 10), 0);
+		memset(expected + 10 * i, 'a' + i, 10);
+		writer[i] = start_claimed(path, 'x', (size_t)(10 + i));
+	}
+	expected[50] = 0;
+	/* Not in the order of their positions. */
+	for (i = 0; i < 5; i++)
+		kill_writer(&writer[i * 3 % 5]);
+	CHECK_DRAINS(buf, expected);
+	check_torn(buf, 5, 60);
+	relay_buf_release(buf);
+}
+
+/* Data before a slow writer is there, data behind it waits, and comes in order. */
+TEST(a_slow_writer_holds_back_what_follows)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	writer = start_claimed(path, 'x', 20);
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	CHECK_DRAINS(buf, "aaaaaaaaaa");
+	CHECK_DRAINS(buf, "");
+	CHECK(!(relay_buf_state(buf) & RELAY_HAS_DATA));
+	continue_writer(&writer);
+	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxbbbbbbbbbb");
+	check_torn(buf, 0, 0);
+	relay_buf_release(buf);
+}
+
+TEST(a_slow_writer_keeps_its_memory_from_being_overwritten)
+{
+	const char *path = new_path(20, 3, RELAY_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+	int i, err = 0;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	writer = start_claimed(path, 'x', 10);
+	for (i = 0; i < 6 && err == 0; i++)
+		err = write_letters(buf, (char)('b' + i), 20);
+	CHECK_EQ(err, -ENOSPC);
+	CHECK(i <= 4);
+	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	continue_writer(&writer);
+	for (i = 0; i < 4; i++)
+		CHECK_EQ(write_letters(buf, 'k', 20), 0);
+	CHECK_DRAINS(buf, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
+	check_torn(buf, 0, 0);
+	relay_buf_release(buf);
+}
+
+TEST(a_dead_writers_memory_is_overwritten)
+{
+	const char *path = new_path(20, 3, RELAY_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+	int i;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	writer = start_claimed(path, 'x', 10);
+	kill_writer(&writer);
+	for (i = 0; i < 8; i++)
+		CHECK_EQ(write_letters(buf, 'k', 20), 0);
+	CHECK_DRAINS(buf, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
+	/* Overwritten or torn: counted once. */
+	CHECK_EQ(facts_of(buf).read_records + facts_of(buf).lost_overwritten_records + facts_of(buf).lost_torn_records,
+	         10);
+	CHECK_EQ(facts_of(buf).read_bytes + facts_of(buf).lost_overwritten_bytes + facts_of(buf).lost_torn_bytes, 180);
+	relay_buf_release(buf);
+}
+
+TEST(the_buffer_goes_on_for_laps_after_a_hole)
+{
+	const char *path = new_path(50, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+	int i;
+
+	writer = start_claimed(path, 'x', 20);
+	kill_writer(&writer);
+	for (i = 0; i < 50; i++) {
+		CHECK_EQ(write_letters(buf, 'r', 30), 0);
+		CHECK_EQ(strlen(drain(buf)), 30);
+	}
+	check_torn(buf, 1, 20);
+	relay_buf_release(buf);
+}
+
+/* More dead than there are claims. */
+TEST(claims_of_the_dead_are_used_again)
+{
+	const char *path = new_path(50, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+	int i;
+
+	for (i = 0; i < RELAY_N_CLAIMS + 20; i++) {
+		writer = start_claimed(path, 'x', 20);
+		kill_writer(&writer);
+		CHECK_EQ(write_letters(buf, 'r', 30), 0);
+		CHECK_EQ(strlen(drain(buf)), 30);
+	}
+	check_torn(buf, RELAY_N_CLAIMS + 20, 20 * (RELAY_N_CLAIMS + 20));
+	relay_buf_release(buf);
+}
+
+/* Nobody writes or reads: the file server resolves, and a reader that waits gets the data. */
+TEST(resolve_counts_the_dead_and_lets_data_through)
+{
+	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer[2];
+
+	writer[0] = start_claimed(path, 'x', 20);
+	writer[1] = start_claimed(path, 'y', 20);
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	CHECK_EQ(relay_buf_resolve(buf, 0), 0);
+	CHECK(!(relay_buf_state(buf) & RELAY_HAS_DATA));
+	kill_writer(&writer[0]);
+	kill_writer(&writer[1]);
+	CHECK_EQ(relay_buf_resolve(buf, 0), 2);
+	CHECK_EQ(relay_buf_resolve(buf, 0), 0);
+	CHECK(relay_buf_state(buf) & RELAY_HAS_DATA);
+	CHECK_DRAINS(buf, "aaaaaaaaaa");
+	check_torn(buf, 2, 40);
+	relay_buf_release(buf);
+}
+
+/* The token is the server's knowledge that nobody has the file open any more, whatever process ids say. */
+TEST(resolve_by_token_needs_no_process_id)
+{
+	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	unsigned faults = scheme == RELAY_SCHEME_RSEQ ? FAULTS_TO_FALLBACK : 1;
+	struct writer gone = start_writer(path, 'x', 20, 7, faults), there = start_writer(path, 'y', 20, 8, faults);
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	CHECK_EQ(relay_buf_resolve(buf, 9), 0);
+	CHECK_EQ(relay_buf_resolve(buf, 7), 1);
+	CHECK_DRAINS(buf, "");
+	continue_writer(&there);
+	CHECK_DRAINS(buf, "yyyyyyyyyyyyyyyyyyyyaaaaaaaaaa");
+	kill_writer(&gone);
+	check_torn(buf, 1, 20);
+	relay_buf_release(buf);
+}
+
+/* A reader that dies between begin and end has consumed nothing, and nobody waits for it. */
+TEST(a_dead_readers_lock_is_taken_over)
+{
+	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct relay_span spans[4];
+	size_t total;
+	int status;
+	pid_t pid;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct rchan_buf *mine = open_path(path);
+
+		CHECK_EQ(relay_consume_begin(mine, 100, spans, 4, &total), 1);
+		CHECK_EQ(total, 10);
+		kill(getpid(), SIGKILL);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(WTERMSIG(status), SIGKILL);
+	CHECK_DRAINS(buf, "aaaaaaaaaa");
+	CHECK_EQ(facts_of(buf).reads, 1);
+	relay_buf_release(buf);
+}
+
+/* A buffer that was mapped before fork() serves both, each in its own name. */
+TEST(after_fork_both_write)
+{
+	const char *path = new_path(1000, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	int status, i;
+	pid_t pid;
+
+	CHECK_EQ(write_letters(buf, 'a', 1), 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		for (i = 0; i < 100; i++)
+			CHECK_EQ(write_letters(buf, 'c', 1), 0);
+		_exit(0);
+	}
+	for (i = 0; i < 100; i++)
+		CHECK_EQ(write_letters(buf, 'p', 1), 0);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(strlen(drain(buf)), 201);
+	CHECK_EQ(facts_of(buf).records, 201);
+	relay_buf_release(buf);
+}

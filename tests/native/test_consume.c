@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/* Reading one buffer: pieces, limits, the reader's lock, and what overwriting takes away. */
+#define _GNU_SOURCE
+#include "check.h"
+
+TEST(partial_reads_join_to_the_whole)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	char out[64] = {0};
+	size_t used = 0, n;
+
+	CHECK_EQ(relay_buf_write(buf, "0123456", 7), 0);
+	CHECK_EQ(relay_buf_write(buf, "789abcdef", 9), 0);
+	CHECK_EQ(relay_buf_write(buf, "ghij", 4), 0);
+	while ((n = consume_into(buf, out + used, 3)) > 0)
+		used += n;
+	CHECK_EQ(strcmp(out, "0123456789abcdefghij"), 0);
+	CHECK_EQ(facts_of(buf).read_records, 3);
+	CHECK_EQ(facts_of(buf).read_bytes, 20);
+	relay_buf_release(buf);
+}
+
+TEST(a_sub_buffer_read_in_part_is_not_free)
+{
+	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+	char out[8];
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(consume_into(buf, out, 3), 3);
+	CHECK_EQ(write_letters(buf, 'c', 1), -ENOSPC);
+	CHECK_EQ(consume_into(buf, out, 1), 1);
+	CHECK_EQ(write_letters(buf, 'c', 1), 0);
+	CHECK_DRAINS(buf, "bbbbc");
+	relay_buf_release(buf);
+}
+
+TEST(one_read_spans_several_sub_buffers)
+{
+	struct rchan_buf *buf = make_buf(10, 8, RELAY_NO_OVERWRITE);
+	struct relay_span spans[8];
+	size_t total;
+	int i;
+
+	for (i = 0; i < 5; i++)
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
+	CHECK_EQ(relay_consume_begin(buf, 1000, spans, 8, &total), 5);
+	CHECK_EQ(total, 35);
+	for (i = 0; i < 5; i++) {
+		CHECK_EQ(spans[i].length, 7);
+		CHECK_EQ(((const char *)spans[i].data)[6], 'a' + i);
+	}
+	relay_consume_abort(buf);
+	/* As many as there is room for. */
+	CHECK_EQ(relay_consume_begin(buf, 1000, spans, 2, &total), 2);
+	CHECK_EQ(total, 14);
+	relay_consume_end(buf);
+	CHECK_DRAINS(buf, "cccccccdddddddeeeeeee");
+	relay_buf_release(buf);
+}
+
+TEST(an_aborted_read_leaves_all_unread)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	struct relay_span spans[4];
+	size_t total;
+
+	CHECK_EQ(write_letters(buf, 'a', 7), 0);
+	CHECK_EQ(relay_consume_begin(buf, 100, spans, 4, &total), 1);
+	CHECK_EQ(total, 7);
+	relay_consume_abort(buf);
+	relay_consume_end(buf); /* of nothing: no harm */
+	CHECK_EQ(facts_of(buf).reads, 0);
+	CHECK_DRAINS(buf, "aaaaaaa");
+	relay_buf_release(buf);
+}
+
+TEST(one_consumer_at_a_time)
+{
+	struct relay_spec spec = a_spec(10, 4, RELAY_NO_OVERWRITE);
+	const char *path = make_channel(&spec);
+	struct rchan_buf *buf = relay_buf_open(path), *other = relay_buf_open(path);
+	struct relay_span spans[4];
+	size_t total;
+
+	CHECK(buf != NULL && other != NULL);
+	CHECK_EQ(write_letters(buf, 'a', 7), 0);
+	CHECK_EQ(relay_consume_begin(buf, 100, spans, 4, &total), 1);
+	CHECK_EQ(relay_consume_begin(other, 100, spans, 4, &total), -EBUSY);
+	CHECK_EQ(relay_buf_subbufs_consumed(other, 1), -EBUSY);
+	CHECK_EQ(relay_buf_reset(other), -EBUSY);
+	relay_consume_end(buf);
+	CHECK_EQ(write_letters(buf, 'b', 3), 0);
+	CHECK_DRAINS(other, "bbb");
+	relay_buf_release(other);
+	relay_buf_release(buf);
+}
+
+TEST(overwrite_loses_the_oldest_and_counts_it)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_OVERWRITE);
+	struct relay_facts f;
+	int i;
+
+	for (i = 0; i < 10; i++) {
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 3), 0);
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 5), 0);
+	}
+	CHECK_DRAINS(buf, "gggggggghhhhhhhhiiiiiiiijjjjjjjj");
+	f = facts_of(buf);
+	CHECK_EQ(f.lost_overwritten_records, 12);
+	CHECK_EQ(f.lost_overwritten_bytes, 48);
+	CHECK_EQ(f.read_records, 8);
+	CHECK_EQ(f.read_bytes, 32);
+	CHECK_EQ(f.records, 20);
+	CHECK_EQ(f.lost_full_records, 0);
+	relay_buf_release(buf);
+}
+
+TEST(overwrite_with_one_sub_buffer_keeps_the_newest)
+{
+	struct rchan_buf *buf = make_buf(4, 1, RELAY_OVERWRITE);
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(write_letters(buf, 'b', 3), 0);
+	CHECK_DRAINS(buf, "bbb");
+	CHECK_EQ(facts_of(buf).lost_overwritten_bytes, 4);
+	relay_buf_release(buf);
+}
+
+TEST(a_lapped_reader_is_told)
+{
+	struct rchan_buf *buf = make_buf(4, 2, RELAY_OVERWRITE);
+	struct relay_span spans[4];
+	size_t total;
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(relay_consume_begin(buf, 100, spans, 4, &total), 1);
+	CHECK_EQ(relay_consume_valid(buf), 0);
+	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(relay_consume_valid(buf), 0);
+	CHECK_EQ(write_letters(buf, 'c', 4), 0);
+	CHECK_EQ(relay_consume_valid(buf), -EOVERFLOW);
+	relay_consume_abort(buf);
+	CHECK_DRAINS(buf, "bbbbcccc");
+	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(facts_of(buf).read_records, 2);
+	relay_buf_release(buf);
+}
+
+TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
+{
+	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
+	char out[16];
+	int i;
+
+	CHECK_EQ(write_letters(buf, 'a', 5), 0);
+	CHECK_EQ(consume_into(buf, out, 16), 5);
+	CHECK_EQ(write_letters(buf, 'b', 5), 0);
+	for (i = 0; i < 4; i++)
+		CHECK_EQ(write_letters(buf, 'c', 5), 0);
+	CHECK_DRAINS(buf, "cccccccccccccccccccc");
+	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(facts_of(buf).lost_overwritten_bytes, 5);
+	relay_buf_release(buf);
+}
+
+TEST(subbufs_consumed_does_as_the_kernel)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	int i;
+
+	for (i = 0; i < 3; i++)
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 9), 0);
+	CHECK_EQ(relay_buf_subbufs_consumed(buf, 5), 0);
+	CHECK_EQ(facts_of(buf).consumed, 0);
+	CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);
+	CHECK_EQ(facts_of(buf).consumed, 1);
+	CHECK_EQ(relay_buf_subbufs_consumed(buf, 4), 0);
+	CHECK_EQ(facts_of(buf).consumed, 2);
+	CHECK_DRAINS(buf, "ccccccccc");
+	relay_buf_release(buf);
+}

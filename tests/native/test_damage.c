@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory that somebody else has written nonsense into: every function returns, an error or data of this very
+ * buffer, and touches nothing else. A hang is ended by alarm(2).
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HANG_SECONDS = 60 };
+
+/* A buffer with a history: some laps, some unread data, and a copy of its file to go back to. */
+struct victim {
+	char path[4096], neighbour[4096];
+	struct rchan_buf *buf;
+	unsigned char *memory; /* the whole file, mapped here a second time */
+	unsigned char *saved;
+	size_t file_bytes, data_bytes;
+	unsigned char neighbour_saved[RELAY_PAGE_BYTES];
+};
+
+static void read_page(const char *path, unsigned char *page)
+{
+	int fd = open(path, O_RDONLY);
+
+	CHECK(fd >= 0);
+	CHECK_EQ(pread(fd, page, RELAY_PAGE_BYTES, 0), RELAY_PAGE_BYTES);
+	close(fd);
+}
+
+static void victim_make(struct victim *v, uint32_t mode)
+{
+	struct relay_spec spec = a_spec(100, 5, mode);
+	const char *path = make_channel(&spec);
+	int i;
+
+	snprintf(v->path, sizeof(v->path), "%s", path);
+	/* The file mapped right behind in a process that opens both: the next channel's. */
+	snprintf(v->neighbour, sizeof(v->neighbour), "%s", make_channel(&spec));
+	read_page(v->neighbour, v->neighbour_saved);
+	v->buf = relay_buf_open(v->path);
+	CHECK(v->buf != NULL);
+	for (i = 0; i < 12; i++) {
+		CHECK_EQ(write_letters(v->buf, (char)('a' + i), 60), 0);
+		if (i < 8)
+			drain(v->buf);
+	}
+	v->file_bytes = facts_of(v->buf).file_bytes;
+	v->data_bytes = 500;
+	v->memory = mmap(NULL, v->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_buf_fd(v->buf), 0);
+	v->saved = malloc(v->file_bytes);
+	CHECK(v->memory != MAP_FAILED && v->saved != NULL);
+	memcpy(v->saved, v->memory, v->file_bytes);
+}
+
+static void victim_free(struct victim *v)
+{
+	relay_buf_release(v->buf);
+	munmap(v->memory, v->file_bytes);
+	free(v->saved);
+}
+
+static bool is_error_or(int result, int limit)
+{
+	return result <= limit && result > -200;
+}
+
+/* Each byte that is offered must be readable, and no more than the buffer holds. */
+static void consume_damaged(struct victim *v)
+{
+	static volatile unsigned char sink;
+	struct relay_span spans[8];
+	size_t total = 0, sum, j;
+	int n, i, round;
+
+	for (round = 0; round < 20; round++) {
+		n = relay_consume_begin(v->buf, 1 << 20, spans, 8, &total);
+		CHECK(is_error_or(n, 8));
+		if (n <= 0)
+			return;
+		CHECK(total <= v->data_bytes);
+		for (i = 0, sum = 0; i < n; i++) {
+			CHECK(spans[i].length <= 100);
+			for (j = 0; j < spans[i].length; j++)
+				sink = ((const unsigned char *)spans[i].data)[j];
+			sum += spans[i].length;
+		}
+		CHECK_EQ(sum, total);
+		CHECK(is_error_or(relay_consume_valid(v->buf), 0));
+		relay_consume_end(v->buf);
+	}
+	(void)sink;
+}
+
+static void use(struct victim *v)
+{
+	struct rchan_buf *fresh;
+	struct relay_facts facts;
+	uint32_t seq;
+
+	alarm(HANG_SECONDS);
+	CHECK(is_error_or(relay_buf_state(v->buf), 15));
+	CHECK(is_error_or(relay_buf_facts(v->buf, &facts), 0));
+	CHECK(is_error_or(write_letters(v->buf, 'x', 60), 0));
+	consume_damaged(v);
+	CHECK(is_error_or(write_letters(v->buf, 'y', 100), 0));
+	CHECK(is_error_or(relay_buf_flush(v->buf), 0));
+	CHECK(is_error_or(relay_buf_subbufs_consumed(v->buf, 2), 0));
+	CHECK(is_error_or(relay_buf_arm(v->buf, RELAY_ARM_RECORD, &seq), 0));
+	CHECK(is_error_or(relay_buf_resolve(v->buf, 5), RELAY_N_CLAIMS));
+	CHECK(is_error_or(relay_buf_stop(v->buf, RELAY_DISABLED, 0), 0));
+	consume_damaged(v);
+	CHECK(is_error_or(relay_buf_reset(v->buf), 0));
+	CHECK(is_error_or(write_letters(v->buf, 'z', 60), 0));
+	fresh = relay_buf_open(v->path);
+	if (!fresh)
+		CHECK(errno == EBADMSG || errno == EPROTO);
+	relay_buf_release(fresh);
+	alarm(0);
+}
+
+/* Back to the saved memory: everything works as if nothing had happened. */
+static void recover(struct victim *v)
+{
+	struct stat st;
+	unsigned char page[RELAY_PAGE_BYTES];
+
+	relay_consume_abort(v->buf);
+	memcpy(v->memory, v->saved, v->file_bytes);
+	CHECK_EQ(stat(v->path, &st), 0);
+	CHECK_EQ((size_t)st.st_size, v->file_bytes);
+	read_page(v->neighbour, page);
+	CHECK_EQ(memcmp(page, v->neighbour_saved, sizeof(page)), 0);
+}
+
+static void check_recovered(struct victim *v)
+{
+	char expected[4 * 60 + 1];
+	int i;
+
+	for (i = 0; i < 4; i++)
+		memset(expected + 60 * i, 'i' + i, 60);
+	expected[240] = 0;
+	CHECK_DRAINS(v->buf, expected);
+	CHECK_EQ(write_letters(v->buf, 'n', 60), 0);
+	recover(v);
+}
+
+/* Interesting to arithmetic: limits, signs, one bit, near what was there. */
+static uint64_t nonsense(uint64_t was, unsigned kind, uint64_t r)
+{
+	switch (kind) {
+	case 0:
+		return 0;
+	case 1:
+		return ~0ull;
+	case 2:
+		return was ^ 1ull << r % 64;
+	case 3:
+		return was + r % 16 - 8;
+	case 4:
+		return r % 256;
+	case 5:
+		return was | 1ull << 63;
+	case 6:
+		return was + (r % 16 << r % 40);
+	default:
+		return r;
+	}
+}
+
+enum { N_KINDS = 8 };
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static void damage_word(struct victim *v, size_t at, unsigned kind, uint64_t r)
+{
+	uint64_t word;
+
+	memcpy(&word, v->memory + at, 8);
+	word = nonsense(word, kind, r);
+	memcpy(v->memory + at, &word, 8);
+}
+
+/* Every word of the control page, each with every kind of nonsense. */
+static void each_control_word(uint32_t mode)
+{
+	struct victim v;
+	uint64_t state = 88172645463325252ull;
+	size_t at;
+	unsigned kind;
+
+	victim_make(&v, mode);
+	for (at = v.file_bytes - RELAY_PAGE_BYTES; at < v.file_bytes - RELAY_PAGE_BYTES + sizeof(struct relay_control);
+	     at += 8) {
+		for (kind = 0; kind < N_KINDS; kind++) {
+			fprintf(stderr, "control word %zu kind %u\n", (at - v.file_bytes + RELAY_PAGE_BYTES) / 8, kind);
+			damage_word(&v, at, kind, next_random(&state));
+			use(&v);
+			recover(&v);
+			check_recovered(&v);
+		}
+	}
+	victim_free(&v);
+}
+
+TEST(any_control_word_may_be_nonsense_no_overwrite)
+{
+	each_control_word(RELAY_NO_OVERWRITE);
+}
+
+TEST(any_control_word_may_be_nonsense_overwrite)
+{
+	each_control_word(RELAY_OVERWRITE);
+}
+
+/* Many words at once, the tables of sub-buffers and claims included. */
+static void fuzz(uint32_t mode)
+{
+	struct victim v;
+	uint64_t state = 2463534242ull + mode;
+	unsigned round, i, n;
+
+	victim_make(&v, mode);
+	for (round = 0; round < 1500; round++) {
+		size_t words = (v.file_bytes - RELAY_PAGE_BYTES) / 8;
+
+		fprintf(stderr, "round %u\n", round);
+		n = 1 + (unsigned)(next_random(&state) % 12);
+		for (i = 0; i < n; i++) {
+			/* Half of them in the control page, the others in the tables before it. */
+			size_t word = next_random(&state) % 2 ? words + next_random(&state) % 64
+			                                      : words - 1 - next_random(&state) % 96;
+
+			damage_word(&v, 8 * word, (unsigned)(next_random(&state) % N_KINDS), next_random(&state));
+		}
+		use(&v);
+		recover(&v);
+		if (round % 50 == 0)
+			check_recovered(&v);
+	}
+	/* And all of them. */
+	for (round = 0; round < 100; round++) {
+		size_t at;
+
+		for (at = RELAY_PAGE_BYTES; at < v.file_bytes; at += 8)
+			damage_word(&v, at, 7, next_random(&state));
+		use(&v);
+		recover(&v);
+	}
+	check_recovered(&v);
+	victim_free(&v);
+}
+
+TEST(random_nonsense_does_no_harm_no_overwrite)
+{
+	fuzz(RELAY_NO_OVERWRITE);
+}
+
+TEST(random_nonsense_does_no_harm_overwrite)
+{
+	fuzz(RELAY_OVERWRITE);
+}
+
+static void check_refused(const char *path, int expected)
+{
+	alarm(HANG_SECONDS);
+	errno = 0;
+	CHECK(relay_buf_open(path) == NULL);
+	CHECK_EQ(errno, expected);
+	alarm(0);
+}
+
+TEST(a_truncated_file_is_refused)
+{
+	struct relay_spec spec = a_spec(100, 5, RELAY_NO_OVERWRITE);
+	const char *path = make_channel(&spec);
+	off_t size = (off_t)relay_buf_file_bytes(100, 5);
+	off_t sizes[] = {0, 1, 4095, 4096, size - 4096, size - 1, size + 1, size + 4096};
+	unsigned i;
+	int fd;
+
+	for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		path = make_channel(&spec);
+		fd = open(path, O_RDWR);
+		CHECK(fd >= 0);
+		CHECK_EQ(ftruncate(fd, sizes[i]), 0);
+		close(fd);
+		check_refused(path, EBADMSG);
+	}
+}
+
+static void overwrite_file(const char *path, size_t at, const void *data, size_t length)
+{
+	int fd = open(path, O_RDWR);
+
+	CHECK(fd >= 0);
+	CHECK_EQ(pwrite(fd, data, length, (off_t)at), length);
+	close(fd);
+}
+
+TEST(a_foreign_file_is_refused)
+{
+	char path[4096], junk[20000];
+
+	memset(junk, 'j', sizeof(junk));
+	snprintf(path, sizeof(path), "%s/foreign", scratch);
+	check_refused(path, ENOENT);
+	close(open(path, O_CREAT | O_RDWR, 0600));
+	check_refused(path, EBADMSG);
+	overwrite_file(path, 0, junk, sizeof(junk));
+	check_refused(path, EBADMSG);
+	overwrite_file(path, 0, junk, 16384);
+	CHECK_EQ(truncate(path, 16384), 0);
+	check_refused(path, EBADMSG);
+}
+
+TEST(another_layout_version_is_refused)
+{
+	struct relay_spec spec = a_spec(100, 5, RELAY_NO_OVERWRITE);
+	const char *path = make_channel(&spec);
+	size_t control = relay_buf_file_bytes(100, 5) - RELAY_PAGE_BYTES;
+	uint32_t version = RELAY_LAYOUT_VERSION + 1;
+	uint64_t magic = RELAY_MAGIC + 1;
+
+	overwrite_file(path, control + offsetof(struct relay_geometry, version), &version, sizeof(version));
+	check_refused(path, EPROTO);
+	version = RELAY_LAYOUT_VERSION;
+	overwrite_file(path, control + offsetof(struct relay_geometry, version), &version, sizeof(version));
+	relay_buf_release(relay_buf_open(path));
+	overwrite_file(path, control + offsetof(struct relay_geometry, magic), &magic, sizeof(magic));
+	check_refused(path, EBADMSG);
+}
+
+TEST(what_is_no_file_is_refused_without_waiting)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/fifo", scratch);
+	CHECK_EQ(mkfifo(path, 0600), 0);
+	check_refused(path, EBADMSG);
+}
+
+/* The file shrinks under the mapping: the buffer is damaged, the process lives. */
+TEST(truncation_under_the_mapping_costs_the_buffer_only)
+{
+	struct relay_spec spec = a_spec(10000, 5, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf, *other;
+	struct relay_span spans[8];
+	const char *path;
+	size_t total = 0;
+
+	CHECK_EQ(relay_guard_install(), 0);
+	other = make_buf(100, 5, RELAY_NO_OVERWRITE);
+	path = make_channel(&spec);
+	buf = relay_buf_open(path);
+	CHECK(buf != NULL);
+	CHECK_EQ(write_letters(buf, 'a', 9000), 0);
+	CHECK_EQ(truncate(path, 4096), 0);
+	alarm(HANG_SECONDS);
+	write_letters(buf, 'b', 9000);
+	CHECK(relay_consume_begin(buf, 1 << 20, spans, 8, &total) <= 0);
+	CHECK(relay_buf_state(buf) & RELAY_IS_DAMAGED);
+	alarm(0);
+	CHECK_EQ(write_letters(other, 'c', 50), 0);
+	CHECK_EQ(strlen(drain(other)), 50);
+	relay_buf_release(buf);
+	relay_buf_release(other);
+}
