@@ -25,8 +25,8 @@ static uint64_t to_page(uint64_t bytes)
 
 bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout)
 {
-	if (subbuf_size == 0 || subbuf_size > RELAY_SUBBUF_SIZE_MAX || n_subbufs == 0 || n_subbufs > RELAY_N_SUBBUFS_MAX ||
-	    subbuf_size > RELAY_DATA_BYTES_MAX / n_subbufs)
+	if (subbuf_size == 0 || subbuf_size > RELAY_SUBBUF_SIZE_MAX || n_subbufs == 0 ||
+	    n_subbufs > RELAY_N_SUBBUFS_MAX || subbuf_size > RELAY_DATA_BYTES_MAX / n_subbufs)
 		return false;
 	layout->subbufs_at = to_page(subbuf_size * n_subbufs);
 	layout->claims_at = to_page(layout->subbufs_at + n_subbufs * sizeof(struct relay_subbuf));
@@ -212,7 +212,8 @@ static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 		if (relay_head(buf, &pos, &second))
 			return -EBADMSG;
 		relay_claims_help(buf, pos, second);
-		uint64_t start = __atomic_load_n(&buf->subbufs[relay_pos_index(buf, pos)].start_bytes, __ATOMIC_ACQUIRE);
+		uint64_t start =
+		    __atomic_load_n(&buf->subbufs[relay_pos_index(buf, pos)].start_bytes, __ATOMIC_ACQUIRE);
 		again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 		if (relay_pos_number(buf, again) != relay_pos_number(buf, pos))
 			continue; /* the ledger may be of a later lap */
@@ -232,15 +233,22 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	struct relay_consumer state;
 	struct relay_geometry geometry = control->geometry;
 	uint32_t flags = __atomic_load_n(&control->flags, __ATOMIC_ACQUIRE);
-	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size, .n_subbufs = buf->n_subbufs,
-	                              .file_bytes = buf->shm.bytes, .cpu = buf->cpu, .n_buffers = buf->n_buffers,
-	                              .mode = buf->mode, .scheme = buf->scheme, .buffers = geometry.buffers,
-	                              .delivery = buf->delivery, .read = geometry.read,
+	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size,
+	                              .n_subbufs = buf->n_subbufs,
+	                              .file_bytes = buf->shm.bytes,
+	                              .cpu = buf->cpu,
+	                              .n_buffers = buf->n_buffers,
+	                              .mode = buf->mode,
+	                              .scheme = buf->scheme,
+	                              .buffers = geometry.buffers,
+	                              .delivery = buf->delivery,
+	                              .read = geometry.read,
 	                              .flush_interval_ms = geometry.flush_interval_ms,
-	                              .closed = !!(flags & RELAY_CLOSED), .disabled = !!(flags & RELAY_DISABLED)};
+	                              .closed = !!(flags & RELAY_CLOSED),
+	                              .disabled = !!(flags & RELAY_DISABLED)};
 	/* The consumer first: it can only be behind what is read of the producers after it. */
-	if (geometry.magic != RELAY_MAGIC || !relay_consumer_read(buf, &state) || relay_consumer_catch_up(buf, &state) ||
-	    read_produced(buf, facts))
+	if (geometry.magic != RELAY_MAGIC || !relay_consumer_read(buf, &state) ||
+	    relay_consumer_catch_up(buf, &state) || read_produced(buf, facts))
 		return -EBADMSG;
 	facts->consumed = relay_pos_number(buf, state.position);
 	facts->lost_overwritten_records = state.overwritten_records;

@@ -19,7 +19,7 @@ enum { RELAY_PLAN_HOLES = 16 };
 /* What relay_consume_begin() promised and relay_consume_end() makes true. */
 struct relay_plan {
 	struct relay_consumer from, to;
-	uint64_t start;       /* where the data begins; relay_consume_valid() watches it */
+	uint64_t start;                   /* where the data begins; relay_consume_valid() watches it */
 	uint32_t holes[RELAY_PLAN_HOLES]; /* claims that `to` lies behind */
 	uint32_t n_holes;
 	bool active; /* this buffer's reader lock is ours */
@@ -31,18 +31,18 @@ struct rchan_buf {
 	uint64_t subbuf_size;
 	uint64_t n_subbufs;
 	uint64_t offset_mask, index_mask; /* of a position, shifted down */
-	uint64_t lap;           /* one lap, as a difference of positions */
+	uint64_t lap;                     /* one lap, as a difference of positions */
 	uint32_t offset_bits, index_bits;
 	uint32_t cpu;
 	uint32_t mode, scheme, delivery;
 	struct relay_subbuf *subbufs;
 	struct relay_claim *claims;
 	uint32_t n_claims;
-	uint32_t n_buffers;     /* of the channel */
-	uint32_t id;            /* unique in this process */
-	uint64_t token;         /* the file server's name for our open file */
-	char *relay_file;       /* for threads that may not write themselves; NULL: not mounted */
-	int sign_of_life;       /* the mount's memN, held open: its release tells the server we are gone; or -1 */
+	uint32_t n_buffers; /* of the channel */
+	uint32_t id;        /* unique in this process */
+	uint64_t token;     /* the file server's name for our open file */
+	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
+	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */
 	struct relay_shm shm;
 	struct relay_plan plan;
 };

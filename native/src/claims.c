@@ -70,7 +70,8 @@ static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
 	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
 	if (word_of(claim) != RELAY_CLAIM_FREE || (owner && (owner != self || i >= RELAY_N_CLAIMS_KEPT)))
 		return false;
-	if (!owner && !__atomic_compare_exchange_n(&claim->owner, &owner, self, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+	if (!owner &&
+	    !__atomic_compare_exchange_n(&claim->owner, &owner, self, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return false;
 	if (word_of(claim) != RELAY_CLAIM_FREE) { /* it became a hole in between */
 		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);

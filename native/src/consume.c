@@ -99,7 +99,8 @@ static int settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records
 
 static bool is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
 {
-	return buf->mode == RELAY_OVERWRITE && relay_pos_number(buf, head) - relay_pos_number(buf, pos) >= buf->n_subbufs;
+	return buf->mode == RELAY_OVERWRITE &&
+	       relay_pos_number(buf, head) - relay_pos_number(buf, pos) >= buf->n_subbufs;
 }
 
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
@@ -109,7 +110,9 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 		if (settled_head(buf, &head, &records))
 			return -EBADMSG;
 		if (!is_lapped(buf, head, state->position))
-			return relay_pos_number(buf, head) - relay_pos_number(buf, state->position) <= buf->n_subbufs ? 0 : -EBADMSG;
+			return relay_pos_number(buf, head) - relay_pos_number(buf, state->position) <= buf->n_subbufs
+			           ? 0
+			           : -EBADMSG;
 		uint64_t oldest = relay_pos_start(buf, relay_pos_number(buf, head) - buf->n_subbufs + 1);
 		struct relay_subbuf subbuf = subbuf_at(buf, oldest);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -139,11 +142,11 @@ struct walk {
 
 /* How far the current sub-buffer is readable, and why it ends there. */
 struct stretch {
-	uint64_t end;                /* offset */
-	uint64_t end_records;        /* record number there */
-	struct relay_claim *claim;   /* what stands there: NULL, a taken claim or a hole */
+	uint64_t end;              /* offset */
+	uint64_t end_records;      /* record number there */
+	struct relay_claim *claim; /* what stands there: NULL, a taken claim or a hole */
 	uint64_t claim_word;
-	bool finished;               /* end is the end of a finished sub-buffer */
+	bool finished; /* end is the end of a finished sub-buffer */
 };
 
 static int look_ahead(struct walk *walk, struct stretch *stretch)
@@ -360,7 +363,8 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	if (!err)
 		err = settled_head(buf, &head, &records);
 	buf->plan.n_holes = 0;
-	for (; !err && n && n <= buf->n_subbufs && relay_pos_number(buf, to->position) != relay_pos_number(buf, head); n--) {
+	for (; !err && n && n <= buf->n_subbufs && relay_pos_number(buf, to->position) != relay_pos_number(buf, head);
+	     n--) {
 		to->position = relay_pos_next(buf, to->position);
 		struct relay_subbuf subbuf = subbuf_at(buf, to->position);
 		to->records = subbuf.start_records;

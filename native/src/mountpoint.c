@@ -90,8 +90,9 @@ static int find(struct relay_place *place, const char *path, bool (*fits)(struct
 		const char *slash = memrchr(path, '/', (size_t)(cut - path));
 		if (!slash)
 			break;
-		*place = (struct relay_place){.mount = slash == path ? strdup("/") : strndup(path, (size_t)(slash - path)),
-		                              .channel = strdup(slash + 1)};
+		*place =
+		    (struct relay_place){.mount = slash == path ? strdup("/") : strndup(path, (size_t)(slash - path)),
+		                         .channel = strdup(slash + 1)};
 		if (!place->mount || !place->channel) {
 			relay_place_free(place);
 			return -ENOMEM;
@@ -102,7 +103,8 @@ static int find(struct relay_place *place, const char *path, bool (*fits)(struct
 		cut = slash;
 	}
 	/* all of it, below the working directory */
-	*place = (struct relay_place){.mount = strdup(path[0] == '/' ? "/" : "."), .channel = strdup(path + (path[0] == '/'))};
+	*place = (struct relay_place){.mount = strdup(path[0] == '/' ? "/" : "."),
+	                              .channel = strdup(path + (path[0] == '/'))};
 	if (place->mount && place->channel && fits(place))
 		return 0;
 	relay_place_free(place);

@@ -5,6 +5,9 @@
  * The last store is a store-release: payload, ledger and the second word are visible before it.
  */
 
+/* One instruction a line: */
+/* clang-format off */
+
 /* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the registered signature. */
 #define RELAY_RSEQ_ENTER                                                                                              \
 	".pushsection __rseq_cs, \"aw\"\n"                                                                             \
@@ -165,3 +168,5 @@ static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, u
 aborted:
 	return RELAY_RSEQ_ABORTED;
 }
+
+/* clang-format on */

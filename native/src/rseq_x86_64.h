@@ -5,6 +5,9 @@
  * Stores become visible in program order on x86 (TSO), so the last one is a plain store.
  */
 
+/* One instruction a line: */
+/* clang-format off */
+
 /* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the signature that glibc
  * registered: "ud1 0x53053053(%rip), %edi", so that disassemblers stay in step. */
 #define RELAY_RSEQ_ENTER                                                                                              \
@@ -242,3 +245,5 @@ static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, u
 aborted:
 	return RELAY_RSEQ_ABORTED;
 }
+
+/* clang-format on */

@@ -82,8 +82,8 @@ static void guard_handler(int signal, siginfo_t *info, void *context)
 		unsigned char *base = __atomic_load_n(&guard_slots[i].base, __ATOMIC_ACQUIRE);
 		if (!base || address < base || address >= base + guard_slots[i].bytes)
 			continue;
-		if (mmap(base, guard_slots[i].bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-		         0) != MAP_FAILED)
+		if (mmap(base, guard_slots[i].bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		         -1, 0) != MAP_FAILED)
 			return;
 		break;
 	}

@@ -118,6 +118,7 @@ int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size
 	if (syscall(SYS_futex_waitv, waiters, n + !!stop, 0, timeout_ms < 0 ? NULL : &until, CLOCK_MONOTONIC) >= 0)
 		return 0;
 	if (errno == ENOSYS) /* before Linux 5.16: sleep on one, look at the others every 10 ms */
-		return wait_one(stop ? stop : &bufs[0]->control->wake_seq, stop ? stop_value : seqs[0], UNFENCED_SLEEP_MS);
+		return wait_one(stop ? stop : &bufs[0]->control->wake_seq, stop ? stop_value : seqs[0],
+		                UNFENCED_SLEEP_MS);
 	return errno == EINTR ? -EINTR : 0;
 }

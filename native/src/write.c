@@ -132,9 +132,12 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	if (next <= pos || (buf->mode == RELAY_OVERWRITE && !relay_claims_let_lap(buf, next)))
 		return RELAY_RSEQ_STOPPED;
 
-	struct relay_tx tx = {.expect_first = seen->expect_first, .expect_second = seen->expect_second,
-	                      .new_first = next, .new_second = records,
-	                      .store = {{&left->end, pos}, {&entered->start_records, records}, {&entered->start_bytes, bytes}}};
+	struct relay_tx tx = {
+	    .expect_first = seen->expect_first,
+	    .expect_second = seen->expect_second,
+	    .new_first = next,
+	    .new_second = records,
+	    .store = {{&left->end, pos}, {&entered->start_records, records}, {&entered->start_bytes, bytes}}};
 	struct relay_claim *claim = NULL;
 	if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
 		claim = relay_claim_take(buf);
@@ -254,7 +257,8 @@ static int reserve(struct rchan_buf *buf, struct relay_claim *claim, size_t leng
 		if (place == PLACE_DAMAGED)
 			return -EBADMSG;
 		if (place == PLACE_HERE) {
-			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK, records = tx.expect_second & RELAY_RECORDS_MASK;
+			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
+			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
 			relay_claim_state(claim, pos, length, records, 0);
 			tx.new_first = pos + length;
 			tx.new_second = (records + 1) | relay_claim_owner_bits(buf, claim);
@@ -295,7 +299,8 @@ int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 
 /* Carry out a change of head until it happens. `make` fills in what shall be from what is; 0 from it: nothing
  * to do. */
-static int change_head(struct rchan_buf *buf, struct relay_pair *pair, bool (*make)(struct rchan_buf *, struct relay_tx *))
+static int change_head(struct rchan_buf *buf, struct relay_pair *pair,
+                       bool (*make)(struct rchan_buf *, struct relay_tx *))
 {
 	for (;;) {
 		struct relay_tx tx = look(buf, pair);

@@ -43,12 +43,13 @@ static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size
 	if (__builtin_expect(offset - 1 < buf->subbuf_size - length && index < buf->n_subbufs, 1)) {
 		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
 		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
-		if (__builtin_expect(relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE,
-		                     1)) {
+		if (__builtin_expect(
+			relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE, 1)) {
 			relay_wake_record(buf);
 			return 0;
 		}
-	} else if (relay_is_full(buf, head) && relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE) {
+	} else if (relay_is_full(buf, head) &&
+	           relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE) {
 		return -ENOSPC;
 	}
 	return relay_write_rseq_slow(buf, data, length);

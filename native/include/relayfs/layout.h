@@ -58,9 +58,9 @@ enum {
 };
 
 /* Geometry limits; sizes need not be powers of two. */
-#define RELAY_SUBBUF_SIZE_MAX 0xffffffffull    /* bytes */
-#define RELAY_N_SUBBUFS_MAX 0xffffffffull      /* sub-buffers */
-#define RELAY_DATA_BYTES_MAX (1ull << 40)      /* n_subbufs * subbuf_size */
+#define RELAY_SUBBUF_SIZE_MAX 0xffffffffull /* bytes */
+#define RELAY_N_SUBBUFS_MAX 0xffffffffull   /* sub-buffers */
+#define RELAY_DATA_BYTES_MAX (1ull << 40)   /* n_subbufs * subbuf_size */
 
 /* Bit 63 of a pair's first word: which second word is valid. */
 #define RELAY_PAIR_TOGGLE (1ull << 63)
@@ -94,12 +94,12 @@ struct relay_pair {
 
 /* One reservation in progress. */
 struct relay_claim {
-	uint64_t word;            /* state and position. Writer: owner; PENDING->TAKEN also helpers */
-	uint64_t length;          /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
-	uint64_t records;         /* record number at the position. Writer: owner, before word */
-	uint64_t bytes;           /* of a switch: stream position there. Writer: same */
-	uint64_t owner;           /* owner word. Writer: whoever takes it, by compare-and-swap */
-	uint64_t token;           /* the file server's name for the owner's open file, or 0 */
+	uint64_t word;    /* state and position. Writer: owner; PENDING->TAKEN also helpers */
+	uint64_t length;  /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
+	uint64_t records; /* record number at the position. Writer: owner, before word */
+	uint64_t bytes;   /* of a switch: stream position there. Writer: same */
+	uint64_t owner;   /* owner word. Writer: whoever takes it, by compare-and-swap */
+	uint64_t token;   /* the file server's name for the owner's open file, or 0 */
 	uint64_t unused[2];
 };
 
@@ -114,20 +114,20 @@ struct relay_subbuf {
 /* What has been consumed. Two copies: the spare is filled, then `current` flips. */
 struct relay_consumer {
 	uint64_t position;
-	uint64_t records;            /* record number at position */
-	uint64_t bytes;              /* stream position at position */
+	uint64_t records; /* record number at position */
+	uint64_t bytes;   /* stream position at position */
 	uint64_t overwritten_records;
 	uint64_t overwritten_bytes;
-	uint64_t torn_records;       /* reservations whose producer died */
+	uint64_t torn_records; /* reservations whose producer died */
 	uint64_t torn_bytes;
-	uint64_t reads;              /* consumptions that returned data */
+	uint64_t reads; /* consumptions that returned data */
 };
 
 /* relay_control.flags. STOPPED bits are tested inside every write's critical section. */
 enum {
-	RELAY_CLOSED = 1u << 0,     /* removed: writes fail with EPIPE */
-	RELAY_DISABLED = 1u << 1,   /* writes are refused and counted */
-	RELAY_RESETTING = 1u << 2,  /* the same, for the moment */
+	RELAY_CLOSED = 1u << 0,    /* removed: writes fail with EPIPE */
+	RELAY_DISABLED = 1u << 1,  /* writes are refused and counted */
+	RELAY_RESETTING = 1u << 2, /* the same, for the moment */
 	RELAY_STOPPED = RELAY_CLOSED | RELAY_DISABLED | RELAY_RESETTING,
 	RELAY_ARM_SWITCH = 1u << 3, /* a reader sleeps until the next switch */
 	RELAY_ARM_RECORD = 1u << 4, /* a reader sleeps until the next record */
@@ -150,11 +150,11 @@ struct relay_geometry {
 	uint64_t file_bytes;  /* the whole file */
 	uint32_t n_buffers;   /* of the channel */
 	uint32_t n_claims;
-	uint32_t mode;        /* enum relay_mode */
-	uint32_t scheme;      /* enum relay_scheme, never ANY */
-	uint32_t buffers;     /* enum relay_buffers */
-	uint32_t delivery;    /* enum relay_delivery */
-	uint32_t read;        /* enum relay_read */
+	uint32_t mode;              /* enum relay_mode */
+	uint32_t scheme;            /* enum relay_scheme, never ANY */
+	uint32_t buffers;           /* enum relay_buffers */
+	uint32_t delivery;          /* enum relay_delivery */
+	uint32_t read;              /* enum relay_read */
 	uint32_t flush_interval_ms; /* 0: never */
 	uint32_t unused[14];
 };
@@ -165,9 +165,9 @@ struct relay_control {
 
 	/* Writers: producers. One line for the whole fast path. */
 	RELAY_LINE struct relay_pair head; /* {position, records and owner} */
-	uint32_t flags;                      /* Writers: readers arm, producers disarm, control stops */
-	uint32_t n_claims_used;              /* claims ever taken are below this. Writers: producers */
-	uint64_t switch_time_ns;             /* CLOCK_REALTIME_COARSE of the last switch */
+	uint32_t flags;                    /* Writers: readers arm, producers disarm, control stops */
+	uint32_t n_claims_used;            /* claims ever taken are below this. Writers: producers */
+	uint64_t switch_time_ns;           /* CLOCK_REALTIME_COARSE of the last switch */
 	uint64_t head_unused;
 
 	/* Writers: producers, when they are refused: {records, bytes}. */
@@ -176,14 +176,14 @@ struct relay_control {
 	RELAY_LINE struct relay_pair lost_too_large;
 
 	/* Writer: the holder of reader_lock. Producers read `consumed` at switches. */
-	RELAY_LINE uint64_t consumed;   /* position up to which memory is free again */
-	uint32_t current;                 /* which consumer[] is valid */
+	RELAY_LINE uint64_t consumed; /* position up to which memory is free again */
+	uint32_t current;             /* which consumer[] is valid */
 	uint32_t consumed_unused;
-	uint64_t reader_lock;             /* owner word of who is consuming */
+	uint64_t reader_lock; /* owner word of who is consuming */
 	RELAY_LINE struct relay_consumer consumer[2];
 
 	/* Writers: producers that found the buffer armed. */
-	RELAY_LINE uint32_t wake_seq;   /* futex: wake-ups so far */
+	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
 };
 

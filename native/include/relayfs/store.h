@@ -27,10 +27,10 @@ struct relay_spec {
 	size_t size;          /* sizeof(struct relay_spec): later versions add fields at the end */
 	uint64_t subbuf_size; /* bytes */
 	uint64_t n_subbufs;
-	uint32_t n_buffers;   /* 1 for global and single; else relay_n_possible_cpus() */
+	uint32_t n_buffers; /* 1 for global and single; else relay_n_possible_cpus() */
 	uint32_t mode, scheme, buffers, delivery, read;
 	uint32_t flush_interval_ms;
-	uint32_t file_mode;   /* permission bits of the mem files; the directory gets x where they have r */
+	uint32_t file_mode; /* permission bits of the mem files; the directory gets x where they have r */
 	uint32_t uid, gid;
 };
 
@@ -64,11 +64,11 @@ int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
 struct relay_facts {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
 	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
-	uint32_t closed, disabled;       /* 0 or 1 */
-	uint64_t produced, consumed;     /* sub-buffers, free-running */
-	uint64_t offset;                 /* bytes used in the current sub-buffer */
-	uint64_t records, bytes;         /* ever written, reserved ones included */
-	uint64_t padding;                /* bytes of finished sub-buffers that hold nothing */
+	uint32_t closed, disabled;         /* 0 or 1 */
+	uint64_t produced, consumed;       /* sub-buffers, free-running */
+	uint64_t offset;                   /* bytes used in the current sub-buffer */
+	uint64_t records, bytes;           /* ever written, reserved ones included */
+	uint64_t padding;                  /* bytes of finished sub-buffers that hold nothing */
 	uint64_t read_records, read_bytes; /* given to readers */
 	uint64_t unread_bytes;
 	uint64_t reads, wakeups;
@@ -77,7 +77,7 @@ struct relay_facts {
 	uint64_t lost_disabled_records, lost_disabled_bytes;
 	uint64_t lost_overwritten_records, lost_overwritten_bytes;
 	uint64_t lost_torn_records, lost_torn_bytes;
-	uint64_t switch_time_ns;         /* CLOCK_REALTIME of the last switch, or of the creation */
+	uint64_t switch_time_ns; /* CLOCK_REALTIME of the last switch, or of the creation */
 };
 int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
 
@@ -99,7 +99,7 @@ enum {
 	RELAY_HAS_DATA = 1,     /* at least one byte, the current sub-buffer included */
 	RELAY_HAS_FINISHED = 2, /* produced > consumed: poll's condition for delivery=bulk */
 	RELAY_IS_CLOSED = 4,
-	RELAY_IS_DAMAGED = 8    /* the memory contradicts itself */
+	RELAY_IS_DAMAGED = 8 /* the memory contradicts itself */
 };
 int relay_buf_state(struct rchan_buf *buf);
 
