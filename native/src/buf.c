@@ -247,10 +247,12 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	                              .closed = !!(flags & RELAY_CLOSED),
 	                              .disabled = !!(flags & RELAY_DISABLED)};
 	/* The consumer first: it can only be behind what is read of the producers after it. */
-	if (geometry.magic != RELAY_MAGIC || !relay_consumer_read(buf, &state) ||
-	    relay_consumer_catch_up(buf, &state) || read_produced(buf, facts))
+	if (geometry.magic != RELAY_MAGIC || !relay_consumer_read(buf, &state))
 		return -EBADMSG;
+	/* As readers left it: in overwrite mode it moves on with the next read only, losses are known at once. */
 	facts->consumed = relay_pos_number(buf, state.position);
+	if (relay_consumer_catch_up(buf, &state) || read_produced(buf, facts))
+		return -EBADMSG;
 	facts->lost_overwritten_records = state.overwritten_records;
 	facts->lost_overwritten_bytes = state.overwritten_bytes;
 	facts->lost_torn_records = state.torn_records;
