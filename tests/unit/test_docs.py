@@ -1,0 +1,208 @@
+"""What users are told is what the code does: README, man pages, completions."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from build import HEADERS, ROOT
+from c_declarations import declarations
+
+from relayfs_fuse import native
+from relayfs_fuse.cli import mount
+from relayfs_fuse.fs import control, errorlog, facts
+
+MAN = ROOT / "mount/man"
+PAGES = sorted(MAN.iterdir())
+COMPLETION = ROOT / "mount/completions/relayfs"
+README = (ROOT / "README.md").read_text()
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^):#]+)\)")
+# A tag paragraph: .TP, then the line that names things.
+TAG = re.compile(r"^\.TP\n(\.B[IR]? (?:.*\\\n)*.*)", re.MULTILINE)
+
+
+def section(page: str, name: str) -> str:
+    """The source of a section or subsection."""
+    text = (MAN / page).read_text()
+    found = re.search(rf"^\.S[HS] {re.escape(name)}$(.*?)(?=^\.S[HS] |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"{page} has no section {name}"
+    return found[1].replace("\\-", "-")
+
+
+def tags(source: str) -> list[str]:
+    return [tag.replace("\\\n", "").partition(" ")[2] for tag in TAG.findall(source)]
+
+
+def words(tag: str) -> list[str]:
+    """What a tag names: .BR a ", " b gives a and b."""
+    return re.findall(r"[\w=*-]+", tag)
+
+
+def synopsis_function_names() -> set[str]:
+    source = (MAN / "librelayfs.3").read_text()
+    return set(re.findall(r"\b(relay_\w+)(?=\(const|\(struct|\(void|\(uint|\(\)|\s\(\))", source))
+
+
+# --- the mount ---
+
+
+def test_man_page_has_every_command():
+    assert {words(tag)[0] for tag in tags(section("relayfs.5", "COMMANDS"))} == set(control.VERBS)
+
+
+def test_man_page_has_every_key():
+    keys = [re.match(r"(\w+)=", tag) for tag in tags(section("relayfs.5", "Keys of create"))]
+    assert all(keys)
+    assert [key[1] for key in keys if key] == list(control.KEYS)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("mode", native.MODES),
+        ("buffers", native.BUFFERS),
+        ("scheme", native.SCHEMES),
+        ("delivery", native.DELIVERIES),
+        ("read", native.READS),
+    ],
+)
+def test_man_page_has_every_value(key, values):
+    tag = next(tag for tag in tags(section("relayfs.5", "Keys of create")) if tag.startswith(f"{key}="))
+    assert tag.partition("=")[2].split(" | ") == list(values)
+
+
+def test_man_page_tells_the_defaults():
+    source = section("relayfs.5", "Keys of create")
+    assert f"Default: {control.format_size(control.DEFAULT_SUBBUF_SIZE)}." in source
+    assert f"Default: {control.DEFAULT_N_SUBBUFS}." in source
+    assert f"Default: 0{control.DEFAULT_PERM:o}." in source
+
+
+def test_man_page_tells_the_limits_of_names():
+    source = section("relayfs.5", "COMMANDS")
+    assert f"longer than {control.NAME_MAX}\nbytes" in source
+    assert f"at most {control.PATH_MAX} bytes" in source
+
+
+def test_man_page_tells_how_long_the_error_log_is():
+    assert f"The last {errorlog.N_ENTRIES} commands" in section("relayfs.5", "DESCRIPTION")
+
+
+def test_man_page_has_every_fact():
+    named = {word for tag in tags(section("relayfs.5", "FACTS")) for word in words(tag)} - {"mem0", "mem1"}
+    assert named == facts.OF_CHANNEL.keys() | facts.OF_BUFFER.keys()
+
+
+def test_man_page_has_every_mount_option():
+    own = [tag.replace(" ", "") for tag in tags(section("relayfs.8", "Mount options of relayfs"))]
+    assert own == list(mount.OWN_OPTIONS)
+    others = {word for tag in tags(section("relayfs.8", "Mount options for the kernel")) for word in words(tag)}
+    assert others == {*mount.FUSE_OPTIONS, *mount.IGNORED_OPTIONS}
+
+
+def test_completion_has_every_mount_option():
+    lists = dict(re.findall(r"^\tlocal (own|fuse)='([^']*)'$", COMPLETION.read_text(), re.MULTILINE))
+    assert lists["own"].split() == [f"{option.partition('=')[0]}=" for option in mount.OWN_OPTIONS]
+    assert lists["fuse"].split() == list(mount.FUSE_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "replies"),
+    [
+        ("relayfs -o sto", ["store="]),
+        ("relayfs -o ro,si", ["ro,size="]),
+        ("relayfs --f", ["--foreground"]),
+        ("relayfs -o log=/etc/hostna", ["/etc/hostname"]),
+        ("relayfs -o size=1G,allow", ["1G,allow_other"]),
+        ("relayfs /proc/sel", ["/proc/self"]),
+    ],
+)
+def test_completion_completes(typed, replies):
+    # What bash gives a completion function: the words, cut at "=".
+    word = re.split(r"[ =]", typed)[-1]
+    script = f"""compopt() {{ :; }}; . '{COMPLETION}'; COMP_LINE='{typed}' COMP_POINT={len(typed)}
+        _relayfs relayfs '{word}' ''; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == replies
+
+
+# --- the library ---
+
+
+def test_man_page_has_every_function():
+    public = {
+        match[1]
+        for header in HEADERS
+        for text in declarations(header)
+        if (match := re.search(r"(\w+)\([^()]*(?:\(.*\))?[^()]*\)$", text))
+    }
+    assert {"relay_write", "relay_reader_next", "relay_buf_facts"} <= public
+    assert synopsis_function_names() == public
+
+
+def test_man_page_declares_functions_as_the_headers_do():
+    synopsis = section("librelayfs.3", "SYNOPSIS")
+    joined = "".join(re.sub(r'"|^\.B[IR]? ', "", line) for line in synopsis.splitlines(keepends=True))
+    compact = re.sub(r"\s+", "", joined)
+    for name in ("relay.h", "reader.h"):
+        for text in declarations(ROOT / "native/include/relayfs" / name):
+            if text.endswith(")"):
+                assert re.sub(r"\s+", "", text) in compact, text
+
+
+def test_man_page_shows_the_example():
+    example = section("librelayfs.3", "EXAMPLES").partition(".EX\n")[2].partition(".EE")[0]
+    shown = example.replace("\\e", "\\").replace("\\&", "")
+    assert shown == (ROOT / "examples/producer.c").read_text().expandtabs(4)
+
+
+# --- form ---
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_groff_finds_no_fault(page):
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-z", "-rLL=100n", page], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_has_the_sections_that_readers_expect(page):
+    source = page.read_text()
+    for name in ("NAME", "DESCRIPTION", "EXAMPLES", "SEE ALSO"):
+        assert f"\n.SH {name}\n" in source
+    title = re.search(r"^\.TH (\S+) (\d)", source, re.MULTILINE)
+    assert title
+    assert f"{title[1].lower()}.{title[2]}" == page.name
+
+
+# --- the README ---
+
+
+def test_readme_shows_the_examples_as_they_are():
+    files = {path.read_text(): path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    shown = [files.get(text) for language, text in FENCE.findall(README) if language in ("c", "python")]
+    assert shown == ["producer.c", "producer.py", "reader.py"]
+
+
+def test_readme_links_lead_somewhere():
+    targets = LINK.findall(README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_readme_names_only_commands_that_there_are():
+    usage = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    known = re.findall(r"^  (\w+)", usage, re.MULTILINE)
+    named = set(re.findall(r"\./dev (\w+)", README))
+    assert {"demo", "test"} <= named <= set(known)
+
+
+def test_readme_uses_only_commands_and_options_that_parse():
+    lines = re.findall(r"echo ((?:create|remove) [^>;]*?) >", README)
+    assert lines
+    for line in lines:
+        assert control.parse(line) is not None
