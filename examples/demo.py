@@ -26,8 +26,8 @@ from relayfs_fuse import native
 
 # Python leaves this directory out when PYTHONSAFEPATH is set.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from demo_place import DemoError, Interrupted, Interrupts, Place, finish  # noqa: E402
-from demo_text import default_text, longest_line  # noqa: E402
+from demo_place import DemoError, Interrupted, Interrupts, Place, finish
+from demo_text import default_text, longest_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,8 +106,12 @@ def choose_geometry(place: Place, longest: int) -> Geometry:
 def build_producer(place: Place) -> Path:
     """Compile as the first line of demo_producer.c says; the library may be installed anywhere."""
     program = place.work / "demo_producer"
-    flags = shlex.split(subprocess.check_output(["pkg-config", "--cflags", "--libs", "relayfs"], text=True))
-    where = subprocess.check_output(["pkg-config", "--variable=libdir", "relayfs"], text=True).strip()
+    flags = shlex.split(
+        subprocess.check_output(["pkg-config", "--cflags", "--libs", "relayfs"], text=True, start_new_session=True)
+    )
+    where = subprocess.check_output(
+        ["pkg-config", "--variable=libdir", "relayfs"], text=True, start_new_session=True
+    ).strip()
     source = Path(__file__).with_name("demo_producer.c")
     place.run("cc", "-O2", "-o", program, source, *flags, "-Xlinker", "-rpath", "-Xlinker", where)
     return program
@@ -122,9 +126,8 @@ def transfer(place: Place, producer: Path, geometry: Geometry, parts: Sequence[P
     readers = []
     for index in range(min(N_READERS, len(files))):
         with (place.work / f"out{index}").open("wb") as out:
-            environment = {**os.environ, "stop": str(stop)}
             share = files[index::N_READERS]
-            readers.append(place.start("sh", "-c", READ_LOOP, "sh", *share, stdout=out, env=environment))
+            readers.append(place.start("sh", "-c", READ_LOOP, "sh", *share, stdout=out, env={"stop": str(stop)}))
     producers = []
     for part in parts:
         command: list[str | Path] = [producer, place.mount / "demo/lines", facts / "unread_bytes", str(geometry.limit)]
@@ -141,11 +144,10 @@ def transfer(place: Place, producer: Path, geometry: Geometry, parts: Sequence[P
 
 def same_lines(place: Place, parts: Sequence[Path]) -> bool:
     """Sort what went in and what came out, with sort(1), and compare, with cmp(1)."""
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place.work)}
     outputs = sorted(place.work.glob("out?"))
     say("$ LC_ALL=C sort part* >in.sorted; LC_ALL=C sort out* >out.sorted; cmp in.sorted out.sorted")
     for name, files in (("in.sorted", parts), ("out.sorted", outputs)):
-        place.run("sort", "-o", place.work / name, *files, env=environment)
+        place.run("sort", "-o", place.work / name, *files, env={"LC_ALL": "C"})
     compare = place.start("cmp", "in.sorted", "out.sorted", cwd=place.work)
     return compare.wait() == 0
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SERVER_EXIT_S = 10.0
+REMOVE_TRIES = 50
 
 
 class DemoError(Exception):
@@ -93,11 +94,16 @@ class Place:
         self.mount = self.work / "mnt"
         self.mount.mkdir()
 
-    def start(self, *command: str | Path, **options: Any) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own: Ctrl-C is for the demo to act upon."""
+    def start(self, *command: str | Path, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own: Ctrl-C is for the demo to act upon.
+
+        env: what it finds in the environment besides ours
+        """
+        # What a killed compiler or sort leaves lies in our directory, too.
+        environment = {**os.environ, "TMPDIR": str(self.work), **(env or {})}
         with self._interrupts.held():
             process: subprocess.Popen[bytes] = subprocess.Popen(
-                list(map(str, command)), start_new_session=True, **options
+                list(map(str, command)), env=environment, start_new_session=True, **options
             )
             self._cleanup.callback(_kill, process)
         return process
@@ -125,8 +131,8 @@ class Place:
 
     def _directory(self, parent: str | None) -> Path:
         with self._interrupts.held():
-            path = Path(tempfile.mkdtemp(prefix="relayfs-demo-", dir=parent))
-            self._cleanup.callback(shutil.rmtree, path, ignore_errors=True)
+            path = Path(tempfile.mkdtemp(prefix=f"relayfs-demo-{os.getpid()}-", dir=parent))
+            self._cleanup.callback(_remove, path)
         return path
 
     def _unmount(self) -> None:
@@ -140,7 +146,7 @@ class Place:
             subprocess.run([*command, str(self.mount)], stderr=subprocess.DEVNULL, check=False)
             if self._is_mounted():
                 time.sleep(0.05)
-        while server and Path(f"/proc/{server}").exists() and time.monotonic() < end:
+        while server and _runs(server) and time.monotonic() < end:
             time.sleep(0.01)
 
     def _server(self) -> int | None:
@@ -155,6 +161,23 @@ class Place:
         for line in Path("/proc/self/mounts").read_bytes().splitlines():
             if line.split()[1].decode("unicode_escape").encode("latin-1") == os.fsencode(self.mount):
                 return True
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Delete a directory, in which a program that is being killed may just be making something."""
+    for _ in range(REMOVE_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.02)
+
+
+def _runs(process: int) -> bool:
+    """Tell whether it is there, and not only because nobody has asked for its exit status."""
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1] != b"Z"
+    except OSError:
         return False
 
 

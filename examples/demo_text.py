@@ -79,7 +79,7 @@ def _add(out: BinaryIO, path: Path) -> int:
 def _add_available(out: BinaryIO) -> int:
     """Append what apt knows of packages: its lists are often stored compressed."""
     try:
-        done = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=False)
+        done = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, start_new_session=True, check=False)
     except OSError:
         return 0
     return _append(out, done.stdout)

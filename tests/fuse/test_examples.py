@@ -1,0 +1,154 @@
+"""The examples do what they say, on a real mount: users copy them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from build import ROOT, compile_c
+from conftest import Mount, wait_until
+
+EXAMPLES = ROOT / "examples"
+# Empty lines, a long one, bytes that are no text.
+LINES = (
+    b"first\n\n" + b"x" * 3000 + b"\n\xff\xfe\0 bytes\n" + b"".join(b"line %d\n" % i for i in range(20000)) + b"end\n"
+)
+DEADLINE_S = 60
+
+
+def c_program(name: str) -> list[str]:
+    return [str(compile_c([EXAMPLES / f"{name}.c"]))]
+
+
+def python_program(name: str) -> list[str]:
+    return [sys.executable, str(EXAMPLES / f"{name}.py")]
+
+
+def spawn(command: list[str], *arguments: object, **options: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*command, *map(str, arguments)], **options)
+
+
+def succeed(process: subprocess.Popen[bytes]) -> bytes | None:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    assert not err
+    return out
+
+
+def produce(command: list[str], channel: Path, text: bytes) -> None:
+    done = subprocess.run([*command, channel], input=text, capture_output=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def relay_files(mount: Mount, path: str) -> list[Path]:
+    return [mount.path / f"{path}{cpu}" for cpu in range(int(mount.fact(path, "n_buffers")))]
+
+
+def sorted_lines(text: bytes) -> list[bytes]:
+    return sorted(text.splitlines(keepends=True))
+
+
+PRODUCERS = pytest.mark.parametrize("producer", [c_program, python_program], ids=["c", "python"])
+READERS = pytest.mark.parametrize("reader", [c_program, python_program], ids=["c", "python"])
+Program = Callable[[str], list[str]]
+
+
+@PRODUCERS
+def test_each_line_becomes_a_record(mount, producer: Program):
+    channel = mount.create("app/cpu", "subbuf_size=64K n_subbufs=16")
+    produce(producer("producer"), channel, LINES)
+    out = subprocess.run(["cat", *relay_files(mount, "app/cpu")], capture_output=True, check=True).stdout
+    assert sorted_lines(out) == sorted_lines(LINES)
+    assert int(mount.fact("app/cpu", "records")) == len(LINES.split(b"\n")) - 1
+    assert mount.fact("app/cpu", "lost") == "0"
+
+
+@PRODUCERS
+def test_producer_waits_while_the_buffer_is_full(mount, producer: Program):
+    channel = mount.create("log", "subbuf_size=4K n_subbufs=2 buffers=single")
+    with spawn(producer("producer"), channel, stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write(LINES[:20000])
+        process.stdin.close()
+        wait_until(lambda: int(mount.fact("log", "lost_full")) > 3, "the producer is refused, and tries again")
+        out = b""
+        while process.poll() is None:
+            out += channel.read_bytes()
+        assert process.returncode == 0
+    assert out + channel.read_bytes() == LINES[:20000]
+
+
+@PRODUCERS
+def test_producer_tells_why_it_cannot(mount, producer: Program):
+    done = subprocess.run([*producer("producer"), mount.path / "none"], input=b"", capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"No such file or directory" in done.stderr
+
+    channel = mount.create("small", "subbuf_size=16")
+    done = subprocess.run([*producer("producer"), channel], input=b"x" * 17, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert os.strerror(90).encode() in done.stderr
+
+
+@READERS
+def test_reader_prints_all_until_the_channel_is_removed(mount, tmp_path, reader: Program):
+    channel = mount.create("log", "buffers=single subbuf_size=64K n_subbufs=16")
+    printed = tmp_path / "printed"
+    with printed.open("wb") as out:
+        process = spawn(reader("reader"), channel, stdout=out, stderr=subprocess.PIPE)
+    try:
+        produce(c_program("producer"), channel, LINES)
+        wait_until(lambda: mount.fact("log", "unread_bytes") == "0", "the reader has read")
+        mount.command("remove log\n")
+        succeed(process)
+        assert printed.read_bytes() == LINES
+    finally:
+        process.kill()
+
+
+@READERS
+def test_reader_follows(mount, reader: Program):
+    channel = mount.create("log", "buffers=single")
+    process = spawn(reader("reader"), channel, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout
+        for line in (b"one\n", b"two\n", b"three\n"):
+            channel.write_bytes(line)
+            assert process.stdout.readline() == line
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@READERS
+def test_reader_tells_why_it_cannot(mount, reader: Program):
+    done = subprocess.run([*reader("reader"), mount.path / "none0"], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "busybox sh"])
+def test_shell_alone_is_enough(mount, shell):
+    if not shutil.which(shell.split()[0]):
+        pytest.skip(f"{shell} is not installed")
+    process = spawn(shell.split(), EXAMPLES / "tail.sh", mount.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert succeed(process) == b"first\nsecond\nthird\n"
+    assert sorted(path.name for path in mount.path.iterdir()) == [".channels", "control", "error_log"]
+    assert mount.error_log == ""
+
+
+def test_compile_line_in_the_first_comment_works(tmp_path):
+    """With pkg-config, as users do; the package's own copy of the library need not be where the linker looks."""
+    if not shutil.which("pkg-config"):
+        pytest.skip("pkg-config is not installed")
+    for source in sorted(EXAMPLES.glob("*.c")):
+        first = source.read_text().splitlines()[0]
+        command = first.removeprefix("/* ").removesuffix(" */")
+        assert command == f"cc -O2 -o {source.stem} {source.name} $(pkg-config --cflags --libs relayfs)"
+        target = tmp_path / source.name
+        target.write_text(source.read_text())
+        subprocess.run(["sh", "-euc", command], cwd=tmp_path, check=True)
+        assert (tmp_path / source.stem).exists()
