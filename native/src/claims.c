@@ -126,9 +126,10 @@ static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
 }
 
 /* The switch that brought head to {next, second} left from `pos`: write both ledgers. */
-static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, uint64_t pos, uint64_t next,
+static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, uint64_t word, uint64_t next,
                         uint64_t second)
 {
+	uint64_t pos = word & RELAY_POSITION_MASK;
 	struct relay_subbuf *left = &buf->subbufs[relay_pos_index(buf, pos)];
 	struct relay_subbuf *entered = &buf->subbufs[relay_pos_index(buf, next)];
 	uint64_t records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
@@ -141,6 +142,9 @@ static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, 
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) != next ||
 	    __atomic_load_n(&buf->control->head.second[0], __ATOMIC_RELAXED) != second)
+		return;
+	/* The owner may have used its claim for its next record already, and head still name it. */
+	if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) != word)
 		return;
 	swap_ledger(&left->end, old_end, pos);
 	swap_ledger(&entered->start_records, old_records, records);
@@ -160,7 +164,7 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
 	if (length == RELAY_CLAIM_SWITCH) {
 		if (relay_pos_next(buf, from) != pos)
 			return; /* said, not taken */
-		help_switch(buf, claim, from, pos, second);
+		help_switch(buf, claim, word, pos, second);
 	} else if (from + length != pos) {
 		return;
 	}

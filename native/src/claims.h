@@ -26,6 +26,8 @@ static inline uint64_t relay_claim_owner_bits(const struct rchan_buf *buf, const
 static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
                                      uint64_t bytes)
 {
+	/* Pairs with the acquire fence in help_switch(): who sees what follows sees that the word changed before. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	/* Relaxed: only the word says that these hold, and it follows. */
 	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
 	__atomic_store_n(&claim->records, records, __ATOMIC_RELAXED);

@@ -20,7 +20,8 @@ enum { RESET_WAIT_MS = 1000 };
 /* Call step(buf, arg) on the buffer's CPU: again while it says RELAY_WRONG_CPU. */
 static int on_cpu(struct rchan_buf *buf, int (*step)(struct rchan_buf *, const void *), const void *arg)
 {
-	struct relay_visit visit = {0};
+	struct relay_visit visit;
+	visit.active = false;
 	int err = step(buf, arg);
 	if (err == RELAY_WRONG_CPU) {
 		err = relay_cpu_visit(buf->cpu, &visit);

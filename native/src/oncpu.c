@@ -3,52 +3,23 @@
 #include "oncpu.h"
 
 #include <errno.h>
-#include <stdlib.h>
-
-enum { MAX_CPUS = 1 << 16 };
-
-/* The kernel's mask may be larger than a cpu_set_t: grow until it fits. */
-static int get_affinity(struct relay_visit *visit)
-{
-	for (int cpus = CPU_SETSIZE; cpus <= MAX_CPUS; cpus *= 2) {
-		visit->bytes = CPU_ALLOC_SIZE(cpus);
-		visit->before = CPU_ALLOC(cpus);
-		if (!visit->before)
-			return -ENOMEM;
-		if (!sched_getaffinity(0, visit->bytes, visit->before))
-			return 0;
-		CPU_FREE(visit->before);
-	}
-	visit->before = NULL;
-	return -EPERM;
-}
 
 int relay_cpu_visit(uint32_t cpu, struct relay_visit *visit)
 {
-	int err = get_affinity(visit);
-	if (err)
-		return err;
-	cpu_set_t *there = cpu < visit->bytes * 8 ? malloc(visit->bytes) : NULL;
-	if (there) {
-		CPU_ZERO_S(visit->bytes, there);
-		CPU_SET_S(cpu, visit->bytes, there);
-		err = sched_setaffinity(0, visit->bytes, there) ? -EPERM : 0;
-		free(there);
-	} else {
-		err = -EPERM;
-	}
-	if (err) {
-		CPU_FREE(visit->before);
-		visit->before = NULL;
-	}
-	return err;
+	cpu_set_t there[RELAY_VISIT_CPUS / CPU_SETSIZE];
+	if (cpu >= RELAY_VISIT_CPUS || sched_getaffinity(0, sizeof(visit->before), visit->before))
+		return -EPERM;
+	CPU_ZERO_S(sizeof(there), there);
+	CPU_SET_S(cpu, sizeof(there), there);
+	if (sched_setaffinity(0, sizeof(there), there))
+		return -EPERM;
+	visit->active = true;
+	return 0;
 }
 
 void relay_cpu_leave(struct relay_visit *visit)
 {
-	if (!visit->before)
-		return;
-	sched_setaffinity(0, visit->bytes, visit->before);
-	CPU_FREE(visit->before);
-	visit->before = NULL;
+	if (visit->active)
+		sched_setaffinity(0, sizeof(visit->before), visit->before);
+	visit->active = false;
 }

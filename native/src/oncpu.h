@@ -4,11 +4,16 @@
 #define RELAYFS_ONCPU_H
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 
+/* As many as Linux can have. On the stack: a signal handler that writes comes through here and must not
+ * allocate. */
+enum { RELAY_VISIT_CPUS = 8192 };
+
 struct relay_visit {
-	cpu_set_t *before; /* NULL: nothing to restore */
-	size_t bytes;
+	cpu_set_t before[RELAY_VISIT_CPUS / CPU_SETSIZE];
+	bool active; /* there is something to restore */
 };
 
 /* 0, or -EPERM: this thread may not run there. Afterwards every section that another thread had open on that
