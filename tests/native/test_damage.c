@@ -369,7 +369,9 @@ TEST(truncation_under_the_mapping_costs_the_buffer_only)
 	CHECK_EQ(truncate(path, 4096), 0);
 	alarm(HANG_SECONDS);
 	write_letters(buf, 'b', 9000);
-	CHECK(relay_consume_begin(buf, 1 << 20, spans, 8, &total) <= 0);
+	/* At most what was written just now, into this process's own replacement pages. */
+	CHECK(relay_consume_begin(buf, 1 << 20, spans, 8, &total) <= 1);
+	relay_consume_abort(buf);
 	CHECK(relay_buf_state(buf) & RELAY_IS_DAMAGED);
 	alarm(0);
 	CHECK_EQ(write_letters(other, 'c', 50), 0);
