@@ -29,7 +29,7 @@ bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layo
 	    n_subbufs > RELAY_N_SUBBUFS_MAX || subbuf_size > RELAY_DATA_BYTES_MAX / n_subbufs)
 		return false;
 	layout->subbufs_at = to_page(subbuf_size * n_subbufs);
-	layout->claims_at = to_page(layout->subbufs_at + n_subbufs * sizeof(struct relay_subbuf));
+	layout->claims_at = to_page(layout->subbufs_at + 2 * n_subbufs * sizeof(struct relay_subbuf));
 	layout->control_at = to_page(layout->claims_at + RELAY_N_CLAIMS * sizeof(struct relay_claim));
 	layout->file_bytes = layout->control_at + RELAY_PAGE_BYTES;
 	layout->offset_bits = bits_for(subbuf_size);
@@ -212,8 +212,7 @@ static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 		if (relay_head(buf, &pos, &second))
 			return -EBADMSG;
 		relay_claims_help(buf, pos, second);
-		uint64_t start =
-		    __atomic_load_n(&buf->subbufs[relay_pos_index(buf, pos)].start_bytes, __ATOMIC_ACQUIRE);
+		uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
 		again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 		if (relay_pos_number(buf, again) != relay_pos_number(buf, pos))
 			continue; /* the ledger may be of a later lap */

@@ -96,6 +96,15 @@ static inline unsigned char *relay_pos_data(const struct rchan_buf *buf, uint64_
 	return buf->data + relay_pos_index(buf, pos) * buf->subbuf_size + relay_pos_offset(buf, pos);
 }
 
+/*
+ * The ledger of the sub-buffer at pos. Two for each place in the ring, taken in turn: that of the sub-buffer a
+ * lap before stands until the switch is published, so what an aborted section stored here harms nobody.
+ */
+static inline struct relay_subbuf *relay_pos_ledger(const struct rchan_buf *buf, uint64_t pos)
+{
+	return &buf->subbufs[(relay_pos_lap(buf, pos) & 1) * buf->n_subbufs + relay_pos_index(buf, pos)];
+}
+
 /* Take over an open mem file; fd belongs to buf, also on failure. */
 int relay_buf_init(struct rchan_buf *buf, int fd);
 void relay_buf_fini(struct rchan_buf *buf);

@@ -30,7 +30,7 @@
 
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024 };
+enum { CACHED = 8, FIND_ROUNDS = 1024, VIEW_TRIES = 1000 };
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -130,8 +130,8 @@ static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, 
                         uint64_t second)
 {
 	uint64_t pos = word & RELAY_POSITION_MASK;
-	struct relay_subbuf *left = &buf->subbufs[relay_pos_index(buf, pos)];
-	struct relay_subbuf *entered = &buf->subbufs[relay_pos_index(buf, next)];
+	struct relay_subbuf *left = relay_pos_ledger(buf, pos);
+	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
 	uint64_t records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
 	uint64_t bytes = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED);
 	uint64_t old_end = __atomic_load_n(&left->end, __ATOMIC_RELAXED);
@@ -238,21 +238,37 @@ bool relay_claims_let_lap(struct rchan_buf *buf, uint64_t next)
 	return true;
 }
 
-struct relay_claim *relay_claims_first(const struct rchan_buf *buf, uint64_t pos, uint64_t *word)
+/* One consistent view of a claim; the last attempt, if it never comes to rest (nobody honest does that). */
+static struct relay_claim_view view(struct relay_claim *claim)
 {
-	struct relay_claim *first = NULL;
-	uint64_t number = relay_pos_number(buf, pos), least = ~0ull;
-	for (uint32_t i = 0; i < n_used(buf); i++) {
-		struct relay_claim *claim = &buf->claims[i];
+	struct relay_claim_view seen;
+	for (int i = 0; i < VIEW_TRIES; i++) {
 		/* Pairs with the release in relay_claim_release(): what it covered is complete if it is gone. */
-		uint64_t w = word_of(claim), state = w & RELAY_CLAIM_STATE, offset = relay_pos_offset(buf, w);
-		if ((state != RELAY_CLAIM_TAKEN && state != RELAY_CLAIM_HOLE) || relay_pos_number(buf, w) != number ||
-		    offset < relay_pos_offset(buf, pos) || offset >= least ||
-		    __atomic_load_n(&claim->length, __ATOMIC_RELAXED) == RELAY_CLAIM_SWITCH)
+		seen.word = word_of(claim);
+		seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+		seen.records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
+		/* Pairs with the fence in relay_claim_state(): all three are of one claim if the word stands. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) == seen.word)
+			break;
+	}
+	seen.claim = claim;
+	return seen;
+}
+
+struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t pos)
+{
+	struct relay_claim_view first = {0};
+	uint64_t number = relay_pos_number(buf, pos), least = buf->subbuf_size;
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		struct relay_claim_view seen = view(&buf->claims[i]);
+		uint64_t state = seen.word & RELAY_CLAIM_STATE, offset = relay_pos_offset(buf, seen.word);
+		if ((state != RELAY_CLAIM_TAKEN && state != RELAY_CLAIM_HOLE) || seen.length == RELAY_CLAIM_SWITCH ||
+		    relay_pos_number(buf, seen.word) != number || offset < relay_pos_offset(buf, pos) ||
+		    offset >= least)
 			continue;
-		first = claim;
+		first = seen;
 		least = offset;
-		*word = w;
 	}
 	return first;
 }

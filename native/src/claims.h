@@ -50,8 +50,14 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
 /* May a switch to `next` reuse the memory there? Not while a living writer still copies into it. */
 bool relay_claims_let_lap(struct rchan_buf *buf, uint64_t next);
 
-/* The first claim or hole at or after pos in its sub-buffer, or NULL; *word is its word. */
-struct relay_claim *relay_claims_first(const struct rchan_buf *buf, uint64_t pos, uint64_t *word);
+/* A claim that was taken and not committed, or a hole, as it was at one moment. */
+struct relay_claim_view {
+	struct relay_claim *claim; /* NULL: none */
+	uint64_t word, length, records;
+};
+
+/* The first of them at or after pos in pos's sub-buffer. */
+struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t pos);
 
 /* If the claim's owner is dead, decide what becomes of it. true: it changed. */
 bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim);

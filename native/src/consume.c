@@ -79,7 +79,7 @@ void relay_consumer_clear(struct rchan_buf *buf)
 
 static struct relay_subbuf subbuf_at(const struct rchan_buf *buf, uint64_t pos)
 {
-	const struct relay_subbuf *subbuf = &buf->subbufs[relay_pos_index(buf, pos)];
+	const struct relay_subbuf *subbuf = relay_pos_ledger(buf, pos);
 	/* Relaxed: published by head, which the caller loaded before and checks after. */
 	return (struct relay_subbuf){.end = __atomic_load_n(&subbuf->end, __ATOMIC_RELAXED),
 	                             .start_records = __atomic_load_n(&subbuf->start_records, __ATOMIC_RELAXED),
@@ -142,11 +142,10 @@ struct walk {
 
 /* How far the current sub-buffer is readable, and why it ends there. */
 struct stretch {
-	uint64_t end;              /* offset */
-	uint64_t end_records;      /* record number there */
-	struct relay_claim *claim; /* what stands there: NULL, a taken claim or a hole */
-	uint64_t claim_word;
-	bool finished; /* end is the end of a finished sub-buffer */
+	uint64_t end;                 /* offset */
+	uint64_t end_records;         /* record number there */
+	struct relay_claim_view stop; /* what stands there: nothing, a taken claim or a hole */
+	bool finished;                /* end is the end of a finished sub-buffer */
 };
 
 static int look_ahead(struct walk *walk, struct stretch *stretch)
@@ -164,13 +163,13 @@ static int look_ahead(struct walk *walk, struct stretch *stretch)
 	}
 	if (stretch->end > buf->subbuf_size || stretch->end < relay_pos_offset(buf, pos))
 		return -EBADMSG;
-	stretch->claim = relay_claims_first(buf, pos, &stretch->claim_word);
-	if (stretch->claim && relay_pos_offset(buf, stretch->claim_word) < stretch->end) {
-		stretch->end = relay_pos_offset(buf, stretch->claim_word);
-		stretch->end_records = __atomic_load_n(&stretch->claim->records, __ATOMIC_RELAXED);
+	stretch->stop = relay_claims_first(buf, pos);
+	if (stretch->stop.claim && relay_pos_offset(buf, stretch->stop.word) < stretch->end) {
+		stretch->end = relay_pos_offset(buf, stretch->stop.word);
+		stretch->end_records = stretch->stop.records;
 		stretch->finished = false;
 	} else {
-		stretch->claim = NULL;
+		stretch->stop.claim = NULL;
 	}
 	return 0;
 }
@@ -179,12 +178,12 @@ static int look_ahead(struct walk *walk, struct stretch *stretch)
 static int pass_hole(struct walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
-	uint64_t length = __atomic_load_n(&stretch->claim->length, __ATOMIC_RELAXED);
+	uint64_t length = stretch->stop.length;
 	if (length == 0 || length > walk->buf->subbuf_size - stretch->end)
 		return -EBADMSG;
 	if (walk->plan->n_holes == RELAY_PLAN_HOLES)
 		return -EAGAIN;
-	walk->plan->holes[walk->plan->n_holes++] = (uint32_t)(stretch->claim - walk->buf->claims);
+	walk->plan->holes[walk->plan->n_holes++] = (uint32_t)(stretch->stop.claim - walk->buf->claims);
 	to->torn_records++;
 	to->torn_bytes += length;
 	to->position += length;
@@ -232,13 +231,13 @@ static int walk_data(struct walk *walk)
 		if (stretch.end > relay_pos_offset(buf, to->position)) {
 			if (!take(walk, &stretch))
 				return 0;
-		} else if (stretch.claim && (stretch.claim_word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE) {
+		} else if (stretch.stop.claim && (stretch.stop.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE) {
 			err = pass_hole(walk, &stretch);
 			if (err)
 				return err == -EAGAIN ? 0 : err;
-		} else if (stretch.claim) {
+		} else if (stretch.stop.claim) {
 			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
-			if (walk->total || !relay_claim_bury(buf, stretch.claim))
+			if (walk->total || !relay_claim_bury(buf, stretch.stop.claim))
 				return 0;
 		} else if (stretch.finished) {
 			to->position = relay_pos_next(buf, to->position);
@@ -354,6 +353,9 @@ void relay_consume_abort(struct rchan_buf *buf)
 
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 {
+	/* Ignored means that readers stay where they are, also those that were lapped. */
+	if (n == 0 || n > buf->n_subbufs)
+		return 0;
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
@@ -363,8 +365,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	if (!err)
 		err = settled_head(buf, &head, &records);
 	buf->plan.n_holes = 0;
-	for (; !err && n && n <= buf->n_subbufs && relay_pos_number(buf, to->position) != relay_pos_number(buf, head);
-	     n--) {
+	for (; !err && n && relay_pos_number(buf, to->position) != relay_pos_number(buf, head); n--) {
 		to->position = relay_pos_next(buf, to->position);
 		struct relay_subbuf subbuf = subbuf_at(buf, to->position);
 		to->records = subbuf.start_records;

@@ -125,8 +125,8 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 {
 	uint64_t pos = seen->expect_first & RELAY_POSITION_MASK, next = relay_pos_next(buf, pos);
 	uint64_t records = seen->expect_second & RELAY_RECORDS_MASK;
-	struct relay_subbuf *left = &buf->subbufs[relay_pos_index(buf, pos)];
-	struct relay_subbuf *entered = &buf->subbufs[relay_pos_index(buf, next)];
+	struct relay_subbuf *left = relay_pos_ledger(buf, pos);
+	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
 	/* Relaxed: constant while head is in this sub-buffer, which the change checks. */
 	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + relay_pos_offset(buf, pos);
 	if (next <= pos || (buf->mode == RELAY_OVERWRITE && !relay_claims_let_lap(buf, next)))
@@ -359,7 +359,7 @@ int relay_seal(struct rchan_buf *buf)
 
 static bool make_cleared_head(struct rchan_buf *buf, struct relay_tx *tx)
 {
-	struct relay_subbuf *first = &buf->subbufs[0];
+	struct relay_subbuf *first = relay_pos_ledger(buf, 0);
 	tx->new_second = buf->scheme == RELAY_SCHEME_LOCKLESS ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
 	tx->store[0].at = &first->start_records;
 	tx->store[1].at = &first->start_bytes;
@@ -378,8 +378,8 @@ int relay_clear(struct rchan_buf *buf)
 	struct relay_pair *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
 	int err = change_head(buf, &control->head, make_cleared_head);
 	if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
-		__atomic_store_n(&buf->subbufs[0].start_records, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&buf->subbufs[0].start_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
 	}
 	for (int i = 0; !err && i < 3; i++)
 		err = change_head(buf, losses[i], make_zero);

@@ -6,7 +6,7 @@
  *   0                        data_bytes                                              file size
  *   +------------------------+-----------+---------------+-----------------+---------+
  *   | sub-buffer 0 | 1 | ... | (to page) | relay_subbuf  | relay_claim     | relay_  |
- *   | n_subbufs*subbuf_size  |           | [n_subbufs]   | [n_claims]      | control |
+ *   | n_subbufs*subbuf_size  |           | [2*n_subbufs] | [n_claims]      | control |
  *   +------------------------+-----------+---------------+-----------------+---------+
  *   page 0: a plain mmap of the first n_subbufs*subbuf_size bytes shows the data     last page
  *
@@ -103,7 +103,7 @@ struct relay_claim {
 	uint64_t unused[2];
 };
 
-/* One sub-buffer's ledger. Written at switches only. */
+/* One sub-buffer's ledger: number (lap & 1) * n_subbufs + index of the array. Written at switches only. */
 struct relay_subbuf {
 	uint64_t end;           /* position at which it was left: its padding follows */
 	uint64_t start_records; /* records written before it began */
