@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,11 +25,14 @@ def place() -> Iterator[Path]:
         yield Path(path)
 
 
-def start(place: Path, *arguments: object) -> subprocess.Popen[str]:
+def start(
+    place: Path, *arguments: object, examples: Path = ROOT / "examples", user: int | None = None
+) -> subprocess.Popen[str]:
     # -P: as in ./dev test, the working directory is not searched for modules.
     return subprocess.Popen(
-        [sys.executable, "-P", ROOT / "examples/demo.py", *map(str, arguments)],
-        env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-P", examples / "demo.py", *map(str, arguments)], cwd="/", user=user, group=user,
+        extra_groups=None if user is None else [], env={**os.environ, "TMPDIR": str(place)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         errors="surrogateescape", start_new_session=True,
     )  # fmt: skip
 
@@ -92,6 +96,22 @@ def test_odd_texts(place, text):
     status, out, err = finish(start(place, file))
     assert (status, err) == (0, "")
     assert "identical" in out
+
+
+@pytest.mark.usefixtures("open_fuse_device")
+def test_root_is_not_needed(place, unprivileged):
+    # The clone may be where others cannot go.
+    examples = shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "text").write_bytes(b"".join(LINES))
+    work = place / "work"
+    work.mkdir()
+    os.chown(work, unprivileged.uid, unprivileged.gid)
+    place.chmod(0o755)
+    demo = start(work, place / "text", examples=examples, user=unprivileged.uid)
+    status, out, err = finish(demo)
+    assert (status, err) == (0, ""), out
+    assert "identical" in out
+    assert traces(work, demo) == []
 
 
 def test_missing_file_is_named(place):
