@@ -36,6 +36,7 @@ N_PRODUCERS = 4
 # Each runs cat on its share of the relay files, again and again: more would only wait for the file server.
 N_READERS = 4
 N_SUBBUFS = 64
+LEAST_N_SUBBUFS = 16
 LEAST_SUBBUF_SIZE = 4096
 USUAL_SUBBUF_SIZE = 128 * 1024
 # A loop of cat that pauses as briefly as it can without keeping a CPU busy for nothing.
@@ -95,25 +96,29 @@ def choose_geometry(place: Place, longest: int) -> Geometry:
     # Four to a sub-buffer: then padding is at most a quarter of it.
     while subbuf_size < 4 * longest:
         subbuf_size *= 2
-    if subbuf_size * N_SUBBUFS > each:
+    n_subbufs = N_SUBBUFS
+    while n_subbufs > LEAST_N_SUBBUFS and subbuf_size * n_subbufs > each:
+        n_subbufs //= 2
+    if subbuf_size * n_subbufs > each:
         raise DemoError(
             f"the longest line has {longest} bytes; with {n_buffers} CPUs and {free_bytes >> 20} MB free in "
             f"{place.store.parent} there is no room for buffers of such records"
         )
-    return Geometry(subbuf_size, N_SUBBUFS)
+    return Geometry(subbuf_size, n_subbufs)
+
+
+def pkg_config(*what: str) -> list[str]:
+    """Ask where the library is; the answer is quoted for a shell."""
+    return shlex.split(subprocess.check_output(["pkg-config", *what, "relayfs"], text=True, start_new_session=True))
 
 
 def build_producer(place: Place) -> Path:
     """Compile as the first line of demo_producer.c says; the library may be installed anywhere."""
     program = place.work / "demo_producer"
-    flags = shlex.split(
-        subprocess.check_output(["pkg-config", "--cflags", "--libs", "relayfs"], text=True, start_new_session=True)
-    )
-    where = subprocess.check_output(
-        ["pkg-config", "--variable=libdir", "relayfs"], text=True, start_new_session=True
-    ).strip()
+    (where,) = pkg_config("--variable=libdir")
     source = Path(__file__).with_name("demo_producer.c")
-    place.run("cc", "-O2", "-o", program, source, *flags, "-Xlinker", "-rpath", "-Xlinker", where)
+    flags = [*pkg_config("--cflags", "--libs"), "-Xlinker", "-rpath", "-Xlinker", where]
+    place.run("cc", "-O2", "-o", program, source, *flags)
     return program
 
 
