@@ -60,7 +60,7 @@ class Arguments:
 def main() -> None:
     """Mount."""
     try:
-        arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount."))
+        arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name == "mount.relayfs")
         clear_dead_mounts(arguments.settings.mountpoint)
         check_mountpoint(arguments.settings.mountpoint)
     except RelayError as error:

@@ -117,9 +117,10 @@ class Commands:
         def take_away() -> None:
             try:
                 for_each_buffer(channel.mem_paths(), lambda buffer: buffer.stop(native.CLOSED, True))
-            except PermissionError:
-                # A CPU that this process may not use: a write under way there still ends in memory that is mapped.
-                log.info("remove %s: not all of its CPUs could be visited", channel.path)
+            except OSError as error:
+                # A CPU that this process may not visit, where a write may still end, in memory that is mapped; or a
+                # damaged buffer, which must not make the channel immortal.
+                log.info("remove %s: not all of it could be stopped: %s", channel.path, error.strerror)
 
         yield take_away
         self._removed(channel)

@@ -78,9 +78,12 @@ class MemHandle:
         self.token = secrets.randbits(63) | 1
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return a part of the memory; at its end and beyond, the token."""
-        if offset >= self.stored.channel.facts.file_bytes:
-            return self.token.to_bytes(TOKEN_BYTES, "little")[:size]
+        """Return a part of the memory; the token to who asks at its very end for just that many bytes.
+
+        Everybody else finds the end of the file there, so that memory can be copied like a file.
+        """
+        if offset == self.stored.channel.facts.file_bytes and size == TOKEN_BYTES:
+            return self.token.to_bytes(TOKEN_BYTES, "little")
         return os.pread(self.stored.buffer.fileno(), size, offset)
 
 

@@ -12,6 +12,8 @@ Knows what is there, not what the kernel wants to hear about it.
 from __future__ import annotations
 
 import errno
+import os
+import weakref
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
@@ -45,6 +47,9 @@ class Node:
             return self.name
         return f"{self.parent.path}/{self.name}"
 
+    def let_go(self) -> None:
+        """Drop, on removal, what the kernel's memory of the inode must not keep."""
+
 
 class Directory(Node):
     """Hold other nodes.
@@ -74,6 +79,10 @@ class FactsDirectory(Directory):
         self._tree = tree
         self._fill: Callable[[], Iterator[Node]] | None = fill
 
+    def let_go(self) -> None:
+        """Forget what it was about."""
+        self._fill = None
+
     @property
     def children(self) -> dict[str, Node]:
         """Its files."""
@@ -91,6 +100,10 @@ class TextFile(Node):
         super().__init__(name)
         self.text = text
 
+    def let_go(self) -> None:
+        """Forget what it was about."""
+        self.text = bytes
+
 
 class ControlFile(TextFile):
     """Take commands."""
@@ -101,11 +114,27 @@ class ErrorLogFile(TextFile):
 
 
 class BufferFile(Node):
-    """Stand for a buffer in one of three ways."""
+    """Stand for a buffer in one of three ways.
+
+    The kernel may remember an inode long after its channel was removed; that must not keep the memory.
+    """
 
     def __init__(self, name: str, stored: StoredBuffer) -> None:
         super().__init__(name)
-        self.stored = stored
+        self._stored: StoredBuffer | None = stored
+        self._open_somewhere = weakref.ref(stored)
+
+    @property
+    def stored(self) -> StoredBuffer:
+        """The buffer; of a removed channel only while somebody has it open."""
+        stored = self._stored or self._open_somewhere()
+        if stored is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stored
+
+    def let_go(self) -> None:
+        """Leave the buffer to those who have it open."""
+        self._stored = None
 
 
 class StreamFile(BufferFile):
@@ -170,6 +199,7 @@ class Tree:
             node.parent.children.pop(node.name, None)
         for gone in (node, node.mappable) if isinstance(node, StreamFile) else (node,):
             gone.removed = True
+            gone.let_go()
             self.forget(gone, 0)
 
     def forget(self, node: Node, lookups: int) -> None:

@@ -1,0 +1,204 @@
+"""Real mounts for tests: each has a store of its own, and a server whose log may hold no surprises."""
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+RELAYFS = Path(sys.executable).with_name("relayfs")
+USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")
+DEADLINE_S = 20.0
+NOBODY = 65534
+
+
+def wait_until(condition: Callable[[], object], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"waited {deadline_s} s in vain: {what() if callable(what) else what}")
+        time.sleep(0.005)
+
+
+@dataclass
+class Mount:
+    """A server in the foreground of the test, its mountpoint and its store."""
+
+    path: Path
+    store: Path
+    log: Path
+    options: list[str] = field(default_factory=list)
+    user: int | None = None
+    process: subprocess.Popen[bytes] | None = None
+    expected: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        command = [RELAYFS, "-f", self.path, "-o", ",".join([f"store={self.store}", *self.options])]
+        self.starts = self._log_text().count("is mounted")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=self.user, group=self.user,
+                extra_groups=None if self.user is None else [], cwd="/",
+            )  # fmt: skip
+        wait_until(self._answers, self._log_text)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self._log_text()
+        return self._log_text().count("is mounted") > self.starts
+
+    def _log_text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control"
+
+    @property
+    def error_log(self) -> str:
+        return (self.path / "error_log").read_text()
+
+    def command(self, line: str) -> None:
+        """Write to control with one write(2); OSError as the server refuses."""
+        descriptor = os.open(self.control, os.O_WRONLY)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def create(self, path: str, options: str = "") -> Path:
+        """Make a channel and return the path of its relay files without the number."""
+        self.command(f"create {path} {options}\n")
+        return self.path / path
+
+    def fact(self, path: str, name: str) -> str:
+        return (self.path / ".channels" / path / name).read_text().strip()
+
+    def expect(self, pattern: str) -> None:
+        """Say what the server's log may hold besides the usual."""
+        self.expected.append(pattern)
+
+    def kill(self) -> None:
+        """Let the server die without a chance to do anything."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """End the server in order; return its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signum)
+        return self.process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            try:
+                status = self.stop()
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                pytest.fail(f"the server does not end\n{self._log_text()}")
+            else:
+                assert status == 0, self._log_text()
+        subprocess.run(["fusermount3", "-u", "-z", "-q", self.path], check=False, capture_output=True)
+        self.check_log()
+
+    def check_log(self) -> None:
+        strange = [
+            line
+            for line in self._log_text().splitlines()
+            if not USUAL_LINE.match(line) and not any(re.search(pattern, line) for pattern in self.expected)
+        ]
+        assert not strange, "unexpected lines in the server's log:\n" + "\n".join(strange)
+
+
+@pytest.fixture
+def scratch_store() -> Iterator[Path]:
+    """A place on tmpfs where a store can be made."""
+    with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
+        Path(path).chmod(0o755)
+        yield Path(path) / "store"
+
+
+@pytest.fixture
+def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
+    """Start servers: make_mount("size=64M", user=65534)."""
+    mounts: list[Mount] = []
+    scratch = Path(tempfile.mkdtemp(prefix="relayfs-test-"))
+    scratch.chmod(0o755)
+
+    def make(*options: str, user: int | None = None, store: Path = scratch_store, start: bool = True) -> Mount:
+        path = scratch / f"mnt{len(mounts)}"
+        path.mkdir()
+        if user is not None:
+            os.chown(path, user, user)
+            os.chown(store.parent, user, user)
+        mount = Mount(path, store, scratch / f"log{len(mounts)}", list(options), user)
+        mounts.append(mount)
+        if start:
+            mount.start()
+        return mount
+
+    failures = []
+    yield make
+    for mount in mounts:
+        try:
+            mount.close()
+        except AssertionError as failure:
+            failures.append(failure)
+    shutil.rmtree(scratch, ignore_errors=True)
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture
+def mount(make_mount: Callable[..., Mount]) -> Mount:
+    """A mount by root, with all defaults but the store's place."""
+    return make_mount()
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody without privileges."""
+
+    uid: int
+    gid: int
+
+    def run(self, *command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(map(str, command)), user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True,
+            check=False, cwd="/", timeout=60, **options,
+        )  # fmt: skip
+
+    def python(self, code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return self.run(sys.executable, "-c", code, *arguments)
+
+
+@pytest.fixture
+def unprivileged() -> User:
+    """The user nobody; only root can become it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs as another user")
+    return User(NOBODY, NOBODY)
+
+
+@pytest.fixture
+def open_fuse_device() -> Iterator[None]:
+    """Let everybody open /dev/fuse, as udev does; minimal machines have no udev."""
+    device = Path("/dev/fuse")
+    mode = stat.S_IMODE(device.stat().st_mode)
+    if mode & 0o006 != 0o006:
+        if os.geteuid() != 0:
+            pytest.skip("/dev/fuse is root's alone")
+        device.chmod(0o666)
+    yield
+    device.chmod(mode)
