@@ -1,0 +1,210 @@
+"""Tools that follow a relay file: lines appear within 2 s of being written, all of them, in order, none twice."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Mount, wait_until
+from traffic import LINE_BYTES, Stream, drain, lines
+
+PRELOADED = 400
+FOLLOW_S = 2.0
+
+# Level-triggered, as selectors use epoll.
+PYTHON_SELECTORS = """
+import os, selectors, sys
+file = open(sys.argv[1], "rb", buffering=0)
+selector = selectors.EpollSelector()
+selector.register(file, selectors.EVENT_READ)
+while selector.select():
+    sys.stdout.buffer.write(file.read(1 << 20))
+    sys.stdout.flush()
+"""
+
+
+class Follower:
+    """A tool that runs until it is ended; what it prints goes to a file."""
+
+    def __init__(self, command: list[str], stream: Stream, out: Path) -> None:
+        self.out = out
+        with out.open("wb") as stdout, out.with_suffix(".err").open("wb") as stderr:
+            self.process = subprocess.Popen(
+                command, cwd=stream.mount.path, env={**os.environ, "F": stream.name, "LC_ALL": "C"},
+                stdout=stdout, stderr=stderr, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def shown(self) -> bytes:
+        return self.out.read_bytes()
+
+    @property
+    def complaints(self) -> bytes:
+        return self.out.with_suffix(".err").read_bytes()
+
+    def wait_for(self, ending: bytes, deadline_s: float) -> None:
+        wait_until(lambda: self.shown.endswith(ending), f"{self.process.args!r} shows {ending!r}", deadline_s)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, 15)
+        self.process.wait(10)
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Callable[[str, Stream], Follower]]:
+    """Start followers: follow('tail -f "$F"', stream)."""
+    followers: list[Follower] = []
+
+    def start(script: str, stream: Stream) -> Follower:
+        followers.append(Follower(["bash", "-c", script], stream, tmp_path / f"out{len(followers)}"))
+        return followers[-1]
+
+    yield start
+    for follower in followers:
+        follower.end()
+
+
+@pytest.fixture
+def stream(mount: Mount) -> Iterator[Stream]:
+    stream = Stream(mount, "app/cpu")
+    mount.create(stream.channel)
+    stream.write(PRELOADED)
+    yield stream
+    stream.kill()
+
+
+FROM_THE_BEGINNING = [
+    'tail -n +1 -f "$F"',
+    'tail -n +1 -F "$F"',
+    'tail -n +1 -f < "$F"',
+    'tail -n +1 -f ---disable-inotify -s 0.1 "$F"',
+    'tail -n 100000 -f "$F"',
+    'busybox tail -n +1 -f "$F"',
+    'busybox tail -n +1 -F "$F"',
+    'while sleep 0.1; do cat "$F"; done',
+    'while sleep 0.1; do while read -r line; do echo "$line"; done; done < "$F"',
+]
+FROM_THE_LAST_LINES = [
+    'tail -f "$F"',
+    'tail -F "$F"',
+    'tail -n 3 -f "$F"',
+    'busybox tail -f "$F"',
+    'busybox tail -F "$F"',
+]
+
+
+@pytest.mark.parametrize("script", FROM_THE_BEGINNING)
+def test_a_follower_from_the_beginning_shows_every_line_within_two_seconds(
+    stream: Stream, follow: Callable[[str, Stream], Follower], script: str
+) -> None:
+    follower = follow(script, stream)
+    stream.start(at_most=1000)
+    wait_until(lambda: len(follower.shown) >= 3 * PRELOADED * LINE_BYTES // 2, "it follows")
+    last = stream.finish() - 1
+    follower.wait_for(lines(1, first=last), FOLLOW_S)
+    # Once more, after a time without anything.
+    stream.write(3)
+    follower.wait_for(lines(3, first=last + 1), FOLLOW_S)
+    assert follower.shown == lines(stream.written)
+    assert follower.complaints == b""
+    assert follower.process.poll() is None
+
+
+@pytest.mark.parametrize("script", FROM_THE_LAST_LINES)
+def test_a_follower_from_the_last_lines_shows_what_comes_within_two_seconds(
+    stream: Stream, follow: Callable[[str, Stream], Follower], script: str
+) -> None:
+    follower = follow(script, stream)
+    first = PRELOADED - (3 if "-n 3" in script else 10)
+    follower.wait_for(lines(PRELOADED - first, first), FOLLOW_S)
+    stream.start(at_most=1000)
+    wait_until(lambda: len(follower.shown) >= PRELOADED * LINE_BYTES, "it follows")
+    last = stream.finish() - 1
+    follower.wait_for(lines(1, first=last), FOLLOW_S)
+    assert follower.shown == lines(stream.written - first, first)
+    assert follower.complaints == b""
+    assert follower.process.poll() is None
+
+
+def test_python_selectors_see_every_line_once_and_in_order(mount: Mount, tmp_path: Path) -> None:
+    stream = Stream(mount, "packets")
+    mount.create(stream.channel, "delivery=packet")
+    stream.start(at_most=1000)
+    follower = Follower([sys.executable, "-c", PYTHON_SELECTORS, str(stream.file)], stream, tmp_path / "out")
+    try:
+        wait_until(lambda: stream.fact("records") == 1000, "the producer has written all")
+        follower.wait_for(lines(1, first=stream.finish() - 1), FOLLOW_S)
+        assert follower.shown == lines(1000)
+    finally:
+        follower.end()
+        stream.kill()
+
+
+@pytest.mark.parametrize("tool", ["tail", "busybox tail"])
+def test_a_follower_is_not_confused_by_what_others_read_before(
+    stream: Stream, follow: Callable[[str, Stream], Follower], tool: str
+) -> None:
+    drain(stream.file)
+    follower = follow(f'{tool} -n +1 -f "$F"', stream)
+    for _ in range(3):
+        first = stream.written
+        stream.write(5)
+        follower.wait_for(lines(5, first), FOLLOW_S)
+    assert follower.shown == lines(15, first=PRELOADED)
+    assert follower.complaints == b""
+
+
+def test_tail_follows_an_overwritten_channel(mount: Mount, follow: Callable[[str, Stream], Follower]) -> None:
+    stream = Stream(mount, "flight")
+    mount.create(stream.channel, "mode=overwrite subbuf_size=4K n_subbufs=4")
+    stream.write(5000)
+    follower = follow('tail -n +1 -f "$F"', stream)
+    wait_until(lambda: follower.shown.endswith(lines(1, first=4999)), "the latest lines are shown")
+    stream.write(5)
+    follower.wait_for(lines(5, first=5000), FOLLOW_S)
+    assert lines(5005).endswith(follower.shown)
+    assert len(follower.shown) == (5005 - stream.fact("lost_overwritten")) * LINE_BYTES
+    assert follower.complaints == b""
+
+
+def test_tail_by_name_ends_at_a_channel_made_anew_and_takes_nothing_of_it(
+    stream: Stream, mount: Mount, follow: Callable[[str, Stream], Follower]
+) -> None:
+    follower = follow('tail -n +1 -F "$F"', stream)
+    follower.wait_for(lines(1, first=PRELOADED - 1), FOLLOW_S)
+    mount.command(f"remove {stream.channel}")
+    wait_until(lambda: b"inaccessible" in follower.complaints, "tail notices that the file is gone")
+    mount.create(stream.channel)
+    stream.write(5)
+    # It insists on seeking to the beginning of the new file, which is a stream.
+    assert follower.process.wait(10) == 1
+    assert b"Illegal seek" in follower.complaints
+    assert follower.shown == lines(PRELOADED)
+    assert stream.rest() == lines(5, first=PRELOADED)
+
+
+@pytest.mark.parametrize("tool", ["tail", "busybox tail"])
+def test_a_follower_shows_what_was_unread_when_the_channel_was_removed(
+    stream: Stream, mount: Mount, follow: Callable[[str, Stream], Follower], tool: str
+) -> None:
+    follower = follow(f'{tool} -n +1 -f "$F"', stream)
+    follower.wait_for(lines(1, first=PRELOADED - 1), FOLLOW_S)
+    stream.write(5)
+    mount.command(f"remove {stream.channel}")
+    follower.wait_for(lines(5, first=PRELOADED), FOLLOW_S)
+    assert follower.shown == lines(PRELOADED + 5)
+
+
+def test_a_follower_leaves_nothing_for_others(stream: Stream, follow: Callable[[str, Stream], Follower]) -> None:
+    follower = follow('tail -n +1 -f "$F"', stream)
+    follower.wait_for(lines(1, first=PRELOADED - 1), FOLLOW_S)
+    assert drain(stream.file) == b""
+    started = time.monotonic()
+    stream.write(1)
+    follower.wait_for(lines(1, first=PRELOADED), FOLLOW_S)
+    assert time.monotonic() - started < FOLLOW_S + 1
+    assert drain(stream.file) == b""

@@ -1,0 +1,138 @@
+"""Numbered lines for relay files: those who write them, and what must come out.
+
+    stream = Stream(mount, "app/cpu")
+    mount.create(stream.channel)
+    stream.start()
+    got = run_some_tool(stream.file)
+    assert got + stream.rest() == lines(stream.written)
+
+The producer is a C or a Python program, pinned to the CPU whose relay file it is.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from build import compile_c, run_command
+
+LINE_BYTES = 31
+READ_BYTES = 1 << 20
+
+# As line_producer.c, with the Python API.
+PYTHON_PRODUCER = """
+import os, select, sys
+from relayfs_fuse import Channel
+
+path, (cpu, first, burst, pause_ms) = sys.argv[1], map(int, sys.argv[2:6])
+most = int(sys.argv[6]) if len(sys.argv) > 6 else -1
+if cpu >= 0:
+    os.sched_setaffinity(0, {cpu})
+n = 0
+with Channel(path) as channel:
+    while True:
+        for _ in range(burst if most < 0 else min(burst, most - n)):
+            channel.write(b"line %08d ................\\n" % (first + n))
+            n += 1
+        readable, _, _ = select.select([0], [], [], None if n == most else pause_ms / 1000)
+        if readable and not os.read(0, 1):
+            break
+print(n)
+"""
+
+
+def lines(n: int, first: int = 0) -> bytes:
+    """Return n lines, as producers write them."""
+    return b"".join(b"line %08d ................\n" % number for number in range(first, first + n))
+
+
+class Mounted(Protocol):
+    """What is needed here of conftest.Mount."""
+
+    path: Path
+
+    def fact(self, path: str, name: str) -> str: ...
+
+
+def some_cpu() -> int:
+    """Return a CPU that this process may use."""
+    return min(os.sched_getaffinity(0))
+
+
+def drain(file: Path) -> bytes:
+    """Read what there is."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        got = b""
+        while piece := os.read(descriptor, READ_BYTES):
+            got += piece
+        return got
+    finally:
+        os.close(descriptor)
+
+
+def producer_command(kind: str, channel: Path, cpu: int, *numbers: int) -> list[str]:
+    """Return the command line of a producer; numbers: first line, lines at a time, pause in ms, at most."""
+    if kind == "python":
+        return [sys.executable, "-c", PYTHON_PRODUCER, str(channel), str(cpu), *map(str, numbers)]
+    program = compile_c([Path(__file__).parent / "fuse/line_producer.c"])
+    return run_command(program, channel, cpu, *numbers)
+
+
+@dataclass
+class Stream:
+    """One relay file, and somebody who adds lines to it on its CPU."""
+
+    mount: Mounted
+    channel: str
+    kind: str = "c"
+    cpu: int = field(default_factory=some_cpu)
+    written: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its path below the mountpoint."""
+        return f"{self.channel}{self.cpu}"
+
+    @property
+    def file(self) -> Path:
+        return self.mount.path / self.name
+
+    def start(self, burst: int = 20, pause_ms: int = 10, at_most: int | None = None, user: int | None = None) -> None:
+        numbers = [self.written, burst, pause_ms, *([] if at_most is None else [at_most])]
+        self.process = subprocess.Popen(
+            producer_command(self.kind, self.mount.path / self.channel, self.cpu, *numbers),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, user=user, group=user,
+            extra_groups=None if user is None else [],
+        )  # fmt: skip
+
+    def write(self, n: int) -> None:
+        """Add exactly n lines now."""
+        self.start(burst=n, at_most=n)
+        assert self.finish() >= n
+
+    def finish(self) -> int:
+        """Let the producer end; return how many lines have been written so far."""
+        if self.process is not None:
+            out, err = self.process.communicate(timeout=20)
+            assert self.process.returncode == 0, err.decode()
+            self.process = None
+            self.written += int(out)
+        return self.written
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+
+    def rest(self) -> bytes:
+        """End the producer and read what is left."""
+        self.finish()
+        return drain(self.file)
+
+    def fact(self, name: str) -> int:
+        """Return a counter of this relay file."""
+        return int(self.mount.fact(self.channel, f"buffer{self.cpu}/{name}"))
