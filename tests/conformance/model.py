@@ -1,0 +1,242 @@
+"""One buffer, as the kernel's relay interface has it and as relayfs has it.
+
+The model keeps the sub-buffers' bytes in a dictionary, by number:
+
+     consumer                              produced
+        v                                     v
+    ... 7: AAAAABBBB    8: CCC    9: (empty)  10: DD
+
+All that the two do differently about counting, flushing and consuming is in Rules, and nowhere else: the tests hold
+Model(KERNEL) against what the kernel was observed to do, and Model(RELAYFS) against the ring. What differs only in how
+readers see it stands in docs/conformance.md.
+"""
+
+from dataclasses import dataclass, field, replace
+
+POLLIN = 1
+POLLRDNORM = 64
+READABLE = POLLIN | POLLRDNORM
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the kernel does (True) and relayfs does not (False), or the other way round."""
+
+    # A switch that finds the buffer full counts as a loss: each flush of a full buffer, each lap in overwrite mode.
+    # relayfs counts records, and only those that are lost.
+    count_full_switches: bool
+    # A flush of a buffer that was full, and has room again, begins the next sub-buffer without finishing it.
+    # relayfs finishes an empty one, as a flush does everywhere else.
+    flush_begins_after_full: bool
+    # `consumed` leaves the reader's offset within the sub-buffer as it was: bytes of the next one are skipped.
+    # relayfs goes to the start of the next sub-buffer.
+    consumed_keeps_offset: bool
+    # `consumed` counts from where readers left, even if that has been overwritten; relayfs from the oldest that is
+    # left.
+    consumed_counts_overwritten: bool
+    # In overwrite mode, a read of many bytes gives no part of a sub-buffer besides whole ones: what it leaves could be
+    # overwritten in the middle of a record. The kernel fills the reader's memory.
+    read_whole_pieces: bool
+
+
+KERNEL = Rules(
+    count_full_switches=True,
+    flush_begins_after_full=True,
+    consumed_keeps_offset=True,
+    consumed_counts_overwritten=True,
+    read_whole_pieces=False,
+)
+RELAYFS = Rules(
+    count_full_switches=False,
+    flush_begins_after_full=False,
+    consumed_keeps_offset=False,
+    consumed_counts_overwritten=False,
+    read_whole_pieces=True,
+)
+
+# A read of fewer bytes than this may end anywhere.
+WHOLE_PIECES_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What can be seen of a buffer besides its bytes."""
+
+    produced: int
+    consumed: int
+    lost_full: int
+    lost_too_large: int
+    padding: int  # bytes, of all finished sub-buffers
+    poll: int
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """What no reader will see, in overwrite mode."""
+
+    records: int
+    n_bytes: int
+
+
+@dataclass
+class Subbuf:
+    """One sub-buffer, and what had been written before it began."""
+
+    start_records: int
+    start_bytes: int
+    data: bytearray = field(default_factory=bytearray)
+
+
+@dataclass
+class Consumer:
+    """Where readers are. A sub-buffer of which they have seen a part counts as records when they have seen all."""
+
+    number: int = 0
+    offset: int = 0
+    records: int = 0
+    n_bytes: int = 0
+    lost_records: int = 0
+    lost_bytes: int = 0
+
+
+class Model:
+    """One buffer.
+
+    subbuf_size, n_subbufs, overwrite: its geometry and mode
+    rules: whose buffer it is
+    """
+
+    def __init__(self, subbuf_size: int, n_subbufs: int, overwrite: bool, rules: Rules = RELAYFS) -> None:
+        self.subbuf_size = subbuf_size
+        self.n_subbufs = n_subbufs
+        self.overwrite = overwrite
+        self.rules = rules
+        self.reset()
+
+    def reset(self) -> None:
+        """Bring it to its initial state."""
+        self.produced = self.records = self.n_bytes = 0
+        self.lost_full = self.lost_too_large = self.padding = 0
+        self.subbufs = {0: Subbuf(0, 0)}
+        self.consumer = Consumer()
+        self._begun = True
+
+    @property
+    def current(self) -> Subbuf:
+        """The sub-buffer that is being written."""
+        return self.subbufs[self.produced]
+
+    def write(self, data: bytes) -> bool:
+        """Take a record, or count it as lost."""
+        if not data:
+            return True
+        if len(data) > self.subbuf_size:
+            self.lost_too_large += 1
+            return False
+        if len(self.current.data) + len(data) > self.subbuf_size:
+            self._enter_next()
+        if not self._begin():
+            self.lost_full += not self.rules.count_full_switches
+            return False
+        self.current.data += data
+        self.records += 1
+        self.n_bytes += len(data)
+        return True
+
+    def flush(self) -> None:
+        """Finish the current sub-buffer."""
+        waiting = not self._begun
+        if not self._begin() or (waiting and self.rules.flush_begins_after_full):
+            return
+        self._enter_next()
+        self._begin()
+
+    def consumed(self, n: int) -> None:
+        """Count the next n sub-buffers as consumed."""
+        if not 1 <= n <= self.n_subbufs:
+            return
+        if not self.rules.consumed_counts_overwritten:
+            self.consumer = self._caught_up()
+        n = min(n, self.produced - self.consumer.number)
+        if n:
+            self._go_to(self.consumer, self.consumer.number + n, self.rules.consumed_keeps_offset)
+
+    def read(self, max_bytes: int) -> bytes:
+        """Consume bytes."""
+        consumer = self.consumer = self._caught_up()
+        if consumer.offset > len(self.subbufs[consumer.number].data):
+            # Kept from a sub-buffer that held more: nothing to read up to there, or, in a single sub-buffer, all again.
+            if self.n_subbufs > 1:
+                return b""
+            consumer.offset = 0
+        got = bytearray()
+        while True:
+            rest = self.subbufs[consumer.number].data[consumer.offset :]
+            room = max_bytes - len(got)
+            if rest and (room == 0 or (len(rest) > room and got and self._reads_whole_pieces(max_bytes))):
+                return bytes(got)
+            got += rest[:room]
+            consumer.offset += len(rest[:room])
+            consumer.n_bytes += len(rest[:room])
+            if len(rest) > room:
+                return bytes(got)
+            if consumer.number == self.produced:
+                consumer.records = self.records
+                return bytes(got)
+            self._go_to(consumer, consumer.number + 1)
+
+    def counters(self) -> Counters:
+        """Count."""
+        return Counters(
+            produced=self.produced,
+            consumed=self.consumer.number,
+            lost_full=self.lost_full,
+            lost_too_large=self.lost_too_large,
+            padding=self.padding,
+            poll=READABLE if self.produced != self.consumer.number else 0,
+        )
+
+    def finished(self) -> range:
+        """Return the numbers of the finished sub-buffers whose memory is not used again yet."""
+        return range(max(0, self.produced - self.n_subbufs + self._begun), self.produced)
+
+    def overwritten(self) -> Overwritten:
+        """Count what readers have lost by now, whether or not they have been back since."""
+        consumer = self._caught_up()
+        return Overwritten(consumer.lost_records, consumer.lost_bytes)
+
+    def _enter_next(self) -> None:
+        self.padding += self.subbuf_size - len(self.current.data)
+        self.produced += 1
+        self.subbufs[self.produced] = Subbuf(self.records, self.n_bytes)
+        overwritten = self.subbufs.get(self.produced - self.n_subbufs - 1)
+        if overwritten is not None:
+            overwritten.data = bytearray()
+        self._begun = False
+
+    def _begin(self) -> bool:
+        """Begin the sub-buffer that was entered, if readers have left its memory."""
+        if not self._begun:
+            full = self.produced - self.consumer.number >= self.n_subbufs
+            self.lost_full += full and self.rules.count_full_switches
+            self._begun = self.overwrite or not full
+        return self._begun
+
+    def _caught_up(self) -> Consumer:
+        consumer = replace(self.consumer)
+        if self.overwrite and self.produced - consumer.number >= self.n_subbufs:
+            records, n_bytes = consumer.records, consumer.n_bytes
+            self._go_to(consumer, self.produced - self.n_subbufs + 1)
+            consumer.lost_records += consumer.records - records
+            consumer.lost_bytes += consumer.n_bytes - n_bytes
+        return consumer
+
+    def _go_to(self, consumer: Consumer, number: int, keep_offset: bool = False) -> None:
+        consumer.number = number
+        if not keep_offset:
+            consumer.offset = 0
+        consumer.records = self.subbufs[number].start_records
+        consumer.n_bytes = self.subbufs[number].start_bytes
+
+    def _reads_whole_pieces(self, max_bytes: int) -> bool:
+        return self.rules.read_whole_pieces and self.overwrite and max_bytes >= WHOLE_PIECES_BYTES

@@ -1,0 +1,109 @@
+"""The model against what a kernel was observed to do, then the ring and a mount against the model."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from build import builds
+from conformance.model import KERNEL, RELAYFS, Model, Rules
+from conformance.relay_file import RelayFile
+from conformance.ring import Ring, ring
+from conformance.sequences import Observed, Operation, Outcome, observed_sequences, random_sequence
+from conftest import Mount
+
+LONG = os.environ.get("RELAYFS_STRESS") == "long"
+N_OPERATIONS = 100_000 if LONG else 10_000
+N_OPERATIONS_MOUNTED = 20_000 if LONG else 1_000
+# Short: each is another geometry.
+SEQUENCE_LENGTH = 200
+DRAIN = Operation("read", 1 << 20)
+
+
+def matches_the_table(observed: Observed, rules: Rules) -> bool:
+    model = Model(**asdict(observed.geometry), rules=rules)
+    for operation, outcome in zip(observed.operations, observed.outcomes, strict=True):
+        got = Outcome(operation.perform(model), model.counters())
+        if outcome is not None and got != outcome:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("observed", observed_sequences(), ids=lambda observed: str(observed.number))
+def test_the_model_does_what_the_kernel_was_observed_to_do(observed: Observed) -> None:
+    model = Model(**asdict(observed.geometry), rules=KERNEL)
+    for at, (operation, outcome) in enumerate(zip(observed.operations, observed.outcomes, strict=True)):
+        got = Outcome(operation.perform(model), model.counters())
+        if outcome is None:
+            return
+        assert got == outcome, (at, operation)
+        for number in model.finished():
+            padding = observed.paddings[at][number % model.n_subbufs]
+            assert padding == model.subbuf_size - len(model.subbufs[number].data), (at, operation, number)
+
+
+@pytest.mark.parametrize(
+    "rule", ["count_full_switches", "flush_begins_after_full", "consumed_keeps_offset", "consumed_counts_overwritten"]
+)
+def test_each_rule_is_needed_to_tell_the_kernel_apart(rule: str) -> None:
+    without = replace(KERNEL, **{rule: getattr(RELAYFS, rule)})
+    assert not all(matches_the_table(observed, without) for observed in observed_sequences())
+
+
+def seeds(n_operations: int) -> Iterator[int]:
+    """Yield a seed for each sequence; RELAYFS_SEED gives the one that failed."""
+    given = os.environ.get("RELAYFS_SEED")
+    if given is not None:
+        yield int(given)
+        return
+    for _ in range(n_operations // SEQUENCE_LENGTH):
+        yield random.SystemRandom().randrange(1 << 32)
+
+
+@contextmanager
+def explained(seed: int, done: list[Operation]) -> Iterator[None]:
+    """Tell how to see a failure again."""
+    try:
+        yield
+    except AssertionError as error:
+        geometry, _ = random_sequence(seed, 0)
+        error.add_note(f"RELAYFS_SEED={seed}: {geometry}, the last of {len(done)} operations:")
+        for operation in done[-10:]:
+            error.add_note(str(operation))
+        raise
+
+
+def check_sequence(seed: int, subject: Ring | RelayFile) -> None:
+    """Perform a random sequence on the subject and on the model."""
+    geometry, operations = random_sequence(seed, SEQUENCE_LENGTH)
+    model = Model(**asdict(geometry))
+    done: list[Operation] = []
+    with explained(seed, done):
+        for operation in (*operations, DRAIN):
+            done.append(operation)
+            assert operation.perform(subject) == operation.perform(model)
+            assert subject.counters() == model.counters()
+            assert subject.overwritten() == model.overwritten()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("sanitize", builds())
+@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+def test_the_ring_does_what_the_model_does(scheme: str, sanitize: str, scratch_store: Path) -> None:
+    scratch_store.mkdir()
+    with ring(scheme, sanitize, scratch_store) as subject:
+        for seed in seeds(N_OPERATIONS):
+            subject.open(random_sequence(seed, 0)[0])
+            check_sequence(seed, subject)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+def test_relay_files_do_what_the_model_does(scheme: str, mount: Mount) -> None:
+    for seed in seeds(N_OPERATIONS_MOUNTED):
+        relay_file = RelayFile(mount, "random/cpu", random_sequence(seed, 0)[0], scheme)
+        check_sequence(seed, relay_file)
+        relay_file.close()
