@@ -60,7 +60,7 @@ class Arguments:
 def main() -> None:
     """Mount."""
     try:
-        arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name == "mount.relayfs")
+        arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount.relayfs"))
         clear_dead_mounts(arguments.settings.mountpoint)
         check_mountpoint(arguments.settings.mountpoint)
     except RelayError as error:
@@ -85,9 +85,12 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     words: without the program's name
     helper: by the rules for mount(8)'s helpers, where -f does not mean foreground
     """
-    parser = argparse.ArgumentParser(prog="mount.relayfs" if helper else "relayfs", description="Mount a relayfs store.")
-    parser.add_argument("source", nargs="?", default="relayfs", help="any name: it is what mount(8) shows")
-    parser.add_argument("mountpoint", help="an existing directory")
+    parser = argparse.ArgumentParser(
+        prog="mount.relayfs" if helper else "relayfs",
+        usage="%(prog)s [SOURCE] MNT [-o OPTION,...]" + ("" if helper else " [-f] [-d]"),
+        description="Mount a relayfs store at the directory MNT. SOURCE is any name: it is what mount(8) shows.",
+    )
+    parser.add_argument("places", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTION,...", help=_options_help())
     if helper:
         parser.add_argument("-f", dest="fake", action="store_true", help="do all but mount")
@@ -96,14 +99,15 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     else:
         parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to stderr")
         parser.add_argument("-d", "--debug", action="store_true", help="log more")
-    found = parser.parse_args(words)
-    mountpoint = os.path.join(os.path.realpath(os.path.dirname(found.mountpoint.rstrip("/")) or "."), "")
-    mountpoint = os.path.normpath(os.path.join(mountpoint, os.path.basename(found.mountpoint.rstrip("/"))))
-    arguments = Arguments(Settings(mountpoint, default_store()))
+    found = parser.parse_intermixed_args(words)
+    if not 1 <= len(found.places) <= 2:
+        parser.error("a mountpoint is needed, and perhaps a name before it")
+    arguments = Arguments(Settings(_absolute(found.places[-1]), default_store()))
     _apply_options(arguments, [option for group in found.options for option in group.split(",") if option])
     arguments.settings.fuse_options |= {"default_permissions", "subtype=relayfs"}
     if not any(option.startswith("fsname=") for option in arguments.settings.fuse_options):
-        arguments.settings.fuse_options.add(f"fsname={found.source}")
+        source = found.places[0] if len(found.places) == 2 else "relayfs"
+        arguments.settings.fuse_options.add(f"fsname={source}")
     if os.geteuid() == 0:
         arguments.settings.fuse_options.add("allow_other")
     if helper and found.fake:
@@ -111,6 +115,12 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     arguments.foreground = not helper and found.foreground
     arguments.debug = not helper and found.debug
     return arguments
+
+
+def _absolute(mountpoint: str) -> str:
+    """Resolve all but the last name, which may be a dead mount that nothing can be asked about."""
+    above, name = os.path.split(os.path.abspath(mountpoint))
+    return os.path.join(os.path.realpath(above), name)
 
 
 def default_store() -> str:

@@ -1,0 +1,220 @@
+"""All ways to mount and to unmount."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import RELAYFS, wait_until
+
+from relayfs_fuse.cli.mount import parse
+from relayfs_fuse.errors import OptionError
+
+
+def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{RELAYFS.parent}:{os.environ['PATH']}"}
+    return subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=30, check=False, **options
+    )
+
+
+@pytest.fixture
+def mountpoint(tmp_path):
+    path = tmp_path / "a mount"
+    path.mkdir()
+    yield path
+    subprocess.run(["fusermount3", "-u", "-z", "-q", path], check=False, capture_output=True)
+
+
+@pytest.fixture
+def root():
+    if os.geteuid() != 0:
+        pytest.skip("mount(8) needs root")
+
+
+def works(mountpoint: Path) -> bool:
+    (mountpoint / "control").write_text("create t/cpu buffers=single\n")
+    (mountpoint / "t/cpu").write_text("hello\n")
+    return (mountpoint / "t/cpu").read_text() == "hello\n"
+
+
+def server_of(store: Path) -> int:
+    return int((store / ".lock").read_text().split()[1].rstrip(","))
+
+
+def has_ended(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture
+def installed(root):
+    """The programs where mount(8), which goes by a PATH of its own, finds them; under a name of this test."""
+    name = f"relayfs-test-{os.getpid()}"
+    places = [Path("/usr/local/bin", name), Path("/sbin", f"mount.{name}")]
+    for place in places:
+        place.symlink_to(RELAYFS)
+    yield name
+    for place in places:
+        place.unlink()
+
+
+FORMS = {
+    "relayfs MNT": ["{name}", "{mnt}", "-o", "store={store}"],
+    "relayfs SOURCE MNT": ["{name}", "source", "{mnt}", "-o", "rw,nosuid", "-o", "store={store}"],
+    "mount -t fuse": ["mount", "-t", "fuse", "{name}", "{mnt}", "-o", "store={store}"],
+    "mount -t fuse.relayfs": ["mount", "-t", "fuse.{name}", "source", "{mnt}", "-o", "noexec,store={store}"],
+    "mount -t relayfs": ["mount", "-t", "{name}", "source", "{mnt}", "-o", "nosuid,nofail,store={store}"],
+    "mount -v -s -t relayfs": ["mount", "-v", "-s", "-t", "{name}", "source", "{mnt}", "-o", "store={store}"],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize("end", [["umount"], ["fusermount3", "-u"]], ids=["umount", "fusermount3"])
+def test_each_form_mounts_and_each_end_ends_it(installed, form, end, mountpoint, scratch_store):
+    done = run(*[word.format(name=installed, mnt=mountpoint, store=scratch_store) for word in form])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert works(mountpoint)
+    assert " fuse.relayfs " in Path("/proc/self/mountinfo").read_text()
+    server = server_of(scratch_store)
+    assert run(*end, mountpoint).returncode == 0
+    wait_until(lambda: has_ended(server), "the server ends")
+    assert list(mountpoint.iterdir()) == []
+
+
+def test_helper_takes_minus_f_as_fake(mountpoint, scratch_store, tmp_path):
+    helper = tmp_path / "mount.relayfs"
+    helper.symlink_to(RELAYFS)
+    assert run(helper, "relayfs", mountpoint, "-f", "-o", f"store={scratch_store}").returncode == 0
+    assert not scratch_store.exists()
+
+
+def test_fstab_line_mounts(installed, mountpoint, scratch_store, tmp_path):
+    fstab = tmp_path / "fstab"
+    escaped = str(mountpoint).replace(" ", "\\040")
+    fstab.write_text(f"relayfs {escaped} fuse.{installed} noauto,x-systemd.automount,nofail,store={scratch_store} 0 0\n")
+    done = run("mount", "--fstab", fstab, mountpoint)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert works(mountpoint)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_unmounts(make_mount, signum):
+    mount = make_mount()
+    assert mount.stop(signum) == 0
+    assert list(mount.path.iterdir()) == []
+
+
+def test_a_signal_ends_a_server_with_sleeping_readers(make_mount):
+    mount = make_mount()
+    path = mount.create("w", "buffers=single read=wait")
+    reader = subprocess.Popen(["cat", path], stderr=subprocess.PIPE)
+    time.sleep(0.2)
+    started = time.monotonic()
+    assert mount.stop() == 0
+    assert time.monotonic() - started < 3
+    assert reader.wait(5) != 0
+    reader.stderr.close()
+
+
+def test_a_dead_mount_is_cleared(mountpoint, scratch_store):
+    assert run("relayfs", mountpoint, "-o", f"store={scratch_store}").returncode == 0
+    assert works(mountpoint)
+    for _ in range(3):
+        os.kill(server_of(scratch_store), signal.SIGKILL)
+        done = run("relayfs", mountpoint, "-o", f"store={scratch_store}")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert (mountpoint / "control").read_text().startswith("create t/cpu")
+    assert run("fusermount3", "-u", mountpoint).returncode == 0
+    assert list(mountpoint.iterdir()) == [], "dead mounts do not pile up"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("nonsense", "unknown mount option 'nonsense'"),
+        ("size=lots", "size=lots"),
+        ("control_mode=rw", "control_mode=rw"),
+        ("store=", "store="),
+        ("store=/proc/x", "cannot use /proc/x as a store"),
+        ("store=/etc/passwd", "it is no directory"),
+        ("log=/no/such/dir/log", "log=/no/such/dir/log"),
+    ],
+)
+def test_a_mount_that_fails_says_why(mountpoint, options, says, scratch_store):
+    store = "" if "store" in options else f",store={scratch_store}"
+    done = run("relayfs", mountpoint, "-o", options + store)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert list(mountpoint.iterdir()) == []
+
+
+def test_a_mountpoint_must_be_a_directory(tmp_path, scratch_store):
+    for path in (tmp_path / "missing", Path("/etc/passwd")):
+        done = run("relayfs", path, "-o", f"store={scratch_store}")
+        assert done.returncode == 1
+        assert str(path) in done.stderr
+
+
+def test_a_store_that_others_can_write_is_refused(mountpoint, scratch_store):
+    scratch_store.mkdir()
+    scratch_store.chmod(0o777)
+    done = run("relayfs", mountpoint, "-o", f"store={scratch_store}")
+    assert done.returncode == 1
+    assert "writable to nobody else" in done.stderr
+
+
+def test_a_store_has_one_server(mount, mountpoint):
+    done = run("relayfs", mountpoint, "-o", f"store={mount.store}")
+    assert done.returncode == 1
+    assert f"already served (process {mount.process.pid}, mounted at {mount.path})" in done.stderr
+
+
+def test_the_log_goes_where_it_is_told(mountpoint, scratch_store, tmp_path):
+    log = tmp_path / "log"
+    assert run("relayfs", mountpoint, "-o", f"store={scratch_store},log={log}").returncode == 0
+    with pytest.raises(OSError):
+        (mountpoint / "control").write_text("nonsense\n")
+    assert f"{mountpoint} is mounted" in log.read_text()
+    assert "unknown command 'nonsense'" in log.read_text()
+
+
+def test_a_user_mounts_without_privileges(make_mount, unprivileged, open_fuse_device):
+    mount = make_mount(user=unprivileged.uid)
+    mount.expect("fusermount3")
+    with pytest.raises(PermissionError):
+        mount.control.read_text()  # not even root, without allow_other
+    script = """
+import os, sys, mmap, errno
+os.chdir(sys.argv[1])
+open("control", "w").write("create u/cpu buffers=single\\n")
+open("u/cpu", "w").write("hello\\n")
+assert os.stat("u/cpu").st_uid == os.getuid()
+fd = os.open(".channels/u/cpu/mem0", os.O_RDWR)
+try:
+    mmap.mmap(fd, 4096)
+except OSError as error:
+    assert error.errno == errno.ENODEV
+else:
+    raise AssertionError("mapped without privileges")
+with open(os.getxattr(".channels/u/cpu/mem0", "user.relayfs.backing"), "r+b") as file:
+    assert mmap.mmap(file.fileno(), 4096)[:6] == b"hello\\n"
+print(open("u/cpu").read(), end="")
+"""
+    done = unprivileged.python(script, mount.path)
+    assert (done.stdout, done.stderr) == ("hello\n", "")
+
+
+def test_the_default_store_is_named_after_the_user(mountpoint):
+    expected = "/dev/shm/relayfs" if os.geteuid() == 0 else f"/dev/shm/relayfs-{os.geteuid()}"
+    assert parse([str(mountpoint)]).settings.store == expected
+
+
+def test_options_come_in_any_order_and_number():
+    arguments = parse(["-o", "size=1M,allow_other", "src", "-o", "ro", "/mnt", "-f"])
+    assert (arguments.settings.limit, arguments.settings.mountpoint) == (1 << 20, "/mnt")
+    assert {"allow_other", "ro", "fsname=src", "subtype=relayfs"} <= arguments.settings.fuse_options
+    assert arguments.foreground
+    with pytest.raises(OptionError, match="size"):
+        parse(["/mnt", "-o", "size=1X"])

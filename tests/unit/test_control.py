@@ -1,0 +1,122 @@
+"""The language of the control file, without a mount."""
+
+import errno
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs import control
+from relayfs_fuse.fs.errorlog import ErrorLog
+
+NAMES = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="/."), min_size=1, max_size=20)
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "subbuf_size": st.integers(1, 1 << 20).map(str) | st.integers(1, 1 << 10).map("{}K".format),
+        "n_subbufs": st.integers(1, 1 << 10).map(str),
+        "mode": st.sampled_from(native.MODES),
+        "buffers": st.sampled_from(native.BUFFERS),
+        "scheme": st.sampled_from(native.SCHEMES),
+        "delivery": st.sampled_from(native.DELIVERIES),
+        "read": st.sampled_from(native.READS),
+        "flush_interval": st.integers(0, 1 << 20).map(str),
+        "perm": st.integers(0, 0o777).map(lambda perm: f"{perm & 0o666:04o}"),
+        "uid": st.integers(0, 1 << 31).map(str),
+        "gid": st.integers(0, 1 << 31).map(str),
+    },
+)
+
+
+@given(PATHS, OPTIONS, st.text(" \t", min_size=1, max_size=3))
+def test_well_formed_creates_are_understood(path, options, space):
+    line = space.join(["create", path, *(f"{key}={value}" for key, value in options.items())])
+    command = control.parse(line)
+    assert (command.verb, command.path) == ("create", path)
+    assert command.options.keys() == options.keys()
+    for key in options:
+        assert line[command.columns[key] :].startswith(f"{key}=")
+
+
+@given(st.text())
+def test_any_line_is_understood_or_refused_with_a_place_in_it(line):
+    assume("\n" not in line)
+    try:
+        control.parse(line)
+    except CommandError as error:
+        assert error.errno in (errno.EINVAL, errno.ENAMETOOLONG)
+        assert 0 <= error.column <= len(line)
+        assert error.message
+        shown = ErrorLog()
+        shown.error(line, error)
+        assert shown.text().count(b"\n") == 3
+
+
+MALFORMED = st.one_of(
+    st.tuples(st.just("n_subbufs"), st.sampled_from(["0", "-1", "1K", "x", "", "4294967296", "1.5"])),
+    st.tuples(st.just("subbuf_size"), st.sampled_from(["0", "-1", "4G", "x", "", "1KK", "0x10", "1e3"])),
+    st.tuples(st.sampled_from(["mode", "buffers", "scheme", "delivery", "read"]), NAMES),
+    st.tuples(st.just("perm"), st.sampled_from(["8", "1777", "0111", "rw", ""])),
+    st.tuples(st.sampled_from(["uid", "gid"]), st.sampled_from(["-1", "4294967295", "root", ""])),
+    st.tuples(st.just("flush_interval"), st.sampled_from(["-1", "1s", "2147483648", ""])),
+    st.tuples(NAMES.filter(lambda name: name not in control.KEYS and "=" not in name), NAMES),
+)
+
+
+@given(PATHS, OPTIONS, MALFORMED, st.randoms())
+def test_the_offending_word_is_named(path, options, bad, rng):
+    key, value = bad
+    known = (*native.MODES, *native.BUFFERS, *native.SCHEMES, *native.DELIVERIES, *native.READS)
+    assume(value not in known)
+    words = [f"{name}={text}" for name, text in options.items() if name != key]
+    words.insert(rng.randint(0, len(words)), f"{key}={value}")
+    line = " ".join(["create", path, *words])
+    with pytest.raises(CommandError) as refusal:
+        control.parse(line)
+    assert refusal.value.errno == errno.EINVAL
+    assert line[refusal.value.column :].startswith(f"{key}={value}")
+
+
+@given(st.integers(1, 1 << 45))
+def test_sizes_are_written_as_they_are_read(size):
+    assert control.parse_size(control.format_size(size)) == size
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 64), OPTIONS)
+def test_chosen_geometry_is_what_was_asked_for_or_fits(free_bytes, n_buffers, options):
+    words = " ".join(f"{key}={value}" for key, value in options.items())
+    command = control.parse(f"create x {words}")
+    subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
+    assert native.buf_file_bytes(subbuf_size, n_subbufs) > 0
+    assert subbuf_size == command.options.get("subbuf_size", subbuf_size)
+    assert n_subbufs == command.options.get("n_subbufs", n_subbufs)
+    unreduced = (
+        command.options.get("subbuf_size", control.DEFAULT_SUBBUF_SIZE),
+        command.options.get("n_subbufs", control.DEFAULT_N_SUBBUFS),
+    )
+    assert (notice is None) == ((subbuf_size, n_subbufs) == unreduced)
+
+
+@pytest.mark.parametrize("line", ["", "   ", "\t", "# create x", "  # x"])
+def test_empty_lines_and_comments_mean_nothing(line):
+    assert control.parse(line) is None
+
+
+@given(PATHS, OPTIONS)
+def test_a_channel_is_described_by_the_command_that_makes_it(path, options):
+    words = " ".join(f"{key}={value}" for key, value in options.items())
+    asked = control.parse(f"create {path} {words}").options
+    values = dict.fromkeys(native.Facts.__dataclass_fields__, 0)
+    values |= {"subbuf_size": 1 << 18, "n_subbufs": 8, "scheme": 1}
+    values |= {key: value for key, value in asked.items() if key in values}
+    values["flush_interval_ms"] = asked.get("flush_interval", 0)
+    line = control.format_create(
+        path, native.Facts(**values), asked.get("perm", 0o640), asked.get("uid", 0), asked.get("gid", 0)
+    )
+    again = control.parse(line)
+    assert again.path == path
+    assert again.options.items() >= asked.items()
+    assert again.options.keys() == set(control.KEYS)
