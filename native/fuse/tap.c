@@ -66,8 +66,8 @@ struct tap_open_out {
 enum {
 	TAP_IOV_MAX = 1024,        /* what writev(2) takes at once; the first is the header */
 	TAP_SPANS_MAX = 1 << 16,   /* with tiny sub-buffers a read needs many; the largest read is 1 MiB */
-	TAP_LAPPED_TRIES = 8,      /* each tries half as much */
-	TAP_LAPPED_LEAST = 4096
+	TAP_LAPPED_TRIES = 8,      /* each with fewer pieces, the last ones with one */
+	TAP_LAPPED_FEWER = 16
 };
 
 enum tap_reply_kind { TAP_REPLY_NONE, TAP_REPLY_INIT, TAP_REPLY_STREAM, TAP_REPLY_BACKED, TAP_REPLY_READ };
@@ -331,11 +331,11 @@ static void reply_with_copy(size_t n)
 }
 
 /* -EOVERFLOW: lapped by producers while copying; try again. */
-static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, int overwrite)
+static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite)
 {
 	size_t total = 0;
 	size_t n;
-	int result = relay_consume_begin(buf, max_bytes, spans, TAP_SPANS_MAX, &total);
+	int result = relay_consume_begin(buf, max_bytes, spans, max_pieces, &total);
 
 	if (result < 0 || !total)
 		return result < 0 ? result : 0;
@@ -356,15 +356,16 @@ static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, int overwrite)
 ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite)
 {
 	ssize_t got = -EOVERFLOW;
+	size_t max_pieces = TAP_SPANS_MAX;
 
 	forget_reply();
 	if (!have_room(max_bytes))
 		return -ENOMEM;
-	/* The less is copied at once, the smaller the chance to be lapped meanwhile. */
+	/* The less is copied at once, the smaller the chance to be lapped meanwhile. Fewer pieces, not fewer bytes:
+	 * a piece given in part may lose its rest in the middle of a record. */
 	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
-		got = try_read(buf, max_bytes, overwrite);
-		if (max_bytes > TAP_LAPPED_LEAST)
-			max_bytes /= 2;
+		got = try_read(buf, max_bytes, max_pieces, overwrite);
+		max_pieces = max_pieces > TAP_LAPPED_FEWER ? max_pieces / TAP_LAPPED_FEWER : 1;
 	}
 	if (got == -EOVERFLOW)
 		return -EAGAIN;
