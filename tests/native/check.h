@@ -61,18 +61,16 @@ static unsigned home_cpu; /* where this thread runs, and whose buffer is tested 
 
 static inline struct relay_spec a_spec(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
 {
-	return (struct relay_spec){
-		.size = sizeof(struct relay_spec),
-		.subbuf_size = subbuf_size,
-		.n_subbufs = n_subbufs,
-		.n_buffers = relay_n_possible_cpus(),
-		.mode = mode,
-		.scheme = scheme,
-		.buffers = RELAY_PERCPU,
-		.file_mode = 0600,
-		.uid = (uint32_t)-1,
-		.gid = (uint32_t)-1,
-	};
+	return (struct relay_spec){.size = sizeof(struct relay_spec),
+	                           .subbuf_size = subbuf_size,
+	                           .n_subbufs = n_subbufs,
+	                           .n_buffers = relay_n_possible_cpus(),
+	                           .mode = mode,
+	                           .scheme = scheme,
+	                           .buffers = RELAY_PERCPU,
+	                           .file_mode = 0600,
+	                           .uid = (uint32_t)-1,
+	                           .gid = (uint32_t)-1};
 }
 
 /* The path of this CPU's memory of a new channel; valid until the next call. */

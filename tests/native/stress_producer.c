@@ -6,11 +6,10 @@
  *
  *     stress_producer --ledger FILE --stream FIRST (--channel MNT/app/cpu | --store DIR)
  *                     [--threads N] [--records N] [--signals MICROSECONDS] [--migrate RECORDS]
- *                     [--fork STREAM] [--shared] [--seed N]
+ *                     [--fork STREAM] [--seed N]
  *
- * Thread t writes streams FIRST + 2t and, from its signal handler, FIRST + 2t + 1. --records 0: until killed.
- * --store writes to the memory files without a mount; with --shared all threads do so through one mapping,
- * as a thread sanitizer wants it. Exit 0: every record was taken.
+ * Thread t writes streams FIRST + 2t and, from its signal handler, FIRST + 2t + 1. --records 0: until SIGTERM.
+ * --store writes to the memory files without a mount. Exit 0: every record was taken.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -62,12 +61,12 @@ static struct {
 	const char *ledger_file, *channel, *store;
 	unsigned first_stream, fork_stream, n_threads;
 	uint64_t n_records, signal_us, migrate, seed;
-	bool forks, shared;
+	bool forks;
 } options = {.n_threads = 2, .n_records = 10000, .seed = 1};
 
 static struct rchan *chan;
 static unsigned n_buffers;
-static struct rchan_buf **shared_bufs;
+static volatile sig_atomic_t asked_to_stop;
 static struct stress_ledger *ledger;
 static cpu_set_t all_cpus;
 static struct worker workers[MAX_THREADS];
@@ -211,6 +210,12 @@ static void migrate(struct stream *s)
 	sched_setaffinity(0, sizeof(one), &one);
 }
 
+static void on_stop(int signal)
+{
+	(void)signal;
+	asked_to_stop = 1;
+}
+
 /* A full buffer is waited for: give readers the CPU, more so the longer it lasts. */
 static int write_patiently(struct stream *s)
 {
@@ -218,7 +223,7 @@ static int write_patiently(struct stream *s)
 	unsigned tries;
 	int err;
 
-	for (tries = 0; (err = write_next(s)) == -ENOSPC; tries++) {
+	for (tries = 0; (err = write_next(s)) == -ENOSPC && !asked_to_stop; tries++) {
 		if (tries < 8)
 			sched_yield();
 		else
@@ -233,11 +238,11 @@ static int write_records(struct worker *w, uint64_t n)
 	uint64_t i;
 	int err;
 
-	for (i = 0; i < n; i++) {
+	for (i = 0; i < n && !asked_to_stop; i++) {
 		if (options.migrate && stress_random(&s->random) % options.migrate == 0)
 			migrate(s);
 		err = write_patiently(s);
-		if (err) {
+		if (err && !asked_to_stop) {
 			fprintf(stderr, "stress_producer: stream %u record %llu: %s\n", s->id,
 			        (unsigned long long)s->sequence, strerror(-err));
 			return -1;
@@ -317,8 +322,8 @@ static void *run_worker(void *argument)
 	set_stream(&w->own, options.first_stream + 2 * w->number);
 	set_stream(&w->handler, options.first_stream + 2 * w->number + 1);
 	if (!chan) {
-		w->own.bufs = options.shared ? shared_bufs : open_buffers();
-		w->handler.bufs = options.shared ? shared_bufs : open_buffers();
+		w->own.bufs = open_buffers();
+		w->handler.bufs = open_buffers();
 	}
 	if (options.signal_us)
 		start_timer(w);
@@ -343,10 +348,17 @@ static void map_ledger(void)
 
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {{"ledger", 1, 0, 'l'},  {"stream", 1, 0, 'i'},  {"channel", 1, 0, 'c'},
-	                                      {"store", 1, 0, 'd'},   {"threads", 1, 0, 't'}, {"records", 1, 0, 'n'},
-	                                      {"signals", 1, 0, 's'}, {"migrate", 1, 0, 'm'}, {"fork", 1, 0, 'f'},
-	                                      {"shared", 0, 0, 'S'},  {"seed", 1, 0, 'r'},    {0}};
+	static const struct option names[] = {{"ledger", 1, 0, 'l'},
+	                                      {"stream", 1, 0, 'i'},
+	                                      {"channel", 1, 0, 'c'},
+	                                      {"store", 1, 0, 'd'},
+	                                      {"threads", 1, 0, 't'},
+	                                      {"records", 1, 0, 'n'},
+	                                      {"signals", 1, 0, 's'},
+	                                      {"migrate", 1, 0, 'm'},
+	                                      {"fork", 1, 0, 'f'},
+	                                      {"seed", 1, 0, 'r'},
+	                                      {0}};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -380,9 +392,6 @@ static void parse_options(int argc, char **argv)
 		case 'f':
 			options.fork_stream = (unsigned)number, options.forks = true;
 			break;
-		case 'S':
-			options.shared = true;
-			break;
 		case 'r':
 			options.seed = number;
 			break;
@@ -408,19 +417,19 @@ static void open_channel(void)
 	n_buffers = count_buffers();
 	if (n_buffers == 0)
 		die(options.store);
-	if (options.shared)
-		shared_bufs = open_buffers();
 }
 
 int main(int argc, char **argv)
 {
 	struct sigaction action = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
+	struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
 	bool failed = false;
 	unsigned i;
 
 	parse_options(argc, argv);
 	sched_getaffinity(0, sizeof(all_cpus), &all_cpus);
 	sigaction(TICK_SIGNAL, &action, NULL);
+	sigaction(SIGTERM, &stop, NULL);
 	map_ledger();
 	open_channel();
 	for (i = 0; i < options.n_threads; i++) {

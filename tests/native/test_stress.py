@@ -1,0 +1,156 @@
+"""Many writers, moved, interrupted, forked and killed: each record is read once or is in the loss count.
+
+The short form takes two minutes. RELAYFS_STRESS=long makes it 50 million records for each scheme and mode.
+"""
+
+import itertools
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from build import MEMORY, PLAIN, THREADS, builds, run_command, run_environment
+from stress import Channel, Stress, is_long, kill_and_replace, program, stresses, wait_for
+
+if TYPE_CHECKING:
+    from conftest import Mount
+
+pytestmark = pytest.mark.stress
+
+SCHEMES = ["rseq", "lockless"]
+MODES = ["no-overwrite", "overwrite"]
+READERS = ["read", "zero-copy"]
+N_PRODUCERS = 4
+# Two threads with this many each, and a forked child with half of it, times four.
+RECORDS = 50_000_000 // 20 if is_long() else 25_000
+SERVER_KILLS = 60 if is_long() else 4
+PRODUCER_KILLS = 200 if is_long() else 75
+# A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
+GEOMETRY = (60_000, 8)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="relayfs-stress-", dir="/dev/shm") as path:
+        yield Path(path)
+
+
+def stored_channel(scratch: Path, geometry: tuple[int, int], mode: str, scheme: str, sanitize: str) -> Channel:
+    directory = scratch / "channel"
+    command = run_command(program("make_channel", sanitize), directory, *geometry, mode, scheme, sanitize=sanitize)
+    subprocess.run(command, env=run_environment(sanitize), check=True)
+    return Channel.in_store(directory, mode)
+
+
+def mounted_channel(mount: "Mount", name: str, mode: str, scheme: str) -> Channel:
+    size, n = GEOMETRY
+    path = mount.create(f"stress/{name}", f"subbuf_size={size} n_subbufs={n} mode={mode} scheme={scheme}")
+    return Channel.in_mount(path, mount.store / "stress" / name, mode)
+
+
+def write_and_finish(stress: Stress, records: int) -> dict[str, int]:
+    for _ in range(N_PRODUCERS):
+        stress.start_producer(records, fork=True)
+    stress.join_producers()
+    return stress.finish()
+
+
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY))
+@pytest.mark.parametrize("geometry", [(4096, 1), (4096, 2), (5000, 3), (65536, 8)], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_without_a_server(scratch: Path, geometry: tuple[int, int], mode: str, scheme: str, sanitize: str) -> None:
+    channel = stored_channel(scratch, geometry, mode, scheme, sanitize)
+    make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60)  # noqa: E731
+    with stresses(make) as [stress]:
+        account = write_and_finish(stress, 3000 if sanitize else 10_000)
+    if mode == "overwrite":
+        assert account["overwritten"] > 0
+    assert account["read"] > 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
+def test_threads_on_one_mapping(scratch: Path, scheme: str, sanitize: str) -> None:
+    channel = stored_channel(scratch, (16384, 4), "no-overwrite", scheme, sanitize)
+    command = run_command(program("stress_threads", sanitize), channel.writer[1], 10_000, sanitize=sanitize)
+    done = subprocess.run(
+        command, env=run_environment(sanitize), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+
+
+def makers(
+    mount: "Mount", scratch: Path, mode: str, scheme: str, *, killed: bool = False, reopen: bool = False
+) -> list[Callable[[], Stress]]:
+    """One channel for each kind of reader."""
+
+    def maker(reader: str) -> Callable[[], Stress]:
+        channel = mounted_channel(mount, reader, mode, scheme)
+        return lambda: Stress(channel, scratch / f"ledger-{reader}", reader, killed=killed, reopen=reopen)
+
+    return [maker(reader) for reader in READERS]
+
+
+def check_channel_facts(mount: "Mount", stress: Stress, account: dict[str, int]) -> None:
+    names = {"records": "written", "read_records": "read", "lost_full": "full", "lost_overwritten": "overwritten"}
+    for fact, counted in names.items():
+        assert int(mount.fact(f"stress/{stress.reader}", fact)) == account[counted], fact
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
+    with stresses(*makers(mount, scratch, mode, scheme)) as both:
+        for _, stress in itertools.product(range(N_PRODUCERS), both):
+            stress.start_producer(RECORDS, fork=True)
+        for stress in both:
+            stress.join_producers()
+            account = stress.finish()
+            check_channel_facts(mount, stress, account)
+            assert account["written"] >= N_PRODUCERS * 2 * RECORDS
+            assert account["read"] > 0
+            assert mode == "no-overwrite" or account["overwritten"] > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_killed_server_loses_nothing(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
+    # The mount that the dead server leaves is cleared by the next.
+    mount.expect("")
+    with stresses(*makers(mount, scratch, mode, scheme, reopen=True)) as both:
+        for _, stress in itertools.product(range(N_PRODUCERS), both):
+            stress.start_producer()
+        for _ in range(SERVER_KILLS):
+            second_from_now = time.monotonic() + 1
+            wait_for(lambda end=second_from_now: time.monotonic() > end, "a second")  # type: ignore[misc]
+            mount.kill()
+            before = [stress.written() for stress in both]
+            for stress, written in zip(both, before, strict=True):
+                if mode == "overwrite":
+                    wait_for(lambda s=stress, n=written: s.written() > n, "producers go on")  # type: ignore[misc]
+            mount.start()
+        for stress in both:
+            stress.stop_producers()
+        accounts = {stress.reader: stress.finish() for stress in both}
+    assert accounts["read"]["reopened"] >= SERVER_KILLS
+    assert all(account["read"] > 0 for account in accounts.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_killed_producers_cost_one_record_each_at_most(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
+    with stresses(*makers(mount, scratch, mode, scheme, killed=True)) as both:
+        for _, stress in itertools.product(range(N_PRODUCERS), both):
+            stress.start_producer()
+        for seed, stress in enumerate(both):
+            kill_and_replace(stress, PRODUCER_KILLS, seed)
+        for stress in both:
+            now = stress.written()
+            wait_for(lambda s=stress, n=now: s.written() > n + 5000, "the buffers go on")  # type: ignore[misc]
+            stress.stop_producers()
+            account = stress.finish()
+            assert account["read"] > 0

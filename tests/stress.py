@@ -1,0 +1,165 @@
+"""Start and stop the stress programs: producers, verifiers, and the ledger they share."""
+
+import json
+import mmap
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from build import compile_c, run_command, run_environment
+
+HERE = Path(__file__).resolve().parent / "native"
+DEADLINE = 1800.0
+STREAM_BYTES = 64  # sizeof(struct stress_slot)
+N_STREAMS = 1024
+STREAMS_PER_PRODUCER = 4  # two threads and their signal handlers
+FORK_STREAMS = range(N_STREAMS - 64, N_STREAMS, 2)
+
+
+def program(name: str, sanitize: str) -> Path:
+    sources = {"stress_verify": ["stress_verify.c", "stress_account.c"]}.get(name, [f"{name}.c"])
+    return compile_c([HERE / source for source in sources], sanitize=sanitize)
+
+
+def wait_for(condition: Callable[[], object], what: str, deadline: float = 120.0) -> None:
+    end = time.monotonic() + deadline
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline} s in vain: {what}"
+        time.sleep(0.002)
+
+
+@dataclass
+class Channel:
+    """A channel under stress: how to write it, where to read it, what it was made as."""
+
+    writer: list[str]
+    relay_files: list[Path]
+    mem_files: list[Path]
+    mode: str
+
+    @classmethod
+    def in_store(cls, directory: Path, mode: str) -> "Channel":
+        files = [directory / f"mem{i}" for i in range(len(list(directory.iterdir())))]
+        return cls(["--store", str(directory)], files, files, mode)
+
+    @classmethod
+    def in_mount(cls, path: Path, store_directory: Path, mode: str) -> "Channel":
+        n = len(list(store_directory.glob("mem*")))
+        relay_files = [path.with_name(f"{path.name}{i}") for i in range(n)]
+        mem_files = [store_directory / f"mem{i}" for i in range(n)]
+        return cls(["--channel", str(path)], relay_files, mem_files, mode)
+
+
+@dataclass
+class Stress:
+    """Producers and one verifier on one channel."""
+
+    channel: Channel
+    ledger_file: Path
+    reader: str
+    sanitize: str = ""
+    killed: bool = False
+    reopen: bool = False
+    signals_us: int = 300
+    producers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    n_started: int = 0
+
+    def __post_init__(self) -> None:
+        self.ledger_file.write_bytes(bytes(N_STREAMS * STREAM_BYTES))
+        with self.ledger_file.open("rb") as file:
+            self.ledger = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        options = ["--overwrite"] * (self.channel.mode == "overwrite")
+        options += ["--killed"] * self.killed + ["--reopen"] * self.reopen
+        pairs = zip(self.channel.relay_files, self.channel.mem_files, strict=True)
+        files = [str(path) for pair in pairs for path in pair]
+        command = ["--ledger", self.ledger_file, "--reader", self.reader, *options, *files]
+        self.verifier = subprocess.Popen(
+            run_command(program("stress_verify", self.sanitize), *command, sanitize=self.sanitize),
+            env=run_environment(self.sanitize), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.verifier.stdout is not None
+        assert self.verifier.stdout.readline() == "reading\n"
+
+    def start_producer(self, records: int = 0, *, fork: bool = False) -> int:
+        """Start one of two threads; without `records` it writes until stop(). Return its first stream."""
+        stream = STREAMS_PER_PRODUCER * self.n_started
+        assert stream < FORK_STREAMS[0], "out of streams"
+        options: list[object] = ["--ledger", self.ledger_file, "--stream", stream, "--records", records]
+        options += ["--threads", 2, "--signals", self.signals_us, "--migrate", 2000, "--seed", self.n_started]
+        options += ["--fork", FORK_STREAMS[self.n_started]] * fork
+        self.n_started += 1
+        command = run_command(
+            program("stress_producer", self.sanitize), *self.channel.writer, *options, sanitize=self.sanitize
+        )
+        self.producers.append(subprocess.Popen(command, env=run_environment(self.sanitize)))
+        return stream
+
+    def written(self, streams: Sequence[int] | range = range(N_STREAMS)) -> int:
+        """Return how many records are surely written."""
+        return sum(int.from_bytes(self.ledger[at : at + 8], "little") for at in (STREAM_BYTES * s + 8 for s in streams))
+
+    def join_producers(self) -> None:
+        for producer in self.producers:
+            assert producer.wait(DEADLINE) == 0
+        self.producers.clear()
+
+    def stop_producers(self) -> None:
+        for producer in self.producers:
+            producer.terminate()
+        self.join_producers()
+
+    def finish(self) -> dict[str, Any]:
+        """All producers are gone: let the verifier drain, and return its account, which must be right."""
+        assert not self.producers
+        out, err = self.verifier.communicate(timeout=DEADLINE)
+        assert self.verifier.returncode == 0, f"{err}\n{out}"
+        account: dict[str, Any] = json.loads(out)
+        return account
+
+    def abandon(self) -> None:
+        for process in [*self.producers, self.verifier]:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.ledger.close()
+
+
+@contextmanager
+def stresses(*stress: Callable[[], Stress]) -> Iterator[list[Stress]]:
+    """Make them, and leave no process behind, whatever happens."""
+    made: list[Stress] = []
+    try:
+        for make in stress:
+            made.append(make())
+        yield made
+    finally:
+        for one in made:
+            one.abandon()
+
+
+def kill_and_replace(stress: Stress, n_kills: int, seed: int) -> None:
+    """SIGKILL producers, each when it has written a random number of records, and start others."""
+    chance = random.Random(seed)
+    first_stream = {process.pid: STREAMS_PER_PRODUCER * i for i, process in enumerate(stress.producers)}
+    for _ in range(n_kills):
+        victim = chance.randrange(len(stress.producers))
+        process = stress.producers[victim]
+        streams = range(first_stream[process.pid], first_stream[process.pid] + STREAMS_PER_PRODUCER)
+        enough = chance.randrange(1, 3000)
+        wait_for(lambda s=streams, n=enough: stress.written(s) >= n, "the victim writes")  # type: ignore[misc]
+        process.kill()
+        process.wait()
+        del stress.producers[victim]
+        stream = stress.start_producer()
+        first_stream[stress.producers[-1].pid] = stream
+
+
+def is_long() -> bool:
+    return os.environ.get("RELAYFS_STRESS") == "long"
