@@ -69,7 +69,9 @@ struct relay_facts {
 	uint64_t offset;                   /* bytes used in the current sub-buffer */
 	uint64_t records, bytes;           /* ever written, reserved ones included */
 	uint64_t padding;                  /* bytes of finished sub-buffers that hold nothing */
-	uint64_t read_records, read_bytes; /* given to readers */
+	/* Given to readers. Records have no marks: those of a piece count when its last byte is given, so a piece
+	 * of which a reader took a part, and whose rest was then overwritten, counts whole among the overwritten. */
+	uint64_t read_records, read_bytes;
 	uint64_t unread_bytes;
 	uint64_t reads, wakeups;
 	uint64_t lost_full_records, lost_full_bytes;
