@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """Open an existing channel for writing.
+    r"""Open an existing channel for writing.
 
         with Channel("/mnt/relay/app/cpu") as channel:
-            channel.write(b"hello\\n")
+            channel.write(b"hello\n")
 
     path: the path of its relay files without the number
 

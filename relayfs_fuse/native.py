@@ -285,10 +285,8 @@ class ChannelHandle(_Handle):
 
     def __init__(self, path: str, options: str | None = None) -> None:
         c_path = os.fsencode(path)
-        if options is None:
-            pointer = lib.relay_attach(c_path)
-        else:
-            pointer = lib.relay_create(c_path, os.fsencode(options))
+        attach = options is None
+        pointer = lib.relay_attach(c_path) if attach else lib.relay_create(c_path, os.fsencode(options or ""))
         super().__init__(_pointer(pointer, path))
 
     def close(self) -> None:

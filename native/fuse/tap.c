@@ -64,9 +64,9 @@ struct tap_open_out {
 };
 
 enum {
-	TAP_IOV_MAX = 1024,        /* what writev(2) takes at once; the first is the header */
-	TAP_SPANS_MAX = 1 << 16,   /* with tiny sub-buffers a read needs many; the largest read is 1 MiB */
-	TAP_LAPPED_TRIES = 8,      /* each with fewer pieces, the last ones with one */
+	TAP_IOV_MAX = 1024,      /* what writev(2) takes at once; the first is the header */
+	TAP_SPANS_MAX = 1 << 16, /* with tiny sub-buffers a read needs many; the largest read is 1 MiB */
+	TAP_LAPPED_TRIES = 8,    /* each with fewer pieces, the last ones with one */
 	TAP_LAPPED_FEWER = 16
 };
 
@@ -78,7 +78,7 @@ static struct {
 	int passthrough;
 	struct relay_tap_request request;
 	uint32_t offered, offered2; /* what the kernel can do, from its INIT */
-} tap = { .session_fd = -1, .interrupt_fd = -1 };
+} tap = {.session_fd = -1, .interrupt_fd = -1};
 
 /* The reply being prepared. */
 static struct {
@@ -140,8 +140,7 @@ static void note_request(const struct fuse_in_header *in, size_t length)
 	const void *body = in + 1;
 
 	tap.request = (struct relay_tap_request){
-		.unique = in->unique, .opcode = in->opcode, .pid = in->pid, .uid = in->uid, .gid = in->gid
-	};
+	    .unique = in->unique, .opcode = in->opcode, .pid = in->pid, .uid = in->uid, .gid = in->gid};
 	length -= sizeof(*in);
 	if (in->opcode == FUSE_READ && length >= sizeof(struct fuse_read_in)) {
 		tap.request.io_flags = ((const struct fuse_read_in *)body)->read_flags;
@@ -178,8 +177,8 @@ const struct relay_tap_request *relay_tap_request(void)
 
 static int have_sys_admin(void)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
 
 	return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1u << CAP_SYS_ADMIN);
 }
@@ -404,7 +403,7 @@ int relay_tap_has_passthrough(void)
 
 int relay_tap_backing_open(int fd)
 {
-	struct tap_backing_map map = { .fd = fd };
+	struct tap_backing_map map = {.fd = fd};
 	int backing = ioctl(tap.session_fd, TAP_BACKING_OPEN, &map);
 
 	return backing < 0 ? -errno : backing;
@@ -419,7 +418,7 @@ void relay_tap_backing_close(int backing)
 
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 {
-	static const struct fuse_custom_io io = { .read = tap_read, .writev = tap_writev };
+	static const struct fuse_custom_io io = {.read = tap_read, .writev = tap_writev};
 	int (*mount)(struct fuse_session *, const char *);
 	int result;
 

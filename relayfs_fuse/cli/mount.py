@@ -244,7 +244,7 @@ def _start_in_background(arguments: Arguments) -> None:
         log.error("%s", error)
         _tell(report, str(error).encode())
         os._exit(1)
-    except BaseException as error:  # noqa: BLE001  # the parent must hear of anything
+    except BaseException as error:
         log.exception("the server failed")
         _tell(report, f"the server failed: {error!r}".encode())
         os._exit(1)

@@ -50,9 +50,7 @@ class Commands:
     removed: is told of a channel that is about to go
     """
 
-    def __init__(
-        self, store: Store, tree: Tree, errors: ErrorLog, removed: Callable[[StoredChannel], None]
-    ) -> None:
+    def __init__(self, store: Store, tree: Tree, errors: ErrorLog, removed: Callable[[StoredChannel], None]) -> None:
         self._store = store
         self._tree = tree
         self._errors = errors
@@ -192,7 +190,7 @@ class Commands:
         ):
             raise command.refuse(
                 errno.EINVAL,
-                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed here: any, lockless",
+                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless",
                 "scheme",
             )
 
@@ -202,8 +200,9 @@ class Commands:
         gid = command.options.get("gid", caller.gid)
         if caller.uid != 0 and gid != caller.gid and gid not in caller.groups():
             raise command.refuse(errno.EPERM, f"gid={gid}: you are not in this group", "gid")
-        if os.geteuid() != 0 and (command.options.get("uid", caller.uid) != os.geteuid()):
-            raise command.refuse(errno.EPERM, f"this mount belongs to user {os.geteuid()}, as all its channels do", "uid")
+        server = os.geteuid()
+        if server not in (0, command.options.get("uid", caller.uid)):
+            raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
 
 
 def for_each_buffer(paths: list[str], act: Callable[[native.Buffer], None]) -> None:

@@ -194,7 +194,7 @@ def _check_geometry(command: Command) -> None:
     if not native.buf_file_bytes(subbuf_size, n_subbufs):
         key = "n_subbufs" if "n_subbufs" in command.options else "subbuf_size"
         raise command.refuse(
-            errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: together at most {2**40} bytes a buffer", key
+            errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: at most {2**40} bytes together", key
         )
 
 

@@ -90,6 +90,5 @@ OF_CHANNEL: dict[str, Callable[[StoredChannel], bytes]] = {
 }
 
 OF_BUFFER: dict[str, Callable[[StoredBuffer], bytes]] = {
-    name: _of_buffer(count)
-    for name, count in {**_COUNTERS, **_LATEST, "offset": lambda facts: facts.offset}.items()
+    name: _of_buffer(count) for name, count in {**_COUNTERS, **_LATEST, "offset": lambda facts: facts.offset}.items()
 }

@@ -41,8 +41,8 @@ class StreamHandle:
 class MappableHandle(StreamHandle):
     """An open relay file that can be mapped, and that the kernel therefore lets seek.
 
-    Readers such as bash's `read` take more than they need and seek back. So that nothing is lost, what was given last is
-    kept and given again.
+    Readers such as bash's `read` take more than they need and seek back. So that nothing is lost, what was given last
+    is kept and given again.
     """
 
     def __init__(self, stored: StoredBuffer) -> None:

@@ -72,7 +72,6 @@ class Server:
     def mount(self) -> None:
         """Find what the store holds, and mount."""
         native.guard_install()
-        self._store.sign(self._settings.mountpoint)
         self._scan()
         operations = Operations(
             self._store,

@@ -159,7 +159,8 @@ class Store:
         self.directory = os.path.abspath(directory)
         self.limit = limit
         self._check_directory()
-        self._lock = self._take_lock(mountpoint)
+        self._lock = self._take_lock()
+        self._sign(mountpoint)
 
     def close(self) -> None:
         """Let another server have it."""
@@ -267,11 +268,11 @@ class Store:
             raise StoreError(f"cannot use {self.directory} as a store: it is no directory")
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise StoreError(
-                f"cannot use {self.directory} as a store: it must belong to user {os.geteuid()} and be writable to nobody "
-                f"else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
+                f"cannot use {self.directory} as a store: it must belong to user {os.geteuid()} and be writable to "
+                f"nobody else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
             )
 
-    def _take_lock(self, mountpoint: str) -> int:
+    def _take_lock(self) -> int:
         """Keep other servers away: each would have its own idea of what exists, and give out the same names."""
         path = os.path.join(self.directory, LOCK_NAME)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -289,12 +290,9 @@ class Store:
                         f"a store has one server: use that mount, or another store with -o store=DIR"
                     ) from None
                 time.sleep(0.02)
-        os.ftruncate(descriptor, 0)
-        self._lock = descriptor
-        self.sign(mountpoint)
         return descriptor
 
-    def sign(self, mountpoint: str) -> None:
+    def _sign(self, mountpoint: str) -> None:
         """Name this process and its mount in the lock, for those who find it taken."""
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, os.fsencode(f"process {os.getpid()}, mounted at {mountpoint}\n"), 0)
@@ -331,9 +329,8 @@ def _map_buffers(directory: str) -> list[native.Buffer]:
             buffers.append(_map_buffer(path))
             facts = buffers[-1].facts()
             if (facts.cpu, facts.n_buffers) != (index, len(expected)):
-                raise StoreError(
-                    f"{path} cannot be used: it is buffer {facts.cpu} of {facts.n_buffers}, not {index} of {len(expected)}"
-                )
+                found = f"buffer {facts.cpu} of {facts.n_buffers}"
+                raise StoreError(f"{path} cannot be used: it is {found}, not {index} of {len(expected)}")
     except BaseException:
         for buffer in buffers:
             buffer.close()

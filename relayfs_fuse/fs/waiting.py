@@ -1,7 +1,7 @@
 """Sleeping readers and poll(2).
 
-Producers wake whoever armed a buffer (see native/src/wake.c). One task per group of buffers does the arming, and sleeps,
-in a worker thread, until one of its buffers or the group's own word changes:
+Producers wake whoever armed a buffer (see native/src/wake.c). One task per group of buffers does the arming, and
+sleeps, in a worker thread, until one of its buffers or the group's own word changes:
 
     loop:  arm each buffer whose arming was used up
            look: data for a sleeper?  wake it.  more to read, or another readiness?  notify poll(2)

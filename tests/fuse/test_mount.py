@@ -93,7 +93,9 @@ def test_helper_takes_minus_f_as_fake(mountpoint, scratch_store, tmp_path):
 def test_fstab_line_mounts(installed, mountpoint, scratch_store, tmp_path):
     fstab = tmp_path / "fstab"
     escaped = str(mountpoint).replace(" ", "\\040")
-    fstab.write_text(f"relayfs {escaped} fuse.{installed} noauto,x-systemd.automount,nofail,store={scratch_store} 0 0\n")
+    fstab.write_text(
+        f"relayfs {escaped} fuse.{installed} noauto,x-systemd.automount,nofail,store={scratch_store} 0 0\n"
+    )
     done = run("mount", "--fstab", fstab, mountpoint)
     assert (done.returncode, done.stderr) == (0, "")
     assert works(mountpoint)

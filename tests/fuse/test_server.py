@@ -20,9 +20,7 @@ MIB = 1 << 20
 
 
 def shell(script: str, cwd: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", script], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return subprocess.run(["bash", "-c", script], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -139,9 +137,7 @@ def test_a_full_buffer_refuses_writers(mount, single):
     assert len(single.read_bytes()) == 4 * 4096
 
 
-@pytest.mark.parametrize(
-    ("command", "code"), [("disable log", errno.ECANCELED), ("remove log", errno.EPIPE)]
-)
+@pytest.mark.parametrize(("command", "code"), [("disable log", errno.ECANCELED), ("remove log", errno.EPIPE)])
 def test_a_stopped_channel_refuses_writers(mount, single, command, code):
     descriptor = os.open(single, os.O_WRONLY)
     mount.command(command)
@@ -239,7 +235,8 @@ def test_readers_share_what_there_is(mount):
     data = lines(30000)
     for start in range(0, len(data), 12000):
         append(path, data[start : start + 12000])
-    readers = [subprocess.Popen(["dd", f"if={path}", "bs=120", "status=none"], stdout=subprocess.PIPE) for _ in range(3)]
+    command = ["dd", f"if={path}", "bs=120", "status=none"]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
     got = b"".join(reader.communicate()[0] for reader in readers)
     assert sorted(got.split()) == sorted(data.split())
 
@@ -418,7 +415,7 @@ def test_waiters_wake_within_50_ms_of_a_switch(mount, single, kind):
     for _ in range(10):
         written: list[float] = []
 
-        def write() -> None:
+        def write(written: list[float] = written) -> None:
             append(single, bytes(4096))
             written.append(time.monotonic())
             append(single, b"x")  # the switch
@@ -665,13 +662,20 @@ def test_what_a_dead_server_left_half_done_is_cleaned_up(mount):
     assert [path.name for path in (mount.store / "app").iterdir()] == ["cpu"]
 
 
+def patch_version(path: Path) -> None:
+    """The control area is the last page: magic, then the version."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - 4096 + 8)
+        file.write((99).to_bytes(4, "little"))
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda path: os.truncate(path, 100), "truncated, damaged or no relay buffer"),
         (lambda path: os.truncate(path, 8192), "truncated, damaged or no relay buffer"),
         (lambda path: path.write_bytes(b"x" * path.stat().st_size), "truncated, damaged or no relay buffer"),
-        (lambda path: patch_version(path), "another layout version"),
+        (patch_version, "another layout version"),
         (lambda path: path.rename(path.with_name("stranger")), "'stranger' is not one of"),
         (lambda path: (path.unlink(), path.symlink_to("/etc/passwd")), "cannot be used"),
     ],
@@ -691,13 +695,6 @@ def test_a_bad_store_file_is_refused_and_the_rest_works(mount, damage, reason):
     with pytest.raises(FileExistsError):
         mount.create("dir/bad")
     mount.create("dir/better")
-
-
-def patch_version(path: Path) -> None:
-    """The control area is the last page: magic, then the version."""
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size - 4096 + 8)
-        file.write((99).to_bytes(4, "little"))
 
 
 def test_a_file_truncated_under_the_server_costs_only_its_channel(mount, single):
