@@ -64,11 +64,11 @@ int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
 struct relay_facts {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
 	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
-	uint32_t closed, disabled;         /* 0 or 1 */
-	uint64_t produced, consumed;       /* sub-buffers, free-running */
-	uint64_t offset;                   /* bytes used in the current sub-buffer */
-	uint64_t records, bytes;           /* ever written, reserved ones included */
-	uint64_t padding;                  /* bytes of finished sub-buffers that hold nothing */
+	uint32_t closed, disabled;   /* 0 or 1 */
+	uint64_t produced, consumed; /* sub-buffers, free-running */
+	uint64_t offset;             /* bytes used in the current sub-buffer */
+	uint64_t records, bytes;     /* ever written, reserved ones included */
+	uint64_t padding;            /* bytes of finished sub-buffers that hold nothing */
 	/* Given to readers. Records have no marks: those of a piece count when its last byte is given, so a piece
 	 * of which a reader took a part, and whose rest was then overwritten, counts whole among the overwritten. */
 	uint64_t read_records, read_bytes;
@@ -110,9 +110,8 @@ int relay_buf_state(struct rchan_buf *buf);
  * pieces inside the memory, each of one sub-buffer, padding and torn records left out; then either end():
  * they are consumed, or abort(): they stay. Returns the number of pieces, *total their sum; 0: nothing to read
  * (the lock is not held). -EBUSY: another thread or process is consuming. -EBADMSG: damaged.
- * valid(): 0 while what begin() described is intact; -EOVERFLOW: lapped by producers (overwrite mode only).
- * end() may follow abort() or another end() without harm; what the lapped reader lost is counted by the next
- * begin().
+ * valid(): 0 while what begin() described is intact; -EOVERFLOW: lapped by producers (overwrite mode only):
+ * call abort(), the next begin() counts what was lost. end() may follow abort() or another end() without harm.
  */
 struct relay_span {
 	const void *data;
