@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,22 +122,21 @@ class Mount:
         assert not strange, "unexpected lines in the server's log:\n" + "\n".join(strange)
 
 
-@pytest.fixture
-def scratch_store() -> Iterator[Path]:
-    """A place on tmpfs where a store can be made."""
+@contextmanager
+def tmpfs_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         Path(path).chmod(0o755)
-        yield Path(path) / "store"
+        yield Path(path)
 
 
-@pytest.fixture
-def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
-    """Start servers: make_mount("size=64M", user=65534)."""
+@contextmanager
+def serving(default_store: Path) -> Iterator[Callable[..., Mount]]:
+    """Give a function that starts servers: make("size=64M", user=65534). They end with the context."""
     mounts: list[Mount] = []
     scratch = Path(tempfile.mkdtemp(prefix="relayfs-test-"))
     scratch.chmod(0o755)
 
-    def make(*options: str, user: int | None = None, store: Path = scratch_store, start: bool = True) -> Mount:
+    def make(*options: str, user: int | None = None, store: Path = default_store, start: bool = True) -> Mount:
         path = scratch / f"mnt{len(mounts)}"
         path.mkdir()
         if user is not None:
@@ -153,7 +153,7 @@ def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
     for mount in mounts:
         try:
             mount.close()
-        except AssertionError as failure:
+        except (AssertionError, pytest.fail.Exception) as failure:
             failures.append(failure)
     shutil.rmtree(scratch, ignore_errors=True)
     if failures:
@@ -161,9 +161,30 @@ def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
 
 
 @pytest.fixture
+def scratch_store() -> Iterator[Path]:
+    """A place on tmpfs where a store can be made."""
+    with tmpfs_directory() as path:
+        yield path / "store"
+
+
+@pytest.fixture
+def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
+    """Start servers; see serving()."""
+    with serving(scratch_store) as make:
+        yield make
+
+
+@pytest.fixture
 def mount(make_mount: Callable[..., Mount]) -> Mount:
     """A mount by root, with all defaults but the store's place."""
     return make_mount()
+
+
+@pytest.fixture(scope="module")
+def shared_mount() -> Iterator[Mount]:
+    """One mount for the tests of a file that leave it as they found it."""
+    with tmpfs_directory() as path, serving(path / "store") as make:
+        yield make()
 
 
 @dataclass(frozen=True)
