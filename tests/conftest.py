@@ -41,9 +41,10 @@ class Mount:
     user: int | None = None
     process: subprocess.Popen[bytes] | None = None
     expected: list[str] = field(default_factory=list)
+    program: Path = RELAYFS
 
     def start(self) -> None:
-        command = [RELAYFS, "-f", self.path, "-o", ",".join([f"store={self.store}", *self.options])]
+        command = [self.program, "-f", self.path, "-o", ",".join([f"store={self.store}", *self.options])]
         self.starts = self._log_text().count("is mounted")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -1,0 +1,343 @@
+"""Mapping a ring: by ordinary programs through the mount, and by the library where the mount maps nothing."""
+
+import errno
+import os
+import select
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from build import compile_c
+from conftest import Mount, User, wait_until
+from traffic import LINE_BYTES, Stream, drain, lines
+
+from relayfs_fuse import Channel, Reader
+
+SUBBUF_BYTES = 4096
+N_SUBBUFS = 64
+DATA_BYTES = SUBBUF_BYTES * N_SUBBUFS
+LINES_IN_SUBBUF = SUBBUF_BYTES // LINE_BYTES
+
+# relayfs as on a kernel or in a container where no file can be mapped through: without the capability by the time
+# that the kernel asks what the server can do.
+WITHOUT_PASSTHROUGH = f"""#!{sys.executable}
+import ctypes, sys
+from relayfs_fuse.cli import mount
+import pyfuse3
+
+def set_sys_admin(on):
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
+    data = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, data) == 0
+    data[0] = data[0] | 1 << 21 if on else data[0] & ~(1 << 21)
+    assert libc.capset(header, data) == 0
+
+init, close = pyfuse3.init, pyfuse3.close
+pyfuse3.init = lambda *arguments: (init(*arguments), set_sys_admin(False))
+pyfuse3.close = lambda **arguments: (set_sys_admin(True), close(**arguments))
+sys.exit(mount.main())
+"""
+
+
+class Mapper:
+    """A C program that has mapped a file."""
+
+    def __init__(self, file: Path, access: str = "rw", length: int = DATA_BYTES) -> None:
+        program = compile_c([Path(__file__).with_name("mapper.c")])
+        self.process = subprocess.Popen(
+            [program, file, access, str(length)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._in, self._out = self.process.stdin, self.process.stdout
+        self.answer = self._out.readline().decode().strip()
+
+    def ask(self, command: str) -> str:
+        self._in.write(command.encode() + b"\n")
+        return self._out.readline().decode().strip()
+
+    def show(self, offset: int, length: int) -> bytes:
+        self._in.write(b"show %d %d\n" % (offset, length))
+        got = b""
+        while len(got) <= length and (piece := self._out.read(length + 1 - len(got))):
+            got += piece
+        return got[:-1]
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+Map = Callable[..., Mapper]
+
+
+@pytest.fixture
+def map_file() -> Iterator[Map]:
+    mappers: list[Mapper] = []
+
+    def start(file: Path, *arguments: str | int) -> Mapper:
+        mappers.append(Mapper(file, *arguments))  # type: ignore[arg-type]
+        return mappers[-1]
+
+    yield start
+    for mapper in mappers:
+        mapper.close()
+
+
+@pytest.fixture
+def stream(mount: Mount) -> Iterator[Stream]:
+    stream = Stream(mount, "app/cpu")
+    mount.create(stream.channel, f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS} perm=0640")
+    yield stream
+    stream.kill()
+
+
+def mem_of(stream: Stream) -> Path:
+    return stream.mount.path / ".channels" / stream.channel / f"mem{stream.cpu}"
+
+
+def in_memory(n: int) -> bytes:
+    """Return what the ring holds after n lines: no line straddles two sub-buffers."""
+    return b"".join(
+        lines(min(LINES_IN_SUBBUF, n - first), first).ljust(SUBBUF_BYTES, b"\0")
+        for first in range(0, n, LINES_IN_SUBBUF)
+    )
+
+
+@pytest.fixture
+def mapped_through(mount: Mount) -> None:
+    if os.geteuid() != 0 or "maps no files" in mount.log.read_text():
+        pytest.skip("files are mapped through the mount on Linux 6.9 and later, with CAP_SYS_ADMIN")
+
+
+TARGETS = pytest.mark.parametrize("target", [mem_of, lambda stream: stream.file], ids=["memory", "relay file"])
+
+
+@TARGETS
+@pytest.mark.usefixtures("mapped_through")
+def test_a_mapping_shows_what_producers_write_while_others_read_the_stream(
+    stream: Stream, map_file: Map, target: Callable[[Stream], Path], tmp_path: Path
+) -> None:
+    mapper = map_file(target(stream))
+    assert mapper.answer == "mapped"
+    with (tmp_path / "out").open("wb") as out:
+        reader = subprocess.Popen(["tail", "-n", "+1", "-f", "-s", "0.05", stream.file], stdout=out)
+    stream.start(at_most=3000)
+    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    stream.finish()
+    wait_until(lambda: (tmp_path / "out").read_bytes().endswith(lines(1, first=2999)), "the reader has it all")
+    assert mapper.show(0, len(in_memory(3000))) == in_memory(3000)
+    reader.terminate()
+    reader.wait()
+    assert (tmp_path / "out").read_bytes() == lines(3000)
+
+
+@TARGETS
+@pytest.mark.usefixtures("mapped_through")
+def test_what_is_written_through_a_mapping_is_read_from_the_ring(
+    stream: Stream, map_file: Map, target: Callable[[Stream], Path]
+) -> None:
+    stream.write(2)
+    mapper = map_file(target(stream))
+    assert mapper.ask("put 0 LINE") == "done"
+    assert mapper.ask(f"put {LINE_BYTES} Line") == "done"
+    with Reader(stream.file, timeout=0) as reader:
+        assert bytes(next(reader)) == lines(2).replace(b"line", b"LINE", 1).replace(b"line", b"Line", 1)
+        assert mapper.ask("put 0 last") == "done"
+    # The reader put its piece back.
+    assert drain(stream.file) == lines(2).replace(b"line", b"last", 1).replace(b"line", b"Line", 1)
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_all_mappings_of_a_buffer_are_one_memory(stream: Stream, map_file: Map) -> None:
+    mappers = [map_file(file) for file in (mem_of(stream), stream.file, stream.file, mem_of(stream))]
+    for number, writer in enumerate(mappers):
+        assert writer.ask(f"put 100 text{number}") == "done"
+        for mapper in mappers:
+            assert mapper.show(100, 5) == b"text%d" % number
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_memory_can_be_mapped_with_its_control_area_and_not_beyond(stream: Stream, map_file: Map) -> None:
+    size = mem_of(stream).stat().st_size
+    assert size == stream.fact("file_bytes")
+    assert size > DATA_BYTES
+    mapper = map_file(mem_of(stream), "rw", size)
+    # The last page begins with the magic number of layout.h.
+    assert mapper.show(size - 4096, 8) == b"RELYFS01"
+
+
+def test_a_relay_file_opened_for_reading_is_no_memory(stream: Stream, map_file: Map) -> None:
+    assert map_file(stream.file, "ro").answer == f"mmap: {errno.ENODEV}"
+
+
+def test_a_mapping_outlives_the_channel(stream: Stream, map_file: Map, mapped_through: None) -> None:
+    stream.write(3)
+    mapper = map_file(mem_of(stream))
+    stream.mount.command(f"remove {stream.channel}")
+    assert mapper.show(0, 3 * LINE_BYTES) == lines(3)
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_nobody_truncates_the_memory_through_the_mount(stream: Stream, map_file: Map) -> None:
+    stream.write(3)
+    store_file = stream.mount.store / stream.channel / f"mem{stream.cpu}"
+    before = store_file.stat()
+    for target in (mem_of(stream), stream.file):
+        mapper = map_file(target)
+        refused = "0" if target == stream.file else str(errno.EPERM)  # `>` on a relay file appends
+        assert mapper.ask("truncate 0") == refused
+        assert mapper.ask("truncate 100") == refused
+        try:
+            os.close(os.open(target, os.O_RDWR | os.O_TRUNC))
+        except PermissionError:
+            assert target != stream.file
+        punch = ["fallocate", "--punch-hole", "--offset", "0", "--length", "4096", target]
+        assert b"unsupported" in subprocess.run(punch, capture_output=True, check=False).stderr
+        assert mapper.show(0, 3 * LINE_BYTES) == lines(3)
+    subprocess.run(["truncate", "-s", "0", stream.file], check=True)
+    after = store_file.stat()
+    assert (after.st_size, after.st_blocks) == (before.st_size, before.st_blocks)
+    assert drain(stream.file) == lines(3)
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_each_open_gets_the_kind_it_asked_for_however_many_there_are_at_once(stream: Stream) -> None:
+    wrong: list[str] = []
+
+    def hammer(flags: int, seekable: bool) -> None:
+        for _ in range(200):
+            descriptor = os.open(stream.file, flags)
+            try:
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                seeks = True
+            except OSError:
+                seeks = False
+            if seeks != seekable:
+                wrong.append(f"flags {flags:#x}: seekable is {seeks}")
+            os.close(descriptor)
+
+    kinds = [(os.O_RDONLY, False), (os.O_WRONLY, False), (os.O_RDWR, True)] * 3
+    threads = [threading.Thread(target=hammer, args=kind) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_bash_loses_nothing_when_it_opens_for_both_and_reads_lines(stream: Stream) -> None:
+    stream.start(at_most=1500)
+    wait_until(lambda: stream.fact("records") >= 100, "the producer is at work")
+    script = 'exec 3<>"$F"; while read -r -u 3 line; do echo "$line"; done; read -r -u 3 more; echo "$more"'
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "F": str(stream.file)}, capture_output=True, check=True
+    )
+    got = done.stdout.removesuffix(b"\n") if done.stdout.endswith(b"\n\n") else done.stdout
+    assert got + stream.rest() == lines(stream.written)
+
+
+@TARGETS
+def test_memory_and_mapped_relay_files_poll_like_the_stream(stream: Stream, target: Callable[[Stream], Path]) -> None:
+    descriptor = os.open(target(stream), os.O_RDWR)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    stream.write(1)
+    assert poll.poll(0) == []
+    stream.mount.command(f"flush {stream.channel}")
+    assert poll.poll(5000) == [(descriptor, select.POLLIN)]
+    os.close(descriptor)
+
+
+# --- where the mount maps nothing ---
+
+
+@pytest.fixture
+def unmapped(make_mount: Callable[..., Mount], tmp_path: Path) -> Mount:
+    """A mount by root, for all users, whose files cannot be mapped."""
+    if os.geteuid() != 0:
+        pytest.skip("only root's mounts have it to begin with")
+    wrapper = tmp_path / "relayfs"
+    wrapper.write_text(WITHOUT_PASSTHROUGH)
+    wrapper.chmod(0o755)
+    mount: Mount = make_mount(start=False)
+    mount.program = wrapper
+    mount.start()
+    assert "maps no files" in mount.log.read_text()
+    return mount
+
+
+def test_without_mapping_through_the_mount_files_say_so_and_all_else_works(unmapped: Mount, map_file: Map) -> None:
+    stream = Stream(unmapped, "app/cpu")
+    unmapped.create(stream.channel)
+    stream.write(100)
+    assert map_file(mem_of(stream)).answer == f"mmap: {errno.ENODEV}"
+    assert map_file(stream.file).answer == f"mmap: {errno.ENODEV}"
+    backing = os.getxattr(mem_of(stream), "user.relayfs.backing")
+    assert backing == os.fsencode(unmapped.store / stream.channel / f"mem{stream.cpu}")
+    assert map_file(Path(os.fsdecode(backing))).show(0, LINE_BYTES) == lines(1)
+    assert subprocess.run(["cat", stream.file], capture_output=True, check=True).stdout == lines(100)
+
+
+@pytest.mark.parametrize("kind", ["c", "python"])
+def test_without_mapping_through_the_mount_the_library_maps_the_store(unmapped: Mount, kind: str) -> None:
+    stream = Stream(unmapped, "app/cpu", kind)
+    unmapped.create(stream.channel)
+    stream.start(burst=100, at_most=3000)
+    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    maps = Path(f"/proc/{stream.process.pid}/maps").read_text() if stream.process else ""
+    assert str(unmapped.store / stream.channel / f"mem{stream.cpu}") in maps
+    with Reader(stream.file, timeout=0) as reader:
+        got = b"".join(bytes(piece) for piece in reader)
+    assert got + stream.rest() == lines(3000)
+
+
+def test_without_mapping_through_the_mount_other_users_write_where_modes_let_them(
+    unmapped: Mount, unprivileged: User
+) -> None:
+    write = "import sys; from relayfs_fuse import Channel; Channel(sys.argv[1]).write(b'theirs\\n')"
+    public = unmapped.create("app/public", "buffers=single perm=0666")
+    secret = unmapped.create("app/secret", "buffers=single perm=0640")
+    assert unprivileged.python(write, public).returncode == 0
+    assert drain(public) == b"theirs\n"
+    refused = unprivileged.python(write, secret)
+    assert "PermissionError" in refused.stderr
+    assert drain(secret) == b""
+    assert stat.S_IMODE((unmapped.store / "app/secret/mem0").stat().st_mode) == 0o640
+
+
+@pytest.mark.usefixtures("open_fuse_device")
+def test_an_unprivileged_mounts_channels_are_mapped_from_the_store(
+    make_mount: Callable[..., Mount], unprivileged: User
+) -> None:
+    mount: Mount = make_mount(user=unprivileged.uid)
+    code = """
+import os, sys
+from relayfs_fuse import Channel, Reader
+path, store = sys.argv[1:]
+with Channel.create(path, buffers="single") as channel:
+    channel.write(b"mine\\n")
+    assert store + "/log/mem0" in open("/proc/self/maps").read()
+with Reader(path, timeout=0) as reader:
+    print(bytes(next(reader)))
+try:
+    import mmap
+    mmap.mmap(os.open(os.path.dirname(path) + "/.channels/log/mem0", os.O_RDWR), 4096)
+except OSError as error:
+    print(error.errno)
+"""
+    done = unprivileged.python(code, mount.path / "log", mount.store)
+    assert (done.stdout, done.stderr) == (f"b'mine\\n'\n{errno.ENODEV}\n", "")
+
+
+def test_channels_written_through_the_store_and_the_mount_are_the_same(unmapped: Mount) -> None:
+    path = unmapped.create("log", "buffers=single")
+    with Channel(path) as channel:
+        channel.write(b"through memory\n")
+        path.write_bytes(b"through write(2)\n")
+        channel.write(b"through memory again\n")
+    assert drain(path) == b"through memory\nthrough write(2)\nthrough memory again\n"
