@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -102,8 +102,7 @@ def test_the_ring_does_what_the_model_does(scheme: str, sanitize: str, scratch_s
 
 @pytest.mark.stress
 @pytest.mark.parametrize("scheme", ["rseq", "lockless"])
-def test_relay_files_do_what_the_model_does(scheme: str, mount: Mount) -> None:
+def test_relay_files_do_what_the_model_does(scheme: str, one_mount: Mount) -> None:
     for seed in seeds(N_OPERATIONS_MOUNTED):
-        relay_file = RelayFile(mount, "random/cpu", random_sequence(seed, 0)[0], scheme)
-        check_sequence(seed, relay_file)
-        relay_file.close()
+        with closing(RelayFile(one_mount, "random/cpu", random_sequence(seed, 0)[0], scheme)) as relay_file:
+            check_sequence(seed, relay_file)

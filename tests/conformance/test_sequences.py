@@ -4,8 +4,8 @@ Where no rule tells the two apart, the expected value is the kernel's own, from 
 and from the first defect of the kernel on, it is what relayfs does by its rules.
 """
 
-import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -21,12 +21,6 @@ SEQUENCES = observed_sequences()
 SCHEMES = ["rseq", "lockless"]
 
 
-@pytest.fixture(scope="module")
-def shm() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
-        yield Path(path)
-
-
 @pytest.fixture(scope="module", params=[(scheme, build) for scheme in SCHEMES for build in builds()], ids=str)
 def the_ring(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
     scheme, sanitize = request.param
@@ -34,16 +28,6 @@ def the_ring(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
     directory.mkdir()
     with ring(scheme, sanitize, directory) as subject:
         yield subject
-
-
-@pytest.fixture(scope="module")
-def one_mount(shm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
-    scratch = tmp_path_factory.mktemp("mount")
-    mount = Mount(scratch / "mnt", shm / "store", scratch / "log")
-    mount.path.mkdir()
-    mount.start()
-    yield mount
-    mount.close()
 
 
 def expected(observed: Observed) -> Iterator[tuple[Outcome, Overwritten, int]]:
@@ -82,15 +66,12 @@ def test_the_ring_does_as_observed(observed: Observed, the_ring: Ring) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("observed", SEQUENCES, ids=lambda observed: str(observed.number))
 def test_relay_files_do_as_observed(observed: Observed, scheme: str, one_mount: Mount) -> None:
-    relay_file = RelayFile(one_mount, f"{scheme}/cpu", observed.geometry, scheme)
-    try:
+    with closing(RelayFile(one_mount, f"{scheme}/cpu", observed.geometry, scheme)) as relay_file:
         for at, (outcome, overwritten, size) in enumerate(expected(observed)):
             data = observed.operations[at].perform(relay_file)
             assert (data, relay_file.counters(), relay_file.overwritten(), relay_file.size()) == (
                 outcome.data, outcome.counters, overwritten, size
             ), (at, observed.operations[at])  # fmt: skip
-    finally:
-        relay_file.close()
 
 
 def test_most_of_the_table_is_expected_as_it_stands() -> None:
