@@ -101,12 +101,20 @@ class Stream:
     def file(self) -> Path:
         return self.mount.path / self.name
 
-    def start(self, burst: int = 20, pause_ms: int = 10, at_most: int | None = None, user: int | None = None) -> None:
+    def start(
+        self,
+        burst: int = 20,
+        pause_ms: int = 10,
+        at_most: int | None = None,
+        user: int | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """Let a producer add `burst` lines, pause, and again, until it has added at_most or is told to end."""
         numbers = [self.written, burst, pause_ms, *([] if at_most is None else [at_most])]
         self.process = subprocess.Popen(
             producer_command(self.kind, self.mount.path / self.channel, self.cpu, *numbers),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, user=user, group=user,
-            extra_groups=None if user is None else [],
+            extra_groups=None if user is None else [], env=environment,
         )  # fmt: skip
 
     def write(self, n: int) -> None:
