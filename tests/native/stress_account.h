@@ -16,7 +16,8 @@ struct tally {
 	const char *relay_file, *mem_file;
 	uint64_t records, bytes;
 	uint64_t repeated; /* records given again by a file server that died before it noted the first time */
-	uint64_t lapped;   /* pieces thrown away: overwritten while they were read */
+	uint64_t unnoted_records, unnoted_bytes; /* ... and not given again but overwritten */
+	uint64_t lapped;                         /* pieces thrown away: overwritten while they were read */
 	uint64_t reopened;
 	int64_t last[STRESS_N_STREAMS]; /* last sequence + 1 seen here */
 };

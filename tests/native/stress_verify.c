@@ -41,9 +41,10 @@ struct source {
 	struct rchan_buf *buf; /* for the facts, and for `consume` */
 	char *data;            /* read(2): what has come; `held` bytes of it belong to a cut record */
 	size_t held;
-	char *previous; /* --reopen: the last read before this one */
+	char *previous; /* --reopen: what the last read gave */
 	size_t previous_length;
-	bool just_reopened;
+	bool unnoted; /* the buffer does not know that `previous` was read, from unnoted_at on */
+	size_t unnoted_at;
 };
 
 static struct {
@@ -104,27 +105,86 @@ static int open_relay_file(struct source *s)
 }
 
 /*
- * A file server that is killed between its reply and noting it gives the same bytes once more: all of the last
- * read and nothing else. They are told from a true duplicate by that, and left out.
+ * A file server that is killed after its reply and before it noted it has given what the buffer still holds as
+ * unread: readers get it again, or, in overwrite mode, producers overwrite it and it counts as lost, too. The
+ * buffer's counts tell exactly when that is the case; all else that comes twice is an error.
  */
-static size_t repeated_bytes(struct source *s, const char *data, size_t length)
+static void look_for_unnoted(struct source *s)
 {
-	bool same = s->just_reopened && s->previous_length && length >= s->previous_length &&
-	            memcmp(data, s->previous, s->previous_length) == 0;
-	const char *problem;
-	size_t repeated = same ? s->previous_length : 0;
+	uint64_t accepted = s->tally.bytes + s->held - s->tally.unnoted_bytes, missing;
+	struct relay_facts facts = {0};
+
+	if (relay_buf_facts(s->buf, &facts) != 0)
+		complain("%s: no facts", s->tally.mem_file);
+	missing = accepted - facts.read_bytes;
+	/* All of the last read or nothing of it; or, if that repeats an earlier one, what is left of that. */
+	if (missing > s->previous_length || (missing && missing < s->previous_length && !s->unnoted)) {
+		complain("%s: %" PRIu64 " bytes are noted as read, they were %" PRIu64, s->tally.relay_file,
+		         facts.read_bytes, accepted);
+		return;
+	}
+	s->unnoted = missing > 0;
+	s->unnoted_at = s->previous_length - missing;
+}
+
+static uint64_t count_records(const char *data, size_t length)
+{
 	struct stress_record record;
+	uint64_t n = 0;
 	size_t at;
 
-	s->just_reopened = false;
-	for (at = 0; at < repeated; at += record.length, s->tally.repeated++) {
-		problem = stress_parse(data + at, repeated - at, &record);
-		if (problem)
-			break;
+	for (at = 0; at < length && !stress_parse(data + at, length - at, &record); at += record.length)
+		n++;
+	return n;
+}
+
+/* The unnoted bytes up to `end` did not come again. */
+static void give_up_unnoted(struct source *s, size_t end)
+{
+	const char *lost = s->previous + s->unnoted_at;
+
+	if (!options.overwrite && end > s->unnoted_at)
+		complain("%s: %zu bytes are not given again", s->tally.relay_file, end - s->unnoted_at);
+	s->tally.unnoted_records += count_records(lost, end - s->unnoted_at);
+	s->tally.unnoted_bytes += end - s->unnoted_at;
+	s->unnoted_at = end;
+}
+
+/* How many bytes at the beginning of this read have come before. */
+static size_t skip_unnoted(struct source *s, const char *data, size_t length)
+{
+	const char *from = s->previous + s->unnoted_at;
+	size_t rest = s->previous_length - s->unnoted_at, same;
+	/* Eight bytes name a record: found once or never. */
+	const char *found = length < 8 ? NULL : memmem(from, rest, data, 8);
+
+	if (!found) {
+		give_up_unnoted(s, s->previous_length);
+		return 0;
 	}
+	give_up_unnoted(s, (size_t)(found - s->previous));
+	rest = s->previous_length - s->unnoted_at;
+	same = length < rest ? length : rest;
+	if (memcmp(found, data, same) != 0)
+		complain("%s: what is given again has changed", s->tally.relay_file);
+	s->tally.repeated += count_records(data, same);
+	s->unnoted_at += same;
+	return same;
+}
+
+static size_t repeated_bytes(struct source *s, const char *data, size_t length)
+{
+	size_t repeated = 0;
+
+	if (s->unnoted)
+		repeated = skip_unnoted(s, data, length);
+	if (s->unnoted && s->unnoted_at < s->previous_length)
+		return repeated; /* the next read goes on with it */
+	s->unnoted = false;
 	if (options.reopen) {
 		memcpy(s->previous, data, length);
 		s->previous_length = length;
+		s->unnoted_at = 0;
 	}
 	return repeated;
 }
@@ -164,10 +224,10 @@ static ssize_t read_some(struct source *s, int *fd)
 		return -1;
 	if (!server_died(errno))
 		die(s->tally.relay_file);
+	look_for_unnoted(s);
 	close(*fd);
 	*fd = open_relay_file(s);
 	s->tally.reopened++;
-	s->just_reopened = true;
 	return -1;
 }
 
@@ -190,7 +250,6 @@ static void read_stream(struct source *s)
 			last_round = false;
 			continue;
 		}
-		s->just_reopened = false; /* what had to be repeated would have come at once */
 		if (last_round)
 			break;
 		last_round = no_more_writers();
@@ -198,6 +257,8 @@ static void read_stream(struct source *s)
 		if (!last_round)
 			poll(&poll_fd, 1, WAIT_MS);
 	}
+	if (s->unnoted)
+		give_up_unnoted(s, s->previous_length);
 	if (s->held)
 		complain("%s: ends in the middle of a record", s->tally.relay_file);
 	close(fd);

@@ -27,7 +27,7 @@ N_PRODUCERS = 4
 # Two threads with this many each, and a forked child with half of it, times four.
 RECORDS = 50_000_000 // 20 if is_long() else 25_000
 SERVER_KILLS = 60 if is_long() else 4
-PRODUCER_KILLS = 200 if is_long() else 75
+PRODUCER_KILLS = 200 if is_long() else 20
 # A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
 GEOMETRY = (60_000, 8)
 
