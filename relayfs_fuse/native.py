@@ -217,6 +217,10 @@ class Buffer(_Handle):
         view = ffi.from_buffer(data)
         _check(lib.relay_buf_write(self._open, view, len(view)))
 
+    def refuse_too_large(self, length: int) -> None:
+        """Count a record as too large, and raise the error that says so."""
+        _check(lib.relay_buf_refuse_too_large(self._open, length))
+
     def flush(self) -> None:
         """Switch to the next sub-buffer."""
         _check(lib.relay_buf_flush(self._open))

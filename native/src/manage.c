@@ -52,6 +52,16 @@ int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 	return on_cpu(buf, write_step, &(struct record){data, length});
 }
 
+static int refuse_step(struct rchan_buf *buf, const void *arg)
+{
+	return relay_refuse_too_large(buf, *(const size_t *)arg);
+}
+
+int relay_buf_refuse_too_large(struct rchan_buf *buf, size_t length)
+{
+	return on_cpu(buf, refuse_step, &length);
+}
+
 static int flush_step(struct rchan_buf *buf, const void *arg)
 {
 	(void)arg;

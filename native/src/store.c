@@ -15,6 +15,10 @@
 
 enum { MAX_BUFFERS = 1 << 16 };
 
+/* The directory stays its maker's: whoever else may write to it could put another file under a name. Programs
+ * that map the store's files may pass through; what they may open, the files' own modes say. */
+enum { DIR_MODE = 0711 };
+
 unsigned relay_n_possible_cpus(void)
 {
 	char text[4096] = "";
@@ -105,12 +109,6 @@ static void remove_dir(int dir_fd, const char *dir, uint32_t n_buffers)
 	rmdir(dir);
 }
 
-/* Whoever may read the files may search the directory. */
-static mode_t dir_mode(mode_t file_mode)
-{
-	return file_mode | (file_mode & 0444) >> 2 | 0700;
-}
-
 /* "PARENT/.new-PID-CHANNEL": hidden until it is whole. */
 static char *staging_name(const char *dir)
 {
@@ -127,7 +125,7 @@ static int fill(const char *staging, const struct relay_layout *layout, const st
 		return -errno;
 	for (uint32_t cpu = 0; !err && cpu < spec->n_buffers; cpu++)
 		err = make_buffer(dir_fd, layout, spec, cpu);
-	if (!err && (fchown(dir_fd, spec->uid, spec->gid) || fchmod(dir_fd, dir_mode(spec->file_mode))))
+	if (!err && fchmod(dir_fd, DIR_MODE))
 		err = -errno;
 	if (err)
 		remove_dir(dir_fd, staging, spec->n_buffers);

@@ -85,6 +85,11 @@ static int refuse_full(struct rchan_buf *buf, uint64_t length)
 	return refuse(buf, &buf->control->lost_full, length, -ENOSPC);
 }
 
+int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
+{
+	return refuse(buf, &buf->control->lost_too_large, length, -EMSGSIZE);
+}
+
 /* Stopped: why? 0: it is not, any more. */
 static int refuse_stopped(struct rchan_buf *buf, uint64_t length)
 {
@@ -217,7 +222,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		if (err)
 			return err;
 		if (length > buf->subbuf_size)
-			return refuse(buf, &buf->control->lost_too_large, length, -EMSGSIZE);
+			return relay_refuse_too_large(buf, length);
 		struct relay_tx seen = look(buf, &buf->control->head);
 		enum place place = find_place(buf, &seen, length);
 		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
@@ -281,7 +286,7 @@ int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 		return 0;
 	if (length > buf->subbuf_size) {
 		int err = refuse_stopped(buf, length);
-		return err ? err : refuse(buf, &buf->control->lost_too_large, length, -EMSGSIZE);
+		return err ? err : relay_refuse_too_large(buf, length);
 	}
 	struct relay_claim *claim = relay_claim_take(buf);
 	if (!claim)

@@ -189,9 +189,6 @@ class Store:
         """Make a channel; may take long."""
         directory = self.locate(path)
         native.store_create(directory, spec)
-        # Ours, like all directories. Where the mount cannot map files, programs open them here: they may pass through.
-        os.chown(directory, os.geteuid(), os.getegid())
-        os.chmod(directory, 0o711)
         return StoredChannel(path, directory)
 
     def remove(self, channel: StoredChannel) -> None:

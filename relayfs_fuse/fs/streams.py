@@ -102,8 +102,11 @@ class Streams:
     def write(self, handle: StreamHandle, offset: int, data: bytes, request: tap.Request) -> None:
         """Write one record."""
         rest = offset > 0 and not isinstance(handle, MappableHandle) and not request.file_flags & os.O_APPEND
-        if rest or len(data) > RECORD_MAX:
+        if rest:
+            # Of a record whose beginning was written or refused: that was counted.
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        if len(data) > RECORD_MAX:
+            handle.stored.buffer.refuse_too_large(len(data))
         try:
             handle.stored.buffer.write(data)
         except OSError as error:

@@ -30,8 +30,8 @@ struct relay_spec {
 	uint32_t n_buffers; /* 1 for global and single; else relay_n_possible_cpus() */
 	uint32_t mode, scheme, buffers, delivery, read;
 	uint32_t flush_interval_ms;
-	uint32_t file_mode; /* permission bits of the mem files; the directory gets x where they have r */
-	uint32_t uid, gid;
+	uint32_t file_mode; /* permission bits of the mem files */
+	uint32_t uid, gid;  /* of the mem files; the directory is the caller's, mode 0711 */
 };
 
 /* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
@@ -86,6 +86,9 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
 /* As relay_write(), into this very buffer: goes to its CPU for the moment if its scheme needs that;
  * -EPERM: this thread may not run there. */
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length);
+
+/* Count a record of `length` bytes that was too large to get here. -EMSGSIZE, or as relay_buf_write(). */
+int relay_buf_refuse_too_large(struct rchan_buf *buf, size_t length);
 
 /* As relay_flush() and relay_reset(), this buffer only. Reset waits for no reader: -EBUSY while a reader
  * stands between next() and done(). */
