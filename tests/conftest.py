@@ -123,6 +123,10 @@ class Mount:
         assert not strange, "unexpected lines in the server's log:\n" + "\n".join(strange)
 
 
+def shell(script: str, cwd: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", script], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+
+
 @contextmanager
 def tmpfs_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
@@ -179,6 +183,12 @@ def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
 def mount(make_mount: Callable[..., Mount]) -> Mount:
     """A mount by root, with all defaults but the store's place."""
     return make_mount()
+
+
+@pytest.fixture
+def single(mount: Mount) -> Path:
+    """A channel of one file, small sub-buffers."""
+    return mount.create("log", "buffers=single subbuf_size=4K n_subbufs=4")
 
 
 @pytest.fixture(scope="module")

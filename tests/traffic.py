@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from build import compile_c, run_command
+from conftest import wait_until
 
 LINE_BYTES = 31
 READ_BYTES = 1 << 20
@@ -48,6 +49,20 @@ def lines(n: int, first: int = 0) -> bytes:
     return b"".join(b"line %08d ................\n" % number for number in range(first, first + n))
 
 
+def append(path: Path, data: bytes) -> None:
+    """One write(2), one record."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        assert os.write(descriptor, data) == len(data)
+    finally:
+        os.close(descriptor)
+
+
+def short_lines(n: int, first: int = 0) -> bytes:
+    """Return n lines of 12 bytes."""
+    return b"".join(b"line %06d\n" % number for number in range(first, first + n))
+
+
 class Mounted(Protocol):
     """What is needed here of conftest.Mount."""
 
@@ -71,6 +86,21 @@ def drain(file: Path) -> bytes:
         return got
     finally:
         os.close(descriptor)
+
+
+def n_asleep(pid: int, file: Path) -> int:
+    """Count the threads that sleep in a system call whose first argument is a descriptor of the file."""
+    n = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        words = (task / "syscall").read_text().split()
+        if len(words) > 1 and Path(f"/proc/{pid}/fd/{int(words[1], 16) & 0xFFFFFFFF}").is_symlink():
+            n += os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}") == str(file)
+    return n
+
+
+def wait_asleep(process: subprocess.Popen[bytes], file: Path, n: int = 1) -> None:
+    """Wait until n threads of a process do."""
+    wait_until(lambda: n_asleep(process.pid, file) == n, f"{process.args!r} sleeps in read(2)")
 
 
 def producer_command(kind: str, channel: Path, cpu: int, *numbers: int) -> list[str]:

@@ -1,0 +1,211 @@
+"""relayfs_fuse.Channel and Reader, on a real mount."""
+
+import array
+import errno
+import mmap
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Mount
+
+from relayfs_fuse import Channel, Reader
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def path(mount: Mount) -> Path:
+    """A channel of one buffer, so that order is known: the path of its only relay file is this and 0."""
+    return mount.create("app/one", "buffers=global subbuf_size=4096 n_subbufs=4")
+
+
+@pytest.fixture
+def channel(path: Path) -> Iterator[Channel]:
+    with Channel(path) as opened:
+        yield opened
+
+
+def relay_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}0")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"bytes", bytearray(b"array"), memoryview(b"view")[1:3], array.array("i", [1, 2, 3])],
+    ids=["bytes", "bytearray", "memoryview", "array"],
+)
+def test_any_buffer_is_a_record(path: Path, channel: Channel, record: bytes) -> None:
+    channel.write(record)
+    assert relay_file(path).read_bytes() == bytes(record)
+
+
+def test_a_batch_is_written_in_order(mount: Mount, path: Path, channel: Channel) -> None:
+    records = [b"%d\n" % i for i in range(500)]
+    assert channel.write_many(records) == 500
+    assert relay_file(path).read_bytes() == b"".join(records)
+    assert mount.fact("app/one", "records") == "500"
+
+
+def test_a_batch_ends_at_the_first_record_that_is_refused(mount: Mount, channel: Channel) -> None:
+    assert channel.write_many([bytes(4096)] * 10) == 4
+    with pytest.raises(OSError) as error:
+        channel.write_many([b"x"])
+    assert error.value.errno == errno.ENOSPC
+    # The fifth of the first batch and the one of the second: what was not tried is not lost.
+    assert mount.fact("app/one", "lost_full") == "2"
+
+
+def test_an_empty_batch_writes_nothing(channel: Channel) -> None:
+    assert channel.write_many([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [("too large", errno.EMSGSIZE), ("disabled", errno.ECANCELED), ("removed", errno.EPIPE)],
+)
+def test_a_refused_write_says_why(mount: Mount, channel: Channel, act: str, code: int) -> None:
+    if act == "disabled":
+        mount.command("disable app/one")
+    elif act == "removed":
+        mount.command("remove app/one")
+    with pytest.raises(OSError) as error:
+        channel.write(bytes(4097 if act == "too large" else 1))
+    assert error.value.errno == code
+
+
+def test_a_channel_that_is_not_there_cannot_be_opened(mount: Mount) -> None:
+    with pytest.raises(FileNotFoundError):
+        Channel(mount.path / "app/none")
+
+
+def test_a_closed_channel_says_so(path: Path) -> None:
+    channel = Channel(path)
+    channel.close()
+    channel.close()
+    with pytest.raises(ValueError, match="closed"):
+        channel.write(b"x")
+
+
+def test_create_makes_the_channel_that_its_options_describe(mount: Mount) -> None:
+    with Channel.create(mount.path / "made/here", subbuf_size="8K", n_subbufs=3, mode="overwrite"):
+        assert mount.fact("made/here", "subbuf_size") == "8192"
+        assert mount.fact("made/here", "n_subbufs") == "3"
+        assert mount.fact("made/here", "mode") == "overwrite"
+
+
+def test_flush_and_reset_reach_every_buffer(mount: Mount, path: Path, channel: Channel) -> None:
+    channel.write(b"x")
+    channel.flush()
+    assert mount.fact("app/one", "produced") == "1"
+    channel.reset()
+    assert mount.fact("app/one", "produced") == "0"
+    assert relay_file(path).read_bytes() == b""
+
+
+def test_the_reader_shows_the_memory_itself(path: Path, channel: Channel) -> None:
+    channel.write(b"abc")
+    with Reader(relay_file(path), timeout=0) as reader:
+        piece = next(reader)
+        assert isinstance(piece, memoryview)
+        assert bytes(piece) == b"abc"
+        with path.parent.parent.joinpath(".channels/app/one/mem0").open("r+b") as memory:
+            mmap.mmap(memory.fileno(), 4096)[0] = ord("X")
+        assert bytes(piece) == b"Xbc"
+
+
+def test_a_piece_ends_with_the_next_step(path: Path, channel: Channel) -> None:
+    channel.write(b"abc")
+    with Reader(relay_file(path), timeout=0) as reader:
+        piece = next(reader)
+        with pytest.raises(StopIteration):
+            next(reader)
+        with pytest.raises(ValueError, match="released"):
+            bytes(piece)
+
+
+def test_what_the_reader_did_not_finish_stays(path: Path, channel: Channel) -> None:
+    channel.write(b"abc")
+    with Reader(relay_file(path), timeout=0) as reader:
+        assert bytes(next(reader)) == b"abc"
+    assert relay_file(path).read_bytes() == b"abc"
+
+
+def test_the_reader_passes_padding(path: Path, channel: Channel) -> None:
+    records = [bytes([65 + i]) * 1500 for i in range(6)]
+    assert channel.write_many(records) == 6
+    with Reader(relay_file(path), timeout=0) as reader:
+        pieces = [bytes(piece) for piece in reader]
+    assert [len(piece) for piece in pieces] == [3000, 3000, 3000]
+    assert b"".join(pieces) == b"".join(records)
+
+
+def test_a_waiting_reader_gets_what_is_written_later_without_spinning(path: Path, channel: Channel) -> None:
+    got: list[bytes] = []
+    used: list[float] = []
+
+    def read() -> None:
+        with Reader(relay_file(path)) as reader:
+            before = resource.getrusage(resource.RUSAGE_THREAD)
+            got.append(bytes(next(reader)))
+            after = resource.getrusage(resource.RUSAGE_THREAD)
+            used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    # Long enough that a loop without sleep would show in its CPU time.
+    thread.join(1.0)
+    assert thread.is_alive()
+    channel.write(b"late")
+    thread.join(DEADLINE_S)
+    assert got == [b"late"]
+    assert used[0] < 0.5
+
+
+def test_the_reader_ends_when_the_channel_is_removed_and_drained(mount: Mount, path: Path, channel: Channel) -> None:
+    channel.write(b"last")
+    with Reader(relay_file(path)) as reader:
+        mount.command("remove app/one")
+        assert [bytes(piece) for piece in reader] == [b"last"]
+
+
+def test_a_timeout_ends_the_iteration(path: Path) -> None:
+    with Reader(relay_file(path), timeout=0.05) as reader:
+        assert list(reader) == []
+
+
+def test_ctrl_c_ends_a_waiting_reader(path: Path) -> None:
+    code = "import sys, relayfs_fuse\nprint('ready', flush=True)\nnext(relayfs_fuse.Reader(sys.argv[1]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, relay_file(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    deadline = time.monotonic() + DEADLINE_S
+    status = Path(f"/proc/{process.pid}/wchan")
+    while not re.match("futex|hrtimer", status.read_text()):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in error
+
+
+def test_what_the_reader_has_in_hand_is_nobody_elses(path: Path, channel: Channel) -> None:
+    channel.write(b"abc")
+    with Reader(relay_file(path), timeout=0) as first, Reader(relay_file(path), timeout=0) as second:
+        assert bytes(next(first)) == b"abc"
+        with pytest.raises(OSError) as error:
+            next(second)
+        assert error.value.errno == errno.EBUSY
+        assert list(first) == []
+        assert list(second) == []

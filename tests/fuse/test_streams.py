@@ -1,0 +1,273 @@
+"""Relay files: reading, writing and waiting, by system calls on a real mount."""
+
+import errno
+import mmap
+import os
+import select
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import shell
+from traffic import append, short_lines
+
+MIB = 1 << 20
+
+
+# --- reading and writing ---
+
+
+def test_one_write_is_one_record(mount, single):
+    append(single, b"one\n")
+    append(single, b"two\n")
+    assert mount.fact("log", "records") == "2"
+    assert single.read_bytes() == b"one\ntwo\n"
+    assert single.read_bytes() == b""
+
+
+def test_redirection_never_loses_data(mount, single):
+    done = shell("echo one > log; echo two >> log; : > log; truncate -s 0 log; cat log", mount.path)
+    assert (done.stdout, done.stderr) == ("one\ntwo\n", "")
+
+
+def test_a_full_buffer_refuses_writers(mount, single):
+    for _ in range(4):
+        append(single, bytes(4096))
+    blocking = os.open(single, os.O_WRONLY)
+    nonblocking = os.open(single, os.O_WRONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError) as full:
+        os.write(blocking, b"x")
+    with pytest.raises(BlockingIOError):
+        os.write(nonblocking, b"x")
+    os.close(blocking)
+    os.close(nonblocking)
+    assert full.value.errno == errno.ENOSPC
+    assert mount.fact("log", "lost_full") == "2"
+    assert len(single.read_bytes()) == 4 * 4096
+
+
+@pytest.mark.parametrize(("command", "code"), [("disable log", errno.ECANCELED), ("remove log", errno.EPIPE)])
+def test_a_stopped_channel_refuses_writers(mount, single, command, code):
+    descriptor = os.open(single, os.O_WRONLY)
+    mount.command(command)
+    with pytest.raises(OSError) as error:
+        os.write(descriptor, b"x")
+    os.close(descriptor)
+    assert error.value.errno == code
+
+
+def test_enable_lets_writers_go_on(mount, single):
+    mount.command("disable log")
+    assert mount.fact("log", "disabled") == "1"
+    mount.command("enable log")
+    append(single, b"x")
+    assert single.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("size", [4097, MIB, 3 * MIB])
+def test_a_record_longer_than_a_sub_buffer_is_refused(mount, single, size):
+    with pytest.raises(OSError) as error:
+        append(single, bytes(size))
+    assert error.value.errno == errno.EMSGSIZE
+    assert mount.fact("log", "records") == "0"
+    assert mount.fact("log", "lost_too_large") == "1"
+
+
+@pytest.mark.parametrize("size", [MIB - 4096, MIB - 4095, MIB, 2 * MIB, 2 * MIB + 10])
+def test_a_long_write_is_one_record_or_none(mount, size):
+    path = mount.create("long", "buffers=single subbuf_size=4M n_subbufs=2")
+    try:
+        append(path, os.urandom(size))
+    except OSError as error:
+        assert error.errno == errno.EMSGSIZE
+        assert size > MIB - 4096
+        assert mount.fact("long", "records") == "0"
+        assert mount.fact("long", "lost_too_large") == "1"
+    else:
+        assert size <= MIB - 4096
+        assert mount.fact("long", "records") == "1"
+
+
+def test_a_writev_of_many_pieces_is_not_cut_silently(mount, single):
+    descriptor = os.open(single, os.O_WRONLY)
+    written = os.writev(descriptor, [b"abcd"] * 300)
+    os.close(descriptor)
+    assert mount.fact("log", "records") == "1"
+    assert single.read_bytes() == b"abcd" * (written // 4)
+
+
+@pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
+@pytest.mark.parametrize("geometry", ["subbuf_size=16 n_subbufs=5000", "subbuf_size=1000 n_subbufs=300"])
+def test_a_read_gathers_many_sub_buffers(mount, mode, geometry):
+    path = mount.create("tiny", f"buffers=single mode={mode} {geometry}")
+    data = short_lines(2000)
+    for start in range(0, len(data), 12):
+        append(path, data[start : start + 12])
+    descriptor = os.open(path, os.O_RDONLY)
+    assert os.read(descriptor, MIB) == data
+    os.close(descriptor)
+
+
+def test_padding_is_not_read(mount, single):
+    records = [bytes([65 + i]) * 1500 for i in range(6)]
+    for record in records:
+        append(single, record)
+    assert int(mount.fact("log", "padding")) == 2 * (4096 - 3000)
+    assert single.read_bytes() == b"".join(records)
+
+
+def test_overwrite_keeps_the_latest_and_counts_the_rest(mount):
+    path = mount.create("o", "buffers=single mode=overwrite subbuf_size=1200 n_subbufs=4")
+    data = short_lines(1000)
+    for start in range(0, len(data), 12):
+        append(path, data[start : start + 12])
+    kept = path.read_bytes()
+    assert data.endswith(kept)
+    assert len(kept) >= 3 * 1200
+    assert int(mount.fact("o", "lost_overwritten")) == (len(data) - len(kept)) // 12
+
+
+def test_large_reads_arrive_in_one_request(mount):
+    path = mount.create("big", "buffers=single subbuf_size=1M n_subbufs=8")
+    record = os.urandom(MIB // 2)
+    for _ in range(8):
+        append(path, record)
+    assert path.stat().st_blksize == MIB
+    descriptor = os.open(path, os.O_RDONLY)
+    buffer = mmap.mmap(-1, MIB)
+    assert os.readv(descriptor, [buffer]) == MIB
+    os.close(descriptor)
+    assert buffer[:] == record * 2
+    assert mount.fact("big", "reads") == "1"
+
+
+def test_readers_share_what_there_is(mount):
+    path = mount.create("shared", "buffers=single subbuf_size=64K n_subbufs=8")
+    data = short_lines(30000)
+    for start in range(0, len(data), 12000):
+        append(path, data[start : start + 12000])
+    command = ["dd", f"if={path}", "bs=120", "status=none"]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
+    got = b"".join(reader.communicate()[0] for reader in readers)
+    assert sorted(got.split()) == sorted(data.split())
+
+
+def test_page_cache_reads_are_refused_and_consume_nothing(mount, single):
+    append(single, b"data\n")
+    source = os.open(single, os.O_RDONLY)
+    read_end, write_end = os.pipe()
+    with pytest.raises(OSError):
+        os.splice(source, write_end, 4096)
+    assert os.read(source, 100) == b"data\n"
+    for descriptor in (source, read_end, write_end):
+        os.close(descriptor)
+
+
+def test_a_relay_file_is_a_stream(mount, single):
+    descriptor = os.open(single, os.O_RDONLY)
+    with pytest.raises(OSError) as error:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    os.close(descriptor)
+    assert error.value.errno == errno.ESPIPE
+
+
+# --- read=wait ---
+
+
+@pytest.fixture
+def waiting(mount):
+    return mount.create("wait", "buffers=single read=wait subbuf_size=4K n_subbufs=4")
+
+
+def test_a_waiting_read_does_not_wait_for_a_full_buffer(mount, waiting):
+    append(waiting, b"one\n")
+    descriptor = os.open(waiting, os.O_RDONLY)
+    assert os.read(descriptor, 4 * MIB) == b"one\n"
+    os.close(descriptor)
+
+
+def test_a_long_read_does_not_wait_for_its_rest(mount):
+    path = mount.create("wait", "buffers=single read=wait subbuf_size=1M n_subbufs=4")
+    record = bytes(MIB // 2)
+    append(path, record)
+    append(path, record)
+    descriptor = os.open(path, os.O_RDONLY)
+    buffer = mmap.mmap(-1, 4 * MIB)
+    assert os.readv(descriptor, [buffer]) == MIB
+    os.close(descriptor)
+
+
+def test_a_nonblocking_read_does_not_wait(mount, waiting):
+    descriptor = os.open(waiting, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(BlockingIOError):
+        os.read(descriptor, 100)
+    os.set_blocking(descriptor, True)
+    os.set_blocking(descriptor, False)
+    with pytest.raises(BlockingIOError):
+        os.read(descriptor, 100)
+    os.close(descriptor)
+
+
+def test_many_sleepers_do_not_keep_others_from_being_served(mount, waiting):
+    sleepers = [threading.Thread(target=lambda: os.read(os.open(waiting, os.O_RDONLY), 1)) for _ in range(150)]
+    for sleeper in sleepers:
+        sleeper.start()
+    time.sleep(0.5)
+    assert (mount.path / "control").read_text().startswith("create wait")
+    for _ in sleepers:
+        append(waiting, b"x")
+    for sleeper in sleepers:
+        sleeper.join(10)
+        assert not sleeper.is_alive()
+
+
+# --- poll ---
+
+
+READ = select.POLLIN | select.POLLRDNORM
+WRITE = select.POLLOUT | select.POLLWRNORM
+
+
+def events_of(descriptor: int, timeout_ms: int = 0, wanted: int = READ | WRITE) -> int:
+    poll = select.poll()
+    poll.register(descriptor, wanted)
+    return dict(poll.poll(timeout_ms)).get(descriptor, 0)
+
+
+def test_poll_waits_for_a_whole_sub_buffer_in_bulk(mount, single):
+    descriptor = os.open(single, os.O_RDONLY)
+    append(single, b"x")
+    assert not events_of(descriptor) & select.POLLIN
+    mount.command("flush log")
+    assert events_of(descriptor) & READ == READ
+    os.read(descriptor, 100)
+    assert not events_of(descriptor) & select.POLLIN
+    os.close(descriptor)
+
+
+def test_poll_tells_of_any_data_with_packets(mount):
+    path = mount.create("p", "buffers=single delivery=packet")
+    descriptor = os.open(path, os.O_RDONLY)
+    assert not events_of(descriptor) & select.POLLIN
+    append(path, b"x")
+    assert events_of(descriptor) & select.POLLIN
+    os.close(descriptor)
+
+
+def test_poll_tells_of_removal(mount, single):
+    descriptor = os.open(single, os.O_RDONLY)
+    mount.command("remove log")
+    assert events_of(descriptor) & (select.POLLERR | select.POLLHUP) == select.POLLERR | select.POLLHUP
+    assert os.read(descriptor, 10) == b""
+    os.close(descriptor)
+
+
+def test_poll_tells_when_there_is_room_again(mount, single):
+    descriptor = os.open(single, os.O_WRONLY)
+    for _ in range(4):
+        os.write(descriptor, bytes(4096))
+    assert not events_of(descriptor) & select.POLLOUT
+    threading.Timer(0.1, single.read_bytes).start()
+    assert events_of(descriptor, 900, WRITE) & select.POLLOUT
+    os.close(descriptor)
