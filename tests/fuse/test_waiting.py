@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mount, wait_until
-from traffic import LINE_BYTES, Stream, lines
+from traffic import LINE_BYTES, Stream, lines, n_asleep, wait_asleep
 
 from relayfs_fuse import Channel
 
@@ -40,20 +40,6 @@ import os, sys, threading
 for _ in range(20):
     threading.Thread(target=lambda: os.read(os.open(sys.argv[1], os.O_RDONLY), 1)).start()
 """
-
-
-def n_asleep(pid: int, file: Path) -> int:
-    """Count the threads that sleep in a system call whose first argument is a descriptor of the file."""
-    n = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        words = (task / "syscall").read_text().split()
-        if len(words) > 1 and Path(f"/proc/{pid}/fd/{int(words[1], 16) & 0xFFFFFFFF}").is_symlink():
-            n += os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}") == str(file)
-    return n
-
-
-def wait_asleep(process: subprocess.Popen[bytes], file: Path, n: int = 1) -> None:
-    wait_until(lambda: n_asleep(process.pid, file) == n, f"{process.args!r} sleeps in read(2)")
 
 
 def start_cat(file: Path) -> subprocess.Popen[bytes]:

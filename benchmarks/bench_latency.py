@@ -1,0 +1,187 @@
+"""Measure how soon a sleeping process hears of data, and how soon a signal ends it.
+
+    ./dev bench latency [ROUNDS]
+
+Each line is one way to sleep on a relay file; times are from the act to the process being awake or gone, in
+milliseconds. The status is 1 if a median is above what is promised.
+"""
+
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from relayfs_fuse import Channel
+
+END_MS = 100.0
+WAKE_MS = 50.0
+ROUNDS = 50
+RECORD = bytes(64)
+
+
+@contextmanager
+def mounted() -> Iterator[Path]:
+    """Mount a store of our own."""
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory(dir="/dev/shm") as store:
+        relayfs = Path(sys.executable).with_name("relayfs")
+        subprocess.run([relayfs, directory, "-o", f"store={store}/store"], check=True)
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run(["fusermount3", "-u", directory], check=True)
+
+
+def command(mount: Path, line: str) -> None:
+    """Write a command to the mount's control file."""
+    (mount / "control").write_text(line + "\n")
+
+
+def when_asleep(pid: int, thread: int) -> None:
+    """Wait until a thread stands in the same system call twice in a row."""
+    path = Path(f"/proc/{pid}/task/{thread}/syscall")
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        seen = path.read_text()
+        time.sleep(0.002)
+        if seen != "running\n" and seen == path.read_text():
+            return
+    raise TimeoutError(f"{pid} does not sleep")
+
+
+# --- signals ---
+
+
+def end_by_signal(file: Path, signum: int) -> float:
+    """Let `cat` fall asleep, send it a signal, and wait for its end."""
+    cat = subprocess.Popen(["cat", file])
+    wait_for_read(cat.pid, file)
+    started = time.perf_counter()
+    cat.send_signal(signum)
+    cat.wait(10)
+    return time.perf_counter() - started
+
+
+def wait_for_read(pid: int, file: Path) -> None:
+    """Wait until a process sleeps in a system call on a file."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        words = Path(f"/proc/{pid}/syscall").read_text().split()
+        link = Path(f"/proc/{pid}/fd/{int(words[1], 16)}") if len(words) > 1 and len(words[1]) < 6 else None
+        if link and link.is_symlink() and os.readlink(link) == str(file):
+            return
+    raise TimeoutError(f"{pid} does not read {file}")
+
+
+# --- waking ---
+
+
+def by_poll(descriptor: int) -> object:
+    """Sleep in poll(2)."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return poll.poll(10_000)
+
+
+def by_select(descriptor: int) -> object:
+    """Sleep in select(2)."""
+    return select.select([descriptor], [], [], 10)[0]
+
+
+def by_epoll(descriptor: int, flags: int = 0) -> object:
+    """Sleep in epoll_wait(2)."""
+    with select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | flags)
+        return epoll.poll(10)
+
+
+def by_edge(descriptor: int) -> object:
+    """Sleep in epoll_wait(2), edge-triggered."""
+    return by_epoll(descriptor, select.EPOLLET)
+
+
+def by_read(descriptor: int) -> object:
+    """Sleep in read(2)."""
+    return os.read(descriptor, 1000)
+
+
+def wake(file: Path, way: Callable[[int], object], channel: Channel) -> float:
+    """Sleep in one thread, write in another: the second record of two finishes the first one's sub-buffer."""
+    descriptor = os.open(file, os.O_RDONLY)
+    if way is not by_read:
+        channel.write(RECORD)
+    written = 0.0
+    sleeper = threading.get_native_id()
+
+    def write() -> None:
+        nonlocal written
+        when_asleep(os.getpid(), sleeper)
+        written = time.perf_counter()
+        channel.write(RECORD)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    woken_by = way(descriptor)
+    woken = time.perf_counter()
+    writer.join()
+    os.close(descriptor)
+    channel.flush()
+    drain(file)
+    if not woken_by:
+        raise TimeoutError(f"{way.__name__} was not woken")
+    return woken - written
+
+
+def drain(file: Path) -> None:
+    """Read what there is."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while os.read(descriptor, 1 << 20):
+            pass
+    except BlockingIOError:
+        pass
+    os.close(descriptor)
+
+
+# --- report ---
+
+
+def report(name: str, times: list[float], limit_ms: float) -> bool:
+    """Print a line; return whether the promise is kept."""
+    ms = sorted(1000 * each for each in times)
+    median = statistics.median(ms)
+    print(f"{name:34} {median:9.2f} {ms[len(ms) * 9 // 10]:9.2f} {ms[-1]:9.2f} {limit_ms:9.0f}", flush=True)
+    return median <= limit_ms
+
+
+def main() -> int:
+    """Measure everything and return the status."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    good = True
+    print(f"{'ms':34} {'median':>9} {'9 of 10':>9} {'most':>9} {'promised':>9}")
+    with mounted() as mount:
+        command(mount, "create wait buffers=single read=wait")
+        command(mount, "create full buffers=single subbuf_size=64 n_subbufs=8")
+        for signum in (signal.SIGINT, signal.SIGKILL):
+            times = [end_by_signal(mount / "wait", signum) for _ in range(rounds)]
+            good &= report(f"cat asleep, {signum.name}", times, END_MS)
+        with Channel(mount / "wait") as channel:
+            times = [wake(mount / "wait", by_read, channel) for _ in range(rounds)]
+            good &= report("read, a record", times, WAKE_MS)
+        with Channel(mount / "full") as channel:
+            ways = {"poll": by_poll, "select": by_select, "epoll, level": by_epoll, "epoll, edge": by_edge}
+            for name, way in ways.items():
+                times = [wake(mount / "full", way, channel) for _ in range(rounds)]
+                good &= report(f"{name}, a full sub-buffer", times, WAKE_MS)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
