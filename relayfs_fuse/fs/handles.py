@@ -16,18 +16,18 @@ TOKEN_BYTES = 8
 
 
 class TextHandle:
-    """An open text: what it was when it was opened, or when it was last read from the beginning."""
+    """An open text: what it was when it was last read from the beginning."""
 
     def __init__(self, node: TextFile) -> None:
         self.node = node
-        self._text = node.text()
-        self._fresh = True
+        self._text: bytes | None = None
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a part of it."""
-        if offset == 0 and not self._fresh and not self.node.removed:
+        if (offset == 0 or self._text is None) and not self.node.removed:
             self._text = self.node.text()
-        self._fresh = False
+        if self._text is None:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         return self._text[offset : offset + size]
 
 

@@ -195,6 +195,14 @@ def test_statfs_tells_of_the_store(make_mount):
     assert "are free" in mount.error_log
 
 
+def test_a_fact_is_what_it_is_when_it_is_read(mount, single):
+    with (mount.path / ".channels/log/bytes").open("rb", buffering=0) as fact:
+        append(single, b"abc")
+        assert fact.read() == b"3\n"
+        append(single, b"d")
+        assert os.pread(fact.fileno(), 10, 0) == b"4\n"
+
+
 def test_facts_are_lines_and_true(mount, single):
     for _ in range(3):
         append(single, bytes(3000))
