@@ -1,12 +1,14 @@
 """Start and stop the stress programs: producers, verifiers, and the ledger they share."""
 
+import functools
 import json
 import mmap
 import os
 import random
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +21,11 @@ DEADLINE = 1800.0
 STREAM_BYTES = 64  # sizeof(struct stress_slot)
 N_STREAMS = 1024
 STREAMS_PER_PRODUCER = 4  # two threads and their signal handlers
+OVERRUN = 5000  # records: more than the buffers under test hold
 FORK_STREAMS = range(N_STREAMS - 64, N_STREAMS, 2)
 
 
+@functools.cache
 def program(name: str, sanitize: str) -> Path:
     sources = {"stress_verify": ["stress_verify.c", "stress_account.c"]}.get(name, [f"{name}.c"])
     return compile_c([HERE / source for source in sources], sanitize=sanitize)
@@ -68,6 +72,7 @@ class Stress:
     reopen: bool = False
     signals_us: int = 300
     producers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    victims: list[subprocess.Popen[bytes]] = field(default_factory=list)
     n_started: int = 0
 
     def __post_init__(self) -> None:
@@ -103,14 +108,41 @@ class Stress:
         self.producers.append(subprocess.Popen(["nice", *command], env=run_environment(self.sanitize)))
         return stream
 
-    def written(self, streams: Sequence[int] | range = range(N_STREAMS)) -> int:
+    def _ledger_sum(self, word: int, streams: range) -> int:
+        places = (STREAM_BYTES * stream + 8 * word for stream in streams)
+        return sum(int.from_bytes(self.ledger[at : at + 8], "little") for at in places)
+
+    def written(self, streams: range = range(N_STREAMS)) -> int:
         """Return how many records are surely written."""
-        return sum(int.from_bytes(self.ledger[at : at + 8], "little") for at in (STREAM_BYTES * s + 8 for s in streams))
+        return self._ledger_sum(1, streams)
+
+    def refused(self) -> int:
+        """Return how often a full buffer refused a record."""
+        return self._ledger_sum(2, range(N_STREAMS))
+
+    def overrun_reader(self) -> None:
+        """Stop the verifier until producers have met a full buffer, or have written over much."""
+        self.verifier.send_signal(signal.SIGSTOP)
+        refused, written = self.refused(), self.written()
+        if self.channel.mode == "overwrite":
+            wait_for(lambda: self.written() >= written + OVERRUN, "producers write on")
+        else:
+            wait_for(lambda: self.refused() > refused, "producers meet a full buffer")
+        self.verifier.send_signal(signal.SIGCONT)
+
+    def kill_producer(self, index: int) -> None:
+        """SIGKILL one; it is reaped at the end: doing so while others spin can take the kernel seconds."""
+        victim = self.producers.pop(index)
+        victim.kill()
+        self.victims.append(victim)
 
     def join_producers(self) -> None:
         for producer in self.producers:
             assert producer.wait(DEADLINE) == 0
+        for victim in self.victims:
+            assert victim.wait(DEADLINE) == -signal.SIGKILL
         self.producers.clear()
+        self.victims.clear()
 
     def stop_producers(self) -> None:
         for producer in self.producers:
@@ -126,7 +158,7 @@ class Stress:
         return account
 
     def abandon(self) -> None:
-        for process in [*self.producers, self.verifier]:
+        for process in [*self.producers, *self.victims, self.verifier]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -156,9 +188,7 @@ def kill_and_replace(stress: Stress, n_kills: int, seed: int) -> None:
         streams = range(first_stream[process.pid], first_stream[process.pid] + STREAMS_PER_PRODUCER)
         enough = chance.randrange(1, 2000)
         wait_for(lambda s=streams, n=enough: stress.written(s) >= n, "the victim writes")  # type: ignore[misc]
-        process.kill()
-        process.wait()
-        del stress.producers[victim]
+        stress.kill_producer(victim)
         stream = stress.start_producer()
         first_stream[stress.producers[-1].pid] = stream
 
