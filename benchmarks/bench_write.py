@@ -1,0 +1,64 @@
+"""Measure what a write costs, next to a bare copy of the record into the same memory.
+
+    ./dev bench write [ROUNDS]
+
+One pinned thread, through the shared library; nanoseconds a record, medians over the rounds. The status is 1 if a
+promised ratio is missed twice.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import Limit, Mount, Samples, compiled, judge, mounted
+
+ROUNDS = 25
+CHANNELS = {
+    "copy": "mode=overwrite scheme=rseq",
+    "rseq": "mode=overwrite scheme=rseq",
+    "lockless": "mode=overwrite scheme=lockless",
+    "rseq-full": "mode=no-overwrite scheme=rseq",
+    "lockless-full": "mode=no-overwrite scheme=lockless",
+}
+GEOMETRY = "subbuf_size=256K n_subbufs=8"
+
+LIMITS = [
+    Limit("rseq, 16 bytes: times the copy", "rseq-16", "copy-16", most=4),
+    Limit("rseq, 64 bytes: times the copy", "rseq-64", "copy-64", most=2.5),
+    Limit("rseq, 256 bytes: times the copy", "rseq-256", "copy-256", most=2),
+    Limit("rseq, 4096 bytes: times the copy", "rseq-4096", "copy-4096", most=1.2),
+    Limit("lockless, 64 bytes: times the copy", "lockless-64", "copy-64", most=12),
+    Limit("rseq, refused because full: times a write that is taken", "rseq-full-64", "rseq-64", most=1),
+    Limit("lockless, refused because full: times one that is taken", "lockless-full-64", "lockless-64", most=1),
+]
+TWO_CPUS = Limit("two writers on two CPUs: times the rate of one", "two-writers", "one-writer", least=1.8)
+
+
+def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Samples:
+    """Run the program once; each line of it is a sample."""
+    channels = [mount.path / "bench" / name for name in CHANNELS]
+    command = [program, str(rounds), str(cpus[0]), str(cpus[-1]), *channels]
+    samples = Samples()
+    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        name, value, taken, refused = line.split()
+        samples.add(name, float(value), hits=int(taken), drops=int(refused))
+    return samples
+
+
+def main() -> int:
+    """Make the channels, measure, judge."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    with compiled("bench_write.c") as program, mounted() as mount:
+        for name, options in CHANNELS.items():
+            mount.create(f"bench/{name}", f"{GEOMETRY} {options}")
+        limits = LIMITS + [TWO_CPUS] * (len(cpus) > 1)
+        status = judge(lambda: measure(program, mount, rounds, cpus), limits, "ns/record, *-writer(s): records/us")
+    if len(cpus) < 2:
+        print("one CPU only: two writers were not measured")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

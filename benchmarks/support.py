@@ -1,0 +1,134 @@
+"""What the benchmarks share: a mount of their own, C programs, samples, limits."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TMPFS = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A store and where it is mounted."""
+
+    path: Path
+    store: Path
+
+    def create(self, channel: str, options: str) -> Path:
+        """Make a channel; return the path of its relay files without the number."""
+        self.command(f"create {channel} {options}")
+        return self.path / channel
+
+    def command(self, line: str) -> None:
+        """Write a line to the control file."""
+        (self.path / "control").write_text(line + "\n")
+
+    def fact(self, channel: str, name: str) -> int:
+        """Return one of the channel's counts."""
+        return int((self.path / ".channels" / channel / name).read_text())
+
+
+@contextmanager
+def mounted() -> Iterator[Mount]:
+    """Mount a new store on tmpfs, and leave nothing behind."""
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory(dir=TMPFS) as store:
+        mount = Mount(Path(directory), Path(store) / "store")
+        relayfs = Path(sys.executable).with_name("relayfs")
+        subprocess.run([relayfs, mount.path, "-o", f"store={mount.store}"], check=True)
+        try:
+            yield mount
+        finally:
+            subprocess.run(["fusermount3", "-u", "-z", directory], check=True)
+
+
+@contextmanager
+def compiled(source: str) -> Iterator[Path]:
+    """Compile a program as a user of the installed library does."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory) / Path(source).stem
+        flags = _pkg_config("--cflags", "--libs")
+        libdir = _pkg_config("--variable=libdir")[0]
+        # -Xlinker and not -Wl: a comma in the path would end the option.
+        command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", program, HERE / source, *flags, "-pthread"]
+        subprocess.run([*command, "-Xlinker", "-rpath", "-Xlinker", libdir], check=True)
+        yield program
+
+
+def _pkg_config(*query: str) -> list[str]:
+    done = subprocess.run(["pkg-config", *query, "relayfs"], check=True, capture_output=True, text=True)
+    # One option a word; a path may hold spaces, which pkg-config escapes.
+    return [word.replace("\0", " ") for word in done.stdout.replace("\\ ", "\0").split()]
+
+
+@dataclass
+class Samples:
+    """Measurements by name: several rounds, of which the median counts."""
+
+    values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    counts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+
+    def add(self, name: str, value: float, **counts: int) -> None:
+        """Note one round's value, and add to what is counted over all rounds."""
+        self.values[name].append(value)
+        for what, count in counts.items():
+            self.counts[name][what] += count
+
+    def median(self, name: str) -> float:
+        """Return the value that counts."""
+        return statistics.median(self.values[name])
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One promise: a ratio of two medians, and what it must not pass."""
+
+    what: str
+    value: str
+    base: str
+    most: float | None = None
+    least: float | None = None
+
+    def ratio(self, samples: Samples) -> float:
+        """Return what was reached."""
+        return samples.median(self.value) / samples.median(self.base)
+
+    def kept(self, samples: Samples) -> bool:
+        """Tell whether the promise holds."""
+        ratio = self.ratio(samples)
+        return (self.most is None or ratio <= self.most) and (self.least is None or ratio >= self.least)
+
+    def line(self, samples: Samples) -> str:
+        """Return the table's line."""
+        bound = f"at most {self.most:g}" if self.most is not None else f"at least {self.least:g}"
+        verdict = "" if self.kept(samples) else "   MISSED"
+        return f"{self.what:<58} {self.ratio(samples):6.2f}   {bound}{verdict}"
+
+
+def table(samples: Samples, unit: str) -> None:
+    """Print every median, its spread and what was counted."""
+    print(f"{'':<28} {'median':>9} {'best':>9} {'worst':>9}  {unit}")
+    for name, values in samples.values.items():
+        counts = "  ".join(f"{what} {count:,}" for what, count in samples.counts[name].items())
+        print(f"{name:<28} {samples.median(name):9.2f} {min(values):9.2f} {max(values):9.2f}  {counts}")
+
+
+def judge(measure: Callable[[], Samples], limits: list[Limit], unit: str) -> int:
+    """Measure; once more if a limit is missed, since machines are noisy. Return the exit status."""
+    for attempt in ("first", "second"):
+        samples = measure()
+        table(samples, unit)
+        print()
+        for limit in limits:
+            print(limit.line(samples))
+        missed = [limit for limit in limits if not limit.kept(samples)]
+        if not missed:
+            return 0
+        print(f"\n{attempt} run: {len(missed)} missed: {'; '.join(limit.what for limit in missed)}\n", flush=True)
+    return 1
