@@ -83,6 +83,7 @@ def drain(file: Path) -> bytes:
         got = b""
         while piece := os.read(descriptor, READ_BYTES):
             got += piece
+            assert len(got) <= os.fstat(descriptor).st_size, "more than was ever written: it is given again and again"
         return got
     finally:
         os.close(descriptor)
