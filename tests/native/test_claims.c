@@ -394,6 +394,51 @@ TEST(resolve_counts_the_dead_and_lets_data_through)
 	relay_buf_release(buf);
 }
 
+/* Its parent has not asked for its status yet. */
+TEST(a_zombie_is_dead)
+{
+	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_claimed(path, 'x', 20);
+	siginfo_t info;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	CHECK_EQ(kill(writer.pid, SIGKILL), 0);
+	CHECK_EQ(waitid(P_PID, (id_t)writer.pid, &info, WEXITED | WNOWAIT), 0);
+	CHECK_DRAINS(buf, "aaaaaaaaaa");
+	check_torn(buf, 1, 20);
+	CHECK_EQ(WTERMSIG(end_writer(&writer)), SIGKILL);
+	relay_buf_release(buf);
+}
+
+/* A living thread has the id that the owner had: told by the start time. */
+TEST(who_got_the_owners_id_is_not_the_owner)
+{
+	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_claimed(path, 'x', 20);
+	off_t claims =
+	    (off_t)facts_of(buf).file_bytes - RELAY_PAGE_BYTES - RELAY_N_CLAIMS * (off_t)sizeof(struct relay_claim);
+	struct relay_claim claim;
+	int n_changed = 0, i;
+
+	CHECK_EQ(relay_buf_resolve(buf, 0), 0);
+	for (i = 0; i < RELAY_N_CLAIMS; i++, claims += (off_t)sizeof(claim)) {
+		CHECK_EQ(pread(relay_buf_fd(buf), &claim, sizeof(claim), claims), sizeof(claim));
+		if ((claim.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_FREE)
+			continue;
+		claim.owner += 1ull << (RELAY_OWNER_TID_BITS + RELAY_OWNER_NS_BITS);
+		CHECK_EQ(pwrite(relay_buf_fd(buf), &claim, sizeof(claim), claims), sizeof(claim));
+		n_changed++;
+	}
+	CHECK_EQ(n_changed, 1);
+	CHECK_EQ(relay_buf_resolve(buf, 0), 1);
+	CHECK_DRAINS(buf, "");
+	check_torn(buf, 1, 20);
+	kill_writer(&writer);
+	relay_buf_release(buf);
+}
+
 /* The token is the server's knowledge that nobody has the file open any more, whatever process ids say. */
 TEST(resolve_by_token_needs_no_process_id)
 {
