@@ -12,36 +12,21 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+
+from support import mounted
 
 from relayfs_fuse import Channel
 
 END_MS = 100.0
 WAKE_MS = 50.0
+FOLLOW_MS = 2000.0
 ROUNDS = 50
+FOLLOW_ROUNDS = 5
 RECORD = bytes(64)
-
-
-@contextmanager
-def mounted() -> Iterator[Path]:
-    """Mount a store of our own."""
-    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory(dir="/dev/shm") as store:
-        relayfs = Path(sys.executable).with_name("relayfs")
-        subprocess.run([relayfs, directory, "-o", f"store={store}/store"], check=True)
-        try:
-            yield Path(directory)
-        finally:
-            subprocess.run(["fusermount3", "-u", directory], check=True)
-
-
-def command(mount: Path, line: str) -> None:
-    """Write a command to the mount's control file."""
-    (mount / "control").write_text(line + "\n")
 
 
 def when_asleep(pid: int, thread: int) -> None:
@@ -150,6 +135,23 @@ def drain(file: Path) -> None:
     os.close(descriptor)
 
 
+# --- following ---
+
+
+def follow(file: Path, channel: Channel) -> list[float]:
+    """Let `tail -f` follow a file, and time how long each line takes to appear."""
+    times = []
+    with subprocess.Popen(["tail", "-n", "+1", "-f", file], stdout=subprocess.PIPE) as tail:
+        assert tail.stdout is not None
+        for _ in range(FOLLOW_ROUNDS):
+            started = time.perf_counter()
+            channel.write(b"a line\n")
+            tail.stdout.readline()
+            times.append(time.perf_counter() - started)
+        tail.terminate()
+    return times
+
+
 # --- report ---
 
 
@@ -167,19 +169,22 @@ def main() -> int:
     good = True
     print(f"{'ms':34} {'median':>9} {'9 of 10':>9} {'most':>9} {'promised':>9}")
     with mounted() as mount:
-        command(mount, "create wait buffers=single read=wait")
-        command(mount, "create full buffers=single subbuf_size=64 n_subbufs=8")
+        wait = mount.create("wait", "buffers=single read=wait")
+        full = mount.create("full", "buffers=single subbuf_size=64 n_subbufs=8")
+        tail = mount.create("tail", "buffers=single")
         for signum in (signal.SIGINT, signal.SIGKILL):
-            times = [end_by_signal(mount / "wait", signum) for _ in range(rounds)]
+            times = [end_by_signal(wait, signum) for _ in range(rounds)]
             good &= report(f"cat asleep, {signum.name}", times, END_MS)
-        with Channel(mount / "wait") as channel:
-            times = [wake(mount / "wait", by_read, channel) for _ in range(rounds)]
+        with Channel(wait) as channel:
+            times = [wake(wait, by_read, channel) for _ in range(rounds)]
             good &= report("read, a record", times, WAKE_MS)
-        with Channel(mount / "full") as channel:
+        with Channel(full) as channel:
             ways = {"poll": by_poll, "select": by_select, "epoll, level": by_epoll, "epoll, edge": by_edge}
             for name, way in ways.items():
-                times = [wake(mount / "full", way, channel) for _ in range(rounds)]
+                times = [wake(full, way, channel) for _ in range(rounds)]
                 good &= report(f"{name}, a full sub-buffer", times, WAKE_MS)
+        with Channel(tail) as channel:
+            good &= report("tail -f, a line", follow(tail, channel), FOLLOW_MS)
     return 0 if good else 1
 
 

@@ -14,7 +14,7 @@ from relayfs_fuse.errors import OptionError
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{RELAYFS.parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{RELAYFS.parent}:/usr/local/bin:{os.environ['PATH']}"}
     return subprocess.run(
         list(map(str, command)), env=environment, capture_output=True, text=True, timeout=30, check=False, **options
     )

@@ -15,11 +15,11 @@ PROGRAMS = ("test_ring", "test_consume", "test_model", "test_damage", "test_clai
 DEADLINE = 300
 
 
-def tests_of(program: str) -> list[str]:
+def cases_in(program: str) -> list[str]:
     return re.findall(r"^TEST\((\w+)\)", (HERE / f"{program}.c").read_text(), re.MULTILINE)
 
 
-CASES = [(program, test) for program in PROGRAMS for test in tests_of(program)]
+CASES = [(program, test) for program in PROGRAMS for test in cases_in(program)]
 
 
 @functools.cache
