@@ -163,11 +163,9 @@ def test_cp_from_one_relay_file_to_another_loses_nothing(stream: Stream, mount: 
 def test_gzip_packs_every_line_once_and_in_order(live: Stream) -> None:
     done = shell('gzip -c "$F"', live)
     rest = live.rest()
-    # 2 and a warning: the size that was announced is not what it read, because lines were added.
-    assert (done.returncode, done.stderr.replace(live.name.encode(), b"")) in (
-        (0, b""),
-        (2, b"gzip: : file size changed while zipping\n"),
-    )
+    # It warns if what it read is not the size that was announced before: lines were added meanwhile.
+    assert done.returncode in (0, 2)
+    assert done.stderr in (b"", b"gzip: %s: file size changed while zipping\n" % live.name.encode())
     assert gzip.decompress(done.stdout) + rest == lines(live.written)
 
 
