@@ -50,7 +50,7 @@ def measure(program: Path, mount: Mount, plain: Path, rounds: int) -> Samples:
         if got != BYTES:
             raise ValueError(f"the relay file gave {got} bytes, not {BYTES}")
         samples.add("dd-relay", speed, bytes=got)
-    command = [program, "zero-copy", str(rounds), channel, mount.store / CHANNEL / "mem0"]
+    command: list[str | Path] = [program, "zero-copy", str(rounds), channel, mount.store / CHANNEL / "mem0"]
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         name, value, got_bytes = line.split()
         samples.add(name, float(value), bytes=int(got_bytes))

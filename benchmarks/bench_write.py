@@ -38,7 +38,7 @@ TWO_CPUS = Limit("two writers on two CPUs: times the rate of one", "two-writers"
 def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Samples:
     """Run the program once; each line of it is a sample."""
     channels = [mount.path / "bench" / name for name in CHANNELS]
-    command = [program, str(rounds), str(cpus[0]), str(cpus[-1]), *channels]
+    command: list[str | Path] = [program, str(rounds), str(cpus[0]), str(cpus[-1]), *channels]
     samples = Samples()
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         name, value, taken, refused = line.split()

@@ -56,7 +56,18 @@ def compiled(source: str) -> Iterator[Path]:
         flags = _pkg_config("--cflags", "--libs")
         libdir = _pkg_config("--variable=libdir")[0]
         # -Xlinker and not -Wl: a comma in the path would end the option.
-        command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", program, HERE / source, *flags, "-pthread"]
+        command: list[str | Path] = [
+            "gcc",
+            "-std=gnu11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-o",
+            program,
+            HERE / source,
+            *flags,
+            "-pthread",
+        ]
         subprocess.run([*command, "-Xlinker", "-rpath", "-Xlinker", libdir], check=True)
         yield program
 

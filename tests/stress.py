@@ -158,7 +158,8 @@ class Stress:
         return account
 
     def abandon(self) -> None:
-        for process in [*self.producers, *self.victims, self.verifier]:
+        processes: list[subprocess.Popen[Any]] = [*self.producers, *self.victims, self.verifier]
+        for process in processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
