@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -134,8 +133,6 @@ def test_reader_tells_why_it_cannot(mount, reader: Program):
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "busybox sh"])
 def test_shell_alone_is_enough(mount, shell):
-    if not shutil.which(shell.split()[0]):
-        pytest.skip(f"{shell} is not installed")
     process = spawn(shell.split(), EXAMPLES / "tail.sh", mount.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert succeed(process) == b"first\nsecond\nthird\n"
     assert sorted(path.name for path in mount.path.iterdir()) == [".channels", "control", "error_log"]
@@ -166,8 +163,6 @@ def test_session_of_the_readme(scratch_store, tmp_path):
 
 def test_compile_line_in_the_first_comment_works(tmp_path):
     """With pkg-config, as users do; the package's own copy of the library need not be where the linker looks."""
-    if not shutil.which("pkg-config"):
-        pytest.skip("pkg-config is not installed")
     for source in sorted(EXAMPLES.glob("*.c")):
         first = source.read_text().splitlines()[0]
         command = first.removeprefix("/* ").removesuffix(" */")

@@ -1,7 +1,6 @@
 """What users are told is what the code does: README, man pages, completions."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -161,7 +160,6 @@ def test_man_page_shows_the_example():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_groff_finds_no_fault(page):
     done = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-z", "-rLL=100n", page], capture_output=True, text=True, check=False
