@@ -49,7 +49,9 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 {
-	return on_cpu(buf, write_step, &(struct record){data, length});
+	int err = on_cpu(buf, write_step, &(struct record){data, length});
+	/* Truncated, and kept mappable by the guard: the record went into pages that nobody will see. */
+	return __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) == RELAY_MAGIC ? err : -EBADMSG;
 }
 
 static int refuse_step(struct rchan_buf *buf, const void *arg)

@@ -347,6 +347,8 @@ def test_a_file_truncated_under_the_server_costs_only_its_channel(mount, single)
     os.truncate(mount.store / "log/mem0", 0)
     with pytest.raises(OSError):
         single.read_bytes()
+    with pytest.raises(OSError):
+        append(single, b"nobody would see it\n")
     append(other, b"fine\n")
     assert other.read_bytes() == b"fine\n"
     mount.command("remove log")
