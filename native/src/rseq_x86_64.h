@@ -41,16 +41,16 @@
 	"cmpq %[expect], %c[head](%[control])\n"                                                                       \
 	"jnz %l[moved]\n"
 
-/* After it: second[!t] = second[t] + 1, unless it names a claim; then first. */
-#define RELAY_RECORD_COMMIT                                                                                           \
-	"movq %[expect], %%rax\n"                                                                                      \
-	"shrq $63, %%rax\n"                                                                                            \
-	"movq %c[head] + 8(%[control], %%rax, 8), %%rcx\n"                                                             \
-	"xorl $1, %%eax\n"                                                                                             \
-	"incq %%rcx\n"                                                                                                 \
-	"movq %%rcx, %c[head] + 8(%[control], %%rax, 8)\n"                                                             \
-	"shrq %[owner_shift], %%rcx\n"                                                                                 \
-	"jnz %l[moved]\n"                                                                                              \
+/* After it: second[!t] = second[t] + 1, unless its top 16 bits name a claim; then first. */
+#define RELAY_RECORD_COMMIT                                                                                   \
+	"movq %[expect], %%rax\n"                                                                             \
+	"shrq $63, %%rax\n"                                                                                   \
+	"cmpw $0, %c[head] + 14(%[control], %%rax, 8)\n"                                                      \
+	"jnz %l[moved]\n"                                                                                     \
+	"movq %c[head] + 8(%[control], %%rax, 8), %%rcx\n"                                                    \
+	"incq %%rcx\n"                                                                                        \
+	"xorl $1, %%eax\n"                                                                                    \
+	"movq %%rcx, %c[head] + 8(%[control], %%rax, 8)\n"                                                    \
 	"movq %[next], %c[head](%[control])\n"
 
 #define RELAY_RECORD_INPUTS                                                                                           \

@@ -20,8 +20,12 @@
 #include <string.h>
 #include <time.h>
 
-/* A section restarted this often is too long for the signals (or the debugger) around it. */
-enum { MAX_ABORTS = 8 };
+enum {
+	/* A section restarted this often is too long for the signals (or the debugger) around it. */
+	MAX_ABORTS = 8,
+	/* Nobody else changes head on this CPU without an abort of ours: so often only nonsense makes it. */
+	MAX_MOVES = 10000
+};
 
 /* Change a pair in the buffer's way; `tx` holds what was seen (raw, with its toggle) and what shall be. */
 static enum relay_rseq_result change(struct rchan_buf *buf, struct relay_pair *pair, struct relay_tx *tx)
@@ -217,6 +221,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 {
 	if (length == 0)
 		return 0;
+	int moves = 0;
 	for (int aborts = 0; aborts <= MAX_ABORTS;) {
 		int err = refuse_stopped(buf, length);
 		if (err)
@@ -228,7 +233,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
 		if (place == PLACE_FULL)
 			return refuse_full(buf, length);
-		if (place == PLACE_DAMAGED)
+		if (place == PLACE_DAMAGED || moves++ > MAX_MOVES)
 			return -EBADMSG;
 		if (place == PLACE_HERE)
 			result = put_record(buf, &seen, data, length);
