@@ -148,7 +148,8 @@ def test_session_of_the_readme(scratch_store, tmp_path):
         ("/tmp/relay", f'"{tmp_path}"'),
         ("mount -t fuse relayfs mnt", f'"{RELAYFS}" mnt -o "store={scratch_store}"'),
         ("./producer", c_program("producer")[0]),
-        ("kill %1", "sleep 2; kill %1"),  # tail looks once a second
+        ("tail -f mnt/app/cpu0 &", "tail -f mnt/app/cpu0 >followed &"),
+        ("kill %1", "until grep -q . followed; do :; done; cat followed; kill %1"),
         ("umount mnt", "fusermount3 -u mnt"),
     ):
         assert shown in script

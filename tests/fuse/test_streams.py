@@ -6,11 +6,10 @@ import os
 import select
 import subprocess
 import threading
-import time
 
 import pytest
 from conftest import shell
-from traffic import append, short_lines
+from traffic import append, short_lines, wait_asleep
 
 MIB = 1 << 20
 
@@ -210,16 +209,13 @@ def test_a_nonblocking_read_does_not_wait(mount, waiting):
 
 
 def test_many_sleepers_do_not_keep_others_from_being_served(mount, waiting):
-    sleepers = [threading.Thread(target=lambda: os.read(os.open(waiting, os.O_RDONLY), 1)) for _ in range(150)]
+    sleepers = [subprocess.Popen(["head", "-c", "1", waiting], stdout=subprocess.PIPE) for _ in range(150)]
     for sleeper in sleepers:
-        sleeper.start()
-    time.sleep(0.5)
+        wait_asleep(sleeper, waiting)
     assert (mount.path / "control").read_text().startswith("create wait")
     for _ in sleepers:
         append(waiting, b"x")
-    for sleeper in sleepers:
-        sleeper.join(10)
-        assert not sleeper.is_alive()
+    assert b"".join(sleeper.communicate(timeout=10)[0] for sleeper in sleepers) == 150 * b"x"
 
 
 # --- poll ---
