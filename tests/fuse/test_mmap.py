@@ -108,12 +108,6 @@ def in_memory(n: int) -> bytes:
     )
 
 
-@pytest.fixture
-def mapped_through(mount: Mount) -> None:
-    if os.geteuid() != 0 or "maps no files" in mount.log.read_text():
-        pytest.skip("files are mapped through the mount on Linux 6.9 and later, with CAP_SYS_ADMIN")
-
-
 TARGETS = pytest.mark.parametrize("target", [mem_of, lambda stream: stream.file], ids=["memory", "relay file"])
 
 
