@@ -6,6 +6,10 @@ The model keeps the sub-buffers' bytes in a dictionary, by number:
         v                                     v
     ... 7: AAAAABBBB    8: CCC    9: (empty)  10: DD
 
+A channel's subbuf_start may reserve bytes at the head of each sub-buffer. If they are at least four, it stores there, in
+the sub-buffer that was finished, its padding: as the relay document's examples do. Readers see a header as data; until
+it is stored into, it holds what was there a lap before.
+
 All that the two do differently about counting, flushing and consuming is in Rules, and nowhere else: the tests hold
 Model(KERNEL) against what the kernel was observed to do, and Model(RELAYFS) against the ring. What differs only in how
 readers see it stands in docs/conformance.md.
@@ -26,7 +30,7 @@ class Rules:
     # relayfs counts records, and only those that are lost.
     count_full_switches: bool
     # A flush of a buffer that was full, and has room again, begins the next sub-buffer without finishing it.
-    # relayfs finishes an empty one, as a flush does everywhere else.
+    # relayfs finishes an empty one, as a flush does everywhere else; with callbacks it does as the kernel.
     flush_begins_after_full: bool
     # `consumed` leaves the reader's offset within the sub-buffer as it was: bytes of the next one are skipped.
     # relayfs goes to the start of the next sub-buffer.
@@ -34,7 +38,7 @@ class Rules:
     # `consumed` counts from where readers left, even if that has been overwritten; relayfs from the oldest that is
     # left.
     consumed_counts_overwritten: bool
-    # In overwrite mode, a read of many bytes gives no part of a sub-buffer besides whole ones: what it leaves could be
+    # In overwrite mode, or with callbacks, a read of many bytes gives no part of a sub-buffer besides whole ones: what it leaves could be
     # overwritten in the middle of a record. The kernel fills the reader's memory.
     read_whole_pieces: bool
 
@@ -56,6 +60,30 @@ RELAYFS = Rules(
 
 # A read of fewer bytes than this may end anywhere.
 WHOLE_PIECES_BYTES = 4096
+PADDING_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a buffer is made.
+
+    subbuf_size, n_subbufs, overwrite: as the channel is made
+    header: bytes that subbuf_start reserves at the head of each sub-buffer
+    callbacks: there is a subbuf_start, with or without a header
+    """
+
+    subbuf_size: int
+    n_subbufs: int
+    overwrite: bool
+    header: int = 0
+    callbacks: bool = False
+
+    @property
+    def mode(self) -> str:
+        """The word for it."""
+        if self.callbacks:
+            return "callback"
+        return "overwrite" if self.overwrite else "no-overwrite"
 
 
 @dataclass(frozen=True)
@@ -102,15 +130,16 @@ class Consumer:
 class Model:
     """One buffer.
 
-    subbuf_size, n_subbufs, overwrite: its geometry and mode
+    geometry: how it is made
     rules: whose buffer it is
     """
 
-    def __init__(self, subbuf_size: int, n_subbufs: int, overwrite: bool, rules: Rules = RELAYFS) -> None:
-        self.subbuf_size = subbuf_size
-        self.n_subbufs = n_subbufs
-        self.overwrite = overwrite
+    def __init__(self, geometry: Geometry, rules: Rules = RELAYFS) -> None:
+        self.geometry = geometry
+        self.subbuf_size = geometry.subbuf_size
+        self.n_subbufs = geometry.n_subbufs
         self.rules = rules
+        self._headers = [bytes(geometry.header)] * geometry.n_subbufs
         self.reset()
 
     def reset(self) -> None:
@@ -120,6 +149,7 @@ class Model:
         self.subbufs = {0: Subbuf(0, 0)}
         self.consumer = Consumer()
         self._begun = True
+        self._reserve_header()
 
     @property
     def current(self) -> Subbuf:
@@ -138,6 +168,9 @@ class Model:
         if not self._begin():
             self.lost_full += not self.rules.count_full_switches
             return False
+        if len(self.current.data) + len(data) > self.subbuf_size:  # behind the header
+            self.lost_too_large += 1
+            return False
         self.current.data += data
         self.records += 1
         self.n_bytes += len(data)
@@ -146,7 +179,7 @@ class Model:
     def flush(self) -> None:
         """Finish the current sub-buffer."""
         waiting = not self._begun
-        if not self._begin() or (waiting and self.rules.flush_begins_after_full):
+        if not self._begin() or (waiting and (self.rules.flush_begins_after_full or self.geometry.callbacks)):
             return
         self._enter_next()
         self._begin()
@@ -217,14 +250,32 @@ class Model:
     def _begin(self) -> bool:
         """Begin the sub-buffer that was entered, if readers have left its memory."""
         if not self._begun:
+            self._store_padding()
             full = self.produced - self.consumer.number >= self.n_subbufs
             self.lost_full += full and self.rules.count_full_switches
-            self._begun = self.overwrite or not full
+            self._begun = self.geometry.overwrite or not full
+            if self._begun:
+                self._reserve_header()
         return self._begun
+
+    def _store_padding(self) -> None:
+        """Do as subbuf_start does first: it knows the sub-buffer that was finished."""
+        header = self.geometry.header
+        if header < PADDING_BYTES:
+            return
+        finished = self.subbufs[self.produced - 1].data
+        finished[:PADDING_BYTES] = (self.subbuf_size - len(finished)).to_bytes(PADDING_BYTES, "little")
+        self._headers[(self.produced - 1) % self.n_subbufs] = bytes(finished[:header])
+
+    def _reserve_header(self) -> None:
+        header = self._headers[self.produced % self.n_subbufs]
+        self.current.data += header
+        self.n_bytes += len(header)
 
     def _caught_up(self) -> Consumer:
         consumer = replace(self.consumer)
-        if self.overwrite and self.produced - consumer.number >= self.n_subbufs:
+        # A sub-buffer that is not begun has overwritten nothing yet.
+        if self._begun and self.produced - consumer.number >= self.n_subbufs:
             records, n_bytes = consumer.records, consumer.n_bytes
             self._go_to(consumer, self.produced - self.n_subbufs + 1)
             consumer.lost_records += consumer.records - records
@@ -239,4 +290,5 @@ class Model:
         consumer.n_bytes = self.subbufs[number].start_bytes
 
     def _reads_whole_pieces(self, max_bytes: int) -> bool:
-        return self.rules.read_whole_pieces and self.overwrite and max_bytes >= WHOLE_PIECES_BYTES
+        may_overwrite = self.geometry.overwrite or self.geometry.callbacks
+        return self.rules.read_whole_pieces and may_overwrite and max_bytes >= WHOLE_PIECES_BYTES

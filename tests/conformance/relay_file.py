@@ -6,7 +6,7 @@ import select
 from pathlib import Path
 
 from conformance.model import READABLE, Counters, Overwritten
-from conformance.sequences import Geometry
+from conformance.model import Geometry
 from conftest import Mount
 
 REFUSED = (errno.ENOSPC, errno.EMSGSIZE)

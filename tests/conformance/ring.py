@@ -9,7 +9,7 @@ from pathlib import Path
 
 from build import compile_c, run_command, run_environment
 from conformance.model import READABLE, Counters, Overwritten
-from conformance.sequences import Geometry
+from conformance.model import Geometry
 
 SOURCE = Path(__file__).with_name("replay.c")
 REFUSED = (-errno.ENOSPC, -errno.EMSGSIZE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance.model import Counters
+from conformance.model import Counters, Geometry
 
 TABLE = Path(__file__).with_name("relay-sequences.jsonl.gz")
 
@@ -55,20 +55,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """How a buffer is made."""
-
-    subbuf_size: int
-    n_subbufs: int
-    overwrite: bool
-
-    @property
-    def mode(self) -> str:
-        """The word for it."""
-        return "overwrite" if self.overwrite else "no-overwrite"
-
-
-@dataclass(frozen=True)
 class Observed:
     """A sequence of the table.
 
@@ -83,18 +69,14 @@ class Observed:
 
 
 def observed_sequences() -> list[Observed]:
-    """Read the table.
-
-    Left out are the channels whose subbuf_start callback reserves bytes at the head of each sub-buffer: channels have
-    no callbacks here.
-    """
+    """Read the table."""
     with gzip.open(TABLE, "rt") as lines:
         entries = [(number, json.loads(line)) for number, line in enumerate(lines)]
-    return [_observed(number, entry) for number, entry in entries if entry["hdr"] == 0]
+    return [_observed(number, entry) for number, entry in entries]
 
 
 def _observed(number: int, entry: dict[str, Any]) -> Observed:
-    geometry = Geometry(entry["S"], entry["n"], bool(entry["overwrite"]))
+    geometry = Geometry(entry["S"], entry["n"], bool(entry["overwrite"]), entry["hdr"], entry["hdr"] > 0)
     first_defect = entry["quirk_first_op"]
     operations = []
     outcomes: list[Outcome | None] = []

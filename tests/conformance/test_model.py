@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ DRAIN = Operation("read", 1 << 20)
 
 
 def matches_the_table(observed: Observed, rules: Rules) -> bool:
-    model = Model(**asdict(observed.geometry), rules=rules)
+    model = Model(observed.geometry, rules=rules)
     for operation, outcome in zip(observed.operations, observed.outcomes, strict=True):
         got = Outcome(operation.perform(model), model.counters())
         if outcome is not None and got != outcome:
@@ -34,7 +34,7 @@ def matches_the_table(observed: Observed, rules: Rules) -> bool:
 
 @pytest.mark.parametrize("observed", observed_sequences(), ids=lambda observed: str(observed.number))
 def test_the_model_does_what_the_kernel_was_observed_to_do(observed: Observed) -> None:
-    model = Model(**asdict(observed.geometry), rules=KERNEL)
+    model = Model(observed.geometry, rules=KERNEL)
     for at, (operation, outcome) in enumerate(zip(observed.operations, observed.outcomes, strict=True)):
         got = Outcome(operation.perform(model), model.counters())
         if outcome is None:
@@ -79,7 +79,7 @@ def explained(seed: int, done: list[Operation]) -> Iterator[None]:
 def check_sequence(seed: int, subject: Ring | RelayFile) -> None:
     """Perform a random sequence on the subject and on the model."""
     geometry, operations = random_sequence(seed, SEQUENCE_LENGTH)
-    model = Model(**asdict(geometry))
+    model = Model(geometry)
     done: list[Operation] = []
     with explained(seed, done):
         for operation in (*operations, DRAIN):

@@ -137,7 +137,7 @@ def test_states_are_as_observed(run: Run, scheme: str, one_mount: Mount) -> None
 
 
 def follow(run: Run, relay_file: RelayFile) -> None:
-    kernel, ours = (Model(**asdict(run.geometry), rules=rules) for rules in (KERNEL, RELAYFS))
+    kernel, ours = (Model(run.geometry, rules=rules) for rules in (KERNEL, RELAYFS))
     for operation in operations(run.setup):
         assert operation.perform(relay_file) == operation.perform(ours) == operation.perform(kernel)
     base = ours.n_bytes - len(ours.current.data)
