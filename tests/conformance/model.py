@@ -6,8 +6,8 @@ The model keeps the sub-buffers' bytes in a dictionary, by number:
         v                                     v
     ... 7: AAAAABBBB    8: CCC    9: (empty)  10: DD
 
-A channel's subbuf_start may reserve bytes at the head of each sub-buffer. If they are at least four, it stores there, in
-the sub-buffer that was finished, its padding: as the relay document's examples do. Readers see a header as data; until
+A channel's subbuf_start may reserve bytes at the head of each sub-buffer. Into those of the sub-buffer that was finished
+it stores its padding, if they are at least four: as the relay document's examples do. Readers see a header as data; until
 it is stored into, it holds what was there a lap before.
 
 All that the two do differently about counting, flushing and consuming is in Rules, and nowhere else: the tests hold
@@ -38,8 +38,8 @@ class Rules:
     # `consumed` counts from where readers left, even if that has been overwritten; relayfs from the oldest that is
     # left.
     consumed_counts_overwritten: bool
-    # In overwrite mode, or with callbacks, a read of many bytes gives no part of a sub-buffer besides whole ones: what it leaves could be
-    # overwritten in the middle of a record. The kernel fills the reader's memory.
+    # In overwrite mode, or with callbacks, a read of many bytes gives no part of a sub-buffer besides whole ones: what
+    # it leaves could be overwritten in the middle of a record. The kernel fills the reader's memory.
     read_whole_pieces: bool
 
 

@@ -5,8 +5,7 @@ import os
 import select
 from pathlib import Path
 
-from conformance.model import READABLE, Counters, Overwritten
-from conformance.model import Geometry
+from conformance.model import READABLE, Counters, Geometry, Overwritten
 from conftest import Mount
 
 REFUSED = (errno.ENOSPC, errno.EMSGSIZE)

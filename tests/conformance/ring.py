@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from build import compile_c, run_command, run_environment
-from conformance.model import READABLE, Counters, Overwritten
-from conformance.model import Geometry
+from conformance.model import READABLE, Counters, Geometry, Overwritten
 
 SOURCE = Path(__file__).with_name("replay.c")
 REFUSED = (-errno.ENOSPC, -errno.EMSGSIZE)
