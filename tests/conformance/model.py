@@ -6,9 +6,9 @@ The model keeps the sub-buffers' bytes in a dictionary, by number:
         v                                     v
     ... 7: AAAAABBBB    8: CCC    9: (empty)  10: DD
 
-A channel's subbuf_start may reserve bytes at the head of each sub-buffer. Into those of the sub-buffer that was finished
-it stores its padding, if they are at least four: as the relay document's examples do. Readers see a header as data; until
-it is stored into, it holds what was there a lap before.
+A channel's subbuf_start may reserve bytes at the head of each sub-buffer. If they are at least four, it stores there
+the padding of the sub-buffer, once that is finished: as the relay document's examples do. Readers see a header as data;
+until it is stored into, it holds what was there a lap before.
 
 All that the two do differently about counting, flushing and consuming is in Rules, and nowhere else: the tests hold
 Model(KERNEL) against what the kernel was observed to do, and Model(RELAYFS) against the ring. What differs only in how
