@@ -43,6 +43,8 @@ struct rchan_buf {
 	uint64_t token;     /* the file server's name for our open file */
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
 	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */
+	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
+	const struct rchan_callbacks *cb; /* NULL: none */
 	struct relay_shm shm;
 	struct relay_plan plan;
 };

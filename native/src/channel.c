@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The buffers of one channel: open, choose the one to write to, flush, reset, close. */
 #define _GNU_SOURCE
+#include "channel.h"
+
 #include "bench.h"
-#include "buf.h"
-#include "mountpoint.h"
 #include "write.h"
 
 #include <fcntl.h>
@@ -14,16 +14,6 @@
 #include <unistd.h>
 
 enum { MAX_BUFFERS = 1 << 16 };
-
-struct rchan {
-	struct rchan_buf *bufs;
-	uint32_t n_buffers;
-	uint32_t scheme;
-	bool owned; /* made by relay_open(): removed when it is closed */
-	struct relay_place place;
-	void *private_data;
-	uint64_t bench_at; /* of relay_bench_copy() only */
-};
 
 static void *fail(int err)
 {

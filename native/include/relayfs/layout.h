@@ -182,6 +182,12 @@ struct relay_control {
 	uint64_t reader_lock; /* owner word of who is consuming */
 	RELAY_LINE struct relay_consumer consumer[2];
 
+	/* Writer: the file server. Opens are those with which one can map the buffer, the maker's own left out. */
+	RELAY_LINE uint32_t map_seq; /* futex; buffer 0's, for the whole channel: times that the counts changed */
+	uint32_t map_unused;
+	uint64_t mapped;   /* opens */
+	uint64_t unmapped; /* of these, closed again */
+
 	/* Writers: producers that found the buffer armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];

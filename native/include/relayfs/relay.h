@@ -36,8 +36,22 @@
 extern "C" {
 #endif
 
-struct rchan;           /* a channel, opened by this process */
-struct rchan_callbacks; /* none are defined yet: pass NULL */
+struct rchan;     /* a channel, opened by this process */
+struct rchan_buf; /* one of its buffers */
+
+/*
+ * What a channel's maker does itself; any may be NULL. The struct must live as long as the channel.
+ * Follows struct rchan_callbacks in include/linux/relay.h, with a path in place of a dentry or a struct file.
+ */
+struct rchan_callbacks {
+	int (*subbuf_start)(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding);
+	void (*buf_mapped)(struct rchan_buf *buf, const char *file);
+	void (*buf_unmapped)(struct rchan_buf *buf, const char *file);
+	const char *(*create_buf_file)(const char *filename, const char *parent, int mode, struct rchan_buf *buf,
+	                               int *is_global);
+	int (*remove_buf_file)(const char *file);
+	const char *options; /* further keys of the control file's `create`, e.g. "delivery=packet"; or NULL */
+};
 
 /*
  * Make a channel and open it: files `base_filename`0 .. N-1 in `parent`, N the number of possible CPUs.
