@@ -63,13 +63,18 @@ def test_library_exports_what_the_headers_declare():
     symbols = run("nm", "-D", "--defined-only", "--format=posix", native_prefix().lib / "librelayfs.so.0")
     exported = {line.split()[0].partition("@")[0] for line in symbols.splitlines()}
     # bench.h: the copy that benchmarks compare a write with must be called across the same boundary.
-    declared = declared_functions([*HEADERS, ROOT / "native/src/bench.h"])
+    declared = declared_functions([*HEADERS, ROOT / "native/src/bench.h"]) | declared_variables(HEADERS)
     assert {name for name in exported if not name.startswith("RELAYFS_")} == declared
 
 
 def declared_functions(headers: list[Path]) -> set[str]:
     prototypes = [text for path in headers for text in declarations(path) if text.endswith(")")]
     return {text.partition("(")[0].replace("*", " ").split()[-1] for text in prototypes}
+
+
+def declared_variables(headers: list[Path]) -> set[str]:
+    found = [text for path in headers for text in declarations(path) if text.startswith("extern ")]
+    return {text.replace("*", " ").split()[-1] for text in found}
 
 
 def test_library_has_one_name():

@@ -35,6 +35,7 @@ C_LAYERS = [
     {"buf.c", "store"},
     {"mountpoint", "bench"},
     {"reader", "channel"},
+    {"klog"},
 ]
 
 
