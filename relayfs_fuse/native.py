@@ -26,12 +26,14 @@ IS_CLOSED: int = lib.RELAY_IS_CLOSED
 IS_DAMAGED: int = lib.RELAY_IS_DAMAGED
 
 # The words of the control file, in the order of the enums in <relayfs/layout.h>.
-MODES = ("no-overwrite", "overwrite")
+MODES = ("no-overwrite", "overwrite", "callback")
 SCHEMES = ("any", "rseq", "lockless")
 BUFFERS = ("percpu", "global", "single")
 DELIVERIES = ("bulk", "packet")
 READS = ("nowait", "wait")
+RESERVES = ("commit", "visible")
 
+MODE_NO_OVERWRITE: int = lib.RELAY_NO_OVERWRITE
 MODE_OVERWRITE: int = lib.RELAY_OVERWRITE
 SCHEME_ANY: int = lib.RELAY_SCHEME_ANY
 SCHEME_RSEQ: int = lib.RELAY_SCHEME_RSEQ
@@ -72,6 +74,7 @@ class Spec:
     file_mode: int
     uid: int
     gid: int
+    reserve: int
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,10 @@ class Facts:
     lost_overwritten_bytes: int
     lost_torn_records: int
     lost_torn_bytes: int
+    discarded_records: int
+    discarded_bytes: int
     switch_time_ns: int
+    reserve: int
 
 
 _FACT_NAMES = tuple(field.name for field in fields(Facts))

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 
+#include "begin.h"
 #include "claims.h"
 #include "consume.h"
 #include "wake.h"
@@ -51,8 +52,9 @@ static int check_geometry(const struct relay_geometry *geometry, uint64_t file_b
 		return -EPROTO;
 	if (!relay_layout_of(geometry->subbuf_size, geometry->n_subbufs, layout) || layout->file_bytes != file_bytes ||
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
-	    geometry->mode > RELAY_OVERWRITE || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
-	    geometry->read > RELAY_READ_WAIT || geometry->n_buffers == 0 || geometry->cpu >= geometry->n_buffers ||
+	    geometry->mode > RELAY_CALLBACK || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
+	    geometry->read > RELAY_READ_WAIT || geometry->reserve > RELAY_RESERVE_VISIBLE || geometry->n_buffers == 0 ||
+	    geometry->cpu >= geometry->n_buffers ||
 	    (geometry->scheme != RELAY_SCHEME_RSEQ && geometry->scheme != RELAY_SCHEME_LOCKLESS))
 		return -EBADMSG;
 	return 0;
@@ -92,6 +94,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->mode = geometry.mode;
 	buf->scheme = geometry.scheme;
 	buf->delivery = geometry.delivery;
+	buf->reserve = geometry.reserve;
 	buf->n_buffers = geometry.n_buffers;
 	buf->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
 	relay_wake_register();
@@ -103,6 +106,7 @@ void relay_buf_fini(struct rchan_buf *buf)
 	relay_consume_abort(buf);
 	relay_shm_unmap(&buf->shm);
 	free(buf->relay_file);
+	free(buf->holes.at);
 	if (buf->sign_of_life >= 0)
 		close(buf->sign_of_life);
 }
@@ -192,10 +196,18 @@ int relay_buf_state(struct rchan_buf *buf)
 	    relay_head(buf, &head, &second) || !relay_consumer_read(buf, &state))
 		return RELAY_IS_DAMAGED;
 	int bits = flags & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
-	if (relay_pos_number(buf, head) != relay_pos_number(buf, state.position))
+	if ((int64_t)(relay_produced(buf, head) - relay_pos_number(buf, state.position)) > 0)
 		bits |= RELAY_HAS_FINISHED;
 	int data = relay_consume_peek(buf, &state);
 	return data < 0 ? RELAY_IS_DAMAGED : data ? bits | RELAY_HAS_DATA : bits;
+}
+
+int relay_buf_full(struct rchan_buf *buf)
+{
+	/* Relaxed: in a callback nobody moves head, and readers only make room. */
+	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
+	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
+	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;
 }
 
 static void fill_lost(const struct relay_pair *pair, uint64_t *records, uint64_t *bytes)
@@ -216,11 +228,11 @@ static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 		again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 		if (relay_pos_number(buf, again) != relay_pos_number(buf, pos))
 			continue; /* the ledger may be of a later lap */
-		facts->produced = relay_pos_number(buf, pos);
+		facts->produced = relay_produced(buf, pos);
 		facts->offset = relay_pos_offset(buf, pos);
 		facts->records = second & RELAY_RECORDS_MASK;
 		facts->bytes = start + facts->offset;
-		facts->padding = facts->produced * buf->subbuf_size + facts->offset - facts->bytes;
+		facts->padding = relay_pos_number(buf, pos) * buf->subbuf_size + facts->offset - facts->bytes;
 		return 0;
 	}
 	return -EBADMSG;
@@ -242,6 +254,7 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	                              .buffers = geometry.buffers,
 	                              .delivery = buf->delivery,
 	                              .read = geometry.read,
+	                              .reserve = buf->reserve,
 	                              .flush_interval_ms = geometry.flush_interval_ms,
 	                              .closed = !!(flags & RELAY_CLOSED),
 	                              .disabled = !!(flags & RELAY_DISABLED)};
@@ -256,8 +269,10 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	facts->lost_overwritten_bytes = state.overwritten_bytes;
 	facts->lost_torn_records = state.torn_records;
 	facts->lost_torn_bytes = state.torn_bytes;
-	facts->read_records = state.records - state.overwritten_records - state.torn_records;
-	facts->read_bytes = state.bytes - state.overwritten_bytes - state.torn_bytes;
+	facts->discarded_records = state.discarded_records;
+	facts->discarded_bytes = state.discarded_bytes;
+	facts->read_records = state.records - state.overwritten_records - state.torn_records - state.discarded_records;
+	facts->read_bytes = state.bytes - state.overwritten_bytes - state.torn_bytes - state.discarded_bytes;
 	facts->unread_bytes = facts->bytes - state.bytes;
 	facts->reads = state.reads;
 	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);

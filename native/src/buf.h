@@ -14,15 +14,20 @@
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
 
-enum { RELAY_PLAN_HOLES = 16 };
-
 /* What relay_consume_begin() promised and relay_consume_end() makes true. */
 struct relay_plan {
 	struct relay_consumer from, to;
-	uint64_t start;                   /* where the data begins; relay_consume_valid() watches it */
-	uint32_t holes[RELAY_PLAN_HOLES]; /* claims that `to` lies behind */
-	uint32_t n_holes;
-	bool active; /* this buffer's reader lock is ours */
+	uint64_t start;                      /* where the data begins; relay_consume_valid() watches it */
+	uint64_t holes[RELAY_N_CLAIMS / 64]; /* claims that `to` lies behind, a bit for each */
+	bool active;                         /* this buffer's reader lock is ours */
+};
+
+/* The discarded records of one sub-buffer, as a reader found them last; see holes.c. */
+struct relay_holes {
+	uint64_t list;   /* the ledger's `holes` then */
+	uint32_t resets; /* the buffer's, then */
+	uint32_t n, capacity;
+	struct relay_found_hole *at;
 };
 
 struct rchan_buf {
@@ -43,8 +48,11 @@ struct rchan_buf {
 	uint64_t token;     /* the file server's name for our open file */
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
 	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */
+	uint32_t reserve;   /* enum relay_reserve */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
 	const struct rchan_callbacks *cb; /* NULL: none */
+	uint64_t header;                  /* what subbuf_start_reserve() was told; under the switch lock */
+	struct relay_holes holes;
 	struct relay_shm shm;
 	struct relay_plan plan;
 };

@@ -4,6 +4,7 @@
 #include "channel.h"
 
 #include "bench.h"
+#include "reserve.h"
 #include "write.h"
 
 #include <fcntl.h>
@@ -174,6 +175,11 @@ int relay_write(struct rchan *chan, const void *data, size_t length)
 	}
 }
 
+int __relay_write(struct rchan *chan, const void *data, size_t length)
+{
+	return relay_write(chan, data, length);
+}
+
 long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengths, size_t n)
 {
 	const unsigned char *at = data;
@@ -183,6 +189,56 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 			return i ? (long)i : err;
 	}
 	return (long)n;
+}
+
+/* On the current CPU's buffer. */
+static int reserve(struct rchan *chan, size_t length, void **to)
+{
+	for (;;) {
+		uint32_t cpu = chan->scheme == RELAY_SCHEME_RSEQ ? relay_rseq_cpu()
+		               : chan->n_buffers == 1            ? 0
+		                                                 : (uint32_t)sched_getcpu() % chan->n_buffers;
+		if (cpu >= chan->n_buffers)
+			return -ENOTSUP;
+		int err = relay_reserve_here(&chan->bufs[cpu], length, to);
+		if (err != RELAY_WRONG_CPU)
+			return err;
+	}
+}
+
+void *relay_reserve(struct rchan *chan, size_t length)
+{
+	void *to = NULL;
+	int err = reserve(chan, length, &to);
+	if (!err)
+		return to;
+	errno = -err;
+	return NULL;
+}
+
+/* Whose memory is it? NULL: none of this channel's. */
+static struct rchan_buf *buf_of(const struct rchan *chan, const void *reserved)
+{
+	for (uint32_t i = 0; i < chan->n_buffers; i++) {
+		struct rchan_buf *buf = &chan->bufs[i];
+		if ((uintptr_t)reserved - (uintptr_t)buf->data < buf->subbuf_size * buf->n_subbufs)
+			return buf;
+	}
+	return NULL;
+}
+
+void relay_commit(struct rchan *chan, void *reserved)
+{
+	struct rchan_buf *buf = buf_of(chan, reserved);
+	if (buf)
+		relay_buf_commit(buf, reserved);
+}
+
+void relay_discard(struct rchan *chan, void *reserved)
+{
+	struct rchan_buf *buf = buf_of(chan, reserved);
+	if (buf)
+		relay_buf_discard(buf, reserved);
 }
 
 /* Do it to every buffer; the first error is the result, the others are done all the same. */

@@ -217,25 +217,63 @@ void relay_buf_set_token(struct rchan_buf *buf, uint64_t token)
 	buf->token = token;
 }
 
-bool relay_claims_let_lap(struct rchan_buf *buf, uint64_t next)
+struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
+{
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		uint64_t word = word_of(&buf->claims[i]);
+		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && relay_pos_valid(buf, word) &&
+		    relay_pos_data(buf, word) == to &&
+		    __atomic_load_n(&buf->claims[i].length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH)
+			return &buf->claims[i];
+	}
+	return NULL;
+}
+
+void relay_claim_discard(struct rchan_buf *buf, struct relay_claim *claim)
+{
+	/* Relaxed: the word says that it holds, and it follows. */
+	__atomic_store_n(&claim->bytes, 1, __ATOMIC_RELAXED);
+	uint64_t word = word_of(claim);
+	change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK));
+	relay_claim_give_back(buf, claim);
+}
+
+uint32_t relay_claims_n_holes(const struct rchan_buf *buf)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < n_used(buf); i++)
+		n += (word_of(&buf->claims[i]) & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE;
+	return n;
+}
+
+/* Is it a claim of the sub-buffer a lap before the one at `next`, or of what lay there earlier? */
+static bool is_lap_before(const struct rchan_buf *buf, uint64_t word, uint64_t next)
 {
 	uint64_t number = relay_pos_number(buf, next);
-	if (number < buf->n_subbufs)
-		return true;
+	return number >= buf->n_subbufs && word != RELAY_CLAIM_FREE &&
+	       (word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING &&
+	       relay_pos_number(buf, word) <= number - buf->n_subbufs;
+}
+
+bool relay_claims_hold(struct rchan_buf *buf, uint64_t next)
+{
 	for (uint32_t i = 0; i < n_used(buf); i++) {
-		struct relay_claim *claim = &buf->claims[i];
-		uint64_t word = word_of(claim);
-		if (word == RELAY_CLAIM_FREE || (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING ||
-		    relay_pos_number(buf, word) != number - buf->n_subbufs)
-			continue;
-		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && !relay_claim_bury(buf, claim))
-			return false;
-		/* What is overwritten here is counted so, hole or not. */
-		word = word_of(claim);
-		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
-			change_word(claim, word, RELAY_CLAIM_FREE);
+		uint64_t word = word_of(&buf->claims[i]);
+		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN &&
+		    !relay_claim_bury(buf, &buf->claims[i]))
+			return true;
 	}
-	return true;
+	return false;
+}
+
+void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next)
+{
+	/* What is overwritten is counted so, hole or not. */
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		uint64_t word = word_of(&buf->claims[i]);
+		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
+			change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
+	}
 }
 
 /* One consistent view of a claim; the last attempt, if it never comes to rest (nobody honest does that). */
@@ -247,6 +285,7 @@ static struct relay_claim_view view(struct relay_claim *claim)
 		seen.word = word_of(claim);
 		seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 		seen.records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
+		seen.discarded = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED) != 0;
 		/* Pairs with the fence in relay_claim_state(): all three are of one claim if the word stands. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) == seen.word)

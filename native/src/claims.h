@@ -43,17 +43,39 @@ static inline void relay_claim_release(struct relay_claim *claim)
 	__atomic_store_n(&claim->word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
 }
 
+/* Taken for certain: before anybody else helps. */
+static inline void relay_claim_confirm(struct relay_claim *claim)
+{
+	uint64_t pending = RELAY_CLAIM_PENDING | (claim->word & RELAY_POSITION_MASK);
+	/* Fails if somebody has helped already. */
+	__atomic_compare_exchange_n(&claim->word, &pending, RELAY_CLAIM_TAKEN | (pending & RELAY_POSITION_MASK), false,
+	                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* The taken claim whose record lies at `to`; NULL: there is none. */
+struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to);
+
+/* Taken, and to be skipped by readers, who free it then. */
+void relay_claim_discard(struct rchan_buf *buf, struct relay_claim *claim);
+
+/* How many claims wait as holes for readers. */
+uint32_t relay_claims_n_holes(const struct rchan_buf *buf);
+
 /* Finish what the last reservation left to do, as head {pos, second} names it. Call before changing head
  * and before using the ledgers. */
 void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
 
-/* May a switch to `next` reuse the memory there? Not while a living writer still copies into it. */
-bool relay_claims_let_lap(struct rchan_buf *buf, uint64_t next);
+/* Does a living writer still copy into what lies a lap before the sub-buffer at `next`? */
+bool relay_claims_hold(struct rchan_buf *buf, uint64_t next);
+
+/* The sub-buffer at `next` takes the place of that of a lap before: forget the holes there. */
+void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next);
 
 /* A claim that was taken and not committed, or a hole, as it was at one moment. */
 struct relay_claim_view {
 	struct relay_claim *claim; /* NULL: none */
 	uint64_t word, length, records;
+	bool discarded; /* of a hole */
 };
 
 /* The first of them at or after pos in pos's sub-buffer. */

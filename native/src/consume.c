@@ -8,15 +8,18 @@
  *          '----'    '----'    '-''-----------------'             spans; the next read stops at T
  *
  * begin() walks a copy of the consumer's state along the data and remembers where it came to; end() makes that
- * the state. The state is 64 bytes in two copies, so that a consumer that is killed leaves the old or the new.
+ * the state. The state is kept in two copies, so that a consumer that is killed leaves the old or the new.
  *
  * In overwrite mode the memory may change under a reader's eyes. It was intact if, after the reading, head is
- * still less than n_subbufs ahead: writers publish a switch before they store into the sub-buffer it enters.
+ * still less than n_subbufs ahead: writers publish a switch before they store into the sub-buffer it enters. In
+ * mode callback that sub-buffer may wait to be begun, with the old data in it, until subbuf_start says yes.
  */
 #define _GNU_SOURCE
 #include "consume.h"
 
+#include "begin.h"
 #include "claims.h"
+#include "holes.h"
 #include "owner.h"
 
 #include <string.h>
@@ -97,10 +100,17 @@ static int settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records
 	return 0;
 }
 
+static uint64_t ahead(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
+{
+	return relay_pos_number(buf, head) - relay_pos_number(buf, pos);
+}
+
 static bool is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
 {
-	return buf->mode == RELAY_OVERWRITE &&
-	       relay_pos_number(buf, head) - relay_pos_number(buf, pos) >= buf->n_subbufs;
+	if (buf->mode == RELAY_NO_OVERWRITE)
+		return false;
+	return ahead(buf, head, pos) > buf->n_subbufs ||
+	       (ahead(buf, head, pos) == buf->n_subbufs && relay_has_spoiled(buf, head));
 }
 
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
@@ -110,10 +120,9 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 		if (settled_head(buf, &head, &records))
 			return -EBADMSG;
 		if (!is_lapped(buf, head, state->position))
-			return relay_pos_number(buf, head) - relay_pos_number(buf, state->position) <= buf->n_subbufs
-			           ? 0
-			           : -EBADMSG;
-		uint64_t oldest = relay_pos_start(buf, relay_pos_number(buf, head) - buf->n_subbufs + 1);
+			return ahead(buf, head, state->position) <= buf->n_subbufs ? 0 : -EBADMSG;
+		uint64_t oldest =
+		    relay_pos_start(buf, relay_pos_number(buf, head) - buf->n_subbufs + relay_has_spoiled(buf, head));
 		struct relay_subbuf subbuf = subbuf_at(buf, oldest);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (settled_head(buf, &again, &records))
@@ -145,6 +154,7 @@ struct stretch {
 	uint64_t end;                 /* offset */
 	uint64_t end_records;         /* record number there */
 	struct relay_claim_view stop; /* what stands there: nothing, a taken claim or a hole */
+	uint64_t discarded;           /* or a hole of so many bytes that needs no claim */
 	bool finished;                /* end is the end of a finished sub-buffer */
 };
 
@@ -153,9 +163,9 @@ static int look_ahead(struct walk *walk, struct stretch *stretch)
 	struct rchan_buf *buf = walk->buf;
 	uint64_t pos = walk->plan->to.position;
 	*stretch = (struct stretch){.end = relay_pos_offset(buf, walk->head), .end_records = walk->head_records};
+	struct relay_subbuf subbuf = subbuf_at(buf, pos);
 	stretch->finished = relay_pos_number(buf, pos) != relay_pos_number(buf, walk->head);
 	if (stretch->finished) {
-		struct relay_subbuf subbuf = subbuf_at(buf, pos);
 		if (relay_pos_number(buf, subbuf.end) != relay_pos_number(buf, pos))
 			return -EBADMSG;
 		stretch->end = relay_pos_offset(buf, subbuf.end);
@@ -171,21 +181,31 @@ static int look_ahead(struct walk *walk, struct stretch *stretch)
 	} else {
 		stretch->stop.claim = NULL;
 	}
+	const struct relay_found_hole *hole = relay_holes_first(buf, pos);
+	if (hole && hole->offset < stretch->end) {
+		stretch->end = hole->offset;
+		stretch->end_records = subbuf.start_records + hole->record;
+		stretch->discarded = hole->length;
+		stretch->stop.claim = NULL;
+		stretch->finished = false;
+	}
 	return 0;
 }
 
-/* Step over what a dead producer left. 0, -EBADMSG, or -EAGAIN: the plan can remember no more holes. */
+/* Step over a record that never came to be. 0 or -EBADMSG. */
 static int pass_hole(struct walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
-	uint64_t length = stretch->stop.length;
+	uint64_t length = stretch->discarded ? stretch->discarded : stretch->stop.length;
 	if (length == 0 || length > walk->buf->subbuf_size - stretch->end)
 		return -EBADMSG;
-	if (walk->plan->n_holes == RELAY_PLAN_HOLES)
-		return -EAGAIN;
-	walk->plan->holes[walk->plan->n_holes++] = (uint32_t)(stretch->stop.claim - walk->buf->claims);
-	to->torn_records++;
-	to->torn_bytes += length;
+	if (!stretch->discarded) {
+		ptrdiff_t claim = stretch->stop.claim - walk->buf->claims;
+		walk->plan->holes[claim / 64] |= 1ull << claim % 64;
+	}
+	bool torn = !stretch->discarded && !stretch->stop.discarded;
+	*(torn ? &to->torn_records : &to->discarded_records) += 1;
+	*(torn ? &to->torn_bytes : &to->discarded_bytes) += length;
 	to->position += length;
 	to->bytes += length;
 	to->records = stretch->end_records + 1;
@@ -200,7 +220,7 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	uint64_t room = walk->max_bytes - walk->total;
 	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record. A
 	 * reader of blocks gets whole pieces, then; one that asks for few bytes gets just as many, as in the kernel. */
-	bool split = walk->buf->mode != RELAY_OVERWRITE || walk->max_bytes < WHOLE_PIECES_BYTES || !walk->total;
+	bool split = walk->buf->mode == RELAY_NO_OVERWRITE || walk->max_bytes < WHOLE_PIECES_BYTES || !walk->total;
 	if (walk->n_used == walk->n_spans || room == 0 || (length > room && !split))
 		return false;
 	bool whole = length <= room;
@@ -231,10 +251,11 @@ static int walk_data(struct walk *walk)
 		if (stretch.end > relay_pos_offset(buf, to->position)) {
 			if (!take(walk, &stretch))
 				return 0;
-		} else if (stretch.stop.claim && (stretch.stop.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE) {
+		} else if (stretch.discarded ||
+		           (stretch.stop.claim && (stretch.stop.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)) {
 			err = pass_hole(walk, &stretch);
 			if (err)
-				return err == -EAGAIN ? 0 : err;
+				return err;
 		} else if (stretch.stop.claim) {
 			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
 			if (walk->total || !relay_claim_bury(buf, stretch.stop.claim))
@@ -286,18 +307,22 @@ int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state
 	return err ? err : walk.total > 0;
 }
 
+static void free_hole(struct relay_claim *claim)
+{
+	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
+	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
+		/* It may have been lapped and freed meanwhile; then this does nothing. */
+		__atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_FREE, false, __ATOMIC_RELEASE,
+		                            __ATOMIC_RELAXED);
+}
+
 /* The plan's end becomes the state, its holes become free claims. */
 static void carry_out(struct rchan_buf *buf)
 {
 	publish(buf, &buf->plan.to);
-	for (uint32_t i = 0; i < buf->plan.n_holes; i++) {
-		struct relay_claim *claim = &buf->claims[buf->plan.holes[i]];
-		uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
-		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
-			/* It may have been lapped and freed meanwhile; then this does nothing. */
-			__atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_FREE, false, __ATOMIC_RELEASE,
-			                            __ATOMIC_RELAXED);
-	}
+	for (uint32_t i = 0; i < RELAY_N_CLAIMS / 64; i++)
+		for (uint64_t left = buf->plan.holes[i]; left; left &= left - 1)
+			free_hole(&buf->claims[64 * i + (uint32_t)__builtin_ctzll(left)]);
 }
 
 int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
@@ -324,6 +349,18 @@ int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_sp
 	return err;
 }
 
+/* A callback may be about to let the sub-buffer at `start` be overwritten. 1: it did, or that cannot be known. */
+static int wait_for_callback(struct rchan_buf *buf, uint64_t start)
+{
+	sigset_t before;
+	uint64_t head, second;
+	if (relay_switch_lock(buf, &before))
+		return 1;
+	int lapped = relay_head(buf, &head, &second) || is_lapped(buf, head, start);
+	relay_switch_unlock(buf, &before);
+	return lapped;
+}
+
 int relay_consume_valid(struct rchan_buf *buf)
 {
 	uint64_t head, second;
@@ -331,7 +368,10 @@ int relay_consume_valid(struct rchan_buf *buf)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (!buf->plan.active || relay_head(buf, &head, &second))
 		return -EBADMSG;
-	return is_lapped(buf, head, buf->plan.start) ? -EOVERFLOW : 0;
+	if (is_lapped(buf, head, buf->plan.start))
+		return -EOVERFLOW;
+	bool undecided = buf->mode == RELAY_CALLBACK && ahead(buf, head, buf->plan.start) == buf->n_subbufs;
+	return undecided && wait_for_callback(buf, buf->plan.start) ? -EOVERFLOW : 0;
 }
 
 void relay_consume_end(struct rchan_buf *buf)
@@ -364,7 +404,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	err = relay_consumer_read(buf, to) ? relay_consumer_catch_up(buf, to) : -EBADMSG;
 	if (!err)
 		err = settled_head(buf, &head, &records);
-	buf->plan.n_holes = 0;
+	memset(buf->plan.holes, 0, sizeof(buf->plan.holes));
 	for (; !err && n && relay_pos_number(buf, to->position) != relay_pos_number(buf, head); n--) {
 		to->position = relay_pos_next(buf, to->position);
 		struct relay_subbuf subbuf = subbuf_at(buf, to->position);

@@ -6,16 +6,81 @@
  * had open has ended or will restart. In scheme lockless a change of head by compare-and-swap does the same.
  */
 #define _GNU_SOURCE
-#include "manage.h"
-
+#include "begin.h"
 #include "claims.h"
 #include "consume.h"
+#include "holes.h"
 #include "oncpu.h"
+#include "reserve.h"
 #include "write.h"
 
 #include <time.h>
 
 enum { RESET_WAIT_MS = 1000 };
+
+/* Carry out a change of head until it happens. `make` fills in what shall be from what is; 0 from it: nothing
+ * to do. */
+static int change_head(struct rchan_buf *buf, struct relay_pair *pair,
+                       bool (*make)(struct rchan_buf *, struct relay_tx *))
+{
+	for (;;) {
+		struct relay_tx tx = relay_look(buf, pair);
+		if (!make(buf, &tx))
+			return 0;
+		enum relay_rseq_result result = relay_change(buf, pair, &tx);
+		if (result == RELAY_RSEQ_DONE)
+			return 0;
+		int err = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
+		if (err)
+			return err;
+	}
+}
+
+static bool make_sealed(struct rchan_buf *buf, struct relay_tx *tx)
+{
+	uint64_t pos = tx->expect_first & RELAY_POSITION_MASK;
+	if (relay_pos_valid(buf, pos))
+		relay_claims_help(buf, pos, tx->expect_second);
+	uint64_t seal = ((tx->expect_second >> RELAY_OWNER_SHIFT) + 1) | RELAY_OWNER_SEAL;
+	tx->new_first = pos;
+	tx->new_second = (tx->expect_second & RELAY_RECORDS_MASK) | seal << RELAY_OWNER_SHIFT;
+	return true;
+}
+
+static int seal(struct rchan_buf *buf)
+{
+	return change_head(buf, &buf->control->head, make_sealed);
+}
+
+static bool make_cleared_head(struct rchan_buf *buf, struct relay_tx *tx)
+{
+	struct relay_subbuf *first = relay_pos_ledger(buf, 0);
+	tx->new_second = buf->scheme == RELAY_SCHEME_LOCKLESS ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
+	tx->store[0].at = &first->start_records;
+	tx->store[1].at = &first->start_bytes;
+	return true;
+}
+
+static bool make_zero(struct rchan_buf *buf, struct relay_tx *tx)
+{
+	(void)buf;
+	return (tx->expect_first & ~RELAY_PAIR_TOGGLE) || tx->expect_second;
+}
+
+static int clear(struct rchan_buf *buf)
+{
+	struct relay_control *control = buf->control;
+	struct relay_pair *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
+	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
+	int err = change_head(buf, &control->head, make_cleared_head);
+	if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
+		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
+	}
+	for (int i = 0; !err && i < 3; i++)
+		err = change_head(buf, losses[i], make_zero);
+	return err;
+}
 
 /* Call step(buf, arg) on the buffer's CPU: again while it says RELAY_WRONG_CPU. */
 static int on_cpu(struct rchan_buf *buf, int (*step)(struct rchan_buf *, const void *), const void *arg)
@@ -54,6 +119,22 @@ int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 	return __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) == RELAY_MAGIC ? err : -EBADMSG;
 }
 
+struct reservation {
+	size_t length;
+	void **to;
+};
+
+static int reserve_step(struct rchan_buf *buf, const void *arg)
+{
+	const struct reservation *reservation = arg;
+	return relay_reserve_here(buf, reservation->length, reservation->to);
+}
+
+int relay_buf_reserve(struct rchan_buf *buf, size_t length, void **to)
+{
+	return on_cpu(buf, reserve_step, &(struct reservation){length, to});
+}
+
 static int refuse_step(struct rchan_buf *buf, const void *arg)
 {
 	return relay_refuse_too_large(buf, *(const size_t *)arg);
@@ -87,7 +168,7 @@ static int nothing_step(struct rchan_buf *buf, const void *arg)
 static int settle(struct rchan_buf *buf)
 {
 	if (buf->scheme == RELAY_SCHEME_LOCKLESS)
-		return relay_seal(buf);
+		return seal(buf);
 	return on_cpu(buf, nothing_step, NULL);
 }
 
@@ -119,7 +200,27 @@ static int wait_for_claims(struct rchan_buf *buf)
 static int reset_step(struct rchan_buf *buf, const void *arg)
 {
 	(void)arg;
-	return relay_clear(buf);
+	return clear(buf);
+}
+
+/* All writers are out. Not while a callback runs: it may look at anything. */
+static int start_again(struct rchan_buf *buf)
+{
+	sigset_t before;
+	uint64_t header;
+	int err = relay_switch_lock(buf, &before);
+	if (err)
+		return err;
+	err = on_cpu(buf, reset_step, NULL);
+	if (!err) {
+		relay_claims_clear(buf);
+		relay_holes_clear(buf);
+		relay_consumer_clear(buf);
+	}
+	relay_switch_unlock(buf, &before);
+	if (!err && !relay_has_begun(buf, 0))
+		relay_begin(buf, &header);
+	return err;
 }
 
 int relay_buf_reset(struct rchan_buf *buf)
@@ -134,11 +235,7 @@ int relay_buf_reset(struct rchan_buf *buf)
 	if (!err)
 		err = wait_for_claims(buf);
 	if (!err)
-		err = on_cpu(buf, reset_step, NULL);
-	if (!err) {
-		relay_claims_clear(buf);
-		relay_consumer_clear(buf);
-	}
+		err = start_again(buf);
 	relay_buf_stop(buf, RELAY_RESETTING, 0);
 	relay_reader_unlock(buf);
 	return err;

@@ -48,9 +48,9 @@ uint32_t relay_scheme_default(uint32_t buffers)
 static int check_spec(const struct relay_spec *spec, struct relay_layout *layout)
 {
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
-	    spec->n_buffers == 0 || spec->n_buffers > MAX_BUFFERS || spec->mode > RELAY_OVERWRITE ||
+	    spec->n_buffers == 0 || spec->n_buffers > MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
 	    spec->scheme > RELAY_SCHEME_LOCKLESS || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
-	    spec->read > RELAY_READ_WAIT || spec->file_mode & ~0777u ||
+	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->file_mode & ~0777u ||
 	    (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
 		return -EINVAL;
 	if (spec->scheme == RELAY_SCHEME_RSEQ && relay_scheme_default(spec->buffers) != RELAY_SCHEME_RSEQ)
@@ -82,6 +82,7 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	    .delivery = spec->delivery,
 	    .read = spec->read,
 	    .flush_interval_ms = spec->flush_interval_ms,
+	    .reserve = spec->reserve,
 	};
 	munmap(control, RELAY_PAGE_BYTES);
 	return 0;

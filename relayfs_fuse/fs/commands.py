@@ -181,6 +181,7 @@ class Commands:
             file_mode=options.get("perm", control.DEFAULT_PERM),
             uid=options.get("uid", caller.uid),
             gid=options.get("gid", caller.gid),
+            reserve=options.get("reserve", 0),
         )
         return spec, notice
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "consumed")
 KEYS = (
-    *("subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read"),
+    *("subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read", "reserve"),
     *("flush_interval", "perm", "uid", "gid"),
 )
 
@@ -162,6 +162,7 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
     "scheme": _one_of(native.SCHEMES),
     "delivery": _one_of(native.DELIVERIES),
     "read": _one_of(native.READS),
+    "reserve": _one_of(native.RESERVES),
     "flush_interval": (lambda text: _number(text, 2**31 - 1), "milliseconds; 0: never"),
     "perm": (_octal, "three octal digits without execute permission, such as 0640"),
     "uid": (lambda text: _number(text, _ID_MAX), "a user's number"),
@@ -252,6 +253,7 @@ def format_create(path: str, facts: native.Facts, perm: int, uid: int, gid: int)
         "scheme": native.SCHEMES[facts.scheme],
         "delivery": native.DELIVERIES[facts.delivery],
         "read": native.READS[facts.read],
+        "reserve": native.RESERVES[facts.reserve],
         "flush_interval": str(facts.flush_interval_ms),
         "perm": f"{perm:04o}",
         "uid": str(uid),

@@ -8,6 +8,7 @@
     padding                     unused bytes of finished sub-buffers
     lost, lost_bytes            all records that were not or will not be read, and by cause:
     lost_full, lost_too_large, lost_disabled, lost_overwritten, lost_torn, each also as _bytes
+    discarded, discarded_bytes  reservations that their producer took back
     offset                      bytes used of the current sub-buffer (of a buffer only)
     switch_time_ns              when a sub-buffer was last finished, in nanoseconds since 1970
 """
@@ -35,6 +36,8 @@ _COUNTERS: dict[str, Callable[[native.Facts], int]] = {
     "read_records": lambda facts: facts.read_records,
     "read_bytes": lambda facts: facts.read_bytes,
     "unread_bytes": lambda facts: facts.unread_bytes,
+    "discarded": lambda facts: facts.discarded_records,
+    "discarded_bytes": lambda facts: facts.discarded_bytes,
     "reads": lambda facts: facts.reads,
     "wakeups": lambda facts: facts.wakeups,
     "file_bytes": lambda facts: facts.file_bytes,
@@ -61,6 +64,7 @@ _CONSTANTS: dict[str, Callable[[native.Facts], int | str]] = {
     "scheme": lambda facts: native.SCHEMES[facts.scheme],
     "delivery": lambda facts: native.DELIVERIES[facts.delivery],
     "read": lambda facts: native.READS[facts.read],
+    "reserve": lambda facts: native.RESERVES[facts.reserve],
     "flush_interval": lambda facts: facts.flush_interval_ms,
 }
 

@@ -74,7 +74,7 @@ class Streams:
         while True:
             # In the loop: what there was may go to another reader before we run.
             try:
-                got = tap.read(request.unique, stored.buffer.address, size, facts.mode == native.MODE_OVERWRITE)
+                got = tap.read(request.unique, stored.buffer.address, size, facts.mode != native.MODE_NO_OVERWRITE)
             except BlockingIOError:
                 got = -1
             except OSError as error:

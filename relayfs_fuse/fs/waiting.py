@@ -50,11 +50,19 @@ def readiness(stored: StoredBuffer) -> tuple[int, int]:
         bulk = False
     if state & (native.HAS_FINISHED if bulk else native.HAS_DATA):
         events |= READABLE
-    unread = facts.produced - facts.consumed
-    full = unread >= facts.n_subbufs or (unread == facts.n_subbufs - 1 and facts.offset >= facts.subbuf_size)
-    if facts.mode == native.MODE_OVERWRITE or not full:
+    if _has_room(facts):
         events |= WRITABLE
     return events, progress
+
+
+def _has_room(facts: native.Facts) -> bool:
+    if facts.mode == native.MODE_OVERWRITE:
+        return True
+    if facts.mode == native.MODE_NO_OVERWRITE:
+        unread = facts.produced - facts.consumed
+        return unread < facts.n_subbufs - (facts.offset >= facts.subbuf_size)
+    # A program's callback lets sub-buffers begin; what is written through the mount fills those that have.
+    return 0 < facts.offset < facts.subbuf_size
 
 
 class _Poll:

@@ -23,13 +23,16 @@ def marked_word(error_log: str) -> str:
 
 
 def test_reading_gives_commands_that_make_the_channels_again(mount):
-    mount.create("a/cpu", "subbuf_size=3000 n_subbufs=5 mode=overwrite delivery=packet perm=0600 uid=12 gid=34")
+    mount.create(
+        "a/cpu",
+        "subbuf_size=3000 n_subbufs=5 mode=overwrite delivery=packet reserve=visible perm=0600 uid=12 gid=34",
+    )
     mount.create("b", "buffers=single read=wait flush_interval=250 scheme=lockless")
-    mount.create("c", "buffers=global subbuf_size=64K n_subbufs=2")
+    mount.create("c", "buffers=global subbuf_size=64K n_subbufs=2 mode=callback")
     text = mount.control.read_text()
     assert text.startswith(
         "create a/cpu subbuf_size=3000 n_subbufs=5 mode=overwrite buffers=percpu scheme=rseq "
-        "delivery=packet read=nowait flush_interval=0 perm=0600 uid=12 gid=34\n"
+        "delivery=packet read=nowait reserve=visible flush_interval=0 perm=0600 uid=12 gid=34\n"
     )
     for path in ("a/cpu", "b", "c"):
         mount.command(f"remove {path}")

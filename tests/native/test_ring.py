@@ -11,7 +11,7 @@ import pytest
 from build import builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("test_ring", "test_consume", "test_model", "test_damage", "test_claims")
+PROGRAMS = ("test_ring", "test_begin", "test_reserve", "test_consume", "test_model", "test_damage", "test_claims")
 DEADLINE = 300
 
 

@@ -44,7 +44,8 @@ def words(tag: str) -> list[str]:
 
 def synopsis_function_names(page: str) -> set[str]:
     source = (MAN / page).read_text()
-    return set(re.findall(r"\b((?:relay|klog)\w*)(?=\(const|\(struct|\(void|\(uint|\(\)|\s\(\))", source))
+    name = r"\b(_*(?:relay|klog|subbuf_start)_\w+|klog)"
+    return set(re.findall(name + r"(?=\(const|\(struct|\(void|\(uint|\(\)|\s\(\))", source))
 
 
 def function_names(header: Path) -> set[str]:

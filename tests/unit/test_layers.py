@@ -30,8 +30,8 @@ C_LAYERS = [
     {"pair", "owner"},
     {"shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
-    {"claims", "oncpu", "wake"},
-    {"consume", "manage", "write"},
+    {"begin", "change", "claims", "holes", "oncpu", "wake"},
+    {"consume", "manage", "reserve", "write"},
     {"buf.c", "store"},
     {"mountpoint", "bench"},
     {"reader", "channel"},

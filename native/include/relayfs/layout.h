@@ -18,8 +18,9 @@
  *
  * offset == subbuf_size is a full sub-buffer that nobody has switched from yet; the switch happens
  * with the next write, as in the kernel. offset == 0 is a sub-buffer entered but not begun: the
- * write that begins it first checks that readers have left it (no-overwrite). lap*n_subbufs+index is
- * the free-running number of the sub-buffer, the kernel's `subbufs_produced`.
+ * write that begins it first checks that readers have left it (no-overwrite), or asks subbuf_start
+ * (callback). lap*n_subbufs+index is the free-running number of the sub-buffer, the kernel's
+ * `subbufs_produced`.
  *
  * Pairs. Two counters that must change together (position and records; records and bytes) form a
  * relay_pair. Its first word is the commit: one plain store of it publishes both, because its top
@@ -49,7 +50,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 1u
+#define RELAY_LAYOUT_VERSION 2u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -97,7 +98,7 @@ struct relay_claim {
 	uint64_t word;    /* state and position. Writer: owner; PENDING->TAKEN also helpers */
 	uint64_t length;  /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
 	uint64_t records; /* record number at the position. Writer: owner, before word */
-	uint64_t bytes;   /* of a switch: stream position there. Writer: same */
+	uint64_t bytes;   /* of a switch: stream position there; of a hole: 1 if it was discarded. Writer: same */
 	uint64_t owner;   /* owner word. Writer: whoever takes it, by compare-and-swap */
 	uint64_t token;   /* the file server's name for the owner's open file, or 0 */
 	uint64_t unused[2];
@@ -108,8 +109,21 @@ struct relay_subbuf {
 	uint64_t end;           /* position at which it was left: its padding follows */
 	uint64_t start_records; /* records written before it began */
 	uint64_t start_bytes;   /* bytes written before it began, padding not counted */
-	uint64_t unused;
+	uint64_t holes;         /* RELAY_HOLES | position of its last discarded record; of another number: none */
 };
+
+/*
+ * A discarded record, at its own first bytes: a list that the ledger's `holes` heads. Records shorter than this
+ * stay claims, as holes, until readers come by.
+ */
+#define RELAY_HOLES (1ull << 62)
+struct relay_hole {
+	uint32_t next;   /* offset of the one discarded before, + 1; 0: none */
+	uint32_t length; /* bytes */
+	uint32_t record; /* which of the sub-buffer's records it was */
+	uint32_t count;  /* holes in the list from here on, at most RELAY_N_HOLES */
+};
+enum { RELAY_N_HOLES = 1 << 18 };
 
 /* What has been consumed. Two copies: the spare is filled, then `current` flips. */
 struct relay_consumer {
@@ -120,7 +134,10 @@ struct relay_consumer {
 	uint64_t overwritten_bytes;
 	uint64_t torn_records; /* reservations whose producer died */
 	uint64_t torn_bytes;
-	uint64_t reads; /* consumptions that returned data */
+	uint64_t reads;             /* consumptions that returned data */
+	uint64_t discarded_records; /* reservations taken back by their producer */
+	uint64_t discarded_bytes;
+	uint64_t unused[6];
 };
 
 /* relay_control.flags. STOPPED bits are tested inside every write's critical section. */
@@ -134,11 +151,16 @@ enum {
 	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD
 };
 
-enum relay_mode { RELAY_NO_OVERWRITE = 0, RELAY_OVERWRITE = 1 };
+enum relay_mode {
+	RELAY_NO_OVERWRITE = 0,
+	RELAY_OVERWRITE = 1,
+	RELAY_CALLBACK = 2 /* subbuf_start decides at each switch */
+};
 enum relay_scheme { RELAY_SCHEME_ANY = 0, RELAY_SCHEME_RSEQ = 1, RELAY_SCHEME_LOCKLESS = 2 };
 enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
 enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
 enum relay_read { RELAY_READ_NOWAIT = 0, RELAY_READ_WAIT = 1 };
+enum relay_reserve { RELAY_RESERVE_COMMIT = 0, RELAY_RESERVE_VISIBLE = 1 }; /* when readers see a reservation */
 
 /* Constant from creation on. */
 struct relay_geometry {
@@ -156,8 +178,14 @@ struct relay_geometry {
 	uint32_t delivery;          /* enum relay_delivery */
 	uint32_t read;              /* enum relay_read */
 	uint32_t flush_interval_ms; /* 0: never */
-	uint32_t unused[14];
+	uint32_t reserve;           /* enum relay_reserve */
+	uint32_t unused[13];
 };
+
+/* relay_control.asked: what subbuf_start was asked about last: sub-buffer number + 1, shifted, and the answer. */
+#define RELAY_ASKED_SHIFT 2
+#define RELAY_ASKED_YES 1ull     /* it has begun, with nothing reserved */
+#define RELAY_ASKED_SPOILED 2ull /* a callback died in it: its memory is no longer what it was */
 
 /* The last page of the file. One cache line per writer. */
 struct relay_control {
@@ -178,8 +206,8 @@ struct relay_control {
 	/* Writer: the holder of reader_lock. Producers read `consumed` at switches. */
 	RELAY_LINE uint64_t consumed; /* position up to which memory is free again */
 	uint32_t current;             /* which consumer[] is valid */
-	uint32_t consumed_unused;
-	uint64_t reader_lock; /* owner word of who is consuming */
+	uint32_t resets;              /* so far */
+	uint64_t reader_lock;         /* owner word of who is consuming */
 	RELAY_LINE struct relay_consumer consumer[2];
 
 	/* Writer: the file server. Opens are those with which one can map the buffer, the maker's own left out. */
@@ -191,12 +219,18 @@ struct relay_control {
 	/* Writers: producers that found the buffer armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
+
+	/* Writer: the holder of switch_lock, mode RELAY_CALLBACK only. See begin.c. */
+	RELAY_LINE uint64_t switch_lock; /* owner word of who runs subbuf_start */
+	uint64_t asked;
+	uint64_t switch_unused[6];
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");
 RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == 64, "one line per claim");
 RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 32, "ledgers are shared");
-RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 64, "one line per copy");
+RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "holes are shared");
+RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 128, "two lines per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "two lines of constants");
 RELAY_STATIC_ASSERT(sizeof(struct relay_control) <= RELAY_PAGE_BYTES, "the control page is one page");
 

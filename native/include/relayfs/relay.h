@@ -44,6 +44,23 @@ struct rchan_buf; /* one of its buffers */
  * Follows struct rchan_callbacks in include/linux/relay.h, with a path in place of a dentry or a struct file.
  */
 struct rchan_callbacks {
+	/*
+	 * A sub-buffer is about to begin: what mode the channel has is up to this function. Without it: no-overwrite.
+	 *
+	 * subbuf        where it lies
+	 * prev_subbuf   the one that was just finished; NULL: this is the buffer's first
+	 * prev_padding  bytes at its end that hold nothing
+	 *
+	 * Returns 1: begin it, whether readers have consumed what lies there or not; 0: not yet. The record that asked
+	 * is then refused and counted as lost (-ENOSPC), and the next one asks again, with the same parameters.
+	 * The first sub-buffer begins in any case.
+	 *
+	 * Called by whoever writes (or flushes, or resets) when it is time, under a lock: other writers of the buffer,
+	 * in all processes, that come to the same point wait for it, at most a second; those that still fit do not.
+	 * Signals are blocked, but for faults. If the process is killed in it, another one's function is called in its
+	 * place. It may store to both sub-buffers (to `subbuf` only if it returns 1) and call the functions that are
+	 * marked for it below; to write to the channel gives -EDEADLK.
+	 */
 	int (*subbuf_start)(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding);
 	void (*buf_mapped)(struct rchan_buf *buf, const char *file);
 	void (*buf_unmapped)(struct rchan_buf *buf, const char *file);
@@ -110,6 +127,9 @@ void *relay_private(const struct rchan *chan);
  */
 int relay_write(struct rchan *chan, const void *data, size_t length);
 
+/* The same: the kernel's form for those who never write from interrupt context. */
+int __relay_write(struct rchan *chan, const void *data, size_t length);
+
 /*
  * Write n records that lie one behind the other in `data`; lengths[i] is the size of the i-th.
  *
@@ -117,6 +137,36 @@ int relay_write(struct rchan *chan, const void *data, size_t length);
  * is the very first one, its error as relay_write() returns it. What is not tried is not counted as lost.
  */
 long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengths, size_t n);
+
+/*
+ * Reserve space for one record in the current CPU's buffer, to be filled and then committed or discarded.
+ *
+ * length  bytes, up to the channel's subbuf_size; with 0, the address of nothing, for which there is nothing to do
+ *
+ * Readers wait at a record until it is committed; later ones are written meanwhile. A thread may hold several
+ * reservations, and another one may commit them, while the reserving thread lives: what a dead thread had reserved is
+ * skipped and counted as torn. In overwrite mode a reservation that is held for a whole lap stops the buffer (-ENOSPC).
+ * In a channel with reserve=visible it is as in the kernel: readers see the record at once, filled or not.
+ *
+ * Returns where to store the record, or NULL, counted as relay_write() does it. errno: ENOSPC, EMSGSIZE, ECANCELED,
+ * EPIPE as there; ENOSPC also if all 256 reservations of the buffer are in use, or half of them for discarded
+ * records of less than 16 bytes; ENOTSUP this thread has no restartable sequences. Thread-safe,
+ * async-signal-safe. Follows relay_reserve() in kernel/relay.h.
+ */
+void *relay_reserve(struct rchan *chan, size_t length);
+
+/* The record at `reserved` is complete: readers may have it. Thread-safe, async-signal-safe. */
+void relay_commit(struct rchan *chan, void *reserved);
+
+/* Readers skip the record at `reserved`; counted as discarded. Nothing happens with reserve=visible. */
+void relay_discard(struct rchan *chan, void *reserved);
+
+/* For subbuf_start: 1 if all sub-buffers are finished and none of them has been consumed. */
+int relay_buf_full(struct rchan_buf *buf);
+
+/* For subbuf_start: keep the first `length` bytes of the new sub-buffer for the client, at most all of it. Readers get
+ * them with the data. */
+void subbuf_start_reserve(struct rchan_buf *buf, size_t length);
 
 /*
  * Force a switch to the next sub-buffer in every buffer: readers that wait for whole sub-buffers see what has

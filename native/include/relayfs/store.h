@@ -20,7 +20,8 @@
 extern "C" {
 #endif
 
-struct rchan_buf; /* one buffer, mapped by this process */
+struct rchan_buf;       /* one buffer, mapped by this process */
+struct rchan_callbacks; /* relay.h */
 
 /* What a channel is made from. The enums are in layout.h. */
 struct relay_spec {
@@ -32,6 +33,7 @@ struct relay_spec {
 	uint32_t flush_interval_ms;
 	uint32_t file_mode; /* permission bits of the mem files */
 	uint32_t uid, gid;  /* of the mem files; the directory is the caller's, mode 0711 */
+	uint32_t reserve;
 };
 
 /* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
@@ -79,13 +81,25 @@ struct relay_facts {
 	uint64_t lost_disabled_records, lost_disabled_bytes;
 	uint64_t lost_overwritten_records, lost_overwritten_bytes;
 	uint64_t lost_torn_records, lost_torn_bytes;
-	uint64_t switch_time_ns; /* CLOCK_REALTIME of the last switch, or of the creation */
+	uint64_t discarded_records, discarded_bytes; /* reservations that were taken back, as readers pass them */
+	uint64_t switch_time_ns;                     /* CLOCK_REALTIME of the last switch, or of the creation */
+	uint32_t reserve;
 };
 int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
 
 /* As relay_write(), into this very buffer: goes to its CPU for the moment if its scheme needs that;
  * -EPERM: this thread may not run there. */
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length);
+
+/* As relay_reserve(), _commit() and _discard(), in this very buffer. Reserving returns 0 and where, or as
+ * relay_buf_write(). */
+int relay_buf_reserve(struct rchan_buf *buf, size_t length, void **to);
+void relay_buf_commit(struct rchan_buf *buf, void *reserved);
+void relay_buf_discard(struct rchan_buf *buf, void *reserved);
+
+/* From now on cb->subbuf_start decides when this process is about to begin a sub-buffer; it does with the first one, if
+ * nobody has begun that. `cb` stays the caller's. */
+void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks *cb);
 
 /* Count a record of `length` bytes that was too large to get here. -EMSGSIZE, or as relay_buf_write(). */
 int relay_buf_refuse_too_large(struct rchan_buf *buf, size_t length);

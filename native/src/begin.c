@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * subbuf_start: who is asked, and when.
+ *
+ *     head = {n, 0}            a switch: published, the sub-buffer before is finished
+ *     switch_lock              whoever wants to write next takes it; the others wait
+ *     subbuf_start(...)
+ *     head = {n, reserved}     yes, and space for a header
+ *     asked = n + 1, YES       yes, without one
+ *     asked = n + 1, 0         no: asked again by the next write
+ *
+ * While head stands at the start of a sub-buffer that has not begun, nobody else changes it: restartable
+ * sections are entered only where records may be stored. So the holder of the lock may store it from any CPU.
+ *
+ * A client runs foreign code in the middle of our switch: it may be killed there. The lock is robust; the next
+ * holder asks its own client again. What it may have stored over the oldest sub-buffer is then SPOILED.
+ */
+#define _GNU_SOURCE
+#include "begin.h"
+
+#include "claims.h"
+#include "owner.h"
+#include "wake.h"
+
+#include <sched.h>
+#include <time.h>
+
+enum { YIELDS = 100, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
+
+static void say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
+{
+	/* Pairs with the acquire in relay_asked(). */
+	__atomic_store_n(&buf->control->asked, (number + 1) << RELAY_ASKED_SHIFT | bits, __ATOMIC_RELEASE);
+}
+
+/* The last holder died, perhaps in the middle of a callback. */
+static void take_over(struct rchan_buf *buf)
+{
+	uint64_t head, second;
+	if (!relay_head(buf, &head, &second) && !relay_has_begun(buf, head))
+		say(buf, relay_pos_number(buf, head), RELAY_ASKED_SPOILED);
+}
+
+static int lock(struct rchan_buf *buf, uint64_t self)
+{
+	uint64_t *word = &buf->control->switch_lock;
+	for (int tries = 0; tries < YIELDS + MAX_PAUSES; tries++) {
+		uint64_t holder = 0;
+		/* Pairs with the release in relay_switch_unlock(). */
+		if (__atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			return 0;
+		if (holder == self)
+			return -EDEADLK;
+		/* To ask who is dead costs system calls. */
+		if (tries % YIELDS == YIELDS - 1 && !relay_owner_alive(holder) &&
+		    __atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+			take_over(buf);
+			return 0;
+		}
+		if (tries < YIELDS)
+			sched_yield();
+		else
+			nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+	}
+	return -EBUSY;
+}
+
+int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
+{
+	/* A handler that writes must not find its own thread in here. Faults are not put off: they would kill. */
+	sigset_t all;
+	sigfillset(&all);
+	for (const int *fault = (const int[]){SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, 0}; *fault; fault++)
+		sigdelset(&all, *fault);
+	pthread_sigmask(SIG_SETMASK, &all, before);
+	int err = lock(buf, relay_owner_self());
+	if (err)
+		pthread_sigmask(SIG_SETMASK, before, NULL);
+	return err;
+}
+
+void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
+{
+	uint64_t self = relay_owner_self();
+	__atomic_compare_exchange_n(&buf->control->switch_lock, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+	pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+/* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
+static int find_previous(const struct rchan_buf *buf, uint64_t number, void **subbuf, unsigned *padding)
+{
+	*subbuf = NULL;
+	*padding = 0;
+	if (number == 0)
+		return 0;
+	uint64_t start = relay_pos_start(buf, number - 1);
+	uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
+	if (relay_pos_number(buf, end) != number - 1 || !relay_pos_valid(buf, end))
+		return -EBADMSG;
+	*subbuf = relay_pos_data(buf, start);
+	*padding = (unsigned)(buf->subbuf_size - relay_pos_offset(buf, end));
+	return 0;
+}
+
+/* Begin the sub-buffer behind its header. The caller has the lock. */
+static enum relay_begin enter(struct rchan_buf *buf, uint64_t pos)
+{
+	struct relay_pair *head = &buf->control->head;
+	uint64_t now, second;
+	while (!relay_head(buf, &now, &second) && now == pos) {
+		uint64_t records = second & RELAY_RECORDS_MASK, next = pos + buf->header;
+		if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
+			if (relay_pair_swap(head, pos, second, next, records))
+				return RELAY_BEGUN;
+			continue; /* it was sealed meanwhile */
+		}
+		uint64_t other = ~__atomic_load_n(&head->first, __ATOMIC_RELAXED) >> 63;
+		__atomic_store_n(&head->second[other], records, __ATOMIC_RELAXED);
+		/* Pairs with the acquire in relay_pair_read(): the record count, and what the client stored. */
+		__atomic_store_n(&head->first, next | other << 63, __ATOMIC_RELEASE);
+		return RELAY_BEGUN;
+	}
+	return RELAY_BEGIN_DAMAGED;
+}
+
+static enum relay_begin ask(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t number = relay_pos_number(buf, pos);
+	int spoiled = relay_asked(buf, number) > 0 ? RELAY_ASKED_SPOILED : 0;
+	void *previous;
+	unsigned padding;
+	if (find_previous(buf, number, &previous, &padding))
+		return RELAY_BEGIN_DAMAGED;
+	buf->header = 0;
+	bool yes = false;
+	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
+	if (buf->cb && buf->cb->subbuf_start && !relay_claims_hold(buf, pos))
+		/* The first one begins whatever the client says, as in the kernel. */
+		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
+	if (!yes) {
+		say(buf, number, (uint64_t)spoiled);
+		return RELAY_NOT_YET;
+	}
+	if (buf->header) {
+		enum relay_begin result = enter(buf, pos);
+		if (result != RELAY_BEGUN)
+			return result;
+	} else {
+		say(buf, number, RELAY_ASKED_YES);
+	}
+	relay_claims_drop_holes(buf, pos);
+	return RELAY_BEGUN;
+}
+
+enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
+{
+	sigset_t before;
+	uint64_t pos, second;
+	*header = 0;
+	int err = relay_switch_lock(buf, &before);
+	if (err)
+		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_NOT_YET;
+	enum relay_begin result = relay_head(buf, &pos, &second) ? RELAY_BEGIN_DAMAGED : RELAY_BEGUN;
+	uint64_t asked = buf->control->asked;
+	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
+		relay_claims_help(buf, pos, second);
+		result = ask(buf, pos);
+		*header = result == RELAY_BEGUN ? buf->header : 0;
+	}
+	bool news = result == RELAY_BEGUN || buf->control->asked != asked;
+	relay_switch_unlock(buf, &before);
+	/* Not before: now the sub-buffer that was finished is as the client wants it. */
+	if (news)
+		relay_wake_switch(buf);
+	return result;
+}
+
+void subbuf_start_reserve(struct rchan_buf *buf, size_t length)
+{
+	buf->header = length < buf->subbuf_size ? length : buf->subbuf_size;
+}
+
+void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks *cb)
+{
+	uint64_t header;
+	buf->cb = cb;
+	if (!relay_has_begun(buf, 0))
+		relay_begin(buf, &header);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Records that their producer discarded: a list in the memory they would have filled. holes.c tells how. */
+#ifndef RELAYFS_HOLES_H
+#define RELAYFS_HOLES_H
+
+#include "buf.h"
+
+struct relay_found_hole {
+	uint32_t offset, length, record;
+};
+
+/* Make a record that is still claimed a hole: `record` is its number in its sub-buffer. false: it is too short, or
+ * there are too many. */
+bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint32_t record);
+
+/* The first hole at or after pos in its sub-buffer; NULL: none. Call after looking at the claims. */
+const struct relay_found_hole *relay_holes_first(struct rchan_buf *buf, uint64_t pos);
+
+/* Forget all, after a reset. */
+void relay_holes_clear(struct rchan_buf *buf);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writing in two steps: reserve, then commit or discard.
+ *
+ * A reservation is a claim (claims.c) that its owner keeps. What the client holds is the memory's address only, and
+ * commit finds the claim by it: claims in use are few, and a list of them in the process would not survive fork().
+ */
+#define _GNU_SOURCE
+#include "reserve.h"
+
+#include "claims.h"
+#include "holes.h"
+#include "write.h"
+
+int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
+{
+	/* Nothing, somewhere: as in the kernel. */
+	*to = buf->data;
+	if (length == 0)
+		return 0;
+	if (buf->reserve == RELAY_RESERVE_VISIBLE)
+		return relay_reserve_visible(buf, length, to);
+	/* Discarded, it would take a claim until it is read: leave some for others. */
+	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf) >= RELAY_N_CLAIMS / 2)
+		return relay_refuse_full(buf, length);
+	struct relay_claim *claim;
+	int err = relay_reserve_claimed(buf, length, &claim, to);
+	if (!err)
+		relay_claim_confirm(claim);
+	return err;
+}
+
+static void finish(struct rchan_buf *buf, struct relay_claim *claim)
+{
+	relay_claim_release(claim);
+	relay_claim_give_back(buf, claim);
+	/* It may have been what kept a finished sub-buffer from its readers. */
+	relay_wake_switch(buf);
+}
+
+void relay_buf_commit(struct rchan_buf *buf, void *reserved)
+{
+	struct relay_claim *claim = relay_claim_at(buf, reserved);
+	if (claim)
+		finish(buf, claim);
+}
+
+void relay_buf_discard(struct rchan_buf *buf, void *reserved)
+{
+	struct relay_claim *claim = relay_claim_at(buf, reserved);
+	if (!claim)
+		return;
+	uint64_t pos = claim->word & RELAY_POSITION_MASK;
+	uint64_t record = claim->records - relay_pos_ledger(buf, pos)->start_records;
+	if (relay_hole_push(buf, pos, claim->length, (uint32_t)record))
+		finish(buf, claim);
+	else
+		relay_claim_discard(buf, claim);
+}

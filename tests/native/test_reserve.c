@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT */
+/* Writing in two steps: reserve, fill, commit or discard. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <pthread.h>
+#include <relayfs/relay.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Reserve and fill with `letter`. */
+static char *reserve(struct rchan_buf *buf, char letter, size_t n)
+{
+	void *to = NULL;
+
+	CHECK_EQ(relay_buf_reserve(buf, n, &to), 0);
+	CHECK(to != NULL);
+	memset(to, letter, n);
+	return to;
+}
+
+TEST(a_reserved_record_is_read_when_it_is_committed)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *first = reserve(buf, 'a', 3);
+
+	CHECK_DRAINS(buf, "");
+	CHECK_EQ(relay_buf_state(buf) & RELAY_HAS_DATA, 0);
+	CHECK_EQ(facts_of(buf).records, 1);
+	relay_buf_commit(buf, first);
+	CHECK_DRAINS(buf, "aaa");
+	relay_buf_release(buf);
+}
+
+TEST(later_records_wait_for_a_reserved_one)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+
+	CHECK_EQ(write_letters(buf, 'a', 2), 0);
+	char *second = reserve(buf, 'b', 2), *third = reserve(buf, 'c', 2);
+	CHECK_EQ(write_letters(buf, 'd', 2), 0);
+	CHECK_DRAINS(buf, "aa");
+	relay_buf_commit(buf, third);
+	CHECK_DRAINS(buf, "");
+	relay_buf_commit(buf, second);
+	CHECK_DRAINS(buf, "bbccdd");
+	CHECK_EQ(facts_of(buf).read_records, 4);
+	relay_buf_release(buf);
+}
+
+TEST(discarded_records_are_skipped_and_counted)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *some[5];
+
+	for (int i = 0; i < 5; i++)
+		some[i] = reserve(buf, (char)('a' + i), 20);
+	relay_buf_discard(buf, some[3]);
+	relay_buf_discard(buf, some[0]);
+	relay_buf_commit(buf, some[2]);
+	relay_buf_discard(buf, some[1]);
+	CHECK_DRAINS(buf, "cccccccccccccccccccc");
+	relay_buf_commit(buf, some[4]);
+	CHECK_DRAINS(buf, "eeeeeeeeeeeeeeeeeeee");
+	CHECK_EQ(facts_of(buf).discarded_records, 3);
+	CHECK_EQ(facts_of(buf).discarded_bytes, 60);
+	CHECK_EQ(facts_of(buf).read_records, 2);
+	CHECK_EQ(facts_of(buf).lost_torn_records, 0);
+	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	relay_buf_release(buf);
+}
+
+TEST(short_discarded_records_are_skipped_too)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *some[20];
+
+	for (int i = 0; i < 20; i++)
+		some[i] = reserve(buf, (char)('a' + i), (size_t)i % 4 + 1);
+	for (int i = 19; i >= 0; i--)
+		if (i % 3)
+			relay_buf_discard(buf, some[i]);
+		else
+			relay_buf_commit(buf, some[i]);
+	CHECK_DRAINS(buf, "addddggg"
+	                  "jjmpppp"
+	                  "sss");
+	CHECK_EQ(facts_of(buf).discarded_records, 13);
+	CHECK_EQ(facts_of(buf).lost_torn_records, 0);
+	/* their claims are free again */
+	for (int i = 0; i < 300; i++) {
+		relay_buf_discard(buf, reserve(buf, 'x', 1));
+		CHECK_DRAINS(buf, "");
+	}
+	relay_buf_release(buf);
+}
+
+TEST(short_discarded_records_leave_claims_for_others)
+{
+	struct rchan_buf *buf = make_buf(4096, 4, RELAY_NO_OVERWRITE);
+	void *to;
+	int n = 0;
+
+	while (relay_buf_reserve(buf, 1, &to) == 0) {
+		relay_buf_discard(buf, to);
+		n++;
+	}
+	CHECK_EQ(n, RELAY_N_CLAIMS / 2);
+	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	relay_buf_commit(buf, reserve(buf, 'a', 16));
+	CHECK_EQ(write_letters(buf, 'b', 1), 0);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaab");
+	CHECK_EQ(facts_of(buf).discarded_records, n);
+	relay_buf_release(buf);
+}
+
+TEST(any_number_of_records_can_be_discarded)
+{
+	enum { SUBBUF = 1 << 16, RECORD = 16, N = 3 * SUBBUF / RECORD };
+	static char data[4 * SUBBUF];
+	struct rchan_buf *buf = make_buf(SUBBUF, 4, RELAY_NO_OVERWRITE);
+	size_t kept = 0, got = 0;
+
+	for (int i = 0; i < N; i++) {
+		char *record = reserve(buf, (char)i, RECORD);
+		if (i % 7 == 3) {
+			relay_buf_commit(buf, record);
+			kept += RECORD;
+		} else {
+			relay_buf_discard(buf, record);
+		}
+	}
+	for (size_t n; (n = consume_into(buf, data + got, sizeof(data) - got)) > 0;)
+		got += n;
+	CHECK_EQ(got, kept);
+	for (size_t i = 0; i < got; i++)
+		CHECK_EQ(data[i], (char)(i / RECORD * 7 + 3));
+	CHECK_EQ(facts_of(buf).discarded_records, N - kept / RECORD);
+	CHECK_EQ(facts_of(buf).read_records, kept / RECORD);
+	relay_buf_release(buf);
+}
+
+TEST(holes_of_before_a_reset_are_forgotten)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *a = reserve(buf, 'a', 20), *b = reserve(buf, 'b', 20);
+
+	relay_buf_discard(buf, a);
+	relay_buf_discard(buf, b);
+	CHECK_DRAINS(buf, "");
+	CHECK_EQ(relay_buf_reset(buf), 0);
+	a = reserve(buf, 'a', 20);
+	b = reserve(buf, 'b', 20);
+	relay_buf_commit(buf, a);
+	relay_buf_discard(buf, b);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaa");
+	CHECK_EQ(facts_of(buf).discarded_records, 1);
+	relay_buf_release(buf);
+}
+
+TEST(a_record_that_does_not_fit_goes_to_the_next_subbuf)
+{
+	struct rchan_buf *buf = make_buf(32, 4, RELAY_NO_OVERWRITE);
+	char *a = reserve(buf, 'a', 20), *b = reserve(buf, 'b', 20);
+	void *to;
+
+	CHECK_EQ(b - a, 32);
+	relay_buf_commit(buf, a);
+	relay_buf_commit(buf, b);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbb");
+	CHECK_EQ(facts_of(buf).padding, 12);
+	CHECK_EQ(relay_buf_reserve(buf, 33, &to), -EMSGSIZE);
+	CHECK_EQ(facts_of(buf).lost_too_large_records, 1);
+	CHECK_EQ(relay_buf_reserve(buf, 0, &to), 0);
+	CHECK(to != NULL);
+	relay_buf_commit(buf, to);
+	CHECK_EQ(facts_of(buf).records, 2);
+	relay_buf_release(buf);
+}
+
+TEST(a_full_buffer_refuses_reservations)
+{
+	struct rchan_buf *buf = make_buf(32, 2, RELAY_NO_OVERWRITE);
+	void *to;
+
+	relay_buf_commit(buf, reserve(buf, 'a', 32));
+	relay_buf_commit(buf, reserve(buf, 'b', 32));
+	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -ENOSPC);
+	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
+	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -ECANCELED);
+	CHECK_EQ(relay_buf_stop(buf, RELAY_CLOSED, 1), 0);
+	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -EPIPE);
+	relay_buf_release(buf);
+}
+
+TEST(an_open_reservation_is_not_overwritten)
+{
+	struct rchan_buf *buf = make_buf(32, 2, RELAY_OVERWRITE);
+	char *a = reserve(buf, 'a', 32);
+
+	CHECK_EQ(write_letters(buf, 'b', 32), 0);
+	CHECK_EQ(write_letters(buf, 'c', 32), -ENOSPC);
+	relay_buf_commit(buf, a);
+	CHECK_EQ(write_letters(buf, 'd', 32), 0);
+	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
+	CHECK_DRAINS(buf, "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	                  "dddddddddddddddddddddddddddddddd");
+	relay_buf_release(buf);
+}
+
+TEST(with_reserve_visible_a_record_is_read_at_once)
+{
+	struct relay_spec spec = a_spec(64, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf;
+	void *to;
+
+	spec.reserve = RELAY_RESERVE_VISIBLE;
+	buf = relay_buf_open(make_channel(&spec));
+	reserve(buf, 'a', 3);
+	CHECK_DRAINS(buf, "aaa");
+	CHECK_EQ(relay_buf_reserve(buf, 3, &to), 0);
+	relay_buf_discard(buf, to);
+	memcpy(to, "xyz", 3);
+	relay_buf_commit(buf, to);
+	CHECK_DRAINS(buf, "xyz");
+	CHECK_EQ(facts_of(buf).read_records, 2);
+	CHECK_EQ(facts_of(buf).discarded_records, 0);
+	relay_buf_release(buf);
+}
+
+TEST(addresses_that_were_not_reserved_are_ignored)
+{
+	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	char *a = reserve(buf, 'a', 8);
+
+	relay_buf_commit(buf, a + 1);
+	relay_buf_discard(buf, &buf);
+	relay_buf_discard(buf, NULL);
+	CHECK_DRAINS(buf, "");
+	relay_buf_commit(buf, a);
+	relay_buf_commit(buf, a);
+	relay_buf_discard(buf, a);
+	CHECK_DRAINS(buf, "aaaaaaaa");
+	relay_buf_release(buf);
+}
+
+static struct rchan_buf *signalled;
+static char *in_handler;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	in_handler = reserve(signalled, 'S', 2);
+	relay_buf_commit(signalled, reserve(signalled, 'T', 2));
+}
+
+TEST(reservations_nest_in_signal_handlers)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+	char *a;
+
+	signalled = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	sigaction(SIGUSR1, &action, NULL);
+	a = reserve(signalled, 'a', 2);
+	raise(SIGUSR1);
+	relay_buf_commit(signalled, reserve(signalled, 'b', 2));
+	relay_buf_commit(signalled, in_handler);
+	relay_buf_commit(signalled, a);
+	CHECK_DRAINS(signalled, "aaSSTTbb");
+	relay_buf_release(signalled);
+}
+
+struct job {
+	struct rchan_buf *buf;
+	void *reserved;
+};
+
+static void *commit_job(void *arg)
+{
+	struct job *job = arg;
+
+	relay_buf_commit(job->buf, job->reserved);
+	return NULL;
+}
+
+TEST(another_thread_may_commit)
+{
+	pthread_t thread;
+	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	struct job job = {buf, reserve(buf, 'a', 4)};
+
+	CHECK_EQ(pthread_create(&thread, NULL, commit_job, &job), 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_DRAINS(buf, "aaaa");
+	relay_buf_release(buf);
+}
+
+TEST(what_a_dead_process_had_reserved_is_torn)
+{
+	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		reserve(buf, 'x', 20);
+		relay_buf_discard(buf, reserve(buf, 'y', 20));
+		relay_buf_commit(buf, reserve(buf, 'z', 4));
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, NULL, 0), pid);
+	CHECK_DRAINS(buf, "zzzz");
+	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
+	CHECK_EQ(facts_of(buf).discarded_records, 1);
+	relay_buf_release(buf);
+}
+
+TEST(a_list_of_holes_that_lies_ends)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *a = reserve(buf, 'a', 32), *b = reserve(buf, 'b', 32);
+	struct relay_hole loop = {.next = 1, .length = 32, .count = 1}, beyond = {.next = 3000, .length = 16};
+	char out[256];
+
+	relay_buf_discard(buf, a);
+	memcpy(a, &loop, sizeof(loop)); /* its own next */
+	relay_buf_commit(buf, b);
+	CHECK_EQ(consume_into(buf, out, sizeof(out)), 32);
+	a = reserve(buf, 'c', 32);
+	relay_buf_discard(buf, a);
+	memcpy(a, &beyond, sizeof(beyond));
+	CHECK_EQ(write_letters(buf, 'd', 32), 0);
+	CHECK(consume_into(buf, out, sizeof(out)) <= 64);
+	relay_buf_release(buf);
+}
