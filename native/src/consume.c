@@ -144,9 +144,10 @@ struct walk {
 	struct rchan_buf *buf;
 	struct relay_plan *plan; /* plan->to is where the walk is */
 	uint64_t head, head_records;
-	struct relay_span *spans;
+	struct relay_span *spans; /* NULL: nobody wants the data */
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
+	uint64_t until; /* number of the sub-buffer to stop at, if it is not 0 */
 };
 
 /* How far the current sub-buffer is readable, and why it ends there. */
@@ -226,7 +227,9 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	bool whole = length <= room;
 	if (!whole)
 		length = room;
-	walk->spans[walk->n_used++] = (struct relay_span){relay_pos_data(walk->buf, to->position), length};
+	if (walk->spans)
+		walk->spans[walk->n_used] = (struct relay_span){relay_pos_data(walk->buf, to->position), length};
+	walk->n_used++;
 	walk->total += length;
 	to->position += length;
 	to->bytes += length;
@@ -258,11 +261,13 @@ static int walk_data(struct walk *walk)
 				return err;
 		} else if (stretch.stop.claim) {
 			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
-			if (walk->total || !relay_claim_bury(buf, stretch.stop.claim))
+			if ((walk->spans && walk->total) || !relay_claim_bury(buf, stretch.stop.claim))
 				return 0;
 		} else if (stretch.finished) {
 			to->position = relay_pos_next(buf, to->position);
 			to->records = stretch.end_records;
+			if (relay_pos_number(buf, to->position) == walk->until)
+				return 0;
 		} else {
 			return 0;
 		}
@@ -391,6 +396,19 @@ void relay_consume_abort(struct rchan_buf *buf)
 	relay_reader_unlock(buf);
 }
 
+/* Pass one finished sub-buffer, whole; false: there is none, or a reservation in it is still open. */
+static bool pass_subbuf(struct walk *walk)
+{
+	struct relay_plan before = *walk->plan;
+	uint64_t number = relay_pos_number(walk->buf, before.to.position);
+	walk->until = number + 1;
+	if (number != relay_pos_number(walk->buf, walk->head) && !walk_data(walk) &&
+	    relay_pos_number(walk->buf, walk->plan->to.position) == walk->until)
+		return true;
+	*walk->plan = before;
+	return false;
+}
+
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 {
 	/* Ignored means that readers stay where they are, also those that were lapped. */
@@ -399,18 +417,13 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	struct relay_consumer *to = &buf->plan.to;
-	uint64_t head, records;
-	err = relay_consumer_read(buf, to) ? relay_consumer_catch_up(buf, to) : -EBADMSG;
+	struct walk walk = {.buf = buf, .plan = &buf->plan, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
+	buf->plan = (struct relay_plan){0};
+	err = relay_consumer_read(buf, &buf->plan.to) ? relay_consumer_catch_up(buf, &buf->plan.to) : -EBADMSG;
 	if (!err)
-		err = settled_head(buf, &head, &records);
-	memset(buf->plan.holes, 0, sizeof(buf->plan.holes));
-	for (; !err && n && relay_pos_number(buf, to->position) != relay_pos_number(buf, head); n--) {
-		to->position = relay_pos_next(buf, to->position);
-		struct relay_subbuf subbuf = subbuf_at(buf, to->position);
-		to->records = subbuf.start_records;
-		to->bytes = subbuf.start_bytes;
-	}
+		err = settled_head(buf, &walk.head, &walk.head_records);
+	while (!err && n && pass_subbuf(&walk))
+		n--;
 	if (!err)
 		carry_out(buf);
 	relay_reader_unlock(buf);

@@ -328,6 +328,9 @@ int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 {
 	if (length == 0)
 		return 0;
+	if (relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)) &&
+	    length <= buf->subbuf_size)
+		return relay_refuse_full(buf, length);
 	struct relay_claim *claim;
 	void *to = NULL;
 	int err = relay_reserve_claimed(buf, length, &claim, &to);

@@ -334,3 +334,31 @@ TEST(a_list_of_holes_that_lies_ends)
 	CHECK(consume_into(buf, out, sizeof(out)) <= 64);
 	relay_buf_release(buf);
 }
+
+TEST(consumed_stops_at_an_open_reservation_and_counts_what_was_none)
+{
+	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	char *a, *b;
+
+	relay_buf_discard(buf, reserve(buf, 'x', 16));
+	relay_buf_discard(buf, reserve(buf, 'y', 1));
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	a = reserve(buf, 'a', 8);
+	b = reserve(buf, 'b', 8);
+	relay_buf_commit(buf, b);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
+	CHECK_EQ(facts_of(buf).consumed, 1);
+	CHECK_EQ(facts_of(buf).discarded_records, 2);
+	CHECK_EQ(facts_of(buf).read_records, 0);
+	relay_buf_commit(buf, a);
+	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
+	CHECK_EQ(facts_of(buf).consumed, 2);
+	CHECK_EQ(facts_of(buf).read_records, 2);
+	for (int i = 0; i < 300; i++) { /* the claim of the short one is free again */
+		relay_buf_discard(buf, reserve(buf, 'z', 1));
+		CHECK_EQ(relay_buf_flush(buf), 0);
+		CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);
+	}
+	relay_buf_release(buf);
+}

@@ -141,7 +141,7 @@ void relay_consume_end(struct rchan_buf *buf);
 void relay_consume_abort(struct rchan_buf *buf);
 
 /* As relay_subbufs_consumed() in kernel/relay.c: the next n sub-buffers are consumed; more than n_subbufs is
- * ignored, more than are finished means those that are. -EBUSY as above. */
+ * ignored, more than are finished means those that are; it stops before one with an open reservation. -EBUSY as above. */
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n);
 
 /*
