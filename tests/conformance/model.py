@@ -10,6 +10,10 @@ A channel's subbuf_start may reserve bytes at the head of each sub-buffer. If th
 the padding of the sub-buffer, once that is finished: as the relay document's examples do. Readers see a header as data;
 until it is stored into, it holds what was there a lap before.
 
+A record that is reserved holds up readers until it is committed; if it is discarded, they pass it:
+
+    10: DD[reserved]EE(discarded)FF
+
 All that the two do differently about counting, flushing and consuming is in Rules, and nowhere else: the tests hold
 Model(KERNEL) against what the kernel was observed to do, and Model(RELAYFS) against the ring. What differs only in how
 readers see it stands in docs/conformance.md.
@@ -70,6 +74,7 @@ class Geometry:
     subbuf_size, n_subbufs, overwrite: as the channel is made
     header: bytes that subbuf_start reserves at the head of each sub-buffer
     callbacks: there is a subbuf_start, with or without a header
+    visible: readers see a reserved record at once
     """
 
     subbuf_size: int
@@ -77,6 +82,7 @@ class Geometry:
     overwrite: bool
     header: int = 0
     callbacks: bool = False
+    visible: bool = False
 
     @property
     def mode(self) -> str:
@@ -99,11 +105,23 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Overwritten:
-    """What no reader will see, in overwrite mode."""
+class Unseen:
+    """What no reader will see: overwritten by now, or discarded and passed."""
 
-    records: int
-    n_bytes: int
+    overwritten: int  # records
+    overwritten_bytes: int
+    discarded: int  # records
+    discarded_bytes: int
+
+
+@dataclass(eq=False)
+class Slot:
+    """A record that was reserved and is not committed."""
+
+    offset: int
+    data: bytes  # what it is to hold
+    record: int  # how many were written before it
+    discarded: bool = False
 
 
 @dataclass
@@ -113,6 +131,16 @@ class Subbuf:
     start_records: int
     start_bytes: int
     data: bytearray = field(default_factory=bytearray)
+    slots: list[Slot] = field(default_factory=list)
+
+    def next_slot(self, offset: int) -> Slot | None:
+        """Return the first one there or behind."""
+        return next((slot for slot in self.slots if slot.offset >= offset), None)
+
+    @property
+    def held(self) -> bool:
+        """A writer is not done with its memory."""
+        return any(not slot.discarded for slot in self.slots)
 
 
 @dataclass
@@ -123,8 +151,10 @@ class Consumer:
     offset: int = 0
     records: int = 0
     n_bytes: int = 0
-    lost_records: int = 0
-    lost_bytes: int = 0
+    overwritten: int = 0
+    overwritten_bytes: int = 0
+    discarded: int = 0
+    discarded_bytes: int = 0
 
 
 class Model:
@@ -148,8 +178,14 @@ class Model:
         self.lost_full = self.lost_too_large = self.padding = 0
         self.subbufs = {0: Subbuf(0, 0)}
         self.consumer = Consumer()
+        self._reserved: list[tuple[Subbuf, Slot]] = []
         self._begun = True
         self._reserve_header()
+
+    @property
+    def n_reserved(self) -> int:
+        """How many records wait to be committed or discarded."""
+        return len(self._reserved)
 
     @property
     def current(self) -> Subbuf:
@@ -160,29 +196,42 @@ class Model:
         """Take a record, or count it as lost."""
         if not data:
             return True
-        if len(data) > self.subbuf_size:
-            self.lost_too_large += 1
-            return False
-        if len(self.current.data) + len(data) > self.subbuf_size:
-            self._enter_next()
-        if not self._begin():
-            self.lost_full += not self.rules.count_full_switches
-            return False
-        if len(self.current.data) + len(data) > self.subbuf_size:  # behind the header
-            self.lost_too_large += 1
+        if not self._make_room(len(data)):
             return False
         self.current.data += data
         self.records += 1
         self.n_bytes += len(data)
         return True
 
+    def reserve(self, data: bytes) -> bool:
+        """Take a record that is committed or discarded later: the last of those that wait for it."""
+        if not self.write(data):
+            return False
+        if data:
+            slot = Slot(len(self.current.data) - len(data), data, self.records - 1)
+            self._reserved.append((self.current, slot))
+            if not self.geometry.visible:
+                self.current.slots.append(slot)
+        return True
+
+    def commit(self, number: int) -> None:
+        """Let readers have a record."""
+        subbuf, slot = self._reserved.pop(number)
+        if slot in subbuf.slots:
+            subbuf.slots.remove(slot)
+
+    def discard(self, number: int) -> None:
+        """Let readers pass a record."""
+        _, slot = self._reserved.pop(number)
+        slot.discarded = True
+
     def flush(self) -> None:
         """Finish the current sub-buffer."""
         waiting = not self._begun
         if not self._begin() or (waiting and (self.rules.flush_begins_after_full or self.geometry.callbacks)):
             return
-        self._enter_next()
-        self._begin()
+        if self._enter_next():
+            self._begin()
 
     def consumed(self, n: int) -> None:
         """Count the next n sub-buffers as consumed."""
@@ -190,9 +239,20 @@ class Model:
             return
         if not self.rules.consumed_counts_overwritten:
             self.consumer = self._caught_up()
-        n = min(n, self.produced - self.consumer.number)
-        if n:
-            self._go_to(self.consumer, self.consumer.number + n, self.rules.consumed_keeps_offset)
+        for _ in range(n):
+            if self.consumer.number == self.produced or not self._pass_subbuf():
+                return
+
+    def _pass_subbuf(self) -> bool:
+        """Leave a sub-buffer unread, unless a record in it is still to come."""
+        consumer = self.consumer
+        unread = [slot for slot in self.subbufs[consumer.number].slots if slot.offset >= consumer.offset]
+        if not all(slot.discarded for slot in unread):
+            return False
+        for slot in unread:
+            self._pass(slot)
+        self._go_to(consumer, consumer.number + 1, self.rules.consumed_keeps_offset)
+        return True
 
     def read(self, max_bytes: int) -> bytes:
         """Consume bytes."""
@@ -204,19 +264,24 @@ class Model:
             consumer.offset = 0
         got = bytearray()
         while True:
-            rest = self.subbufs[consumer.number].data[consumer.offset :]
+            subbuf = self.subbufs[consumer.number]
+            slot = subbuf.next_slot(consumer.offset)
+            rest = subbuf.data[consumer.offset : slot.offset if slot else None]
             room = max_bytes - len(got)
-            if rest and (room == 0 or (len(rest) > room and got and self._reads_whole_pieces(max_bytes))):
+            if rest:
+                if room == 0 or (len(rest) > room and got and self._reads_whole_pieces(max_bytes)):
+                    return bytes(got)
+                got += rest[:room]
+                self._go_on(len(rest[:room]))
+                if len(rest) > room:
+                    return bytes(got)
+                consumer.records = slot.record if slot else self._records_behind(consumer.number)
+            elif slot and slot.discarded:
+                self._pass(slot)
+            elif slot or consumer.number == self.produced:
                 return bytes(got)
-            got += rest[:room]
-            consumer.offset += len(rest[:room])
-            consumer.n_bytes += len(rest[:room])
-            if len(rest) > room:
-                return bytes(got)
-            if consumer.number == self.produced:
-                consumer.records = self.records
-                return bytes(got)
-            self._go_to(consumer, consumer.number + 1)
+            else:
+                self._go_to(consumer, consumer.number + 1)
 
     def counters(self) -> Counters:
         """Count."""
@@ -233,12 +298,34 @@ class Model:
         """Return the numbers of the finished sub-buffers whose memory is not used again yet."""
         return range(max(0, self.produced - self.n_subbufs + self._begun), self.produced)
 
-    def overwritten(self) -> Overwritten:
+    def unseen(self) -> Unseen:
         """Count what readers have lost by now, whether or not they have been back since."""
         consumer = self._caught_up()
-        return Overwritten(consumer.lost_records, consumer.lost_bytes)
+        return Unseen(
+            consumer.overwritten, consumer.overwritten_bytes, self.consumer.discarded, self.consumer.discarded_bytes
+        )
 
-    def _enter_next(self) -> None:
+    def _make_room(self, length: int) -> bool:
+        """Begin sub-buffers until there is room; or count a record as lost."""
+        if length > self.subbuf_size:
+            self.lost_too_large += 1
+            return False
+        entered = self._fits(length) or self._enter_next()
+        if not entered or not self._begin():
+            self.lost_full += not self.rules.count_full_switches
+            return False
+        if not self._fits(length):  # behind the header
+            self.lost_too_large += 1
+            return False
+        return True
+
+    def _fits(self, length: int) -> bool:
+        return len(self.current.data) + length <= self.subbuf_size
+
+    def _enter_next(self) -> bool:
+        """Finish the current sub-buffer, unless a writer holds the memory of the next one."""
+        if self.geometry.overwrite and not self.geometry.callbacks and self._held(self.produced + 1):
+            return False
         self.padding += self.subbuf_size - len(self.current.data)
         self.produced += 1
         self.subbufs[self.produced] = Subbuf(self.records, self.n_bytes)
@@ -246,10 +333,16 @@ class Model:
         if overwritten is not None:
             overwritten.data = bytearray()
         self._begun = False
+        return True
+
+    def _held(self, number: int) -> bool:
+        """Is a writer not done with the memory of a sub-buffer? No other has got past it, then."""
+        before = self.subbufs.get(number - self.n_subbufs)
+        return before is not None and before.held
 
     def _begin(self) -> bool:
         """Begin the sub-buffer that was entered, if readers have left its memory."""
-        if not self._begun:
+        if not self._begun and not (self.geometry.callbacks and self._held(self.produced)):
             self._store_padding()
             full = self.produced - self.consumer.number >= self.n_subbufs
             self.lost_full += full and self.rules.count_full_switches
@@ -275,12 +368,27 @@ class Model:
     def _caught_up(self) -> Consumer:
         consumer = replace(self.consumer)
         # A sub-buffer that is not begun has overwritten nothing yet.
-        if self._begun and self.produced - consumer.number >= self.n_subbufs:
+        oldest = self.produced - self.n_subbufs + self._begun
+        if consumer.number < oldest:
             records, n_bytes = consumer.records, consumer.n_bytes
-            self._go_to(consumer, self.produced - self.n_subbufs + 1)
-            consumer.lost_records += consumer.records - records
-            consumer.lost_bytes += consumer.n_bytes - n_bytes
+            self._go_to(consumer, oldest)
+            consumer.overwritten += consumer.records - records
+            consumer.overwritten_bytes += consumer.n_bytes - n_bytes
         return consumer
+
+    def _records_behind(self, number: int) -> int:
+        following = self.subbufs.get(number + 1)
+        return following.start_records if following else self.records
+
+    def _go_on(self, n_bytes: int) -> None:
+        self.consumer.offset += n_bytes
+        self.consumer.n_bytes += n_bytes
+
+    def _pass(self, slot: Slot) -> None:
+        self._go_on(len(slot.data))
+        self.consumer.records = slot.record + 1
+        self.consumer.discarded += 1
+        self.consumer.discarded_bytes += len(slot.data)
 
     def _go_to(self, consumer: Consumer, number: int, keep_offset: bool = False) -> None:
         consumer.number = number

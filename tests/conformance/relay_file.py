@@ -1,20 +1,21 @@
-"""A buffer behind a mount: write(2), read(2) and poll(2) on the relay file, commands, and the files that count."""
+"""A buffer behind a mount: read(2) and poll(2) on the relay file, the files that count, and those who write."""
 
 import errno
 import os
 import select
 from pathlib import Path
 
-from conformance.model import READABLE, Counters, Geometry, Overwritten
+from conformance.model import READABLE, Counters, Geometry, Unseen
+from conformance.ring import CPU, Ring, reserve_mode
 from conftest import Mount
 
 REFUSED = (errno.ENOSPC, errno.EMSGSIZE)
 COUNTERS = ("produced", "consumed", "lost_full", "lost_too_large", "padding")
-OVERWRITTEN = ("lost_overwritten", "lost_overwritten_bytes")
+UNSEEN = ("lost_overwritten", "lost_overwritten_bytes", "discarded", "discarded_bytes")
 
 
 class RelayFile:
-    """One relay file of a channel that is made for it and removed at the end.
+    """One relay file of a channel that is made for it and removed at the end; records come by write(2).
 
     The buffer of one CPU is used, whichever this process may run on.
     """
@@ -22,14 +23,13 @@ class RelayFile:
     def __init__(self, mount: Mount, path: str, geometry: Geometry, scheme: str) -> None:
         self._mount = mount
         self._channel = path
-        self._cpu = min(os.sched_getaffinity(0))
         sizes = f"subbuf_size={geometry.subbuf_size} n_subbufs={geometry.n_subbufs}"
-        files = mount.create(path, f"{sizes} mode={geometry.mode} scheme={scheme}")
-        self.path = Path(f"{files}{self._cpu}")
+        modes = f"mode={geometry.mode} scheme={scheme} reserve={reserve_mode(geometry)}"
+        self.path = Path(f"{mount.create(path, f'{sizes} {modes}')}{CPU}")
         self.reader = os.open(self.path, os.O_RDONLY)
         self._writer = os.open(self.path, os.O_WRONLY)
-        facts = mount.path / ".channels" / path / f"buffer{self._cpu}"
-        self._facts = {name: os.open(facts / name, os.O_RDONLY) for name in (*COUNTERS, *OVERWRITTEN)}
+        facts = mount.path / ".channels" / path / f"buffer{CPU}"
+        self._facts = {name: os.open(facts / name, os.O_RDONLY) for name in (*COUNTERS, *UNSEEN)}
         for name in self._facts:
             self._fact(name)  # the first read says what held at the time of opening
         self._poll = select.poll()
@@ -50,9 +50,20 @@ class RelayFile:
                 raise
             return False
 
-    def read(self, max_bytes: int) -> bytes:
-        """Consume bytes with one read(2)."""
-        return os.read(self.reader, max_bytes)
+    @property
+    def n_reserved(self) -> int:
+        """None: what write(2) brings is complete."""
+        return 0
+
+    def reserve(self, data: bytes) -> bool:
+        """Write a record, as there is nothing to be reserved."""
+        return self.write(data)
+
+    def commit(self, number: int) -> None:
+        """Do nothing: it is there."""
+
+    def discard(self, number: int) -> None:
+        """Do nothing: it is there."""
 
     def flush(self) -> None:
         """Finish the current sub-buffer of each buffer."""
@@ -60,11 +71,15 @@ class RelayFile:
 
     def consumed(self, n: int) -> None:
         """Count the next n sub-buffers as consumed."""
-        self._mount.command(f"consumed {self._channel} {self._cpu} {n}")
+        self._mount.command(f"consumed {self._channel} {CPU} {n}")
 
     def reset(self) -> None:
         """Bring all buffers to their initial state."""
         self._mount.command(f"reset {self._channel}")
+
+    def read(self, max_bytes: int) -> bytes:
+        """Consume bytes with one read(2)."""
+        return os.read(self.reader, max_bytes)
 
     def poll(self) -> int:
         """Return which of the events for readers hold now."""
@@ -78,10 +93,58 @@ class RelayFile:
         """Read the files that count."""
         return Counters(**{name: self._fact(name) for name in COUNTERS}, poll=self.poll())
 
-    def overwritten(self) -> Overwritten:
-        """Read what is lost to readers."""
-        return Overwritten(*(self._fact(name) for name in OVERWRITTEN))
+    def unseen(self) -> Unseen:
+        """Read what nobody will read."""
+        return Unseen(*(self._fact(name) for name in UNSEEN))
 
     def _fact(self, name: str) -> int:
         # From the beginning: the file says what holds now.
         return int(os.pread(self._facts[name], 32, 0))
+
+
+class ProducedFile(RelayFile):
+    """One that another process writes, flushes and resets through the library, with callbacks or without."""
+
+    def __init__(self, mount: Mount, path: str, geometry: Geometry, producer: Ring) -> None:
+        super().__init__(mount, path, geometry, producer.scheme)
+        self._producer = producer
+        memory = mount.path / ".channels" / path / f"mem{CPU}"
+        producer.open(Path(os.fsdecode(os.getxattr(memory, "user.relayfs.backing"))), geometry)
+
+    @property
+    def n_reserved(self) -> int:
+        """How many records wait to be committed or discarded."""
+        return self._producer.n_reserved
+
+    def close(self) -> None:
+        """Let go of the memory, remove the channel."""
+        self._producer.close()
+        super().close()
+
+    def write(self, data: bytes) -> bool:
+        """Write a record; False: it was refused."""
+        return self._producer.write(data)
+
+    def reserve(self, data: bytes) -> bool:
+        """Reserve a record that is to hold so much; False: it was refused."""
+        return self._producer.reserve(data)
+
+    def commit(self, number: int) -> None:
+        """Fill a reserved record and let readers have it."""
+        self._producer.commit(number)
+
+    def discard(self, number: int) -> None:
+        """Let readers pass a reserved record."""
+        self._producer.discard(number)
+
+    def flush(self) -> None:
+        """Finish the current sub-buffer."""
+        self._producer.flush()
+
+    def consumed(self, n: int) -> None:
+        """Count the next n sub-buffers as consumed."""
+        self._producer.consumed(n)
+
+    def reset(self) -> None:
+        """Bring the buffer to its initial state."""
+        self._producer.reset()

@@ -1,4 +1,4 @@
-"""A buffer of the ring library, without a mount: replay.c in a process of its own."""
+"""A buffer of the ring library: replay.c in a process of its own, with or without a mount."""
 
 import errno
 import os
@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from build import compile_c, run_command, run_environment
-from conformance.model import READABLE, Counters, Geometry, Overwritten
+from conformance.model import READABLE, Counters, Geometry, Unseen
 
 SOURCE = Path(__file__).with_name("replay.c")
+# The first one that this process, and its children, may run on.
+CPU = min(os.sched_getaffinity(0))
 REFUSED = (-errno.ENOSPC, -errno.EMSGSIZE)
 
 
@@ -18,38 +20,66 @@ class Ring:
     """Drive buffers, one after the other.
 
     process: runs replay.c
-    directory: where channels are made
+    directory: where channels are made that nobody else shows
     """
 
     def __init__(self, process: subprocess.Popen[str], directory: Path, scheme: str) -> None:
         self._process = process
         self._directory = directory
-        self._scheme = scheme
-        self._n_opened = 0
+        self._n_made = 0
         self._numbers: list[int] = []
+        self.scheme = scheme
+        self.n_reserved = 0
 
-    def open(self, geometry: Geometry) -> None:
-        """Make a channel; everything else acts on its buffer."""
-        self._n_opened += 1
-        path = self._directory / f"channel{self._n_opened}"
-        self._ask(f"open {path} {geometry.subbuf_size} {geometry.n_subbufs} {geometry.mode} {self._scheme}")
+    def make(self, geometry: Geometry) -> None:
+        """Make a channel; everything else acts on the buffer of one CPU."""
+        self._n_made += 1
+        path = self._directory / f"{self.scheme}{self._process.pid}.{self._n_made}"
+        words = [path, geometry.subbuf_size, geometry.n_subbufs, geometry.mode, self.scheme, reserve_mode(geometry)]
+        self._ask(" ".join(map(str, ("make", *words))))
+        self.open(path / f"mem{CPU}", geometry)
         # The mapping is all that the process needs.
         for file in path.iterdir():
             file.unlink()
 
+    def open(self, file: Path, geometry: Geometry) -> None:
+        """Take the memory of a buffer."""
+        self.n_reserved = 0
+        mode = "overwrite" if geometry.overwrite else "no-overwrite"
+        self._ask(f"open {file} {mode if geometry.callbacks else 'default'} {geometry.header} {reserve_mode(geometry)}")
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._ask("close")
+
     def write(self, data: bytes) -> bool:
         """Write a record; False: it was refused."""
-        result, _ = self._send(f"write {data.hex()}")
-        assert result == 0 or result in REFUSED, os.strerror(-result)
-        return result == 0
+        return self._try(f"write {data.hex()}")
+
+    def reserve(self, data: bytes) -> bool:
+        """Reserve a record that is to hold so much; False: it was refused."""
+        taken = self._try(f"reserve {data.hex()}")
+        self.n_reserved += taken and bool(data)
+        return taken
+
+    def commit(self, number: int) -> None:
+        """Fill a reserved record and let readers have it."""
+        self.n_reserved -= 1
+        self._ask(f"commit {number}")
+
+    def discard(self, number: int) -> None:
+        """Let readers pass a reserved record."""
+        self.n_reserved -= 1
+        self._ask(f"discard {number}")
 
     def read(self, max_bytes: int) -> bytes:
         """Consume bytes."""
         return self._ask(f"read {max_bytes}")
 
     def flush(self) -> None:
-        """Finish the current sub-buffer."""
-        self._ask("flush")
+        """Finish the current sub-buffer; it cannot be left where a reservation holds the memory of the next."""
+        result, _ = self._send("flush")
+        assert result == 0 or (result == -errno.EBUSY and self.n_reserved), os.strerror(-result)
 
     def consumed(self, n: int) -> None:
         """Count the next n sub-buffers as consumed."""
@@ -64,13 +94,18 @@ class Ring:
         produced, consumed, full, too_large, padding, finished = self._numbers[:6]
         return Counters(produced, consumed, full, too_large, padding, READABLE if finished else 0)
 
-    def overwritten(self) -> Overwritten:
-        """Return what the last answer told of lost data."""
-        return Overwritten(*self._numbers[6:8])
+    def unseen(self) -> Unseen:
+        """Return what the last answer told of data that nobody will read."""
+        return Unseen(*self._numbers[6:10])
+
+    def _try(self, line: str) -> bool:
+        result, _ = self._send(line)
+        assert result == 0 or result in REFUSED, os.strerror(-result)
+        return result == 0
 
     def _ask(self, line: str) -> bytes:
         result, data = self._send(line)
-        assert result == 0, os.strerror(-result)
+        assert result == 0, f"{line}: {os.strerror(-result)}"
         return data
 
     def _send(self, line: str) -> tuple[int, bytes]:
@@ -83,6 +118,11 @@ class Ring:
         result, data, *numbers = answer.split()
         self._numbers = [int(number) for number in numbers]
         return int(result), b"" if data == "-" else bytes.fromhex(data)
+
+
+def reserve_mode(geometry: Geometry) -> str:
+    """Return the word for it."""
+    return "visible" if geometry.visible else "commit"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,12 @@ TABLE = Path(__file__).with_name("relay-sequences.jsonl.gz")
 class Subject(Protocol):
     """A buffer to operate on: the model, the ring, a file of a mount."""
 
+    @property
+    def n_reserved(self) -> int: ...
     def write(self, data: bytes) -> bool: ...
+    def reserve(self, data: bytes) -> bool: ...
+    def commit(self, number: int) -> None: ...
+    def discard(self, number: int) -> None: ...
     def read(self, max_bytes: int) -> bytes: ...
     def flush(self) -> None: ...
     def consumed(self, n: int) -> None: ...
@@ -29,21 +34,43 @@ class Operation:
     """One step."""
 
     verb: str
-    count: int = 0  # bytes to write or to read, sub-buffers consumed
+    count: int = 0  # bytes to write or to read, sub-buffers consumed, which reservation
     first: int = 0  # of a record: its first byte
     step: int = 0  # and by how much each byte differs from the one before it
 
     def perform(self, subject: Subject) -> bytes:
         """Do it; return what was read."""
-        if self.verb == "write":
-            subject.write(bytes((self.first + i * self.step) & 0xFF for i in range(self.count)))
-        elif self.verb == "read":
+        if self.verb == "read":
             return subject.read(self.count)
+        if self.verb in ("commit", "discard"):
+            if subject.n_reserved:
+                getattr(subject, self.verb)(self.count % subject.n_reserved)
+        elif self.verb == "write":
+            subject.write(self.data)
+        elif self.verb == "reserve":
+            subject.reserve(self.data)
+        elif self.verb == "res":  # and fill, at once
+            if subject.reserve(self.data) and self.count:
+                subject.commit(subject.n_reserved - 1)
+        else:
+            self._manage(subject)
+        return b""
+
+    @property
+    def data(self) -> bytes:
+        """The record."""
+        return bytes((self.first + i * self.step) & 0xFF for i in range(self.count))
+
+    def _manage(self, subject: Subject) -> None:
+        if self.verb == "flush":
+            subject.flush()
         elif self.verb == "consumed":
             subject.consumed(self.count)
         else:
-            getattr(subject, self.verb)()
-        return b""
+            # It waits for them.
+            while subject.n_reserved:
+                subject.commit(0)
+            subject.reset()
 
 
 @dataclass(frozen=True)
@@ -67,6 +94,10 @@ class Observed:
     outcomes: list[Outcome | None]
     paddings: list[list[int]]  # by sub-buffer, as the kernel keeps them
 
+    def by(self, geometry: Geometry) -> "Observed":
+        """Return the same of a channel that is made in another way."""
+        return replace(self, geometry=geometry)
+
 
 def observed_sequences() -> list[Observed]:
     """Read the table."""
@@ -76,7 +107,7 @@ def observed_sequences() -> list[Observed]:
 
 
 def _observed(number: int, entry: dict[str, Any]) -> Observed:
-    geometry = Geometry(entry["S"], entry["n"], bool(entry["overwrite"]), entry["hdr"], entry["hdr"] > 0)
+    geometry = Geometry(entry["S"], entry["n"], bool(entry["overwrite"]), entry["hdr"], callbacks=True)
     first_defect = entry["quirk_first_op"]
     operations = []
     outcomes: list[Outcome | None] = []
@@ -100,33 +131,64 @@ def _observed(number: int, entry: dict[str, Any]) -> Observed:
 
 
 def _operation(words: list[Any]) -> Operation:
-    if words[0] in ("w", "res"):  # a reservation that is filled at once is a write
-        return Operation("write", words[1], words[2] & 0xFF)
+    if words[0] in ("w", "res"):
+        return Operation("write" if words[0] == "w" else "res", words[1], words[2] & 0xFF)
     return Operation(*words)
 
 
-def random_sequence(seed: int, n_operations: int) -> tuple[Geometry, list[Operation]]:
-    """Make up operations on a buffer of a geometry that is likely to be hard."""
+@dataclass(frozen=True)
+class Habits:
+    """How often what is done, in a random sequence."""
+
+    write: float
+    read: float
+    flush: float
+    reserve: float = 0
+    commit: float = 0
+    discard: float = 0
+    consumed: float = 0.3
+    reset: float = 0.03
+
+
+# Writers that are ahead, readers that are ahead, and both.
+HABITS = [Habits(10, 2, 1), Habits(5, 5, 1), Habits(3, 8, 2), Habits(8, 1, 0)]
+# Reservations that are soon done with, and such as pile up.
+RESERVING = [Habits(4, 4, 0.5, 3, 3, 1), Habits(6, 2, 0.3, 2, 1, 0.5), Habits(2, 3, 0.2, 6, 3, 4)]
+
+
+def random_sequence(seed: int, n_operations: int, *, callbacks: bool) -> tuple[Geometry, list[Operation]]:
+    """Make up operations on a buffer of a geometry that is likely to be hard.
+
+    callbacks: subbuf_start decides, often with a header
+    """
     source = random.Random(seed)
     # Sizes around each other and around powers of two, and the smallest.
     subbuf_size = source.choice([1, 1, 2, 3, 7, 64, 97, 100, 200, 255, 256, 257, 1000, 4096, 5000])
-    geometry = Geometry(subbuf_size, source.choice([1, 1, 2, 2, 3, 4, 5, 8, 13]), source.random() < 0.5)
-    # Writers that are ahead, readers that are ahead, and both.
-    weights = source.choice([(10, 2, 1), (5, 5, 1), (3, 8, 2), (8, 1, 0)])
-    return geometry, list(_random_operations(source, geometry, weights, n_operations))
+    n_subbufs = source.choice([1, 1, 2, 2, 3, 4, 5, 8, 13])
+    headers = [header for header in (0, 1, 3, 4, 4, 5, 8, 60, subbuf_size - 1, subbuf_size) if header <= subbuf_size]
+    geometry = Geometry(
+        subbuf_size,
+        n_subbufs,
+        overwrite=source.random() < 0.5,
+        header=source.choice(headers) if callbacks else 0,
+        callbacks=callbacks,
+        visible=source.random() < 0.2,
+    )
+    habits = source.choice(HABITS if source.random() < 0.5 else RESERVING)
+    return geometry, list(_random_operations(source, geometry, habits, n_operations))
 
 
 def _random_operations(
-    source: random.Random, geometry: Geometry, weights: tuple[int, int, int], n_operations: int
+    source: random.Random, geometry: Geometry, habits: Habits, n_operations: int
 ) -> Iterator[Operation]:
     size = geometry.subbuf_size
-    verbs = ("write", "read", "flush", "consumed", "reset")
-    for verb in source.choices(verbs, weights=(*weights, 0.3, 0.03), k=n_operations):
-        if verb == "write":
+    weights = asdict(habits)
+    for verb in source.choices(list(weights), weights=list(weights.values()), k=n_operations):
+        if verb in ("write", "reserve"):
             length = source.choice(
                 [source.randint(1, size), source.randint(1, -(-size // 4)), size, size + 1, size // 2]
             )
-            yield Operation("write", length, source.randrange(256), source.randrange(256))
+            yield Operation(verb, length, source.randrange(256), source.randrange(256))
         elif verb == "read":
             whole = size * geometry.n_subbufs
             counts = [1, size - 1, size, size + 1, size // 2, source.randint(1, whole), whole, 65536]
@@ -134,4 +196,4 @@ def _random_operations(
         elif verb == "consumed":
             yield Operation("consumed", source.randint(0, geometry.n_subbufs + 1))
         else:
-            yield Operation(verb)
+            yield Operation(verb, source.randrange(100))

@@ -17,6 +17,8 @@ from conformance.calls import events, name_of, opened, write
 from conformance.observations import COVERED, observations, observed
 from conftest import Mount, User, wait_until
 
+from relayfs_fuse import Channel
+
 DEADLINE_MS = 20_000
 SIZES = "buffers=single subbuf_size=1000 n_subbufs=9"
 READ = select.POLLIN | select.POLLRDNORM
@@ -232,6 +234,28 @@ def test_a_global_buffer_takes_records_of_all_cpus(mount: Mount) -> None:
     assert Path(f"{path}0").read_bytes() == b"".join(b"%d" % (cpu % 10) * 10 for cpu in sorted(allowed))
 
 
+@observed("L", "open with cpu1 offline: files", "after cpu1 online", "flush touches offline cpu buffer")
+@observed("L", "cpu1 offlined again: file still there, data readable")
+def test_files_and_data_of_cpus_that_cannot_be_run_on_stay(mount: Mount) -> None:
+    """Taking a CPU away needs a machine that can; to a producer it is as if it may not run there any more."""
+    allowed = os.sched_getaffinity(0)
+    stays, goes = min(allowed), max(allowed)
+    try:
+        os.sched_setaffinity(0, {stays})
+        path = mount.create("cpus/cpu")
+        n_buffers = int(mount.fact("cpus/cpu", "n_buffers"))
+        assert sorted(os.listdir(path.parent)) == sorted(f"cpu{cpu}" for cpu in range(n_buffers)), "from the beginning"
+        os.sched_setaffinity(0, {goes})
+        with Channel(path) as channel:
+            channel.write(b"A" * 30)
+            os.sched_setaffinity(0, {stays})
+            channel.flush()
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert mount.fact("cpus/cpu", f"buffer{goes}/produced") == "1"
+    assert Path(f"{path}{goes}").read_bytes() == b"A" * 30
+
+
 # Geometry; the kernel's answers through relay_open() and through blktrace; ours; why.
 TOO_LARGE = "the store has no memory for it; otherwise up to 2^40 bytes a buffer"
 LIMITS = [
@@ -280,8 +304,6 @@ def test_a_name_is_used_once(mount: Mount, path: Path) -> None:
 LEFT_OUT = {
     "A": "splice/sendfile on unsafe file: as in section 4, and as files opened with O_DIRECT",
     "C": "the mmap line repeats section 5",
-    "F": "from `hdr=8 open` on: channels whose subbuf_start callback reserves bytes",
-    "L": "taking CPUs away needs a machine that can; all files exist from the beginning here",
     "N": "times of an emulator",
 }
 

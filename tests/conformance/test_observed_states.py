@@ -6,14 +6,17 @@ produced, consumed, losses, poll events, sizes and lengths of reads, where no ru
 """
 
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import pytest
-from conformance.model import KERNEL, READABLE, RELAYFS, Model
+from conformance.model import KERNEL, READABLE, RELAYFS, Geometry, Model
 from conformance.observations import COVERED, Observation, section
-from conformance.relay_file import RelayFile
-from conformance.sequences import Geometry, Operation
+from conformance.relay_file import ProducedFile, RelayFile
+from conformance.ring import Ring, ring
+from conformance.sequences import Operation
 from conftest import Mount
 
 
@@ -47,7 +50,11 @@ RUNS = [
             "read 4096", "",
         ),
     ),
-    Run("F", Geometry(256, 4, False), ("w0", "w256", "w257", "w0", "w1", "w0", "w257", "w300")),
+    Run("F", Geometry(256, 4, False), ("r0", "r256", "r257", "r0", "r1", "w0", "w257", "r300")),
+    Run(
+        "F", Geometry(256, 4, False, header=8, callbacks=True),
+        ("", "w248", "w249", "w256", "w257", "w10", "flush", "w10", "flush", "flush", "read 4096", ""), first_line=8,
+    ),
     Run(
         "G", Geometry(256, 3, False),
         ("flush", "flush", "flush", "flush", "w10", "read 4096", "", "read 4096", "", "w10", "read 4096"), defect=5,
@@ -96,10 +103,11 @@ def operations(text: str) -> list[Operation]:
     done = []
     for words in filter(None, text.split("; ")):
         verb, _, count = words.partition(" ")
-        record = re.fullmatch(r"w(\d+)(?:\*(\d+))?", verb)
+        record = re.fullmatch(r"([wr])(\d+)(?:\*(\d+))?", verb)
         if record:
+            kind = "write" if record[1] == "w" else "res"
             # What a record holds tells where it stands.
-            done += [Operation("write", int(record[1]), at * 7, 1) for at in range(int(record[2] or 1))]
+            done += [Operation(kind, int(record[2]), at * 7, 1) for at in range(int(record[3] or 1))]
         else:
             done.append(Operation(verb, int(count or 0)))
     return done
@@ -129,14 +137,29 @@ def facts(model: Model, base: int, data: bytes) -> dict[str, int]:
     return asdict(model.counters()) | {"finished_bytes": finished - base, "read_bytes": len(data)}
 
 
+@pytest.fixture(scope="module", params=["rseq", "lockless"])
+def producer(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
+    with ring(request.param, "", shm) as subject:
+        yield subject
+
+
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.section}-{run.first_line}")
+def test_states_are_as_observed(run: Run, producer: Ring, one_mount: Mount) -> None:
+    with closing(ProducedFile(one_mount, "states/cpu", run.geometry, producer)) as relay_file:
+        follow(run, relay_file)
+
+
+DEFAULT_RUNS = [run for run in RUNS if not run.geometry.callbacks]
+
+
+@pytest.mark.parametrize("run", DEFAULT_RUNS, ids=lambda run: f"{run.section}-{run.first_line}")
 @pytest.mark.parametrize("scheme", ["rseq", "lockless"])
-def test_states_are_as_observed(run: Run, scheme: str, one_mount: Mount) -> None:
+def test_states_are_as_observed_with_nothing_but_files(run: Run, scheme: str, one_mount: Mount) -> None:
     with closing(RelayFile(one_mount, "states/cpu", run.geometry, scheme)) as relay_file:
         follow(run, relay_file)
 
 
-def follow(run: Run, relay_file: RelayFile) -> None:
+def follow(run: Run, relay_file: RelayFile | ProducedFile) -> None:
     kernel, ours = (Model(run.geometry, rules=rules) for rules in (KERNEL, RELAYFS))
     for operation in operations(run.setup):
         assert operation.perform(relay_file) == operation.perform(ours) == operation.perform(kernel)
@@ -154,6 +177,7 @@ def follow(run: Run, relay_file: RelayFile) -> None:
         for name, value in stated(line, step).items():
             if by_rules[name] == of_kernel[name]:
                 assert by_rules[name] == value, (name, line)
+        assert all(bytes.fromhex(part) in data for part in re.findall(r"'((?:[0-9a-f]{2}){8,})'", line.result)), line
 
 
 def test_what_lines_state_is_understood() -> None:
