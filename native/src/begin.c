@@ -41,10 +41,10 @@ static void take_over(struct rchan_buf *buf)
 		say(buf, relay_pos_number(buf, head), RELAY_ASKED_SPOILED);
 }
 
-static int lock(struct rchan_buf *buf, uint64_t self)
+static int lock(struct rchan_buf *buf, uint64_t self, int max_tries)
 {
 	uint64_t *word = &buf->control->switch_lock;
-	for (int tries = 0; tries < YIELDS + MAX_PAUSES; tries++) {
+	for (int tries = 0; tries < max_tries; tries++) {
 		uint64_t holder = 0;
 		/* Pairs with the release in relay_switch_unlock(). */
 		if (__atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
@@ -65,7 +65,7 @@ static int lock(struct rchan_buf *buf, uint64_t self)
 	return -EBUSY;
 }
 
-int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
+int relay_switch_lock(struct rchan_buf *buf, sigset_t *before, bool patient)
 {
 	/* A handler that writes must not find its own thread in here. Faults are not put off: they would kill. */
 	sigset_t all;
@@ -73,7 +73,7 @@ int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 	for (const int *fault = (const int[]){SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, 0}; *fault; fault++)
 		sigdelset(&all, *fault);
 	pthread_sigmask(SIG_SETMASK, &all, before);
-	int err = lock(buf, relay_owner_self());
+	int err = lock(buf, relay_owner_self(), patient ? YIELDS + MAX_PAUSES : YIELDS);
 	if (err)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return err;
@@ -134,7 +134,7 @@ static enum relay_begin ask(struct rchan_buf *buf, uint64_t pos)
 	buf->header = 0;
 	bool yes = false;
 	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
-	if (buf->cb && buf->cb->subbuf_start && !relay_claims_hold(buf, pos))
+	if (!relay_claims_hold(buf, pos))
 		/* The first one begins whatever the client says, as in the kernel. */
 		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
 	if (!yes) {
@@ -152,12 +152,28 @@ static enum relay_begin ask(struct rchan_buf *buf, uint64_t pos)
 	return RELAY_BEGUN;
 }
 
+/* There is nobody to ask here: what was finished is for readers all the same. Without the lock: a file server waits for
+ * no client. */
+static enum relay_begin pass_by(struct rchan_buf *buf)
+{
+	uint64_t pos, second, asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
+	if (relay_head(buf, &pos, &second))
+		return RELAY_BEGIN_DAMAGED;
+	uint64_t no = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT;
+	if (!relay_has_begun(buf, pos) && asked < no &&
+	    __atomic_compare_exchange_n(&buf->control->asked, &asked, no, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		relay_wake_switch(buf);
+	return RELAY_NOT_YET;
+}
+
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 {
 	sigset_t before;
 	uint64_t pos, second;
 	*header = 0;
-	int err = relay_switch_lock(buf, &before);
+	if (!buf->cb || !buf->cb->subbuf_start)
+		return pass_by(buf);
+	int err = relay_switch_lock(buf, &before, true);
 	if (err)
 		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_NOT_YET;
 	enum relay_begin result = relay_head(buf, &pos, &second) ? RELAY_BEGIN_DAMAGED : RELAY_BEGUN;

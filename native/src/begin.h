@@ -47,12 +47,12 @@ enum relay_begin {
 };
 
 /* Let subbuf_start begin the sub-buffer at whose start head is, unless somebody else has; *header: bytes that it
- * reserved, or 0. From any CPU; waits for other threads' callbacks, at most a second. */
+ * reserved, or 0. From any CPU. A process with callbacks waits for those of others, at most a second. */
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);
 
 /* The lock under which callbacks run, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
- * -EBUSY: a living thread has it for too long. */
-int relay_switch_lock(struct rchan_buf *buf, sigset_t *before);
+ * -EBUSY: a living thread has it for longer than a moment, or, for the patient, a second. */
+int relay_switch_lock(struct rchan_buf *buf, sigset_t *before, bool patient);
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
 
 #endif

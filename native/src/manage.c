@@ -208,7 +208,7 @@ static int start_again(struct rchan_buf *buf)
 {
 	sigset_t before;
 	uint64_t header;
-	int err = relay_switch_lock(buf, &before);
+	int err = relay_switch_lock(buf, &before, true);
 	if (err)
 		return err;
 	err = on_cpu(buf, reset_step, NULL);

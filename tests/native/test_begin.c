@@ -398,6 +398,34 @@ TEST(other_writers_wait_for_a_callback_and_readers_read_on)
 	relay_buf_release(buf);
 }
 
+TEST(who_has_no_callback_waits_for_none)
+{
+	size_t total;
+	struct relay_span span;
+	struct relay_spec spec = a_spec(64, 2, RELAY_CALLBACK);
+	char path[4096];
+	struct rchan_buf *buf;
+
+	snprintf(path, sizeof(path), "%s", make_channel(&spec));
+	buf = relay_buf_open(path);
+	relay_buf_set_callbacks(buf, &overwriting);
+	CHECK_EQ(write_letters(buf, 'a', 60), 0);
+	CHECK_EQ(write_letters(buf, 'b', 60), 0);
+	pid_t pid = stopped_writer(path, 'c');
+	relay_buf_release(buf);
+	buf = relay_buf_open(path);
+	CHECK_EQ(write_letters(buf, 'd', 1), -ENOSPC);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 2);
+	/* What may be overwritten at any moment cannot be read; that is said and does not wait. */
+	CHECK_EQ(relay_consume_begin(buf, 1, &span, 1, &total), 1);
+	CHECK_EQ(relay_consume_valid(buf), -EOVERFLOW);
+	relay_consume_abort(buf);
+	CHECK_EQ(kill(pid, SIGKILL), 0);
+	CHECK_EQ(waitpid(pid, NULL, 0), pid);
+	relay_buf_release(buf);
+}
+
 TEST(a_writer_killed_in_the_callback_is_replaced_and_what_it_spoiled_is_not_read)
 {
 	char data[512];
