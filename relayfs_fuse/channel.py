@@ -64,6 +64,13 @@ class Channel:
         """Bring the channel to its initial state; what is unread is gone."""
         self._handle.reset()
 
+    def subbufs_consumed(self, cpu: int, n: int) -> None:
+        """Say that n more sub-buffers of a CPU's buffer were consumed, by one who maps the memory.
+
+        n: more than are finished means those that are; more than the buffer has is ignored
+        """
+        self._handle.subbufs_consumed(cpu, n)
+
     def close(self) -> None:
         """Let go of the channel; no thread may be writing through it."""
         self._handle.close()

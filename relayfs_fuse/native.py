@@ -151,6 +151,11 @@ def store_create(directory: str, spec: Spec) -> None:
     _check(lib.relay_store_create(os.fsencode(directory), c_spec), directory)
 
 
+def store_adopt(directory: str, descriptors: Sequence[int]) -> None:
+    """Make a channel, in a new directory, of files that have no names yet."""
+    _check(lib.relay_store_adopt(os.fsencode(directory), list(descriptors), len(descriptors)), directory)
+
+
 def guard_install() -> None:
     """Survive store files that somebody truncates under our mapping."""
     _check(lib.relay_guard_install())
@@ -185,8 +190,18 @@ class Buffer(_Handle):
     """
 
     def __init__(self, mem_file: str) -> None:
-        super().__init__(_pointer(lib.relay_buf_open(os.fsencode(mem_file)), mem_file))
-        self.path = mem_file
+        self._take_over(lib.relay_buf_open(os.fsencode(mem_file)), mem_file)
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Buffer:
+        """Map a file that is open for reading and writing; the descriptor stays the caller's."""
+        buffer = cls.__new__(cls)
+        buffer._take_over(lib.relay_buf_fdopen(descriptor), f"descriptor {descriptor}")
+        return buffer
+
+    def _take_over(self, pointer: Any, path: str) -> None:
+        super().__init__(_pointer(pointer, path))
+        self.path = path
         self._facts = ffi.new("struct relay_facts *")
         self._seq = ffi.new("uint32_t *")
 
@@ -251,6 +266,17 @@ class Buffer(_Handle):
         """Ask for a wake-up; return the wake-up counter of before."""
         _check(lib.relay_buf_arm(self._open, what, self._seq))
         return int(self._seq[0])
+
+    def count_mapped(self, first: Buffer, opened: bool) -> None:
+        """Count an open with which it can be mapped, or the end of one.
+
+        first: the channel's buffer 0
+        """
+        lib.relay_buf_count_mapped(self._open, first.pointer, opened)
+
+    def forget_mapped(self, first: Buffer) -> None:
+        """Take all such opens for ended."""
+        lib.relay_buf_forget_mapped(self._open, first.pointer)
 
     def wake_seq(self) -> int:
         """Return the wake-up counter."""
@@ -321,6 +347,10 @@ class ChannelHandle(_Handle):
     def reset(self) -> None:
         """Bring every buffer to its initial state."""
         _check(lib.relay_reset(self._open))
+
+    def subbufs_consumed(self, cpu: int, n: int) -> None:
+        """Count the next n sub-buffers of a CPU's buffer as consumed."""
+        _check(lib.relay_subbufs_consumed(self._open, cpu, n))
 
 
 class ReaderHandle(_Handle):

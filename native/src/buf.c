@@ -144,16 +144,20 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path)
 		close(sign);
 		return err;
 	}
-	uint64_t token = 0;
-	if (pread(sign, &token, sizeof(token), (off_t)buf->shm.bytes) == sizeof(token))
-		relay_buf_set_token(buf, token);
-	buf->sign_of_life = sign;
+	relay_buf_sign(buf, sign);
 	return 0;
 }
 
-struct rchan_buf *relay_buf_open(const char *mem_file)
+void relay_buf_sign(struct rchan_buf *buf, int mem_fd)
 {
-	int fd = open(mem_file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	uint64_t token = 0;
+	if (pread(mem_fd, &token, sizeof(token), (off_t)buf->shm.bytes) == sizeof(token))
+		relay_buf_set_token(buf, token);
+	buf->sign_of_life = mem_fd;
+}
+
+static struct rchan_buf *take(int fd)
+{
 	if (fd < 0)
 		return NULL;
 	struct rchan_buf *buf = aligned_alloc(64, (sizeof(*buf) + 63) & ~(size_t)63);
@@ -165,6 +169,16 @@ struct rchan_buf *relay_buf_open(const char *mem_file)
 	free(buf);
 	errno = -err;
 	return NULL;
+}
+
+struct rchan_buf *relay_buf_open(const char *mem_file)
+{
+	return take(open(mem_file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+}
+
+struct rchan_buf *relay_buf_fdopen(int fd)
+{
+	return take(fcntl(fd, F_DUPFD_CLOEXEC, 3));
 }
 
 void relay_buf_release(struct rchan_buf *buf)

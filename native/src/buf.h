@@ -122,6 +122,9 @@ void relay_buf_fini(struct rchan_buf *buf);
 /* The same for a mount's buffer: maps mem_path, or the store's file behind it where that cannot be mapped. */
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path);
 
+/* Let the release of this open memN of a mount, which then belongs to buf, tell the server that we are gone. */
+void relay_buf_sign(struct rchan_buf *buf, int mem_fd);
+
 /* The geometry's derived sizes. false: it is not allowed. */
 struct relay_layout {
 	uint64_t subbufs_at, claims_at, control_at, file_bytes; /* byte offsets in the file */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The buffers of one channel: open, choose the one to write to, flush, reset, close. */
+/* Using a channel: choose the buffer to write to; flush, reset. */
 #define _GNU_SOURCE
 #include "channel.h"
 
@@ -9,141 +9,31 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { MAX_BUFFERS = 1 << 16 };
-
-static void *fail(int err)
-{
-	errno = -err;
-	return NULL;
-}
-
-/* The relay file that shows a buffer. */
-static char *file_of(const struct rchan *chan, const struct rchan_buf *buf)
-{
-	char *path;
-	int n = buf->control->geometry.buffers == RELAY_SINGLE
-	            ? asprintf(&path, "%s/%s", chan->place.mount, chan->place.channel)
-	            : asprintf(&path, "%s/%s%u", chan->place.mount, chan->place.channel, buf->cpu);
-	return n < 0 ? NULL : path;
-}
-
-static int attach_buffer(const struct rchan *chan, struct rchan_buf *buf, uint32_t cpu)
-{
-	char *mem = relay_place_mem(&chan->place, cpu);
-	int err = mem ? relay_buf_attach(buf, mem) : -ENOMEM;
-	free(mem);
-	if (!err && buf->cpu != cpu) {
-		relay_buf_fini(buf);
-		err = -EBADMSG;
-	}
-	if (!err)
-		buf->relay_file = file_of(chan, buf);
-	return err;
-}
-
-/* The first buffer says how many there are. */
-static int attach_buffers(struct rchan *chan)
-{
-	struct rchan_buf first;
-	int err = attach_buffer(chan, &first, 0);
-	if (err)
-		return err;
-	uint32_t n = first.n_buffers;
-	chan->bufs = n <= MAX_BUFFERS ? calloc(n, sizeof(*chan->bufs)) : NULL;
-	if (!chan->bufs) {
-		relay_buf_fini(&first);
-		return n <= MAX_BUFFERS ? -ENOMEM : -EBADMSG;
-	}
-	chan->bufs[0] = first;
-	for (chan->n_buffers = 1; chan->n_buffers < n; chan->n_buffers++) {
-		err = attach_buffer(chan, &chan->bufs[chan->n_buffers], chan->n_buffers);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-static void free_channel(struct rchan *chan)
-{
-	for (uint32_t i = 0; i < chan->n_buffers; i++)
-		relay_buf_fini(&chan->bufs[i]);
-	relay_place_free(&chan->place);
-	free(chan->bufs);
-	free(chan);
-}
-
-static struct rchan *attach(const char *path, bool owned, void *private_data)
-{
-	struct rchan *chan = calloc(1, sizeof(*chan));
-	if (!chan)
-		return NULL;
-	int err = relay_place_channel(&chan->place, path);
-	if (!err)
-		err = attach_buffers(chan);
-	if (err) {
-		free_channel(chan);
-		return fail(err);
-	}
-	chan->scheme = chan->bufs[0].scheme;
-	chan->owned = owned;
-	chan->private_data = private_data;
-	return chan;
-}
-
-struct rchan *relay_attach(const char *path)
-{
-	return attach(path, false, NULL);
-}
-
-static int make(const char *path, const char *options)
-{
-	struct relay_place place;
-	int err = relay_place_new(&place, path);
-	if (err)
-		return err;
-	err = relay_place_control(&place, "create", options);
-	relay_place_free(&place);
-	return err;
-}
-
-struct rchan *relay_create(const char *path, const char *options)
-{
-	int err = make(path, options ? options : "");
-	return err ? fail(err) : attach(path, false, NULL);
-}
-
-struct rchan *relay_open(const char *base_filename, const char *parent, size_t subbuf_size, size_t n_subbufs,
-                         const struct rchan_callbacks *cb, void *private_data)
-{
-	char *path = NULL, options[96];
-	if (!base_filename || !parent || cb)
-		return fail(-EINVAL);
-	if (asprintf(&path, "%s/%s", parent, base_filename) < 0)
-		return fail(-ENOMEM);
-	snprintf(options, sizeof(options), "subbuf_size=%zu n_subbufs=%zu", subbuf_size, n_subbufs);
-	int err = make(path, options);
-	struct rchan *chan = err ? fail(err) : attach(path, true, private_data);
-	int saved = errno;
-	free(path);
-	errno = saved;
-	return chan;
-}
 
 void *relay_private(const struct rchan *chan)
 {
 	return chan->private_data;
 }
 
+struct rchan *relay_buf_chan(const struct rchan_buf *buf)
+{
+	return buf->chan;
+}
+
+unsigned relay_buf_cpu(const struct rchan_buf *buf)
+{
+	return buf->cpu;
+}
+
 /* This thread may not store into the buffers: the file server does it, one write(2) a record. */
 __attribute__((noinline)) static int write_through_file(struct rchan *chan, const void *data, size_t length)
 {
 	int cpu = sched_getcpu();
-	const char *file = chan->bufs[cpu < 0 ? 0 : (uint32_t)cpu % chan->n_buffers].relay_file;
+	struct rchan_buf *buf = &chan->bufs[cpu < 0 ? 0 : (uint32_t)cpu % chan->n_buffers];
+	/* Pairs with the release in relay_chan_show(). */
+	const char *file = __atomic_load_n(&buf->relay_file, __ATOMIC_ACQUIRE);
 	int saved = errno;
 	int fd = file ? open(file, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
 	int err = 0;
@@ -263,13 +153,9 @@ int relay_reset(struct rchan *chan)
 	return for_each(chan, relay_buf_reset);
 }
 
-void relay_close(struct rchan *chan)
+int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n)
 {
-	if (!chan)
-		return;
-	if (chan->owned)
-		relay_place_control(&chan->place, "remove", "");
-	free_channel(chan);
+	return cpu < chan->n_buffers ? relay_buf_subbufs_consumed(&chan->bufs[cpu], n) : -EINVAL;
 }
 
 int relay_bench_copy(struct rchan *chan, const void *data, size_t length)

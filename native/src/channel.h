@@ -6,15 +6,41 @@
 #include "buf.h"
 #include "mountpoint.h"
 
+/* What create_buf_file said of a buffer. */
+struct relay_name {
+	char *path; /* of its relay file */
+	int mode;   /* its permissions */
+};
+
 struct rchan {
-	struct rchan_buf *bufs;
-	uint32_t n_buffers;
+	struct rchan_buf *bufs; /* never moves: callbacks are given pointers to them */
+	uint32_t n_buffers;     /* of bufs, mapped */
+	uint32_t n_places;      /* of bufs, in all */
 	uint32_t scheme;
-	bool owned; /* made by relay_open(): removed when it is closed */
+	bool owned;     /* made by relay_open(): removed when it is closed */
+	bool has_files; /* or is getting them */
 	struct relay_place place;
+	struct relay_spec spec;           /* of a channel without files: what it was made from */
 	const struct rchan_callbacks *cb; /* NULL: none */
 	void *private_data;
-	uint64_t bench_at; /* of relay_bench_copy() only */
+	struct relay_name *names; /* n_names of them, if create_buf_file was called */
+	uint32_t n_names;
+	struct relay_watch *watch; /* tells buf_mapped; or NULL */
+	uint64_t bench_at;         /* of relay_bench_copy() only */
 };
+
+/* A channel without buffers yet, but with a place for so many. NULL and errno. */
+struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb, void *private_data);
+void relay_chan_free(struct rchan *chan);
+
+/* Map the buffers of the channel that chan->place says; or the open files of one. 0 or -errno. */
+int relay_chan_attach(struct rchan *chan);
+int relay_chan_map(struct rchan *chan, int *fds, uint32_t n);
+
+/* The relay file that shows a buffer. NULL: no memory. */
+char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf);
+
+/* Its buffers are in chan->place now: let the server know who we are. */
+void relay_chan_show(struct rchan *chan);
 
 #endif

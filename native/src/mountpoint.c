@@ -4,15 +4,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void relay_place_free(struct relay_place *place)
 {
-	free(place->mount);
+	free(place->root);
 	free(place->channel);
 	*place = (struct relay_place){0};
 }
@@ -20,7 +21,8 @@ void relay_place_free(struct relay_place *place)
 char *relay_place_mem(const struct relay_place *place, uint32_t cpu)
 {
 	char *path;
-	return asprintf(&path, "%s/.channels/%s/mem%u", place->mount, place->channel, cpu) < 0 ? NULL : path;
+	const char *format = place->in_store ? "%s/%s/mem%u" : "%s/.channels/%s/mem%u";
+	return asprintf(&path, format, place->root, place->channel, cpu) < 0 ? NULL : path;
 }
 
 static bool has_mem(const struct relay_place *place)
@@ -31,12 +33,13 @@ static bool has_mem(const struct relay_place *place)
 	return has;
 }
 
-static bool has_control(const struct relay_place *place)
+/* Is a relayfs mounted at `root`, and may its control be used so (F_OK, W_OK)? */
+static bool has_control(const char *root, int how)
 {
 	char *path;
-	if (asprintf(&path, "%s/.channels/../control", place->mount) < 0)
+	if (asprintf(&path, "%s/.channels/../control", root) < 0)
 		return false;
-	bool has = access(path, F_OK) == 0;
+	bool has = access(path, how) == 0;
 	free(path);
 	return has;
 }
@@ -78,37 +81,90 @@ static bool is_channel(struct relay_place *place)
 
 static bool is_new(struct relay_place *place)
 {
-	return has_control(place);
+	return place->in_store || has_control(place->root, F_OK);
+}
+
+static int place_at(struct relay_place *place, char *root, bool in_store, const char *channel)
+{
+	*place = (struct relay_place){.root = root, .in_store = in_store, .channel = strdup(channel)};
+	if (place->root && place->channel)
+		return 0;
+	relay_place_free(place);
+	return -ENOMEM;
 }
 
 /* Cut the path at each slash, from the right, until `fits`. */
-static int find(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
+static int find_mount(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
 {
-	if (!path || !*path || path[strlen(path) - 1] == '/')
-		return -EINVAL;
 	for (const char *cut = path + strlen(path); cut > path;) {
 		const char *slash = memrchr(path, '/', (size_t)(cut - path));
 		if (!slash)
 			break;
-		*place =
-		    (struct relay_place){.mount = slash == path ? strdup("/") : strndup(path, (size_t)(slash - path)),
-		                         .channel = strdup(slash + 1)};
-		if (!place->mount || !place->channel) {
-			relay_place_free(place);
-			return -ENOMEM;
-		}
-		if (fits(place))
-			return 0;
+		char *root = slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+		int err = place_at(place, root, false, slash + 1);
+		if (err || fits(place))
+			return err;
 		relay_place_free(place);
 		cut = slash;
 	}
 	/* all of it, below the working directory */
-	*place = (struct relay_place){.mount = strdup(path[0] == '/' ? "/" : "."),
-	                              .channel = strdup(path + (path[0] == '/'))};
-	if (place->mount && place->channel && fits(place))
-		return 0;
+	int err = place_at(place, strdup(path[0] == '/' ? "/" : "."), false, path + (path[0] == '/'));
+	if (err || fits(place))
+		return err;
 	relay_place_free(place);
 	return -ENOENT;
+}
+
+/* What follows `root` and a slash in path; NULL: path does not lie below it. */
+static const char *below(const char *root, const char *path)
+{
+	size_t length = root ? strlen(root) : 0;
+	while (length > 1 && root[length - 1] == '/')
+		length--;
+	if (length == 0 || strncmp(path, root, length) != 0 || path[length] != '/')
+		return NULL;
+	path += length + strspn(path + length, "/");
+	return *path ? path : NULL;
+}
+
+/* Nobody but its owner may move things in a store under our hands. One that is missing will be ours. */
+static bool is_trusted(const char *store)
+{
+	struct stat st;
+	if (lstat(store, &st))
+		return errno == ENOENT;
+	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022);
+}
+
+/* Below $RELAYFS, at which nothing is mounted, or below the default store. */
+static int find_in_store(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
+{
+	char *store = relay_default_store();
+	if (!store)
+		return -ENOMEM;
+	const char *channel = below(getenv("RELAYFS"), path);
+	if (!channel)
+		channel = below(store, path);
+	if (!channel || !is_trusted(store)) {
+		free(store);
+		return channel ? -EACCES : -ENOENT;
+	}
+	char *mountpoint = relay_store_mountpoint(store);
+	if (mountpoint)
+		free(store);
+	int err = place_at(place, mountpoint ? mountpoint : store, !mountpoint, channel);
+	if (err || fits(place))
+		return err;
+	relay_place_free(place);
+	return -ENOENT;
+}
+
+static int find(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
+{
+	if (!path || !*path || path[strlen(path) - 1] == '/')
+		return -EINVAL;
+	int err = find_mount(place, path, fits);
+	return err == -ENOENT ? find_in_store(place, path, fits) : err;
 }
 
 int relay_place_new(struct relay_place *place, const char *path)
@@ -126,13 +182,39 @@ int relay_place_file(struct relay_place *place, const char *path)
 	return find(place, path, is_file);
 }
 
-int relay_place_control(const struct relay_place *place, const char *command, const char *options)
+bool relay_place_is_taken(const struct relay_place *place, const char *path)
+{
+	char *name;
+	struct relay_place there;
+	struct stat st;
+	if (asprintf(&name, "%s/%s", place->root, path) < 0)
+		return true;
+	bool taken = lstat(name, &st) == 0;
+	free(name);
+	if (taken || place_at(&there, strdup(place->root), true, path))
+		return true;
+	taken = is_file(&there);
+	relay_place_free(&there);
+	return taken;
+}
+
+void relay_place_refresh(struct relay_place *place)
+{
+	char *mountpoint = place->in_store ? relay_store_mountpoint(place->root) : NULL;
+	if (!mountpoint)
+		return;
+	free(place->root);
+	place->root = mountpoint;
+	place->in_store = false;
+}
+
+int relay_place_control(const struct relay_place *place, const char *command, const char *words)
 {
 	char *file = NULL, *line = NULL;
-	if (place->channel[strcspn(place->channel, " \t\n\"\\")] || strchr(options, '\n'))
+	if (place->channel[strcspn(place->channel, " \t\n\"\\")] || strchr(words, '\n'))
 		return -EINVAL;
-	int err = asprintf(&file, "%s/control", place->mount) < 0 ||
-	                  asprintf(&line, "%s %s %s\n", command, place->channel, options) < 0
+	int err = asprintf(&file, "%s/control", place->root) < 0 ||
+	                  asprintf(&line, "%s %s %s\n", command, place->channel, words) < 0
 	              ? -ENOMEM
 	              : 0;
 	int fd = err ? -1 : open(file, O_WRONLY | O_CLOEXEC);
@@ -143,4 +225,94 @@ int relay_place_control(const struct relay_place *place, const char *command, co
 	free(file);
 	free(line);
 	return err;
+}
+
+/* "/mnt/my\040relay" as mountinfo writes it: blanks and backslashes in octal. In place. */
+static char *unescape(char *word)
+{
+	char *to = word;
+	for (const char *from = word; *from; to++)
+		if (from[0] == '\\' && from[1] && from[2] && from[3]) {
+			*to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+			from += 4;
+		} else {
+			*to = *from++;
+		}
+	*to = 0;
+	return word;
+}
+
+/* The mountpoint that a line of mountinfo tells of, inside the line; NULL: it is no relayfs. */
+static char *mountpoint_in(char *line)
+{
+	char *type = strstr(line, " - "), *word = line;
+	if (!type)
+		return NULL;
+	bool ours = strncmp(type, " - fuse.relayfs ", 16) == 0 || strncmp(type, " - fuse relayfs ", 16) == 0;
+	for (int i = 0; i < 4; i++) {
+		word = strchr(word, ' ');
+		if (!word)
+			return NULL;
+		word++;
+	}
+	word[strcspn(word, " ")] = 0;
+	return ours ? unescape(word) : NULL;
+}
+
+static char *first_mount(void)
+{
+	char *line = NULL, *found = NULL;
+	size_t size = 0;
+	FILE *file = fopen("/proc/self/mountinfo", "re");
+	while (file && !found && getline(&line, &size, file) > 0) {
+		char *mountpoint = mountpoint_in(line);
+		if (mountpoint && has_control(mountpoint, W_OK))
+			found = strdup(mountpoint);
+	}
+	free(line);
+	if (file)
+		fclose(file);
+	return found;
+}
+
+char *relay_default_root(void)
+{
+	const char *named = getenv("RELAYFS");
+	if (named && *named)
+		return strdup(named);
+	char *found = first_mount();
+	return found ? found : relay_default_store();
+}
+
+char *relay_default_store(void)
+{
+	const char *named = getenv("RELAYFS_STORE");
+	char *path;
+	if (named && *named)
+		return strdup(named);
+	if (geteuid() == 0)
+		return strdup("/dev/shm/relayfs");
+	return asprintf(&path, "/dev/shm/relayfs-%u", (unsigned)geteuid()) < 0 ? NULL : path;
+}
+
+char *relay_store_mountpoint(const char *store)
+{
+	static const char before[] = "mounted at ";
+	char *name, text[8192];
+	if (asprintf(&name, "%s/.lock", store) < 0)
+		return NULL;
+	int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	free(name);
+	if (fd < 0)
+		return NULL;
+	/* Its server holds it as long as it lives; what it wrote stays when it is gone. */
+	ssize_t got = flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK ? read(fd, text, sizeof(text) - 1) : 0;
+	close(fd);
+	text[got > 0 ? got : 0] = 0;
+	char *at = strstr(text, before);
+	if (!at)
+		return NULL;
+	at += strlen(before);
+	at[strcspn(at, "\n")] = 0;
+	return has_control(at, F_OK) ? strdup(at) : NULL;
 }

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* From a path in a mount to the files behind it. Knows the mount's names, no rings. */
+/*
+ * From a path to the files behind it. Knows names, no rings.
+ *
+ *     MNT/app/cpu            a mount: MNT/control, MNT/.channels/app/cpu/mem0
+ *     $RELAYFS/app/cpu       the same; or, when nothing is mounted there, ...
+ *     STORE/app/cpu          ... the default store itself: STORE/app/cpu/mem0
+ *
+ * A store that is served is only ever changed through its server, whose mount the store's lock names.
+ */
 #ifndef RELAYFS_MOUNTPOINT_H
 #define RELAYFS_MOUNTPOINT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* A path, cut in two: "MNT" and "app/cpu". */
+/* A path, cut in two: "MNT" or "STORE", and "app/cpu". */
 struct relay_place {
-	char *mount;
+	char *root;
+	bool in_store; /* root is a store that nobody serves */
 	char *channel;
 	uint32_t cpu; /* of a relay file */
 };
@@ -18,9 +28,26 @@ int relay_place_channel(struct relay_place *place, const char *path); /* "MNT/ap
 int relay_place_file(struct relay_place *place, const char *path);    /* "MNT/app/cpu0" */
 void relay_place_free(struct relay_place *place);
 
-char *relay_place_mem(const struct relay_place *place, uint32_t cpu); /* "MNT/.channels/app/cpu/mem0" */
+/* A place in a store that somebody serves by now becomes one in that mount. */
+void relay_place_refresh(struct relay_place *place);
 
-/* Write one line to MNT/control. */
-int relay_place_control(const struct relay_place *place, const char *command, const char *options);
+/* "MNT/.channels/app/cpu/mem0", "STORE/app/cpu/mem0"; NULL: no memory. */
+char *relay_place_mem(const struct relay_place *place, uint32_t cpu);
+
+/* In a store: is `path` below its root the name of a directory, a channel or a relay file? */
+bool relay_place_is_taken(const struct relay_place *place, const char *path);
+
+/* Write one line to MNT/control: COMMAND PATH WORDS. */
+int relay_place_control(const struct relay_place *place, const char *command, const char *words);
+
+/* Where a path leads that names no directory: $RELAYFS, else the first mount in which this process may make
+ * channels, else the default store. NULL: no memory. */
+char *relay_default_root(void);
+
+/* $RELAYFS_STORE, else where a server of this user has it. NULL: no memory. */
+char *relay_default_store(void);
+
+/* The mountpoint whose server holds this store, if it can be reached; NULL otherwise. */
+char *relay_store_mountpoint(const char *store);
 
 #endif

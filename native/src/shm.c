@@ -34,21 +34,43 @@ static struct guard_slot *guard_slots; /* NULL: no guard was asked for */
 static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction guard_previous;
 
+int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid)
+{
+	if ((uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid))
+		return -errno;
+	return fchmod(fd, mode) ? -errno : 0;
+}
+
+static int allocate(int fd, uint64_t bytes)
+{
+	int err = posix_fallocate(fd, 0, (off_t)bytes);
+	return err == EFBIG ? -ENOSPC : -err;
+}
+
 int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid)
 {
 	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
-	int err = posix_fallocate(fd, 0, (off_t)bytes);
-	if (!err && (uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid))
-		err = errno;
-	if (!err && fchmod(fd, mode))
-		err = errno;
+	int err = allocate(fd, bytes);
+	if (!err)
+		err = relay_shm_own(fd, mode, uid, gid);
 	if (!err)
 		return fd;
 	unlinkat(dir_fd, name, 0);
 	close(fd);
-	return err == EFBIG ? -ENOSPC : -err;
+	return err;
+}
+
+int relay_shm_create_unnamed(const char *dir, uint64_t bytes)
+{
+	int fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	int err = fd < 0 ? -errno : allocate(fd, bytes);
+	if (!err)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return err;
 }
 
 static void guard_add(const struct relay_shm *shm)

@@ -17,6 +17,12 @@ struct relay_shm {
  * Returns its descriptor, or -errno; on failure nothing is left. */
 int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid);
 
+/* The same without a name and for this process alone, in the file system of directory `dir`. */
+int relay_shm_create_unnamed(const char *dir, uint64_t bytes);
+
+/* Say who may use it. 0 or -errno. */
+int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid);
+
 /* Map the whole of fd, which then belongs to shm. 0 or -errno (-EBADMSG: not a whole number of pages). */
 int relay_shm_map(struct relay_shm *shm, int fd);
 void relay_shm_unmap(struct relay_shm *shm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making a channel in a store: all of it, or nothing. */
+/* Making and removing a channel in a store: all of it, or nothing. */
 #define _GNU_SOURCE
 #include "buf.h"
 #include "rseq.h"
@@ -88,73 +88,127 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	return 0;
 }
 
-static int make_buffer(int dir_fd, const struct relay_layout *layout, const struct relay_spec *spec, uint32_t cpu)
+/* Put buffer `cpu` under its name into a directory that is being filled. */
+typedef int put_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg);
+
+struct making {
+	const struct relay_spec *spec;
+	struct relay_layout layout;
+};
+
+static int make_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
 {
-	char name[32];
-	snprintf(name, sizeof(name), "mem%u", cpu);
-	int fd = relay_shm_create(dir_fd, name, layout->file_bytes, spec->file_mode, spec->uid, spec->gid);
+	const struct making *making = arg;
+	const struct relay_spec *spec = making->spec;
+	int fd = relay_shm_create(dir_fd, name, making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
 	if (fd < 0)
 		return fd;
-	int err = write_control(fd, layout, spec, cpu);
+	int err = write_control(fd, &making->layout, spec, cpu);
 	close(fd);
 	return err;
 }
 
-static void remove_dir(int dir_fd, const char *dir, uint32_t n_buffers)
+static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
+{
+	char open_file[64];
+	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", ((const int *)arg)[cpu]);
+	return linkat(AT_FDCWD, open_file, dir_fd, name, AT_SYMLINK_FOLLOW) ? -errno : 0;
+}
+
+static void remove_dir(const char *dir, uint32_t n_buffers)
 {
 	char name[32];
-	for (uint32_t cpu = 0; cpu < n_buffers; cpu++) {
+	int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (uint32_t cpu = 0; dir_fd >= 0 && cpu < n_buffers; cpu++) {
 		snprintf(name, sizeof(name), "mem%u", cpu);
 		unlinkat(dir_fd, name, 0);
 	}
+	if (dir_fd >= 0)
+		close(dir_fd);
 	rmdir(dir);
 }
 
-/* "PARENT/.new-PID-CHANNEL": hidden until it is whole. */
-static char *staging_name(const char *dir)
+/* "PARENT/.new-PID-CHANNEL": hidden until it is whole, or before it goes. */
+static char *hidden_name(const char *dir, const char *why)
 {
 	const char *slash = strrchr(dir, '/');
 	int parent = slash ? (int)(slash - dir + 1) : 0;
 	char *name = NULL;
-	return asprintf(&name, "%.*s.new-%ld-%s", parent, dir, (long)getpid(), dir + parent) < 0 ? NULL : name;
+	return asprintf(&name, "%.*s.%s-%ld-%s", parent, dir, why, (long)getpid(), dir + parent) < 0 ? NULL : name;
 }
 
-static int fill(const char *staging, const struct relay_layout *layout, const struct relay_spec *spec)
+static int fill(const char *staging, uint32_t n_buffers, put_buffer *put, const void *arg)
 {
 	int dir_fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), err = 0;
 	if (dir_fd < 0)
 		return -errno;
-	for (uint32_t cpu = 0; !err && cpu < spec->n_buffers; cpu++)
-		err = make_buffer(dir_fd, layout, spec, cpu);
+	for (uint32_t cpu = 0; !err && cpu < n_buffers; cpu++) {
+		char name[32];
+		snprintf(name, sizeof(name), "mem%u", cpu);
+		err = put(dir_fd, name, cpu, arg);
+	}
 	if (!err && fchmod(dir_fd, DIR_MODE))
 		err = -errno;
-	if (err)
-		remove_dir(dir_fd, staging, spec->n_buffers);
 	close(dir_fd);
+	return err;
+}
+
+/* Make directory `dir` with all its buffers, at once. */
+static int make_dir(const char *dir, uint32_t n_buffers, put_buffer *put, const void *arg)
+{
+	char *staging = hidden_name(dir, "new");
+	if (!staging)
+		return -ENOMEM;
+	int err = 0;
+	if (mkdir(staging, 0700)) {
+		err = -errno;
+	} else {
+		err = fill(staging, n_buffers, put, arg);
+		/* An empty directory would be replaced by rename(2) without RENAME_NOREPLACE. */
+		if (!err && renameat2(AT_FDCWD, staging, AT_FDCWD, dir, RENAME_NOREPLACE))
+			err = -errno;
+		if (err)
+			remove_dir(staging, n_buffers);
+	}
+	free(staging);
 	return err;
 }
 
 int relay_store_create(const char *dir, const struct relay_spec *spec)
 {
+	struct making making = {.spec = spec};
+	int err = check_spec(spec, &making.layout);
+	return err ? err : make_dir(dir, spec->n_buffers, make_buffer, &making);
+}
+
+int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, int *fds)
+{
 	struct relay_layout layout;
 	int err = check_spec(spec, &layout);
-	if (err)
-		return err;
-	char *staging = staging_name(dir);
-	if (!staging)
-		return -ENOMEM;
-	if (mkdir(staging, 0700)) {
-		err = -errno;
-	} else {
-		err = fill(staging, &layout, spec);
-		/* An empty directory would be replaced by rename(2) without RENAME_NOREPLACE. */
-		if (!err && renameat2(AT_FDCWD, staging, AT_FDCWD, dir, RENAME_NOREPLACE)) {
-			err = -errno;
-			int dir_fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-			remove_dir(dir_fd, staging, spec->n_buffers);
-			close(dir_fd);
-		}
+	uint32_t n = 0;
+	while (!err && n < spec->n_buffers) {
+		fds[n] = relay_shm_create_unnamed(dir, layout.file_bytes);
+		err = fds[n] < 0 ? fds[n] : write_control(fds[n], &layout, spec, n);
+		n += fds[n] >= 0;
 	}
-	free(staging);
+	while (err && n)
+		close(fds[--n]);
+	return err;
+}
+
+int relay_store_adopt(const char *dir, const int *fds, size_t n)
+{
+	return n && n <= MAX_BUFFERS ? make_dir(dir, (uint32_t)n, link_buffer, fds) : -EINVAL;
+}
+
+int relay_store_remove(const char *dir, uint32_t n_buffers)
+{
+	char *hidden = hidden_name(dir, "removed");
+	if (!hidden)
+		return -ENOMEM;
+	int err = renameat2(AT_FDCWD, dir, AT_FDCWD, hidden, RENAME_NOREPLACE) ? -errno : 0;
+	if (!err)
+		remove_dir(hidden, n_buffers);
+	free(hidden);
 	return err;
 }

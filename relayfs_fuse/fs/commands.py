@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import control
+from relayfs_fuse.fs import adoption, control
+from relayfs_fuse.fs.mapped import process_of
 from relayfs_fuse.fs.tree import StreamFile
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ Work = Generator[Callable[[], Any], Any, None]
 class Caller:
     """Who wrote the command.
 
+    thread: which; 0: it cannot be seen from here
     groups: finds out the other groups
     """
 
     uid: int
     gid: int
+    thread: int
     groups: Callable[[], set[int]]
 
 
@@ -70,6 +73,9 @@ class Commands:
     def _run(self, command: control.Command, caller: Caller) -> Work:
         if command.verb == "create":
             yield from self._create(command, caller)
+            return
+        if command.verb == "adopt":
+            yield from self._adopt(command, caller)
             return
         channel = self._find(command)
         if caller.uid not in (0, channel.uid):
@@ -127,34 +133,49 @@ class Commands:
 
     def _create(self, command: control.Command, caller: Caller) -> Work:
         spec, notice = self._plan(command, caller)
+        yield from self._make(command, caller, lambda: self._store.create(command.path, spec))
+        if notice:
+            log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _adopt(self, command: control.Command, caller: Caller) -> Work:
+        self._check_owner(command, caller)
+        buffers = yield lambda: adoption.take(command, caller.thread, caller.uid, self._store.directory)
+        try:
+            facts = buffers[0].facts()
+            self._check_names(command, facts.buffers, len(buffers))
+            need, room = facts.file_bytes * len(buffers), self._store.room_bytes()
+            if room is not None and need > room:
+                raise command.refuse(errno.ENOSPC, f"these buffers have {need} bytes; {room} are left of the limit")
+            perm = command.options.get("perm", control.DEFAULT_PERM)
+            uid = command.options.get("uid", caller.uid)
+            gid = command.options.get("gid", caller.gid)
+            yield from self._make(command, caller, lambda: self._store.adopt(command.path, buffers, perm, uid, gid))
+        finally:
+            for buffer in buffers:
+                buffer.close()
+
+    def _make(self, command: control.Command, caller: Caller, job: Callable[[], StoredChannel]) -> Work:
+        """Make the directories above a channel, then the channel itself, and show them."""
         made = []
         try:
             for path in self._tree.missing_directories(command.path):
                 self._store.make_directory(path, 0o755)
                 self._tree.add_directory(path)
                 made.append(path)
-            channel = yield lambda: self._store.create(command.path, spec)
+            channel = yield job
         except OSError as error:
             for path in reversed(made):
                 self._tree.detach(self._tree.find(path) or self._tree.root)
                 self._store.remove_directory(path)
             raise command.refuse(error.errno or errno.EIO, _explain(command.path, error)) from error
+        channel.maker = process_of(caller.thread)
         self._tree.add_channel(channel)
-        if notice:
-            log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
     def _plan(self, command: control.Command, caller: Caller) -> tuple[native.Spec, str | None]:
         options = command.options
         buffers = options.get("buffers", native.BUFFERS_PERCPU)
         n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
-        relay_paths = [
-            command.path if buffers == native.BUFFERS_SINGLE else f"{command.path}{index}" for index in range(n_buffers)
-        ]
-        try:
-            self._tree.check_free(command.path, relay_paths)
-            self._tree.missing_directories(command.path)
-        except CommandError as error:
-            raise command.refuse(error.errno, error.message) from None
+        self._check_names(command, buffers, n_buffers)
         self._check_scheme(command, buffers)
         self._check_owner(command, caller)
         free_bytes = self._store.free_bytes()
@@ -184,6 +205,16 @@ class Commands:
             reserve=options.get("reserve", 0),
         )
         return spec, notice
+
+    def _check_names(self, command: control.Command, buffers: int, n_buffers: int) -> None:
+        relay_paths = [
+            command.path if buffers == native.BUFFERS_SINGLE else f"{command.path}{index}" for index in range(n_buffers)
+        ]
+        try:
+            self._tree.check_free(command.path, relay_paths)
+            self._tree.missing_directories(command.path)
+        except CommandError as error:
+            raise command.refuse(error.errno, error.message) from None
 
     def _check_scheme(self, command: control.Command, buffers: int) -> None:
         if command.options.get("scheme") == native.SCHEME_RSEQ and (

@@ -2,6 +2,7 @@
 
     create PATH [key=value ...]    flush PATH     enable PATH    consumed PATH CPU N
     remove PATH                    reset PATH     disable PATH
+    adopt PATH FD,FD,... [key=value ...]
 
 Words are separated by spaces or tabs; empty lines and lines that begin with `#` mean nothing. This module knows
 what may be said, not what is: whether PATH exists is found out by those who carry the command out.
@@ -21,11 +22,13 @@ from relayfs_fuse.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "consumed")
+VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "consumed", "adopt")
 KEYS = (
     *("subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read", "reserve"),
     *("flush_interval", "perm", "uid", "gid"),
 )
+# Those that are not decided before there are files.
+ADOPT_KEYS = ("perm", "uid", "gid")
 
 DEFAULT_SUBBUF_SIZE = 256 * 1024
 DEFAULT_N_SUBBUFS = 8
@@ -53,8 +56,9 @@ class Word:
 class Command:
     """A command that could be understood.
 
-    options: of create; keys that were not given are not in it
+    options: of create and adopt; keys that were not given are not in it
     columns: where each key's word begins
+    descriptors: of adopt
     """
 
     verb: str
@@ -65,6 +69,7 @@ class Command:
     columns: dict[str, int] = field(default_factory=dict)
     cpu: int = 0
     count: int = 0
+    descriptors: list[int] = field(default_factory=list)
 
     def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
         """Make the error that points at a key's word, or at the path."""
@@ -87,7 +92,9 @@ def parse(line: str) -> Command | None:
     check_path(words[1].text, words[1].column)
     command = Command(verb.text, words[1].text, words[1].column, line)
     if verb.text == "create":
-        _parse_options(command, words[2:])
+        _parse_options(command, words[2:], KEYS)
+    elif verb.text == "adopt":
+        _parse_adopt(command, words[2:])
     elif verb.text == "consumed":
         _parse_consumed(command, words[2:])
     elif len(words) > 2:
@@ -170,11 +177,11 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
 }
 
 
-def _parse_options(command: Command, words: Sequence[Word]) -> None:
+def _parse_options(command: Command, words: Sequence[Word], keys: Sequence[str]) -> None:
     for word in words:
         key, equals, value = word.text.partition("=")
-        if key not in _VALUES or not equals:
-            raise _invalid(word, f"unknown key {key!r}; there are: {', '.join(f'{key}=' for key in KEYS)}")
+        if key not in keys or not equals:
+            raise _invalid(word, f"unknown key {key!r}; there are: {', '.join(f'{key}=' for key in keys)}")
         if key in command.options:
             raise _invalid(word, f"{key} is given twice")
         understand, allowed = _VALUES[key]
@@ -210,6 +217,19 @@ def _parse_consumed(command: Command, words: Sequence[Word]) -> None:
         except ValueError:
             raise _invalid(word, f"{word.text!r}: a number is needed here") from None
     command.columns["cpu"] = words[0].column
+
+
+def _parse_adopt(command: Command, words: Sequence[Word]) -> None:
+    if not words:
+        raise CommandError(errno.EINVAL, "adopt PATH FD,FD,...: the descriptors are missing", len(command.line))
+    try:
+        command.descriptors = [_number(text, 2**31 - 1) for text in words[0].text.split(",")]
+    except ValueError:
+        raise _invalid(
+            words[0], f"{words[0].text!r}: numbers of descriptors, separated by commas, are needed"
+        ) from None
+    command.columns["descriptors"] = words[0].column
+    _parse_options(command, words[1:], ADOPT_KEYS)
 
 
 def choose_geometry(command: Command, n_buffers: int, free_bytes: int) -> tuple[int, int, str | None]:

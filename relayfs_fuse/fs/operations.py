@@ -22,6 +22,7 @@ from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands import Caller
 from relayfs_fuse.fs.control import NAME_MAX
 from relayfs_fuse.fs.handles import Handle, MappableHandle, MemHandle, StreamHandle, TextHandle
+from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
 from relayfs_fuse.fs.tree import (
     BufferFile,
@@ -70,6 +71,7 @@ class Operations(NameOperations):
         self._commands = commands
         self._streams = streams
         self._handles: dict[int, Handle] = {}
+        self._mapped = Mapped()
 
     # ---------------------------------------------------------------- attributes
 
@@ -154,6 +156,8 @@ class Operations(NameOperations):
             raise pyfuse3.FUSEError(errno.ESTALE)
         handle = self._new_handle()
         self._handles[handle] = self._open(node, flags)
+        if isinstance(node, MemFile | MappableFile):
+            self._mapped.opened(handle, node.stored, request.pid)
         if isinstance(node, StreamFile):
             tap.open_stream(request.unique)
         elif isinstance(node, BufferFile) and self._back(node.stored):
@@ -163,6 +167,7 @@ class Operations(NameOperations):
     async def release(self, fh: int) -> None:
         """Close a file."""
         handle = self._handles.pop(fh, None)
+        self._mapped.closed(fh)
         if isinstance(handle, TextHandle) or handle is None:
             return
         self._streams.waiting.forget(handle.stored, fh)
@@ -241,7 +246,7 @@ class Operations(NameOperations):
 
     async def _command(self, text: bytes, request: tap.Request) -> None:
         """Carry out commands; what blocks runs in a worker thread."""
-        caller = Caller(request.uid, request.gid, lambda: pyfuse3.get_sup_groups(request.pid))
+        caller = Caller(request.uid, request.gid, request.pid, lambda: pyfuse3.get_sup_groups(request.pid))
         async with self._naming:
             work = self._commands.run(os.fsdecode(text), caller)
             try:

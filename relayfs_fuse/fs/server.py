@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 # Before pyfuse3: see there.
-from relayfs_fuse.fs import tap  # isort: skip
+from relayfs_fuse.fs import mapped, tap  # isort: skip
 import pyfuse3
 
 from relayfs_fuse import native
@@ -151,6 +151,7 @@ class Server:
         except CommandError as error:
             self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
         else:
+            mapped.forget(channel)
             self._tree.add_channel(channel)
 
     def _report(self, path: str, message: str) -> None:

@@ -76,12 +76,14 @@ class StoredChannel:
 
     path: its path in the mount
     directory: where it lies
+    maker: the process that made it; 0: it is not known any more
     """
 
     def __init__(self, path: str, directory: str) -> None:
         self.path = path
         self.directory = directory
         self.removed = False
+        self.maker = 0
         self.buffers: list[StoredBuffer] = []
         mapped = _map_buffers(directory)
         self.facts = mapped[0].facts()
@@ -183,12 +185,26 @@ class Store:
         """Count the memory that new channels can have."""
         status = os.statvfs(self.directory)
         free = min(status.f_bavail * status.f_frsize, _memory_available())
-        return free if self.limit is None else max(0, min(free, self.limit - self.used_bytes()))
+        room = self.room_bytes()
+        return free if room is None else min(free, room)
+
+    def room_bytes(self) -> int | None:
+        """Count how much more the limit lets channels have; None: there is no limit."""
+        return None if self.limit is None else max(0, self.limit - self.used_bytes())
 
     def create(self, path: str, spec: native.Spec) -> StoredChannel:
         """Make a channel; may take long."""
         directory = self.locate(path)
         native.store_create(directory, spec)
+        return StoredChannel(path, directory)
+
+    def adopt(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
+        """Make a channel of buffers that have no names yet."""
+        directory = self.locate(path)
+        for buffer in buffers:
+            os.chown(buffer.fileno(), uid, gid)
+            os.chmod(buffer.fileno(), perm)
+        native.store_adopt(directory, [buffer.fileno() for buffer in buffers])
         return StoredChannel(path, directory)
 
     def remove(self, channel: StoredChannel) -> None:

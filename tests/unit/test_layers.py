@@ -33,8 +33,11 @@ C_LAYERS = [
     {"begin", "change", "claims", "holes", "oncpu", "wake"},
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "store"},
-    {"mountpoint", "bench"},
-    {"reader", "channel"},
+    {"mountpoint", "options", "bench"},
+    {"home"},
+    {"channel.h"},  # what a channel is
+    {"attach", "names", "mapped"},
+    {"reader", "channel.c", "open"},
     {"klog"},
 ]
 

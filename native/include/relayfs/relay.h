@@ -15,14 +15,20 @@
  *
  * Who may call what at the same time:
  *
- *                  | relay_write | relay_flush | relay_reset | relay_close | in a signal handler
- *   relay_write    |     yes     |     yes     |     yes     |     no*     |        yes
- *   relay_flush    |     yes     |     yes     |     yes     |     no*     |        no
- *   relay_reset    |     yes     |     yes     |     yes     |     no*     |        no
- *   relay_close    |     no*     |     no*     |     no*     |     no      |        no
+ *                          | relay_write | flush, reset, consumed, late_setup | relay_close | in a signal handler
+ *   relay_write            |     yes     |                yes                 |     no*     |        yes
+ *   relay_flush, _reset,   |             |                                    |             |
+ *   _subbufs_consumed,     |     yes     |                yes                 |     no*     |        no
+ *   _late_setup_files      |             |                                    |             |
+ *   relay_close            |     no*     |                no*                 |     no      |        no
+ *   relay_private,         |     yes     |                yes                 |     no*     |        yes
+ *   relay_buf_chan, _cpu   |             |                                    |             |
  *
  *   * in one process on one struct rchan: relay_close frees it. Other processes, and other handles in
  *     this one, may do anything at any time. After fork() both processes may go on using a channel.
+ *
+ *   From create_buf_file and remove_buf_file: relay_create_file, relay_remove_file, relay_private, relay_buf_chan,
+ *   relay_buf_cpu, and nothing else of this channel. From buf_mapped and buf_unmapped: all but relay_close.
  *
  * Functions return 0 or a negative errno; those that return pointers return NULL and set errno.
  * "Full" is a result, not a failure. The library never prints and never aborts.
@@ -62,35 +68,95 @@ struct rchan_callbacks {
 	 * marked for it below; to write to the channel gives -EDEADLK.
 	 */
 	int (*subbuf_start)(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding);
+
+	/*
+	 * Somebody else has opened a file with which he can map the buffer: .channels/PATH/memN, or the relay file
+	 * for reading and writing. And: the last descriptor and mapping of such an open have gone. Each open gets
+	 * both. `file` is the relay file. Runs in a thread of the library, all signals blocked, in the process that
+	 * made the channel; soon after it happened, and no more once relay_close() has begun.
+	 * (Differs: Linux tells a FUSE server of opens, not of mmap(2). Opens of a process that has ended before the
+	 * server could ask whose it was count as somebody else's.)
+	 */
 	void (*buf_mapped)(struct rchan_buf *buf, const char *file);
 	void (*buf_unmapped)(struct rchan_buf *buf, const char *file);
+
+	/*
+	 * Name the relay file of a buffer: its path, usually by relay_create_file(), which is copied; NULL, and errno:
+	 * refuse, and the channel is not opened. Runs in relay_open() and relay_late_setup_files(), once for each
+	 * buffer, or once in all if it sets *is_global: then one buffer serves all CPUs.
+	 *
+	 * filename   base_filename and the buffer's number;  parent  as relay_open() was given it, perhaps NULL
+	 * mode       0600, what the kernel proposes
+	 *
+	 * The files come to be afterwards and together, as one channel's: DIR/BASE0 .. DIR/BASEN-1, all of one mode;
+	 * DIR and BASE may be other ones than proposed, a global file may have any name. Of a channel without files
+	 * relay_open() asks with filename and parent NULL for is_global alone: return NULL.
+	 * (Differs: without this callback there are files all the same, made by the library with the mode 0640.)
+	 */
 	const char *(*create_buf_file)(const char *filename, const char *parent, int mode, struct rchan_buf *buf,
 	                               int *is_global);
+
+	/* Remove what create_buf_file named; the result is ignored. Runs in relay_close(), or when opening fails. The
+	 * channel goes in any case, with all its files. */
 	int (*remove_buf_file)(const char *file);
-	const char *options; /* further keys of the control file's `create`, e.g. "delivery=packet"; or NULL */
+
+	/* Further keys of the control file's `create`, e.g. "delivery=packet perm=0644"; or NULL. Not those that the
+	 * arguments and callbacks decide: sizes, mode with subbuf_start, buffers with create_buf_file. */
+	const char *options;
 };
 
 /*
  * Make a channel and open it: files `base_filename`0 .. N-1 in `parent`, N the number of possible CPUs.
  *
- * parent        a directory in a relayfs mount, made if it is missing
- * subbuf_size   bytes, 1 or more;  n_subbufs  1 or more;  their product at most 2^40
+ * parent        a directory in a relayfs mount, made if it is missing; NULL: the root of the default mount, which is
+ *               $RELAYFS, else the first relayfs in /proc/self/mountinfo in which this process may make channels
+ * subbuf_size   bytes, 1 .. 2^32-1;  n_subbufs  1 .. 2^32-1;  their product at most 2^40
  * cb            NULL: no-overwrite, the kernel's default
  * private_data  returned by relay_private()
  *
- * relay_close() of a channel opened so removes it, as in the kernel; it outlives a process that dies
- * without. May block. errno: EINVAL an argument is out of range or `cb` is not NULL; ENOENT `parent`
- * lies in no relayfs mount; EEXIST there is such a channel or file; ENOSPC its memory cannot be had;
- * EACCES the mount's permissions. The mount's error_log says more.
+ * Without a mount (parent NULL and none found, or below $RELAYFS where nothing is mounted) the channel is made in the
+ * store itself, $RELAYFS_STORE or else where this user's server has it, and the next mount of the store shows it;
+ * meanwhile programs find it under the same path.
+ *
+ * base_filename and parent both NULL: a buffer-only channel, in memory of this process (and children of fork()), to
+ * which one can write at once. It goes with the process unless relay_late_setup_files() gives it files.
+ *
+ * relay_close() of a channel opened so removes it, as in the kernel; one with files outlives a process that dies
+ * without. May block. errno: EINVAL an argument, a key of cb->options or what create_buf_file said is not allowed;
+ * what create_buf_file left in errno, or EACCES; ENOENT `parent` lies in no relayfs mount; EEXIST there is such a
+ * channel or file; ENOSPC its memory cannot be had; EACCES the mount's or the store's permissions; EBUSY the store is
+ * held by a server that cannot be reached. The mount's error_log says more. On failure nothing is left behind.
  * Follows relay_open() in kernel/relay.c.
  */
 struct rchan *relay_open(const char *base_filename, const char *parent, size_t subbuf_size, size_t n_subbufs,
                          const struct rchan_callbacks *cb, void *private_data);
 
 /*
+ * Give a buffer-only channel files, in which everything is that was written so far, while threads go on writing.
+ *
+ * base_filename, parent  as for relay_open(); create_buf_file is asked as there
+ *
+ * The very memory gets names: nothing is copied. The server opens it through /proc, so it must see this process.
+ * May block. Returns 0 or an error as relay_open() has; -EEXIST: it has files already, or there is such a channel;
+ * -EXDEV: the mount's store lies in another file system than the memory, see $RELAYFS_STORE. On failure the channel
+ * is as before, and one can try again. Follows relay_late_setup_files() in kernel/relay.c.
+ */
+int relay_late_setup_files(struct rchan *chan, const char *base_filename, const char *parent);
+
+/*
+ * In create_buf_file: the file `filename` in `parent` (NULL: the default mount's root) with these permissions.
+ * Returns its path, which lives as long as the channel, or NULL: EINVAL, ENOMEM. Takes the place of
+ * debugfs_create_file(..., &relay_file_operations).
+ */
+const char *relay_create_file(const char *filename, const char *parent, int mode, struct rchan_buf *buf);
+
+/* In remove_buf_file: remove the channel that a relay file belongs to. 0, also if it is gone; or -errno. */
+int relay_remove_file(const char *file);
+
+/*
  * Make a channel with the mount's `create` command and attach to it.
  *
- * path     "MNT/app/cpu"
+ * path     "MNT/app/cpu"; where nothing is mounted, as for relay_open()
  * options  what may follow `create app/cpu`, e.g. "mode=overwrite subbuf_size=64K"; NULL or "": defaults
  *
  * The channel stays when this process closes it or dies. May block. errno: as relay_open().
@@ -107,8 +173,17 @@ struct rchan *relay_create(const char *path, const char *options);
  */
 struct rchan *relay_attach(const char *path);
 
-/* What was given to relay_open(); NULL for other channels. */
+/*
+ * The same with callbacks, of which subbuf_start is called in this process, too: for programs that take part in a
+ * channel whose maker has one. The others are for the maker. errno: also EINVAL, `cb` is NULL.
+ */
+struct rchan *relay_attach_callbacks(const char *path, const struct rchan_callbacks *cb, void *private_data);
+
+/* What was given to relay_open() or relay_attach_callbacks(); NULL for other channels. The kernel's
+ * chan->private_data; and of a buffer that a callback is given, buf->chan and buf->cpu. */
 void *relay_private(const struct rchan *chan);
+struct rchan *relay_buf_chan(const struct rchan_buf *buf);
+unsigned relay_buf_cpu(const struct rchan_buf *buf);
 
 /*
  * Write one record into the current CPU's buffer.
@@ -184,8 +259,18 @@ int relay_flush(struct rchan *chan);
 int relay_reset(struct rchan *chan);
 
 /*
- * Let go of the channel; NULL is ignored. A channel made by relay_open() is removed: its files go, who has
- * them open reads on to the end.
+ * Readers that map the memory have consumed the next n sub-buffers of this CPU's buffer; more than n_subbufs is
+ * ignored, more than are finished means those that are.
+ *
+ * Returns 0; -EINVAL: no such buffer; -EBUSY: somebody else is consuming at this moment.
+ * Follows relay_subbufs_consumed() in kernel/relay.c.
+ */
+int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n);
+
+/*
+ * Let go of the channel; NULL is ignored. A channel made by relay_open() is removed: remove_buf_file is called for
+ * each file, and its files go. Who has them open reads on to the end, then gets 0, and POLLERR from poll(2). The
+ * memory is freed when the last of them is gone.
  */
 void relay_close(struct rchan *chan);
 

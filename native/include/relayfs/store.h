@@ -55,10 +55,28 @@ uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
 int relay_store_create(const char *dir, const struct relay_spec *spec);
 
 /*
+ * Make a channel's buffers as files without a name, for this user alone, in the file system of directory `dir`;
+ * fds[0 .. spec->n_buffers-1] receive their descriptors. Errors as relay_store_create(), and as open(2).
+ */
+int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, int *fds);
+
+/*
+ * Make the channel `dir` of such files, whoever has them mapped: they get names, all of them or none. Owner and
+ * mode stay theirs; whether they are a channel's buffers, the caller has to know.
+ *
+ * -EEXIST `dir` exists; -EXDEV the files lie in another file system than `dir`; -ENOENT they had a name before.
+ */
+int relay_store_adopt(const char *dir, const int *fds, size_t n);
+
+/* Take a channel out of the store, all at once; its memory lives on while somebody has it mapped. */
+int relay_store_remove(const char *dir, uint32_t n_buffers);
+
+/*
  * Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EBADMSG
  * not a relay buffer, truncated or damaged; else as open(2), mmap(2).
  */
 struct rchan_buf *relay_buf_open(const char *mem_file);
+struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is open, O_RDWR; fd stays the caller's */
 void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
 int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
 
@@ -166,6 +184,13 @@ int relay_buf_resolve(struct rchan_buf *buf, uint64_t token);
 
 /* Give all claims that this process makes in this buffer the file server's name for its open file. */
 void relay_buf_set_token(struct rchan_buf *buf, uint64_t token);
+
+/*
+ * Count an open of `buf` with which it can be mapped (`opened` 1), or the end of one (0), and tell the process that
+ * made the channel, which sleeps on `first`, its buffer 0. relay_buf_forget_mapped(): all opens have ended.
+ */
+void relay_buf_count_mapped(struct rchan_buf *buf, struct rchan_buf *first, int opened);
+void relay_buf_forget_mapped(struct rchan_buf *buf, struct rchan_buf *first);
 
 /*
  * From now on a mapping of a store file that somebody truncates costs its buffer (RELAY_IS_DAMAGED), not the

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rules are the server's (relayfs_fuse/fs/store.py, tree.py): it shows at the next mount what is made here.
+ * Its lock is held meanwhile, so that it does not look at a store that changes.
+ */
+#define _GNU_SOURCE
+#include "home.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <relayfs/layout.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0755 };
+
+static int check_name(const char *name, size_t length)
+{
+	if (length == 0 || name[0] == '.')
+		return -EINVAL;
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)name[i] <= ' ' || name[i] == 127 || strchr("\"\\", name[i]))
+			return -EINVAL;
+	return length > NAME_BYTES ? -ENAMETOOLONG : 0;
+}
+
+static int check_path(const char *path)
+{
+	int err = strlen(path) > PATH_BYTES ? -ENAMETOOLONG : 0;
+	for (const char *name = path; !err && name;) {
+		const char *end = strchrnul(name, '/');
+		err = check_name(name, (size_t)(end - name));
+		name = *end ? end + 1 : NULL;
+	}
+	return err;
+}
+
+/* Neither the channel's path nor those of its relay files may be taken. */
+static int check_free(const struct relay_place *place, const struct relay_spec *spec)
+{
+	char *file;
+	if (relay_place_is_taken(place, place->channel))
+		return -EEXIST;
+	for (uint32_t i = 0; spec->buffers != RELAY_SINGLE && i < spec->n_buffers; i++) {
+		if (asprintf(&file, "%s%u", place->channel, i) < 0)
+			return -ENOMEM;
+		bool taken = relay_place_is_taken(place, file);
+		free(file);
+		if (taken)
+			return -EEXIST;
+	}
+	return 0;
+}
+
+static int make_store(const char *path)
+{
+	if (mkdir(path, STORE_MODE))
+		return errno == EEXIST ? 0 : -errno;
+	return chmod(path, STORE_MODE) ? -errno : 0; /* whatever the umask is */
+}
+
+/* The store's lock, or -errno. */
+static int lock_store(const char *store)
+{
+	char *name;
+	if (asprintf(&name, "%s/.lock", store) < 0)
+		return -ENOMEM;
+	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	free(name);
+	if (fd < 0)
+		return -errno;
+	if (flock(fd, LOCK_EX | LOCK_NB)) {
+		int err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+		close(fd);
+		return err;
+	}
+	return fd;
+}
+
+static char *directory_of(const struct relay_place *place, const char *path)
+{
+	char *dir;
+	return asprintf(&dir, "%s/%s", place->root, path) < 0 ? NULL : dir;
+}
+
+/* A directory that holds files is a channel, and a relay file is none. */
+static int make_directory(const struct relay_place *place, char *path, unsigned *n_made)
+{
+	struct relay_place above = {.root = place->root, .in_store = true, .channel = path};
+	char *mem = relay_place_mem(&above, 0), *dir = directory_of(place, path);
+	int err = mem && dir ? 0 : -ENOMEM;
+	if (!err && access(mem, F_OK) == 0)
+		err = -ENOTDIR;
+	if (!err && access(dir, F_OK) != 0) {
+		if (relay_place_is_taken(place, path))
+			err = -ENOTDIR;
+		else if (mkdir(dir, STORE_MODE))
+			err = -errno;
+		else
+			++*n_made;
+		if (!err && chmod(dir, STORE_MODE))
+			err = -errno;
+	}
+	free(mem);
+	free(dir);
+	return err;
+}
+
+/* Make what is missing of the directories above `path`, outermost first. */
+static int make_above(const struct relay_place *place, char *path, unsigned *n_made)
+{
+	char *slash = strrchr(path, '/');
+	if (!slash)
+		return 0;
+	*slash = 0;
+	int err = make_above(place, path, n_made);
+	if (!err)
+		err = make_directory(place, path, n_made);
+	*slash = '/';
+	return err;
+}
+
+/* Take away again what make_above() made. */
+static void remove_above(const struct relay_place *place, char *path, unsigned n_made)
+{
+	for (char *slash; n_made-- && (slash = strrchr(path, '/'));) {
+		*slash = 0;
+		char *dir = directory_of(place, path);
+		if (dir)
+			rmdir(dir);
+		free(dir);
+	}
+}
+
+/* Under the store's lock: of buffers that have no names yet, or, without such, of new ones. */
+static int make(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+{
+	unsigned n_made = 0;
+	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
+	int err = path && dir ? check_free(place, spec) : -ENOMEM;
+	if (!err)
+		err = make_above(place, path, &n_made);
+	if (!err)
+		err = fds ? relay_store_adopt(dir, fds, spec->n_buffers) : relay_store_create(dir, spec);
+	if (err)
+		remove_above(place, path, n_made);
+	free(path);
+	free(dir);
+	return err;
+}
+
+int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+{
+	int err = check_path(place->channel);
+	if (!err)
+		err = make_store(place->root);
+	int lock = err ? err : lock_store(place->root);
+	if (lock < 0)
+		return lock;
+	err = make(place, spec, fds);
+	close(lock);
+	return err;
+}
+
+int relay_home_create(const struct relay_place *place, const struct relay_spec *spec)
+{
+	return relay_home_adopt(place, spec, NULL);
+}
+
+/* Every write fails from now on, and readers find the end. How many buffers there were. */
+static uint32_t close_buffers(const struct relay_place *place)
+{
+	for (uint32_t n = 0;; n++) {
+		char *mem = relay_place_mem(place, n);
+		struct rchan_buf *buf = mem ? relay_buf_open(mem) : NULL;
+		bool exists = mem && access(mem, F_OK) == 0;
+		free(mem);
+		if (buf)
+			relay_buf_stop(buf, RELAY_CLOSED, 1);
+		relay_buf_release(buf);
+		if (!exists)
+			return n;
+	}
+}
+
+int relay_home_remove(const struct relay_place *place)
+{
+	char *dir = directory_of(place, place->channel);
+	int lock = dir ? lock_store(place->root) : -ENOMEM;
+	int err = lock < 0 ? lock : 0;
+	if (!err) {
+		uint32_t n = close_buffers(place);
+		err = n ? relay_store_remove(dir, n) : -ENOENT;
+		close(lock);
+	}
+	free(dir);
+	return err;
+}
+
+int relay_home_create_unnamed(const struct relay_spec *spec, int *fds)
+{
+	char *dir = relay_default_store(), *slash;
+	int err;
+	if (!dir)
+		return -ENOMEM;
+	/* A directory where it can get no name later is better than none: it can still be used without. */
+	while ((err = relay_store_create_unnamed(dir, spec, fds)) == -ENOENT || err == -EACCES || err == -EPERM) {
+		slash = strrchr(dir, '/');
+		if (!slash || slash == dir)
+			break;
+		*slash = 0;
+	}
+	free(dir);
+	return err;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Channels in a store that no server holds: what a server would do, done by the library. */
+#ifndef RELAYFS_HOME_H
+#define RELAYFS_HOME_H
+
+#include "mountpoint.h"
+
+#include <relayfs/store.h>
+#include <stddef.h>
+
+/*
+ * Make the channel of a place in the store, and the store and the directories above it; or make it of buffers
+ * without names. 0 or -errno: as relay_store_create(); -EINVAL, -ENAMETOOLONG no server could show such a path;
+ * -EEXIST, -ENOTDIR names are taken; -EBUSY somebody else holds the store: look again who.
+ */
+int relay_home_create(const struct relay_place *place, const struct relay_spec *spec);
+int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds);
+
+/* Stop its buffers and take it away. -EBUSY as above; -ENOENT there is none. */
+int relay_home_remove(const struct relay_place *place);
+
+/* Buffers without names, where they can get one in the default store later. */
+int relay_home_create_unnamed(const struct relay_spec *spec, int *fds);
+
+#endif

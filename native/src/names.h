@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* What files a channel gets: as create_buf_file says, or base_filename in parent. */
+#ifndef RELAYFS_NAMES_H
+#define RELAYFS_NAMES_H
+
+#include "channel.h"
+
+/*
+ * Ask create_buf_file for the files of buffers 0 .. n-1 and make out of the answers what channel they are.
+ *
+ * path       receives its path, to be freed
+ * buffers    receives RELAY_PERCPU, or, if create_buf_file wants one for all CPUs, _GLOBAL or _SINGLE
+ *
+ * 0 or -errno: what create_buf_file left in errno, else -EACCES, if it returned NULL; -EINVAL: the files are not
+ * those of one channel. On failure remove_buf_file has been called for those it had made.
+ */
+int relay_names_ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t n, char **path,
+                    uint32_t *buffers);
+
+/* Does create_buf_file want one buffer for all CPUs? 1, 0 or -errno. Asked of a channel that has no files yet. */
+int relay_names_ask_global(struct rchan *chan);
+
+/* Call remove_buf_file for each file, and forget them. */
+void relay_names_remove(struct rchan *chan);
+
+#endif

@@ -1,0 +1,51 @@
+"""Who has buffers open in a way that lets him map them: the channel's maker is told (native/src/mapped.c)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relayfs_fuse import native
+    from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
+
+
+def process_of(thread: int) -> int:
+    """Tell which process a thread belongs to; 0: it is gone, or cannot be seen from here."""
+    try:
+        with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("Tgid:")), 0)
+    except OSError:
+        return 0
+
+
+class Mapped:
+    """Count opens and their ends in the buffers themselves, but not those of the maker."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, StoredBuffer] = {}
+
+    def opened(self, handle: int, stored: StoredBuffer, thread: int) -> None:
+        """Count an open file, unless it is the maker's."""
+        maker = stored.channel.maker
+        if maker and process_of(thread) == maker:
+            return
+        self._open[handle] = stored
+        stored.buffer.count_mapped(_first(stored), True)
+
+    def closed(self, handle: int) -> None:
+        """Count its end, if it was counted."""
+        stored = self._open.pop(handle, None)
+        if stored is not None:
+            stored.buffer.count_mapped(_first(stored), False)
+
+
+def forget(channel: StoredChannel) -> None:
+    """Take all opens for ended: they were another server's."""
+    for stored in channel.buffers:
+        stored.buffer.forget_mapped(_first(stored))
+
+
+def _first(stored: StoredBuffer) -> native.Buffer:
+    """Return the buffer whose maker sleeps on it; of a channel that was removed, nobody does."""
+    buffers = stored.channel.buffers
+    return (buffers[0] if buffers else stored).buffer

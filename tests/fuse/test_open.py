@@ -1,0 +1,370 @@
+"""relay_open() and what belongs to it, in programs of their own: files, callbacks, late setup, closing."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from build import compile_c
+from conftest import Mount, tmpfs_directory
+from traffic import drain
+
+from relayfs_fuse import native
+
+HERE = Path(__file__).parent
+N_CPUS = native.n_possible_cpus()
+GEOMETRY = "4096 4"
+USUAL = "files = = 600 0"
+
+
+class Maker:
+    """tests/fuse/maker.c, running."""
+
+    def __init__(
+        self, environment: dict[str, str], user: int | None = None, command: Sequence[str | Path] | None = None
+    ) -> None:
+        self.process = subprocess.Popen(
+            command or [compile_c([HERE / "maker.c"])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            env={**os.environ, **environment}, user=user, group=user, extra_groups=None if user is None else [],
+            cwd="/",
+        )  # fmt: skip
+        self.told: list[str] = []
+        self._answers: list[str] = []
+        self._heard = threading.Condition()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._heard:
+                (self.told if line.startswith("* ") else self._answers).append(line.removeprefix("* ").rstrip("\n"))
+                self._heard.notify_all()
+
+    def __call__(self, command: str) -> str:
+        """Have it do something; return its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        with self._heard:
+            assert self._heard.wait_for(lambda: self._answers, 30), f"{command}: no answer"
+            return self._answers.pop(0)
+
+    def ask(self, command: str) -> list[str]:
+        """Have it do something that succeeds; return what its callbacks were told meanwhile."""
+        self.told.clear()
+        assert self(command) == "0", command
+        return list(self.told)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(20)
+        self._thread.join(20)
+        self.process.stdout.close()
+
+
+@contextmanager
+def making(
+    environment: dict[str, str], user: int | None = None, command: Sequence[str | Path] | None = None
+) -> Iterator[Maker]:
+    maker = Maker(environment, user, command)
+    try:
+        yield maker
+    finally:
+        maker.process.kill()
+        maker.end()
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory where nothing is mounted; its parent is a place for a store, on tmpfs."""
+    with tmpfs_directory() as path:
+        (path / "mnt").mkdir()
+        yield path / "mnt"
+
+
+@pytest.fixture
+def maker(mount: Mount) -> Iterator[Maker]:
+    """A program whose default mount is that of the test."""
+    with making({"RELAYFS": str(mount.path), "RELAYFS_STORE": str(mount.store)}) as program:
+        yield program
+
+
+@pytest.fixture
+def early(nowhere: Path) -> Iterator[Maker]:
+    """A program that starts before anything is mounted."""
+    with making({"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}) as program:
+        yield program
+
+
+@pytest.fixture
+def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Mount:
+    """A mount of the store of `early`, not mounted yet, in its place."""
+    mount = make_mount(store=nowhere.parent / "store", start=False)
+    mount.path = nowhere
+    return mount
+
+
+def contents(channel: Path) -> bytes:
+    """Everything that can be read from a channel's relay files."""
+    return b"".join(drain(Path(f"{channel}{cpu}")) for cpu in range(N_CPUS))
+
+
+def relay_files(directory: Path) -> list[str]:
+    return sorted(name for name in os.listdir(directory) if name not in ("control", "error_log", ".channels"))
+
+
+def numbered(name: str) -> list[str]:
+    return sorted(f"{name}{cpu}" for cpu in range(N_CPUS))
+
+
+# --- where ---
+
+
+def test_without_a_parent_files_are_in_the_root_of_the_mount_that_relayfs_names(mount: Mount, maker: Maker) -> None:
+    maker.ask(f"open cpu - {GEOMETRY}")
+    assert relay_files(mount.path) == numbered("cpu")
+    maker.ask("write hello")
+    assert contents(mount.path / "cpu") == b"hello\n"
+
+
+# In a mount namespace of its own: take all relayfs away but one, then run a program.
+ALONE = r"""
+import os, re, subprocess, sys
+keep, program = sys.argv[1:]
+for line in open("/proc/self/mountinfo"):
+    words = line.split()
+    path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[4])
+    if " fuse.relayfs " in line and path != keep:
+        subprocess.run(["umount", "-l", path], check=True)
+os.execv(program, [program])
+"""
+
+
+@contextmanager
+def making_alone(keep: Path, environment: dict[str, str]) -> Iterator[Maker]:
+    """A program that sees one relayfs at most."""
+    command = ["unshare", "--mount", sys.executable, "-c", ALONE, keep, compile_c([HERE / "maker.c"])]
+    with making(environment, command=command) as maker:
+        yield maker
+
+
+@pytest.fixture
+def root_only() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a mount namespace")
+
+
+@pytest.mark.usefixtures("root_only")
+@pytest.mark.parametrize("name", ["plain", "a strange\\mount\tpoint"])
+def test_without_relayfs_the_first_mount_that_there_is_is_the_default(
+    make_mount: Callable[..., Mount], name: str
+) -> None:
+    mount = make_mount(start=False)
+    mount.path = mount.path.parent / name
+    mount.path.mkdir()
+    mount.start()
+    with making_alone(mount.path, {"RELAYFS": ""}) as maker:
+        maker.ask(f"open cpu - {GEOMETRY}")
+        assert relay_files(mount.path) == numbered("cpu")
+        maker.ask("write hello")
+        assert contents(mount.path / "cpu") == b"hello\n"
+        maker.ask("close")
+        assert relay_files(mount.path) == []
+
+
+@pytest.mark.usefixtures("root_only")
+def test_a_dead_mount_is_no_default(make_mount: Callable[..., Mount], scratch_store: Path) -> None:
+    mount = make_mount()
+    mount.kill()
+    with making_alone(mount.path, {"RELAYFS": "", "RELAYFS_STORE": str(scratch_store.parent / "other")}) as maker:
+        maker.ask(f"open cpu - {GEOMETRY}")
+        assert (scratch_store.parent / "other/cpu/mem0").exists()
+        maker.ask("close")
+        assert not (scratch_store.parent / "other/cpu").exists()
+
+
+def test_a_parent_is_a_directory_of_any_mount_and_made_if_missing(
+    make_mount: Callable[..., Mount], maker: Maker
+) -> None:
+    with tmpfs_directory() as path:
+        other = make_mount(store=path / "store")
+        maker.ask(f"open cpu {other.path}/app/deep {GEOMETRY}")
+        maker.ask("write hello")
+        assert contents(other.path / "app/deep/cpu") == b"hello\n"
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("cpu - 0 1", "EINVAL"),
+        ("cpu - 1 0", "EINVAL"),
+        ("cpu - 4294967296 1", "EINVAL"),
+        ("cpu - 2147483648 1024", "EINVAL"),
+        ("- {mount} 4096 4", "EINVAL"),
+        ("cpu /nowhere 4096 4", "ENOENT"),
+        (".cpu - 4096 4", "EINVAL"),
+        ("cpu - 1073741824 1000", "ENOSPC"),
+        ("control/cpu - 4096 4", "ENOTDIR"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_and_leaves_nothing(
+    mount: Mount, maker: Maker, arguments: str, error: str
+) -> None:
+    assert maker("open " + arguments.format(mount=mount.path)) == error
+    assert mount.control.read_text() == ""
+    assert relay_files(mount.path) == []
+
+
+def test_a_name_that_is_taken_is_refused(mount: Mount, maker: Maker) -> None:
+    mount.create("cpu")
+    assert maker(f"open cpu - {GEOMETRY}") == "EEXIST"
+
+
+def test_options_are_those_of_create(mount: Mount, maker: Maker) -> None:
+    words = "delivery=packet read=wait perm=0604 mode=overwrite buffers=single flush_interval=50"
+    maker.ask(f"options {words}")
+    maker.ask("open log - 8192 2")
+    mount.command(f"create same subbuf_size=8K n_subbufs=2 {words}\n")
+    lines = mount.control.read_text().splitlines()
+    assert lines[0].replace(" log ", " same ") == lines[1]
+
+
+# --- where nothing is mounted ---
+
+
+def test_a_channel_made_before_there_is_a_mount_is_shown_by_it(late_mount: Mount, early: Maker) -> None:
+    early.ask(f"open app/cpu - {GEOMETRY}")
+    early.ask("write before")
+    late_mount.start()
+    assert relay_files(late_mount.path / "app") == numbered("cpu")
+    early.ask("write after")
+    assert contents(late_mount.path / "app/cpu") == b"before\nafter\n"
+
+
+def test_other_programs_find_it_before_there_is_a_mount(nowhere: Path, late_mount: Mount, early: Maker) -> None:
+    early.ask(f"open app/cpu {nowhere} {GEOMETRY}")
+    with making({"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}) as other:
+        other.ask(f"attach {nowhere}/app/cpu")
+        other.ask("write other")
+    late_mount.start()
+    assert contents(late_mount.path / "app/cpu") == b"other\n"
+
+
+@pytest.mark.parametrize("mounted", [True, False], ids=["mounted by then", "not mounted"])
+def test_a_channel_made_without_a_mount_goes_with_relay_close(
+    nowhere: Path, late_mount: Mount, early: Maker, mounted: bool
+) -> None:
+    store = nowhere.parent / "store"
+    early.ask(f"open app/cpu - {GEOMETRY}")
+    early.ask(f"write {'x' * 100}")
+    assert (store / "app/cpu/mem0").exists()
+    if mounted:
+        late_mount.start()
+        reader = os.open(late_mount.path / "app/cpu0", os.O_RDONLY)
+    early.ask("close")
+    assert not (store / "app/cpu").exists()
+    if mounted:
+        assert relay_files(late_mount.path / "app") == []
+        os.close(reader)
+    else:
+        late_mount.start()
+    assert late_mount.control.read_text() == ""
+
+
+def test_a_channel_made_without_a_mount_is_as_a_server_makes_it(
+    nowhere: Path, late_mount: Mount, early: Maker, make_mount: Callable[..., Mount]
+) -> None:
+    words = "delivery=packet read=wait reserve=visible mode=overwrite buffers=global flush_interval=50 perm=0604"
+    early.ask(f"options {words}")
+    early.ask("open a/b/log - 8192 2")
+    late_mount.start()
+    late_mount.command(f"create a/b/same {words} subbuf_size=8K n_subbufs=2\n")
+    lines = late_mount.control.read_text().splitlines()
+    assert lines[0].replace("/log ", "/same ") == lines[1]
+    store = nowhere.parent / "store"
+    for name in ("", "a", "a/b"):
+        assert (store / name).stat().st_mode & 0o777 == 0o755
+    assert (store / "a/b/log").stat().st_mode == (store / "a/b/same").stat().st_mode
+
+
+def test_without_a_mount_options_are_understood_as_by_the_server(early: Maker, nowhere: Path) -> None:
+    store = nowhere.parent / "store"
+    refused = (
+        *("mode=sometimes", "perm=0700", "perm=9", "nonsense=1", "delivery", "read=wait read=wait", "uid=-1"),
+        *("flush_interval=x", "flush_interval=99999999999", "subbuf_size=1K", "scheme=rseq buffers=global"),
+    )
+    for words in refused:
+        early.ask(f"options {words}")
+        # sizes are given by the arguments already
+        assert early(f"open cpu - {GEOMETRY}") == "EINVAL", words
+        assert not (store / "cpu").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ("cpu", "cpu", "EEXIST"),
+        ("cpu", "cpu/inner", "ENOTDIR"),
+        ("cpu", "cpu0/inner", "ENOTDIR"),
+        ("dir/cpu", "dir", "EEXIST"),
+        ("cpu0/dir", "cpu", "EEXIST"),
+        ("cpu", ".cpu", "EINVAL"),
+        ("cpu", "a//b", "EINVAL"),
+        ("cpu", "x" * 201, "ENAMETOOLONG"),
+        ("cpu", "x/" * 600 + "x", "ENAMETOOLONG"),
+    ],
+)
+def test_without_a_mount_names_that_no_server_could_show_are_refused(
+    nowhere: Path, early: Maker, first: str, second: str, error: str
+) -> None:
+    early.ask(f"open {first} - {GEOMETRY}")
+    before = sorted(path for path in (nowhere.parent / "store").rglob("*"))
+    assert early(f"open {second} - {GEOMETRY}") == error
+    assert sorted(path for path in (nowhere.parent / "store").rglob("*")) == before
+
+
+def test_a_store_that_others_may_write_to_is_not_used(nowhere: Path, early: Maker) -> None:
+    store = nowhere.parent / "store"
+    store.mkdir()
+    store.chmod(0o777)
+    assert early(f"open cpu - {GEOMETRY}") == "EACCES"
+    assert os.listdir(store) == []
+
+
+def test_a_store_that_is_served_elsewhere_is_used_through_its_mount(mount: Mount, nowhere: Path) -> None:
+    with making({"RELAYFS": str(nowhere), "RELAYFS_STORE": str(mount.store)}) as maker:
+        maker.ask(f"open cpu - {GEOMETRY}")
+        assert relay_files(mount.path) == numbered("cpu")
+        maker.ask("close")
+        assert relay_files(mount.path) == []
+
+
+def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late_mount: Mount) -> None:
+    environment = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
+    makers = [Maker(environment) for _ in range(4)]
+    try:
+        threads = [
+            threading.Thread(target=lambda i=i: [makers[i](f"open app{n}/m{i} - 4096 2") for n in range(20)])  # type: ignore[misc]
+            for i in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        for maker in makers:
+            maker.kill()
+    late_mount.start()
+    assert len(late_mount.control.read_text().splitlines()) == 80
