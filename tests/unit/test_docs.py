@@ -18,8 +18,12 @@ COMPLETION = ROOT / "mount/completions/relayfs"
 README = (ROOT / "README.md").read_text()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Headers that have a page of their own; librelayfs.3 is of all others.
-OWN_PAGE = {HEADERS[0].with_name("klog.h"): "klog.3"}
-SYNOPSES = [("relay.h", "librelayfs.3"), ("reader.h", "librelayfs.3"), ("klog.h", "klog.3")]
+OWN_PAGE = {HEADERS[0].with_name(f"{name}.h"): f"{name}.3" for name in ("klog", "relay_app")}
+SYNOPSES = [
+    ("relay.h", "librelayfs.3"),
+    ("reader.h", "librelayfs.3"),
+    *((header.name, page) for header, page in OWN_PAGE.items()),
+]
 LINK = re.compile(r"\]\(([^):#]+)\)")
 # A tag paragraph: .TP, then the line that names things.
 TAG = re.compile(r"^\.TP\n(\.B[IR]? (?:.*\\\n)*.*)", re.MULTILINE)

@@ -38,7 +38,8 @@ C_LAYERS = [
     {"channel.h"},  # what a channel is
     {"attach", "names", "mapped"},
     {"reader", "channel.c", "open"},
-    {"klog"},
+    {"app_reader", "klog"},
+    {"relay_app"},
 ]
 
 

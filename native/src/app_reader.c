@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One buffer's reader.
+ *
+ *     sleep until a sub-buffer is finished        (delivery=packet: until there is a record)
+ *     take a piece   RELAY_APP_MMAP: out of the memory; overwritable memory is copied and checked first
+ *                    RELAY_APP_READ: read(2)
+ *     hand it on     write(2) or process_subbuf()
+ *     consume it     (RELAY_APP_READ: read(2) has done it)
+ *
+ * until it is told to stop or the channel is removed. Then it takes the unfinished sub-buffer, too, up to where the
+ * buffer stood at that time: others may go on writing.
+ */
+#define _GNU_SOURCE
+#include "app_reader.h"
+
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A producer can die between publishing and waking: look again at least so often. While somebody else is
+ * consuming, nothing wakes us. */
+enum { LOOK_AGAIN_MS = 1000, BUSY_MS = 1, DRAIN_MS = 1000 };
+
+static bool is_told_to_stop(const struct app_reader *reader)
+{
+	/* Pairs with the release in stop(): `until` before it. */
+	return __atomic_load_n(&reader->shared->stop, __ATOMIC_ACQUIRE);
+}
+
+/* Relaxed: for people; this thread alone writes it. */
+static void count(uint64_t *counter, uint64_t value)
+{
+	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
+}
+
+void relay_app_lost(const struct relay_facts *facts, uint64_t *records, uint64_t *bytes)
+{
+	*records = facts->lost_full_records + facts->lost_too_large_records + facts->lost_overwritten_records +
+	           facts->lost_torn_records;
+	*bytes = facts->lost_full_bytes + facts->lost_too_large_bytes + facts->lost_overwritten_bytes +
+	         facts->lost_torn_bytes;
+}
+
+/* --- handing on --- */
+
+static int write_all(int fd, const unsigned char *data, size_t length)
+{
+	while (length) {
+		ssize_t n = write(fd, data, length);
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n > 0) {
+			data += n;
+			length -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+/* All of it or, in a regular file, nothing. */
+static int write_out(struct app_reader *reader, const void *data, size_t length)
+{
+	int err = write_all(reader->output, data, length);
+	if (!err)
+		reader->output_bytes += (off_t)length;
+	else if (ftruncate(reader->output, reader->output_bytes))
+		return err; /* a pipe, say: what went in stays in */
+	return err;
+}
+
+static int hand_on(struct app_reader *reader, const void *data, size_t length, size_t padding)
+{
+	struct app_shared *shared = reader->shared;
+	int err = shared->process_subbuf ? shared->process_subbuf(shared->app, reader->buf->cpu, data, length, padding)
+	                                 : write_out(reader, data, length);
+	if (err)
+		return err < 0 ? err : -EINVAL;
+	count(&reader->stats.bytes, reader->stats.bytes + length);
+	count(&reader->stats.pieces, reader->stats.pieces + 1);
+	return 0;
+}
+
+/* --- taking: 1: a piece was handed on or, overwritten meanwhile, given up; 0: there is none; or an error --- */
+
+/* Of the sub-buffer that a planned piece ends, if it does end one: the walk has gone on to the next. */
+static size_t padding_behind(const struct rchan_buf *buf, const struct relay_span *span)
+{
+	if (relay_pos_offset(buf, buf->plan.to.position) != 0)
+		return 0;
+	uint64_t offset = (uint64_t)((const unsigned char *)span->data - buf->data) % buf->subbuf_size;
+	return buf->subbuf_size - offset - span->length;
+}
+
+static int hand_on_planned(struct app_reader *reader, const struct relay_span *span)
+{
+	struct rchan_buf *buf = reader->buf;
+	const void *data = span->data;
+	size_t padding = padding_behind(buf, span);
+	if (reader->room) {
+		data = memcpy(reader->room, span->data, span->length);
+		if (relay_consume_valid(buf)) {
+			relay_consume_abort(buf);
+			return 1; /* the next look counts it */
+		}
+	}
+	int err = hand_on(reader, data, span->length, padding);
+	if (err)
+		relay_consume_abort(buf);
+	else
+		relay_consume_end(buf);
+	return err ? err : 1;
+}
+
+static int take_from_memory(struct app_reader *reader, bool finished_only)
+{
+	struct rchan_buf *buf = reader->buf;
+	struct relay_span span;
+	size_t total;
+	if (finished_only) {
+		/* At most nothing: steps over sub-buffers that are finished and empty. */
+		int err = relay_consume_begin(buf, 0, &span, 1, &total);
+		if (err || !(relay_buf_state(buf) & RELAY_HAS_FINISHED))
+			return err;
+	}
+	int n = relay_consume_begin(buf, SIZE_MAX, &span, 1, &total);
+	return n == 1 ? hand_on_planned(reader, &span) : n;
+}
+
+static int take_from_file(struct app_reader *reader)
+{
+	if (!reader->held) {
+		ssize_t n = read(reader->file, reader->room, reader->room_bytes);
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+		reader->held = (size_t)n;
+	}
+	if (!reader->held)
+		return 0;
+	int err = hand_on(reader, reader->room, reader->held, 0);
+	if (err)
+		return err;
+	reader->held = 0;
+	return 1;
+}
+
+static int take(struct app_reader *reader, bool finished_only)
+{
+	if (reader->shared->way == RELAY_APP_READ)
+		return take_from_file(reader);
+	return take_from_memory(reader, finished_only && reader->buf->delivery == RELAY_BULK);
+}
+
+/* --- sleeping: 0 or an error --- */
+
+static int nap(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = BUSY_MS * 1000000l}, NULL);
+	return 0;
+}
+
+/* Is there something to take, or an end? A finished sub-buffer of which nothing can be taken, because its rest is
+ * reserved and not committed, is nothing. */
+static bool is_awaited(const struct rchan_buf *buf, int state)
+{
+	if (state & (RELAY_IS_CLOSED | RELAY_IS_DAMAGED))
+		return true;
+	return state & RELAY_HAS_DATA && (state & RELAY_HAS_FINISHED || buf->delivery == RELAY_PACKET);
+}
+
+/* On the memory. what: RELAY_ARM_*. */
+static int sleep_on_memory(struct app_reader *reader, uint32_t what, int ms)
+{
+	struct rchan_buf *buf = reader->buf;
+	uint32_t seq;
+	relay_buf_arm(buf, what, &seq);
+	int state = relay_buf_state(buf);
+	if (is_awaited(buf, state))
+		return 0;
+	/* A reservation holds back what is finished: its commit is a record, not a switch. */
+	if (state & RELAY_HAS_FINISHED && what != RELAY_ARMED)
+		return sleep_on_memory(reader, RELAY_ARMED, ms);
+	int err = relay_buf_wait_any(&buf, &seq, 1, &reader->shared->stop, 0, ms);
+	return err == -EINTR ? 0 : err;
+}
+
+/* On the relay file. */
+static int sleep_on_file(struct app_reader *reader)
+{
+	struct pollfd files[] = {{.fd = reader->file, .events = POLLIN},
+	                         {.fd = reader->shared->stop_fd, .events = POLLIN}};
+	return poll(files, 2, -1) < 0 && errno != EINTR ? -errno : 0;
+}
+
+static int sleep_until_more(struct app_reader *reader)
+{
+	struct rchan_buf *buf = reader->buf;
+	/* Readable, and read(2) gave nothing: poll(2) would return at once, again and again. */
+	bool is_held_back = relay_buf_state(buf) & RELAY_HAS_FINISHED;
+	if (reader->shared->way == RELAY_APP_READ && !is_held_back)
+		return sleep_on_file(reader);
+	return sleep_on_memory(reader, buf->delivery == RELAY_PACKET ? RELAY_ARM_RECORD : RELAY_ARM_SWITCH,
+	                       LOOK_AGAIN_MS);
+}
+
+/* --- the thread --- */
+
+/* Read facts; note how far behind we are. */
+static int look(struct app_reader *reader, struct relay_facts *facts)
+{
+	int err = relay_buf_facts(reader->buf, facts);
+	uint64_t backlog = facts->produced - facts->consumed;
+	if (!err && backlog > reader->stats.max_backlog)
+		count(&reader->stats.max_backlog, backlog);
+	return err;
+}
+
+/* The channel was removed. Nobody writes any more, once those who were about to have been waited for. */
+static int note_end(struct app_reader *reader)
+{
+	struct relay_facts facts;
+	relay_buf_stop(reader->buf, RELAY_CLOSED, 1);
+	int err = relay_buf_facts(reader->buf, &facts);
+	reader->until = facts.bytes;
+	return err;
+}
+
+static int64_t now_ms(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
+}
+
+/* Take all up to `until`. Reservations that are under way are short, or somebody's who sleeps: wait, but not for ever. */
+static int drain(struct app_reader *reader)
+{
+	int64_t give_up = now_ms() + DRAIN_MS;
+	for (;;) {
+		struct relay_facts facts;
+		int err = look(reader, &facts);
+		/* As a signed difference: a reset may have set it back. */
+		if (err || ((int64_t)(facts.bytes - facts.unread_bytes - reader->until) >= 0 && !reader->held))
+			return err;
+		int got = take(reader, false);
+		if (got < 0 && got != -EBUSY)
+			return got;
+		if (got > 0)
+			give_up = now_ms() + DRAIN_MS;
+		else if (now_ms() >= give_up)
+			return -EBUSY;
+		else
+			nap();
+	}
+}
+
+static int follow(struct app_reader *reader)
+{
+	struct relay_facts facts;
+	for (;;) {
+		if (is_told_to_stop(reader))
+			return drain(reader);
+		int err = look(reader, &facts);
+		if (err)
+			return err;
+		if (facts.closed) {
+			err = note_end(reader);
+			return err ? err : drain(reader);
+		}
+		int got = take(reader, true);
+		if (got <= 0)
+			err = got == -EBUSY ? nap() : got < 0 ? got : sleep_until_more(reader);
+		if (err)
+			return err;
+	}
+}
+
+void *relay_app_reader_run(void *argument)
+{
+	struct app_reader *reader = argument;
+	struct app_shared *shared = reader->shared;
+	reader->result = follow(reader);
+	bool is_last = !__atomic_sub_fetch(&shared->n_running, 1, __ATOMIC_ACQ_REL);
+	if (is_last || reader->result)
+		while (write(shared->over_fd, &(uint64_t){1}, sizeof(uint64_t)) < 0 && errno == EINTR)
+			;
+	return NULL;
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: MIT */
+/* Streaming a channel: one reader for each of its buffers, made, started, stopped and counted. */
+#define _GNU_SOURCE
+#include "app_reader.h"
+#include "channel.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 1 << 20, OUTPUT_MODE = 0666 };
+
+struct relay_app {
+	struct rchan *chan;
+	struct app_reader *readers; /* one for each buffer of chan */
+	struct app_shared shared;
+	bool keep_enabled, running;
+	void *private_data;
+};
+
+struct rchan *relay_app_attach(const char *path, const char *create)
+{
+	struct rchan *chan = create ? relay_create(path, create) : NULL;
+	/* Somebody was first: on the same side or on the other. */
+	return chan || (create && errno != EEXIST) ? chan : relay_attach(path);
+}
+
+/* --- opening --- */
+
+static int open_output(struct app_reader *reader, const char *base, bool append)
+{
+	char *path;
+	if (asprintf(&path, "%s%u", base, reader->buf->cpu) < 0)
+		return -ENOMEM;
+	int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
+	reader->output = open(path, how, OUTPUT_MODE);
+	int err = reader->output < 0 ? -errno : 0;
+	free(path);
+	if (!err) {
+		off_t end = lseek(reader->output, 0, SEEK_END);
+		reader->output_bytes = end < 0 ? 0 : end;
+	}
+	return err;
+}
+
+/* What is read, or copied because it can be overwritten under our eyes, needs room. */
+static int make_room(struct app_reader *reader)
+{
+	if (reader->shared->way == RELAY_APP_READ)
+		reader->room_bytes = READ_BYTES;
+	else if (reader->buf->mode != RELAY_NO_OVERWRITE)
+		reader->room_bytes = reader->buf->subbuf_size;
+	else
+		return 0;
+	reader->room = malloc(reader->room_bytes);
+	return reader->room ? 0 : -ENOMEM;
+}
+
+static int open_reader(struct app_reader *reader, const struct relay_app_options *options)
+{
+	int err = make_room(reader);
+	if (!err && options->output)
+		err = open_output(reader, options->output, options->append);
+	if (!err && options->way == RELAY_APP_READ) {
+		reader->file = open(reader->buf->relay_file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+		err = reader->file < 0 ? -errno : 0;
+	}
+	return err;
+}
+
+static int open_readers(struct relay_app *app, const struct relay_app_options *options)
+{
+	uint32_t n = app->chan->n_buffers;
+	app->readers = calloc(n, sizeof(*app->readers));
+	if (!app->readers)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++)
+		app->readers[i] =
+		    (struct app_reader){.shared = &app->shared, .buf = &app->chan->bufs[i], .output = -1, .file = -1};
+	int err = 0;
+	for (uint32_t i = 0; i < n && !err; i++)
+		err = open_reader(&app->readers[i], options);
+	return err;
+}
+
+static int open_app(struct relay_app *app, const char *path, const struct relay_app_options *options)
+{
+	app->shared.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	app->shared.over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (app->shared.stop_fd < 0 || app->shared.over_fd < 0)
+		return -errno;
+	app->chan = relay_app_attach(path, options->create);
+	return app->chan ? open_readers(app, options) : -errno;
+}
+
+/* Fields that the caller's version does not have are 0. */
+static int take_options(struct relay_app_options *to, const struct relay_app_options *from)
+{
+	if (!from || from->size < sizeof(size_t))
+		return -EINVAL;
+	*to = (struct relay_app_options){0};
+	memcpy(to, from, from->size < sizeof(*to) ? from->size : sizeof(*to));
+	return !to->output == !to->process_subbuf || to->way > RELAY_APP_READ ? -EINVAL : 0;
+}
+
+struct relay_app *relay_app_open(const char *path, const struct relay_app_options *given)
+{
+	struct relay_app_options options;
+	int err = take_options(&options, given);
+	struct relay_app *app = err ? NULL : calloc(1, sizeof(*app));
+	if (app) {
+		app->shared = (struct app_shared){.app = app,
+		                                  .way = options.way,
+		                                  .process_subbuf = options.process_subbuf,
+		                                  .stop_fd = -1,
+		                                  .over_fd = -1};
+		app->keep_enabled = options.keep_enabled;
+		app->private_data = options.private_data;
+		err = open_app(app, path, &options);
+		if (!err)
+			return app;
+		relay_app_close(app);
+	}
+	errno = err ? -err : ENOMEM;
+	return NULL;
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
+void relay_app_close(struct relay_app *app)
+{
+	if (!app)
+		return;
+	relay_app_stop(app);
+	for (uint32_t i = 0; app->readers && i < app->chan->n_buffers; i++) {
+		close_fd(app->readers[i].output);
+		close_fd(app->readers[i].file);
+		free(app->readers[i].room);
+	}
+	free(app->readers);
+	relay_close(app->chan);
+	close_fd(app->shared.stop_fd);
+	close_fd(app->shared.over_fd);
+	free(app);
+}
+
+/* --- running --- */
+
+/* It may be offline or forbidden to us: then the reader runs anywhere. */
+static void choose_cpu(pthread_attr_t *attributes, uint32_t cpu)
+{
+	cpu_set_t *set = CPU_ALLOC(cpu + 1);
+	if (!set)
+		return;
+	CPU_ZERO_S(CPU_ALLOC_SIZE(cpu + 1), set);
+	CPU_SET_S(cpu, CPU_ALLOC_SIZE(cpu + 1), set);
+	pthread_attr_setaffinity_np(attributes, CPU_ALLOC_SIZE(cpu + 1), set);
+	CPU_FREE(set);
+}
+
+static int start_reader(struct app_reader *reader, bool on_its_cpu)
+{
+	pthread_attr_t attributes;
+	int err = -pthread_attr_init(&attributes);
+	if (err)
+		return err;
+	if (on_its_cpu)
+		choose_cpu(&attributes, reader->buf->cpu);
+	err = -pthread_create(&reader->thread, &attributes, relay_app_reader_run, reader);
+	pthread_attr_destroy(&attributes);
+	return err == -EINVAL && on_its_cpu ? start_reader(reader, false) : err;
+}
+
+static int reset_stats(struct app_reader *reader)
+{
+	struct relay_facts facts;
+	int err = relay_buf_facts(reader->buf, &facts);
+	if (err)
+		return err;
+	reader->stats = (struct relay_app_stats){0};
+	relay_app_lost(&facts, &reader->stats.lost_records, &reader->stats.lost_bytes);
+	return 0;
+}
+
+static void clear(int event_fd)
+{
+	uint64_t count;
+	while (read(event_fd, &count, sizeof(count)) < 0 && errno == EINTR)
+		;
+}
+
+/* All signals are the program's. */
+static int start_readers(struct relay_app *app)
+{
+	uint32_t n = app->chan->n_buffers;
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int err = 0;
+	for (uint32_t i = 0; i < n && !err; i++) {
+		err = start_reader(&app->readers[i], n > 1);
+		app->readers[i].running = !err;
+		if (err)
+			__atomic_sub_fetch(&app->shared.n_running, n - i, __ATOMIC_RELAXED);
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return err;
+}
+
+/* Tell the readers how far to read, wait for them, return the first failure. */
+static int join_readers(struct relay_app *app)
+{
+	int result = 0;
+	/* Pairs with the acquire in is_told_to_stop(). */
+	__atomic_store_n(&app->shared.stop, 1, __ATOMIC_RELEASE);
+	relay_wake_word(&app->shared.stop);
+	while (write(app->shared.stop_fd, &(uint64_t){1}, sizeof(uint64_t)) < 0 && errno == EINTR)
+		;
+	for (uint32_t i = 0; i < app->chan->n_buffers; i++) {
+		struct app_reader *reader = &app->readers[i];
+		if (!reader->running)
+			continue;
+		pthread_join(reader->thread, NULL);
+		reader->running = false;
+		if (!result)
+			result = reader->result;
+	}
+	return result;
+}
+
+int relay_app_start(struct relay_app *app)
+{
+	int err = app->running ? -EALREADY : 0;
+	for (uint32_t i = 0; i < app->chan->n_buffers && !err; i++)
+		err = reset_stats(&app->readers[i]);
+	if (err)
+		return err;
+	clear(app->shared.stop_fd);
+	clear(app->shared.over_fd);
+	app->shared.stop = 0;
+	app->shared.n_running = app->chan->n_buffers;
+	err = start_readers(app);
+	if (err) {
+		for (uint32_t i = 0; i < app->chan->n_buffers; i++)
+			app->readers[i].until = 0;
+		join_readers(app);
+		return err;
+	}
+	app->running = true;
+	for (uint32_t i = 0; i < app->chan->n_buffers; i++)
+		relay_buf_stop(&app->chan->bufs[i], RELAY_DISABLED, 0);
+	return 0;
+}
+
+/* No write is under way any more, but for one on a CPU that is forbidden to us; finish what has been begun. */
+static void finish(struct relay_app *app, struct app_reader *reader)
+{
+	struct relay_facts facts;
+	if (!app->keep_enabled)
+		relay_buf_stop(reader->buf, RELAY_DISABLED, 1);
+	bool is_read = !relay_buf_facts(reader->buf, &facts);
+	/* Refused where the channel was removed or the CPU is forbidden: the reader takes what is unfinished, too. */
+	if (is_read && facts.offset)
+		relay_buf_flush(reader->buf);
+	if (is_read && app->keep_enabled)
+		is_read = !relay_buf_facts(reader->buf, &facts);
+	reader->until = is_read ? facts.bytes : 0;
+}
+
+int relay_app_stop(struct relay_app *app)
+{
+	if (!app->running)
+		return -EALREADY;
+	for (uint32_t i = 0; i < app->chan->n_buffers; i++)
+		finish(app, &app->readers[i]);
+	app->running = false;
+	return join_readers(app);
+}
+
+/* --- what there is to know --- */
+
+int relay_app_fd(const struct relay_app *app)
+{
+	return app->shared.over_fd;
+}
+
+void *relay_app_private(const struct relay_app *app)
+{
+	return app->private_data;
+}
+
+unsigned relay_app_n_buffers(const struct relay_app *app)
+{
+	return app->chan->n_buffers;
+}
+
+/* Since start(). After a reset the channel counts from 0 again, and all is new. */
+static uint64_t since(uint64_t now, uint64_t start)
+{
+	return now < start ? now : now - start;
+}
+
+int relay_app_stats(struct relay_app *app, unsigned cpu, struct relay_app_stats *stats)
+{
+	struct relay_facts facts;
+	if (cpu >= app->chan->n_buffers)
+		return -EINVAL;
+	const struct app_reader *reader = &app->readers[cpu];
+	int err = relay_buf_facts(reader->buf, &facts);
+	if (err)
+		return err;
+	/* Relaxed: each is right for itself. */
+	stats->bytes = __atomic_load_n(&reader->stats.bytes, __ATOMIC_RELAXED);
+	stats->pieces = __atomic_load_n(&reader->stats.pieces, __ATOMIC_RELAXED);
+	stats->max_backlog = __atomic_load_n(&reader->stats.max_backlog, __ATOMIC_RELAXED);
+	relay_app_lost(&facts, &stats->lost_records, &stats->lost_bytes);
+	stats->lost_records = since(stats->lost_records, reader->stats.lost_records);
+	stats->lost_bytes = since(stats->lost_bytes, reader->stats.lost_bytes);
+	return 0;
+}

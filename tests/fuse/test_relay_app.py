@@ -1,0 +1,493 @@
+"""relay_app: every byte of a channel goes to one place once, in order, whatever starts, stops and dies."""
+
+import itertools
+import os
+import re
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
+from conftest import DEADLINE_S, Mount, wait_until
+from traffic import LINE_BYTES, Stream, lines, some_cpu
+
+from relayfs_fuse import Channel
+
+RUNNER = Path(__file__).with_name("app_runner.c")
+STUCK_WRITER = RUNNER.with_name("stuck_writer.c")
+CHANNEL = "app/cpu"
+LINES_IN_4K = 4096 // LINE_BYTES
+PADDING_IN_4K = 4096 % LINE_BYTES
+FOR_EVER_MS = int(DEADLINE_S * 1000)
+
+
+class App:
+    """An app_runner, its answers and its output files."""
+
+    def __init__(self, mount: Mount, output: Path, *options: str, sanitize: str = PLAIN) -> None:
+        program = compile_c([RUNNER], None, sanitize)
+        assert mount.process is not None
+        self.output, self.server = output, mount.process
+        self.process = subprocess.Popen(
+            run_command(program, mount.path / CHANNEL, output, *options, sanitize=sanitize),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=run_environment(sanitize),
+        )  # fmt: skip
+        self.opened = self._answer()
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def ask(self, command: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command.encode() + b"\n")
+        return self._answer()
+
+    def start(self) -> None:
+        assert self.ask("start") == "0"
+
+    def stop(self) -> None:
+        assert self.ask("stop") == "0"
+
+    def stats(self) -> dict[str, int]:
+        names = ("bytes", "pieces", "max_backlog", "lost_records", "lost_bytes")
+        return dict(zip(names, map(int, self.ask("stats").split()), strict=True))
+
+    def of(self, cpu: int) -> bytes:
+        return Path(f"{self.output}{cpu}").read_bytes()
+
+    def everything(self) -> bytes:
+        files = sorted(path for path in self.output.parent.iterdir() if re.fullmatch(r"out\d+", path.name))
+        return b"".join(path.read_bytes() for path in files)
+
+    def pieces(self, cpu: int) -> list[tuple[int, int]]:
+        """The length and the padding of each."""
+        text = Path(f"{self.output}{cpu}.pieces").read_text()
+        return [(int(length), int(padding)) for length, padding in map(str.split, text.splitlines())]
+
+    def check_asleep(self) -> None:
+        """Whoever spins, in here or by way of the server, uses all of the time."""
+        before = self._ticks()
+        assert self.ask("over 600") == "0"
+        assert self._ticks() - before < 0.2 * os.sysconf("SC_CLK_TCK")
+
+    def _ticks(self) -> int:
+        stats = [Path(f"/proc/{process.pid}/stat").read_text() for process in (self.process, self.server)]
+        return sum(int(ticks) for stat in stats for ticks in stat.rpartition(")")[2].split()[11:13])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self) -> None:
+        self.process.communicate(timeout=DEADLINE_S)
+        assert self.process.returncode == 0
+
+
+Start = Callable[..., App]
+
+
+@pytest.fixture
+def open_app(mount: Mount, tmp_path: Path) -> Iterator[Start]:
+    apps: list[App] = []
+
+    def make(*options: str, output: str = "out", sanitize: str = PLAIN) -> App:
+        apps.append(App(mount, tmp_path / output, *options, sanitize=sanitize))
+        return apps[-1]
+
+    yield make
+    for app in apps:
+        if app.process.poll() is None:
+            app.kill()
+        assert app.process.stdin is not None
+        assert app.process.stdout is not None
+        app.process.stdin.close()
+        app.process.stdout.close()
+
+
+@pytest.fixture
+def producers() -> Iterator[list[Stream]]:
+    streams: list[Stream] = []
+    yield streams
+    for stream in streams:
+        stream.kill()
+
+
+WAYS = pytest.mark.parametrize("way", [(), ("read",)], ids=["mmap", "read"])
+SCHEMES = pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+
+
+def written_by(out: bytes, first: int) -> bytes:
+    """The lines of a producer whose lines begin with this number, in the order in which they came."""
+    own = [line for line in out.splitlines(keepends=True) if first <= int(line.split()[1]) < first + 1_000_000]
+    return b"".join(own)
+
+
+@WAYS
+@SCHEMES
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
+def test_all_that_several_producers_write_is_in_the_output_once_in_order(
+    mount: Mount, open_app: Start, producers: list[Stream], way, scheme, sanitize
+):
+    app = open_app(*way, f"create=scheme={scheme} subbuf_size=64K n_subbufs=32", sanitize=sanitize)
+    cpus = sorted(os.sched_getaffinity(0))
+    app.start()
+    producers += [Stream(mount, CHANNEL, cpu=cpus[i % len(cpus)], written=i * 1_000_000) for i in range(4)]
+    for stream in producers:
+        stream.start(burst=200, pause_ms=1, at_most=10_000)
+    wait_until(lambda: mount.fact(CHANNEL, "records") == "40000", "all is written")
+    app.stop()
+    for stream in producers:
+        own = written_by(app.of(stream.cpu), stream.written)
+        assert own == lines(10_000, stream.written)
+    assert len(app.everything()) == 40_000 * LINE_BYTES
+    assert mount.fact(CHANNEL, "lost") == "0"
+    assert {name: app.stats()[name] for name in ("bytes", "lost_records")} == {
+        "bytes": 40_000 * LINE_BYTES,
+        "lost_records": 0,
+    }
+    app.finish()
+
+
+def write_until_refused(path: Path, written: list[bytes], over: threading.Event) -> None:
+    """Write records one by one, wherever this runs; remember those that were taken."""
+    i = 0
+    descriptor = os.open(path, os.O_WRONLY)
+    while not over.is_set():
+        record = b"%09d\n" % i
+        try:
+            os.write(descriptor, record)
+            written.append(record)
+            i += 1
+        except OSError:
+            pass
+    os.close(descriptor)
+
+
+@WAYS
+def test_cycles_of_start_and_stop_put_just_what_was_taken_into_one_file(mount: Mount, open_app: Start, way):
+    app = open_app(*way, "create=buffers=global subbuf_size=4K n_subbufs=16")
+    written: list[bytes] = []
+    over = threading.Event()
+    writer = threading.Thread(target=write_until_refused, args=(mount.path / f"{CHANNEL}0", written, over))
+    writer.start()
+    try:
+        for _ in range(20):
+            app.start()
+            n = len(written)
+            wait_until(lambda n=n: len(written) > n + 20, "records are taken")
+            app.stop()
+            n_bytes = len(app.of(0))
+            assert n_bytes == int(mount.fact(CHANNEL, "bytes")) == int(mount.fact(CHANNEL, "read_bytes"))
+            assert mount.fact(CHANNEL, "disabled") == "1"
+            refused = int(mount.fact(CHANNEL, "lost_disabled"))
+            wait_until(lambda n=refused: int(mount.fact(CHANNEL, "lost_disabled")) > n, "records are refused")
+    finally:
+        over.set()
+        writer.join()
+    assert app.of(0) == b"".join(written)
+
+
+@WAYS
+def test_what_was_written_before_the_first_start_is_there(mount: Mount, open_app: Start, way):
+    mount.create(CHANNEL, "buffers=global")
+    (mount.path / f"{CHANNEL}0").write_bytes(b"early\n")
+    app = open_app(*way)
+    app.start()
+    app.stop()
+    assert app.of(0) == b"early\n"
+
+
+@WAYS
+def test_a_finished_sub_buffer_is_written_out_while_the_app_runs(mount: Mount, open_app: Start, way):
+    app = open_app(*way, "create=buffers=global subbuf_size=4K")
+    app.start()
+    for _ in range(3):
+        before = len(app.of(0))
+        (mount.path / f"{CHANNEL}0").write_bytes(b"a\n")
+        mount.command(f"flush {CHANNEL}\n")
+        wait_until(lambda before=before: len(app.of(0)) == before + 2, "it is written out")
+
+
+@WAYS
+def test_with_packet_delivery_each_record_is_written_out_at_once(mount: Mount, open_app: Start, way):
+    app = open_app(*way, "create=buffers=global delivery=packet")
+    app.start()
+    for n in range(1, 4):
+        (mount.path / f"{CHANNEL}0").write_bytes(b"a\n")
+        wait_until(lambda n=n: app.of(0) == b"a\n" * n, "it is written out")
+
+
+@WAYS
+@pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
+def test_readers_sleep_while_there_is_nothing(mount: Mount, open_app: Start, way, mode):
+    """Finished sub-buffers that are empty, and one that is not finished, are nothing."""
+    app = open_app(*way, f"create=buffers=global mode={mode} subbuf_size=4K n_subbufs=8")
+    app.start()
+    for _ in range(3):
+        mount.command(f"flush {CHANNEL}\n")
+    (mount.path / f"{CHANNEL}0").write_bytes(b"a\n")
+    app.check_asleep()
+    assert app.of(0) == b"" if not way else app.of(0) in (b"", b"a\n")
+    app.stop()
+    assert app.of(0) == b"a\n"
+
+
+@WAYS
+def test_what_stands_behind_a_record_in_the_making_comes_later(mount: Mount, open_app: Start, way):
+    app = open_app(*way, "create=buffers=single scheme=lockless subbuf_size=4K")
+    app.start()
+    stuck = subprocess.Popen([compile_c([STUCK_WRITER]), mount.path / CHANNEL], stdout=subprocess.PIPE)
+    try:
+        assert stuck.stdout is not None
+        assert stuck.stdout.readline() == b"stuck\n"
+        (mount.path / CHANNEL).write_bytes(b"behind\n")
+        mount.command(f"flush {CHANNEL}\n")
+        wait_until(lambda: app.of(0) == b"before\n", "it reads up to there")
+        app.check_asleep()
+        assert app.ask("stop") == "EBUSY"
+    finally:
+        stuck.kill()
+        stuck.communicate()
+    app.start()
+    app.stop()
+    assert app.of(0) == b"before\nbehind\n"
+    assert mount.fact(CHANNEL, "lost") == mount.fact(CHANNEL, "lost_torn") == "1"
+
+
+def test_pieces_are_whole_sub_buffers_with_their_padding(mount: Mount, open_app: Start):
+    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=16")
+    stream = Stream(mount, CHANNEL)
+    app = open_app("pieces")
+    app.start()
+    stream.write(10 * LINES_IN_4K + 5)
+    app.stop()
+    whole = (LINES_IN_4K * LINE_BYTES, PADDING_IN_4K)
+    assert app.pieces(stream.cpu) == [*[whole] * 10, (5 * LINE_BYTES, 4096 - 5 * LINE_BYTES)]
+    app.start()
+    stream.write(3)
+    app.stop()
+    assert app.pieces(stream.cpu)[-1] == (3 * LINE_BYTES, 4096 - 3 * LINE_BYTES)
+    assert app.of(stream.cpu) == lines(stream.written)
+    assert app.stats()["pieces"] == 1
+
+
+@WAYS
+def test_a_piece_that_is_refused_comes_again(mount: Mount, open_app: Start, way):
+    app = open_app("pieces", *way, "create=buffers=global subbuf_size=4K")
+    app.start()
+    app.ask("refuse 1")
+    (mount.path / f"{CHANNEL}0").write_bytes(b"first\n")
+    mount.command(f"flush {CHANNEL}\n")
+    assert app.ask(f"over {FOR_EVER_MS}") == "1"
+    (mount.path / f"{CHANNEL}0").write_bytes(b"second\n")
+    assert app.ask("stop") == "EDOM"
+    app.ask("refuse 0")
+    app.start()
+    app.stop()
+    assert app.of(0) == b"first\nsecond\n"
+
+
+@WAYS
+def test_what_does_not_fit_on_the_disk_stays_in_the_channel(mount: Mount, open_app: Start, tmp_path: Path, way):
+    app = open_app(*way, "create=buffers=global subbuf_size=4K n_subbufs=16")
+    resource.prlimit(app.process.pid, resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    app.start()
+    expected = b"".join(b"%09d\n" % i for i in range(3000))
+    for start in range(0, len(expected), 4090):
+        (mount.path / f"{CHANNEL}0").write_bytes(expected[start : start + 4090])
+    assert app.ask("stop") == "EFBIG"
+    assert len(app.of(0)) <= 10_000
+    assert expected.startswith(app.of(0))
+    resource.prlimit(app.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    app.start()
+    app.stop()
+    assert app.of(0) == expected
+
+
+@pytest.mark.parametrize("keep", [(), ("keep",)], ids=["disabled", "kept"])
+@WAYS
+def test_overwritten_records_are_counted_and_none_is_torn(
+    mount: Mount, open_app: Start, producers: list[Stream], way, keep
+):
+    app = open_app(*way, *keep, "create=mode=overwrite subbuf_size=4K n_subbufs=4")
+    stream = Stream(mount, CHANNEL)
+    producers.append(stream)
+    stream.write(50_000)
+    app.start()
+    stream.start(burst=2000, pause_ms=0, at_most=200_000)
+    wait_until(lambda: stream.fact("records") == 250_000, "all is written")
+    app.stop()
+    stream.finish()
+    out = app.of(stream.cpu).splitlines(keepends=True)
+    numbers = [int(line.split()[1]) for line in out]
+    assert out == [b"line %08d ................\n" % number for number in numbers]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == 249_999
+    assert len(numbers) + stream.fact("lost_overwritten") == 250_000
+    assert app.stats()["max_backlog"] > 0
+    assert mount.fact(CHANNEL, "disabled") == ("0" if keep else "1")
+
+
+def test_a_piece_that_is_overwritten_while_it_is_taken_is_not_in_the_output(mount: Mount, open_app: Start):
+    app = open_app("create=buffers=global mode=overwrite subbuf_size=1M n_subbufs=2")
+    records = [b"%07d\n" % i * 512 for i in range(2048)]
+    app.start()
+    with Channel(mount.path / CHANNEL) as channel:
+        for _ in range(50):
+            channel.write_many(records)
+    app.stop()
+    out = app.of(0)
+    torn = [at for at in range(0, len(out), 4096) if out[at : at + 8] * 512 != out[at : at + 4096]]
+    assert torn == []
+    assert len(out) > 0
+    assert len(out) + int(mount.fact(CHANNEL, "lost_overwritten_bytes")) == 50 * 2048 * 4096
+
+
+def test_losses_are_those_since_the_start(mount: Mount, open_app: Start):
+    mount.create(CHANNEL, "buffers=global subbuf_size=10 n_subbufs=2")
+    file = mount.path / f"{CHANNEL}0"
+    with pytest.raises(OSError, match="too long"):
+        file.write_bytes(b"x" * 11)
+    app = open_app("pieces")
+    app.start()
+    assert app.stats()["lost_records"] == 0
+    app.ask("refuse 1")
+    for _ in range(2):
+        file.write_bytes(b"x" * 10)
+    with pytest.raises(OSError, match="space"):
+        file.write_bytes(b"x" * 7)
+    assert {name: app.stats()[name] for name in ("lost_records", "lost_bytes")} == {"lost_records": 1, "lost_bytes": 7}
+
+
+@WAYS
+def test_a_stop_that_keeps_the_channel_enabled_ends_though_producers_go_on(
+    mount: Mount, open_app: Start, producers: list[Stream], way
+):
+    app = open_app(*way, "keep", "create=subbuf_size=64K n_subbufs=64")
+    stream = Stream(mount, CHANNEL)
+    producers.append(stream)
+    stream.start(burst=100, pause_ms=1)
+    for _ in range(5):
+        app.start()
+        n = stream.fact("records")
+        wait_until(lambda n=n: stream.fact("records") > n + 500, "records are written")
+        before = stream.fact("bytes")
+        app.stop()
+        assert len(app.of(stream.cpu)) >= before
+    assert app.of(stream.cpu) + stream.rest() == lines(stream.written)
+
+
+def test_a_killed_app_has_lost_nothing(mount: Mount, open_app: Start, producers: list[Stream]):
+    """What it had in hand may come again: pieces are whole, so are lines."""
+    stream = Stream(mount, CHANNEL)
+    producers.append(stream)
+    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=1024")
+    stream.start(burst=100, pause_ms=1)
+    app = open_app()
+    for _ in range(10):
+        app.start()
+        n = len(app.of(stream.cpu))
+        wait_until(lambda app=app, n=n: len(app.of(stream.cpu)) > n + 3 * 4096, "it is at work")
+        app.kill()
+        app = open_app("append")
+    app.start()
+    stream.finish()
+    app.stop()
+    numbers = [int(line.split()[1]) for line in app.of(stream.cpu).splitlines()]
+    assert sorted(set(numbers)) == list(range(stream.written))
+    steps_back = [a - b + 1 for a, b in itertools.pairwise(numbers) if b <= a]
+    assert len(steps_back) <= 10
+    assert all(step <= LINES_IN_4K for step in steps_back)
+    assert mount.fact(CHANNEL, "lost") == "0"
+
+
+@WAYS
+def test_the_app_is_told_that_the_channel_is_removed_and_has_all_of_it(mount: Mount, open_app: Start, way):
+    app = open_app(*way, "create=buffers=global")
+    app.start()
+    assert app.ask("over 0") == "0"
+    (mount.path / f"{CHANNEL}0").write_bytes(b"last words\n")
+    mount.command(f"remove {CHANNEL}\n")
+    assert app.ask(f"over {FOR_EVER_MS}") == "1"
+    assert app.of(0) == b"last words\n"
+    app.stop()
+    assert app.ask("stop") == "EALREADY"
+    app.finish()
+
+
+@WAYS
+def test_an_app_may_be_closed_while_it_runs(mount: Mount, open_app: Start, way):
+    app = open_app(*way, "create=buffers=global")
+    app.start()
+    (mount.path / f"{CHANNEL}0").write_bytes(b"last words\n")
+    app.finish()
+    assert app.of(0) == b"last words\n"
+    assert mount.fact(CHANNEL, "disabled") == "1"
+
+
+def test_reading_from_memory_needs_no_server(mount: Mount, open_app: Start, producers: list[Stream]):
+    mount.expect("")
+    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=64")
+    stream = Stream(mount, CHANNEL)
+    producers.append(stream)
+    app = open_app()
+    app.start()
+    stream.start(burst=50, pause_ms=5)
+    wait_until(lambda: len(app.of(stream.cpu)) > 0, "it is at work")
+    mount.kill()
+    n = len(app.of(stream.cpu))
+    wait_until(lambda: len(app.of(stream.cpu)) > n + 3 * 4096, "it goes on")
+    written = stream.finish()
+    app.stop()
+    assert app.of(stream.cpu) == lines(written)
+
+
+def test_a_reader_through_the_server_ends_with_it(mount: Mount, open_app: Start):
+    mount.expect("")
+    app = open_app("read", "create=buffers=global")
+    app.start()
+    mount.kill()
+    assert app.ask(f"over {FOR_EVER_MS}") == "1"
+    assert app.ask("stop") in {"ENOTCONN", "ECONNABORTED", "ENODEV"}
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [((), "ENOENT"), (("create=subbuf_size=0",), "EINVAL"), (("create=", "pieces"), "0")],
+    ids=str,
+)
+def test_opening_says_why_it_cannot(open_app: Start, options, answer):
+    assert open_app(*options).opened == answer
+
+
+def test_opening_says_that_there_can_be_no_output(mount: Mount, open_app: Start):
+    assert open_app("create=", output="none/out").opened == "ENOENT"
+
+
+def test_the_app_starts_once_at_a_time_and_takes_no_signals(mount: Mount, open_app: Start):
+    app = open_app("create=buffers=single")
+    assert app.ask("stop") == "EALREADY"
+    app.start()
+    assert app.ask("start") == "EALREADY"
+    tasks = [path / "status" for path in Path(f"/proc/{app.process.pid}/task").iterdir()]
+    blocked = [int(re.findall(r"SigBlk:\t(\w+)", path.read_text())[0], 16) >> signal.SIGTERM - 1 & 1 for path in tasks]
+    assert sorted(blocked) == [0, 1]
+    app.stop()
+    assert app.of(0) == b""
+
+
+def test_each_reader_runs_on_the_cpu_of_its_buffer(mount: Mount, open_app: Start):
+    app = open_app("create=")
+    app.start()
+    masks = [
+        os.sched_getaffinity(int(task.name))
+        for task in Path(f"/proc/{app.process.pid}/task").iterdir()
+        if int(task.name) != app.process.pid
+    ]
+    assert sorted(masks, key=min) == [{cpu} for cpu in sorted(os.sched_getaffinity(0))]
+    assert some_cpu() in masks[0] | masks[-1]
