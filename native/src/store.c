@@ -198,7 +198,12 @@ int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, i
 
 int relay_store_adopt(const char *dir, const int *fds, size_t n)
 {
-	return n && n <= MAX_BUFFERS ? make_dir(dir, (uint32_t)n, link_buffer, fds) : -EINVAL;
+	if (n == 0 || n > MAX_BUFFERS)
+		return -EINVAL;
+	/* Asked before: a file that loses its name again never gets another. */
+	if (access(dir, F_OK) == 0)
+		return -EEXIST;
+	return make_dir(dir, (uint32_t)n, link_buffer, fds);
 }
 
 int relay_store_remove(const char *dir, uint32_t n_buffers)

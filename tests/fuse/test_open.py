@@ -1,88 +1,17 @@
-"""relay_open() and what belongs to it, in programs of their own: files, callbacks, late setup, closing."""
+"""relay_open() in programs of their own: where files come to be, with a mount and without, and what callbacks say."""
 
 import os
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from build import compile_c
 from conftest import Mount, tmpfs_directory
+from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
 from traffic import drain
-
-from relayfs_fuse import native
-
-HERE = Path(__file__).parent
-N_CPUS = native.n_possible_cpus()
-GEOMETRY = "4096 4"
-USUAL = "files = = 600 0"
-
-
-class Maker:
-    """tests/fuse/maker.c, running."""
-
-    def __init__(
-        self, environment: dict[str, str], user: int | None = None, command: Sequence[str | Path] | None = None
-    ) -> None:
-        self.process = subprocess.Popen(
-            command or [compile_c([HERE / "maker.c"])],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-            env={**os.environ, **environment}, user=user, group=user, extra_groups=None if user is None else [],
-            cwd="/",
-        )  # fmt: skip
-        self.told: list[str] = []
-        self._answers: list[str] = []
-        self._heard = threading.Condition()
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._heard:
-                (self.told if line.startswith("* ") else self._answers).append(line.removeprefix("* ").rstrip("\n"))
-                self._heard.notify_all()
-
-    def __call__(self, command: str) -> str:
-        """Have it do something; return its answer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        with self._heard:
-            assert self._heard.wait_for(lambda: self._answers, 30), f"{command}: no answer"
-            return self._answers.pop(0)
-
-    def ask(self, command: str) -> list[str]:
-        """Have it do something that succeeds; return what its callbacks were told meanwhile."""
-        self.told.clear()
-        assert self(command) == "0", command
-        return list(self.told)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.end()
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(20)
-        self._thread.join(20)
-        self.process.stdout.close()
-
-
-@contextmanager
-def making(
-    environment: dict[str, str], user: int | None = None, command: Sequence[str | Path] | None = None
-) -> Iterator[Maker]:
-    maker = Maker(environment, user, command)
-    try:
-        yield maker
-    finally:
-        maker.process.kill()
-        maker.end()
 
 
 @pytest.fixture
@@ -96,7 +25,7 @@ def nowhere(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def maker(mount: Mount) -> Iterator[Maker]:
     """A program whose default mount is that of the test."""
-    with making({"RELAYFS": str(mount.path), "RELAYFS_STORE": str(mount.store)}) as program:
+    with making(environment_of(mount)) as program:
         yield program
 
 
@@ -113,19 +42,6 @@ def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Mount:
     mount = make_mount(store=nowhere.parent / "store", start=False)
     mount.path = nowhere
     return mount
-
-
-def contents(channel: Path) -> bytes:
-    """Everything that can be read from a channel's relay files."""
-    return b"".join(drain(Path(f"{channel}{cpu}")) for cpu in range(N_CPUS))
-
-
-def relay_files(directory: Path) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if name not in ("control", "error_log", ".channels"))
-
-
-def numbered(name: str) -> list[str]:
-    return sorted(f"{name}{cpu}" for cpu in range(N_CPUS))
 
 
 # --- where ---
@@ -154,7 +70,7 @@ os.execv(program, [program])
 @contextmanager
 def making_alone(keep: Path, environment: dict[str, str]) -> Iterator[Maker]:
     """A program that sees one relayfs at most."""
-    command = ["unshare", "--mount", sys.executable, "-c", ALONE, keep, compile_c([HERE / "maker.c"])]
+    command = ["unshare", "--mount", sys.executable, "-c", ALONE, keep, compile_c([SOURCE])]
     with making(environment, command=command) as maker:
         yield maker
 
@@ -368,3 +284,88 @@ def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late
             maker.kill()
     late_mount.start()
     assert len(late_mount.control.read_text().splitlines()) == 80
+
+
+# --- create_buf_file and remove_buf_file ---
+
+
+def test_create_buf_file_is_asked_for_each_buffer_and_remove_buf_file_is_called_for_each(
+    mount: Mount, maker: Maker
+) -> None:
+    maker.ask(USUAL)
+    directory = mount.path / "app"
+    told = maker.ask(f"open cpu {directory} {GEOMETRY}")
+    assert told == [f"create cpu{cpu} {directory} 600 {cpu} private" for cpu in range(N_CPUS)]
+    assert (directory / "cpu0").stat().st_mode & 0o777 == 0o600
+    assert maker.ask("close") == [f"remove {directory}/cpu{cpu}" for cpu in range(N_CPUS)]
+    assert relay_files(directory) == []
+
+
+def test_create_buf_file_may_choose_directory_name_and_mode(mount: Mount, maker: Maker) -> None:
+    maker.ask(f"files {mount.path}/other mine 644 0")
+    maker.ask(f"open cpu - {GEOMETRY}")
+    assert relay_files(mount.path) == ["other"]
+    assert relay_files(mount.path / "other") == numbered("mine")
+    assert (mount.path / "other/mine0").stat().st_mode & 0o777 == 0o644
+    maker.ask("write hello")
+    assert contents(mount.path / "other/mine") == b"hello\n"
+
+
+def test_keys_of_options_go_before_what_create_buf_file_says_of_the_mode(mount: Mount, maker: Maker) -> None:
+    maker.ask(USUAL)
+    maker.ask("options perm=0604")
+    maker.ask(f"open cpu - {GEOMETRY}")
+    assert (mount.path / "cpu0").stat().st_mode & 0o777 == 0o604
+
+
+@pytest.mark.parametrize(
+    ("base", "files", "buffers"),
+    [("=", ["cpu0"], "global"), ("trace", ["trace"], "single"), ("trace0", ["trace0"], "global")],
+)
+def test_a_global_file_may_have_any_name(mount: Mount, maker: Maker, base: str, files: list[str], buffers: str) -> None:
+    maker.ask(f"files = {base} 600 1")
+    assert len(maker.ask(f"open cpu - {GEOMETRY}")) == 1
+    assert relay_files(mount.path) == files
+    (channel,) = (line.split()[1] for line in mount.control.read_text().splitlines())
+    assert mount.fact(channel, "buffers") == buffers
+    maker.ask("write hello")
+    assert drain(mount.path / files[0]) == b"hello\n"
+    assert maker.ask("close") == [f"remove {mount.path}/{files[0]}"]
+    assert relay_files(mount.path) == []
+
+
+@pytest.mark.parametrize("bad", range(N_CPUS))
+@pytest.mark.parametrize(("how", "error"), [("refuse", "ENOTTY"), ("stray", "EINVAL")])
+def test_a_file_that_is_refused_or_strays_leaves_nothing_behind(
+    mount: Mount, maker: Maker, how: str, error: str, bad: int
+) -> None:
+    maker.ask("files = mine 600 0")
+    maker.ask(f"{how} {bad}")
+    maker.told.clear()
+    assert maker(f"open cpu - {GEOMETRY}") == error
+    accepted = bad if how == "refuse" else N_CPUS
+    assert sum(line.startswith("remove") for line in maker.told) == accepted
+    assert mount.control.read_text() == ""
+    assert relay_files(mount.path) == []
+    maker.ask(f"{how} -1")
+    maker.ask(f"open cpu - {GEOMETRY}")
+
+
+def test_what_the_mount_refuses_is_taken_back_from_the_callbacks(mount: Mount, maker: Maker) -> None:
+    mount.create("cpu")
+    maker.ask(USUAL)
+    maker.told.clear()
+    # Not the channel that stands in the way: that is what relay_remove_file() would remove.
+    maker.ask("files = = 600 0")
+    assert maker("open control/cpu - 4096 4") == "ENOTDIR"
+    assert [line.split()[0] for line in maker.told] == ["create"] * N_CPUS + ["remove"] * N_CPUS
+    assert "cpu" in mount.control.read_text()
+
+
+def test_a_channel_without_a_mount_has_callbacks_too(nowhere: Path, early: Maker) -> None:
+    early.ask(USUAL)
+    assert len(early.ask(f"open app/cpu - {GEOMETRY}")) == N_CPUS
+    mem = nowhere.parent / "store/app/cpu/mem0"
+    assert mem.stat().st_mode & 0o777 == 0o600
+    assert early.ask("close") == [f"remove {nowhere}/app/cpu{cpu}" for cpu in range(N_CPUS)]
+    assert not mem.exists()

@@ -1,0 +1,395 @@
+"""Buffer-only channels, relay_late_setup_files() and what is behind it: the command adopt."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import NOBODY, Mount, User, tmpfs_directory
+from making import GEOMETRY, N_CPUS, USUAL, Maker, contents, environment_of, making, numbered, relay_files
+from traffic import drain
+
+from relayfs_fuse import Channel
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory where nothing is mounted; its parent is a place for a store, on tmpfs."""
+    with tmpfs_directory() as path:
+        (path / "mnt").mkdir()
+        yield path / "mnt"
+
+
+@pytest.fixture
+def maker(mount: Mount) -> Iterator[Maker]:
+    """A program whose default mount is that of the test."""
+    with making(environment_of(mount)) as program:
+        yield program
+
+
+@pytest.fixture
+def early(nowhere: Path) -> Iterator[Maker]:
+    """A program that starts before anything is mounted."""
+    with making({"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}) as program:
+        yield program
+
+
+@pytest.fixture
+def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Mount:
+    """A mount of the store of `early`, not mounted yet, in its place."""
+    mount = make_mount(store=nowhere.parent / "store", start=False)
+    mount.path = nowhere
+    return mount
+
+
+# --- without files, and files later ---
+
+
+def test_a_buffer_only_channel_takes_records_and_has_no_files(mount: Mount, maker: Maker) -> None:
+    maker.ask(f"open - - {GEOMETRY}")
+    maker.ask("write one")
+    maker.ask("flush")
+    maker.ask("fork two")
+    assert mount.control.read_text() == ""
+    assert relay_files(mount.path) == []
+    maker.ask("close")
+
+
+def test_late_files_hold_everything_that_was_written_before(mount: Mount, maker: Maker) -> None:
+    maker.ask("options delivery=packet perm=0644")
+    maker.ask(f"open - - {GEOMETRY}")
+    maker.ask("write one")
+    maker.ask("fork two")
+    maker.ask(f"late cpu {mount.path}/app/deep")
+    assert relay_files(mount.path / "app/deep") == numbered("cpu")
+    assert (mount.path / "app/deep/cpu0").stat().st_mode & 0o777 == 0o644
+    maker.ask("write three")
+    assert contents(mount.path / "app/deep/cpu") in (b"one\ntwo\nthree\n", b"two\none\nthree\n", b"one\nthree\ntwo\n")
+    assert mount.fact("app/deep/cpu", "delivery") == "packet"
+    mount.command("reset app/deep/cpu\n")
+    with Channel(mount.path / "app/deep/cpu") as other:
+        other.write(b"other\n")
+    assert contents(mount.path / "app/deep/cpu") == b"other\n"
+    maker.ask("close")
+    assert relay_files(mount.path / "app/deep") == []
+
+
+def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, maker: Maker) -> None:
+    n_threads, n_records = 4, 20_000
+    maker.ask("open - - 65536 64")
+    assert maker(f"threads {n_threads} {n_records}") == "0"
+    maker.ask("late cpu -")
+    got = b""
+    done = threading.Event()
+    waiter = threading.Thread(target=lambda: (maker("join"), done.set()))
+    waiter.start()
+    while not done.is_set():
+        got += contents(mount.path / "cpu")
+    waiter.join()
+    got += contents(mount.path / "cpu")
+    assert not [line for line in maker.told if line.startswith("lost")]
+    assert sorted(got.splitlines()) == sorted(
+        b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records)
+    )
+
+
+def test_the_mounts_own_names_work_on_late_files(mount: Mount, maker: Maker) -> None:
+    maker.ask("options buffers=single")
+    maker.ask("open - - 4096 4")
+    maker.ask("late log -")
+    (mount.path / "log").write_bytes(b"by write(2)\n")
+    assert drain(mount.path / "log") == b"by write(2)\n"
+    line = mount.control.read_text()
+    mount.command("remove log\n")
+    assert maker("write more") == "EPIPE"
+    mount.command(line)
+    maker.ask("close")
+    assert mount.control.read_text() == line
+
+
+def test_late_files_survive_the_server(mount: Mount, maker: Maker) -> None:
+    maker.ask(f"open - - {GEOMETRY}")
+    maker.ask("late cpu -")
+    maker.ask("write one")
+    mount.kill()
+    maker.ask("write two")
+    subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
+    mount.start()
+    assert sorted(contents(mount.path / "cpu").splitlines()) == [b"one", b"two"]
+
+
+def test_late_files_without_a_mount_are_shown_by_the_next(nowhere: Path, late_mount: Mount, early: Maker) -> None:
+    early.ask(USUAL)
+    early.ask(f"open - - {GEOMETRY}")
+    early.ask("write one")
+    told = early.ask("late cpu -")
+    assert told == [f"create cpu{cpu} - 600 {cpu} private" for cpu in range(N_CPUS)]
+    assert (nowhere.parent / "store/cpu/mem0").stat().st_mode & 0o777 == 0o600
+    late_mount.start()
+    assert contents(late_mount.path / "cpu") == b"one\n"
+    early.ask("close")
+    assert relay_files(late_mount.path) == []
+
+
+@pytest.mark.parametrize(("base", "buffers"), [("=", "global"), ("trace", "single")])
+def test_create_buf_file_decides_before_there_are_files_whether_one_buffer_is_global(
+    mount: Mount, maker: Maker, base: str, buffers: str
+) -> None:
+    maker.ask(f"files = {base} 600 1")
+    assert maker.ask(f"open - - {GEOMETRY}") == ["create - - 600 0 private"]
+    maker.ask("write one")
+    assert maker.ask("late cpu -") == ["create cpu0 - 600 0 private"]
+    assert f"buffers={buffers}" in mount.control.read_text()
+    assert drain(mount.path / ("cpu0" if base == "=" else base)) == b"one\n"
+
+
+def test_a_late_setup_that_fails_can_be_tried_again(mount: Mount, maker: Maker) -> None:
+    mount.create("taken")
+    maker.ask(USUAL)
+    maker.ask(f"open - - {GEOMETRY}")
+    maker.ask("write one")
+    assert maker("late - -") == "EINVAL"
+    assert maker("late cpu /nowhere") == "ENOENT"
+    maker.ask("refuse 0")
+    assert maker("late cpu -") == "ENOTTY"
+    maker.ask("refuse -1")
+    maker.ask("files = = 600 0")
+    before = mount.control.read_text()
+    assert maker("late control/cpu -") == "ENOTDIR"
+    assert mount.control.read_text() == before
+    maker.ask("write two")
+    maker.ask("late cpu -")
+    assert maker("late cpu -") == "EEXIST"
+    assert sorted(contents(mount.path / "cpu").splitlines()) == [b"one", b"two"]
+
+
+def test_a_channel_that_has_files_gets_no_others(mount: Mount, maker: Maker) -> None:
+    maker.ask(f"open cpu - {GEOMETRY}")
+    assert maker("late other -") == "EEXIST"
+    assert relay_files(mount.path) == numbered("cpu")
+
+
+def test_memory_of_another_file_system_is_refused_and_explained(mount: Mount, tmp_path: Path) -> None:
+    other = tmp_path / "store"
+    assert os.stat(tmp_path).st_dev != os.stat(mount.store).st_dev, "this test needs two file systems"
+    with making({"RELAYFS": str(mount.path), "RELAYFS_STORE": str(other)}) as maker:
+        maker.ask(f"open - - {GEOMETRY}")
+        assert maker("late cpu -") == "EXDEV"
+        assert "another file system than this mount's store" in mount.error_log
+        maker.ask("write still works")
+    assert mount.control.read_text() == ""
+
+
+def test_a_limit_counts_adopted_memory(make_mount: Callable[..., Mount]) -> None:
+    mount = make_mount("size=64K")
+    with making(environment_of(mount)) as maker:
+        maker.ask("open - - 65536 4")
+        assert maker("late cpu -") == "ENOSPC"
+        assert "left of the limit" in mount.error_log
+
+
+def test_a_user_without_privileges_sets_up_files_in_roots_mount(
+    make_mount: Callable[..., Mount], unprivileged: User, scratch_store: Path
+) -> None:
+    mount = make_mount("control_mode=0666")
+    with making(environment_of(mount), user=unprivileged.uid) as maker:
+        maker.ask(f"open - - {GEOMETRY}")
+        maker.ask("write one")
+        # Root's store may not be written: the memory lies above it.
+        maker.ask("late cpu -")
+        status = (mount.path / "cpu0").stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (NOBODY, NOBODY, 0o640)
+        assert contents(mount.path / "cpu") == b"one\n"
+        maker.ask("write two")
+        assert contents(mount.path / "cpu") == b"two\n"
+        maker.ask("close")
+        assert relay_files(mount.path) == []
+
+
+# --- adopt, by those who know what they do and those who do not ---
+
+
+def unnamed(store: Path, n: int = N_CPUS) -> list[int]:
+    """Buffers as the library makes them, taken from a channel's files: copies without a name."""
+    descriptors = []
+    for cpu in range(n):
+        descriptor = os.open(store.parent, os.O_TMPFILE | os.O_RDWR, 0o600)
+        os.write(descriptor, (store / f"model/mem{cpu}").read_bytes())
+        descriptors.append(descriptor)
+    return descriptors
+
+
+@pytest.fixture
+def buffers(mount: Mount) -> Iterator[list[int]]:
+    """The open files of a channel's buffers."""
+    mount.create("model", "subbuf_size=4K n_subbufs=2")
+    descriptors = unnamed(mount.store)
+    mount.command("remove model\n")
+    yield descriptors
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def words(descriptors: list[int]) -> str:
+    return ",".join(map(str, descriptors))
+
+
+def refusal(mount: Mount, line: str) -> tuple[int, str]:
+    """What a command fails with, and what error_log says of it; nothing has changed."""
+    before = mount.control.read_text(), sorted(mount.store.rglob("*"))
+    (mount.path / "error_log").write_text("")
+    with pytest.raises(OSError) as error:
+        mount.command(f"{line}\n")
+    assert (mount.control.read_text(), sorted(mount.store.rglob("*"))) == before
+    assert error.value.errno is not None
+    return error.value.errno, mount.error_log
+
+
+def test_adopt_makes_an_ordinary_channel(mount: Mount, buffers: list[int]) -> None:
+    mount.command(f"adopt app/cpu {words(buffers)} perm=0600\n")
+    line = mount.control.read_text()
+    assert line.startswith("create app/cpu subbuf_size=4K n_subbufs=2 ")
+    assert "perm=0600" in line
+    with Channel(mount.path / "app/cpu") as channel:
+        channel.write(b"hello\n")
+    assert contents(mount.path / "app/cpu") == b"hello\n"
+    mount.command("remove app/cpu\n")
+    assert not (mount.store / "app/cpu").exists()
+    assert refusal(mount, f"adopt app/cpu {words(buffers)}")[0] == errno.EINVAL  # they are closed
+
+
+@pytest.mark.parametrize(
+    ("rest", "code", "reason"),
+    [
+        ("", errno.EINVAL, "the descriptors are missing"),
+        ("one", errno.EINVAL, "numbers of descriptors"),
+        ("1,", errno.EINVAL, "numbers of descriptors"),
+        ("1,-2", errno.EINVAL, "numbers of descriptors"),
+        ("99999", errno.EBADF, "descriptor 99999 cannot be had"),
+        ("{all} mode=overwrite", errno.EINVAL, "unknown key 'mode'; there are: perm=, uid=, gid="),
+        ("{all} perm=0777", errno.EINVAL, "perm=0777: not allowed"),
+        ("{all},{all}", errno.EINVAL, "is not buffer"),
+        ("{first}", errno.EINVAL, "1 buffers of"),
+        ("{all},{null}", errno.EINVAL, "is not a file without a name"),
+        ("{null}", errno.EINVAL, "is not a file without a name"),
+        ("{pipe}", errno.EINVAL, "is not a file without a name"),
+        ("{named}", errno.EINVAL, "is not a file without a name"),
+        ("{empty}", errno.EINVAL, "is not a buffer of this layout"),
+        ("{unlinked}", errno.ENOENT, "could not make it"),
+        ("{elsewhere}", errno.EXDEV, "lies in another file system"),
+    ],
+)
+def test_what_cannot_be_adopted_is_refused_and_explained(  # each is a word of the table
+    mount: Mount, buffers: list[int], tmp_path: Path, rest: str, code: int, reason: str
+) -> None:
+    if N_CPUS == 1 and "{first}" in rest:
+        rest = "{all},{all}"
+        reason = "is not buffer"
+    named, gone = mount.store.parent / "named", mount.store.parent / "gone"
+    named.write_bytes(os.pread(buffers[0], 1 << 20, 0))
+    opened = {
+        "null": os.open(os.devnull, os.O_RDWR),
+        "pipe": os.pipe()[0],
+        "named": os.open(named, os.O_RDWR),
+        "empty": os.open(mount.store.parent, os.O_TMPFILE | os.O_RDWR),
+        "elsewhere": os.open(tmp_path, os.O_TMPFILE | os.O_RDWR),
+    }
+    try:
+        if "{unlinked}" in rest:
+            rest = words([linked_once(descriptor, gone) for descriptor in buffers])
+        line = f"adopt cpu {rest.format(all=words(buffers), first=buffers[0], **opened)}"
+        assert refusal(mount, line)[0] == code
+        assert reason in mount.error_log
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
+
+
+def linked_once(descriptor: int, path: Path) -> int:
+    """A descriptor of the same contents, in a file that had a name and lost it."""
+    path.write_bytes(os.pread(descriptor, 1 << 20, 0))
+    copy = os.open(path, os.O_RDWR)
+    path.unlink()
+    os.dup2(copy, descriptor)
+    os.close(copy)
+    return descriptor
+
+
+def test_names_that_are_taken_are_refused(mount: Mount, buffers: list[int]) -> None:
+    mount.create("dir/cpu")
+    for path, code in (("dir/cpu", errno.EEXIST), ("dir", errno.EEXIST), ("dir/cpu/x", errno.ENOTDIR)):
+        assert refusal(mount, f"adopt {path} {words(buffers)}")[0] == code
+    (mount.store / "hidden").mkdir()
+    assert refusal(mount, f"adopt new/deep/../hidden {words(buffers)}")[0] == errno.EINVAL
+    assert refusal(mount, f"adopt hidden {words(buffers)}")[0] == errno.EEXIST
+    mount.command(f"adopt new/deep/cpu {words(buffers)}\n")
+
+
+def test_damaged_buffers_are_refused_and_those_that_differ(mount: Mount, buffers: list[int]) -> None:
+    whole = os.fstat(buffers[0]).st_size
+    os.ftruncate(buffers[0], 4096)
+    assert refusal(mount, f"adopt cpu {words(buffers)}")[0] == errno.EINVAL
+    os.ftruncate(buffers[0], whole)
+    assert refusal(mount, f"adopt cpu {words(buffers)}")[0] == errno.EINVAL
+    mount.create("model", "subbuf_size=4K n_subbufs=2 mode=overwrite")
+    others = unnamed(mount.store)
+    mount.command("remove model\n")
+    try:
+        mixed = [others[0], *buffers[1:]] if N_CPUS > 1 else [others[0], others[0]]
+        assert refusal(mount, f"adopt cpu {words(mixed)}")[0] == errno.EINVAL
+    finally:
+        for descriptor in others:
+            os.close(descriptor)
+
+
+def test_nobody_adopts_what_belongs_to_another(
+    make_mount: Callable[..., Mount], unprivileged: User, scratch_store: Path
+) -> None:
+    mount = make_mount("control_mode=0666")
+    mount.create("model", "subbuf_size=4K n_subbufs=2")
+    descriptors = unnamed(mount.store)
+    code = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY), sys.argv[2].encode())"
+    try:
+        # Root's files, open in nobody's process.
+        done = unprivileged.run(
+            sys.executable, "-c", code, mount.control, f"adopt cpu {words(descriptors)}", pass_fds=descriptors
+        )
+        assert "PermissionError" in done.stderr
+        assert f"belongs to user 0, not to you, {unprivileged.uid}" in mount.error_log
+        # And his own, for somebody else.
+        for descriptor in descriptors:
+            os.fchown(descriptor, unprivileged.uid, unprivileged.gid)
+        done = unprivileged.run(
+            sys.executable, "-c", code, mount.control, f"adopt cpu {words(descriptors)} uid=0", pass_fds=descriptors
+        )
+        assert "only root makes channels for others" in mount.error_log
+        assert "create cpu " not in mount.control.read_text()
+        done = unprivileged.run(
+            sys.executable, "-c", code, mount.control, f"adopt cpu {words(descriptors)}", pass_fds=descriptors
+        )
+        assert done.returncode == 0, done.stderr
+        assert (mount.path / "cpu0").stat().st_uid == unprivileged.uid
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def test_an_unprivileged_server_adopts_its_users_buffers(
+    make_mount: Callable[..., Mount], unprivileged: User, open_fuse_device: None
+) -> None:
+    del open_fuse_device
+    mount = make_mount(user=unprivileged.uid)
+    with making(environment_of(mount), user=unprivileged.uid) as maker:
+        maker.ask(f"open - - {GEOMETRY}")
+        maker.ask("write one")
+        maker.ask("late cpu -")
+        maker.ask("write two")
+        maker.ask("flush")
+        files = [mount.path / f"cpu{cpu}" for cpu in range(N_CPUS)]
+        assert sorted(unprivileged.run("cat", *files).stdout.split()) == ["one", "two"]
+        maker.ask("close")
+        assert not (mount.store / "cpu").exists()
