@@ -125,6 +125,38 @@ def test_empty_sub_buffers_are_passed_and_nothing_old_is_given(mount: Mount) -> 
     assert [mount.fact("empty", name) for name in ("produced", "consumed")] == ["4", "4"]
 
 
+def spliced(descriptor: int, target: int) -> int:
+    """Move data through a pipe."""
+    read_end, write_end = os.pipe()
+    try:
+        n = os.splice(descriptor, write_end, 4096)
+        return os.splice(read_end, target, n) if n else 0
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+@pytest.mark.usefixtures("mapped_through")
+@pytest.mark.parametrize(
+    ("flags", "move"),
+    [
+        (os.O_RDWR | os.O_DIRECT, lambda descriptor, target: os.sendfile(target, descriptor, None, 4096)),
+        (os.O_RDONLY | os.O_DIRECT, spliced),
+    ],
+    ids=["sendfile", "splice"],
+)
+def test_sendfile_and_splice_give_all_but_the_padding(
+    path: Path, tmp_path: Path, flags: int, move: Callable[[int, int], int]
+) -> None:
+    for letter in (b"a", b"b"):
+        write(path, letter * 600)  # the second does not fit behind the first
+    with opened(path, flags) as descriptor, opened(tmp_path / "out", os.O_CREAT | os.O_WRONLY) as target:
+        while move(descriptor, target):
+            pass
+    assert (tmp_path / "out").read_bytes() == b"a" * 600 + b"b" * 600
+    assert path.read_bytes() == b"", "and it is consumed"
+
+
 @observed("E", "cpu 1 consumed")
 def test_consumed_concerns_one_buffer(mount: Mount) -> None:
     mount.create("cpu")
