@@ -18,6 +18,7 @@ CHANNELS = {
     "copy": "mode=overwrite scheme=rseq",
     "rseq": "mode=overwrite scheme=rseq",
     "lockless": "mode=overwrite scheme=lockless",
+    "callback": "mode=callback scheme=rseq",
     "rseq-full": "mode=no-overwrite scheme=rseq",
     "lockless-full": "mode=no-overwrite scheme=lockless",
 }
@@ -29,6 +30,8 @@ LIMITS = [
     Limit("rseq, 256 bytes: times the copy", "rseq-256", "copy-256", most=2),
     Limit("rseq, 4096 bytes: times the copy", "rseq-4096", "copy-4096", most=1.2),
     Limit("lockless, 64 bytes: times the copy", "lockless-64", "copy-64", most=12),
+    Limit("with subbuf_start, 64 bytes: times without", "callback-64", "rseq-64", most=1.1),
+    Limit("reserved, filled and committed, 64 bytes: times a lockless write", "reserve-64", "lockless-64", most=2),
     Limit("rseq, refused because full: times a write that is taken", "rseq-full-64", "rseq-64", most=1),
     Limit("lockless, refused because full: times one that is taken", "lockless-full-64", "lockless-64", most=1),
 ]
