@@ -56,13 +56,14 @@ class Maker:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         with self._heard:
-            assert self._heard.wait_for(lambda: self._answers, 30), f"{command}: no answer"
+            assert self._heard.wait_for(lambda: self._answers, 60), f"{command}: no answer"
             return self._answers.pop(0)
 
     def ask(self, command: str) -> list[str]:
         """Have it do something that succeeds; return what its callbacks were told meanwhile."""
         self.told.clear()
-        assert self(command) == "0", command
+        answer = self(command)
+        assert answer == "0", f"{command}: {answer}"
         return list(self.told)
 
     def kill(self) -> None:

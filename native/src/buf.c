@@ -62,7 +62,6 @@ static int check_geometry(const struct relay_geometry *geometry, uint64_t file_b
 
 int relay_buf_init(struct rchan_buf *buf, int fd)
 {
-	static uint32_t last_id;
 	*buf = (struct rchan_buf){.sign_of_life = -1};
 	int err = relay_shm_map(&buf->shm, fd);
 	if (err) {
@@ -96,7 +95,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->delivery = geometry.delivery;
 	buf->reserve = geometry.reserve;
 	buf->n_buffers = geometry.n_buffers;
-	buf->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+	relay_claims_forget_kept(buf);
 	relay_wake_register();
 	return 0;
 }

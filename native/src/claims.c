@@ -77,7 +77,7 @@ static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
 		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
 		return false;
 	}
-	__atomic_store_n(&claim->token, buf->token, __ATOMIC_RELAXED);
+	__atomic_store_n(&claim->token, __atomic_load_n(&buf->token, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 	raise_used(buf, i + 1);
 	return true;
 }
@@ -100,8 +100,10 @@ static struct relay_claim *find(struct rchan_buf *buf)
 
 struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 {
-	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED), slot = buf->id % CACHED;
-	if (__builtin_expect(cached[slot].buf_id == buf->id && cached[slot].epoch == epoch, 1)) {
+	/* Pairs with the release in relay_buf_set_token(): what find() takes for a new id has the new token. */
+	uint32_t id = __atomic_load_n(&buf->id, __ATOMIC_ACQUIRE), slot = id % CACHED;
+	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
+	if (__builtin_expect(cached[slot].buf_id == id && cached[slot].epoch == epoch, 1)) {
 		struct relay_claim *claim = &buf->claims[cached[slot].claim];
 		/* Not free: this is a signal handler and the interrupted code is using it. */
 		if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE, 1))
@@ -113,7 +115,7 @@ struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 		cached[slot].epoch = 0;
 		__atomic_signal_fence(__ATOMIC_SEQ_CST);
 		cached[slot].claim = (uint32_t)(claim - buf->claims);
-		cached[slot].buf_id = buf->id;
+		cached[slot].buf_id = id;
 		__atomic_signal_fence(__ATOMIC_SEQ_CST);
 		cached[slot].epoch = epoch;
 	}
@@ -214,7 +216,15 @@ int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
 
 void relay_buf_set_token(struct rchan_buf *buf, uint64_t token)
 {
-	buf->token = token;
+	__atomic_store_n(&buf->token, token, __ATOMIC_RELAXED);
+	/* Claims that threads have kept get the token, too: under a new id they find them anew. */
+	relay_claims_forget_kept(buf);
+}
+
+void relay_claims_forget_kept(struct rchan_buf *buf)
+{
+	static uint32_t last_id;
+	__atomic_store_n(&buf->id, __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
 }
 
 struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)

@@ -8,6 +8,9 @@
 /* A free claim for the calling thread; NULL: all are in use by living threads. Async-signal-safe. */
 struct relay_claim *relay_claim_take(struct rchan_buf *buf);
 
+/* The claims that threads have kept in this buffer since it was mapped: let them look for some again. */
+void relay_claims_forget_kept(struct rchan_buf *buf);
+
 /* Done with it, for now. */
 static inline void relay_claim_give_back(const struct rchan_buf *buf, struct relay_claim *claim)
 {

@@ -108,11 +108,42 @@ static int make_buffer(int dir_fd, const char *name, uint32_t cpu, const void *a
 	return err;
 }
 
-static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
+static int link_open_file(int fd, int dir_fd, const char *name)
 {
 	char open_file[64];
-	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", ((const int *)arg)[cpu]);
+	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
 	return linkat(AT_FDCWD, open_file, dir_fd, name, AT_SYMLINK_FOLLOW) ? -errno : 0;
+}
+
+/* The same file, reached through the mount of dir_fd; -EXDEV: it lies elsewhere, or only root can do this. */
+static int open_beside(int fd, int dir_fd)
+{
+	union {
+		struct file_handle handle;
+		char room[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+	} file = {.handle.handle_bytes = MAX_HANDLE_SZ};
+	struct stat there, here;
+	int mount_id;
+	if (fstat(fd, &there) || fstat(dir_fd, &here) || there.st_dev != here.st_dev ||
+	    name_to_handle_at(fd, "", &file.handle, &mount_id, AT_EMPTY_PATH))
+		return -EXDEV;
+	int beside = open_by_handle_at(dir_fd, &file.handle, O_RDWR | O_CLOEXEC);
+	return beside < 0 ? -EXDEV : beside;
+}
+
+static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
+{
+	int fd = ((const int *)arg)[cpu];
+	int err = link_open_file(fd, dir_fd, name);
+	if (err != -EXDEV)
+		return err;
+	/* Linux links within one mount only; a program in a mount namespace of its own has another one of this store. */
+	int beside = open_beside(fd, dir_fd);
+	if (beside < 0)
+		return beside;
+	err = link_open_file(beside, dir_fd, name);
+	close(beside);
+	return err;
 }
 
 static void remove_dir(const char *dir, uint32_t n_buffers)

@@ -255,4 +255,6 @@ def for_each_buffer(paths: list[str], act: Callable[[native.Buffer], None]) -> N
 def _explain(path: str, error: OSError) -> str:
     if error.errno == errno.EEXIST:
         return f"the store holds something at {path} that cannot be shown: see the server's log"
+    if error.errno == errno.EXDEV:
+        return "you are in another mount namespace than this mount's server, which only root's server can cope with"
     return f"the store could not make it: {error.strerror}"

@@ -10,6 +10,7 @@
  *     open BASE PARENT SIZE N      "-" is NULL
  *     late BASE PARENT
  *     write TEXT   flush   consumed CPU N   close   attach PATH   read MEM
+ *     reserve N                    a record that is never committed
  *     threads N RECORDS            writers that write numbered lines; "joined" when they are done
  *     fork TEXT                    a child writes this
  *
@@ -203,6 +204,8 @@ static int obey(const char *line)
 		return relay_subbufs_consumed(chan, cpu, n);
 	if (sscanf(line, "read %2047s", a) == 1)
 		return open_once(a);
+	if (sscanf(line, "reserve %llu", &n) == 1)
+		return relay_reserve(chan, n) ? 0 : errno;
 	if (strcmp(line, "flush") == 0)
 		return relay_flush(chan);
 	if (strcmp(line, "close") == 0) {

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount, User, tmpfs_directory
-from making import GEOMETRY, N_CPUS, USUAL, Maker, contents, environment_of, making, numbered, relay_files
+from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
+from conftest import NOBODY, Mount, User, tmpfs_directory, wait_until
+from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
 from traffic import drain
 
 from relayfs_fuse import Channel
@@ -68,7 +69,7 @@ def test_late_files_hold_everything_that_was_written_before(mount: Mount, maker:
     assert relay_files(mount.path / "app/deep") == numbered("cpu")
     assert (mount.path / "app/deep/cpu0").stat().st_mode & 0o777 == 0o644
     maker.ask("write three")
-    assert contents(mount.path / "app/deep/cpu") in (b"one\ntwo\nthree\n", b"two\none\nthree\n", b"one\nthree\ntwo\n")
+    assert sorted(contents(mount.path / "app/deep/cpu").splitlines()) == [b"one", b"three", b"two"]
     assert mount.fact("app/deep/cpu", "delivery") == "packet"
     mount.command("reset app/deep/cpu\n")
     with Channel(mount.path / "app/deep/cpu") as other:
@@ -78,23 +79,54 @@ def test_late_files_hold_everything_that_was_written_before(mount: Mount, maker:
     assert relay_files(mount.path / "app/deep") == []
 
 
-def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, maker: Maker) -> None:
+@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
+def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, scheme: str, sanitize: str) -> None:
     n_threads, n_records = 4, 20_000
-    maker.ask("open - - 65536 64")
-    assert maker(f"threads {n_threads} {n_records}") == "0"
-    maker.ask("late cpu -")
-    got = b""
-    done = threading.Event()
-    waiter = threading.Thread(target=lambda: (maker("join"), done.set()))
-    waiter.start()
-    while not done.is_set():
+    command = run_command(compile_c([SOURCE], sanitize=sanitize), sanitize=sanitize)
+    with making({**run_environment(sanitize), **environment_of(mount)}, command=command) as maker:
+        maker.ask(f"options scheme={scheme}")
+        maker.ask("watch")
+        maker.ask("open - - 65536 64")
+        maker.ask(f"threads {n_threads} {n_records}")
+        maker.ask("late cpu -")
+        got = b""
+        done = threading.Event()
+        waiter = threading.Thread(target=lambda: (maker("join"), done.set()))
+        waiter.start()
+        while not done.is_set():
+            got += contents(mount.path / "cpu")
+        waiter.join()
         got += contents(mount.path / "cpu")
-    waiter.join()
-    got += contents(mount.path / "cpu")
-    assert not [line for line in maker.told if line.startswith("lost")]
-    assert sorted(got.splitlines()) == sorted(
-        b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records)
+        assert not [line for line in maker.told if line.startswith("lost")]
+        maker.ask("close")
+        maker.end()
+        assert maker.process.returncode == 0
+    written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
+    assert sorted(got.splitlines()) == sorted(written)
+
+
+@pytest.mark.parametrize(
+    "namespace", [[], ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]], ids=["here", "PID namespace"]
+)
+def test_a_producer_that_dies_in_a_record_is_found_dead(mount: Mount, namespace: list[str]) -> None:
+    if namespace and subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a PID namespace")
+    with making(environment_of(mount), command=[*namespace, compile_c([SOURCE])]) as maker:
+        maker.ask("options scheme=lockless buffers=single")
+        maker.ask("open - - 4096 4")
+        maker.ask("write before")
+        maker.ask("late log -")
+        maker.ask("reserve 100")
+        maker.ask("write behind")
+        assert drain(mount.path / "log") == b"before\n"
+        maker.process.kill()
+        maker.process.wait()
+    got: list[bytes] = []
+    wait_until(
+        lambda: got.append(drain(mount.path / "log")) or b"".join(got) == b"behind\n", "the dead one's is given up"
     )
+    assert mount.fact("log", "lost_torn") == "1"
 
 
 def test_the_mounts_own_names_work_on_late_files(mount: Mount, maker: Maker) -> None:

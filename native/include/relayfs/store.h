@@ -64,7 +64,8 @@ int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, i
  * Make the channel `dir` of such files, whoever has them mapped: they get names, all of them or none. Owner and
  * mode stay theirs; whether they are a channel's buffers, the caller has to know.
  *
- * -EEXIST `dir` exists; -EXDEV the files lie in another file system than `dir`; -ENOENT they had a name before.
+ * -EEXIST `dir` exists; -EXDEV the files lie in another file system than `dir`, or were opened in another mount
+ * namespace and this process is not root; -ENOENT they had a name before.
  */
 int relay_store_adopt(const char *dir, const int *fds, size_t n);
 
