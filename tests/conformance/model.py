@@ -72,7 +72,7 @@ class Geometry:
     """How a buffer is made.
 
     subbuf_size, n_subbufs, overwrite: as the channel is made
-    header: bytes that subbuf_start reserves at the head of each sub-buffer
+    header: bytes that subbuf_start reserves at the head of each sub-buffer, which holds no more than there is
     callbacks: there is a subbuf_start, with or without a header
     visible: readers see a reserved record at once
     """
@@ -169,7 +169,8 @@ class Model:
         self.subbuf_size = geometry.subbuf_size
         self.n_subbufs = geometry.n_subbufs
         self.rules = rules
-        self._headers = [bytes(geometry.header)] * geometry.n_subbufs
+        self._header = min(geometry.header, geometry.subbuf_size)
+        self._headers = [bytes(self._header)] * geometry.n_subbufs
         self.reset()
 
     def reset(self) -> None:
@@ -353,12 +354,11 @@ class Model:
 
     def _store_padding(self) -> None:
         """Do as subbuf_start does first: it knows the sub-buffer that was finished."""
-        header = self.geometry.header
-        if header < PADDING_BYTES:
+        if self._header < PADDING_BYTES:
             return
         finished = self.subbufs[self.produced - 1].data
         finished[:PADDING_BYTES] = (self.subbuf_size - len(finished)).to_bytes(PADDING_BYTES, "little")
-        self._headers[(self.produced - 1) % self.n_subbufs] = bytes(finished[:header])
+        self._headers[(self.produced - 1) % self.n_subbufs] = bytes(finished[: self._header])
 
     def _reserve_header(self) -> None:
         header = self._headers[self.produced % self.n_subbufs]

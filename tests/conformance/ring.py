@@ -85,9 +85,11 @@ class Ring:
         """Count the next n sub-buffers as consumed."""
         self._ask(f"consumed {n}")
 
-    def reset(self) -> None:
-        """Bring the buffer to its initial state."""
-        self._ask("reset")
+    def reset(self) -> bool:
+        """Bring the buffer to its initial state; False: a reservation is open, for too long."""
+        result, _ = self._send("reset")
+        assert result == 0 or (result == -errno.EBUSY and self.n_reserved), os.strerror(-result)
+        return result == 0
 
     def counters(self) -> Counters:
         """Return what the last answer told."""

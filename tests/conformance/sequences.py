@@ -67,7 +67,7 @@ class Operation:
         elif self.verb == "consumed":
             subject.consumed(self.count)
         else:
-            # It waits for them.
+            # It would wait for them, and give up.
             while subject.n_reserved:
                 subject.commit(0)
             subject.reset()
@@ -165,7 +165,9 @@ def random_sequence(seed: int, n_operations: int, *, callbacks: bool) -> tuple[G
     # Sizes around each other and around powers of two, and the smallest.
     subbuf_size = source.choice([1, 1, 2, 3, 7, 64, 97, 100, 200, 255, 256, 257, 1000, 4096, 5000])
     n_subbufs = source.choice([1, 1, 2, 2, 3, 4, 5, 8, 13])
-    headers = [header for header in (0, 1, 3, 4, 4, 5, 8, 60, subbuf_size - 1, subbuf_size) if header <= subbuf_size]
+    headers = [header for header in (0, 1, 3, 4, 4, 5, 8, 60, subbuf_size - 1) if header < subbuf_size]
+    # All of it, or more; but then there must be room for the padding, if there is a header for it.
+    headers += [subbuf_size] if subbuf_size == 3 else [subbuf_size, subbuf_size + 1]
     geometry = Geometry(
         subbuf_size,
         n_subbufs,

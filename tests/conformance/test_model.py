@@ -105,6 +105,20 @@ def test_the_ring_does_what_the_model_does(scheme: str, callbacks: bool, sanitiz
             check_sequence(seed, geometry, operations, subject)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_reset_waits_for_open_reservations_and_gives_up(scheme: str, scratch_store: Path) -> None:
+    scratch_store.mkdir()
+    with ring(scheme, "", scratch_store) as subject:
+        subject.make(Geometry(100, 4, overwrite=False))
+        subject.write(b"unread")
+        subject.reserve(b"open")
+        assert not subject.reset()
+        assert subject.read(100) == b"unread", "nothing has happened"
+        subject.commit(0)
+        assert subject.reset()
+        assert subject.read(100) == b""
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_relay_files_do_what_the_model_does(scheme: str, one_mount: Mount) -> None:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 import pytest
 from build import ROOT
+from conformance.model import Rules
 from conformance.relay_document import Entry, digest, digest_of_all, sentences, table
 
 TABLE = table()
@@ -62,6 +64,18 @@ def found_in(file: str) -> set[str]:
 def test_the_found_in_the_table_exist(name: str) -> None:
     file, _, test = name.partition("::")
     assert test in found_in(file)
+
+
+def test_what_holds_the_deviations_exists() -> None:
+    table = (ROOT / "docs/conformance.md").read_text()
+    files = set(re.findall(r"`((?:test_)?\w+\.(?:py|c))`", table))
+    assert len(files) > 5
+    assert not [name for name in files if not list((ROOT / "tests").glob(f"*/{name}"))]
+
+
+def test_rules_of_the_model_are_told() -> None:
+    table = (ROOT / "docs/conformance.md").read_text()
+    assert not [rule.name for rule in fields(Rules) if f"`{rule.name}`" not in table]
 
 
 def test_sentences_are_told_apart() -> None:
