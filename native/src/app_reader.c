@@ -2,7 +2,8 @@
 /*
  * One buffer's reader.
  *
- *     sleep until a sub-buffer is finished        (delivery=packet: until there is a record)
+ *     sleep until a sub-buffer is finished, and all its records are committed
+ *                    (delivery=packet: until there is a record)
  *     take a piece   RELAY_APP_MMAP: out of the memory; overwritable memory is copied and checked first
  *                    RELAY_APP_READ: read(2)
  *     hand it on     write(2) or process_subbuf()
@@ -13,6 +14,8 @@
  */
 #define _GNU_SOURCE
 #include "app_reader.h"
+
+#include "consume.h"
 
 #include <poll.h>
 #include <string.h>
@@ -113,6 +116,13 @@ static int hand_on_planned(struct app_reader *reader, const struct relay_span *s
 	return err ? err : 1;
 }
 
+/* The planned piece is the beginning of a finished sub-buffer whose rest is reserved and not committed. Of data behind
+ * a record that was given up it is not true, and peek() finds out who will never commit. */
+static bool is_held_back(struct rchan_buf *buf)
+{
+	return relay_pos_offset(buf, buf->plan.to.position) != 0 && relay_consume_peek(buf, &buf->plan.to) == 0;
+}
+
 static int take_from_memory(struct app_reader *reader, bool finished_only)
 {
 	struct rchan_buf *buf = reader->buf;
@@ -125,6 +135,10 @@ static int take_from_memory(struct app_reader *reader, bool finished_only)
 			return err;
 	}
 	int n = relay_consume_begin(buf, SIZE_MAX, &span, 1, &total);
+	if (n == 1 && finished_only && is_held_back(buf)) {
+		relay_consume_abort(buf);
+		return 0;
+	}
 	return n == 1 ? hand_on_planned(reader, &span) : n;
 }
 
@@ -154,35 +168,9 @@ static int take(struct app_reader *reader, bool finished_only)
 
 /* --- sleeping: 0 or an error --- */
 
-static int nap(void)
+static void nap(void)
 {
 	nanosleep(&(struct timespec){.tv_nsec = BUSY_MS * 1000000l}, NULL);
-	return 0;
-}
-
-/* Is there something to take, or an end? A finished sub-buffer of which nothing can be taken, because its rest is
- * reserved and not committed, is nothing. */
-static bool is_awaited(const struct rchan_buf *buf, int state)
-{
-	if (state & (RELAY_IS_CLOSED | RELAY_IS_DAMAGED))
-		return true;
-	return state & RELAY_HAS_DATA && (state & RELAY_HAS_FINISHED || buf->delivery == RELAY_PACKET);
-}
-
-/* On the memory. what: RELAY_ARM_*. */
-static int sleep_on_memory(struct app_reader *reader, uint32_t what, int ms)
-{
-	struct rchan_buf *buf = reader->buf;
-	uint32_t seq;
-	relay_buf_arm(buf, what, &seq);
-	int state = relay_buf_state(buf);
-	if (is_awaited(buf, state))
-		return 0;
-	/* A reservation holds back what is finished: its commit is a record, not a switch. */
-	if (state & RELAY_HAS_FINISHED && what != RELAY_ARMED)
-		return sleep_on_memory(reader, RELAY_ARMED, ms);
-	int err = relay_buf_wait_any(&buf, &seq, 1, &reader->shared->stop, 0, ms);
-	return err == -EINTR ? 0 : err;
 }
 
 /* On the relay file. */
@@ -193,15 +181,27 @@ static int sleep_on_file(struct app_reader *reader)
 	return poll(files, 2, -1) < 0 && errno != EINTR ? -errno : 0;
 }
 
-static int sleep_until_more(struct app_reader *reader)
+/* On the memory: until the counter that arm() gave has changed. */
+static int sleep_on_memory(struct app_reader *reader, uint32_t seq)
+{
+	int err = relay_buf_wait_any(&reader->buf, &seq, 1, &reader->shared->stop, 0, LOOK_AGAIN_MS);
+	return err == -EINTR ? 0 : err;
+}
+
+/* Nothing was there: ask to be woken and, lest it came meanwhile, look again; then sleep. */
+static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *seq)
 {
 	struct rchan_buf *buf = reader->buf;
-	/* Readable, and read(2) gave nothing: poll(2) would return at once, again and again. */
-	bool is_held_back = relay_buf_state(buf) & RELAY_HAS_FINISHED;
-	if (reader->shared->way == RELAY_APP_READ && !is_held_back)
+	/* A commit will wake us, which may be no switch. And poll(2) would call it readable, again and again. */
+	bool held_back = relay_buf_state(buf) & RELAY_HAS_FINISHED;
+	if (*armed) {
+		*armed = false;
+		return sleep_on_memory(reader, *seq);
+	}
+	if (reader->shared->way == RELAY_APP_READ && !held_back)
 		return sleep_on_file(reader);
-	return sleep_on_memory(reader, buf->delivery == RELAY_PACKET ? RELAY_ARM_RECORD : RELAY_ARM_SWITCH,
-	                       LOOK_AGAIN_MS);
+	*armed = true;
+	return relay_buf_arm(buf, held_back || buf->delivery == RELAY_PACKET ? RELAY_ARMED : RELAY_ARM_SWITCH, seq);
 }
 
 /* --- the thread --- */
@@ -258,6 +258,8 @@ static int drain(struct app_reader *reader)
 static int follow(struct app_reader *reader)
 {
 	struct relay_facts facts;
+	bool armed = false;
+	uint32_t seq = 0;
 	for (;;) {
 		if (is_told_to_stop(reader))
 			return drain(reader);
@@ -269,8 +271,12 @@ static int follow(struct app_reader *reader)
 			return err ? err : drain(reader);
 		}
 		int got = take(reader, true);
-		if (got <= 0)
-			err = got == -EBUSY ? nap() : got < 0 ? got : sleep_until_more(reader);
+		if (got > 0)
+			armed = false;
+		else if (got == -EBUSY)
+			nap();
+		else
+			err = got ? got : sleep_until_more(reader, &armed, &seq);
 		if (err)
 			return err;
 	}

@@ -247,9 +247,11 @@ def test_what_stands_behind_a_record_in_the_making_comes_later(mount: Mount, ope
         assert stuck.stdout.readline() == b"stuck\n"
         (mount.path / CHANNEL).write_bytes(b"behind\n")
         mount.command(f"flush {CHANNEL}\n")
-        wait_until(lambda: app.of(0) == b"before\n", "it reads up to there")
+        # In the memory, it waits for the whole sub-buffer.
+        wait_until(lambda: app.of(0) == (b"before\n" if way else b""), "it reads up to there")
         app.check_asleep()
         assert app.ask("stop") == "EBUSY"
+        assert app.of(0) == b"before\n"
     finally:
         stuck.kill()
         stuck.communicate()

@@ -51,8 +51,9 @@ struct relay_app_options {
 	const char *create; /* keys of the control file's `create`, "": defaults; NULL: the channel must exist */
 	/* Just one of these two: */
 	const char *output; /* files output0 .. outputN-1, one for each buffer */
-	/* Gets a piece that was finished: a sub-buffer, or the rest of one of which others read a part, or what
-	 * there is of it when the app stops on a channel that cannot be flushed.
+	/* Gets a sub-buffer that is finished, all its records committed. Or a part of one: if others read a part, if
+	 * records in it were discarded or torn, if the app stops while one is not committed or the channel cannot
+	 * be flushed, and with delivery=packet.
 	 *
 	 * data, length  the records, until it returns; in overwrite modes a copy, never torn
 	 * padding       bytes of the sub-buffer behind them that hold nothing
