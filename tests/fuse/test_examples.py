@@ -1,10 +1,14 @@
 """The examples do what they say, on a real mount: users copy them."""
 
+import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -131,6 +135,125 @@ def test_reader_tells_why_it_cannot(mount, reader: Program):
     assert b"No such file or directory" in done.stderr
 
 
+# --- the pairs ---
+
+
+@contextmanager
+def running(name: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a C example; it does not outlive the context."""
+    process = spawn(c_program(name), *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said_by(name: str, *arguments: object) -> bytes:
+    with running(name, *arguments) as process:
+        return succeed(process) or b""
+
+
+def numbers_of(text: bytes, pattern: bytes) -> list[int]:
+    """The numbers in lines of this form; there are no others."""
+    found = re.findall(rb"(?:" + pattern + rb")\n", text)
+    assert len(found) == text.count(b"\n") > 0
+    return list(map(int, found))
+
+
+def outputs(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(directory.iterdir())]
+
+
+def test_stream_reader_writes_what_the_producers_log_to_disk(mount, tmp_path):
+    channel = mount.path / "app/cpu"
+    with running("stream_reader", channel, tmp_path / "out") as reader:
+        assert reader.stderr.readline() == b"stream_reader: running, end it with ^C\n"
+        with running("stream_producer", channel, 200_000) as one, running("stream_producer", channel, 200_000) as two:
+            said = [succeed(producer).split() for producer in (one, two)]
+        reader.send_signal(signal.SIGINT)
+        report = succeed(reader).decode()
+    n_written = [int(words[0]) for words in said]
+    assert [int(words[2]) + n for words, n in zip(said, n_written, strict=True)] == [200_000] * 2
+    out = outputs(tmp_path)
+    lines = numbers_of(b"".join(out), rb"line (\d+) of 200000")
+    assert len(lines) == sum(n_written)
+    assert max(Counter(lines).values()) <= 2
+    facts = re.findall(r"cpu (\d+): (\d+) bytes, at most \d+ sub-buffers behind, (\d+) records lost\n", report)
+    assert [(int(cpu), int(n)) for cpu, n, _ in facts] == [(cpu, len(text)) for cpu, text in enumerate(out)]
+    assert sum(int(lost) for _, _, lost in facts) == 400_000 - sum(n_written)
+
+
+def test_stream_reader_ends_when_the_channel_is_removed(mount, tmp_path):
+    channel = mount.create("app/cpu")
+    with running("stream_reader", channel, tmp_path / "out") as reader:
+        assert b"running" in reader.stderr.readline()
+        said_by("stream_producer", channel, 100)
+        mount.command("remove app/cpu\n")
+        succeed(reader)
+    assert sorted(numbers_of(b"".join(outputs(tmp_path)), rb"line (\d+) of 100")) == list(range(100))
+
+
+def test_a_flight_recorder_holds_the_last_events_of_a_program_that_crashed(mount, tmp_path):
+    n, channel = 100_000, mount.path / "app/flight"
+    with running("flight_producer", channel, n) as producer:
+        assert producer.wait(DEADLINE_S) == -signal.SIGABRT
+    said = said_by("flight_reader", channel, tmp_path / "out")
+    out = outputs(tmp_path)
+    assert said == b"%d bytes of history\n" % sum(map(len, out))
+    # Each buffer is in order, together they end with the end.
+    events = [numbers_of(text, rb"\d+\.\d{9} event (\d+)") for text in out if text]
+    assert all(numbers == sorted(numbers) for numbers in events)
+    assert max(map(max, events)) == n
+    assert sum(map(len, events)) == n - int(mount.fact("app/flight", "lost_overwritten"))
+    in_order = sorted(b"".join(out).splitlines())
+    assert numbers_of(b"\n".join([*in_order, b""]), rb"[\d.]+ event (\d+)") == sorted(itertools.chain(*events))
+
+
+def test_a_flight_recorder_is_read_while_programs_go_on(mount, tmp_path):
+    channel = mount.create("app/flight", "mode=overwrite buffers=global")
+    for name in (b"first\n", b"second\n"):
+        (mount.path / "app/flight0").write_bytes(name)
+        said_by("flight_reader", channel, tmp_path / "out")
+        assert outputs(tmp_path) == [name]
+
+
+def test_reserved_records_are_read_with_as_much_text_as_was_counted(mount):
+    channel = mount.path / "app/cpu"
+    with running("reserve_producer", mount.path / "app", "cpu", 20_000) as producer:
+        wait_until((mount.path / "app/cpu0").exists, "the channel is there")
+        with running("reserve_reader", channel) as reader:
+            out = succeed(reader)
+        succeed(producer)
+    assert out is not None
+    expected = [b"thread %d event %d\n" % (who, i) for who in range(3) for i in range(20_000)]
+    assert sorted_lines(out) == sorted(expected)
+
+
+def test_klog_statements_log_while_there_is_a_channel(mount):
+    channel = mount.path / "app/log"
+    with running("klog_producer", channel) as producer:
+        for _ in range(3):
+            with running("klog_reader", channel) as reader:
+                assert reader.stdout
+                lines = [reader.stdout.readline() for _ in range(200)]
+                mount.command("remove app/log\n")
+                # Not communicate(): some is in the buffer of readline().
+                out = b"".join(lines) + reader.stdout.read()
+                assert reader.wait(DEADLINE_S) == 0
+            assert {line.split()[1] for line in out.splitlines()} == {b"0", b"1", b"is"}
+            for who in (b"0", b"1"):
+                done = [int(n) for n in re.findall(rb"thread " + who + rb" has done (\d+) things", out)]
+                assert done == list(range(done[0], done[0] + len(done)))
+        assert producer.poll() is None
+
+
+def test_the_table_of_examples_names_them_all():
+    text = (EXAMPLES / "README.md").read_text()
+    named = set(re.findall(r"\]\(([\w.]+)\)", text))
+    assert named == {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
+
+
 @pytest.mark.parametrize("shell", ["sh", "bash", "busybox sh"])
 def test_shell_alone_is_enough(mount, shell):
     process = spawn(shell.split(), EXAMPLES / "tail.sh", mount.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -167,8 +290,9 @@ def test_compile_line_in_the_first_comment_works(tmp_path):
     for source in sorted(EXAMPLES.glob("*.c")):
         first = source.read_text().splitlines()[0]
         command = first.removeprefix("/* ").removesuffix(" */")
-        assert command == f"cc -O2 -o {source.stem} {source.name} $(pkg-config --cflags --libs relayfs)"
-        target = tmp_path / source.name
-        target.write_text(source.read_text())
+        plain = f"cc -O2 -o {source.stem} {source.name} $(pkg-config --cflags --libs relayfs)"
+        assert command.removesuffix(" -pthread") == plain
+        for file in (source, *EXAMPLES.glob("*.h")):
+            (tmp_path / file.name).write_text(file.read_text())
         subprocess.run(["sh", "-euc", command], cwd=tmp_path, check=True)
         assert (tmp_path / source.stem).exists()

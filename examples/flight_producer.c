@@ -1,0 +1,27 @@
+/* cc -O2 -o flight_producer flight_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <relayfs/relay_app.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* A flight recorder: each CPU's last 512 KiB of history are in memory, whatever becomes of the program:
+ * flight_producer MNT/app/flight N
+ * Nobody needs to read, nothing is ever refused, and the oldest is overwritten. flight_reader gets it out. */
+int main(int argc, char **argv)
+{
+	struct rchan *chan = relay_app_attach(argc > 2 ? argv[1] : "", "mode=overwrite subbuf_size=64K n_subbufs=8");
+	if (!chan) {
+		perror("relay_app_attach");
+		return 1;
+	}
+	long n = atol(argv[2]);
+	for (long i = 1; i <= n; i++) {
+		char line[96];
+		struct timespec now;
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		/* The time first: sort -n puts the CPUs' files into one order. */
+		int length = snprintf(line, sizeof(line), "%ld.%09ld event %ld\n", (long)now.tv_sec, now.tv_nsec, i);
+		relay_write(chan, line, (size_t)length);
+	}
+	abort(); /* the crash */
+}

@@ -1,0 +1,40 @@
+/* cc -O2 -o klog_producer klog_producer.c $(pkg-config --cflags --libs relayfs) -pthread */
+#include <errno.h>
+#include <pthread.h>
+#include <relayfs/klog.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { N_THREADS = 2, LOOK_US = 20000 };
+
+/* The program's work, with statements that nobody needs to enable. */
+static void *work(void *argument)
+{
+	unsigned long who = (unsigned long)argument;
+	for (unsigned long i = 0;; i++) {
+		klog("thread %lu has done %lu things\n", who, i);
+		usleep(1000);
+	}
+	return NULL;
+}
+
+/* Logs while there is a channel, and works on while there is none: klog_producer MNT/app/log
+ * Make and remove the channel at any time, or start klog_reader, which makes it. */
+int main(int argc, char **argv)
+{
+	pthread_t threads[N_THREADS];
+	for (unsigned long i = 0; i < N_THREADS; i++)
+		if (pthread_create(&threads[i], NULL, work, (void *)i))
+			return 1;
+	struct rchan *chan = NULL;
+	for (;; usleep(LOOK_US)) {
+		if (!chan && (chan = relay_attach(argc > 1 ? argv[1] : "")))
+			klog_register(chan);
+		/* Removed: let go of it, and look for another. */
+		if (chan && klog("klog_producer is alive\n") == -EPIPE) {
+			klog_unregister(chan);
+			relay_close(chan);
+			chan = NULL;
+		}
+	}
+}

@@ -1,0 +1,34 @@
+/* cc -O2 -o klog_reader klog_reader.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
+#include <poll.h>
+#include <relayfs/relay_app.h>
+#include <stdio.h>
+#include <string.h>
+
+static int print(struct relay_app *app, unsigned cpu, const void *data, size_t length, size_t padding)
+{
+	(void)app, (void)cpu, (void)padding;
+	return fwrite(data, 1, length, stdout) == length && !fflush(stdout) ? 0 : -EIO;
+}
+
+/* Prints what a program logs, until the channel is removed: klog_reader MNT/app/log
+ * One buffer for all CPUs, so that lines come in order; each as soon as it is written. */
+int main(int argc, char **argv)
+{
+	struct relay_app_options options = {
+	    .size = sizeof(options), .create = "buffers=single delivery=packet", .process_subbuf = print};
+	struct relay_app *app = relay_app_open(argc > 1 ? argv[1] : "", &options);
+	if (!app) {
+		perror("relay_app_open");
+		return 1;
+	}
+	int err = relay_app_start(app);
+	if (!err) {
+		poll(&(struct pollfd){.fd = relay_app_fd(app), .events = POLLIN}, 1, -1);
+		err = relay_app_stop(app);
+	}
+	if (err)
+		fprintf(stderr, "klog_reader: %s\n", strerror(-err));
+	relay_app_close(app);
+	return err ? 1 : 0;
+}

@@ -1,0 +1,96 @@
+/* cc -O2 -o reserve_producer reserve_producer.c $(pkg-config --cflags --libs relayfs) -pthread */
+#include "reserve.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <relayfs/relay.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_THREADS = 3, MAX_BUFFERS = 1024 };
+
+static struct rchan *chan;
+static char *first_subbuf[MAX_BUFFERS]; /* of each CPU's buffer */
+static long n_records;
+
+/* Keep room for a header in each sub-buffer. All are full: not yet. */
+static int subbuf_start(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding)
+{
+	(void)prev_padding;
+	if (!prev_subbuf && relay_buf_cpu(buf) < MAX_BUFFERS)
+		first_subbuf[relay_buf_cpu(buf)] = subbuf;
+	if (prev_subbuf && relay_buf_full(buf))
+		return 0;
+	*(struct header *)subbuf = (struct header){.magic = HEADER_MAGIC};
+	subbuf_start_reserve(buf, sizeof(struct header));
+	return 1;
+}
+
+static struct header *header_of(const void *reserved)
+{
+	for (unsigned cpu = 0; cpu < MAX_BUFFERS && first_subbuf[cpu]; cpu++) {
+		size_t offset = (size_t)((const char *)reserved - first_subbuf[cpu]);
+		if (offset < (size_t)SUBBUF_SIZE * N_SUBBUFS)
+			return (struct header *)(first_subbuf[cpu] + offset / SUBBUF_SIZE * SUBBUF_SIZE);
+	}
+	abort();
+}
+
+/* Format a record where it will be read. How long it gets is known afterwards, so reserve enough and count what
+ * was used. 0 or -errno. */
+static int log_event(long who, long i)
+{
+	/* A multiple of its alignment, and so all records are aligned. */
+	size_t length = sizeof(struct record) + TEXT_MAX;
+	struct record *record = relay_reserve(chan, length);
+	if (!record)
+		return -errno;
+	record->reserved = (unsigned short)length;
+	record->used = (unsigned short)snprintf(record->text, TEXT_MAX, "thread %ld event %ld\n", who, i);
+	/* Other threads count in the same header. */
+	__atomic_fetch_add(&header_of(record)->written, record->used, __ATOMIC_RELAXED);
+	relay_commit(chan, record);
+	return 0;
+}
+
+static void *work(void *argument)
+{
+	for (long i = 0; i < n_records;) {
+		int err = log_event((long)argument, i);
+		if (!err)
+			i++;
+		else if (err == -ENOSPC)
+			usleep(1000); /* full: wait for reserve_reader */
+		else
+			return (void *)strerror(-err);
+	}
+	return NULL;
+}
+
+/* Each of three threads logs N events; the channel is removed at the end: reserve_producer MNT/app BASE N */
+int main(int argc, char **argv)
+{
+	struct rchan_callbacks callbacks = {.subbuf_start = subbuf_start};
+	chan = relay_open(argc > 3 ? argv[2] : "", argc > 3 ? argv[1] : "", SUBBUF_SIZE, N_SUBBUFS, &callbacks, NULL);
+	if (!chan) {
+		perror("relay_open");
+		return 1;
+	}
+	n_records = atol(argv[3]);
+	pthread_t threads[N_THREADS];
+	for (long i = 0; i < N_THREADS; i++)
+		if (pthread_create(&threads[i], NULL, work, (void *)i))
+			return 1;
+	char *why = NULL;
+	for (int i = 0; i < N_THREADS; i++) {
+		void *result;
+		pthread_join(threads[i], &result);
+		why = result ? result : why;
+	}
+	if (why)
+		fprintf(stderr, "reserve_producer: %s\n", why);
+	relay_close(chan); /* who reads, reads on to the end */
+	return why ? 1 : 0;
+}

@@ -1,0 +1,57 @@
+/* cc -O2 -o reserve_reader reserve_reader.c $(pkg-config --cflags --libs relayfs) */
+#include "reserve.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <relayfs/relay_app.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One line of output from one thread at a time. */
+static int print_records(const char *at, const char *end, unsigned *written)
+{
+	for (const struct record *record; at < end; at += record->reserved) {
+		record = (const struct record *)at;
+		if ((size_t)(end - at) < sizeof(*record) || record->reserved < sizeof(*record) ||
+		    record->reserved > (size_t)(end - at) || record->used > record->reserved - sizeof(*record))
+			return -EBADMSG;
+		fwrite(record->text, 1, record->used, stdout);
+		*written += record->used;
+	}
+	return 0;
+}
+
+/* A sub-buffer: the header says how much text there must be. */
+static int process(struct relay_app *app, unsigned cpu, const void *data, size_t length, size_t padding)
+{
+	(void)app, (void)padding;
+	const struct header *header = data;
+	unsigned written = 0;
+	/* Behind a record whose producer died there is a piece without a header. */
+	int is_begun = length >= sizeof(*header) && header->magic == HEADER_MAGIC;
+	int err =
+	    print_records((const char *)data + (is_begun ? sizeof(*header) : 0), (const char *)data + length, &written);
+	if (!err && is_begun && written != header->written)
+		fprintf(stderr, "reserve_reader: cpu %u: %u bytes of %u\n", cpu, written, header->written);
+	return err;
+}
+
+/* Prints what reserve_producer logs, until the channel is removed: reserve_reader MNT/app/BASE */
+int main(int argc, char **argv)
+{
+	struct relay_app_options options = {.size = sizeof(options), .process_subbuf = process};
+	struct relay_app *app = relay_app_open(argc > 1 ? argv[1] : "", &options);
+	if (!app) {
+		perror("relay_app_open");
+		return 1;
+	}
+	int err = relay_app_start(app);
+	if (!err) {
+		poll(&(struct pollfd){.fd = relay_app_fd(app), .events = POLLIN}, 1, -1);
+		err = relay_app_stop(app);
+	}
+	if (err)
+		fprintf(stderr, "reserve_reader: %s\n", strerror(-err));
+	relay_app_close(app);
+	return err ? 1 : 0;
+}

@@ -1,0 +1,32 @@
+/* cc -O2 -o stream_producer stream_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
+#include <relayfs/relay_app.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Logs N numbered lines as fast as it can, for stream_reader to write to disk: stream_producer MNT/app/cpu N
+ * While no reader runs, and when a buffer is full, lines are dropped and counted, as a program must do that
+ * has better things to do than to wait. Any number of these may run at once. */
+int main(int argc, char **argv)
+{
+	/* Makes the channel if neither a reader nor another producer has done it. */
+	struct rchan *chan = relay_app_attach(argc > 2 ? argv[1] : "", "subbuf_size=256K n_subbufs=16");
+	if (!chan) {
+		perror("relay_app_attach");
+		return 1;
+	}
+	long n = atol(argv[2]), dropped = 0;
+	int err = 0;
+	for (long i = 0; i < n && err != -EPIPE; i++) {
+		char line[64];
+		int length = snprintf(line, sizeof(line), "line %ld of %ld\n", i, n);
+		err = relay_write(chan, line, (size_t)length);
+		dropped += err != 0;
+	}
+	printf("%ld written, %ld dropped\n", n - dropped, dropped);
+	if (err == -EPIPE)
+		fprintf(stderr, "stream_producer: the channel was removed\n");
+	relay_close(chan);
+	return err == -EPIPE;
+}

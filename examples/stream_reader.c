@@ -1,0 +1,61 @@
+/* cc -O2 -o stream_reader stream_reader.c $(pkg-config --cflags --libs relayfs) */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <relayfs/relay_app.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static void on_signal(int signum)
+{
+	(void)signum; /* that ppoll() ends is all we want */
+}
+
+/* Until ^C, or the channel is removed. Signals come in ppoll() only, so none is missed. */
+static void wait_for_end(struct relay_app *app)
+{
+	sigset_t block, none;
+	sigemptyset(&none);
+	sigemptyset(&block);
+	sigaddset(&block, SIGINT);
+	sigaddset(&block, SIGTERM);
+	sigprocmask(SIG_BLOCK, &block, NULL);
+	signal(SIGINT, on_signal);
+	signal(SIGTERM, on_signal);
+	fprintf(stderr, "stream_reader: running, end it with ^C\n");
+	ppoll(&(struct pollfd){.fd = relay_app_fd(app), .events = POLLIN}, 1, NULL, &none);
+}
+
+static void report(struct relay_app *app)
+{
+	for (unsigned cpu = 0; cpu < relay_app_n_buffers(app); cpu++) {
+		struct relay_app_stats s;
+		if (relay_app_stats(app, cpu, &s))
+			continue;
+		printf("cpu %u: %lu bytes, at most %lu sub-buffers behind, %lu records lost\n", cpu,
+		       (unsigned long)s.bytes, (unsigned long)s.max_backlog, (unsigned long)s.lost_records);
+	}
+}
+
+/* Writes what programs log into a channel to files OUTPUT0, OUTPUT1 ...: stream_reader MNT/app/cpu OUTPUT */
+int main(int argc, char **argv)
+{
+	struct relay_app_options options = {
+	    .size = sizeof(options), .create = "subbuf_size=256K n_subbufs=16", .output = argc > 2 ? argv[2] : NULL};
+	struct relay_app *app = relay_app_open(argc > 2 ? argv[1] : "", &options);
+	if (!app) {
+		perror("relay_app_open");
+		return 1;
+	}
+	int err = relay_app_start(app);
+	if (!err) {
+		wait_for_end(app);
+		err = relay_app_stop(app);
+		report(app);
+	}
+	if (err)
+		fprintf(stderr, "stream_reader: %s\n", strerror(-err));
+	relay_app_close(app);
+	return err ? 1 : 0;
+}
