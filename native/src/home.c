@@ -58,9 +58,12 @@ static int check_free(const struct relay_place *place, const struct relay_spec *
 
 static int make_store(const char *path)
 {
-	if (mkdir(path, STORE_MODE))
-		return errno == EEXIST ? 0 : -errno;
-	return chmod(path, STORE_MODE) ? -errno : 0; /* whatever the umask is */
+	if (mkdir(path, STORE_MODE) == 0)
+		return chmod(path, STORE_MODE) ? -errno : 0; /* whatever the umask is */
+	if (errno != EEXIST)
+		return -errno;
+	/* /dev/shm is everybody's: somebody else may have made it just now. */
+	return relay_store_is_trusted(path) ? 0 : -EACCES;
 }
 
 /* The store's lock, or -errno. */

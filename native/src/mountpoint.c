@@ -127,8 +127,7 @@ static const char *below(const char *root, const char *path)
 	return *path ? path : NULL;
 }
 
-/* Nobody but its owner may move things in a store under our hands. One that is missing will be ours. */
-static bool is_trusted(const char *store)
+bool relay_store_is_trusted(const char *store)
 {
 	struct stat st;
 	if (lstat(store, &st))
@@ -145,7 +144,7 @@ static int find_in_store(struct relay_place *place, const char *path, bool (*fit
 	const char *channel = below(getenv("RELAYFS"), path);
 	if (!channel)
 		channel = below(store, path);
-	if (!channel || !is_trusted(store)) {
+	if (!channel || !relay_store_is_trusted(store)) {
 		free(store);
 		return channel ? -EACCES : -ENOENT;
 	}

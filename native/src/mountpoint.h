@@ -47,6 +47,9 @@ char *relay_default_root(void);
 /* $RELAYFS_STORE, else where a server of this user has it. NULL: no memory. */
 char *relay_default_store(void);
 
+/* May nobody but this user move things in the store? One that is missing will be ours. */
+bool relay_store_is_trusted(const char *store);
+
 /* The mountpoint whose server holds this store, if it can be reached; NULL otherwise. */
 char *relay_store_mountpoint(const char *store);
 

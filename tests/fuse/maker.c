@@ -6,6 +6,7 @@
  *     refuse N                     ... create_buf_file returns NULL for buffer N, with errno ENOTTY
  *     stray N                      ... create_buf_file gives buffer N a name of its own
  *     watch                        buf_mapped and buf_unmapped
+ *     start RESERVED               subbuf_start, which never refuses and keeps so many bytes of each sub-buffer
  *     options WORDS                further keys
  *     open BASE PARENT SIZE N      "-" is NULL
  *     late BASE PARENT
@@ -86,6 +87,17 @@ static void buf_mapped(struct rchan_buf *buf, const char *file)
 static void buf_unmapped(struct rchan_buf *buf, const char *file)
 {
 	TELL("* unmapped %s %u\n", file, relay_buf_cpu(buf));
+}
+
+static size_t reserved;
+
+static int subbuf_start(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding)
+{
+	TELL("* start %u %s %u %s\n", relay_buf_cpu(buf), prev_subbuf ? "next" : "first", prev_padding,
+	     (char *)relay_private(relay_buf_chan(buf)));
+	memset(subbuf, 'H', reserved);
+	subbuf_start_reserve(buf, reserved);
+	return 1;
 }
 
 static struct rchan_callbacks callbacks;
@@ -182,6 +194,10 @@ static int obey(const char *line)
 		return 0;
 	if (strcmp(line, "watch") == 0)
 		return set_watch();
+	if (sscanf(line, "start %zu", &reserved) == 1) {
+		callbacks.subbuf_start = subbuf_start;
+		return 0;
+	}
 	if (sscanf(line, "options %2047[^\n]", options) == 1) {
 		callbacks.options = options;
 		return 0;

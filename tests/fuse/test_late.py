@@ -40,11 +40,12 @@ def early(nowhere: Path) -> Iterator[Maker]:
 
 
 @pytest.fixture
-def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Mount:
+def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Iterator[Mount]:
     """A mount of the store of `early`, not mounted yet, in its place."""
     mount = make_mount(store=nowhere.parent / "store", start=False)
     mount.path = nowhere
-    return mount
+    yield mount
+    mount.close()
 
 
 # --- without files, and files later ---

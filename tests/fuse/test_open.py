@@ -37,11 +37,12 @@ def early(nowhere: Path) -> Iterator[Maker]:
 
 
 @pytest.fixture
-def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Mount:
+def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Iterator[Mount]:
     """A mount of the store of `early`, not mounted yet, in its place."""
     mount = make_mount(store=nowhere.parent / "store", start=False)
     mount.path = nowhere
-    return mount
+    yield mount
+    mount.close()
 
 
 # --- where ---
@@ -369,6 +370,52 @@ def test_a_channel_without_a_mount_has_callbacks_too(nowhere: Path, early: Maker
     assert mem.stat().st_mode & 0o777 == 0o600
     assert early.ask("close") == [f"remove {nowhere}/app/cpu{cpu}" for cpu in range(N_CPUS)]
     assert not mem.exists()
+
+
+# --- subbuf_start ---
+
+
+@pytest.mark.parametrize("where", ["in a mount", "before a mount", "late"])
+def test_subbuf_start_begins_each_buffers_first_sub_buffer_in_relay_open(
+    mount: Mount, maker: Maker, early: Maker, late_mount: Mount, where: str
+) -> None:
+    program, shown = (early, late_mount) if where == "before a mount" else (maker, mount)
+    program.ask("start 8")
+    program.ask("options delivery=packet")
+    told = program.ask("open - - 64 4" if where == "late" else "open cpu - 64 4")
+    assert told == [f"start {cpu} first 0 private" for cpu in range(N_CPUS)]
+    if where == "late":
+        assert program.ask("late cpu -") == []
+    program.ask("write " + "x" * 39)
+    told = program.ask("flush")
+    program.ask("write after")
+    # Of the buffers that were flushed, those that are written to begin their next sub-buffer, with their padding.
+    begun = [line.split()[:4] for line in [*told, *program.told]]
+    assert all(kind == "next" and padding in ("16", "56") for _, _, kind, padding in begun)
+    assert begun
+    if where == "before a mount":
+        shown.start()
+    assert shown.fact("cpu", "mode") == "callback"
+    # What was kept at the head of a sub-buffer is data, too.
+    assert sorted(contents(shown.path / "cpu").replace(b"H" * 8, b"").splitlines()) == [b"after", b"x" * 39]
+
+
+def test_another_program_with_callbacks_begins_sub_buffers_too(mount: Mount, maker: Maker) -> None:
+    maker.ask("start 0")
+    maker.ask("options buffers=single")
+    maker.ask("open log - 64 4")
+    maker.ask("write " + "x" * 62)
+    with making(environment_of(mount)) as other:
+        other.ask(f"attach {mount.path}/log")
+        assert other("write without subbuf_start") == "ENOSPC"
+        other.ask("start 0")
+        other.ask("close")
+        # The one that nobody could begin before begins at once.
+        assert other.ask(f"attach {mount.path}/log") == ["start 0 next 1 private"]
+        assert other.ask("write with it") == []
+        other.ask("write " + "y" * 60)
+        assert other.told == ["start 0 next 56 private"]
+    assert drain(mount.path / "log") == b"x" * 62 + b"\n" + b"with it\n" + b"y" * 60 + b"\n"
 
 
 # --- all of it, sanitized ---
