@@ -124,7 +124,10 @@ def _absolute(mountpoint: str) -> str:
 
 
 def default_store() -> str:
-    """Name the directory that holds the memory when none is given."""
+    """Name the directory that holds the memory when none is given; the library has the same."""
+    named = os.environ.get("RELAYFS_STORE")
+    if named:
+        return os.path.abspath(named)
     return "/dev/shm/relayfs" if os.geteuid() == 0 else f"/dev/shm/relayfs-{os.geteuid()}"  # noqa: S108  # checked when opened
 
 

@@ -206,7 +206,14 @@ print(open("u/cpu").read(), end="")
     assert (done.stdout, done.stderr) == ("hello\n", "")
 
 
-def test_the_default_store_is_named_after_the_user(mountpoint):
+def test_relayfs_store_names_the_default_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAYFS_STORE", "/dev/shm/elsewhere")
+    assert parse(["/mnt"]).settings.store == "/dev/shm/elsewhere"
+    assert parse(["/mnt", "-o", "store=/dev/shm/given"]).settings.store == "/dev/shm/given"
+
+
+def test_the_default_store_is_named_after_the_user(mountpoint, monkeypatch):
+    monkeypatch.delenv("RELAYFS_STORE", raising=False)
     expected = "/dev/shm/relayfs" if os.geteuid() == 0 else f"/dev/shm/relayfs-{os.geteuid()}"
     assert parse([str(mountpoint)]).settings.store == expected
 
