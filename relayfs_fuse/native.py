@@ -258,6 +258,10 @@ class Buffer(_Handle):
         """Count the next n sub-buffers as consumed."""
         _check(lib.relay_buf_subbufs_consumed(self._open, n))
 
+    def consume_to(self, at: int) -> None:
+        """Consume, unseen, what is unread before a stream position."""
+        _check(lib.relay_consume_to(self._open, at))
+
     def resolve(self, token: int) -> int:
         """Resolve what was reserved through the open file of this token; return how many reservations."""
         return _check(lib.relay_buf_resolve(self._open, token))

@@ -66,7 +66,8 @@ struct tap_open_out {
 enum {
 	TAP_IOV_MAX = 1024,      /* what writev(2) takes at once; the first is the header */
 	TAP_SPANS_MAX = 1 << 16, /* with tiny sub-buffers a read needs many; the largest read is 1 MiB */
-	TAP_LAPPED_TRIES = 8,    /* each with fewer pieces, the last ones with one */
+	TAP_TERMINALS_MAX = 64,
+	TAP_LAPPED_TRIES = 8, /* each with fewer pieces, the last ones with one */
 	TAP_LAPPED_FEWER = 16
 };
 
@@ -96,6 +97,12 @@ static struct {
 	uint64_t *unique;
 	size_t first, n, room;
 } interrupts;
+
+/* Open files of which a program asked whether they are terminals. One that is forgotten does little harm. */
+static struct {
+	uint64_t fh[TAP_TERMINALS_MAX];
+	size_t n;
+} terminals;
 
 static struct relay_span *spans;
 static unsigned char *copies; /* what is sent when the ring itself cannot be */
@@ -135,6 +142,11 @@ uint64_t relay_tap_interrupt_next(void)
 	return interrupts.unique[interrupts.first++];
 }
 
+uint64_t relay_tap_terminal_next(void)
+{
+	return terminals.n ? terminals.fh[--terminals.n] : 0;
+}
+
 static void note_request(const struct fuse_in_header *in, size_t length)
 {
 	const void *body = in + 1;
@@ -148,6 +160,11 @@ static void note_request(const struct fuse_in_header *in, size_t length)
 	} else if (in->opcode == FUSE_WRITE && length >= sizeof(struct fuse_write_in)) {
 		tap.request.io_flags = ((const struct fuse_write_in *)body)->write_flags;
 		tap.request.file_flags = ((const struct fuse_write_in *)body)->flags;
+	} else if (in->opcode == FUSE_GETATTR && length >= sizeof(struct fuse_getattr_in)) {
+		tap.request.io_flags = ((const struct fuse_getattr_in *)body)->getattr_flags;
+	} else if (in->opcode == FUSE_IOCTL && length >= sizeof(struct fuse_ioctl_in)) {
+		if (((const struct fuse_ioctl_in *)body)->cmd == TCGETS && terminals.n < TAP_TERMINALS_MAX)
+			terminals.fh[terminals.n++] = ((const struct fuse_ioctl_in *)body)->fh;
 	} else if (in->opcode == FUSE_INTERRUPT && length >= sizeof(struct fuse_interrupt_in)) {
 		interrupt_push(((const struct fuse_interrupt_in *)body)->unique);
 	} else if (in->opcode == FUSE_INIT && length >= sizeof(struct fuse_init_in)) {
@@ -330,12 +347,14 @@ static void reply_with_copy(size_t n)
 }
 
 /* -EOVERFLOW: lapped by producers while copying; try again. */
-static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite)
+static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite, uint64_t *at)
 {
 	size_t total = 0;
 	size_t n;
-	int result = relay_consume_begin(buf, max_bytes, spans, max_pieces, &total);
+	int result;
 
+	*at = 0;
+	result = relay_consume_begin_at(buf, at, max_bytes, spans, max_pieces, &total);
 	if (result < 0 || !total)
 		return result < 0 ? result : 0;
 	n = n_spans_of(total);
@@ -352,7 +371,7 @@ static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_piec
 	return (ssize_t)total;
 }
 
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite)
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *at)
 {
 	ssize_t got = -EOVERFLOW;
 	size_t max_pieces = TAP_SPANS_MAX;
@@ -363,7 +382,7 @@ ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes,
 	/* The less is copied at once, the smaller the chance to be lapped meanwhile. Fewer pieces, not fewer bytes:
 	 * a piece given in part may lose its rest in the middle of a record. */
 	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
-		got = try_read(buf, max_bytes, max_pieces, overwrite);
+		got = try_read(buf, max_bytes, max_pieces, overwrite, at);
 		max_pieces = max_pieces > TAP_LAPPED_FEWER ? max_pieces / TAP_LAPPED_FEWER : 1;
 	}
 	if (got == -EOVERFLOW)
@@ -377,16 +396,50 @@ ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes,
 	return got;
 }
 
-void relay_tap_read_copy(void *data)
+void relay_tap_read_copy(void *data, size_t length)
 {
-	unsigned char *to = data;
+	unsigned char *to = (unsigned char *)data + length;
 
 	if (reply.kind != TAP_REPLY_READ)
 		return;
-	for (size_t i = 1; i <= reply.n_pieces; i++) {
-		memcpy(to, reply.pieces[i].iov_base, reply.pieces[i].iov_len);
-		to += reply.pieces[i].iov_len;
+	for (size_t i = reply.n_pieces; i && length; i--) {
+		const struct iovec *piece = &reply.pieces[i];
+		size_t n = piece->iov_len < length ? piece->iov_len : length;
+
+		to -= n;
+		length -= n;
+		memcpy(to, (const unsigned char *)piece->iov_base + piece->iov_len - n, n);
 	}
+}
+
+/* -EOVERFLOW: lapped by producers while copying; try again. */
+static ssize_t try_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, unsigned char *to)
+{
+	size_t total = 0;
+	int result = relay_consume_begin_at(buf, at, max_bytes, spans, TAP_SPANS_MAX, &total);
+
+	if (result < 0 || !total)
+		return result < 0 ? result : 0;
+	for (size_t i = 0; i < (size_t)result; to += spans[i++].length)
+		memcpy(to, spans[i].data, spans[i].length);
+	result = relay_consume_valid(buf);
+	relay_consume_abort(buf);
+	return result < 0 ? result : (ssize_t)total;
+}
+
+ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, void *data)
+{
+	const uint64_t wanted = *at;
+	ssize_t got = -EOVERFLOW;
+
+	forget_reply();
+	if (!have_room(max_bytes))
+		return -ENOMEM;
+	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
+		*at = wanted;
+		got = try_peek(buf, at, max_bytes, data);
+	}
+	return got == -EOVERFLOW ? -EAGAIN : got;
 }
 
 /* ------------------------------------------------------------------ session */

@@ -19,7 +19,7 @@ struct relay_tap_request {
 	uint32_t opcode;     /* FUSE_READ, ... */
 	uint32_t pid;        /* the thread that made it; 0: not visible from here */
 	uint32_t uid, gid;   /* its user and group */
-	uint32_t io_flags;   /* READ: read_flags, WRITE: write_flags; else 0 */
+	uint32_t io_flags;   /* READ: read_flags, WRITE: write_flags, GETATTR: getattr_flags; else 0 */
 	uint32_t file_flags; /* READ, WRITE: the descriptor's flags now, fcntl(2) included; else 0 */
 };
 
@@ -32,6 +32,10 @@ const struct relay_tap_request *relay_tap_request(void);
 int relay_tap_interrupt_fd(void);
 /* Take the oldest interrupted request off the queue; 0: there is none. */
 uint64_t relay_tap_interrupt_next(void);
+
+/* Take an open file (the handle that OPEN returned) of which a program asked, with isatty(3), whether it is a
+ * terminal; 0: there is none. */
+uint64_t relay_tap_terminal_next(void);
 
 /* 1: the kernel maps files through to the store's. Known once the first request has been handled. */
 int relay_tap_has_passthrough(void);
@@ -48,11 +52,18 @@ void relay_tap_open_backed(uint64_t unique, int backing);
  * Let the reply to this READ, whatever bytes the handler returns, carry what is next in `buf`, up to max_bytes;
  * it is consumed if and only if the kernel takes the reply. The handler must return without awaiting.
  *
- * Returns how many bytes; 0: there is nothing, reply as you like; -EBUSY: somebody else is consuming; -EAGAIN:
- * producers overwrite faster than it can be copied; or another negative errno.
+ * Returns how many bytes, and in *at the stream position of the first; 0: there is nothing, reply as you like;
+ * -EBUSY: somebody else is consuming; -EAGAIN: producers overwrite faster than it can be copied; or another
+ * negative errno.
  */
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite);
-/* The bytes that the reply described last will carry, copied to `data`, which has room for them. */
-void relay_tap_read_copy(void *data);
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *at);
+/* The last `length` of the bytes that the reply described last will carry, copied to `data`. */
+void relay_tap_read_copy(void *data, size_t length);
+
+/*
+ * Copy up to max_bytes of what is unread in `buf` from stream position *at on to `data`, and leave it unread.
+ * Returns how many bytes and their position, or an error as relay_tap_read() does.
+ */
+ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, void *data);
 
 #endif

@@ -144,6 +144,8 @@ struct walk {
 	struct rchan_buf *buf;
 	struct relay_plan *plan; /* plan->to is where the walk is */
 	uint64_t head, head_records;
+	uint64_t at;              /* stream position: what lies before it is passed over */
+	uint64_t began;           /* that of the first byte in spans */
 	struct relay_span *spans; /* NULL: nobody wants the data */
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
@@ -213,12 +215,26 @@ static int pass_hole(struct walk *walk, const struct stretch *stretch)
 	return 0;
 }
 
+/* Go on by `length` bytes of the stretch. */
+static void advance(struct relay_consumer *to, const struct stretch *stretch, uint64_t length, bool whole)
+{
+	to->position += length;
+	to->bytes += length;
+	if (whole)
+		to->records = stretch->end_records;
+}
+
 /* Take what there is of the stretch. false: no span or byte is left for it. */
 static bool take(struct walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
 	uint64_t offset = relay_pos_offset(walk->buf, to->position), length = stretch->end - offset;
 	uint64_t room = walk->max_bytes - walk->total;
+	if (to->bytes < walk->at) {
+		bool whole = length <= walk->at - to->bytes;
+		advance(to, stretch, whole ? length : walk->at - to->bytes, whole);
+		return true;
+	}
 	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record. A
 	 * reader of blocks gets whole pieces, then; one that asks for few bytes gets just as many, as in the kernel. */
 	bool split = walk->buf->mode == RELAY_NO_OVERWRITE || walk->max_bytes < WHOLE_PIECES_BYTES || !walk->total;
@@ -227,14 +243,13 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	bool whole = length <= room;
 	if (!whole)
 		length = room;
+	if (!walk->n_used)
+		walk->began = to->bytes;
 	if (walk->spans)
 		walk->spans[walk->n_used] = (struct relay_span){relay_pos_data(walk->buf, to->position), length};
 	walk->n_used++;
 	walk->total += length;
-	to->position += length;
-	to->bytes += length;
-	if (whole)
-		to->records = stretch->end_records;
+	advance(to, stretch, length, whole);
 	return true;
 }
 
@@ -330,14 +345,15 @@ static void carry_out(struct rchan_buf *buf)
 			free_hole(&buf->claims[64 * i + (uint32_t)__builtin_ctzll(left)]);
 }
 
-int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
-                        size_t *total)
+int relay_consume_begin_at(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, struct relay_span *spans,
+                           size_t n_spans, size_t *total)
 {
 	*total = 0;
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	struct walk walk = {.buf = buf, .plan = &buf->plan, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes};
+	struct walk walk = {
+	    .buf = buf, .plan = &buf->plan, .at = *at, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes};
 	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
 	/* The last holder may have died in the middle of publish(). */
 	if (!err && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
@@ -345,11 +361,32 @@ int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_sp
 	if (!err && walk.total) {
 		buf->plan.to.reads++;
 		buf->plan.active = true;
+		*at = walk.began;
 		*total = walk.total;
 		return (int)walk.n_used;
 	}
-	if (!err && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
-		carry_out(buf); /* padding, holes and losses passed, nothing to give */
+	if (!err && !*at && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
+		carry_out(buf); /* padding, holes and losses passed, nothing to give, nothing passed over */
+	relay_reader_unlock(buf);
+	return err;
+}
+
+int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
+                        size_t *total)
+{
+	uint64_t at = 0;
+	return relay_consume_begin_at(buf, &at, max_bytes, spans, n_spans, total);
+}
+
+int relay_consume_to(struct rchan_buf *buf, uint64_t at)
+{
+	int err = relay_reader_lock(buf);
+	if (err)
+		return err;
+	struct walk walk = {.buf = buf, .plan = &buf->plan, .at = at};
+	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
+	if (!err)
+		carry_out(buf);
 	relay_reader_unlock(buf);
 	return err;
 }

@@ -54,12 +54,15 @@ class AttributeSource:
         self._control_mode = control_mode
         self._started_ns = time.time_ns()
 
-    def of(self, node: Node) -> Attributes:
-        """Look now."""
+    def of(self, node: Node, pid: int) -> Attributes:
+        """Look now.
+
+        pid: the thread that asks: each sees a relay file's size as its own descriptor does
+        """
         if isinstance(node, Directory):
             return self._of_directory(node)
         if isinstance(node, BufferFile):
-            return self._of_buffer(node)
+            return self._of_buffer(node, pid)
         assert isinstance(node, TextFile)
         return self._of_text(node)
 
@@ -91,7 +94,7 @@ class AttributeSource:
             nlink=2 + n_directories,
         )
 
-    def _of_buffer(self, node: BufferFile) -> Attributes:
+    def _of_buffer(self, node: BufferFile, pid: int) -> Attributes:
         stored: StoredBuffer = node.stored
         status = os.fstat(stored.buffer.fileno())
         facts = stored.buffer.facts()
@@ -100,7 +103,7 @@ class AttributeSource:
             mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
             uid=status.st_uid,
             gid=status.st_gid,
-            size=facts.file_bytes if isinstance(node, MemFile) else facts.bytes,
+            size=facts.file_bytes if isinstance(node, MemFile) else stored.size(facts, pid),
             mtime_ns=stored.mtime_ns(facts),
             ctime_ns=status.st_ctime_ns,
             nlink=0 if node.removed else 1,

@@ -21,7 +21,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import adoption, control
 from relayfs_fuse.fs.mapped import process_of
-from relayfs_fuse.fs.tree import StreamFile
+from relayfs_fuse.fs.tree import RelayFile
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
@@ -93,7 +93,7 @@ class Commands:
         if channel is not None:
             return channel
         node = self._tree.find(command.path)
-        if isinstance(node, StreamFile):
+        if isinstance(node, RelayFile):
             hint = f"; {command.path} is a relay file of channel {node.stored.channel.path}"
         else:
             known = sorted(self._tree.channels)[:8]

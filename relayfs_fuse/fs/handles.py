@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.tree import TextFile
 
-REPLAY_MAX = 1 << 20
 TOKEN_BYTES = 8
+
+# How much of what was given last can be given again. Of large blocks only the end: a copy takes time.
+KEPT_MAX = 1 << 20
+LARGE_BYTES = 128 << 10
+KEPT_OF_LARGE = 64 << 10
 
 
 class TextHandle:
@@ -31,40 +35,108 @@ class TextHandle:
         return self._text[offset : offset + size]
 
 
-class StreamHandle:
-    """An open relay file without a position."""
+class RelayHandle:
+    """An open relay file.
 
-    def __init__(self, stored: StoredBuffer) -> None:
-        self.stored = stored
-
-
-class MappableHandle(StreamHandle):
-    """An open relay file that can be mapped, and that the kernel therefore lets seek.
-
-    Readers such as bash's `read` take more than they need and seek back. So that nothing is lost, what was given last
-    is kept and given again.
+    stored: its buffer
+    start: stream position of what was unread at the open: to whoever opened it, the file begins there
+    pid: the thread that opened it
     """
 
-    def __init__(self, stored: StoredBuffer) -> None:
-        super().__init__(stored)
-        self._start = 0
-        self._kept = b""
+    def __init__(self, stored: StoredBuffer, start: int, pid: int) -> None:
+        self.stored = stored
+        self.start = start
+        self.pid = pid
+
+    def start_for_size(self, consumed: int) -> int:
+        """Tell which stream position counts as the beginning of the file; a reset begins a new stream."""
+        return max(self.start, 0) if self.start <= consumed else 0
+
+
+class StreamHandle(RelayHandle):
+    """One without a position: its readers wait for data, as with a pipe."""
+
+
+class SeekableHandle(RelayHandle):
+    """An open relay file that can be sought, though it is a stream.
+
+        start               start + end = the next unread byte
+          v                            v
+          |............ given .........|.... looked at ....|          the stream
+          0                  '-- kept -'                              the descriptor's offsets
+
+    Reading on from `end` consumes. A read further on looks at data that stays unread, so that `tail` finds the end of
+    a file and `head -n -5` may return to its beginning; whoever then reads on where it has looked, or closes, has read
+    all up to there. Programs that took more than they need and go back, as shells do, get what is kept again.
+
+    end: offset of what is given next
+    looked: offset up to which it has looked last; None: never
+    seen: offset up to which it has looked at most
+    by_line: the next short read gets a line at most, as from a terminal
+    """
+
+    def __init__(self, stored: StoredBuffer, start: int, pid: int) -> None:
+        super().__init__(stored, start, pid)
+        self.end = 0
+        self.looked: int | None = None
+        self.seen = 0
+        self.by_line = False
+        self._kept = bytearray()
+        self._goes_back = False
+
+    def start_for_size(self, consumed: int) -> int:
+        """Tell which stream position counts as the beginning of the file."""
+        return 0 if self.was_reset(consumed) else max(self.start, 0)
+
+    def was_reset(self, consumed: int) -> bool:
+        """Tell whether the stream began anew: less of it is consumed than was given here."""
+        return consumed < self.start + self.end
+
+    def begin_anew(self, offset: int, position: int) -> None:
+        """Let what is given next be that of another place in the stream; what was kept is of no use then."""
+        self.start, self.end = position - offset, offset
+        self.looked, self.seen = None, 0
+        self._kept.clear()
 
     def again(self, offset: int, size: int) -> bytes:
-        """Return what was given at this offset before; nothing: it is time for new data."""
-        if offset < self._start:
+        """Return what was given at this offset before."""
+        back = self.end - offset
+        if back > len(self._kept):
             # It was consumed, and is no longer kept.
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
-        return self._kept[offset - self._start : offset - self._start + size]
+        self._goes_back = True
+        first = len(self._kept) - back
+        return bytes(self._kept[first : first + size])
 
-    def keep(self, offset: int, data: bytes) -> None:
-        """Keep what is given now."""
-        if offset != self._start + len(self._kept):
-            self._start, self._kept = offset, b""
-        kept = self._kept + data
-        drop = max(0, len(kept) - REPLAY_MAX)
-        self._start += drop
-        self._kept = kept[drop:]
+    def keeps_of(self, length: int) -> int:
+        """Tell how many of the bytes that are given now are worth a copy.
+
+        All, unless somebody reads large blocks one after the other, and has never gone back.
+        """
+        if length < LARGE_BYTES or self._goes_back or not self._kept:
+            return length
+        return KEPT_OF_LARGE
+
+    def give(self, offset: int, length: int, position: int, kept: bytes) -> None:
+        """Note what is given now.
+
+        position: of its first byte in the stream
+        kept: its last bytes, or all
+        """
+        if offset != self.end or position < self.start + self.end:
+            self.begin_anew(offset, position)
+        if len(kept) < length:
+            self._kept.clear()
+        self._kept += kept
+        del self._kept[:-KEPT_MAX]
+        self.end = offset + length
+
+    def look(self, offset: int, length: int, position: int) -> None:
+        """Note what is looked at now; its beginning may have been gone, so that it is from another place."""
+        self.looked = offset + length
+        if length:
+            self.start = position - offset
+            self.seen = max(self.seen, self.looked)
 
 
 class MemHandle:
@@ -87,4 +159,4 @@ class MemHandle:
         return os.pread(self.stored.buffer.fileno(), size, offset)
 
 
-Handle = TextHandle | StreamHandle | MemHandle
+Handle = TextHandle | RelayHandle | MemHandle

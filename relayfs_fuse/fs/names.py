@@ -18,7 +18,7 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.attributes import BLOCK_SIZE, Attributes
 from relayfs_fuse.fs.control import check_name
-from relayfs_fuse.fs.tree import BufferFile, Directory, Node, StreamFile
+from relayfs_fuse.fs.tree import BufferFile, Directory, Node
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -71,8 +71,6 @@ class NameOperations(pyfuse3.Operations):
         self._errors = errors
         self._listings: dict[int, list[tuple[str, Node]]] = {}
         self._next_handle = 1
-        # Threads that were told ESTALE by open(), and until when their lookups find the mappable inode.
-        self._wanted: dict[tuple[int, int], float] = {}
         # Names come and go one change at a time.
         self._naming = trio.Lock()
 
@@ -81,8 +79,6 @@ class NameOperations(pyfuse3.Operations):
         node = self._directory(parent_inode).children.get(os.fsdecode(name))
         if node is None:
             raise pyfuse3.FUSEError(errno.ENOENT)
-        if isinstance(node, StreamFile) and self._wants_mappable(node):
-            node = node.mappable
         entry = self._entry(node)
         node.lookups += 1
         return entry
@@ -204,18 +200,11 @@ class NameOperations(pyfuse3.Operations):
         return node
 
     def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
-        return _entry_of(self._attributes.of(node))
+        return _entry_of(self._attributes.of(node, tap.request().pid))
 
     def _new_handle(self) -> int:
         handle, self._next_handle = self._next_handle, self._next_handle + 1
         return handle
-
-    def _wants_mappable(self, node: StreamFile) -> bool:
-        # The kernel may look up more than once before it opens again.
-        deadline = self._wanted.get((tap.request().pid, node.inode))
-        if len(self._wanted) > 1000:  # threads that were told ESTALE and died before they came back
-            self._wanted = {key: end for key, end in self._wanted.items() if end >= trio.current_time()}
-        return deadline is not None and deadline >= trio.current_time()
 
 
 def _entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 import pyfuse3
 import trio
 
+from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands import Caller
 from relayfs_fuse.fs.control import NAME_MAX
-from relayfs_fuse.fs.handles import Handle, MappableHandle, MemHandle, StreamHandle, TextHandle
+from relayfs_fuse.fs.handles import Handle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
 from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
 from relayfs_fuse.fs.tree import (
@@ -29,10 +30,9 @@ from relayfs_fuse.fs.tree import (
     ControlFile,
     Directory,
     ErrorLogFile,
-    MappableFile,
     MemFile,
     Node,
-    StreamFile,
+    RelayFile,
     TextFile,
 )
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKING_XATTR = b"user.relayfs.backing"
-# Between an open that is answered with ESTALE and the same thread's next try.
-WANT_MAPPABLE_S = 1.0
 ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
 
 
@@ -76,8 +74,16 @@ class Operations(NameOperations):
     # ---------------------------------------------------------------- attributes
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """Say what stat(2) wants to know."""
-        return self._entry(self._node(inode))
+        """Say what stat(2) wants to know, and lseek(2) where the end is.
+
+        What is overwritten has no fixed end: programs that look for one would miss what they then go back for. They
+        read it through instead, as they do with pipes.
+        """
+        node = self._node(inode)
+        overwritable = isinstance(node, RelayFile) and node.stored.channel.facts.mode != native.MODE_NO_OVERWRITE
+        if overwritable and tap.request().seeks_end:
+            raise pyfuse3.FUSEError(errno.ESPIPE)
+        return self._entry(node)
 
     async def setattr(
         self,
@@ -92,10 +98,10 @@ class Operations(NameOperations):
         if fields.update_size:
             if isinstance(node, ErrorLogFile) and attr.st_size == 0:
                 self._errors.clear()
-            elif not isinstance(node, StreamFile | MappableFile | ControlFile):
+            elif not isinstance(node, RelayFile | ControlFile):
                 raise pyfuse3.FUSEError(errno.EPERM)
         if fields.update_mode or fields.update_uid or fields.update_gid:
-            now = self._attributes.of(node)
+            now = self._attributes.of(node, ctx.pid)
             mode = stat.S_IMODE(attr.st_mode if fields.update_mode else now.mode)
             uid = attr.st_uid if fields.update_uid else now.uid
             gid = attr.st_gid if fields.update_gid else now.gid
@@ -138,27 +144,20 @@ class Operations(NameOperations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """Open a file.
 
-        The kernel does not let one inode be both mappable and without position. So an open of a relay file for reading
-        and writing, which whoever maps it needs, is answered with ESTALE: the kernel then looks the name up once more,
-        and the same thread finds the other inode. The other way round likewise.
+        A relay file is a file as the kernel's are, with offsets and mappings, or, where readers wait for data, a
+        stream as a pipe is: there the kernel must not keep a second reader of a descriptor waiting for the first.
         """
         request = tap.request()
         node = self._node(inode)
-        both = flags & os.O_ACCMODE == os.O_RDWR
-        if isinstance(node, StreamFile) and both:
-            self._wanted[request.pid, node.inode] = trio.current_time() + WANT_MAPPABLE_S
-            raise pyfuse3.FUSEError(errno.ESTALE)
-        if isinstance(node, MappableFile):
-            self._wanted.pop((request.pid, node.stream_inode), None)
-            if not both:
-                raise pyfuse3.FUSEError(errno.ESTALE)
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)
         handle = self._new_handle()
-        self._handles[handle] = self._open(node, flags)
-        if isinstance(node, MemFile | MappableFile):
-            self._mapped.opened(handle, node.stored, request.pid)
-        if isinstance(node, StreamFile):
+        self._handles[handle] = opened = self._open(node, flags, request)
+        # Who opens a relay file only to read hardly ever maps it.
+        both = flags & os.O_ACCMODE == os.O_RDWR
+        if isinstance(opened, MemHandle) or (isinstance(opened, SeekableHandle) and both):
+            self._mapped.opened(handle, opened.stored, request.pid)
+        if isinstance(opened, StreamHandle):
             tap.open_stream(request.unique)
         elif isinstance(node, BufferFile) and self._back(node.stored):
             tap.open_backed(request.unique, node.stored.backing or 0)
@@ -173,12 +172,18 @@ class Operations(NameOperations):
         self._streams.waiting.forget(handle.stored, fh)
         if isinstance(handle, MemHandle):
             handle.stored.buffer.resolve(handle.token)
+        else:
+            await self._streams.close(handle)
 
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read."""
         request = tap.request()
+        while terminal := tap.next_terminal():
+            asked = self._handles.get(terminal)
+            if isinstance(asked, SeekableHandle):
+                asked.by_line = True
         handle = self._handles[fh]
-        if isinstance(handle, StreamHandle):
+        if isinstance(handle, RelayHandle):
             return await self._streams.read(handle, off, size, request)
         return handle.read(off, size)
 
@@ -186,8 +191,8 @@ class Operations(NameOperations):
         """Write a record, or commands."""
         request = tap.request()
         handle = self._handles[fh]
-        if isinstance(handle, StreamHandle):
-            self._streams.write(handle, off, buf, request)
+        if isinstance(handle, RelayHandle):
+            self._streams.write(handle, buf, request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
             await self._command(buf, request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ErrorLogFile):
@@ -207,11 +212,9 @@ class Operations(NameOperations):
 
     # ---------------------------------------------------------------- helpers
 
-    def _open(self, node: Node, flags: int) -> Handle:
-        if isinstance(node, StreamFile):
-            return StreamHandle(node.stored)
-        if isinstance(node, MappableFile):
-            return MappableHandle(node.stored)
+    def _open(self, node: Node, flags: int, request: tap.Request) -> Handle:
+        if isinstance(node, RelayFile):
+            return self._open_relay_file(node.stored, flags, request.pid)
         if isinstance(node, MemFile):
             if flags & os.O_TRUNC:
                 raise pyfuse3.FUSEError(errno.EPERM)
@@ -220,6 +223,14 @@ class Operations(NameOperations):
         if isinstance(node, ErrorLogFile) and flags & os.O_TRUNC:
             self._errors.clear()
         return TextHandle(node)
+
+    def _open_relay_file(self, stored: StoredBuffer, flags: int, pid: int) -> RelayHandle:
+        facts = stored.buffer.facts()
+        kind = StreamHandle if facts.read == native.READ_WAIT else SeekableHandle
+        handle = kind(stored, facts.bytes - facts.unread_bytes, pid)
+        if flags & os.O_ACCMODE != os.O_WRONLY:
+            stored.readers.append(handle)
+        return handle
 
     def _back(self, stored: StoredBuffer) -> bool:
         """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""

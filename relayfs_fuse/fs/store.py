@@ -21,7 +21,7 @@ import stat
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
@@ -40,6 +40,15 @@ _REASONS = {
 }
 
 
+class Reader(Protocol):
+    """A descriptor that reads a relay file, and the thread that opened it."""
+
+    pid: int
+
+    def start_for_size(self, consumed: int) -> int:
+        """Tell which stream position is the beginning of the file to it."""
+
+
 class StoredBuffer:
     """One buffer of a channel, and what the server remembers of it.
 
@@ -52,11 +61,21 @@ class StoredBuffer:
         self.index = index
         self.buffer = buffer
         self.backing: int | None = None
+        self.readers: list[Reader] = []
         facts = buffer.facts()
         self._bytes_seen = facts.bytes
         # The library writes through mappings, which leave the file's own time alone: it is ours to keep, and lives on
         # when this server does not.
         self._mtime_ns = max(facts.switch_time_ns, os.fstat(buffer.fileno()).st_mtime_ns)
+
+    def size(self, facts: native.Facts, pid: int) -> int:
+        """Return the relay file's size: what its reader was given since the open, and what is unread.
+
+        pid: the thread that asks, for it may be a reader itself
+        """
+        consumed = facts.bytes - facts.unread_bytes
+        readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
+        return facts.bytes - min((reader.start_for_size(consumed) for reader in readers), default=consumed)
 
     def mtime_ns(self, facts: native.Facts) -> int:
         """Tell when data last moved: at the latest when it was first seen to have moved."""

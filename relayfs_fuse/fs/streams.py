@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.handles import MappableHandle
+from relayfs_fuse.fs.handles import KEPT_MAX, SeekableHandle
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.handles import StreamHandle
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.handles import RelayHandle
+    from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.waiting import Waiting
+
+Result = TypeVar("Result")
 
 # The kernel cuts a write(2) into requests of at most 256 pages. A request that is not shorter than what the first 256
 # pages of a longer write hold could be a piece of one, and a piece is not a record.
 RECORD_MAX = (1 << 20) - 4096
+
+# Readers of lines ask for no more at a time.
+LINE_BYTES = 4096
 
 # How soon to look again whether another reader is done with its piece, and how rarely at last.
 BUSY_FIRST_S = 0.0005
@@ -49,62 +57,116 @@ class Streams:
                 if scope is not None:
                     scope.cancel()
 
-    async def read(self, handle: StreamHandle, offset: int, size: int, request: tap.Request) -> bytes:
+    async def read(self, handle: RelayHandle, offset: int, size: int, request: tap.Request) -> bytes:
         """Return what is next, or leave it to the tap to put it into the reply."""
         if request.from_page_cache:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if isinstance(handle, MappableHandle):
-            kept = handle.again(offset, size)
-            if kept:
-                return kept
-        # A stream has no position: an offset means that this is the rest of a long read(2), part of which was served.
-        rest = offset > 0 and not isinstance(handle, MappableHandle)
         with trio.CancelScope() as scope:
             self._sleeping[request.unique] = scope
             try:
-                return await self._take(handle, offset, size, request, rest)
+                if isinstance(handle, SeekableHandle):
+                    return await self._read_at(handle, offset, size, request)
+                # A stream has no position: an offset means that this is the rest of a long read(2), part of which
+                # was served, and which must not sleep.
+                await self._take(handle.stored, size, request.unique, offset == 0 and not request.nonblocking)
+                return b""  # the tap replaces it
             finally:
                 del self._sleeping[request.unique]
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
 
-    async def _take(self, handle: StreamHandle, offset: int, size: int, request: tap.Request, rest: bool) -> bytes:
-        stored = handle.stored
-        facts = stored.channel.facts
-        pause = BUSY_FIRST_S
-        while True:
-            # In the loop: what there was may go to another reader before we run.
-            try:
-                got = tap.read(request.unique, stored.buffer.address, size, facts.mode != native.MODE_NO_OVERWRITE)
-            except BlockingIOError:
-                got = -1
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-                got = -1
-            if got > 0:
-                self.waiting.changed(stored)
-                return self._keep(handle, offset, got)
-            if rest or (got == 0 and (facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED)):
-                return b""
-            if request.nonblocking:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            if got == 0:
-                await self.waiting.sleep(stored)
-            else:
-                await trio.sleep(pause)
-                pause = min(pause * 2, BUSY_LAST_S)
-
-    def _keep(self, handle: StreamHandle, offset: int, length: int) -> bytes:
-        if isinstance(handle, MappableHandle):
-            handle.keep(offset, tap.read_copy(length))
+    async def _read_at(self, handle: SeekableHandle, offset: int, size: int, request: tap.Request) -> bytes:
+        patient = not request.nonblocking
+        if offset != handle.end:
+            facts = handle.stored.buffer.facts()
+            consumed = facts.bytes - facts.unread_bytes
+            if handle.was_reset(consumed):
+                handle.begin_anew(offset, consumed)
+            elif offset < handle.end:
+                return handle.again(offset, size)
+            elif offset == handle.looked:
+                await self._pass(handle, offset, patient)
+            elif handle.start + offset > consumed:
+                return await self._look(handle, offset, min(size, facts.bytes - handle.start - offset), patient)
+        if handle.by_line and size <= LINE_BYTES:
+            size = await self._line(handle, size, patient)
+        got, position = await self._take(handle.stored, size, request.unique, patient)
+        if got:
+            handle.give(offset, got, position, tap.read_copy(handle.keeps_of(got)))
         return b""  # the tap replaces it
 
-    def write(self, handle: StreamHandle, offset: int, data: bytes, request: tap.Request) -> None:
+    async def _look(self, handle: SeekableHandle, offset: int, size: int, patient: bool) -> bytes:
+        """Return what is further on, and leave it unread."""
+        data, at = b"", handle.start + offset
+        if size > 0:
+            data, at = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, at, size), patient)
+        if size >= 0:
+            handle.look(offset, len(data), at)
+        return data
+
+    async def _line(self, handle: SeekableHandle, size: int, patient: bool) -> int:
+        """Return how much of what is next ends a line, or else the size.
+
+        bash's `read` asks first whether it reads from a terminal, then takes a block of what can be sought, and goes
+        back to the end of the line. If it closes then, as in `read line <file`, the rest of the block would be lost.
+        """
+        data, _ = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, 0, size), patient)
+        length = data.find(b"\n") + 1
+        handle.by_line = not length
+        return length or size
+
+    async def _pass(self, handle: SeekableHandle, offset: int, patient: bool) -> None:
+        """Consume what is unread before an offset; keep the last of it."""
+        buffer = handle.stored.buffer
+        at, length = handle.start + offset, min(offset - handle.end, KEPT_MAX)
+        data, position = await self._when_free(lambda: tap.peek(buffer.address, at - length, length), patient)
+        await self._when_free(lambda: buffer.consume_to(at), patient)
+        if position + len(data) != at:
+            data = b""  # overwritten, or reserved but never committed
+        handle.give(handle.end, offset - handle.end, handle.start + handle.end, data)
+        self.waiting.changed(handle.stored)
+
+    async def close(self, handle: RelayHandle) -> None:
+        """Let go of a descriptor: what it has looked at is read now."""
+        if handle in handle.stored.readers:
+            handle.stored.readers.remove(handle)
+        if isinstance(handle, SeekableHandle) and handle.seen > handle.end:
+            await self._when_free(lambda: handle.stored.buffer.consume_to(handle.start + handle.seen), True)
+            self.waiting.changed(handle.stored)
+
+    async def _take(self, stored: StoredBuffer, size: int, unique: int, patient: bool) -> tuple[int, int]:
+        """Let the reply carry what is next; return how many bytes, and the stream position of the first."""
+        facts = stored.channel.facts
+        overwrite = facts.mode != native.MODE_NO_OVERWRITE
+        while True:
+            # In the loop: what there was may go to another reader before we run.
+            got, position = await self._when_free(
+                lambda: tap.read(unique, stored.buffer.address, size, overwrite), patient
+            )
+            if got:
+                self.waiting.changed(stored)
+                return got, position
+            if facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
+                return 0, 0
+            if not patient:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            await self.waiting.sleep(stored)
+
+    async def _when_free(self, act: Callable[[], Result], patient: bool) -> Result:
+        """Do what takes the reader's lock; if patient, wait while another reader has it."""
+        pause = BUSY_FIRST_S
+        while True:
+            try:
+                return act()
+            except OSError as error:
+                if error.errno not in (errno.EBUSY, errno.EAGAIN):
+                    raise
+            if not patient:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            await trio.sleep(pause)
+            pause = min(pause * 2, BUSY_LAST_S)
+
+    def write(self, handle: RelayHandle, data: bytes, request: tap.Request) -> None:
         """Write one record."""
-        rest = offset > 0 and not isinstance(handle, MappableHandle) and not request.file_flags & os.O_APPEND
-        if rest:
-            # Of a record whose beginning was written or refused: that was counted.
-            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if len(data) > RECORD_MAX:
             handle.stored.buffer.refuse_too_large(len(data))
         try:

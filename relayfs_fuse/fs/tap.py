@@ -12,6 +12,8 @@ from pathlib import Path
 
 # FUSE_READ's read_flags: the request comes from read(2) and not from the page cache (linux/fuse.h).
 READ_LOCKOWNER = 1 << 1
+# FUSE_GETATTR's getattr_flags: of an open file. Only lseek(2) to the end asks so.
+GETATTR_FH = 1 << 0
 
 _lib = ctypes.CDLL(str(Path(__file__).parent.parent / "lib" / "librelayfs_tap.so"), mode=ctypes.RTLD_GLOBAL)
 
@@ -32,15 +34,21 @@ _lib.relay_tap_request.restype = ctypes.POINTER(_Request)
 _lib.relay_tap_request.argtypes = ()
 _lib.relay_tap_interrupt_next.restype = ctypes.c_uint64
 _lib.relay_tap_interrupt_next.argtypes = ()
+_lib.relay_tap_terminal_next.restype = ctypes.c_uint64
+_lib.relay_tap_terminal_next.argtypes = ()
 _lib.relay_tap_open_stream.restype = None
 _lib.relay_tap_open_stream.argtypes = (ctypes.c_uint64,)
 _lib.relay_tap_open_backed.restype = None
 _lib.relay_tap_open_backed.argtypes = (ctypes.c_uint64, ctypes.c_int)
 _lib.relay_tap_backing_close.restype = None
 _lib.relay_tap_read.restype = ctypes.c_ssize_t
-_lib.relay_tap_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_lib.relay_tap_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _lib.relay_tap_read_copy.restype = None
-_lib.relay_tap_read_copy.argtypes = (ctypes.c_void_p,)
+_lib.relay_tap_read_copy.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_lib.relay_tap_peek.restype = ctypes.c_ssize_t
+_lib.relay_tap_peek.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+_at = ctypes.c_uint64()
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,11 @@ class Request:
         """Whether a READ fills the page cache, where nobody may ever look at the bytes."""
         return not self.io_flags & READ_LOCKOWNER
 
+    @property
+    def seeks_end(self) -> bool:
+        """Whether a GETATTR is lseek(2) looking for the end of the file."""
+        return bool(self.io_flags & GETATTR_FH)
+
 
 def request() -> Request:
     """Return the facts of the request being handled; only until the handler first awaits something."""
@@ -79,6 +92,11 @@ def interrupt_fd() -> int:
 def next_interrupt() -> int:
     """Take the next interrupted request's `unique`; 0: there is none."""
     return int(_lib.relay_tap_interrupt_next())
+
+
+def next_terminal() -> int:
+    """Take the handle of an open file of which somebody asked whether it is a terminal; 0: there is none."""
+    return int(_lib.relay_tap_terminal_next())
 
 
 def has_passthrough() -> bool:
@@ -100,7 +118,7 @@ def backing_close(backing: int) -> None:
 
 
 def open_stream(unique: int) -> None:
-    """Make the file that this request opens a stream."""
+    """Make the file that this request opens a stream, without a position."""
     _lib.relay_tap_open_stream(unique)
 
 
@@ -109,20 +127,35 @@ def open_backed(unique: int, backing: int) -> None:
     _lib.relay_tap_open_backed(unique, backing)
 
 
-def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> int:
-    """Let the reply to this request carry and consume what is next in a buffer; return how many bytes.
+def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> tuple[int, int]:
+    """Let the reply to this request carry and consume what is next in a buffer.
+
+    Return how many bytes, and the stream position of the first.
 
     unique: the request; its handler must return next, without awaiting
     address: of the struct rchan_buf
     """
-    got = int(_lib.relay_tap_read(unique, address, max_bytes, overwrite))
+    got = int(_lib.relay_tap_read(unique, address, max_bytes, overwrite, ctypes.byref(_at)))
     if got < 0:
         raise OSError(-got, os.strerror(-got))
-    return got
+    return got, _at.value
 
 
 def read_copy(length: int) -> bytes:
-    """Return the bytes that read() has just described."""
+    """Return the last bytes, so many, that read() has just described."""
     data = ctypes.create_string_buffer(length)
-    _lib.relay_tap_read_copy(data)
+    _lib.relay_tap_read_copy(data, length)
     return data.raw
+
+
+def peek(address: int, at: int, max_bytes: int) -> tuple[bytes, int]:
+    """Return what is unread in a buffer from stream position `at` on, and its position; leave it unread.
+
+    address: of the struct rchan_buf
+    """
+    _at.value = at
+    data = ctypes.create_string_buffer(max_bytes)
+    got = int(_lib.relay_tap_peek(address, ctypes.byref(_at), max_bytes, data))
+    if got < 0:
+        raise OSError(-got, os.strerror(-got))
+    return data.raw[:got], _at.value

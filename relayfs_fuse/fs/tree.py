@@ -2,8 +2,7 @@
 
     control  error_log
     DIR/...            plain directories, as in the store
-    PATH0 ..           relay files: a stream for readers
-                         each has a second inode under the same name, which can be mapped: see operations.open
+    PATH0 ..           relay files
     .channels/PATH/    facts of the channel, bufferN/ those of each buffer, memN its memory
 
 Knows what is there, not what the kernel wants to hear about it.
@@ -114,7 +113,7 @@ class ErrorLogFile(TextFile):
 
 
 class BufferFile(Node):
-    """Stand for a buffer in one of three ways.
+    """Stand for a buffer in one of two ways.
 
     The kernel may remember an inode long after its channel was removed; that must not keep the memory.
     """
@@ -137,18 +136,8 @@ class BufferFile(Node):
         self._stored = None
 
 
-class StreamFile(BufferFile):
-    """A relay file as readers and writers have it: without a position, not mappable."""
-
-    def __init__(self, name: str, stored: StoredBuffer) -> None:
-        super().__init__(name, stored)
-        self.mappable = MappableFile(name, stored)
-
-
-class MappableFile(BufferFile):
-    """A relay file as those have it who open it for reading and writing: seekable, mappable."""
-
-    stream_inode = 0
+class RelayFile(BufferFile):
+    """A relay file."""
 
 
 class MemFile(BufferFile):
@@ -185,10 +174,6 @@ class Tree:
         parent.children[node.name] = node
         node.parent = parent
         self._number(node)
-        if isinstance(node, StreamFile):
-            node.mappable.parent = parent
-            self._number(node.mappable)
-            node.mappable.stream_inode = node.inode
 
     def detach(self, node: Node) -> None:
         """Take a node, with all that is in it, out of its directory."""
@@ -197,10 +182,9 @@ class Tree:
                 self.detach(child)
         if node.parent is not None:
             node.parent.children.pop(node.name, None)
-        for gone in (node, node.mappable) if isinstance(node, StreamFile) else (node,):
-            gone.removed = True
-            gone.let_go()
-            self.forget(gone, 0)
+        node.removed = True
+        node.let_go()
+        self.forget(node, 0)
 
     def forget(self, node: Node, lookups: int) -> None:
         """Let the kernel forget a node so many times."""
@@ -247,7 +231,7 @@ class Tree:
         self.channels[channel.path] = channel
         for stored in channel.buffers:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")
-            self.attach(self._directory(parent), StreamFile(name, stored))
+            self.attach(self._directory(parent), RelayFile(name, stored))
         parent, _, name = channel.path.rpartition("/")
         self.attach(self._facts_directory(parent), FactsDirectory(name, self, lambda: self._channel_facts(channel)))
 

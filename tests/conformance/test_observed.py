@@ -7,7 +7,6 @@ Where an answer differs, the case says why; docs/conformance.md says it to users
 import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import select
 import socket
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conformance.calls import LIBC, call, events, how_it_ends, map_memory, name_of
+from conformance.calls import LIBC, call, events, name_of
 from conformance.observations import COVERED, observations
 from conftest import Mount
 
@@ -88,7 +87,7 @@ def read_into(file: File, address: int, size: int) -> str:
 
 
 def bytes_still_there(file: File) -> str:
-    for act in (read_to_nowhere, splice, sendfile, copy_file_range, preadv):
+    for act in (read_to_nowhere, splice, sendfile, copy_file_range):
         with pytest.raises(OSError):
             act(file)
     return f"{len(os.read(file.reader, 4096))} B"
@@ -171,16 +170,6 @@ def changed_mode(file: File) -> tuple[None, str]:
     return None, oct(os.stat(file.path).st_mode)
 
 
-def mapped(file: File, length: int) -> int:
-    return map_memory(file.reader, length)
-
-
-def touched_private_mapping(file: File) -> str:
-    """Tell how a program ends that looks into it, and what is left to read then."""
-    address = map_memory(file.reader, 4096, flags=mmap.MAP_PRIVATE)
-    return f"{how_it_ends(lambda: ctypes.string_at(address, 1))}, {len(os.read(file.reader, 4096))} B"
-
-
 def write_to_both(file: File) -> int:
     descriptor = os.open(file.path, os.O_RDWR)
     try:
@@ -223,7 +212,7 @@ EMPTY = [
     Case("A", "write(O_RDWR)", write_to_both, "3", "a write(2) is a record"),
     Case("3", "read on O_WRONLY fd", lambda file: os.read(file.writer, 1)),
     Case("3", "ftruncate(0) on O_WRONLY", lambda file: os.ftruncate(file.writer, 0)),
-    Case("3", "pwrite", lambda file: os.pwrite(file.writer, b"abc", 0)),
+    Case("3", "pwrite", lambda file: os.pwrite(file.writer, b"abc", 0), "3", "a write(2) is a record, wherever"),
     Case("3", "write on O_RDONLY fd", lambda file: os.write(file.reader, b"abc")),
     Case("3", "truncate(path,0)", lambda file: os.truncate(file.path, 0)),
     Case(
@@ -231,15 +220,19 @@ EMPTY = [
         "the size says how much was written, whoever truncates",
     ),
 ]  # fmt: skip
+SEEKABLE = "tail -c, head -n -5, split -n and others seek in what is a regular file"
 UNREAD_DATA = [
-    Case("4", "lseek SEEK_SET 0", lambda file: os.lseek(file.reader, 0, os.SEEK_SET)),
-    Case("4", "lseek SEEK_CUR 0", lambda file: os.lseek(file.reader, 0, os.SEEK_CUR)),
-    Case("4", "lseek SEEK_END 0", lambda file: os.lseek(file.reader, 0, os.SEEK_END)),
-    Case("4", "lseek SEEK_DATA", lambda file: os.lseek(file.reader, 0, os.SEEK_DATA)),
-    Case("4", "lseek SEEK_HOLE", lambda file: os.lseek(file.reader, 0, os.SEEK_HOLE)),
+    Case("4", "lseek SEEK_SET 0", lambda file: os.lseek(file.reader, 0, os.SEEK_SET), "0", SEEKABLE),
+    Case("4", "lseek SEEK_CUR 0", lambda file: os.lseek(file.reader, 0, os.SEEK_CUR), "0", SEEKABLE),
+    Case("4", "lseek SEEK_END 0", lambda file: os.lseek(file.reader, 0, os.SEEK_END), "100", SEEKABLE),
+    Case("4", "lseek SEEK_DATA", lambda file: os.lseek(file.reader, 0, os.SEEK_DATA), "0", SEEKABLE),
+    Case("4", "lseek SEEK_HOLE", lambda file: os.lseek(file.reader, 0, os.SEEK_HOLE), "100", SEEKABLE),
     Case("4", "lseek bad whence 99", lambda file: os.lseek(file.reader, 0, 99)),
-    Case("4", "pread(10,0)", lambda file: os.pread(file.reader, 10, 0)),
-    Case("4", "preadv(off=0)", preadv),
+    Case(
+        "4", "pread(10,0)", lambda file: os.pread(file.reader, 10, 0), str(UNREAD[:10]),
+        "the first bytes are what is next; they are given again to who asks again",
+    ),
+    Case("4", "preadv(off=0)", preadv, "8", "as pread"),
     Case("4", "preadv2(off=-1,NOWAIT)", preadv2_nowait),
     Case("4", "readv([8,8])", readv),
     Case(
@@ -248,8 +241,8 @@ UNREAD_DATA = [
     ),
     Case("4", "then read(4096)", bytes_after_a_read_to_nowhere, "84 B"),
     Case(
-        "4", "ioctl FIONREAD", promised_by_fionread, "100",
-        "the file system's part of Linux answers, st_size less the position, which a stream does not have",
+        "4", "ioctl FIONREAD", promised_by_fionread, "70",
+        "the file system's part of Linux answers, st_size less the position: what is unread",
     ),
     Case("4", "ioctl 0xF500", lambda file: fcntl.ioctl(file.reader, 0xF500)),
     Case("4", "fsync", lambda file: os.fsync(file.reader), "None", "dd conv=fsync and editors may go on"),
@@ -260,7 +253,10 @@ UNREAD_DATA = [
     Case("4", "splice(file->pipe, 4096)", splice),
     Case("4", "splice(file->pipe, off_in=0)", lambda file: splice(file, 0)),
     Case("4", "sendfile(out=file)", sendfile),
-    Case("4", "sendfile(off=0)", lambda file: sendfile(file, 0)),
+    Case(
+        "4", "sendfile(off=0)", lambda file: sendfile(file, 0), "EINVAL",
+        "at any position it reads through the page cache",
+    ),
     Case("4", "copy_file_range", copy_file_range),
     Case("4", "still there: read", bytes_still_there),
     Case("4", "ioctl FICLONE(dst,src)", clone),
@@ -274,12 +270,6 @@ UNREAD_DATA = [
     Case("4", "link", lambda file: os.link(file.path, file.elsewhere)),
     Case("4", "creat in dir", lambda file: os.open(f"{file.path}x", os.O_CREAT | os.O_WRONLY, 0o600)),
     Case("4", "setxattr", lambda file: os.setxattr(file.path, "user.x", b"1")),
-    Case("5", "mmap full SHARED R", lambda file: mapped(file, 16384)),
-    Case(
-        "5", "mmap full PRIVATE R", touched_private_mapping, "SIGBUS, 100 B",
-        "Linux asks nobody before it maps a FUSE file so; what must not happen is that looking consumes",
-    ),
-    Case("5", "mmap partial", lambda file: mapped(file, 4096)),
 ]  # fmt: skip
 CASES = OPENING + EMPTY + UNREAD_DATA
 COVERED.update((case.section, case.label) for case in CASES)

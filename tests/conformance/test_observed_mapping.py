@@ -77,6 +77,17 @@ def test_a_mapping_is_the_memory_itself_also_after_removal(mount: Mount, path: P
     assert ctypes.string_at(address, 4) == ctypes.string_at(map_memory(memory, 12288), 4) == b"ZZZZ"
 
 
+@observed("5", "mmap full SHARED R", "mmap full PRIVATE R", "mmap partial")
+@pytest.mark.usefixtures("mapped_through")
+def test_the_relay_file_itself_is_mapped_which_debugfs_keeps_it_from(path: Path) -> None:
+    write(path, b"AAAAAA")
+    with opened(path) as descriptor:
+        addresses = [map_memory(descriptor, 12288), map_memory(descriptor, 4096)]
+        addresses.append(map_memory(descriptor, 12288, flags=mmap.MAP_PRIVATE))
+        assert [ctypes.string_at(address, 7) for address in addresses] == [b"AAAAAA\0"] * 3
+        assert os.read(descriptor, 100) == b"AAAAAA", "looking consumes nothing"
+
+
 @observed("A", "mmap len=12288 SHARED RW on O_RDONLY fd", "mprotect RW on O_RDONLY shared map", "mremap grow errno")
 @observed("A", "mmap len=12288 PRIVATE RW (O_RDONLY fd)", "off=4096 map, touch page past buffer end", "msync")
 def test_a_mapping_allows_what_its_descriptor_does(mount: Mount, memory: int) -> None:

@@ -165,8 +165,30 @@ def test_memory_can_be_mapped_with_its_control_area_and_not_beyond(stream: Strea
     assert mapper.show(size - 4096, 8) == b"RELYFS01"
 
 
-def test_a_relay_file_opened_for_reading_is_no_memory(stream: Stream, map_file: Map) -> None:
-    assert map_file(stream.file, "ro").answer == f"mmap: {errno.ENODEV}"
+@TARGETS
+@pytest.mark.usefixtures("mapped_through")
+def test_a_file_opened_for_reading_is_mapped_for_reading(
+    stream: Stream, map_file: Map, target: Callable[[Stream], Path]
+) -> None:
+    stream.write(3)
+    mapper = map_file(target(stream), "ro")
+    assert mapper.show(0, 3 * LINE_BYTES) == lines(3)
+    # Through a mapping nothing is consumed.
+    assert drain(stream.file) == lines(3)
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_python_maps_a_file_to_its_end(stream: Stream) -> None:
+    stream.write(3)
+    code = "import mmap, sys; f = open(sys.argv[1], 'rb'); print(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[:])"
+    done = subprocess.run([sys.executable, "-c", code, stream.file], capture_output=True, check=True)
+    assert done.stdout == b"%r\n" % lines(3)
+
+
+def test_a_file_whose_readers_wait_is_mapped_as_memory_only(mount: Mount, map_file: Map, mapped_through: None) -> None:
+    path = mount.create("wait", "read=wait buffers=single")
+    assert map_file(path, "rw", 4096).answer == f"mmap: {errno.ENODEV}"
+    assert map_file(mount.path / ".channels/wait/mem0", "rw", 4096).answer == "mapped"
 
 
 def test_a_mapping_outlives_the_channel(stream: Stream, map_file: Map, mapped_through: None) -> None:
@@ -200,28 +222,22 @@ def test_nobody_truncates_the_memory_through_the_mount(stream: Stream, map_file:
 
 
 @pytest.mark.usefixtures("mapped_through")
-def test_each_open_gets_the_kind_it_asked_for_however_many_there_are_at_once(stream: Stream) -> None:
-    wrong: list[str] = []
+def test_a_file_can_be_opened_in_all_ways_at_once(stream: Stream) -> None:
+    failed: list[OSError] = []
 
-    def hammer(flags: int, seekable: bool) -> None:
+    def hammer(flags: int) -> None:
         for _ in range(200):
-            descriptor = os.open(stream.file, flags)
             try:
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                seeks = True
-            except OSError:
-                seeks = False
-            if seeks != seekable:
-                wrong.append(f"flags {flags:#x}: seekable is {seeks}")
-            os.close(descriptor)
+                os.close(os.open(stream.file, flags))
+            except OSError as error:
+                failed.append(error)
 
-    kinds = [(os.O_RDONLY, False), (os.O_WRONLY, False), (os.O_RDWR, True)] * 3
-    threads = [threading.Thread(target=hammer, args=kind) for kind in kinds]
+    threads = [threading.Thread(target=hammer, args=(flags,)) for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR) * 3]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == []
+    assert failed == []
 
 
 def test_bash_loses_nothing_when_it_opens_for_both_and_reads_lines(stream: Stream) -> None:
@@ -236,7 +252,7 @@ def test_bash_loses_nothing_when_it_opens_for_both_and_reads_lines(stream: Strea
 
 
 @TARGETS
-def test_memory_and_mapped_relay_files_poll_like_the_stream(stream: Stream, target: Callable[[Stream], Path]) -> None:
+def test_memory_and_relay_files_poll_alike(stream: Stream, target: Callable[[Stream], Path]) -> None:
     descriptor = os.open(target(stream), os.O_RDWR)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

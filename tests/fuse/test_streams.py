@@ -88,12 +88,13 @@ def test_a_long_write_is_one_record_or_none(mount, size):
         assert mount.fact("long", "records") == "1"
 
 
-def test_a_writev_of_many_pieces_is_not_cut_silently(mount, single):
+def test_a_writev_of_more_pieces_than_one_request_carries_is_several_records_in_order(mount, single):
     descriptor = os.open(single, os.O_WRONLY)
-    written = os.writev(descriptor, [b"abcd"] * 300)
+    pieces = [b"%04d" % number for number in range(300)]
+    assert os.writev(descriptor, pieces) == 1200
     os.close(descriptor)
-    assert mount.fact("log", "records") == "1"
-    assert single.read_bytes() == b"abcd" * (written // 4)
+    assert mount.fact("log", "records") == "2"
+    assert single.read_bytes() == b"".join(pieces)
 
 
 @pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
@@ -163,8 +164,132 @@ def test_page_cache_reads_are_refused_and_consume_nothing(mount, single):
         os.close(descriptor)
 
 
-def test_a_relay_file_is_a_stream(mount, single):
+def test_a_descriptor_without_page_cache_can_be_spliced_and_sent(mount, single):
+    append(single, b"one\n")
+    source = os.open(single, os.O_RDONLY | os.O_DIRECT)
+    read_end, write_end = os.pipe()
+    assert os.splice(source, write_end, 4096) == 4
+    append(single, b"two\n")
+    assert os.sendfile(write_end, source, None, 4096) == 4
+    assert os.sendfile(write_end, source, None, 4096) == 0
+    assert os.read(read_end, 100) == b"one\ntwo\n"
+    for descriptor in (source, read_end, write_end):
+        os.close(descriptor)
+
+
+# --- the position ---
+
+
+@pytest.fixture
+def numbers(single):
+    """The relay file with bytes in it that tell where they are, and a descriptor for reading."""
+    append(single, bytes(range(200)))
     descriptor = os.open(single, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def unread(mount):
+    return int(mount.fact("log", "unread_bytes"))
+
+
+def test_reading_on_consumes_and_going_back_gives_the_same_again(mount, numbers):
+    assert os.read(numbers, 50) == bytes(range(50))
+    assert unread(mount) == 150
+    assert os.lseek(numbers, 10, os.SEEK_SET) == 10
+    assert os.read(numbers, 20) == bytes(range(10, 30))
+    assert os.read(numbers, 100) == bytes(range(30, 50))
+    assert os.read(numbers, 100) == bytes(range(50, 150))
+    assert os.pread(numbers, 10, 45) == bytes(range(45, 55))
+    assert unread(mount) == 50
+
+
+def test_reading_ahead_only_looks_until_it_is_read_on_there(mount, single, numbers):
+    assert os.pread(numbers, 10, 100) == bytes(range(100, 110))
+    assert os.pread(numbers, 10, 50) == bytes(range(50, 60))
+    assert unread(mount) == 200
+    assert os.read(numbers, 10) == bytes(range(10))
+    assert os.pread(numbers, 10, 150) == bytes(range(150, 160))
+    assert os.pread(numbers, 10, 160) == bytes(range(160, 170))
+    assert unread(mount) == 30
+    # What was passed over is kept as if it had been given.
+    assert os.pread(numbers, 300, 5) == bytes(range(5, 170))
+    assert single.read_bytes() == bytes(range(170, 200))
+
+
+def test_closing_consumes_what_was_looked_at(mount, single):
+    append(single, bytes(range(200)))
+    descriptor = os.open(single, os.O_RDONLY)
+    assert os.pread(descriptor, 10, 100) == bytes(range(100, 110))
+    assert os.pread(descriptor, 10, 20) == bytes(range(20, 30))
+    assert os.pread(descriptor, 10, 1000) == b""
+    assert unread(mount) == 200
+    os.close(descriptor)
+    assert single.read_bytes() == bytes(range(110, 200))
+
+
+def test_the_end_is_where_what_is_unread_ends(mount, single, numbers):
+    assert os.lseek(numbers, 0, os.SEEK_END) == os.fstat(numbers).st_size == 200
+    assert os.read(numbers, 10) == b""
+    assert unread(mount) == 200
+    append(single, b"more")
+    assert os.read(numbers, 10) == b"more"
+    assert unread(mount) == 0
+    assert os.lseek(numbers, 0, os.SEEK_END) == 204
+
+
+def test_what_is_long_gone_cannot_be_sought(mount):
+    path = mount.create("big", "buffers=single subbuf_size=1M n_subbufs=4")
+    for _ in range(4):
+        append(path, os.urandom(MIB // 2))
+    descriptor = os.open(path, os.O_RDONLY)
+    got = b"".join(os.read(descriptor, 4096) for _ in range(2 * MIB // 4096))
+    assert os.pread(descriptor, MIB, MIB) == got[MIB:]
+    with pytest.raises(OSError) as error:
+        os.pread(descriptor, 1, MIB - 1)
+    os.close(descriptor)
+    assert error.value.errno == errno.ESPIPE
+
+
+def test_a_descriptor_reads_on_where_others_have_left_off(mount, single, numbers):
+    assert os.read(numbers, 10) == bytes(range(10))
+    other = os.open(single, os.O_RDONLY)
+    assert os.read(other, 90) == bytes(range(10, 100))
+    assert os.read(numbers, 10) == bytes(range(100, 110))
+    assert os.read(other, 10) == bytes(range(110, 120))
+    assert os.pread(numbers, 20, 0) == bytes([*range(10), *range(100, 110)])
+    assert os.pread(other, 100, 0) == bytes([*range(10, 100), *range(110, 120)])
+    os.close(other)
+
+
+def test_after_a_reset_nothing_old_is_given_again(mount, single, numbers):
+    assert len(os.read(numbers, 150)) == 150
+    mount.command("reset log")
+    assert os.fstat(numbers).st_size == 0
+    append(single, b"new\n")
+    assert os.pread(numbers, 100, 0) == b"new\n"
+    append(single, b"newer\n")
+    assert os.lseek(numbers, 0, os.SEEK_END) == 10
+    assert os.read(numbers, 100) == b""
+    assert os.pread(numbers, 100, 0) == b"new\n"
+    assert os.pread(numbers, 100, 4) == b"newer\n"
+
+
+def test_what_is_overwritten_has_no_end_to_look_for(mount):
+    path = mount.create("o", "buffers=single mode=overwrite subbuf_size=100 n_subbufs=2")
+    descriptor = os.open(path, os.O_RDONLY)
+    with pytest.raises(OSError) as error:
+        os.lseek(descriptor, 0, os.SEEK_END)
+    assert error.value.errno == errno.ESPIPE
+    for number in range(50):
+        append(path, b"%09d\n" % number)
+    assert os.pread(descriptor, 10, 495) == b"0049\n"
+    assert os.pread(descriptor, 20, 100) == b"%09d\n%09d\n" % (30, 31)
+    os.close(descriptor)
+
+
+def test_a_file_whose_readers_wait_is_a_stream(mount, waiting):
+    descriptor = os.open(waiting, os.O_RDONLY)
     with pytest.raises(OSError) as error:
         os.lseek(descriptor, 0, os.SEEK_SET)
     os.close(descriptor)

@@ -1,15 +1,19 @@
 """Ordinary tools on a relay file while a producer adds lines to it: every line, in order, none twice.
 
-What a tool prints and what is left for the next reader are together what was written. Where a tool takes less than
-everything, or cannot work on a stream, the test states what it gets.
+What a tool prints and what is left for the next reader are together what was written. Where a tool takes more than it
+shows, the test states what it gets.
 """
 
+import contextlib
 import gzip
 import hashlib
 import os
+import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -66,6 +70,20 @@ def stream(mount: Mount) -> Iterator[Stream]:
         'head -c 100000000 "$F"',
         'head -n 100000000 "$F"',
         'tail -n +1 "$F"',
+        'tail -c +1 "$F"',
+        'tail -n 1000000 "$F"',
+        'tail -c 100000000 "$F"',
+        'head -c -0 "$F"',
+        'cat -u "$F"',
+        'cat -n "$F" | cut -f 2',
+        'less "$F"',
+        'od -An -v -tx1 "$F" | xxd -r -p',
+        'xxd "$F" | xxd -r',
+        'paste "$F"',
+        '(head -n 5; cat) < "$F"',
+        '(tail -c +1; cat) < "$F"',
+        '(sed 5q; sed 5q; perl -ne print) < "$F"',
+        '(read -r a; echo "$a"; head -c 100; read -r b; echo "$b"; cat) < "$F"',
         'tee < "$F"',
         'sed -n p "$F"',
         'mawk 1 "$F"',
@@ -194,12 +212,15 @@ def test_a_checksum_is_that_of_the_lines(live: Stream, tool: str) -> None:
     assert got == hashlib.new(algorithm, everything.removesuffix(rest)).hexdigest()
 
 
-def test_wc_c_tells_how_much_was_ever_written_and_takes_nothing(stream: Stream) -> None:
+@pytest.mark.parametrize(
+    "script", ['wc -c "$F" | cut -d " " -f 1', 'wc -c < "$F"', 'stat -c %s "$F"', 'du -b "$F" | cut -f 1']
+)
+def test_a_file_is_as_long_as_what_is_unread(stream: Stream, script: str) -> None:
+    assert int(shell(script, stream).stdout) == PRELOADED * LINE_BYTES
     drain(stream.file)
+    assert int(shell(script, stream).stdout) == 0
     stream.write(3)
-    assert int(shell('wc -c "$F" | cut -d " " -f 1', stream).stdout) == (PRELOADED + 3) * LINE_BYTES
-    # Without a name it asks for its position, which a stream does not have.
-    assert int(shell('wc -c < "$F"', stream).stdout) == 0
+    assert int(shell(script, stream).stdout) == 3 * LINE_BYTES
     assert stream.rest() == lines(3, first=PRELOADED)
 
 
@@ -248,31 +269,148 @@ def test_tail_shows_the_last_lines_of_what_is_unread(stream: Stream, tool: str, 
     assert shell(f'{tool} {option} "$F"', stream).stdout == lines(3, first=PRELOADED)
 
 
-def test_tail_c_shows_the_last_bytes_of_what_is_unread(stream: Stream) -> None:
-    assert shell('tail -c 100 "$F"', stream).stdout == lines(PRELOADED)[-100:]
+@pytest.fixture(params=[PRELOADED, 50_000], ids=["little", "much"])
+def unread(request: pytest.FixtureRequest, stream: Stream) -> bytes:
+    """What the relay file of `stream` gives: less than programs take for worth a seek, or more; not its first data."""
+    taken = PRELOADED // 2 * LINE_BYTES
+    subprocess.run(["dd", f"if={stream.file}", f"bs={taken}", "count=1", "of=/dev/null", "status=none"], check=True)
+    stream.write(request.param)
+    return lines(stream.written)[taken:]
+
+
+def last_lines(data: bytes, n: int) -> bytes:
+    return data[-n * LINE_BYTES :]
+
+
+@pytest.mark.parametrize("tool", ["tail", "busybox tail"])
+def test_tail_takes_all_and_shows_the_end(stream: Stream, unread: bytes, tool: str) -> None:
+    assert shell(f'{tool} -n 5 "$F"', stream).stdout == last_lines(unread, 5)
+    assert stream.rest() == b""
+    stream.write(300)
+    assert shell(f'{tool} -c 100 "$F"', stream).stdout == lines(stream.written)[-100:]
     assert stream.rest() == b""
 
 
-@pytest.mark.parametrize(
-    "script",
-    ['tail -c +31 "$F"', 'tail -c +1 "$F"', 'tail -c +1 -f "$F"', 'head -n -5 "$F"', 'head -c -100 "$F"',
-     'split -n 2 "$F"'],
-)  # fmt: skip
-def test_tools_that_must_seek_say_so_and_take_nothing(stream: Stream, script: str) -> None:
-    done = shell(script, stream)
-    assert done.returncode == 1
-    assert done.stdout == b""
-    assert b"seek" in done.stderr or b"cannot determine file size" in done.stderr
-    assert stream.rest() == lines(PRELOADED)
+def test_tail_c_shows_the_last_bytes_of_much(stream: Stream, unread: bytes) -> None:
+    assert shell('tail -c 100 "$F"', stream).stdout == unread[-100:]
+    assert stream.rest() == b""
 
 
-def test_tail_c_must_seek_once_more_than_a_block_was_ever_written(stream: Stream) -> None:
-    drain(stream.file)
-    stream.write((1 << 20) // LINE_BYTES + 1)
-    done = shell('tail -c 100 "$F"', stream)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert b"Illegal seek" in done.stderr
-    assert stream.rest() == lines(stream.written - PRELOADED, first=PRELOADED)
+@pytest.mark.parametrize("tool", ["tail", "busybox tail"])
+def test_tail_from_a_byte_on_shows_all_behind_it(stream: Stream, unread: bytes, tool: str) -> None:
+    assert shell(f'{tool} -c +101 "$F"', stream).stdout == unread[100:]
+    assert stream.rest() == b""
+
+
+def test_head_leaves_out_the_end(stream: Stream, unread: bytes) -> None:
+    assert shell('head -n -5 "$F"', stream).stdout == unread.removesuffix(last_lines(unread, 5))
+    # It had to look for them.
+    assert stream.rest() == b""
+    stream.write(5)
+    assert shell('head -c -100 "$F"', stream).stdout == lines(stream.written)[-5 * LINE_BYTES : -100]
+
+
+def test_what_head_has_left_out_goes_to_the_next_on_the_same_descriptor(stream: Stream, unread: bytes) -> None:
+    end = last_lines(unread, 5)
+    assert shell('(head -n -5; echo; cat) < "$F"', stream).stdout == unread.removesuffix(end) + b"\n" + end
+
+
+@pytest.mark.parametrize("how", ["2", "l/3", "r/4"])
+def test_split_divides_all_that_is_unread(stream: Stream, unread: bytes, tmp_path: Path, how: str) -> None:
+    done = shell(f'split -n {how} "$F" {tmp_path}/part', stream)
+    assert (done.returncode, done.stderr) == (0, b"")
+    parts = [path.read_bytes().splitlines(keepends=True) for path in sorted(tmp_path.iterdir())]
+    if how.startswith("r/"):  # in turn
+        parts = [list(row) for row in zip_longest(*parts, fillvalue=b"")]
+    assert b"".join(b"".join(part) for part in parts) == unread
+    assert stream.rest() == b""
+
+
+def test_split_shows_one_part_and_takes_what_is_before_it(stream: Stream, unread: bytes) -> None:
+    third = len(unread) // 3
+    got = shell('split -n 2/3 "$F"', stream).stdout
+    assert got == unread[third : 2 * third]
+    # Of little it takes all into its memory at once.
+    assert unread.endswith(stream.rest())
+
+
+@pytest.mark.parametrize("options", ["", "--format=ustar", "--totals=USR1"])
+def test_tar_packs_all_that_is_unread(stream: Stream, unread: bytes, options: str) -> None:
+    done = shell(f'tar -c {options} -f - "$F" | tar -x -O -f -', stream)
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", unread)
+    assert stream.rest() == b""
+
+
+def test_tar_packs_what_was_unread_when_it_opened_the_file(live: Stream) -> None:
+    done = shell('tar -c -f - "$F" | tar -x -O -f -', live)
+    assert done.stderr in (b"", b"tar: %s: file changed as we read it\n" % live.name.encode())
+    assert len(done.stdout) >= PRELOADED * LINE_BYTES
+    assert done.stdout + live.rest() == lines(live.written)
+
+
+@pytest.mark.parametrize("options", ["--inplace", "--whole-file", "--append"])
+def test_rsync_copies_all_that_is_unread(stream: Stream, unread: bytes, tmp_path: Path, options: str) -> None:
+    done = shell(f'rsync {options} "$F" {tmp_path}/copy', stream)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "copy").read_bytes() == unread
+    assert stream.rest() == b""
+
+
+class Terminal:
+    """A terminal of 24 lines with a program on it: what it shows, all of it, and what is typed."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", "--wait", *command], stdin=slave, stdout=slave, stderr=slave,
+            env={**os.environ, "TERM": "vt100"},
+        )  # fmt: skip
+        os.close(slave)
+        os.set_blocking(self._master, False)
+        self._shown = b""
+
+    @property
+    def shown(self) -> bytes:
+        with contextlib.suppress(OSError):  # nothing new, or the program has ended
+            self._shown += os.read(self._master, 1 << 16)
+        return self._shown
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+def test_less_goes_to_the_end_and_follows_and_scrolls_back(stream: Stream, unread: bytes) -> None:
+    with contextlib.closing(Terminal("less", "-f", "+F", stream.file)) as terminal:
+        wait_until(lambda: unread.splitlines()[-1] in terminal.shown, "less shows the last line")
+        stream.write(3)
+        wait_until(lambda: b"%08d" % (stream.written - 1) in terminal.shown, "less shows what is new")
+        terminal.type(b"\x03")  # ends +F only
+        wait_until(lambda: terminal.shown.rstrip().endswith((b":", b"\x1b[K", b"(END)\x1b[m")), "less takes commands")
+        terminal.type(b"100\x19")  # 100 lines back
+        wait_until(lambda: b"%08d" % (stream.written - 110) in terminal.shown, "less has scrolled back")
+        terminal.type(b"q")
+        wait_until(lambda: terminal.shown is not None and terminal.process.poll() == 0, "less ends")
+    assert stream.rest() == b""
+
+
+def test_a_shell_that_reads_one_line_takes_no_more(stream: Stream, unread: bytes) -> None:
+    for first in range(0, 3 * LINE_BYTES, LINE_BYTES):
+        assert shell('read -r line < "$F"; echo "$line"', stream).stdout == unread[first : first + LINE_BYTES]
+    assert stream.rest() == unread[3 * LINE_BYTES :]
+
+
+@pytest.mark.parametrize("script", ['cmp "$F" COPY', 'diff "$F" COPY', 'cmp - COPY < "$F"', 'diff COPY "$F"'])
+def test_what_is_unread_compares_equal_to_its_copy(stream: Stream, unread: bytes, tmp_path: Path, script: str) -> None:
+    (tmp_path / "copy").write_bytes(unread)
+    done = shell(script.replace("COPY", str(tmp_path / "copy")), stream)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert stream.rest() == b""
 
 
 def test_busybox_sh_polls_before_it_reads_and_so_reads_packets_until_removal(mount: Mount) -> None:

@@ -165,6 +165,94 @@ TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 	relay_buf_release(buf);
 }
 
+static uint64_t looked_at; /* stream position of what look() returned last */
+
+/* What lies from stream position `at` on, up to max bytes, as text; it stays unread. */
+static const char *look(struct rchan_buf *buf, uint64_t at, size_t max)
+{
+	static char text[256];
+	struct relay_span spans[8];
+	size_t total, used = 0;
+	int n = relay_consume_begin_at(buf, &at, max, spans, 8, &total), i;
+
+	CHECK(n >= 0 && total <= max && total < sizeof(text));
+	for (i = 0; i < n; used += spans[i++].length)
+		memcpy(text + used, spans[i].data, spans[i].length);
+	CHECK_EQ(used, total);
+	relay_consume_abort(buf);
+	text[used] = 0;
+	looked_at = at;
+	return text;
+}
+
+TEST(what_is_looked_at_stays_unread)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	int i;
+
+	for (i = 0; i < 3; i++)
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
+	CHECK_EQ(strcmp(look(buf, 0, 3), "aaa"), 0);
+	CHECK_EQ(strcmp(look(buf, 5, 100), "aabbbbbbbccccccc"), 0);
+	CHECK_EQ(strcmp(look(buf, 7, 7), "bbbbbbb"), 0);
+	CHECK_EQ(strcmp(look(buf, 13, 3), "bcc"), 0);
+	CHECK_EQ(strcmp(look(buf, 20, 100), "c"), 0);
+	CHECK_EQ(looked_at, 20);
+	CHECK_EQ(strcmp(look(buf, 21, 100), ""), 0);
+	CHECK_EQ(strcmp(look(buf, 1000, 100), ""), 0);
+	CHECK_EQ(facts_of(buf).unread_bytes, 21);
+	CHECK_EQ(facts_of(buf).reads, 0);
+	CHECK_DRAINS(buf, "aaaaaaabbbbbbbccccccc");
+	relay_buf_release(buf);
+}
+
+TEST(what_was_consumed_cannot_be_looked_at)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	char out[8];
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(consume_into(buf, out, 3), 3);
+	CHECK_EQ(strcmp(look(buf, 1, 100), "abbbb"), 0);
+	CHECK_EQ(looked_at, 3);
+	relay_buf_release(buf);
+}
+
+TEST(consume_to_passes_over_data_and_padding)
+{
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	int i;
+
+	for (i = 0; i < 4; i++)
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
+	CHECK_EQ(write_letters(buf, 'e', 7), -ENOSPC);
+	CHECK_EQ(relay_consume_to(buf, 15), 0);
+	CHECK_EQ(facts_of(buf).unread_bytes, 13);
+	CHECK_EQ(facts_of(buf).read_records, 2);
+	CHECK_EQ(relay_consume_to(buf, 3), 0);
+	CHECK_EQ(facts_of(buf).unread_bytes, 13);
+	CHECK_EQ(write_letters(buf, 'e', 7), 0);
+	CHECK_EQ(strcmp(look(buf, 0, 100), "ccccccdddddddeeeeeee"), 0);
+	CHECK_EQ(relay_consume_to(buf, 1000), 0);
+	CHECK_EQ(facts_of(buf).read_records, 5);
+	CHECK_DRAINS(buf, "");
+	relay_buf_release(buf);
+}
+
+TEST(looking_ahead_of_what_was_overwritten_begins_where_data_is_left)
+{
+	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
+	int i;
+
+	for (i = 0; i < 4; i++)
+		CHECK_EQ(write_letters(buf, (char)('a' + i), 10), 0);
+	CHECK_EQ(strcmp(look(buf, 5, 100), "ccccccccccdddddddddd"), 0);
+	CHECK_EQ(looked_at, 20);
+	CHECK_EQ(strcmp(look(buf, 25, 100), "cccccdddddddddd"), 0);
+	relay_buf_release(buf);
+}
+
 TEST(subbufs_consumed_does_as_the_kernel)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
