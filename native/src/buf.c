@@ -10,9 +10,12 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+enum { RESET_TRIES = 10, RESET_YIELDS = 10000 };
 
 static uint32_t bits_for(uint64_t largest)
 {
@@ -200,7 +203,21 @@ int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 	return 0;
 }
 
-int relay_buf_state(struct rchan_buf *buf)
+/* Between these two nobody reset the buffer, or it is to be done again. */
+static uint32_t resets_begin(const struct rchan_buf *buf)
+{
+	/* Pairs with manage.c: what the last reset left is seen after. */
+	return __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE);
+}
+
+static bool resets_met(const struct rchan_buf *buf, uint32_t begin)
+{
+	/* Pairs with manage.c: if anything was seen of a reset under way, so is its number. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return begin & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin;
+}
+
+static int read_state(struct rchan_buf *buf)
 {
 	struct relay_consumer state;
 	uint64_t head, second;
@@ -213,6 +230,18 @@ int relay_buf_state(struct rchan_buf *buf)
 		bits |= RELAY_HAS_FINISHED;
 	int data = relay_consume_peek(buf, &state);
 	return data < 0 ? RELAY_IS_DAMAGED : data ? bits | RELAY_HAS_DATA : bits;
+}
+
+int relay_buf_state(struct rchan_buf *buf)
+{
+	for (int i = 0; i < RESET_TRIES; i++) {
+		uint32_t begin = resets_begin(buf);
+		int state = read_state(buf);
+		if (!resets_met(buf, begin))
+			return state;
+	}
+	/* Under way: nothing is there to read, and its end wakes who waits. */
+	return __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
 }
 
 int relay_buf_full(struct rchan_buf *buf)
@@ -251,7 +280,7 @@ static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 	return -EBADMSG;
 }
 
-int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
+static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
 {
 	const struct relay_control *control = buf->control;
 	struct relay_consumer state;
@@ -294,4 +323,15 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	fill_lost(&control->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
 	fill_lost(&control->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
 	return 0;
+}
+
+int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	for (int i = 0;; i++) {
+		uint32_t begin = resets_begin(buf);
+		int err = read_facts(buf, facts);
+		if (!resets_met(buf, begin) || i == RESET_YIELDS)
+			return err;
+		sched_yield();
+	}
 }

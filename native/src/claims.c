@@ -2,6 +2,7 @@
 /*
  * Claims: how a record that takes more than one step survives the death of its writer.
  *
+ *     claim.word = MARKED                 so that a signal handler takes another one
  *     claim.word = PENDING | pos          say what is about to be taken
  *     head: {pos, r | ?} -> {pos+length, r+1 | this claim}          take it: one step
  *     copy
@@ -63,7 +64,25 @@ static void raise_used(struct rchan_buf *buf, uint32_t n)
 		;
 }
 
-/* Make a free claim ours, if it is ours or nobody's. */
+/* FREE -> MARKED. The claim is this thread's, so only its own signal handlers compete: one instruction, not a locked
+ * one. */
+static bool mark(struct relay_claim *claim)
+{
+	uint64_t word = RELAY_CLAIM_FREE;
+#if defined(__x86_64__)
+	bool marked;
+	__asm__ volatile("cmpxchgq %[marked_word], %[word]"
+	                 : "=@ccz"(marked), [word] "+m"(claim->word), "+a"(word)
+	                 : [marked_word] "r"(RELAY_CLAIM_MARKED)
+	                 : "memory");
+	return marked;
+#else
+	return __atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_MARKED, false, __ATOMIC_RELAXED,
+	                                   __ATOMIC_RELAXED);
+#endif
+}
+
+/* Make a free claim ours, if it is ours or nobody's, and mark it. */
 static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
 {
 	struct relay_claim *claim = &buf->claims[i];
@@ -73,13 +92,13 @@ static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
 	if (!owner &&
 	    !__atomic_compare_exchange_n(&claim->owner, &owner, self, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return false;
-	if (word_of(claim) != RELAY_CLAIM_FREE) { /* it became a hole in between */
-		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
-		return false;
-	}
 	__atomic_store_n(&claim->token, __atomic_load_n(&buf->token, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 	raise_used(buf, i + 1);
-	return true;
+	/* If not, it became a hole in between, or a handler has it: ours for later, if it is one of those we may keep. */
+	bool marked = mark(claim);
+	if (!marked && i >= RELAY_N_CLAIMS_KEPT)
+		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+	return marked;
 }
 
 static struct relay_claim *find(struct rchan_buf *buf)
@@ -105,8 +124,8 @@ struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
 	if (__builtin_expect(cached[slot].buf_id == id && cached[slot].epoch == epoch, 1)) {
 		struct relay_claim *claim = &buf->claims[cached[slot].claim];
-		/* Not free: this is a signal handler and the interrupted code is using it. */
-		if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE, 1))
+		/* Not free: it is a reservation, or this is a signal handler and the interrupted code is using it. */
+		if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE && mark(claim), 1))
 			return claim;
 	}
 	struct relay_claim *claim = find(buf);
@@ -334,6 +353,10 @@ bool relay_claims_busy(struct rchan_buf *buf)
 
 void relay_claims_clear(struct rchan_buf *buf)
 {
-	for (uint32_t i = 0; i < n_used(buf); i++)
-		__atomic_store_n(&buf->claims[i].word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		uint64_t word = word_of(&buf->claims[i]);
+		/* Pending ones are refused: their threads release them. */
+		if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING)
+			change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
+	}
 }

@@ -5,7 +5,10 @@
 
 #include "buf.h"
 
-/* A free claim for the calling thread; NULL: all are in use by living threads. Async-signal-safe. */
+/* A claim that says only that it is in use. A position that no head has. */
+#define RELAY_CLAIM_MARKED (RELAY_CLAIM_PENDING | RELAY_POSITION_MASK)
+
+/* A free claim for the calling thread, marked; NULL: all are in use by living threads. Async-signal-safe. */
 struct relay_claim *relay_claim_take(struct rchan_buf *buf);
 
 /* The claims that threads have kept in this buffer since it was mapped: let them look for some again. */
@@ -25,7 +28,7 @@ static inline uint64_t relay_claim_owner_bits(const struct rchan_buf *buf, const
 	return (uint64_t)(claim - buf->claims + 1) << RELAY_OWNER_SHIFT;
 }
 
-/* State what is about to be taken at pos; visible to all before the change of head that takes it. */
+/* State, in a marked claim, what is about to be taken at pos; visible to all before the change of head that takes it. */
 static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
                                      uint64_t bytes)
 {
@@ -37,6 +40,12 @@ static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, ui
 	__atomic_store_n(&claim->bytes, bytes, __ATOMIC_RELAXED);
 	/* Pairs with the acquire in relay_claims_help() and consume.c: what is claimed before that it is. */
 	__atomic_store_n(&claim->word, RELAY_CLAIM_PENDING | pos, __ATOMIC_RELEASE);
+}
+
+/* Not taken; to be stated again. Never free in between: a signal handler would use it, and may keep it. */
+static inline void relay_claim_withdraw(struct relay_claim *claim)
+{
+	__atomic_store_n(&claim->word, RELAY_CLAIM_MARKED, __ATOMIC_RELEASE);
 }
 
 /* Committed, or never taken. */

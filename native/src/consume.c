@@ -327,11 +327,11 @@ int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state
 	return err ? err : walk.total > 0;
 }
 
-static void free_hole(struct relay_claim *claim)
+static void free_hole(struct relay_claim *claim, uint64_t passed)
 {
 	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
-	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
-		/* It may have been lapped and freed meanwhile; then this does nothing. */
+	/* It may have been lapped and freed meanwhile, and be a hole again, which nobody has passed. */
+	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE && (word & RELAY_POSITION_MASK) < passed)
 		__atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_FREE, false, __ATOMIC_RELEASE,
 		                            __ATOMIC_RELAXED);
 }
@@ -342,7 +342,7 @@ static void carry_out(struct rchan_buf *buf)
 	publish(buf, &buf->plan.to);
 	for (uint32_t i = 0; i < RELAY_N_CLAIMS / 64; i++)
 		for (uint64_t left = buf->plan.holes[i]; left; left &= left - 1)
-			free_hole(&buf->claims[64 * i + (uint32_t)__builtin_ctzll(left)]);
+			free_hole(&buf->claims[64 * i + (uint32_t)__builtin_ctzll(left)], buf->plan.to.position);
 }
 
 int relay_consume_begin_at(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, struct relay_span *spans,

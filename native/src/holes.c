@@ -122,5 +122,4 @@ void relay_holes_clear(struct rchan_buf *buf)
 {
 	for (uint64_t i = 0; i < 2 * buf->n_subbufs; i++)
 		__atomic_store_n(&buf->subbufs[i].holes, 0, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&buf->control->resets, 1, __ATOMIC_RELEASE);
 }

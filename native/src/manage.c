@@ -16,7 +16,7 @@
 
 #include <time.h>
 
-enum { RESET_WAIT_MS = 1000 };
+enum { RESET_WAIT_MS = 1000, MAX_VISITS = 100 };
 
 /* Carry out a change of head until it happens. `make` fills in what shall be from what is; 0 from it: nothing
  * to do. */
@@ -88,14 +88,13 @@ static int on_cpu(struct rchan_buf *buf, int (*step)(struct rchan_buf *, const v
 	struct relay_visit visit;
 	visit.active = false;
 	int err = step(buf, arg);
-	if (err == RELAY_WRONG_CPU) {
-		err = relay_cpu_visit(buf->cpu, &visit);
-		/* Hot-unplug or another thread may move us again: not for ever. */
-		for (int tries = 0; !err && (err = step(buf, arg)) == RELAY_WRONG_CPU; tries++)
-			if (tries > 100)
-				err = -EPERM;
-		relay_cpu_leave(&visit);
+	/* Hot-unplug or another thread may move us away again: not for ever. */
+	for (int tries = 0; err == RELAY_WRONG_CPU; tries++) {
+		err = tries < MAX_VISITS ? relay_cpu_visit(buf->cpu, &visit) : -EPERM;
+		if (!err)
+			err = step(buf, arg);
 	}
+	relay_cpu_leave(&visit);
 	return err == -ENOTSUP ? -EPERM : err;
 }
 
@@ -211,12 +210,18 @@ static int start_again(struct rchan_buf *buf)
 	int err = relay_switch_lock(buf, &before, true);
 	if (err)
 		return err;
+	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) | 1;
+	/* Pairs with resets_begin(): whoever sees what follows sees that it is under way. */
+	__atomic_store_n(&buf->control->resets, resets, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	err = on_cpu(buf, reset_step, NULL);
 	if (!err) {
 		relay_claims_clear(buf);
 		relay_holes_clear(buf);
 		relay_consumer_clear(buf);
 	}
+	/* Pairs with resets_begin(): all of it is seen by who sees that it is over. */
+	__atomic_store_n(&buf->control->resets, resets + 1, __ATOMIC_RELEASE);
 	relay_switch_unlock(buf, &before);
 	if (!err && !relay_has_begun(buf, 0))
 		relay_begin(buf, &header);

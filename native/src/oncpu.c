@@ -7,7 +7,7 @@
 int relay_cpu_visit(uint32_t cpu, struct relay_visit *visit)
 {
 	cpu_set_t there[RELAY_VISIT_CPUS / CPU_SETSIZE];
-	if (cpu >= RELAY_VISIT_CPUS || sched_getaffinity(0, sizeof(visit->before), visit->before))
+	if (cpu >= RELAY_VISIT_CPUS || (!visit->active && sched_getaffinity(0, sizeof(visit->before), visit->before)))
 		return -EPERM;
 	CPU_ZERO_S(sizeof(there), there);
 	CPU_SET_S(cpu, sizeof(there), there);

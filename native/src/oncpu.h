@@ -16,8 +16,8 @@ struct relay_visit {
 	bool active; /* there is something to restore */
 };
 
-/* 0, or -EPERM: this thread may not run there. Afterwards every section that another thread had open on that
- * CPU has ended or been restarted. */
+/* Begin a visit, or, if this thread was moved away again, go on with it. 0, or -EPERM: this thread may not run there.
+ * Afterwards every section that another thread had open on that CPU has ended or been restarted. */
 int relay_cpu_visit(uint32_t cpu, struct relay_visit *visit);
 void relay_cpu_leave(struct relay_visit *visit);
 

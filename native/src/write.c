@@ -288,7 +288,7 @@ static int reserve(struct rchan_buf *buf, struct relay_claim *claim, size_t leng
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
 		if (claim)
-			relay_claim_release(claim);
+			relay_claim_withdraw(claim);
 		err = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
 		if (err)
 			return err;
@@ -319,8 +319,10 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_cla
 	if (!*claim)
 		return relay_refuse_full(buf, length);
 	err = reserve(buf, *claim, length, to);
-	if (err)
+	if (err) {
+		relay_claim_release(*claim);
 		relay_claim_give_back(buf, *claim);
+	}
 	return err;
 }
 

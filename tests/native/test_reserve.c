@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <relayfs/relay.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -210,6 +211,27 @@ TEST(an_open_reservation_is_not_overwritten)
 	relay_buf_release(buf);
 }
 
+TEST(a_hole_that_is_lapped_and_made_again_is_not_forgotten)
+{
+	struct rchan_buf *buf = make_buf(64, 2, RELAY_OVERWRITE);
+	struct relay_span spans[4];
+	size_t total;
+
+	CHECK_EQ(write_letters(buf, 'a', 8), 0);
+	relay_buf_discard(buf, reserve(buf, 'x', 4));
+	CHECK_EQ(write_letters(buf, 'b', 8), 0);
+	CHECK_EQ(relay_consume_begin(buf, 256, spans, 4, &total), 2);
+	CHECK_EQ(relay_consume_valid(buf), 0);
+	/* Too late for this reader to see: the claim of the hole goes to another hole, of another lap. */
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(write_letters(buf, 'c', 64), 0);
+	relay_buf_discard(buf, reserve(buf, 'y', 4));
+	relay_consume_end(buf);
+	CHECK_EQ(write_letters(buf, 'd', 8), 0);
+	CHECK(!strchr(drain(buf), 'y'));
+	relay_buf_release(buf);
+}
+
 TEST(with_reserve_visible_a_record_is_read_at_once)
 {
 	struct relay_spec spec = a_spec(64, 4, RELAY_NO_OVERWRITE);
@@ -270,6 +292,71 @@ TEST(reservations_nest_in_signal_handlers)
 	relay_buf_commit(signalled, a);
 	CHECK_DRAINS(signalled, "aaSSTTbb");
 	relay_buf_release(signalled);
+}
+
+/* A record is reserved twice and written twice, the handler's between them wherever the signal came. */
+static _Noreturn void write_and_be_stepped(const char *path)
+{
+	char out[64];
+	struct sigaction action = {.sa_handler = on_signal};
+
+	signalled = relay_buf_open(path);
+	CHECK(signalled != NULL && sigaction(SIGUSR1, &action, NULL) == 0);
+	/* What the first calls have to look for is not of interest. */
+	relay_buf_commit(signalled, reserve(signalled, 'w', 4));
+	drain(signalled);
+	CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
+	raise(SIGSTOP);
+	relay_buf_commit(signalled, reserve(signalled, 'a', 4));
+	if (!in_handler)
+		_exit(1);                          /* it came too late to be of interest */
+	consume_into(signalled, out, sizeof(out)); /* none of the handler's first record, which is open */
+	CHECK(!memchr(out, 'S', sizeof(out)));
+	relay_buf_commit(signalled, in_handler);
+	drain(signalled);
+	CHECK_EQ(facts_of(signalled).read_records, 4);
+	CHECK_EQ(facts_of(signalled).read_bytes, 12);
+	_exit(0);
+}
+
+/* Stop it after n instructions, send it SIGUSR1 there. Returns its status. */
+static int step_and_signal(pid_t pid, unsigned n)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	for (; n > 0 && WIFSTOPPED(status); n--) {
+		CHECK_EQ(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+	}
+	if (WIFSTOPPED(status))
+		CHECK_EQ(ptrace(PTRACE_DETACH, pid, NULL, SIGUSR1), 0);
+	if (WIFSTOPPED(status))
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+TEST(a_handler_may_keep_a_reservation_wherever_it_interrupts)
+{
+	enum { MOST = 300 }; /* what is stepped through never ends where sections restart */
+	struct relay_spec spec = a_spec(256, 4, RELAY_NO_OVERWRITE);
+	unsigned n = 0, n_inside = 0;
+
+	for (int status = 0; n < MOST; n++) {
+		const char *path = make_channel(&spec);
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (pid == 0)
+			write_and_be_stepped(path);
+		status = step_and_signal(pid, n);
+		if (status == 1)
+			break;
+		CHECK_EQ(status, 0);
+		n_inside++;
+	}
+	CHECK(n_inside > 100);
 }
 
 struct job {

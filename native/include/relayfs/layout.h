@@ -206,7 +206,7 @@ struct relay_control {
 	/* Writer: the holder of reader_lock. Producers read `consumed` at switches. */
 	RELAY_LINE uint64_t consumed; /* position up to which memory is free again */
 	uint32_t current;             /* which consumer[] is valid */
-	uint32_t resets;              /* so far */
+	uint32_t resets;              /* begun and ended so far: odd while one is under way */
 	uint64_t reader_lock;         /* owner word of who is consuming */
 	RELAY_LINE struct relay_consumer consumer[2];
 
