@@ -1,4 +1,4 @@
-"""Start and stop the stress programs: producers, verifiers, and the ledger they share."""
+"""Start and stop the stress programs: producers, verifiers, those who control, and the ledger they share."""
 
 import functools
 import json
@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,16 +19,22 @@ from build import compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent / "native"
 DEADLINE = 1800.0
-STREAM_BYTES = 64  # sizeof(struct stress_slot)
+STREAM_BYTES = 128  # sizeof(struct stress_slot)
 N_STREAMS = 1024
+CALLS_AT = N_STREAMS * (STREAM_BYTES + 32) + 8  # offsetof(struct stress_ledger, n_calls)
 STREAMS_PER_PRODUCER = 4  # two threads and their signal handlers
 OVERRUN = 5000  # records: more than the buffers under test hold
-FORK_STREAMS = range(N_STREAMS - 64, N_STREAMS, 2)
+FORK_STREAMS = range(N_STREAMS - 66, N_STREAMS - 2, 2)  # the last one is that of headers
 
 
 @functools.cache
 def program(name: str, sanitize: str) -> Path:
-    sources = {"stress_verify": ["stress_verify.c", "stress_account.c"]}.get(name, [f"{name}.c"])
+    others = {
+        "stress_producer": ["stress_stream.c", "stress_callback.c"],
+        "stress_verify": ["stress_account.c", "stress_callback.c"],
+        "stress_control": ["stress_callback.c"],
+    }
+    sources = [f"{name}.c", *others.get(name, [])]
     return compile_c([HERE / source for source in sources], sanitize=sanitize)
 
 
@@ -40,12 +47,23 @@ def wait_for(condition: Callable[[], object], what: str, deadline: float = 120.0
 
 @dataclass
 class Channel:
-    """A channel under stress: how to write it, where to read it, what it was made as."""
+    """A channel under stress: how to write it, where to read it, what it was made as.
+
+    mode    no-overwrite, overwrite; or keep, replace: what subbuf_start says in a channel with callbacks
+    """
 
     writer: list[str]
     relay_files: list[Path]
     mem_files: list[Path]
     mode: str
+
+    @property
+    def overwrites(self) -> bool:
+        return self.mode in ("overwrite", "replace")
+
+    @property
+    def callback_options(self) -> list[str]:
+        return ["--callback", self.mode] if self.mode in ("keep", "replace") else []
 
     @classmethod
     def in_store(cls, directory: Path, mode: str) -> "Channel":
@@ -70,17 +88,24 @@ class Stress:
     sanitize: str = ""
     killed: bool = False
     reopen: bool = False
+    passed: bool = False
+    resets: bool = False
+    reserves: bool = False
     signals_us: int = 300
+    controllers: list[subprocess.Popen[str]] = field(default_factory=list)
     producers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     victims: list[subprocess.Popen[bytes]] = field(default_factory=list)
     n_started: int = 0
 
     def __post_init__(self) -> None:
-        self.ledger_file.write_bytes(bytes(N_STREAMS * STREAM_BYTES))
+        self.ledger_file.write_bytes(bytes(CALLS_AT + 8))
         with self.ledger_file.open("rb") as file:
             self.ledger = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        options = ["--overwrite"] * (self.channel.mode == "overwrite")
-        options += ["--killed"] * self.killed + ["--reopen"] * self.reopen
+        # Who dies in a callback may have stored to the sub-buffer it was about to begin, kept or not.
+        overwrites = self.channel.overwrites or (self.killed and self.channel.callback_options)
+        options = ["--overwrite"] * bool(overwrites) + self.channel.callback_options
+        options += ["--killed"] * self.killed + ["--reopen"] * self.reopen + ["--passed"] * self.passed
+        options += ["--resets"] * self.resets
         pairs = zip(self.channel.relay_files, self.channel.mem_files, strict=True)
         files = [str(path) for pair in pairs for path in pair]
         command = ["--ledger", self.ledger_file, "--reader", self.reader, *options, *files]
@@ -98,6 +123,7 @@ class Stress:
         assert stream < FORK_STREAMS[0], "out of streams"
         options: list[object] = ["--ledger", self.ledger_file, "--stream", stream, "--records", records]
         options += ["--threads", 2, "--signals", self.signals_us, "--migrate", 2000, "--seed", self.n_started]
+        options += ["--reserve"] * self.reserves + self.channel.callback_options
         if fork:
             options += ["--fork", FORK_STREAMS[self.n_started]]
         self.n_started += 1
@@ -107,6 +133,33 @@ class Stress:
         # Producers that spin must not keep the server from the CPU: a new one could not even attach.
         self.producers.append(subprocess.Popen(["nice", *command], env=run_environment(self.sanitize)))
         return stream
+
+    def start_controller(self, *calls: str) -> None:
+        """Start one that calls them at random, the producers started so far being the threads to move."""
+        options: list[object] = ["--ledger", self.ledger_file, *self.channel.writer, *self.channel.callback_options]
+        options += ["--seed", len(self.controllers)]
+        for producer in self.producers:
+            options += ["--pid", producer.pid]
+        command = run_command(program("stress_control", self.sanitize), *options, *calls, sanitize=self.sanitize)
+        controller = subprocess.Popen(command, env=run_environment(self.sanitize), stdout=subprocess.PIPE, text=True)
+        self.controllers.append(controller)
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == "controlling\n"
+
+    def calls(self) -> int:
+        """Return how often controllers have called anything."""
+        return int.from_bytes(self.ledger[CALLS_AT : CALLS_AT + 8], "little")
+
+    def stop_controllers(self) -> Counter[str]:
+        """End them and return how often they made each call."""
+        counts: Counter[str] = Counter()
+        for controller in self.controllers:
+            controller.terminate()
+            out, _ = controller.communicate(timeout=DEADLINE)
+            assert controller.returncode == 0
+            counts.update(json.loads(out))
+        self.controllers.clear()
+        return counts
 
     def _ledger_sum(self, word: int, streams: range) -> int:
         places = (STREAM_BYTES * stream + 8 * word for stream in streams)
@@ -124,16 +177,16 @@ class Stress:
         """Stop the verifier until producers have met a full buffer, or have written over much."""
         self.verifier.send_signal(signal.SIGSTOP)
         refused, written = self.refused(), self.written()
-        if self.channel.mode == "overwrite":
+        if self.channel.overwrites:
             wait_for(lambda: self.written() >= written + OVERRUN, "producers write on")
         else:
             wait_for(lambda: self.refused() > refused, "producers meet a full buffer")
         self.verifier.send_signal(signal.SIGCONT)
 
-    def kill_producer(self, index: int) -> None:
-        """SIGKILL one; it is reaped at the end: doing so while others spin can take the kernel seconds."""
+    def kill_producer(self, index: int, signum: int = signal.SIGKILL) -> None:
+        """SIGKILL one, or let it do so; it is reaped at the end: that can take the kernel seconds while others spin."""
         victim = self.producers.pop(index)
-        victim.kill()
+        victim.send_signal(signum)
         self.victims.append(victim)
 
     def join_producers(self) -> None:
@@ -158,7 +211,7 @@ class Stress:
         return account
 
     def abandon(self) -> None:
-        processes: list[subprocess.Popen[Any]] = [*self.producers, *self.victims, self.verifier]
+        processes: list[subprocess.Popen[Any]] = [*self.producers, *self.victims, *self.controllers, self.verifier]
         for process in processes:
             if process.poll() is None:
                 process.kill()
@@ -180,7 +233,10 @@ def stresses(*stress: Callable[[], Stress]) -> Iterator[list[Stress]]:
 
 
 def kill_and_replace(stress: Stress, n_kills: int, seed: int) -> None:
-    """SIGKILL producers, each when it has written a random number of records, and start others."""
+    """Let producers die, each when it has written a random number of records, and start others.
+
+    Where there are callbacks, every other one dies in a callback.
+    """
     chance = random.Random(seed)
     first_stream = {process.pid: STREAMS_PER_PRODUCER * i for i, process in enumerate(stress.producers)}
     for _ in range(n_kills):
@@ -189,7 +245,8 @@ def kill_and_replace(stress: Stress, n_kills: int, seed: int) -> None:
         streams = range(first_stream[process.pid], first_stream[process.pid] + STREAMS_PER_PRODUCER)
         enough = chance.randrange(1, 2000)
         wait_for(lambda s=streams, n=enough: stress.written(s) >= n, "the victim writes")  # type: ignore[misc]
-        stress.kill_producer(victim)
+        in_callback = stress.channel.callback_options and chance.randrange(2)
+        stress.kill_producer(victim, signal.SIGUSR1 if in_callback else signal.SIGKILL)
         stream = stress.start_producer()
         first_stream[stress.producers[-1].pid] = stream
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* make_channel DIR SUBBUF_SIZE N_SUBBUFS no-overwrite|overwrite rseq|lockless: a channel without a file server. */
+/* make_channel DIR SUBBUF_SIZE N_SUBBUFS no-overwrite|overwrite|callback rseq|lockless: a channel without a file server. */
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
 #include <stdio.h>
@@ -20,7 +20,9 @@ int main(int argc, char **argv)
 		return 2;
 	spec.subbuf_size = strtoull(argv[2], NULL, 0);
 	spec.n_subbufs = strtoull(argv[3], NULL, 0);
-	spec.mode = strcmp(argv[4], "overwrite") == 0 ? RELAY_OVERWRITE : RELAY_NO_OVERWRITE;
+	spec.mode = strcmp(argv[4], "overwrite") == 0  ? RELAY_OVERWRITE
+	            : strcmp(argv[4], "callback") == 0 ? RELAY_CALLBACK
+	                                               : RELAY_NO_OVERWRITE;
 	spec.scheme = strcmp(argv[5], "rseq") == 0 ? RELAY_SCHEME_RSEQ : RELAY_SCHEME_LOCKLESS;
 	err = relay_store_create(argv[1], &spec);
 	if (err)

@@ -16,7 +16,14 @@
  * The sequence goes on only when a record was taken: the records of a stream are 0 .. written - 1.
  *
  * The ledger is a file that all map. A writer says there what it is about to write, and then that it has
- * written it: when it is killed, one record per stream is in doubt.
+ * written it: when it is killed, the records between are in doubt, those that it had reserved and one more.
+ *
+ * Resets. Whoever resets the channel notes before it what was surely written, and after it what had been begun.
+ * Who reads after the reset may not get what was written before it, and must get what was begun after it. Several
+ * may do so at once: each raises the numbers.
+ *
+ * With a callback, each sub-buffer begins with a word like a record's, of stream STRESS_SUBBUF, whose sequence
+ * is the padding at its end, or STRESS_UNFINISHED.
  */
 #ifndef STRESS_H
 #define STRESS_H
@@ -29,23 +36,39 @@ enum {
 	STRESS_LENGTH_MAX = 4096,
 	STRESS_N_STREAMS = 1024,
 	STRESS_SEQUENCE_BITS = 26,
-	STRESS_CHECK_BITS = 16
+	STRESS_CHECK_BITS = 16,
+	STRESS_SUBBUF = STRESS_N_STREAMS - 1,
+	STRESS_UNFINISHED = (1 << STRESS_SEQUENCE_BITS) - 1
 };
 #define STRESS_N_SEQUENCES (1ull << STRESS_SEQUENCE_BITS)
 
 /* Writer: the stream's own thread or handler, alone. */
 struct stress_slot {
 	uint64_t tried;        /* records begun: stored before the write, taken back if it is refused */
-	uint64_t written;      /* records that the library took: stored after it */
+	uint64_t written;      /* all records below this are written and committed: stored after it */
 	uint64_t full_records; /* refused with ENOSPC */
 	uint64_t full_bytes;
 	uint64_t other; /* refused with anything else: never expected */
 	uint64_t other_errno;
-	uint64_t unused[2];
+	uint64_t discarding; /* reservations begun that are not to become records, taken back if refused */
+	uint64_t discarded;  /* ... discarded */
+	uint64_t discarded_bytes;
+	uint64_t disabled_records; /* refused with ECANCELED */
+	uint64_t disabled_bytes;
+	uint64_t unused[5];
+};
+
+/* Of one stream. Writers: whoever resets, upwards only. */
+struct stress_reset {
+	uint64_t written, discarded; /* when a reset began that has ended */
+	uint64_t tried, discarding;  /* when it ended */
 };
 
 struct stress_ledger {
 	struct stress_slot slot[STRESS_N_STREAMS];
+	struct stress_reset reset[STRESS_N_STREAMS];
+	uint64_t n_resets; /* ended: stored after their numbers */
+	uint64_t n_calls;  /* of all who control */
 };
 
 struct stress_record {
@@ -104,6 +127,12 @@ static inline void stress_fill(char *record, uint32_t stream, uint32_t sequence)
 	memcpy(record + at, &word, length - at);
 }
 
+/* What a sub-buffer begins with. */
+static inline uint64_t stress_subbuf(uint32_t padding)
+{
+	return stress_header(STRESS_SUBBUF, padding, STRESS_LENGTH_MIN);
+}
+
 /* NULL: a whole record stands at `data`. Otherwise what is wrong with it; "cut" if only more bytes are missing. */
 static inline const char *stress_parse(const char *data, size_t available, struct stress_record *record)
 {
@@ -118,6 +147,8 @@ static inline const char *stress_parse(const char *data, size_t available, struc
 	record->sequence = (uint32_t)(word >> STRESS_CHECK_BITS) & (STRESS_N_SEQUENCES - 1);
 	if (word != stress_header(record->stream, record->sequence, record->length))
 		return "not a header";
+	if (record->stream == STRESS_SUBBUF)
+		return record->length == STRESS_LENGTH_MIN ? NULL : "wrong length";
 	if (record->length != stress_length(record->stream, record->sequence))
 		return "wrong length";
 	if (record->length > available)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <relayfs/layout.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,10 @@ static unsigned n_complaints;
 
 static struct account {
 	uint64_t read_records, read_bytes, repeated, unnoted_records, unnoted_bytes, lapped, reopened;
-	uint64_t written, written_bytes, in_doubt, full, full_bytes;
+	uint64_t headers, begun_bytes, resets_met;
+	uint64_t written, written_bytes, in_doubt, full, full_bytes, discarded, discarded_bytes;
+	uint64_t disabled, disabled_bytes;
+	uint64_t least, most;     /* records taken since the last reset, discarded ones included */
 	struct relay_facts facts; /* the buffers' sum */
 } account;
 
@@ -74,8 +78,64 @@ static bool was_seen(uint32_t stream, uint64_t sequence)
 	return seen[bit / 8] >> bit % 8 & 1;
 }
 
+void account_before_read(struct tally *t)
+{
+	uint64_t n = __atomic_load_n(&ledger->n_resets, __ATOMIC_ACQUIRE);
+	uint32_t stream;
+
+	if (n == t->n_resets)
+		return;
+	t->n_resets = n;
+	for (stream = 0; stream < STRESS_N_STREAMS; stream++)
+		t->floor[stream] = __atomic_load_n(&ledger->reset[stream].written, __ATOMIC_RELAXED);
+}
+
+static void check_read(const struct tally *t, const struct relay_facts *f, bool passed)
+{
+	uint64_t records = t->records - t->before.records - t->unnoted_records;
+	uint64_t headers = t->headers - t->before.headers;
+	uint64_t bytes = t->bytes - t->before.bytes - t->unnoted_bytes + headers * sizeof(uint64_t);
+
+	if (passed ? f->read_records < records || f->read_bytes < bytes
+	           : f->read_records != records || f->read_bytes != bytes)
+		complain("%s: says that %" PRIu64 " records, %" PRIu64 " bytes were read; they were %" PRIu64
+		         ", %" PRIu64,
+		         t->mem_file, f->read_records, f->read_bytes, records, bytes);
+}
+
+/* A buffer that does not know of any read was reset since. */
+static void meet_reset(struct tally *t, const struct relay_facts *f)
+{
+	if (f->reads || (t->records == t->before.records && t->headers == t->before.headers))
+		return;
+	t->before.records = t->records;
+	t->before.bytes = t->bytes;
+	t->before.headers = t->headers;
+	t->resets_met++;
+}
+
+void account_during_read(struct tally *t, struct rchan_buf *buf, const struct account_options *options)
+{
+	struct relay_facts f;
+	int err = relay_buf_facts(buf, &f);
+
+	if (err) {
+		complain("%s: facts: %s", t->mem_file, strerror(-err));
+		return;
+	}
+	if (options->resets)
+		meet_reset(t, &f);
+	check_read(t, &f, options->passed);
+}
+
 void account_enter(struct tally *t, const struct stress_record *r)
 {
+	if (r->stream == STRESS_SUBBUF) {
+		t->headers++;
+		return;
+	}
+	if (r->sequence < t->floor[r->stream])
+		complain("%s: stream %u record %u was written before a reset", t->relay_file, r->stream, r->sequence);
 	if (r->sequence >= __atomic_load_n(&ledger->slot[r->stream].tried, __ATOMIC_ACQUIRE))
 		complain("%s: stream %u record %u was never written", t->relay_file, r->stream, r->sequence);
 	if (!mark_seen(r))
@@ -88,6 +148,11 @@ void account_enter(struct tally *t, const struct stress_record *r)
 	t->bytes += r->length;
 }
 
+static uint64_t difference(uint64_t left, uint64_t right)
+{
+	return left > right ? left - right : 0;
+}
+
 static void add_ledger(struct account *a)
 {
 	uint64_t sequence;
@@ -95,19 +160,26 @@ static void add_ledger(struct account *a)
 
 	for (stream = 0; stream < STRESS_N_STREAMS; stream++) {
 		const struct stress_slot *slot = &ledger->slot[stream];
+		const struct stress_reset *reset = &ledger->reset[stream];
 
 		if (slot->other)
 			complain("stream %u: a write failed: %s", stream, strerror((int)slot->other_errno));
 		a->written += slot->written;
-		a->in_doubt += slot->tried > slot->written;
+		a->in_doubt += slot->tried - slot->written + slot->discarding - slot->discarded;
 		a->full += slot->full_records;
 		a->full_bytes += slot->full_bytes;
+		a->discarded += slot->discarded;
+		a->discarded_bytes += slot->discarded_bytes;
+		a->disabled += slot->disabled_records;
+		a->disabled_bytes += slot->disabled_bytes;
+		a->least += difference(slot->written, reset->tried) + difference(slot->discarded, reset->discarding);
+		a->most += slot->tried - reset->written + slot->discarding - reset->discarded;
 		for (sequence = 0; sequence < slot->written; sequence++)
 			a->written_bytes += stress_length(stream, (uint32_t)sequence);
 	}
 }
 
-void account_add(const struct tally *t, struct rchan_buf *buf)
+void account_add(struct tally *t, struct rchan_buf *buf, const struct account_options *options)
 {
 	struct account *a = &account;
 	struct relay_facts f, *sum = &a->facts;
@@ -119,10 +191,11 @@ void account_add(const struct tally *t, struct rchan_buf *buf)
 	}
 	if (f.unread_bytes)
 		complain("%s: %" PRIu64 " bytes unread", t->mem_file, f.unread_bytes);
-	if (f.read_records + t->unnoted_records != t->records || f.read_bytes + t->unnoted_bytes != t->bytes)
-		complain("%s: says that %" PRIu64 " records, %" PRIu64 " bytes were read; they were %" PRIu64
-		         ", %" PRIu64,
-		         t->mem_file, f.read_records, f.read_bytes, t->records, t->bytes);
+	if (options->resets)
+		meet_reset(t, &f);
+	check_read(t, &f, options->passed);
+	if (f.mode == RELAY_CALLBACK)
+		a->begun_bytes += (f.produced + (f.offset > 0)) * sizeof(uint64_t);
 	sum->records += f.records;
 	sum->bytes += f.bytes;
 	sum->lost_full_records += f.lost_full_records;
@@ -133,6 +206,13 @@ void account_add(const struct tally *t, struct rchan_buf *buf)
 	sum->lost_torn_bytes += f.lost_torn_bytes;
 	sum->lost_too_large_records += f.lost_too_large_records;
 	sum->lost_disabled_records += f.lost_disabled_records;
+	sum->lost_disabled_bytes += f.lost_disabled_bytes;
+	sum->discarded_records += f.discarded_records;
+	sum->discarded_bytes += f.discarded_bytes;
+	sum->read_records += f.read_records;
+	sum->read_bytes += f.read_bytes;
+	a->headers += t->headers;
+	a->resets_met += t->resets_met;
 	a->read_records += t->records;
 	a->read_bytes += t->bytes;
 	a->unnoted_records += t->unnoted_records;
@@ -154,45 +234,84 @@ static void between(const char *what, uint64_t value, uint64_t low, uint64_t hig
 		complain("%s: %" PRIu64 " is not within %" PRIu64 " .. %" PRIu64, what, value, low, high);
 }
 
+/* How many of a stream's records below `end` never came, from what was begun after the last reset on. */
+static uint64_t count_missing(uint32_t stream, uint64_t *first)
+{
+	uint64_t sequence, missing = 0;
+
+	for (sequence = ledger->reset[stream].tried; sequence < ledger->slot[stream].written; sequence++)
+		if (!was_seen(stream, sequence) && missing++ == 0)
+			*first = sequence;
+	return missing;
+}
+
 /* No-overwrite: each record that was surely written has come. */
 static void check_all_came(void)
 {
-	uint64_t sequence, missing = 0, first = 0;
+	uint64_t missing, first = 0;
 	uint32_t stream;
 
 	for (stream = 0; stream < STRESS_N_STREAMS; stream++) {
-		for (sequence = missing = 0; sequence < ledger->slot[stream].written; sequence++)
-			if (!was_seen(stream, sequence) && missing++ == 0)
-				first = sequence;
+		missing = count_missing(stream, &first);
 		if (missing)
 			complain("stream %u: %" PRIu64 " records never came, the first is %" PRIu64, stream, missing,
 			         first);
 	}
 }
 
-static void check_account(const struct account *a, bool overwrite, bool killed)
+/* ... or was passed by somebody's `consumed`. */
+static void check_others_were_passed(const struct account *a)
+{
+	uint64_t missing = 0, first;
+	uint32_t stream;
+
+	for (stream = 0; stream < STRESS_N_STREAMS; stream++)
+		missing += count_missing(stream, &first);
+	equal("records that never came, passed by consumed", missing, a->facts.read_records - a->read_records);
+}
+
+/* What the buffers took, against what producers say. A reset leaves only what can be said of records. */
+static void check_taken(const struct account *a, uint64_t doubt, bool resets)
 {
 	const struct relay_facts *f = &a->facts;
-	uint64_t doubt = killed ? a->in_doubt : 0;
+	uint64_t bytes = a->written_bytes + a->discarded_bytes + a->begun_bytes;
 
-	if (!killed)
-		equal("records in doubt, 0", a->in_doubt, 0);
-	between("records the buffers took, written by the ledger", f->records, a->written, a->written + doubt);
-	between("bytes the buffers took", f->bytes, a->written_bytes, a->written_bytes + doubt * STRESS_LENGTH_MAX);
-	equal("records read + overwritten + torn, taken",
-	      a->read_records - a->unnoted_records + f->lost_overwritten_records + f->lost_torn_records, f->records);
-	equal("bytes read + overwritten + torn, taken",
-	      a->read_bytes - a->unnoted_bytes + f->lost_overwritten_bytes + f->lost_torn_bytes, f->bytes);
-	between("torn records", f->lost_torn_records, 0, doubt);
+	between("records the buffers took, written by the ledger", f->records, a->least, a->most);
+	if (resets)
+		return;
+	between("bytes the buffers took", f->bytes, bytes, bytes + doubt * STRESS_LENGTH_MAX);
 	between("records lost because full", f->lost_full_records, a->full, a->full + doubt);
-	if (!killed)
+	between("records refused by disable", f->lost_disabled_records, a->disabled, a->disabled + doubt);
+	if (doubt == 0) {
 		equal("bytes lost because full", f->lost_full_bytes, a->full_bytes);
-	equal("records too large", f->lost_too_large_records, 0);
-	equal("records refused by disable", f->lost_disabled_records, 0);
-	if (!overwrite) {
-		equal("records overwritten", f->lost_overwritten_records, 0);
-		check_all_came();
+		equal("bytes refused by disable", f->lost_disabled_bytes, a->disabled_bytes);
 	}
+}
+
+static void check_account(const struct account *a, const struct account_options *options)
+{
+	const struct relay_facts *f = &a->facts;
+	uint64_t doubt = options->killed ? a->in_doubt : 0;
+
+	if (!options->killed)
+		equal("records in doubt, 0", a->in_doubt, 0);
+	check_taken(a, doubt, options->resets);
+	equal("records read + overwritten + torn + discarded, taken",
+	      f->read_records + f->lost_overwritten_records + f->lost_torn_records + f->discarded_records, f->records);
+	equal("bytes read + overwritten + torn + discarded, taken",
+	      f->read_bytes + f->lost_overwritten_bytes + f->lost_torn_bytes + f->discarded_bytes, f->bytes);
+	between("torn records", f->lost_torn_records, 0, doubt);
+	between("discarded records", f->discarded_records, 0, a->discarded + doubt);
+	equal("records too large", f->lost_too_large_records, 0);
+	if (options->overwrite)
+		return;
+	equal("records overwritten", f->lost_overwritten_records, 0);
+	if (!options->resets)
+		between("discarded records", f->discarded_records, a->discarded, a->discarded + doubt);
+	if (!options->passed)
+		check_all_came();
+	else if (!options->resets && !options->killed)
+		check_others_were_passed(a);
 }
 
 static void print_account(const struct account *a)
@@ -200,16 +319,19 @@ static void print_account(const struct account *a)
 	printf("{\"written\": %" PRIu64 ", \"written_bytes\": %" PRIu64 ", \"read\": %" PRIu64
 	       ", \"read_bytes\": %" PRIu64 ", \"in_doubt\": %" PRIu64 ", \"full\": %" PRIu64
 	       ", \"overwritten\": %" PRIu64 ", \"torn\": %" PRIu64 ", \"repeated\": %" PRIu64 ", \"unnoted\": %" PRIu64
-	       ", \"lapped\": %" PRIu64 ", \"reopened\": %" PRIu64 ", \"complaints\": %u}\n",
+	       ", \"lapped\": %" PRIu64 ", \"reopened\": %" PRIu64 ", \"discarded\": %" PRIu64
+	       ", \"disabled\": %" PRIu64 ", \"headers\": %" PRIu64 ", \"resets\": %" PRIu64
+	       ", \"resets_met\": %" PRIu64 ", \"complaints\": %u}\n",
 	       a->written, a->written_bytes, a->read_records, a->read_bytes, a->in_doubt, a->full,
 	       a->facts.lost_overwritten_records, a->facts.lost_torn_records, a->repeated, a->unnoted_records,
-	       a->lapped, a->reopened, n_complaints);
+	       a->lapped, a->reopened, a->facts.discarded_records, a->disabled, a->headers, ledger->n_resets,
+	       a->resets_met, n_complaints);
 }
 
-unsigned account_close(bool overwrite, bool killed)
+unsigned account_close(const struct account_options *options)
 {
 	add_ledger(&account);
-	check_account(&account, overwrite, killed);
+	check_account(&account, options);
 	print_account(&account);
 	return n_complaints;
 }

@@ -6,10 +6,11 @@
  *
  *     stress_producer --ledger FILE --stream FIRST (--channel MNT/app/cpu | --store DIR)
  *                     [--threads N] [--records N] [--signals MICROSECONDS] [--migrate RECORDS]
- *                     [--fork STREAM] [--seed N]
+ *                     [--fork STREAM] [--seed N] [--reserve] [--callback keep|replace]
  *
  * Thread t writes streams FIRST + 2t and, from its signal handler, FIRST + 2t + 1. --records 0: until SIGTERM.
- * --store writes to the memory files without a mount. Exit 0: every record was taken.
+ * --store writes to the memory files without a mount. --reserve: not only copies, see stress_stream.h. After SIGUSR1
+ * it dies in its next callback. Exit 0: every record was taken.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +30,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "stress.h"
+#include "stress_callback.h"
+#include "stress_stream.h"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid
@@ -37,31 +39,20 @@
 
 enum { MAX_THREADS = 64, MAX_BUFFERS = 1024, TICK_SIGNAL = 34 /* SIGRTMIN, as a constant */ };
 
-/* One series of records. Owner: one thread, or its handler. */
-struct stream {
-	uint32_t id;
-	uint64_t sequence;
-	uint64_t filled; /* sequence + 1 of what stands in `record` */
-	uint64_t random;
-	struct stress_slot *slot;
-	struct rchan_buf **bufs;
-	char record[STRESS_LENGTH_MAX];
-};
-
 struct worker {
 	pthread_t thread;
 	unsigned number;
 	bool failed;
 	timer_t timer;
 	uint64_t random; /* the handler's, for the timer's next interval */
-	struct stream own, handler;
+	struct stress_stream own, handler;
 };
 
 static struct {
-	const char *ledger_file, *channel, *store;
+	const char *ledger_file, *channel, *store, *callback;
 	unsigned first_stream, fork_stream, n_threads;
 	uint64_t n_records, signal_us, migrate, seed;
-	bool forks;
+	bool forks, reserves;
 } options = {.n_threads = 2, .n_records = 10000, .seed = 1};
 
 static struct rchan *chan;
@@ -91,6 +82,8 @@ static struct rchan_buf **open_buffers(void)
 		bufs[i] = relay_buf_open(path);
 		if (!bufs[i])
 			die(path);
+		if (options.callback)
+			relay_buf_set_callbacks(bufs[i], stress_callbacks(options.callback));
 	}
 	return bufs;
 }
@@ -106,48 +99,6 @@ static unsigned count_buffers(void)
 	return n - 1;
 }
 
-/* Mostly where this thread runs, as relay_write() does; now and then across, as a file server does. */
-static struct rchan_buf *pick_buffer(struct stream *s)
-{
-	uint64_t r = stress_random(&s->random);
-	unsigned cpu = (unsigned)sched_getcpu();
-
-	if (r % 64 == 0)
-		cpu = (unsigned)(r >> 32);
-	return s->bufs[cpu % n_buffers];
-}
-
-static int emit(struct stream *s, uint32_t length)
-{
-	return chan ? relay_write(chan, s->record, length) : relay_buf_write(pick_buffer(s), s->record, length);
-}
-
-/* The order of the two stores around the write is what makes the ledger true after a SIGKILL. */
-static int write_next(struct stream *s)
-{
-	uint32_t length = stress_length(s->id, (uint32_t)s->sequence);
-	int err;
-
-	if (s->filled != s->sequence + 1)
-		stress_fill(s->record, s->id, (uint32_t)s->sequence);
-	s->filled = s->sequence + 1;
-	__atomic_store_n(&s->slot->tried, s->sequence + 1, __ATOMIC_SEQ_CST);
-	err = emit(s, length);
-	if (!err) {
-		__atomic_store_n(&s->slot->written, ++s->sequence, __ATOMIC_SEQ_CST);
-		return 0;
-	}
-	if (err == -ENOSPC) {
-		s->slot->full_records++;
-		s->slot->full_bytes += length;
-	} else {
-		s->slot->other++;
-		s->slot->other_errno = (uint64_t)-err;
-	}
-	__atomic_store_n(&s->slot->tried, s->sequence, __ATOMIC_SEQ_CST);
-	return err;
-}
-
 static void arm_timer(struct worker *w)
 {
 	uint64_t us = options.signal_us / 2 + stress_random(&w->random) % (options.signal_us + 1);
@@ -156,14 +107,16 @@ static void arm_timer(struct worker *w)
 	timer_settime(w->timer, 0, &when, NULL);
 }
 
-/* A refused record of a handler is tried again by its next call: a handler cannot wait. */
+/* A refused record of a handler is tried again by its next call: a handler cannot wait. What it reserves it keeps
+ * until then. */
 static void on_tick(int signal)
 {
 	int saved_errno = errno;
 
 	(void)signal;
+	stress_settle(&self->handler);
 	if (self->handler.sequence < STRESS_N_SEQUENCES - 1)
-		write_next(&self->handler);
+		stress_write_next(&self->handler);
 	arm_timer(self);
 	errno = saved_errno;
 }
@@ -191,9 +144,10 @@ static void stop_timer(struct worker *w)
 {
 	timer_delete(w->timer);
 	block_tick(SIG_BLOCK);
+	stress_settle(&w->handler);
 }
 
-static void migrate(struct stream *s)
+static void migrate(struct stress_stream *s)
 {
 	uint64_t r = stress_random(&s->random);
 	unsigned cpu = (unsigned)(r >> 8) % CPU_SETSIZE;
@@ -216,14 +170,32 @@ static void on_stop(int signal)
 	asked_to_stop = 1;
 }
 
-/* A full buffer is waited for: give readers the CPU, more so the longer it lasts. */
-static int write_patiently(struct stream *s)
+static void on_death_wish(int signal)
+{
+	(void)signal;
+	stress_die_in_callback = 1;
+}
+
+/* Finish what another thread leaves to us. */
+static void serve_others(const struct worker *w)
+{
+	if (options.n_threads > 1)
+		stress_serve(&workers[(w->number + 1) % options.n_threads].own);
+}
+
+/* A full buffer is waited for: give readers the CPU, more so the longer it lasts. It may be our own reservations
+ * that they wait for. */
+static int write_patiently(struct worker *w)
 {
 	struct timespec pause = {.tv_nsec = 50000};
 	unsigned tries;
 	int err;
 
-	for (tries = 0; (err = write_next(s)) == -ENOSPC && !asked_to_stop; tries++) {
+	for (tries = 0; (err = stress_write_next(&w->own)) == -ENOSPC || err == -ECANCELED; tries++) {
+		if (asked_to_stop)
+			break;
+		stress_settle(&w->own);
+		serve_others(w);
 		if (tries < 8)
 			sched_yield();
 		else
@@ -234,28 +206,34 @@ static int write_patiently(struct stream *s)
 
 static int write_records(struct worker *w, uint64_t n)
 {
-	struct stream *s = &w->own;
+	struct stress_stream *s = &w->own;
 	uint64_t i;
-	int err;
+	int err = 0;
 
 	for (i = 0; i < n && !asked_to_stop; i++) {
 		if (options.migrate && stress_random(&s->random) % options.migrate == 0)
 			migrate(s);
-		err = write_patiently(s);
+		serve_others(w);
+		err = write_patiently(w);
 		if (err && !asked_to_stop) {
 			fprintf(stderr, "stress_producer: stream %u record %llu: %s\n", s->id,
 			        (unsigned long long)s->sequence, strerror(-err));
-			return -1;
+			break;
 		}
 	}
-	return 0;
+	stress_settle(s);
+	return err && !asked_to_stop ? -1 : 0;
 }
 
-static void set_stream(struct stream *s, uint32_t id)
+static void set_stream(struct stress_stream *s, uint32_t id)
 {
 	s->id = id;
 	s->sequence = 0;
 	s->filled = 0;
+	s->chan = chan;
+	s->n_buffers = n_buffers;
+	s->reserves = options.reserves;
+	memset(s->open, 0, sizeof(s->open));
 	s->slot = &ledger->slot[id];
 	s->random = stress_mix(options.seed * 4096 + id) | 1;
 }
@@ -266,6 +244,7 @@ static _Noreturn void run_child(struct worker *w, uint64_t n)
 	int failed;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	options.n_threads = 1;
 	set_stream(&w->own, options.fork_stream);
 	set_stream(&w->handler, options.fork_stream + 1);
 	if (options.signal_us) {
@@ -321,6 +300,7 @@ static void *run_worker(void *argument)
 	w->random = stress_mix(options.seed + w->number) | 1;
 	set_stream(&w->own, options.first_stream + 2 * w->number);
 	set_stream(&w->handler, options.first_stream + 2 * w->number + 1);
+	w->own.hands_over = options.n_threads > 1;
 	if (!chan) {
 		w->own.bufs = open_buffers();
 		w->handler.bufs = open_buffers();
@@ -358,6 +338,8 @@ static void parse_options(int argc, char **argv)
 	                                      {"migrate", 1, 0, 'm'},
 	                                      {"fork", 1, 0, 'f'},
 	                                      {"seed", 1, 0, 'r'},
+	                                      {"reserve", 0, 0, 'R'},
+	                                      {"callback", 1, 0, 'C'},
 	                                      {0}};
 	int c;
 
@@ -395,21 +377,29 @@ static void parse_options(int argc, char **argv)
 		case 'r':
 			options.seed = number;
 			break;
+		case 'R':
+			options.reserves = true;
+			break;
+		case 'C':
+			options.callback = optarg;
+			break;
 		default:
 			exit(2);
 		}
 	}
 	errno = EINVAL;
 	if (!options.ledger_file || !options.channel == !options.store || options.n_threads > MAX_THREADS ||
-	    options.first_stream + 2 * options.n_threads > STRESS_N_STREAMS ||
-	    options.fork_stream + 2 > STRESS_N_STREAMS || options.n_records >= STRESS_N_SEQUENCES)
+	    options.first_stream + 2 * options.n_threads > STRESS_SUBBUF || options.fork_stream + 2 > STRESS_SUBBUF ||
+	    (options.callback && !stress_callbacks(options.callback)) || options.n_records >= STRESS_N_SEQUENCES)
 		die("arguments");
 }
 
 static void open_channel(void)
 {
 	if (options.channel) {
-		chan = relay_attach(options.channel);
+		chan = options.callback
+		           ? relay_attach_callbacks(options.channel, stress_callbacks(options.callback), NULL)
+		           : relay_attach(options.channel);
 		if (!chan)
 			die(options.channel);
 		return;
@@ -423,6 +413,7 @@ int main(int argc, char **argv)
 {
 	struct sigaction action = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
 	struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+	struct sigaction die_soon = {.sa_handler = on_death_wish, .sa_flags = SA_RESTART};
 	bool failed = false;
 	unsigned i;
 
@@ -430,6 +421,7 @@ int main(int argc, char **argv)
 	sched_getaffinity(0, sizeof(all_cpus), &all_cpus);
 	sigaction(TICK_SIGNAL, &action, NULL);
 	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGUSR1, &die_soon, NULL);
 	map_ledger();
 	open_channel();
 	for (i = 0; i < options.n_threads; i++) {

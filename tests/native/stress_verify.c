@@ -3,15 +3,17 @@
  * Reads everything that stress_producer writes into a channel and holds it against the ledger and against
  * the buffers' own counts.
  *
- *     stress_verify --ledger FILE --reader read|zero-copy|consume [--overwrite] [--killed] [--reopen]
- *                   [--max BYTES] (RELAY_FILE MEM_FILE)...
+ *     stress_verify --ledger FILE --reader read|zero-copy|consume|mmap [--overwrite] [--killed] [--reopen]
+ *                   [--passed] [--resets] [--callback keep|replace] [--max BYTES] (RELAY_FILE MEM_FILE)...
  *
  * One thread per buffer. End of file on standard input means that no producer is left: the buffers are drained
  * and the account is made. Prints the account as one JSON object. Exit 0: it is right.
  *
- * --killed: producers were killed, one record per stream is in doubt. --reopen: the file server is killed and
- * comes back; relay files are opened again until it does. `consume` calls the store's interface on MEM_FILE
- * and needs no mount.
+ * --killed: producers were killed, some records per stream are in doubt. --passed: others call `consumed`,
+ * --resets: and reset. --reopen: the file server is killed and comes back; relay files are opened again until it
+ * does. `consume` and `mmap` use MEM_FILE and need no mount; the
+ * latter takes the memory as it lies there, finds its padding in the headers that --callback has left, and tells with
+ * `consumed`.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,10 +29,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "stress_account.h"
+#include "stress_callback.h"
 
 enum { MAX_BUFFERS = 1024, READ_BYTES = 1 << 20, REOPEN_SECONDS = 60, WAIT_MS = 50 };
 
@@ -48,8 +52,9 @@ struct source {
 };
 
 static struct {
-	const char *ledger_file, *reader;
-	bool overwrite, killed, reopen;
+	const char *ledger_file, *reader, *callback;
+	struct account_options account;
+	bool reopen;
 	size_t max_bytes;
 } options = {.reader = "read", .max_bytes = READ_BYTES};
 
@@ -143,7 +148,7 @@ static void give_up_unnoted(struct source *s, size_t end)
 {
 	const char *lost = s->previous + s->unnoted_at;
 
-	if (!options.overwrite && end > s->unnoted_at)
+	if (!options.account.overwrite && end > s->unnoted_at)
 		complain("%s: %zu bytes are not given again", s->tally.relay_file, end - s->unnoted_at);
 	s->tally.unnoted_records += count_records(lost, end - s->unnoted_at);
 	s->tally.unnoted_bytes += end - s->unnoted_at;
@@ -199,7 +204,7 @@ static void take_stream(struct source *s, size_t length)
 	memmove(s->data + s->held, s->data + s->held + skip, length - skip);
 	at = accept_records(s, s->data, total, &problem);
 	s->held = total - at;
-	if (problem && (strcmp(problem, "cut") != 0 || options.overwrite || s->held > STRESS_LENGTH_MAX)) {
+	if (problem && (strcmp(problem, "cut") != 0 || options.account.overwrite || s->held > STRESS_LENGTH_MAX)) {
 		complain_of(s, problem, s->data, total, at);
 		s->held = 0;
 	}
@@ -329,13 +334,15 @@ static void read_zero_copy(struct source *s)
 	int err;
 
 	for (;;) {
+		account_before_read(&s->tally);
 		err = relay_reader_next(reader, &data, &length, last_round ? 0 : WAIT_MS);
 		if (err == 1) {
+			account_during_read(&s->tally, s->buf, &options.account);
 			look(&findings, data, length);
 			err = relay_reader_done(reader);
 			if (err == 0)
 				judge(s, &findings, length);
-			else if (err == -EOVERFLOW && options.overwrite)
+			else if (err == -EOVERFLOW && options.account.overwrite)
 				s->tally.lapped++;
 			else
 				complain("%s: done: %s", s->tally.relay_file, strerror(-err));
@@ -356,17 +363,34 @@ static void read_zero_copy(struct source *s)
 
 /* The store's own interface: what the file server does, copying included. */
 
+/* A callback may be storing the header at the beginning: memcpy() may load the same byte twice, and tear it. */
+static void copy_span(char *to, const struct relay_span *span)
+{
+	size_t word = 0;
+	uint64_t first;
+
+	if (span->length >= sizeof(first) && (uintptr_t)span->data % sizeof(first) == 0) {
+		first = __atomic_load_n((const uint64_t *)span->data, __ATOMIC_RELAXED);
+		word = sizeof(first);
+		memcpy(to, &first, word);
+	}
+	memcpy(to + word, (const char *)span->data + word, span->length - word);
+}
+
 static size_t consume_some(struct source *s, struct relay_span *spans, size_t n_spans)
 {
 	size_t total, used = 0;
-	int n = relay_consume_begin(s->buf, options.max_bytes, spans, n_spans, &total), i, err;
+	int n, i, err;
 
-	if (n < 0)
+	account_before_read(&s->tally);
+	n = relay_consume_begin(s->buf, options.max_bytes, spans, n_spans, &total);
+	if (n < 0 && n != -EBUSY)
 		complain("%s: consume: %s", s->tally.mem_file, strerror(-n));
 	if (n <= 0)
 		return 0;
+	account_during_read(&s->tally, s->buf, &options.account);
 	for (i = 0; i < n; i++) {
-		memcpy(s->data + s->held + used, spans[i].data, spans[i].length);
+		copy_span(s->data + s->held + used, &spans[i]);
 		used += spans[i].length;
 	}
 	if (used != total)
@@ -400,9 +424,96 @@ static void consume(struct source *s)
 			return;
 		last_round = no_more_writers();
 		relay_buf_arm(s->buf, RELAY_ARM_RECORD, &seq);
+		if (relay_buf_state(s->buf) & RELAY_IS_DAMAGED)
+			complain("%s: damaged", s->tally.mem_file);
 		if (!last_round && !(relay_buf_state(s->buf) & RELAY_HAS_DATA))
 			relay_buf_wait_any(&s->buf, &seq, 1, NULL, 0, WAIT_MS);
 	}
+}
+
+/* The memory itself, header and padding included; only what is finished. */
+
+/* The records of sub-buffer `number`, if they are all there: a reservation may be open. */
+static bool look_at_subbuf(struct findings *f, const char *subbuf, uint64_t subbuf_size)
+{
+	struct stress_record header;
+
+	if (stress_parse(subbuf, subbuf_size, &header) || header.stream != STRESS_SUBBUF ||
+	    header.sequence > subbuf_size - sizeof(uint64_t))
+		return false;
+	look(f, subbuf, subbuf_size - header.sequence);
+	return !f->problem;
+}
+
+static uint64_t consumed(const struct source *s)
+{
+	struct relay_facts facts = {0};
+
+	if (relay_buf_facts(s->buf, &facts))
+		complain("%s: no facts", s->tally.mem_file);
+	return facts.consumed;
+}
+
+static bool take_subbuf(struct source *s, struct findings *f, const char *memory)
+{
+	struct relay_facts facts = {0};
+	int err = relay_buf_facts(s->buf, &facts);
+
+	if (err || facts.produced == facts.consumed)
+		return false;
+	if (!look_at_subbuf(f, memory + facts.consumed % facts.n_subbufs * facts.subbuf_size, facts.subbuf_size))
+		return false;
+	err = relay_buf_subbufs_consumed(s->buf, 1);
+	if (err)
+		complain("%s: consumed: %s", s->tally.mem_file, strerror(-err));
+	if (consumed(s) == facts.consumed)
+		return false; /* what was already filled was not committed yet */
+	judge(s, f, 0);
+	return true;
+}
+
+static bool all_is_consumed(const struct source *s)
+{
+	struct relay_facts facts = {0};
+
+	return relay_buf_facts(s->buf, &facts) == 0 && facts.produced == facts.consumed;
+}
+
+static void read_mapped(struct source *s)
+{
+	struct timespec pause = {.tv_nsec = 1000000};
+	struct relay_span spans[64];
+	time_t deadline = 0;
+	struct findings findings = {0};
+	struct relay_facts facts;
+	char *memory;
+
+	if (relay_buf_facts(s->buf, &facts))
+		die(s->tally.mem_file);
+	memory = mmap(NULL, facts.subbuf_size * facts.n_subbufs, PROT_READ, MAP_SHARED, relay_buf_fd(s->buf), 0);
+	if (memory == MAP_FAILED)
+		die(s->tally.mem_file);
+	s->data = malloc(options.max_bytes + STRESS_LENGTH_MAX);
+	if (!s->data)
+		die("memory");
+	for (;;) {
+		if (take_subbuf(s, &findings, memory))
+			continue;
+		if (deadline && all_is_consumed(s))
+			break;
+		if (deadline && time(NULL) > deadline)
+			die("what is finished is not whole");
+		if (!deadline && no_more_writers()) {
+			relay_buf_flush(s->buf);
+			deadline = time(NULL) + REOPEN_SECONDS;
+		}
+		nanosleep(&pause, NULL);
+	}
+	/* The header of one that has only begun. */
+	while (consume_some(s, spans, 64))
+		;
+	munmap(memory, facts.subbuf_size * facts.n_subbufs);
+	free(findings.record);
 }
 
 static void *run_source(void *argument)
@@ -413,6 +524,8 @@ static void *run_source(void *argument)
 		read_zero_copy(s);
 	else if (strcmp(options.reader, "consume") == 0)
 		consume(s);
+	else if (strcmp(options.reader, "mmap") == 0)
+		read_mapped(s);
 	else
 		read_stream(s);
 	return NULL;
@@ -420,13 +533,11 @@ static void *run_source(void *argument)
 
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {{"ledger", 1, 0, 'l'},
-	                                      {"reader", 1, 0, 'r'},
-	                                      {"overwrite", 0, 0, 'o'},
-	                                      {"killed", 0, 0, 'k'},
-	                                      {"reopen", 0, 0, 'O'},
-	                                      {"max", 1, 0, 'm'},
-	                                      {0}};
+	static const struct option names[] = {{"ledger", 1, 0, 'l'},    {"reader", 1, 0, 'r'},
+	                                      {"overwrite", 0, 0, 'o'}, {"killed", 0, 0, 'k'},
+	                                      {"reopen", 0, 0, 'O'},    {"max", 1, 0, 'm'},
+	                                      {"passed", 0, 0, 'p'},    {"resets", 0, 0, 'R'},
+	                                      {"callback", 1, 0, 'C'},  {0}};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -438,13 +549,22 @@ static void parse_options(int argc, char **argv)
 			options.reader = optarg;
 			break;
 		case 'o':
-			options.overwrite = true;
+			options.account.overwrite = true;
 			break;
 		case 'k':
-			options.killed = true;
+			options.account.killed = true;
 			break;
 		case 'O':
 			options.reopen = true;
+			break;
+		case 'p':
+			options.account.passed = true;
+			break;
+		case 'R':
+			options.account.resets = true;
+			break;
+		case 'C':
+			options.callback = optarg;
 			break;
 		case 'm':
 			options.max_bytes = strtoull(optarg, NULL, 0);
@@ -470,6 +590,8 @@ static void start_source(unsigned i, char **paths)
 	s->buf = relay_buf_open(s->tally.mem_file);
 	if (!s->buf)
 		die(s->tally.mem_file);
+	if (options.callback)
+		relay_buf_set_callbacks(s->buf, stress_callbacks(options.callback));
 	if (pthread_create(&s->thread, NULL, run_source, s) != 0)
 		die("pthread_create");
 }
@@ -498,12 +620,12 @@ int main(int argc, char **argv)
 	for (i = 0; i < n_sources; i++)
 		pthread_join(sources[i]->thread, NULL);
 	for (i = 0; i < n_sources; i++) {
-		account_add(&sources[i]->tally, sources[i]->buf);
+		account_add(&sources[i]->tally, sources[i]->buf, &options.account);
 		relay_buf_release(sources[i]->buf);
 		free(sources[i]->data);
 		free(sources[i]->previous);
 		free(sources[i]);
 	}
-	n_complaints = account_close(options.overwrite, options.killed);
+	n_complaints = account_close(&options.account);
 	return n_complaints ? 1 : 0;
 }

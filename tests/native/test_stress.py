@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, run_command, run_environment
-from stress import Channel, Stress, is_long, kill_and_replace, program, stresses, wait_for
+from stress import DEADLINE, Channel, Stress, is_long, kill_and_replace, program, stresses, wait_for
 
 if TYPE_CHECKING:
     from conftest import Mount
@@ -22,12 +22,21 @@ pytestmark = pytest.mark.stress
 
 SCHEMES = ["rseq", "lockless"]
 MODES = ["no-overwrite", "overwrite"]
+CALLBACKS = ["keep", "replace"]
 READERS = ["read", "zero-copy"]
 N_PRODUCERS = 4
 # Two threads with this many each, and a forked child with half of it, times four.
 RECORDS = 50_000_000 // 20 if is_long() else 25_000
 SERVER_KILLS = 60 if is_long() else 4
 PRODUCER_KILLS = 200 if is_long() else 70
+RESERVED_RECORDS = 2_000_000 if is_long() else 2000
+SANITIZED_RECORDS = 200_000 if is_long() else 1000
+RESERVED = [("no-overwrite", (4096, 2)), ("overwrite", (5000, 3)), ("keep", (5000, 3)), ("replace", (60_000, 8))]
+CONTROLS = [("flush", "facts", "affinity"), ("flush", "disable", "consumed", "affinity"),
+            ("reset", "flush", "disable", "facts", "affinity")]  # fmt: skip
+N_CONTROLLERS = 3
+CALLS = 500
+CONTROLLED_RECORDS = 5_000_000 if is_long() else 10_000
 # A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
 GEOMETRY = (60_000, 8)
 
@@ -40,7 +49,8 @@ def scratch() -> Iterator[Path]:
 
 def stored_channel(scratch: Path, geometry: tuple[int, int], mode: str, scheme: str, sanitize: str) -> Channel:
     directory = scratch / "channel"
-    command = run_command(program("make_channel", sanitize), directory, *geometry, mode, scheme, sanitize=sanitize)
+    made_as = "callback" if mode in CALLBACKS else mode
+    command = run_command(program("make_channel", sanitize), directory, *geometry, made_as, scheme, sanitize=sanitize)
     subprocess.run(command, env=run_environment(sanitize), check=True)
     return Channel.in_store(directory, mode)
 
@@ -54,7 +64,7 @@ def mounted_channel(mount: "Mount", name: str, mode: str, scheme: str) -> Channe
 def check_overrun(stress: Stress, account: dict[str, int]) -> None:
     """The run met what it is there for."""
     assert account["read"] > 0
-    assert account["overwritten" if stress.channel.mode == "overwrite" else "full"] > 0
+    assert account["overwritten" if stress.channel.overwrites else "full"] > 0
 
 
 @pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY))
@@ -70,6 +80,76 @@ def test_without_a_server(scratch: Path, geometry: tuple[int, int], mode: str, s
         stress.overrun_reader()
         stress.join_producers()
         check_overrun(stress, stress.finish())
+
+
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY))
+@pytest.mark.parametrize(("mode", "geometry"), RESERVED, ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_reservations(scratch: Path, geometry: tuple[int, int], mode: str, scheme: str, sanitize: str) -> None:
+    channel = stored_channel(scratch, geometry, mode, scheme, sanitize)
+    make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60, reserves=True)  # noqa: E731
+    with stresses(make) as [stress]:
+        for _ in range(N_PRODUCERS):
+            stress.start_producer(SANITIZED_RECORDS if sanitize else RESERVED_RECORDS, fork=True)
+        stress.overrun_reader()
+        stress.join_producers()
+        account = stress.finish()
+        check_overrun(stress, account)
+        assert account["discarded"] > 0
+        assert (account["headers"] > 0) == (mode in CALLBACKS)
+
+
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY))
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_mapped_memory_is_what_headers_say(scratch: Path, scheme: str, sanitize: str) -> None:
+    # What is discarded or overwritten cannot be told by who looks at the memory alone.
+    channel = stored_channel(scratch, (60_000, 8), "keep", scheme, sanitize)
+    with stresses(lambda: Stress(channel, scratch / "ledger", "mmap", sanitize, signals_us=60)) as [stress]:
+        for _ in range(N_PRODUCERS):
+            stress.start_producer(SANITIZED_RECORDS if sanitize else RESERVED_RECORDS, fork=True)
+        stress.overrun_reader()
+        stress.join_producers()
+        check_overrun(stress, stress.finish())
+
+
+@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY))
+@pytest.mark.parametrize("calls", CONTROLS, ids="-".join)
+@pytest.mark.parametrize("mode", [*MODES, *CALLBACKS])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_control_at_random(scratch: Path, calls: tuple[str, ...], mode: str, scheme: str, sanitize: str) -> None:
+    channel = stored_channel(scratch, (20_000, 4), mode, scheme, sanitize)
+    verified = {"passed": "consumed" in calls, "resets": "reset" in calls}
+    make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, reserves=True, **verified)  # noqa: E731
+    with stresses(make) as [stress]:
+        for _ in range(N_PRODUCERS):
+            stress.start_producer()
+        for _ in range(N_CONTROLLERS):
+            stress.start_controller(*calls)
+        wait_for(lambda: stress.written() >= CONTROLLED_RECORDS, "producers write", DEADLINE)
+        wait_for(lambda: stress.calls() >= CALLS, "controllers call", DEADLINE)
+        counts = stress.stop_controllers()
+        assert all(counts[call] > 0 for call in calls), counts
+        stress.stop_producers()
+        account = stress.finish()
+        assert account["read"] > 0
+        if "reset" in calls:
+            assert account["resets_met"] > 0
+
+
+@pytest.mark.parametrize("mode", CALLBACKS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_producers_killed_in_callbacks_and_with_reservations(scratch: Path, mode: str, scheme: str) -> None:
+    channel = stored_channel(scratch, (20_000, 4), mode, scheme, PLAIN)
+    make = lambda: Stress(channel, scratch / "ledger", "consume", killed=True, reserves=True)  # noqa: E731
+    with stresses(make) as [stress]:
+        for _ in range(N_PRODUCERS):
+            stress.start_producer()
+        kill_and_replace(stress, PRODUCER_KILLS, 0)
+        now = stress.written()
+        wait_for(lambda: stress.written() > now + 5000, "the buffers go on")
+        stress.stop_producers()
+        account = stress.finish()
+        assert account["read"] > 0
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
