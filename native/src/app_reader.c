@@ -48,36 +48,11 @@ void relay_app_lost(const struct relay_facts *facts, uint64_t *records, uint64_t
 
 /* --- handing on --- */
 
-static int write_all(int fd, const unsigned char *data, size_t length)
-{
-	while (length) {
-		ssize_t n = write(fd, data, length);
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			data += n;
-			length -= (size_t)n;
-		}
-	}
-	return 0;
-}
-
-/* All of it or, in a regular file, nothing. */
-static int write_out(struct app_reader *reader, const void *data, size_t length)
-{
-	int err = write_all(reader->output, data, length);
-	if (!err)
-		reader->output_bytes += (off_t)length;
-	else if (ftruncate(reader->output, reader->output_bytes))
-		return err; /* a pipe, say: what went in stays in */
-	return err;
-}
-
 static int hand_on(struct app_reader *reader, const void *data, size_t length, size_t padding)
 {
 	struct app_shared *shared = reader->shared;
 	int err = shared->process_subbuf ? shared->process_subbuf(shared->app, reader->buf->cpu, data, length, padding)
-	                                 : write_out(reader, data, length);
+	                                 : relay_app_output_write(&reader->output, data, length);
 	if (err)
 		return err < 0 ? err : -EINVAL;
 	count(&reader->stats.bytes, reader->stats.bytes + length);

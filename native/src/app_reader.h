@@ -3,11 +3,11 @@
 #ifndef RELAYFS_APP_READER_H
 #define RELAYFS_APP_READER_H
 
+#include "app_output.h"
 #include "buf.h"
 
 #include <pthread.h>
 #include <relayfs/relay_app.h>
-#include <sys/types.h>
 
 /* What all readers of an app share. */
 struct app_shared {
@@ -24,10 +24,9 @@ struct app_reader {
 	struct app_shared *shared;
 	struct rchan_buf *buf; /* its plan is this thread's; anybody may do the rest */
 	pthread_t thread;
-	bool running;                 /* the thread is to be joined. Writer: start(), stop() */
-	int result;                   /* of the thread, once it is joined */
-	int output;                   /* or -1 */
-	off_t output_bytes;           /* in it, whole pieces */
+	bool running; /* the thread is to be joined. Writer: start(), stop() */
+	int result;   /* of the thread, once it is joined */
+	struct app_output output;
 	int file;                     /* the relay file, for RELAY_APP_READ; or -1 */
 	unsigned char *room;          /* for a piece: what is read, or a copy of what can be overwritten; or NULL */
 	size_t room_bytes, held;      /* bytes read that could not be handed on: the first to go after a start */

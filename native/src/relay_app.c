@@ -13,7 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 1 << 20, OUTPUT_MODE = 0666 };
+enum { READ_BYTES = 1 << 20 };
 
 struct relay_app {
 	struct rchan *chan;
@@ -32,22 +32,6 @@ struct rchan *relay_app_attach(const char *path, const char *create)
 
 /* --- opening --- */
 
-static int open_output(struct app_reader *reader, const char *base, bool append)
-{
-	char *path;
-	if (asprintf(&path, "%s%u", base, reader->buf->cpu) < 0)
-		return -ENOMEM;
-	int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
-	reader->output = open(path, how, OUTPUT_MODE);
-	int err = reader->output < 0 ? -errno : 0;
-	free(path);
-	if (!err) {
-		off_t end = lseek(reader->output, 0, SEEK_END);
-		reader->output_bytes = end < 0 ? 0 : end;
-	}
-	return err;
-}
-
 /* What is read, or copied because it can be overwritten under our eyes, needs room. */
 static int make_room(struct app_reader *reader)
 {
@@ -65,7 +49,7 @@ static int open_reader(struct app_reader *reader, const struct relay_app_options
 {
 	int err = make_room(reader);
 	if (!err && options->output)
-		err = open_output(reader, options->output, options->append);
+		err = relay_app_output_open(&reader->output, reader->buf, options->output, options->append);
 	if (!err && options->way == RELAY_APP_READ) {
 		reader->file = open(reader->buf->relay_file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 		err = reader->file < 0 ? -errno : 0;
@@ -80,8 +64,8 @@ static int open_readers(struct relay_app *app, const struct relay_app_options *o
 	if (!app->readers)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++)
-		app->readers[i] =
-		    (struct app_reader){.shared = &app->shared, .buf = &app->chan->bufs[i], .output = -1, .file = -1};
+		app->readers[i] = (struct app_reader){
+		    .shared = &app->shared, .buf = &app->chan->bufs[i], .output.fd = -1, .file = -1};
 	int err = 0;
 	for (uint32_t i = 0; i < n && !err; i++)
 		err = open_reader(&app->readers[i], options);
@@ -142,7 +126,7 @@ void relay_app_close(struct relay_app *app)
 		return;
 	relay_app_stop(app);
 	for (uint32_t i = 0; app->readers && i < app->chan->n_buffers; i++) {
-		close_fd(app->readers[i].output);
+		relay_app_output_close(&app->readers[i].output);
 		close_fd(app->readers[i].file);
 		free(app->readers[i].room);
 	}
@@ -180,7 +164,7 @@ static int start_reader(struct app_reader *reader, bool on_its_cpu)
 	return err == -EINVAL && on_its_cpu ? start_reader(reader, false) : err;
 }
 
-static int reset_stats(struct app_reader *reader)
+static int prepare(struct app_reader *reader)
 {
 	struct relay_facts facts;
 	int err = relay_buf_facts(reader->buf, &facts);
@@ -188,6 +172,7 @@ static int reset_stats(struct app_reader *reader)
 		return err;
 	reader->stats = (struct relay_app_stats){0};
 	relay_app_lost(&facts, &reader->stats.lost_records, &reader->stats.lost_bytes);
+	relay_app_output_begin(&reader->output, &facts);
 	return 0;
 }
 
@@ -231,6 +216,7 @@ static int join_readers(struct relay_app *app)
 			continue;
 		pthread_join(reader->thread, NULL);
 		reader->running = false;
+		relay_app_output_end(&reader->output);
 		if (!result)
 			result = reader->result;
 	}
@@ -241,7 +227,7 @@ int relay_app_start(struct relay_app *app)
 {
 	int err = app->running ? -EALREADY : 0;
 	for (uint32_t i = 0; i < app->chan->n_buffers && !err; i++)
-		err = reset_stats(&app->readers[i]);
+		err = prepare(&app->readers[i]);
 	if (err)
 		return err;
 	clear(app->shared.stop_fd);

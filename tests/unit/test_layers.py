@@ -38,7 +38,8 @@ C_LAYERS = [
     {"channel.h"},  # what a channel is
     {"attach", "names", "mapped"},
     {"reader", "channel.c", "open"},
-    {"app_reader", "klog"},
+    {"app_output", "klog"},
+    {"app_reader"},
     {"relay_app"},
 ]
 

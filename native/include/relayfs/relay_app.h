@@ -38,8 +38,9 @@ struct relay_app;
 
 /* How the data gets here. */
 enum relay_app_way {
-	/* Out of the shared memory. Written out first, then consumed: a killed program loses nothing, the next one
-	 * may get again what it had in hand, at most a sub-buffer for each buffer. */
+	/* Out of the shared memory. Written out first, then consumed: a killed program loses nothing. What it had in
+	 * hand, at most a sub-buffer for each buffer, comes again; who appends to its files gets it once, if they
+	 * can have extended attributes. */
 	RELAY_APP_MMAP = 0,
 	/* With poll(2) and read(2) on the relay file. Consumed first: what a killed program had in hand is gone, at
 	 * most 1 MiB for each buffer. Pieces know no sub-buffers, and no padding. */
