@@ -1,10 +1,11 @@
-"""One mount for all tests of a file: they make a channel each."""
+"""One mount for all tests of a file: they make a channel each; and one program that writes."""
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conformance.ring import SCHEMES, Ring, ring
 from conftest import Mount
 
 
@@ -22,3 +23,9 @@ def one_mount(shm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     mount.start()
     yield mount
     mount.close()
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def producer(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
+    with ring(request.param, "", shm) as subject:
+        yield subject

@@ -11,7 +11,7 @@ import pytest
 from build import builds
 from conformance.model import KERNEL, RELAYFS, Geometry, Model, Rules
 from conformance.relay_file import ProducedFile, RelayFile
-from conformance.ring import Ring, ring
+from conformance.ring import SCHEMES, Ring, ring
 from conformance.sequences import Observed, Operation, Outcome, observed_sequences, random_sequence
 from conftest import Mount
 
@@ -21,7 +21,6 @@ N_OPERATIONS = 1_000_000 if LONG else 88_000
 N_OPERATIONS_MOUNTED = 60_000 if LONG else 12_000
 # Short: each is another geometry.
 SEQUENCE_LENGTH = 200
-SCHEMES = ["rseq", "lockless"]
 DRAIN = Operation("read", 1 << 20)
 
 

@@ -6,16 +6,14 @@ produced, consumed, losses, poll events, sizes and lengths of reads, where no ru
 """
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pytest
 from conformance.model import KERNEL, READABLE, RELAYFS, Geometry, Model
 from conformance.observations import COVERED, Observation, section
 from conformance.relay_file import ProducedFile, RelayFile
-from conformance.ring import Ring, ring
+from conformance.ring import SCHEMES, Ring
 from conformance.sequences import Operation
 from conftest import Mount
 
@@ -137,12 +135,6 @@ def facts(model: Model, base: int, data: bytes) -> dict[str, int]:
     return asdict(model.counters()) | {"finished_bytes": finished - base, "read_bytes": len(data)}
 
 
-@pytest.fixture(scope="module", params=["rseq", "lockless"])
-def producer(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
-    with ring(request.param, "", shm) as subject:
-        yield subject
-
-
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.section}-{run.first_line}")
 def test_states_are_as_observed(run: Run, producer: Ring, one_mount: Mount) -> None:
     with closing(ProducedFile(one_mount, "states/cpu", run.geometry, producer)) as relay_file:
@@ -153,7 +145,7 @@ DEFAULT_RUNS = [run for run in RUNS if not run.geometry.callbacks]
 
 
 @pytest.mark.parametrize("run", DEFAULT_RUNS, ids=lambda run: f"{run.section}-{run.first_line}")
-@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_states_are_as_observed_with_nothing_but_files(run: Run, scheme: str, one_mount: Mount) -> None:
     with closing(RelayFile(one_mount, "states/cpu", run.geometry, scheme)) as relay_file:
         follow(run, relay_file)

@@ -1,5 +1,6 @@
 """The relay document's callbacks, compiled as they are printed, and what it says of programs that have them."""
 
+import errno
 import mmap
 import os
 import subprocess
@@ -171,6 +172,26 @@ def test_several_processes_run_the_callbacks_of_one_channel(mount: Mount, opened
         assert second(f"write {RECORDS[0]}") == "0"
         assert first(f"write {RECORDS[1]}") == "0"
         assert read(mount) == subbuf(PADDING, RECORDS[:2])
+
+
+def test_who_has_no_callbacks_fills_what_has_begun_and_waits_for_who_has(mount: Mount, opened) -> None:
+    one = opened("overwrite")
+    descriptor = os.open(mount.path / f"cpu{CPU}", os.O_WRONLY)
+    try:
+        for record in RECORDS[:2]:
+            assert os.write(descriptor, record.encode()) == len(record)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            os.write(descriptor, RECORDS[2].encode())
+        assert [fact(mount, name) for name in ("produced", "lost_full")] == [1, 1], "it has finished one"
+        assert one(f"write {RECORDS[3]}") == "0"
+        assert os.write(descriptor, RECORDS[4].encode()) == len(RECORDS[4])
+        mount.command("flush cpu")
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            os.write(descriptor, RECORDS[5].encode())
+        assert one("flush") == "0"
+    finally:
+        os.close(descriptor)
+    assert read(mount)[: 2 * FINISHED_BYTES] == subbuf(PADDING, RECORDS[:2]) + subbuf(PADDING, RECORDS[3:5])
 
 
 def test_without_subbuf_start_a_full_buffer_refuses(mount: Mount, opened) -> None:

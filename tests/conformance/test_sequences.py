@@ -13,7 +13,7 @@ import pytest
 from build import builds
 from conformance.model import KERNEL, RELAYFS, Counters, Model, Unseen
 from conformance.relay_file import ProducedFile, RelayFile
-from conformance.ring import Ring, ring
+from conformance.ring import SCHEMES, Ring, ring
 from conformance.sequences import Observed, Outcome, observed_sequences
 from conftest import Mount
 
@@ -22,7 +22,6 @@ OBSERVED = observed_sequences()
 WITHOUT_CALLBACKS = [seen.by(replace(seen.geometry, callbacks=False)) for seen in OBSERVED if not seen.geometry.header]
 VISIBLE = [seen.by(replace(seen.geometry, visible=True)) for seen in OBSERVED]
 SEQUENCES = [*OBSERVED, *WITHOUT_CALLBACKS, *VISIBLE]
-SCHEMES = ["rseq", "lockless"]
 
 
 def name(observed: Observed) -> str:
@@ -34,12 +33,6 @@ def name(observed: Observed) -> str:
 def the_ring(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
     scheme, sanitize = request.param
     with ring(scheme, sanitize, shm) as subject:
-        yield subject
-
-
-@pytest.fixture(scope="module", params=SCHEMES)
-def producer(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
-    with ring(request.param, "", shm) as subject:
         yield subject
 
 
