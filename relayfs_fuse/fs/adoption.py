@@ -71,6 +71,9 @@ def _check_file(command: Command, what: str, status: os.stat_result, uid: int, d
             f"RELAYFS_STORE set to a directory in that of the store",
             "descriptors",
         )
+    if status.st_blocks * 512 < status.st_size:
+        message = f"{what} has holes: a channel's memory is allocated before it has a name"
+        raise command.refuse(errno.EINVAL, message, "descriptors")
 
 
 def _map(command: Command, what: str, seen: int) -> native.Buffer:

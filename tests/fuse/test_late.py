@@ -1,5 +1,6 @@
 """Buffer-only channels, relay_late_setup_files() and what is behind it: the command adopt."""
 
+import ctypes
 import errno
 import os
 import subprocess
@@ -377,6 +378,15 @@ def test_damaged_buffers_are_refused_and_those_that_differ(mount: Mount, buffers
     finally:
         for descriptor in others:
             os.close(descriptor)
+
+
+def test_memory_that_is_not_allocated_is_refused(mount: Mount, buffers: list[int]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep_size, punch_hole = 1, 2
+    hole = (ctypes.c_long(0), ctypes.c_long(4096))
+    assert libc.fallocate(buffers[0], keep_size | punch_hole, *hole) == 0, os.strerror(ctypes.get_errno())
+    code, reason = refusal(mount, f"adopt cpu {words(buffers)}")
+    assert (code, f"descriptor {buffers[0]} has holes" in reason) == (errno.EINVAL, True)
 
 
 def test_nobody_adopts_what_belongs_to_another(

@@ -1,5 +1,6 @@
 """relay_open() in programs of their own: where files come to be, with a mount and without, and what callbacks say."""
 
+import fcntl
 import os
 import sys
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build import builds, compile_c, run_command, run_environment
-from conftest import Mount, tmpfs_directory
+from conftest import NOBODY, Mount, tmpfs_directory, wait_until
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
 from traffic import drain
 
@@ -55,15 +56,23 @@ def test_without_a_parent_files_are_in_the_root_of_the_mount_that_relayfs_names(
     assert contents(mount.path / "cpu") == b"hello\n"
 
 
-# In a mount namespace of its own: take all relayfs away but one, then run a program.
-ALONE = r"""
+# In a mount namespace of its own: take all relayfs away but one.
+CLEAR = r"""
 import os, re, subprocess, sys
 keep, program = sys.argv[1:]
 for line in open("/proc/self/mountinfo"):
-    words = line.split()
-    path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[4])
+    path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4])
     if " fuse.relayfs " in line and path != keep:
         subprocess.run(["umount", "-l", path], check=True)
+"""
+# Then run a program; or first become another user, with a /dev/shm of his own.
+ALONE = f"{CLEAR}os.execv(program, [program])"
+WITH_DEFAULTS = f"""{CLEAR}
+subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"], check=True)
+user = int(keep)
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
 os.execv(program, [program])
 """
 
@@ -252,6 +261,22 @@ def test_without_a_mount_names_that_no_server_could_show_are_refused(
     assert sorted(path for path in (nowhere.parent / "store").rglob("*")) == before
 
 
+@pytest.mark.usefixtures("root_only")
+@pytest.mark.parametrize(("user", "name"), [(0, "relayfs"), (NOBODY, f"relayfs-{NOBODY}")])
+def test_the_default_store_is_that_of_the_users_server(user: int, name: str) -> None:
+    command = ["unshare", "--mount", sys.executable, "-c", WITH_DEFAULTS, str(user), compile_c([SOURCE])]
+    with making({"RELAYFS": "", "RELAYFS_STORE": ""}, command=command) as maker:
+        maker.ask(f"open app/cpu - {GEOMETRY}")
+        store = Path(f"/proc/{maker.process.pid}/root/dev/shm/{name}")
+        status = (store / "app/cpu/mem0").stat()
+        assert (status.st_uid, status.st_mode & 0o777) == (user, 0o640)
+        assert store.stat().st_mode & 0o777 == 0o755
+        maker.ask("close")
+        maker.ask(f"open - - {GEOMETRY}")
+        maker.ask("late cpu -")
+        assert sorted(path.name for path in store.iterdir()) == [".lock", "app", "cpu"]
+
+
 def test_a_store_that_others_may_write_to_is_not_used(nowhere: Path, early: Maker) -> None:
     store = nowhere.parent / "store"
     store.mkdir()
@@ -266,6 +291,41 @@ def test_a_store_that_is_served_elsewhere_is_used_through_its_mount(mount: Mount
         assert relay_files(mount.path) == numbered("cpu")
         maker.ask("close")
         assert relay_files(mount.path) == []
+
+
+def switches(pid: int) -> int:
+    """How often a process has gone to sleep."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("voluntary"))
+
+
+@pytest.fixture
+def held(nowhere: Path) -> Iterator[int]:
+    """A store that somebody holds who has no mount (yet): the descriptor of its lock."""
+    (nowhere.parent / "store").mkdir(mode=0o755)
+    lock = os.open(nowhere.parent / "store/.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield lock
+    os.close(lock)
+
+
+def test_who_holds_a_store_for_a_moment_is_waited_for(nowhere: Path, early: Maker, held: int) -> None:
+    answers: list[str] = []
+    before = switches(early.process.pid)
+    opening = threading.Thread(target=lambda: answers.append(early(f"open cpu - {GEOMETRY}")))
+    opening.start()
+    # Each try is followed by a sleep, which switches to somebody else.
+    wait_until(lambda: switches(early.process.pid) > before + 10, "it has tried")
+    assert answers == []
+    assert not (nowhere.parent / "store/cpu").exists()
+    fcntl.flock(held, fcntl.LOCK_UN)
+    opening.join(20)
+    assert answers == ["0"]
+
+
+def test_who_holds_a_store_for_ever_is_told_of(nowhere: Path, early: Maker, held: int) -> None:
+    assert early(f"open cpu - {GEOMETRY}") == "EBUSY"
+    assert os.listdir(nowhere.parent / "store") == [".lock"]
 
 
 def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late_mount: Mount) -> None:
