@@ -14,6 +14,9 @@
 
 enum { FILE_MODE = 0600 };
 
+/* Whose remove_buf_file runs in this thread for files that are not there; else NULL. */
+static __thread const struct rchan *without_files;
+
 /* "PARENT/NAME"; without a parent, below the default mount. */
 static char *join(const char *parent, const char *name)
 {
@@ -51,9 +54,22 @@ const char *relay_create_file(const char *filename, const char *parent, int mode
 	return name->path;
 }
 
+static bool is_named(const struct rchan *chan, const char *file)
+{
+	for (uint32_t i = 0; i < chan->n_names; i++)
+		if (strcmp(chan->names[i].path, file) == 0)
+			return true;
+	return false;
+}
+
 int relay_remove_file(const char *file)
 {
 	struct relay_place place;
+	if (!file)
+		return -EINVAL;
+	/* If there is such a file, it is somebody else's. */
+	if (without_files && is_named(without_files, file))
+		return 0;
 	int err = relay_place_file(&place, file);
 	if (err == -ENOENT)
 		return 0;
@@ -75,9 +91,9 @@ static int ask(struct rchan *chan, const char *base_filename, const char *parent
 	const char *file = chan->cb->create_buf_file(filename, parent, FILE_MODE, &chan->bufs[i], global);
 	int err = file ? 0 : errno ? -errno : -EACCES;
 	struct relay_name *name = &chan->names[i];
-	chan->n_names += !err;
 	if (!err && file != name->path)
 		err = remember(name, file, FILE_MODE);
+	chan->n_names += !err;
 	free(filename);
 	return err;
 }
@@ -140,7 +156,7 @@ int relay_names_ask(struct rchan *chan, const char *base_filename, const char *p
 	if (err) {
 		free(*path);
 		*path = NULL;
-		relay_names_remove(chan);
+		relay_names_remove(chan, false);
 	}
 	return err;
 }
@@ -155,11 +171,13 @@ int relay_names_ask_global(struct rchan *chan)
 	return global != 0;
 }
 
-void relay_names_remove(struct rchan *chan)
+void relay_names_remove(struct rchan *chan, bool exist)
 {
+	without_files = exist ? NULL : chan;
 	for (uint32_t i = 0; i < chan->n_names; i++)
 		if (chan->cb && chan->cb->remove_buf_file)
 			chan->cb->remove_buf_file(chan->names[i].path);
+	without_files = NULL;
 	for (uint32_t i = 0; chan->names && i < chan->n_places; i++)
 		free(chan->names[i].path);
 	free(chan->names);

@@ -20,7 +20,8 @@ int relay_names_ask(struct rchan *chan, const char *base_filename, const char *p
 /* Does create_buf_file want one buffer for all CPUs? 1, 0 or -errno. Asked of a channel that has no files yet. */
 int relay_names_ask_global(struct rchan *chan);
 
-/* Call remove_buf_file for each file, and forget them. */
-void relay_names_remove(struct rchan *chan);
+/* Call remove_buf_file for each file, and forget them. exist: whether they came to be and are there still; if not,
+ * others may have their names. */
+void relay_names_remove(struct rchan *chan, bool exist);
 
 #endif

@@ -127,8 +127,9 @@ static bool is_removed(const struct rchan *chan)
 
 static void remove_files(struct rchan *chan)
 {
-	relay_names_remove(chan);
-	if (!chan->place.channel || is_removed(chan))
+	bool exist = chan->place.channel && !is_removed(chan);
+	relay_names_remove(chan, exist);
+	if (!exist || is_removed(chan))
 		return;
 	int err = carry_out(&chan->place, &(struct step){remove_in_mount, remove_in_store, NULL});
 	/* Unmounted meanwhile: the next server of the store finishes what is closed. */
@@ -153,7 +154,7 @@ static int open_files(struct rchan *chan, const char *base_filename, const char 
 	free(path);
 	if (err) {
 		relay_place_free(&place);
-		relay_names_remove(chan);
+		relay_names_remove(chan, false);
 		return err;
 	}
 	chan->place = place;
@@ -280,7 +281,7 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	free(path);
 	if (err) {
 		relay_place_free(&place);
-		relay_names_remove(chan);
+		relay_names_remove(chan, false);
 		return err;
 	}
 	chan->place = place;

@@ -187,7 +187,9 @@ def test_readers_of_a_closed_channel_read_on_to_the_end(mount: Mount, maker: Mak
     os.close(descriptor)
 
 
-def test_relay_close_does_not_remove_a_channel_that_took_its_name(mount: Mount, maker: Maker) -> None:
+@pytest.mark.parametrize("callbacks", [USUAL, "start 0"])
+def test_relay_close_does_not_remove_a_channel_that_took_its_name(mount: Mount, maker: Maker, callbacks: str) -> None:
+    maker.ask(callbacks)
     maker.ask(f"open cpu - {GEOMETRY}")
     mount.command("remove cpu\n")
     mount.create("cpu")

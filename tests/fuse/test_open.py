@@ -412,15 +412,19 @@ def test_a_file_that_is_refused_or_strays_leaves_nothing_behind(
     maker.ask(f"open cpu - {GEOMETRY}")
 
 
-def test_what_the_mount_refuses_is_taken_back_from_the_callbacks(mount: Mount, maker: Maker) -> None:
+def test_what_the_mount_refuses_is_taken_back_from_the_callbacks_and_from_nobody_else(
+    mount: Mount, maker: Maker
+) -> None:
     mount.create("cpu")
+    (mount.path / "cpu0").write_bytes(b"of others\n")
     maker.ask(USUAL)
     maker.told.clear()
-    # Not the channel that stands in the way: that is what relay_remove_file() would remove.
-    maker.ask("files = = 600 0")
-    assert maker("open control/cpu - 4096 4") == "ENOTDIR"
+    assert maker(f"open cpu - {GEOMETRY}") == "EEXIST"
     assert [line.split()[0] for line in maker.told] == ["create"] * N_CPUS + ["remove"] * N_CPUS
-    assert "cpu" in mount.control.read_text()
+    maker.ask(f"open - - {GEOMETRY}")
+    assert maker("late cpu -") == "EEXIST"
+    maker.ask("close")
+    assert drain(mount.path / "cpu0") == b"of others\n"
 
 
 def test_a_channel_without_a_mount_has_callbacks_too(nowhere: Path, early: Maker) -> None:

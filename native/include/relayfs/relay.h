@@ -150,7 +150,8 @@ int relay_late_setup_files(struct rchan *chan, const char *base_filename, const 
  */
 const char *relay_create_file(const char *filename, const char *parent, int mode, struct rchan_buf *buf);
 
-/* In remove_buf_file: remove the channel that a relay file belongs to. 0, also if it is gone; or -errno. */
+/* In remove_buf_file: remove the channel that a relay file belongs to. 0, also if it is gone or has never come to be,
+ * and somebody else's has its name; or -errno. */
 int relay_remove_file(const char *file);
 
 /*
