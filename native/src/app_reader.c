@@ -32,12 +32,6 @@ static bool is_told_to_stop(const struct app_reader *reader)
 	return __atomic_load_n(&reader->shared->stop, __ATOMIC_ACQUIRE);
 }
 
-/* Relaxed: for people; this thread alone writes it. */
-static void count(uint64_t *counter, uint64_t value)
-{
-	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
-}
-
 void relay_app_lost(const struct relay_facts *facts, uint64_t *records, uint64_t *bytes)
 {
 	*records = facts->lost_full_records + facts->lost_too_large_records + facts->lost_overwritten_records +
@@ -55,8 +49,8 @@ static int hand_on(struct app_reader *reader, const void *data, size_t length, s
 	                                 : relay_app_output_write(&reader->output, data, length);
 	if (err)
 		return err < 0 ? err : -EINVAL;
-	count(&reader->stats.bytes, reader->stats.bytes + length);
-	count(&reader->stats.pieces, reader->stats.pieces + 1);
+	relay_app_count(&reader->stats.bytes, reader->stats.bytes + length);
+	relay_app_count(&reader->stats.pieces, reader->stats.pieces + 1);
 	return 0;
 }
 
@@ -187,7 +181,7 @@ static int look(struct app_reader *reader, struct relay_facts *facts)
 	int err = relay_buf_facts(reader->buf, facts);
 	uint64_t backlog = facts->produced - facts->consumed;
 	if (!err && backlog > reader->stats.max_backlog)
-		count(&reader->stats.max_backlog, backlog);
+		relay_app_count(&reader->stats.max_backlog, backlog);
 	return err;
 }
 

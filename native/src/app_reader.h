@@ -37,6 +37,12 @@ struct app_reader {
 /* The thread. argument: the reader. */
 void *relay_app_reader_run(void *argument);
 
+/* Set a number that relay_app_stats() may be reading. Relaxed: each is right for itself. */
+static inline void relay_app_count(uint64_t *counter, uint64_t value)
+{
+	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
+}
+
 /* Losses, without what was refused while the channel was disabled. */
 void relay_app_lost(const struct relay_facts *facts, uint64_t *records, uint64_t *bytes);
 

@@ -170,8 +170,13 @@ static int prepare(struct app_reader *reader)
 	int err = relay_buf_facts(reader->buf, &facts);
 	if (err)
 		return err;
-	reader->stats = (struct relay_app_stats){0};
-	relay_app_lost(&facts, &reader->stats.lost_records, &reader->stats.lost_bytes);
+	uint64_t lost_records, lost_bytes;
+	relay_app_lost(&facts, &lost_records, &lost_bytes);
+	relay_app_count(&reader->stats.bytes, 0);
+	relay_app_count(&reader->stats.pieces, 0);
+	relay_app_count(&reader->stats.max_backlog, 0);
+	relay_app_count(&reader->stats.lost_records, lost_records);
+	relay_app_count(&reader->stats.lost_bytes, lost_bytes);
 	relay_app_output_begin(&reader->output, &facts);
 	return 0;
 }
@@ -309,7 +314,8 @@ int relay_app_stats(struct relay_app *app, unsigned cpu, struct relay_app_stats 
 	stats->pieces = __atomic_load_n(&reader->stats.pieces, __ATOMIC_RELAXED);
 	stats->max_backlog = __atomic_load_n(&reader->stats.max_backlog, __ATOMIC_RELAXED);
 	relay_app_lost(&facts, &stats->lost_records, &stats->lost_bytes);
-	stats->lost_records = since(stats->lost_records, reader->stats.lost_records);
-	stats->lost_bytes = since(stats->lost_bytes, reader->stats.lost_bytes);
+	stats->lost_records =
+	    since(stats->lost_records, __atomic_load_n(&reader->stats.lost_records, __ATOMIC_RELAXED));
+	stats->lost_bytes = since(stats->lost_bytes, __atomic_load_n(&reader->stats.lost_bytes, __ATOMIC_RELAXED));
 	return 0;
 }

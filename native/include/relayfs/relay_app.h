@@ -4,12 +4,13 @@
  * the housekeeping. Follows the relay-apps.
  *
  *     the reader's side                                      the producer's side
- *     app = relay_app_open("/mnt/relay/app/cpu",             chan = relay_app_attach("/mnt/relay/app/cpu",
- *             &(struct relay_app_options){                                           "subbuf_size=64K");
- *                     .size = sizeof(options),               relay_write(chan, record, length);
- *                     .create = "subbuf_size=64K",           relay_close(chan);
- *                     .output = "trace"});
- *     relay_app_start(app);                                  (in any order, in any number of programs)
+ *
+ *     struct relay_app_options options = {                   chan = relay_app_attach("/mnt/relay/app/cpu",
+ *             .size = sizeof(options),                                               "subbuf_size=64K");
+ *             .create = "subbuf_size=64K",                   relay_write(chan, record, length);
+ *             .output = "trace"};                            relay_close(chan);
+ *     app = relay_app_open("/mnt/relay/app/cpu", &options);
+ *     relay_app_start(app);                                  in any order, in any number of programs
  *     ... trace0, trace1 grow ...
  *     relay_app_stop(app);                                   from here on: -ECANCELED
  *     relay_app_close(app);
@@ -19,7 +20,7 @@
  *
  * Who may call what at the same time: an app is for one thread at a time, except relay_app_stats(), which any may
  * call. process_subbuf() runs in the app's own threads, in which all signals are blocked, and may call
- * relay_app_stats() and relay_app_private() only.
+ * relay_app_stats(), relay_app_private() and relay_app_n_buffers() only.
  *
  * Functions return 0 or a negative errno; those that return pointers return NULL and set errno.
  */
