@@ -16,7 +16,7 @@ TOKEN_BYTES = 8
 # How much of what was given last can be given again. Of large blocks only the end: a copy takes time.
 KEPT_MAX = 1 << 20
 LARGE_BYTES = 128 << 10
-KEPT_OF_LARGE = 64 << 10
+KEPT_OF_LARGE = 16 << 10
 
 
 class TextHandle:

@@ -211,6 +211,43 @@ def test_a_follower_shows_what_was_unread_when_the_channel_was_removed(
     assert follower.shown == lines(PRELOADED + 5)
 
 
+@pytest.mark.parametrize("tool", ["tail", "busybox tail"])
+def test_followers_of_one_file_share_its_lines(
+    stream: Stream, follow: Callable[[str, Stream], Follower], tool: str
+) -> None:
+    followers = [follow(f'{tool} -n +1 -f "$F"', stream) for _ in range(3)]
+    stream.start(at_most=1000)
+    wait_until(lambda: stream.fact("records") == PRELOADED + 1000, "the producer has written all")
+    everything = lines(stream.finish())
+    wait_until(lambda: sum(len(one.shown) for one in followers) >= len(everything), "all is shown")
+    # Pieces are of bytes: a line may be divided among two.
+    assert sorted(b"".join(one.shown for one in followers)) == sorted(everything)
+    assert [(one.complaints, one.process.poll()) for one in followers] == [(b"", None)] * 3
+
+
+def test_tools_that_come_and_go_do_not_confuse_a_follower(
+    stream: Stream, follow: Callable[[str, Stream], Follower]
+) -> None:
+    follower = follow('tail -c +1 -f "$F"', stream)
+    follower.wait_for(lines(1, first=PRELOADED - 1), FOLLOW_S)
+    stream.start(burst=5, at_most=1000)
+    taken = b""
+    for script in ('cat "$F"', 'head -c 93 "$F"', 'wc -c "$F" > /dev/null', 'read -r line < "$F"; echo "$line"') * 10:
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=stream.mount.path, env={**os.environ, "F": stream.name}, capture_output=True,
+            check=False,
+        )  # fmt: skip
+        taken += done.stdout
+    wait_until(lambda: stream.fact("records") == PRELOADED + 1000, "the producer has written all")
+    stream.finish()
+    stream.write(1)
+    follower.wait_for(lines(1, first=stream.written - 1), FOLLOW_S)
+    # Pieces may end within a line; but nothing is shown twice.
+    shown = [line for line in (follower.shown + taken).splitlines(keepends=True) if len(line) == LINE_BYTES]
+    assert len(set(shown)) == len(shown)
+    assert follower.complaints == b""
+
+
 def test_a_follower_leaves_nothing_for_others(stream: Stream, follow: Callable[[str, Stream], Follower]) -> None:
     follower = follow('tail -n +1 -f "$F"', stream)
     follower.wait_for(lines(1, first=PRELOADED - 1), FOLLOW_S)

@@ -428,6 +428,23 @@ def test_busybox_sh_polls_before_it_reads_and_so_reads_packets_until_removal(mou
     assert reader.communicate(timeout=20)[0] == lines(PRELOADED + 3)
 
 
+def test_lsof_tells_who_has_a_file_open(stream: Stream) -> None:
+    with stream.file.open("rb"):
+        assert os.getpid() in map(int, shell('lsof -w -t "$F"', stream).stdout.split())
+    assert shell('lsof -w -t "$F"', stream).stdout == b""
+    assert stream.rest() == lines(PRELOADED)
+
+
+def test_inotify_tells_of_system_calls_only(stream: Stream) -> None:
+    watch = 'inotifywait -q -t 20 -e modify "$F" & sleep 0.1; until [ -e /proc/$! ]; do :; done; '
+    command = ["bash", "-c", watch + 'while kill -0 $!; do echo x > "$F"; sleep 0.1; done 2> /dev/null; wait $!']
+    done = subprocess.run(command, cwd=stream.mount.path, env={**os.environ, "F": stream.name}, capture_output=True,
+                          timeout=30, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"{stream.name} MODIFY \n".encode())
+    # Records of programs that map the memory are seen by poll(2), not by inotify.
+    assert shell('inotifywait -q -t 1 -e modify "$F"', stream).returncode == 2
+
+
 def test_a_tool_between_producer_and_pipe_reads_like_a_stream(live: Stream) -> None:
     done = shell('cat "$F" | head -n 5; cat "$F"', live)
     assert done.stdout.startswith(lines(5))
