@@ -125,6 +125,13 @@ class ProducedFile(RelayFile):
         """Write a record; False: it was refused."""
         return self._producer.write(data)
 
+    def read(self, max_bytes: int) -> bytes:
+        """Consume bytes; when this returns, the producer has room for others."""
+        data = super().read(max_bytes)
+        # The server notes what was read when it has been handed over, and before it answers anything else.
+        self._fact("consumed")
+        return data
+
     def reserve(self, data: bytes) -> bool:
         """Reserve a record that is to hold so much; False: it was refused."""
         return self._producer.reserve(data)
