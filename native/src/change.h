@@ -6,6 +6,14 @@
 #include "buf.h"
 #include "rseq.h"
 
+/* The thread sanitizer does not see what assembly publishes. */
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define RELAY_PUBLISHES(word) __tsan_release(word)
+#else
+#define RELAY_PUBLISHES(word) ((void)(word))
+#endif
+
 /* Not an errno: this thread is not (any more) on the buffer's CPU. */
 enum { RELAY_WRONG_CPU = 1 };
 
@@ -13,6 +21,7 @@ enum { RELAY_WRONG_CPU = 1 };
 static inline enum relay_rseq_result relay_change(struct rchan_buf *buf, struct relay_pair *pair, struct relay_tx *tx)
 {
 	static uint64_t nowhere;
+	RELAY_PUBLISHES(&pair->first);
 	if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
 		if (relay_pair_swap(pair, tx->expect_first, tx->expect_second, tx->new_first, tx->new_second))
 			return RELAY_RSEQ_DONE;

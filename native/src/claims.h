@@ -58,10 +58,12 @@ static inline void relay_claim_release(struct relay_claim *claim)
 /* Taken for certain: before anybody else helps. */
 static inline void relay_claim_confirm(struct relay_claim *claim)
 {
-	uint64_t pending = RELAY_CLAIM_PENDING | (claim->word & RELAY_POSITION_MASK);
+	/* Relaxed: the position is this thread's own. */
+	uint64_t pos = __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint64_t pending = RELAY_CLAIM_PENDING | pos;
 	/* Fails if somebody has helped already. */
-	__atomic_compare_exchange_n(&claim->word, &pending, RELAY_CLAIM_TAKEN | (pending & RELAY_POSITION_MASK), false,
-	                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+	__atomic_compare_exchange_n(&claim->word, &pending, RELAY_CLAIM_TAKEN | pos, false, __ATOMIC_ACQ_REL,
+	                            __ATOMIC_RELAXED);
 }
 
 /* The taken claim whose record lies at `to`; NULL: there is none. */

@@ -40,7 +40,8 @@ static struct relay_hole hole_at(const struct rchan_buf *buf, uint64_t pos, uint
 
 bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint32_t record)
 {
-	uint64_t *list = list_of(buf, pos), old = __atomic_load_n(list, __ATOMIC_RELAXED);
+	/* Pairs with the release below: what the last one says of itself. */
+	uint64_t *list = list_of(buf, pos), old = __atomic_load_n(list, __ATOMIC_ACQUIRE);
 	if (length < sizeof(struct relay_hole))
 		return false;
 	for (;;) {
@@ -53,9 +54,9 @@ bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint3
 		if (hole.count > RELAY_N_HOLES)
 			return false;
 		memcpy(relay_pos_data(buf, pos), &hole, sizeof(hole));
-		/* Pairs with the acquire in find_all(): what it says before that it is there. */
-		if (__atomic_compare_exchange_n(list, &old, RELAY_HOLES | pos, true, __ATOMIC_RELEASE,
-		                                __ATOMIC_RELAXED))
+		/* Pairs with the acquires above and in relay_holes_first(): what it says before that it is there. */
+		if (__atomic_compare_exchange_n(list, &old, RELAY_HOLES | pos, true, __ATOMIC_ACQ_REL,
+		                                __ATOMIC_ACQUIRE))
 			return true;
 	}
 }

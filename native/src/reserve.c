@@ -50,9 +50,12 @@ void relay_buf_discard(struct rchan_buf *buf, void *reserved)
 	struct relay_claim *claim = relay_claim_at(buf, reserved);
 	if (!claim)
 		return;
-	uint64_t pos = claim->word & RELAY_POSITION_MASK;
-	uint64_t record = claim->records - relay_pos_ledger(buf, pos)->start_records;
-	if (relay_hole_push(buf, pos, claim->length, (uint32_t)record))
+	/* Relaxed: constant while the claim is taken, which relay_claim_at() saw, and the ledger since head came here. */
+	uint64_t pos = __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+	uint64_t record = __atomic_load_n(&claim->records, __ATOMIC_RELAXED) -
+	                  __atomic_load_n(&relay_pos_ledger(buf, pos)->start_records, __ATOMIC_RELAXED);
+	if (relay_hole_push(buf, pos, length, (uint32_t)record))
 		finish(buf, claim);
 	else
 		relay_claim_discard(buf, claim);

@@ -222,6 +222,7 @@ static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx 
 {
 	if (names_claim(seen))
 		return clear_owner(buf, seen) == RELAY_RSEQ_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
+	RELAY_PUBLISHES(&buf->control->head.first);
 	return relay_rseq_record(buf->control, seen->expect_first, (seen->expect_first + length) ^ RELAY_PAIR_TOGGLE,
 	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
 }
