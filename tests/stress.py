@@ -33,6 +33,7 @@ def program(name: str, sanitize: str) -> Path:
         "stress_producer": ["stress_stream.c", "stress_callback.c"],
         "stress_verify": ["stress_account.c", "stress_callback.c"],
         "stress_control": ["stress_callback.c"],
+        "stress_threads": ["stress_stream.c"],
     }
     sources = [f"{name}.c", *others.get(name, [])]
     return compile_c([HERE / source for source in sources], sanitize=sanitize)
@@ -188,6 +189,18 @@ class Stress:
         victim = self.producers.pop(index)
         victim.send_signal(signum)
         self.victims.append(victim)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop all producers for a while."""
+        producers = list(self.producers)
+        for producer in producers:
+            producer.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for producer in producers:
+                producer.send_signal(signal.SIGCONT)
 
     def join_producers(self) -> None:
         for producer in self.producers:

@@ -2,10 +2,10 @@
 /*
  * Writers and readers in one process, on one mapping: what a thread sanitizer can see.
  *
- *     stress_threads STORE_CHANNEL_DIRECTORY RECORDS_PER_WRITER
+ *     stress_threads STORE_CHANNEL_DIRECTORY RECORDS_PER_WRITER [reserve]
  *
- * Four writers choose their buffer at random; one reader per buffer consumes. No-overwrite: each record must
- * come once, in each writer's order within a buffer.
+ * Four writers choose their buffer at random, and finish what one of the others has reserved; one reader per buffer
+ * consumes. No-overwrite: each record must come once, in each writer's order within a buffer.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "stress.h"
+#include "stress_stream.h"
 
 enum { N_WRITERS = 4, MAX_BUFFERS = 256, READ_BYTES = 1 << 20, N_SPANS = 64, WAIT_MS = 50 };
 
@@ -25,6 +25,8 @@ static struct rchan_buf *bufs[MAX_BUFFERS];
 static unsigned n_buffers;
 static uint64_t n_records;
 static uint8_t *seen[N_WRITERS];
+static struct stress_stream streams[N_WRITERS];
+static struct stress_slot slots[N_WRITERS];
 static bool writers_done;
 
 static _Noreturn void fail(const char *what, long a, long b)
@@ -35,25 +37,20 @@ static _Noreturn void fail(const char *what, long a, long b)
 
 static void *write_all(void *argument)
 {
-	uint32_t stream = (uint32_t)(uintptr_t)argument;
-	uint64_t random = stream + 1;
-	char record[STRESS_LENGTH_MAX];
-	uint32_t sequence = 0;
+	struct stress_stream *s = argument;
+	int err;
 
-	while (sequence < n_records) {
-		struct rchan_buf *buf = bufs[stress_random(&random) % n_buffers];
-		uint32_t length = stress_length(stream, sequence);
-		int err;
-
-		stress_fill(record, stream, sequence);
-		err = relay_buf_write(buf, record, length);
+	while (s->sequence < n_records) {
+		err = stress_write_next(s);
+		stress_serve(&streams[(s->id + 1) % N_WRITERS]);
 		if (!err)
-			sequence++;
-		else if (err != -ENOSPC)
-			fail("write", stream, err);
-		else
-			sched_yield();
+			continue;
+		if (err != -ENOSPC)
+			fail("write", s->id, err);
+		stress_settle(s);
+		sched_yield();
 	}
+	stress_settle(s);
 	return NULL;
 }
 
@@ -130,16 +127,24 @@ int main(int argc, char **argv)
 	uint64_t sequence;
 	unsigned i;
 
-	if (argc != 3)
+	if (argc < 3)
 		return 2;
 	open_buffers(argv[1]);
 	n_records = strtoull(argv[2], NULL, 0);
-	for (i = 0; i < N_WRITERS; i++)
+	for (i = 0; i < N_WRITERS; i++) {
 		seen[i] = calloc(n_records, 1);
+		streams[i] = (struct stress_stream){.id = i,
+		                                    .random = i + 1,
+		                                    .slot = &slots[i],
+		                                    .bufs = bufs,
+		                                    .n_buffers = n_buffers,
+		                                    .reserves = argc > 3,
+		                                    .hands_over = true};
+	}
 	for (i = 0; i < n_buffers; i++)
 		pthread_create(&reader[i], NULL, read_all, bufs[i]);
 	for (i = 0; i < N_WRITERS; i++)
-		pthread_create(&writer[i], NULL, write_all, (void *)(uintptr_t)i);
+		pthread_create(&writer[i], NULL, write_all, &streams[i]);
 	for (i = 0; i < N_WRITERS; i++)
 		pthread_join(writer[i], NULL);
 	__atomic_store_n(&writers_done, true, __ATOMIC_RELEASE);

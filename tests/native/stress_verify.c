@@ -3,8 +3,8 @@
  * Reads everything that stress_producer writes into a channel and holds it against the ledger and against
  * the buffers' own counts.
  *
- *     stress_verify --ledger FILE --reader read|zero-copy|consume|mmap [--overwrite] [--killed] [--reopen]
- *                   [--passed] [--resets] [--callback keep|replace] [--max BYTES] (RELAY_FILE MEM_FILE)...
+ *     stress_verify --ledger FILE --reader read|pipe|zero-copy|consume|mmap [--overwrite] [--killed]
+ *                   [--reopen] [--passed] [--resets] [--callback keep|replace] [--max BYTES] (RELAY_FILE MEM_FILE)...
  *
  * One thread per buffer. End of file on standard input means that no producer is left: the buffers are drained
  * and the account is made. Prints the account as one JSON object. Exit 0: it is right.
@@ -194,8 +194,13 @@ static size_t repeated_bytes(struct source *s, const char *data, size_t length)
 	return repeated;
 }
 
+static bool may_be_cut(void)
+{
+	return !options.account.overwrite || strcmp(options.reader, "pipe") == 0;
+}
+
 /* Records may be cut where one read ends and the next begins, but only if the reader asked for less than there
- * was: never in the overwrite tests, where the rest could be gone. */
+ * was: never in the overwrite tests, where the rest could be gone, unless it is in a pipe already. */
 static void take_stream(struct source *s, size_t length)
 {
 	size_t skip = repeated_bytes(s, s->data + s->held, length), at, total = s->held + length - skip;
@@ -204,7 +209,7 @@ static void take_stream(struct source *s, size_t length)
 	memmove(s->data + s->held, s->data + s->held + skip, length - skip);
 	at = accept_records(s, s->data, total, &problem);
 	s->held = total - at;
-	if (problem && (strcmp(problem, "cut") != 0 || options.account.overwrite || s->held > STRESS_LENGTH_MAX)) {
+	if (problem && (strcmp(problem, "cut") != 0 || !may_be_cut() || s->held > STRESS_LENGTH_MAX)) {
 		complain_of(s, problem, s->data, total, at);
 		s->held = 0;
 	}
@@ -266,6 +271,26 @@ static void read_stream(struct source *s)
 		give_up_unnoted(s, s->previous_length);
 	if (s->held)
 		complain("%s: ends in the middle of a record", s->tally.relay_file);
+	close(fd);
+}
+
+/* What somebody else reads: RELAY_FILE is a pipe that ends when all has been read. Between two readings he puts a mark,
+ * the header of a sub-buffer. */
+static void read_pipe(struct source *s)
+{
+	int fd = open(s->tally.relay_file, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	s->data = malloc(options.max_bytes + STRESS_LENGTH_MAX);
+	if (fd < 0 || !s->data)
+		die(s->tally.relay_file);
+	while ((n = read(fd, s->data + s->held, options.max_bytes)) > 0)
+		take_stream(s, (size_t)n);
+	if (n < 0)
+		die(s->tally.relay_file);
+	if (s->held)
+		complain("%s: ends in the middle of a record", s->tally.relay_file);
+	s->tally.headers = 0;
 	close(fd);
 }
 
@@ -526,6 +551,8 @@ static void *run_source(void *argument)
 		consume(s);
 	else if (strcmp(options.reader, "mmap") == 0)
 		read_mapped(s);
+	else if (strcmp(options.reader, "pipe") == 0)
+		read_pipe(s);
 	else
 		read_stream(s);
 	return NULL;

@@ -153,10 +153,11 @@ def test_producers_killed_in_callbacks_and_with_reservations(scratch: Path, mode
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("ways", [[], ["reserve"]], ids=["write", "reserve"])
 @pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
-def test_threads_on_one_mapping(scratch: Path, scheme: str, sanitize: str) -> None:
+def test_threads_on_one_mapping(scratch: Path, scheme: str, sanitize: str, ways: list[str]) -> None:
     channel = stored_channel(scratch, (16384, 4), "no-overwrite", scheme, sanitize)
-    command = run_command(program("stress_threads", sanitize), channel.writer[1], 10_000, sanitize=sanitize)
+    command = run_command(program("stress_threads", sanitize), channel.writer[1], 10_000, *ways, sanitize=sanitize)
     done = subprocess.run(
         command, env=run_environment(sanitize), capture_output=True, text=True, timeout=300, check=False
     )
