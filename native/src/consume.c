@@ -30,6 +30,14 @@ enum {
 	WHOLE_PIECES_BYTES = 4096
 };
 
+/* Who died with the lock may have been about to reset: if he waited for writers still, it is as if he had not begun.
+ * If he did not: only another reset can tell what to make of what he left. */
+static void end_reset(struct rchan_buf *buf)
+{
+	if (!(__atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE) & 1))
+		__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_RESETTING, __ATOMIC_SEQ_CST);
+}
+
 int relay_reader_lock(struct rchan_buf *buf)
 {
 	uint64_t self = relay_owner_self(), holder = 0;
@@ -40,6 +48,8 @@ int relay_reader_lock(struct rchan_buf *buf)
 			return -EBUSY;
 		/* Dead: the next round takes the lock from exactly that holder. */
 	}
+	if (holder)
+		end_reset(buf);
 	return 0;
 }
 

@@ -160,6 +160,29 @@ TEST(holes_of_before_a_reset_are_forgotten)
 	relay_buf_release(buf);
 }
 
+TEST(a_reset_whose_process_is_killed_while_it_waits_does_not_happen)
+{
+	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *a = reserve(buf, 'a', 20);
+	int err;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		for (;;)
+			relay_buf_reset(buf);
+	}
+	while ((err = write_letters(buf, 'b', 1)) != -ECANCELED)
+		CHECK(err == 0 || err == -ENOSPC);
+	CHECK_EQ(kill(pid, SIGKILL), 0);
+	CHECK_EQ(waitpid(pid, NULL, 0), pid);
+	relay_buf_commit(buf, a);
+	CHECK(strncmp(drain(buf), "aaaaaaaaaaaaaaaaaaaa", 20) == 0);
+	CHECK_EQ(write_letters(buf, 'c', 1), 0);
+	CHECK_DRAINS(buf, "c");
+	relay_buf_release(buf);
+}
+
 TEST(a_record_that_does_not_fit_goes_to_the_next_subbuf)
 {
 	struct rchan_buf *buf = make_buf(32, 4, RELAY_NO_OVERWRITE);
