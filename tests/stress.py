@@ -99,7 +99,8 @@ class Stress:
     n_started: int = 0
 
     def __post_init__(self) -> None:
-        self.ledger_file.write_bytes(bytes(CALLS_AT + 8))
+        if not self.ledger_file.exists():
+            self.ledger_file.write_bytes(bytes(CALLS_AT + 8))
         with self.ledger_file.open("rb") as file:
             self.ledger = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         # Who dies in a callback may have stored to the sub-buffer it was about to begin, kept or not.
@@ -230,6 +231,15 @@ class Stress:
                 process.kill()
                 process.wait()
         self.ledger.close()
+
+
+def start_late_producer(
+    path: Path, ledger_file: Path, scheme: str, records: int, *more: str
+) -> subprocess.Popen[bytes]:
+    """Start one that gives its channel the files `path`0 ... only while it writes, and removes it at the end."""
+    options: list[object] = ["--ledger", ledger_file, "--stream", 0, "--late", path, "--scheme", scheme]
+    options += ["--records", records, "--threads", 4, "--signals", 300, *more]
+    return subprocess.Popen(["nice", *run_command(program("stress_producer", ""), *options)])
 
 
 @contextmanager

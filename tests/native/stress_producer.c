@@ -4,13 +4,14 @@
  * interrupted at random moments by a timer whose handler writes too, a fork in the middle whose child goes on.
  * What it wrote stands in the ledger (stress.h), also when it is killed.
  *
- *     stress_producer --ledger FILE --stream FIRST (--channel MNT/app/cpu | --store DIR)
+ *     stress_producer --ledger FILE --stream FIRST (--channel MNT/app/cpu | --store DIR | --late PARENT/BASE)
  *                     [--threads N] [--records N] [--signals MICROSECONDS] [--migrate RECORDS]
- *                     [--fork STREAM] [--seed N] [--reserve] [--callback keep|replace]
+ *                     [--fork STREAM] [--seed N] [--reserve] [--callback keep|replace] [--scheme NAME]
  *
  * Thread t writes streams FIRST + 2t and, from its signal handler, FIRST + 2t + 1. --records 0: until SIGTERM.
  * --store writes to the memory files without a mount. --reserve: not only copies, see stress_stream.h. After SIGUSR1
- * it dies in its next callback. Exit 0: every record was taken.
+ * it dies in its next callback. --late: it opens a channel without files, and gives it files there while it writes;
+ * --scheme of that. Exit 0: every record was taken, or the channel was removed, and until then every record was taken.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -49,7 +50,7 @@ struct worker {
 };
 
 static struct {
-	const char *ledger_file, *channel, *store, *callback;
+	const char *ledger_file, *channel, *store, *late, *scheme, *callback;
 	unsigned first_stream, fork_stream, n_threads;
 	uint64_t n_records, signal_us, migrate, seed;
 	bool forks, reserves;
@@ -215,6 +216,8 @@ static int write_records(struct worker *w, uint64_t n)
 			migrate(s);
 		serve_others(w);
 		err = write_patiently(w);
+		if (err == -EPIPE)
+			return stress_settle(s), 0;
 		if (err && !asked_to_stop) {
 			fprintf(stderr, "stress_producer: stream %u record %llu: %s\n", s->id,
 			        (unsigned long long)s->sequence, strerror(-err));
@@ -328,19 +331,11 @@ static void map_ledger(void)
 
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {{"ledger", 1, 0, 'l'},
-	                                      {"stream", 1, 0, 'i'},
-	                                      {"channel", 1, 0, 'c'},
-	                                      {"store", 1, 0, 'd'},
-	                                      {"threads", 1, 0, 't'},
-	                                      {"records", 1, 0, 'n'},
-	                                      {"signals", 1, 0, 's'},
-	                                      {"migrate", 1, 0, 'm'},
-	                                      {"fork", 1, 0, 'f'},
-	                                      {"seed", 1, 0, 'r'},
-	                                      {"reserve", 0, 0, 'R'},
-	                                      {"callback", 1, 0, 'C'},
-	                                      {0}};
+	static const struct option names[] = {{"ledger", 1, 0, 'l'},  {"stream", 1, 0, 'i'},  {"channel", 1, 0, 'c'},
+	                                      {"store", 1, 0, 'd'},   {"threads", 1, 0, 't'}, {"records", 1, 0, 'n'},
+	                                      {"signals", 1, 0, 's'}, {"migrate", 1, 0, 'm'}, {"fork", 1, 0, 'f'},
+	                                      {"seed", 1, 0, 'r'},    {"reserve", 0, 0, 'R'}, {"callback", 1, 0, 'C'},
+	                                      {"late", 1, 0, 'L'},    {"scheme", 1, 0, 'S'},  {0}};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -383,19 +378,70 @@ static void parse_options(int argc, char **argv)
 		case 'C':
 			options.callback = optarg;
 			break;
+		case 'L':
+			options.late = optarg;
+			break;
+		case 'S':
+			options.scheme = optarg;
+			break;
 		default:
 			exit(2);
 		}
 	}
 	errno = EINVAL;
-	if (!options.ledger_file || !options.channel == !options.store || options.n_threads > MAX_THREADS ||
-	    options.first_stream + 2 * options.n_threads > STRESS_SUBBUF || options.fork_stream + 2 > STRESS_SUBBUF ||
-	    (options.callback && !stress_callbacks(options.callback)) || options.n_records >= STRESS_N_SEQUENCES)
+	if (!options.ledger_file || !!options.channel + !!options.store + !!options.late != 1 ||
+	    options.n_threads > MAX_THREADS || options.first_stream + 2 * options.n_threads > STRESS_SUBBUF ||
+	    options.fork_stream + 2 > STRESS_SUBBUF || (options.callback && !stress_callbacks(options.callback)) ||
+	    options.n_records >= STRESS_N_SEQUENCES)
 		die("arguments");
+}
+
+/* Only as large as it must be: its writers wait for the files. */
+static struct rchan *open_without_files(void)
+{
+	static struct rchan_callbacks callbacks;
+	static char scheme[64];
+
+	if (options.callback)
+		callbacks = *stress_callbacks(options.callback);
+	snprintf(scheme, sizeof(scheme), "scheme=%s", options.scheme ? options.scheme : "any");
+	callbacks.options = scheme;
+	return relay_open(NULL, NULL, 60000, 8, &callbacks, NULL);
+}
+
+static bool writes_or_is_full(const struct worker *w)
+{
+	const struct stress_slot *slot = __atomic_load_n(&w->own.slot, __ATOMIC_ACQUIRE);
+
+	return slot && (__atomic_load_n(&slot->written, __ATOMIC_RELAXED) > 100 ||
+	                __atomic_load_n(&slot->full_records, __ATOMIC_RELAXED));
+}
+
+/* While the others write. */
+static void give_files(void)
+{
+	char *parent = strdup(options.late), *base = strrchr(parent, '/');
+	int err;
+
+	while (!writes_or_is_full(&workers[0]))
+		sched_yield();
+	*base = 0;
+	err = relay_late_setup_files(chan, base + 1, parent);
+	if (err) {
+		errno = -err;
+		die(options.late);
+	}
+	free(parent);
 }
 
 static void open_channel(void)
 {
+	if (options.late) {
+		chan = open_without_files();
+		if (!chan)
+			die("relay_open");
+		return;
+	}
 	if (options.channel) {
 		chan = options.callback
 		           ? relay_attach_callbacks(options.channel, stress_callbacks(options.callback), NULL)
@@ -429,6 +475,8 @@ int main(int argc, char **argv)
 		if (pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) != 0)
 			die("pthread_create");
 	}
+	if (options.late)
+		give_files();
 	for (i = 0; i < options.n_threads; i++) {
 		pthread_join(workers[i].thread, NULL);
 		failed |= workers[i].failed;

@@ -152,7 +152,7 @@ static void count_refusal(struct stress_slot *slot, uint32_t length, int err)
 	} else if (err == -ECANCELED) {
 		slot->disabled_records++;
 		slot->disabled_bytes += length;
-	} else {
+	} else if (err != -EPIPE) {
 		slot->other++;
 		slot->other_errno = (uint64_t)-err;
 	}

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, run_command, run_environment
-from stress import DEADLINE, Channel, Stress, is_long, kill_and_replace, program, stresses, wait_for
+from stress import (
+    DEADLINE,
+    STREAMS_PER_PRODUCER,
+    Channel,
+    Stress,
+    is_long,
+    kill_and_replace,
+    program,
+    start_late_producer,
+    stresses,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from conftest import Mount
@@ -36,6 +47,8 @@ CONTROLS = [("flush", "facts", "affinity"), ("flush", "disable", "consumed", "af
             ("reset", "flush", "disable", "facts", "affinity")]  # fmt: skip
 N_CONTROLLERS = 3
 CALLS = 500
+LATE_RECORDS = 500_000 if is_long() else 3000
+GENERATIONS = 100 if is_long() else 6
 CONTROLLED_RECORDS = 5_000_000 if is_long() else 10_000
 # A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
 GEOMETRY = (60_000, 8)
@@ -236,3 +249,40 @@ def test_killed_producers_cost_one_record_each_at_most(mount: "Mount", scratch: 
             stress.stop_producers()
             account = stress.finish()
             assert account["read"] > 0
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("mode", ["no-overwrite", "keep"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_files_come_late_and_go_early(mount: "Mount", scratch: Path, mode: str, scheme: str, reader: str) -> None:
+    # It cannot be done before somebody reads, as the buffers are full; when it is done, it removes the channel.
+    callback = ["--callback", mode] if mode in CALLBACKS else []
+    path, ledger = mount.path / "late", scratch / "ledger"
+    producer = start_late_producer(path, ledger, scheme, LATE_RECORDS, "--reserve", *callback)
+    try:
+        wait_for(lambda: Path(f"{path}0").exists() or producer.poll() is not None, "files come")
+        channel = Channel.in_mount(path, mount.store / "late", mode)
+    except BaseException:
+        producer.kill()
+        raise
+    with stresses(lambda: Stress(channel, ledger, reader)) as [stress]:
+        stress.producers.append(producer)
+        stress.join_producers()
+        account = stress.finish()
+        assert account["written"] >= 4 * LATE_RECORDS
+    assert not Path(f"{path}0").exists()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_channels_removed_under_their_writers_are_read_to_the_end(mount: "Mount", scratch: Path, scheme: str) -> None:
+    for generation in range(GENERATIONS):
+        channel = mounted_channel(mount, "cpu", "no-overwrite", scheme)
+        ledger, reader = scratch / f"ledger{generation}", READERS[generation % 2]
+        with stresses(lambda: Stress(channel, ledger, reader, reserves=True)) as [stress]:  # noqa: B023
+            for _ in range(N_PRODUCERS):
+                stress.start_producer()
+            streams = [range(STREAMS_PER_PRODUCER * i, STREAMS_PER_PRODUCER * (i + 1)) for i in range(N_PRODUCERS)]
+            wait_for(lambda: all(stress.written(some) > 50 * generation for some in streams), "all write")  # noqa: B023
+            mount.command("remove stress/cpu\n")
+            stress.join_producers()
+            assert stress.finish()["read"] > 0
