@@ -347,14 +347,12 @@ static void reply_with_copy(size_t n)
 }
 
 /* -EOVERFLOW: lapped by producers while copying; try again. */
-static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite, uint64_t *at)
+static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite, uint64_t *end)
 {
 	size_t total = 0;
 	size_t n;
-	int result;
+	int result = relay_consume_begin_behind(buf, 0, max_bytes, spans, max_pieces, &total, end);
 
-	*at = 0;
-	result = relay_consume_begin_at(buf, at, max_bytes, spans, max_pieces, &total);
 	if (result < 0 || !total)
 		return result < 0 ? result : 0;
 	n = n_spans_of(total);
@@ -371,7 +369,7 @@ static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_piec
 	return (ssize_t)total;
 }
 
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *at)
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *end)
 {
 	ssize_t got = -EOVERFLOW;
 	size_t max_pieces = TAP_SPANS_MAX;
@@ -382,7 +380,7 @@ ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes,
 	/* The less is copied at once, the smaller the chance to be lapped meanwhile. Fewer pieces, not fewer bytes:
 	 * a piece given in part may lose its rest in the middle of a record. */
 	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
-		got = try_read(buf, max_bytes, max_pieces, overwrite, at);
+		got = try_read(buf, max_bytes, max_pieces, overwrite, end);
 		max_pieces = max_pieces > TAP_LAPPED_FEWER ? max_pieces / TAP_LAPPED_FEWER : 1;
 	}
 	if (got == -EOVERFLOW)
@@ -413,10 +411,10 @@ void relay_tap_read_copy(void *data, size_t length)
 }
 
 /* -EOVERFLOW: lapped by producers while copying; try again. */
-static ssize_t try_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, unsigned char *to)
+static ssize_t try_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, unsigned char *to, uint64_t *end)
 {
 	size_t total = 0;
-	int result = relay_consume_begin_at(buf, at, max_bytes, spans, TAP_SPANS_MAX, &total);
+	int result = relay_consume_begin_behind(buf, skip, max_bytes, spans, TAP_SPANS_MAX, &total, end);
 
 	if (result < 0 || !total)
 		return result < 0 ? result : 0;
@@ -427,18 +425,15 @@ static ssize_t try_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, u
 	return result < 0 ? result : (ssize_t)total;
 }
 
-ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, void *data)
+ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, void *data, uint64_t *end)
 {
-	const uint64_t wanted = *at;
 	ssize_t got = -EOVERFLOW;
 
 	forget_reply();
 	if (!have_room(max_bytes))
 		return -ENOMEM;
-	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
-		*at = wanted;
-		got = try_peek(buf, at, max_bytes, data);
-	}
+	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++)
+		got = try_peek(buf, skip, max_bytes, data, end);
 	return got == -EOVERFLOW ? -EAGAIN : got;
 }
 

@@ -52,18 +52,18 @@ void relay_tap_open_backed(uint64_t unique, int backing);
  * Let the reply to this READ, whatever bytes the handler returns, carry what is next in `buf`, up to max_bytes;
  * it is consumed if and only if the kernel takes the reply. The handler must return without awaiting.
  *
- * Returns how many bytes, and in *at the stream position of the first; 0: there is nothing, reply as you like;
+ * Returns how many bytes, and in *end the stream position behind them; 0: there is nothing, reply as you like;
  * -EBUSY: somebody else is consuming; -EAGAIN: producers overwrite faster than it can be copied; or another
  * negative errno.
  */
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *at);
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *end);
 /* The last `length` of the bytes that the reply described last will carry, copied to `data`. */
 void relay_tap_read_copy(void *data, size_t length);
 
 /*
- * Copy up to max_bytes of what is unread in `buf` from stream position *at on to `data`, and leave it unread.
- * Returns how many bytes and their position, or an error as relay_tap_read() does.
+ * Copy up to max_bytes of what is unread in `buf`, behind the next `skip` bytes, to `data`, and leave it unread.
+ * Returns what relay_tap_read() does.
  */
-ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, void *data);
+ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, void *data, uint64_t *end);
 
 #endif

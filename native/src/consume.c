@@ -154,8 +154,8 @@ struct walk {
 	struct rchan_buf *buf;
 	struct relay_plan *plan; /* plan->to is where the walk is */
 	uint64_t head, head_records;
-	uint64_t at;              /* stream position: what lies before it is passed over */
-	uint64_t began;           /* that of the first byte in spans */
+	uint64_t at;              /* stream position: data before it is passed over */
+	uint64_t skip, passed;    /* so many bytes of data are passed over; have been */
 	struct relay_span *spans; /* NULL: nobody wants the data */
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
@@ -240,9 +240,11 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	struct relay_consumer *to = &walk->plan->to;
 	uint64_t offset = relay_pos_offset(walk->buf, to->position), length = stretch->end - offset;
 	uint64_t room = walk->max_bytes - walk->total;
-	if (to->bytes < walk->at) {
-		bool whole = length <= walk->at - to->bytes;
-		advance(to, stretch, whole ? length : walk->at - to->bytes, whole);
+	uint64_t pass = to->bytes < walk->at ? walk->at - to->bytes : walk->skip - walk->passed;
+	if (pass) {
+		bool whole = length <= pass;
+		advance(to, stretch, whole ? length : pass, whole);
+		walk->passed += walk->skip ? (whole ? length : pass) : 0;
 		return true;
 	}
 	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record. A
@@ -253,8 +255,6 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	bool whole = length <= room;
 	if (!whole)
 		length = room;
-	if (!walk->n_used)
-		walk->began = to->bytes;
 	if (walk->spans)
 		walk->spans[walk->n_used] = (struct relay_span){relay_pos_data(walk->buf, to->position), length};
 	walk->n_used++;
@@ -308,6 +308,7 @@ static int plan(struct walk *walk)
 		*walk->plan = (struct relay_plan){.from = from, .to = from};
 		walk->n_used = 0;
 		walk->total = 0;
+		walk->passed = 0;
 		uint64_t again, records;
 		int err = relay_consumer_catch_up(buf, &walk->plan->to);
 		if (err)
@@ -355,15 +356,15 @@ static void carry_out(struct rchan_buf *buf)
 			free_hole(&buf->claims[64 * i + (uint32_t)__builtin_ctzll(left)], buf->plan.to.position);
 }
 
-int relay_consume_begin_at(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, struct relay_span *spans,
-                           size_t n_spans, size_t *total)
+int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
+                               size_t n_spans, size_t *total, uint64_t *end)
 {
 	*total = 0;
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
 	struct walk walk = {
-	    .buf = buf, .plan = &buf->plan, .at = *at, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes};
+	    .buf = buf, .plan = &buf->plan, .skip = skip, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes};
 	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
 	/* The last holder may have died in the middle of publish(). */
 	if (!err && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
@@ -371,11 +372,11 @@ int relay_consume_begin_at(struct rchan_buf *buf, uint64_t *at, size_t max_bytes
 	if (!err && walk.total) {
 		buf->plan.to.reads++;
 		buf->plan.active = true;
-		*at = walk.began;
+		*end = buf->plan.to.bytes;
 		*total = walk.total;
 		return (int)walk.n_used;
 	}
-	if (!err && !*at && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
+	if (!err && !skip && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
 		carry_out(buf); /* padding, holes and losses passed, nothing to give, nothing passed over */
 	relay_reader_unlock(buf);
 	return err;
@@ -384,8 +385,8 @@ int relay_consume_begin_at(struct rchan_buf *buf, uint64_t *at, size_t max_bytes
 int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
                         size_t *total)
 {
-	uint64_t at = 0;
-	return relay_consume_begin_at(buf, &at, max_bytes, spans, n_spans, total);
+	uint64_t end;
+	return relay_consume_begin_behind(buf, 0, max_bytes, spans, n_spans, total, &end);
 }
 
 int relay_consume_to(struct rchan_buf *buf, uint64_t at)

@@ -50,7 +50,7 @@ class RelayHandle:
 
     def start_for_size(self, consumed: int) -> int:
         """Tell which stream position counts as the beginning of the file; a reset begins a new stream."""
-        return max(self.start, 0) if self.start <= consumed else 0
+        return self.start if self.start <= consumed else 0
 
 
 class StreamHandle(RelayHandle):
@@ -60,42 +60,43 @@ class StreamHandle(RelayHandle):
 class SeekableHandle(RelayHandle):
     """An open relay file that can be sought, though it is a stream.
 
-        start               start + end = the next unread byte
-          v                            v
-          |............ given .........|.... looked at ....|          the stream
-          0                  '-- kept -'                              the descriptor's offsets
+                      end: the next unread byte
+          0            v
+          |... given ..|.... looked at ....|          the descriptor's offsets
+            '-- kept --'
 
     Reading on from `end` consumes. A read further on looks at data that stays unread, so that `tail` finds the end of
     a file and `head -n -5` may return to its beginning; whoever then reads on where it has looked, or closes, has read
     all up to there. Programs that took more than they need and go back, as shells do, get what is kept again.
 
     end: offset of what is given next
-    looked: offset up to which it has looked last; None: never
-    seen: offset up to which it has looked at most
+    looked: offset up to which it has looked last, and the stream position there; None: never
+    seen: stream position up to which it has looked at most
     by_line: the next short read gets a line at most, as from a terminal
     """
 
     def __init__(self, stored: StoredBuffer, start: int, pid: int) -> None:
         super().__init__(stored, start, pid)
         self.end = 0
-        self.looked: int | None = None
+        self.looked: tuple[int, int] | None = None
         self.seen = 0
         self.by_line = False
+        self._consumed = start  # up to here in the stream, at least
         self._kept = bytearray()
         self._goes_back = False
 
     def start_for_size(self, consumed: int) -> int:
         """Tell which stream position counts as the beginning of the file."""
-        return 0 if self.was_reset(consumed) else max(self.start, 0)
+        return 0 if self.was_reset(consumed) else self.start
 
     def was_reset(self, consumed: int) -> bool:
-        """Tell whether the stream began anew: less of it is consumed than was given here."""
-        return consumed < self.start + self.end
+        """Tell whether the stream began anew: less of it is consumed than was when something was given here."""
+        return consumed < self._consumed
 
-    def begin_anew(self, offset: int, position: int) -> None:
-        """Let what is given next be that of another place in the stream; what was kept is of no use then."""
-        self.start, self.end = position - offset, offset
-        self.looked, self.seen = None, 0
+    def begin_anew(self, offset: int) -> None:
+        """Let what is next in a new stream be that at an offset; what was kept is of no use then."""
+        self.start = self._consumed = self.seen = 0
+        self.end, self.looked = offset, None
         self._kept.clear()
 
     def again(self, offset: int, size: int) -> bytes:
@@ -117,26 +118,33 @@ class SeekableHandle(RelayHandle):
             return length
         return KEPT_OF_LARGE
 
-    def give(self, offset: int, length: int, position: int, kept: bytes) -> None:
+    def give(self, offset: int, length: int, behind: int, kept: bytes) -> None:
         """Note what is given now.
 
-        position: of its first byte in the stream
+        behind: the stream position behind it
         kept: its last bytes, or all
         """
-        if offset != self.end or position < self.start + self.end:
-            self.begin_anew(offset, position)
-        if len(kept) < length:
+        if behind - length < self._consumed:
+            self.begin_anew(offset)
+        self.skip(offset + length, kept)
+        self._consumed = behind
+
+    def skip(self, offset: int, kept: bytes) -> None:
+        """Note that what was looked at is read, up to an offset.
+
+        kept: its last bytes, or all
+        """
+        if len(kept) < offset - self.end:
             self._kept.clear()
         self._kept += kept
         del self._kept[:-KEPT_MAX]
-        self.end = offset + length
+        self.end = offset
 
-    def look(self, offset: int, length: int, position: int) -> None:
-        """Note what is looked at now; its beginning may have been gone, so that it is from another place."""
-        self.looked = offset + length
+    def look(self, offset: int, length: int, behind: int) -> None:
+        """Note what is looked at now."""
+        self.looked = offset + length, behind
         if length:
-            self.start = position - offset
-            self.seen = max(self.seen, self.looked)
+            self.seen = max(self.seen, behind)
 
 
 class MemHandle:

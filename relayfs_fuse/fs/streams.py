@@ -78,29 +78,30 @@ class Streams:
         patient = not request.nonblocking
         if offset != handle.end:
             facts = handle.stored.buffer.facts()
-            consumed = facts.bytes - facts.unread_bytes
-            if handle.was_reset(consumed):
-                handle.begin_anew(offset, consumed)
+            if handle.was_reset(facts.bytes - facts.unread_bytes):
+                handle.begin_anew(offset)
             elif offset < handle.end:
                 return handle.again(offset, size)
-            elif offset == handle.looked:
-                await self._pass(handle, offset, patient)
-            elif handle.start + offset > consumed:
-                return await self._look(handle, offset, min(size, facts.bytes - handle.start - offset), patient)
+            elif handle.looked and offset == handle.looked[0]:
+                await self._pass(handle, *handle.looked, patient)
+            else:
+                return await self._look(handle, offset, size, facts, patient)
         if handle.by_line and size <= LINE_BYTES:
             size = await self._line(handle, size, patient)
-        got, position = await self._take(handle.stored, size, request.unique, patient)
+        got, behind = await self._take(handle.stored, size, request.unique, patient)
         if got:
-            handle.give(offset, got, position, tap.read_copy(handle.keeps_of(got)))
+            handle.give(offset, got, behind, tap.read_copy(handle.keeps_of(got)))
         return b""  # the tap replaces it
 
-    async def _look(self, handle: SeekableHandle, offset: int, size: int, patient: bool) -> bytes:
+    async def _look(self, handle: SeekableHandle, offset: int, size: int, facts: native.Facts, patient: bool) -> bytes:
         """Return what is further on, and leave it unread."""
-        data, at = b"", handle.start + offset
-        if size > 0:
-            data, at = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, at, size), patient)
-        if size >= 0:
-            handle.look(offset, len(data), at)
+        ahead = offset - handle.end
+        data, behind = b"", facts.bytes
+        if ahead < facts.unread_bytes:
+            size = min(size, facts.unread_bytes - ahead)
+            data, behind = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, ahead, size), patient)
+        if data or ahead == facts.unread_bytes:
+            handle.look(offset, len(data), behind)
         return data
 
     async def _line(self, handle: SeekableHandle, size: int, patient: bool) -> int:
@@ -114,37 +115,38 @@ class Streams:
         handle.by_line = not length
         return length or size
 
-    async def _pass(self, handle: SeekableHandle, offset: int, patient: bool) -> None:
-        """Consume what is unread before an offset; keep the last of it."""
-        buffer = handle.stored.buffer
-        at, length = handle.start + offset, min(offset - handle.end, KEPT_MAX)
-        data, position = await self._when_free(lambda: tap.peek(buffer.address, at - length, length), patient)
-        await self._when_free(lambda: buffer.consume_to(at), patient)
-        if position + len(data) != at:
-            data = b""  # overwritten, or reserved but never committed
-        handle.give(handle.end, offset - handle.end, handle.start + handle.end, data)
+    async def _pass(self, handle: SeekableHandle, offset: int, position: int, patient: bool) -> None:
+        """Consume what is unread before an offset, which has this position in the stream; keep the last of it."""
+        buffer, length = handle.stored.buffer, offset - handle.end
+        skip = max(0, length - KEPT_MAX)
+        data, behind = await self._when_free(lambda: tap.peek(buffer.address, skip, length - skip), patient)
+        await self._when_free(lambda: buffer.consume_to(position), patient)
+        handle.skip(offset, data if behind == position else b"")
         self.waiting.changed(handle.stored)
 
     async def close(self, handle: RelayHandle) -> None:
         """Let go of a descriptor: what it has looked at is read now."""
         if handle in handle.stored.readers:
             handle.stored.readers.remove(handle)
-        if isinstance(handle, SeekableHandle) and handle.seen > handle.end:
-            await self._when_free(lambda: handle.stored.buffer.consume_to(handle.start + handle.seen), True)
+        if not isinstance(handle, SeekableHandle) or not handle.seen:
+            return
+        facts = handle.stored.buffer.facts()
+        if not handle.was_reset(facts.bytes - facts.unread_bytes):
+            await self._when_free(lambda: handle.stored.buffer.consume_to(handle.seen), True)
             self.waiting.changed(handle.stored)
 
     async def _take(self, stored: StoredBuffer, size: int, unique: int, patient: bool) -> tuple[int, int]:
-        """Let the reply carry what is next; return how many bytes, and the stream position of the first."""
+        """Let the reply carry what is next; return how many bytes, and the stream position behind them."""
         facts = stored.channel.facts
         overwrite = facts.mode != native.MODE_NO_OVERWRITE
         while True:
             # In the loop: what there was may go to another reader before we run.
-            got, position = await self._when_free(
+            got, behind = await self._when_free(
                 lambda: tap.read(unique, stored.buffer.address, size, overwrite), patient
             )
             if got:
                 self.waiting.changed(stored)
-                return got, position
+                return got, behind
             if facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
                 return 0, 0
             if not patient:

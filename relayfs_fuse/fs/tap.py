@@ -46,9 +46,15 @@ _lib.relay_tap_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_
 _lib.relay_tap_read_copy.restype = None
 _lib.relay_tap_read_copy.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _lib.relay_tap_peek.restype = ctypes.c_ssize_t
-_lib.relay_tap_peek.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_lib.relay_tap_peek.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
 
-_at = ctypes.c_uint64()
+_end = ctypes.c_uint64()
 
 
 @dataclass(frozen=True)
@@ -130,15 +136,15 @@ def open_backed(unique: int, backing: int) -> None:
 def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> tuple[int, int]:
     """Let the reply to this request carry and consume what is next in a buffer.
 
-    Return how many bytes, and the stream position of the first.
+    Return how many bytes, and the stream position behind them.
 
     unique: the request; its handler must return next, without awaiting
     address: of the struct rchan_buf
     """
-    got = int(_lib.relay_tap_read(unique, address, max_bytes, overwrite, ctypes.byref(_at)))
+    got = int(_lib.relay_tap_read(unique, address, max_bytes, overwrite, ctypes.byref(_end)))
     if got < 0:
         raise OSError(-got, os.strerror(-got))
-    return got, _at.value
+    return got, _end.value
 
 
 def read_copy(length: int) -> bytes:
@@ -148,14 +154,14 @@ def read_copy(length: int) -> bytes:
     return data.raw
 
 
-def peek(address: int, at: int, max_bytes: int) -> tuple[bytes, int]:
-    """Return what is unread in a buffer from stream position `at` on, and its position; leave it unread.
+def peek(address: int, skip: int, max_bytes: int) -> tuple[bytes, int]:
+    """Return what is unread in a buffer, and the stream position behind it; leave it unread.
 
     address: of the struct rchan_buf
+    skip: how many bytes to leave out before it
     """
-    _at.value = at
     data = ctypes.create_string_buffer(max_bytes)
-    got = int(_lib.relay_tap_peek(address, ctypes.byref(_at), max_bytes, data))
+    got = int(_lib.relay_tap_peek(address, skip, max_bytes, data, ctypes.byref(_end)))
     if got < 0:
         raise OSError(-got, os.strerror(-got))
-    return data.raw[:got], _at.value
+    return data.raw[:got], _end.value

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from build import compile_c, run_command
 from conftest import Mount, wait_until
 from traffic import LINE_BYTES, Stream, drain, lines
 
@@ -397,6 +398,22 @@ def test_less_goes_to_the_end_and_follows_and_scrolls_back(stream: Stream, unrea
         terminal.type(b"q")
         wait_until(lambda: terminal.shown is not None and terminal.process.poll() == 0, "less ends")
     assert stream.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ('dd if="$F" bs=31 skip=9 count=3 status=none', slice(9 * LINE_BYTES, 12 * LINE_BYTES)),
+        ('tail -c +101 "$F"', slice(100, None)),
+        ('(dd bs=31 count=3 status=none; head -n 5; cat) < "$F"', slice(None)),
+    ],
+)
+def test_discarded_records_do_not_put_programs_that_seek_out_of_step(mount: Mount, script: str, shown: slice) -> None:
+    n = 40_000
+    path = mount.create("log", "buffers=single subbuf_size=64K n_subbufs=64")
+    subprocess.run(run_command(compile_c([Path(__file__).with_name("discarder.c")]), path, n), check=True)
+    done = subprocess.run(["bash", "-c", script], env={**os.environ, "F": str(path)}, capture_output=True, check=True)
+    assert done.stdout == lines(n)[shown]
 
 
 def test_a_shell_that_reads_one_line_takes_no_more(stream: Stream, unread: bytes) -> None:

@@ -165,15 +165,15 @@ TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 	relay_buf_release(buf);
 }
 
-static uint64_t looked_at; /* stream position of what look() returned last */
+static uint64_t looked_to; /* stream position behind what look() returned last */
 
-/* What lies from stream position `at` on, up to max bytes, as text; it stays unread. */
-static const char *look(struct rchan_buf *buf, uint64_t at, size_t max)
+/* What is unread behind the next `skip` bytes, up to max bytes, as text; it stays unread. */
+static const char *look(struct rchan_buf *buf, uint64_t skip, size_t max)
 {
 	static char text[256];
 	struct relay_span spans[8];
 	size_t total, used = 0;
-	int n = relay_consume_begin_at(buf, &at, max, spans, 8, &total), i;
+	int n = relay_consume_begin_behind(buf, skip, max, spans, 8, &total, &looked_to), i;
 
 	CHECK(n >= 0 && total <= max && total < sizeof(text));
 	for (i = 0; i < n; used += spans[i++].length)
@@ -181,7 +181,6 @@ static const char *look(struct rchan_buf *buf, uint64_t at, size_t max)
 	CHECK_EQ(used, total);
 	relay_consume_abort(buf);
 	text[used] = 0;
-	looked_at = at;
 	return text;
 }
 
@@ -197,7 +196,7 @@ TEST(what_is_looked_at_stays_unread)
 	CHECK_EQ(strcmp(look(buf, 7, 7), "bbbbbbb"), 0);
 	CHECK_EQ(strcmp(look(buf, 13, 3), "bcc"), 0);
 	CHECK_EQ(strcmp(look(buf, 20, 100), "c"), 0);
-	CHECK_EQ(looked_at, 20);
+	CHECK_EQ(looked_to, 21);
 	CHECK_EQ(strcmp(look(buf, 21, 100), ""), 0);
 	CHECK_EQ(strcmp(look(buf, 1000, 100), ""), 0);
 	CHECK_EQ(facts_of(buf).unread_bytes, 21);
@@ -206,7 +205,7 @@ TEST(what_is_looked_at_stays_unread)
 	relay_buf_release(buf);
 }
 
-TEST(what_was_consumed_cannot_be_looked_at)
+TEST(looking_begins_where_reading_ended)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 	char out[8];
@@ -214,8 +213,9 @@ TEST(what_was_consumed_cannot_be_looked_at)
 	CHECK_EQ(write_letters(buf, 'a', 4), 0);
 	CHECK_EQ(write_letters(buf, 'b', 4), 0);
 	CHECK_EQ(consume_into(buf, out, 3), 3);
-	CHECK_EQ(strcmp(look(buf, 1, 100), "abbbb"), 0);
-	CHECK_EQ(looked_at, 3);
+	CHECK_EQ(strcmp(look(buf, 0, 100), "abbbb"), 0);
+	CHECK_EQ(strcmp(look(buf, 1, 2), "bb"), 0);
+	CHECK_EQ(looked_to, 6);
 	relay_buf_release(buf);
 }
 
@@ -240,16 +240,16 @@ TEST(consume_to_passes_over_data_and_padding)
 	relay_buf_release(buf);
 }
 
-TEST(looking_ahead_of_what_was_overwritten_begins_where_data_is_left)
+TEST(looking_ahead_counts_from_what_is_left_of_overwritten_data)
 {
 	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
 	int i;
 
 	for (i = 0; i < 4; i++)
 		CHECK_EQ(write_letters(buf, (char)('a' + i), 10), 0);
-	CHECK_EQ(strcmp(look(buf, 5, 100), "ccccccccccdddddddddd"), 0);
-	CHECK_EQ(looked_at, 20);
-	CHECK_EQ(strcmp(look(buf, 25, 100), "cccccdddddddddd"), 0);
+	CHECK_EQ(strcmp(look(buf, 0, 100), "ccccccccccdddddddddd"), 0);
+	CHECK_EQ(strcmp(look(buf, 5, 7), "cccccdd"), 0);
+	CHECK_EQ(looked_to, 32);
 	relay_buf_release(buf);
 }
 

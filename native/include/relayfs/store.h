@@ -156,11 +156,10 @@ struct relay_span {
 int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
                         size_t *total);
 
-/* As begin(), from a place further on: what is unread before stream position *at (bytes written before it) is
- * passed over, for end() to consume with the rest; *at becomes the position of the first byte described, which is
- * later where data is gone. begin_at() and abort() look at what others are to read. */
-int relay_consume_begin_at(struct rchan_buf *buf, uint64_t *at, size_t max_bytes, struct relay_span *spans,
-                           size_t n_spans, size_t *total);
+/* As begin(), behind the next `skip` bytes of data, which end() consumes with the rest; *end is the stream position
+ * (bytes written before it) behind what is described. With abort() it is a look at what others are to read. */
+int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
+                               size_t n_spans, size_t *total, uint64_t *end);
 
 /* Consume unseen what is unread before stream position `at`. 0, -EBUSY or -EBADMSG as above. */
 int relay_consume_to(struct rchan_buf *buf, uint64_t at);
