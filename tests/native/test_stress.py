@@ -70,7 +70,8 @@ def stored_channel(scratch: Path, geometry: tuple[int, int], mode: str, scheme: 
 
 def mounted_channel(mount: "Mount", name: str, mode: str, scheme: str) -> Channel:
     size, n = GEOMETRY
-    path = mount.create(f"stress/{name}", f"subbuf_size={size} n_subbufs={n} mode={mode} scheme={scheme}")
+    made_as = "callback" if mode in CALLBACKS else mode
+    path = mount.create(f"stress/{name}", f"subbuf_size={size} n_subbufs={n} mode={made_as} scheme={scheme}")
     return Channel.in_mount(path, mount.store / "stress" / name, mode)
 
 
@@ -177,14 +178,12 @@ def test_threads_on_one_mapping(scratch: Path, scheme: str, sanitize: str, ways:
     assert done.returncode == 0, done.stderr[-8000:]
 
 
-def makers(
-    mount: "Mount", scratch: Path, mode: str, scheme: str, *, killed: bool = False, reopen: bool = False
-) -> list[Callable[[], Stress]]:
+def makers(mount: "Mount", scratch: Path, mode: str, scheme: str, **options: bool) -> list[Callable[[], Stress]]:
     """One channel for each kind of reader."""
 
     def maker(reader: str) -> Callable[[], Stress]:
         channel = mounted_channel(mount, reader, mode, scheme)
-        return lambda: Stress(channel, scratch / f"ledger-{reader}", reader, killed=killed, reopen=reopen)
+        return lambda: Stress(channel, scratch / f"ledger-{reader}", reader, **options)
 
     return [maker(reader) for reader in READERS]
 
@@ -209,6 +208,21 @@ def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, 
             check_overrun(stress, account)
             check_channel_facts(mount, stress, account)
             assert account["written"] >= N_PRODUCERS * 2 * RECORDS
+
+
+@pytest.mark.parametrize("mode", [*MODES, *CALLBACKS])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_reservations_through_a_mount(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
+    with stresses(*makers(mount, scratch, mode, scheme, reserves=True)) as both:
+        for _, stress in itertools.product(range(N_PRODUCERS), both):
+            stress.start_producer(RESERVED_RECORDS, fork=True)
+        for stress in both:
+            stress.overrun_reader()
+        for stress in both:
+            stress.join_producers()
+            account = stress.finish()
+            check_overrun(stress, account)
+            assert int(mount.fact(f"stress/{stress.reader}", "discarded")) == account["discarded"] > 0
 
 
 @pytest.mark.parametrize("mode", MODES)
