@@ -92,6 +92,7 @@ class Stress:
     passed: bool = False
     resets: bool = False
     reserves: bool = False
+    unplugged: bool = False
     signals_us: int = 300
     controllers: list[subprocess.Popen[str]] = field(default_factory=list)
     producers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -125,7 +126,7 @@ class Stress:
         assert stream < FORK_STREAMS[0], "out of streams"
         options: list[object] = ["--ledger", self.ledger_file, "--stream", stream, "--records", records]
         options += ["--threads", 2, "--signals", self.signals_us, "--migrate", 2000, "--seed", self.n_started]
-        options += ["--reserve"] * self.reserves + self.channel.callback_options
+        options += ["--reserve"] * self.reserves + ["--unplugged"] * self.unplugged + self.channel.callback_options
         if fork:
             options += ["--fork", FORK_STREAMS[self.n_started]]
         self.n_started += 1

@@ -4,7 +4,8 @@
  *
  *     stress_control --ledger FILE --store DIR --seed N [--callback keep|replace] [--pid PID]... CALL...
  *
- * CALL: flush, reset, disable (and enable again), consumed, facts, affinity (of the threads of the PIDs). Says when
+ * CALL: flush, reset, disable (and enable again), consumed, facts, affinity (of the threads of the PIDs), unplug (a CPU,
+ * and plug it in again; what has to be done on it may then fail with EPERM). Says when
  * it begins, and how often it did each, as one JSON object. What a reset means to records it notes in the ledger (stress.h).
  * Exit 0: every call said what it may say.
  */
@@ -27,13 +28,14 @@
 #include "stress.h"
 #include "stress_callback.h"
 
-enum { MAX_BUFFERS = 1024, MAX_PIDS = 64, PAUSE_NS = 500000, RESET_TRIES = 20000 };
+enum { MAX_BUFFERS = 1024, MAX_PIDS = 64, PAUSE_NS = 500000, UNPLUGGED_NS = 20000000, RESET_TRIES = 20000 };
 
 static struct {
 	const char *ledger_file, *store, *callback;
 	uint64_t seed;
 	pid_t pids[MAX_PIDS];
 	unsigned n_pids;
+	bool unplugs;
 } options;
 
 static struct rchan_buf *bufs[MAX_BUFFERS];
@@ -58,12 +60,17 @@ static void pause_a_little(void)
 	nanosleep(&(struct timespec){.tv_nsec = (long)(stress_random(&chance) % PAUSE_NS)}, NULL);
 }
 
+static bool is_unplugged(int err)
+{
+	return err == -EPERM && options.unplugs;
+}
+
 /* EBUSY: a reservation holds the memory that would be entered. */
 static int flush(void)
 {
 	int err = relay_buf_flush(any_buffer());
 
-	return err == -EBUSY ? 0 : err;
+	return err == -EBUSY || is_unplugged(err) ? 0 : err;
 }
 
 static void raise_to(uint64_t *word, uint64_t value)
@@ -80,9 +87,9 @@ static int reset_one(struct rchan_buf *buf)
 {
 	int err = -EBUSY, tries;
 
-	for (tries = 0; err == -EBUSY && tries < RESET_TRIES; tries++) {
+	for (tries = 0; (err == -EBUSY || is_unplugged(err)) && tries < RESET_TRIES; tries++) {
 		err = relay_buf_reset(buf);
-		if (err == -EBUSY)
+		if (err)
 			nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 	}
 	return err;
@@ -116,7 +123,8 @@ static int disable(void)
 	int err = relay_buf_stop(buf, RELAY_DISABLED, 1);
 
 	pause_a_little();
-	return err ? err : relay_buf_stop(buf, RELAY_DISABLED, 0);
+	relay_buf_stop(buf, RELAY_DISABLED, 0);
+	return is_unplugged(err) ? 0 : err;
 }
 
 /* EBUSY: a reader has it. */
@@ -170,12 +178,35 @@ static int affinity(void)
 	return 0;
 }
 
+static void plug(unsigned cpu, const char *on)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%u/online", cpu);
+	fd = open(path, O_WRONLY);
+	if (fd < 0 || write(fd, on, 1) != 1)
+		die(path, errno);
+	close(fd);
+}
+
+/* The first one stays. */
+static int unplug(void)
+{
+	unsigned cpu = 1 + (unsigned)(stress_random(&chance) % (n_buffers - 1));
+
+	plug(cpu, "0");
+	nanosleep(&(struct timespec){.tv_nsec = (long)(stress_random(&chance) % UNPLUGGED_NS)}, NULL);
+	plug(cpu, "1");
+	return 0;
+}
+
 static struct call {
 	const char *name;
 	int (*call)(void);
 	unsigned long n;
-} all_calls[] = {{"flush", flush, 0},       {"reset", reset, 0}, {"disable", disable, 0},
-                 {"consumed", consumed, 0}, {"facts", facts, 0}, {"affinity", affinity, 0}};
+} all_calls[] = {{"flush", flush, 0}, {"reset", reset, 0},       {"disable", disable, 0}, {"consumed", consumed, 0},
+                 {"facts", facts, 0}, {"affinity", affinity, 0}, {"unplug", unplug, 0}};
 enum { N_CALLS = sizeof(all_calls) / sizeof(all_calls[0]) };
 
 static struct call *find_call(const char *name)
@@ -279,6 +310,8 @@ int main(int argc, char **argv)
 	unsigned i;
 
 	parse_options(argc, argv);
+	for (i = (unsigned)optind; i < (unsigned)argc; i++)
+		options.unplugs |= strcmp(argv[i], "unplug") == 0;
 	sigaction(SIGTERM, &stop, NULL);
 	chance = stress_mix(options.seed) | 1;
 	map_ledger();

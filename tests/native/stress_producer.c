@@ -7,6 +7,7 @@
  *     stress_producer --ledger FILE --stream FIRST (--channel MNT/app/cpu | --store DIR | --late PARENT/BASE)
  *                     [--threads N] [--records N] [--signals MICROSECONDS] [--migrate RECORDS]
  *                     [--fork STREAM] [--seed N] [--reserve] [--callback keep|replace] [--scheme NAME]
+ *                     [--unplugged]
  *
  * Thread t writes streams FIRST + 2t and, from its signal handler, FIRST + 2t + 1. --records 0: until SIGTERM.
  * --store writes to the memory files without a mount. --reserve: not only copies, see stress_stream.h. After SIGUSR1
@@ -53,7 +54,7 @@ static struct {
 	const char *ledger_file, *channel, *store, *late, *scheme, *callback;
 	unsigned first_stream, fork_stream, n_threads;
 	uint64_t n_records, signal_us, migrate, seed;
-	bool forks, reserves;
+	bool forks, reserves, unplugged;
 } options = {.n_threads = 2, .n_records = 10000, .seed = 1};
 
 static struct rchan *chan;
@@ -184,6 +185,11 @@ static void serve_others(const struct worker *w)
 		stress_serve(&workers[(w->number + 1) % options.n_threads].own);
 }
 
+static bool is_passing(int err)
+{
+	return err == -ENOSPC || err == -ECANCELED || (err == -EPERM && options.unplugged);
+}
+
 /* A full buffer is waited for: give readers the CPU, more so the longer it lasts. It may be our own reservations
  * that they wait for. */
 static int write_patiently(struct worker *w)
@@ -192,7 +198,7 @@ static int write_patiently(struct worker *w)
 	unsigned tries;
 	int err;
 
-	for (tries = 0; (err = stress_write_next(&w->own)) == -ENOSPC || err == -ECANCELED; tries++) {
+	for (tries = 0; is_passing(err = stress_write_next(&w->own)); tries++) {
 		if (asked_to_stop)
 			break;
 		stress_settle(&w->own);
@@ -236,6 +242,7 @@ static void set_stream(struct stress_stream *s, uint32_t id)
 	s->chan = chan;
 	s->n_buffers = n_buffers;
 	s->reserves = options.reserves;
+	s->unplugged = options.unplugged;
 	memset(s->open, 0, sizeof(s->open));
 	s->slot = &ledger->slot[id];
 	s->random = stress_mix(options.seed * 4096 + id) | 1;
@@ -331,11 +338,11 @@ static void map_ledger(void)
 
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {{"ledger", 1, 0, 'l'},  {"stream", 1, 0, 'i'},  {"channel", 1, 0, 'c'},
-	                                      {"store", 1, 0, 'd'},   {"threads", 1, 0, 't'}, {"records", 1, 0, 'n'},
-	                                      {"signals", 1, 0, 's'}, {"migrate", 1, 0, 'm'}, {"fork", 1, 0, 'f'},
-	                                      {"seed", 1, 0, 'r'},    {"reserve", 0, 0, 'R'}, {"callback", 1, 0, 'C'},
-	                                      {"late", 1, 0, 'L'},    {"scheme", 1, 0, 'S'},  {0}};
+	static const struct option names[] = {
+	    {"ledger", 1, 0, 'l'},  {"stream", 1, 0, 'i'},    {"channel", 1, 0, 'c'}, {"store", 1, 0, 'd'},
+	    {"threads", 1, 0, 't'}, {"records", 1, 0, 'n'},   {"signals", 1, 0, 's'}, {"migrate", 1, 0, 'm'},
+	    {"fork", 1, 0, 'f'},    {"seed", 1, 0, 'r'},      {"reserve", 0, 0, 'R'}, {"callback", 1, 0, 'C'},
+	    {"late", 1, 0, 'L'},    {"unplugged", 0, 0, 'U'}, {"scheme", 1, 0, 'S'},  {0}};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -377,6 +384,9 @@ static void parse_options(int argc, char **argv)
 			break;
 		case 'C':
 			options.callback = optarg;
+			break;
+		case 'U':
+			options.unplugged = true;
 			break;
 		case 'L':
 			options.late = optarg;

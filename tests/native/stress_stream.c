@@ -144,15 +144,17 @@ static void keep(struct stress_stream *s, struct stress_open *open)
 		close_one(s, open);
 }
 
-static void count_refusal(struct stress_slot *slot, uint32_t length, int err)
+static void count_refusal(const struct stress_stream *s, uint32_t length, int err)
 {
+	struct stress_slot *slot = s->slot;
+
 	if (err == -ENOSPC) {
 		slot->full_records++;
 		slot->full_bytes += length;
 	} else if (err == -ECANCELED) {
 		slot->disabled_records++;
 		slot->disabled_bytes += length;
-	} else if (err != -EPIPE) {
+	} else if (err != -EPIPE && !(err == -EPERM && s->unplugged)) {
 		slot->other++;
 		slot->other_errno = (uint64_t)-err;
 	}
@@ -173,7 +175,7 @@ static int discard_something(struct stress_stream *s)
 		keep(s, open);
 		return 0;
 	}
-	count_refusal(s->slot, length, err);
+	count_refusal(s, length, err);
 	__atomic_store_n(&s->slot->discarding, s->slot->discarding - 1, __ATOMIC_SEQ_CST);
 	return err;
 }
@@ -204,7 +206,7 @@ int stress_write_next(struct stress_stream *s)
 	if (!err)
 		s->sequence++;
 	else
-		count_refusal(s->slot, length, err);
+		count_refusal(s, length, err);
 	note_written(s);
 	if (err)
 		__atomic_store_n(&s->slot->tried, s->sequence, __ATOMIC_SEQ_CST);

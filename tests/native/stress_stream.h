@@ -36,6 +36,7 @@ struct stress_stream {
 	struct rchan_buf **bufs;
 	unsigned n_buffers;
 	bool reserves;
+	bool unplugged;  /* CPUs are: EPERM says that a buffer's is not there */
 	bool hands_over; /* not a handler: it would wait for a thread whose handler waits for this one */
 	struct stress_open open[STRESS_N_OPEN];
 	char record[STRESS_LENGTH_MAX];

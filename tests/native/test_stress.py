@@ -4,6 +4,7 @@ The short form takes two minutes. RELAYFS_STRESS=long makes it 50 million record
 """
 
 import itertools
+import os
 import subprocess
 import tempfile
 import time
@@ -48,6 +49,10 @@ CONTROLS = [("flush", "facts", "affinity"), ("flush", "disable", "consumed", "af
 N_CONTROLLERS = 3
 CALLS = 500
 LATE_RECORDS = 500_000 if is_long() else 3000
+UNPLUGGED_CALLS = 30
+CPUS_TO_UNPLUG = [
+    online for online in Path("/sys/devices/system/cpu").glob("cpu[1-9]*/online") if os.access(online, os.W_OK)
+]
 GENERATIONS = 100 if is_long() else 6
 CONTROLLED_RECORDS = 5_000_000 if is_long() else 10_000
 # A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
@@ -148,6 +153,33 @@ def test_control_at_random(scratch: Path, calls: tuple[str, ...], mode: str, sch
         assert account["read"] > 0
         if "reset" in calls:
             assert account["resets_met"] > 0
+
+
+def plug_all() -> None:
+    """A controller that was killed may have left a CPU unplugged."""
+    for online in CPUS_TO_UNPLUG:
+        online.write_text("1")
+
+
+# It happens to the whole machine.
+if is_long() and CPUS_TO_UNPLUG:
+
+    @pytest.mark.parametrize("mode", [*MODES, *CALLBACKS])
+    @pytest.mark.parametrize("scheme", SCHEMES)
+    def test_cpus_are_unplugged(scratch: Path, mode: str, scheme: str, request: pytest.FixtureRequest) -> None:
+        request.addfinalizer(plug_all)
+        channel = stored_channel(scratch, (20_000, 4), mode, scheme, PLAIN)
+        make = lambda: Stress(channel, scratch / "ledger", "consume", reserves=True, unplugged=True, resets=True)  # noqa: E731
+        with stresses(make) as [stress]:
+            for _ in range(N_PRODUCERS):
+                stress.start_producer()
+            stress.start_controller("unplug")
+            stress.start_controller("reset", "flush", "disable", "facts", "unplug")
+            wait_for(lambda: stress.calls() >= UNPLUGGED_CALLS, "controllers call", DEADLINE)
+            counts = stress.stop_controllers()
+            assert counts["unplug"] > 0
+            stress.stop_producers()
+            assert stress.finish()["read"] > 0
 
 
 @pytest.mark.parametrize("mode", CALLBACKS)
