@@ -41,20 +41,20 @@ N_PRODUCERS = 4
 RECORDS = 50_000_000 // 20 if is_long() else 25_000
 SERVER_KILLS = 60 if is_long() else 4
 PRODUCER_KILLS = 200 if is_long() else 70
-RESERVED_RECORDS = 2_000_000 if is_long() else 2000
-SANITIZED_RECORDS = 200_000 if is_long() else 1000
+RESERVED_RECORDS = 50_000 if is_long() else 2000
+SANITIZED_RECORDS = 10_000 if is_long() else 1000
 RESERVED = [("no-overwrite", (4096, 2)), ("overwrite", (5000, 3)), ("keep", (5000, 3)), ("replace", (60_000, 8))]
 CONTROLS = [("flush", "facts", "affinity"), ("flush", "disable", "consumed", "affinity"),
             ("reset", "flush", "disable", "facts", "affinity")]  # fmt: skip
 N_CONTROLLERS = 3
 CALLS = 500
-LATE_RECORDS = 500_000 if is_long() else 3000
+LATE_RECORDS = 100_000 if is_long() else 3000
 UNPLUGGED_CALLS = 30
 CPUS_TO_UNPLUG = [
     online for online in Path("/sys/devices/system/cpu").glob("cpu[1-9]*/online") if os.access(online, os.W_OK)
 ]
 GENERATIONS = 100 if is_long() else 6
-CONTROLLED_RECORDS = 5_000_000 if is_long() else 10_000
+CONTROLLED_RECORDS = 200_000 if is_long() else 10_000
 # A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
 GEOMETRY = (60_000, 8)
 
