@@ -27,7 +27,7 @@ IS_DAMAGED: int = lib.RELAY_IS_DAMAGED
 
 # The words of the control file, in the order of the enums in <relayfs/layout.h>.
 MODES = ("no-overwrite", "overwrite", "callback")
-SCHEMES = ("any", "rseq", "lockless")
+SCHEMES = ("any", "rseq", "lockless", "locking")
 BUFFERS = ("percpu", "global", "single")
 DELIVERIES = ("bulk", "packet")
 READS = ("nowait", "wait")

@@ -19,13 +19,8 @@
 #include "begin.h"
 
 #include "claims.h"
-#include "owner.h"
+#include "lock.h"
 #include "wake.h"
-
-#include <sched.h>
-#include <time.h>
-
-enum { YIELDS = 100, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
 
 static void say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 {
@@ -41,49 +36,17 @@ static void take_over(struct rchan_buf *buf)
 		say(buf, relay_pos_number(buf, head), RELAY_ASKED_SPOILED);
 }
 
-static int lock(struct rchan_buf *buf, uint64_t self, int max_tries)
-{
-	uint64_t *word = &buf->control->switch_lock;
-	for (int tries = 0; tries < max_tries; tries++) {
-		uint64_t holder = 0;
-		/* Pairs with the release in relay_switch_unlock(). */
-		if (__atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-			return 0;
-		if (holder == self)
-			return -EDEADLK;
-		/* To ask who is dead costs system calls. */
-		if (tries % YIELDS == YIELDS - 1 && !relay_owner_alive(holder) &&
-		    __atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-			take_over(buf);
-			return 0;
-		}
-		if (tries < YIELDS)
-			sched_yield();
-		else
-			nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-	}
-	return -EBUSY;
-}
-
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before, bool patient)
 {
-	/* A handler that writes must not find its own thread in here. Faults are not put off: they would kill. */
-	sigset_t all;
-	sigfillset(&all);
-	for (const int *fault = (const int[]){SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, 0}; *fault; fault++)
-		sigdelset(&all, *fault);
-	pthread_sigmask(SIG_SETMASK, &all, before);
-	int err = lock(buf, relay_owner_self(), patient ? YIELDS + MAX_PAUSES : YIELDS);
-	if (err)
-		pthread_sigmask(SIG_SETMASK, before, NULL);
-	return err;
+	int result = relay_lock_take(&buf->control->switch_lock, patient, before);
+	if (result == 1)
+		take_over(buf);
+	return result < 0 ? result : 0;
 }
 
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 {
-	uint64_t self = relay_owner_self();
-	__atomic_compare_exchange_n(&buf->control->switch_lock, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
-	pthread_sigmask(SIG_SETMASK, before, NULL);
+	relay_lock_release(&buf->control->switch_lock, before);
 }
 
 /* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
@@ -109,7 +72,7 @@ static enum relay_begin enter(struct rchan_buf *buf, uint64_t pos)
 	uint64_t now, second;
 	while (!relay_head(buf, &now, &second) && now == pos) {
 		uint64_t records = second & RELAY_RECORDS_MASK, next = pos + buf->header;
-		if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
+		if (buf->scheme != RELAY_SCHEME_RSEQ) {
 			if (relay_pair_swap(head, pos, second, next, records))
 				return RELAY_BEGUN;
 			continue; /* it was sealed meanwhile */

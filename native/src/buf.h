@@ -115,6 +115,13 @@ static inline struct relay_subbuf *relay_pos_ledger(const struct rchan_buf *buf,
 	return &buf->subbufs[(relay_pos_lap(buf, pos) & 1) * buf->n_subbufs + relay_pos_index(buf, pos)];
 }
 
+/* Whether to wait for other programs' locks: for a second, or, if this is somebody who must not be held up by them (a
+ * file server), for a moment. */
+static inline bool relay_is_patient(const struct rchan_buf *buf)
+{
+	return buf->chan || buf->cb;
+}
+
 /* Take over an open mem file; fd belongs to buf, also on failure. */
 int relay_buf_init(struct rchan_buf *buf, int fd);
 void relay_buf_fini(struct rchan_buf *buf);

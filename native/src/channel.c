@@ -49,7 +49,7 @@ int relay_write(struct rchan *chan, const void *data, size_t length)
 {
 	if (__builtin_expect(chan->scheme != RELAY_SCHEME_RSEQ, 0)) {
 		uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
-		return relay_write_claimed(&chan->bufs[cpu], data, length);
+		return relay_write_shared(&chan->bufs[cpu], data, length);
 	}
 	for (;;) {
 		uint32_t cpu = relay_rseq_cpu();

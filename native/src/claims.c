@@ -258,10 +258,10 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
 	return NULL;
 }
 
-void relay_claim_discard(struct rchan_buf *buf, struct relay_claim *claim)
+void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded)
 {
 	/* Relaxed: the word says that it holds, and it follows. */
-	__atomic_store_n(&claim->bytes, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&claim->bytes, discarded, __ATOMIC_RELAXED);
 	uint64_t word = word_of(claim);
 	change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK));
 	relay_claim_give_back(buf, claim);

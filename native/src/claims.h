@@ -69,8 +69,8 @@ static inline void relay_claim_confirm(struct relay_claim *claim)
 /* The taken claim whose record lies at `to`; NULL: there is none. */
 struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to);
 
-/* Taken, and to be skipped by readers, who free it then. */
-void relay_claim_discard(struct rchan_buf *buf, struct relay_claim *claim);
+/* Taken, and to be skipped by readers, who count it as discarded or torn and free it. */
+void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded);
 
 /* How many claims wait as holes for readers. */
 uint32_t relay_claims_n_holes(const struct rchan_buf *buf);

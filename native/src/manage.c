@@ -12,6 +12,7 @@
 #include "holes.h"
 #include "oncpu.h"
 #include "reserve.h"
+#include "spot.h"
 #include "write.h"
 
 #include <time.h>
@@ -55,7 +56,7 @@ static int seal(struct rchan_buf *buf)
 static bool make_cleared_head(struct rchan_buf *buf, struct relay_tx *tx)
 {
 	struct relay_subbuf *first = relay_pos_ledger(buf, 0);
-	tx->new_second = buf->scheme == RELAY_SCHEME_LOCKLESS ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
+	tx->new_second = buf->scheme != RELAY_SCHEME_RSEQ ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
 	tx->store[0].at = &first->start_records;
 	tx->store[1].at = &first->start_bytes;
 	return true;
@@ -108,7 +109,7 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 	const struct record *record = arg;
 	if (buf->scheme == RELAY_SCHEME_RSEQ)
 		return relay_write_rseq_slow(buf, record->data, record->length);
-	return relay_write_claimed(buf, record->data, record->length);
+	return relay_write_shared(buf, record->data, record->length);
 }
 
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
@@ -166,7 +167,7 @@ static int nothing_step(struct rchan_buf *buf, const void *arg)
 
 static int settle(struct rchan_buf *buf)
 {
-	if (buf->scheme == RELAY_SCHEME_LOCKLESS)
+	if (buf->scheme != RELAY_SCHEME_RSEQ)
 		return seal(buf);
 	return on_cpu(buf, nothing_step, NULL);
 }
@@ -207,7 +208,7 @@ static int start_again(struct rchan_buf *buf)
 {
 	sigset_t before;
 	uint64_t header;
-	int err = relay_switch_lock(buf, &before, true);
+	int err = relay_switch_lock(buf, &before, relay_is_patient(buf));
 	if (err)
 		return err;
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) | 1;

@@ -21,7 +21,7 @@ struct key {
 
 static const char *const modes[] = {"no-overwrite", "overwrite", "callback", NULL};
 static const char *const buffers[] = {"percpu", "global", "single", NULL};
-static const char *const schemes[] = {"any", "rseq", "lockless", NULL};
+static const char *const schemes[] = {"any", "rseq", "lockless", "locking", NULL};
 static const char *const deliveries[] = {"bulk", "packet", NULL};
 static const char *const reads[] = {"nowait", "wait", NULL};
 static const char *const reserves[] = {"commit", "visible", NULL};

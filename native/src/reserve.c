@@ -10,6 +10,7 @@
 
 #include "claims.h"
 #include "holes.h"
+#include "spot.h"
 #include "write.h"
 
 int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
@@ -18,8 +19,12 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
 	*to = buf->data;
 	if (length == 0)
 		return 0;
-	if (buf->reserve == RELAY_RESERVE_VISIBLE)
-		return relay_reserve_visible(buf, length, to);
+	if (buf->reserve == RELAY_RESERVE_VISIBLE) {
+		int result = relay_reserve_visible(buf, length, to);
+		if (!result)
+			relay_wake_record(buf);
+		return result;
+	}
 	/* Discarded, it would take a claim until it is read: leave some for others. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf) >= RELAY_N_CLAIMS / 2)
 		return relay_refuse_full(buf, length);
@@ -58,5 +63,5 @@ void relay_buf_discard(struct rchan_buf *buf, void *reserved)
 	if (relay_hole_push(buf, pos, length, (uint32_t)record))
 		finish(buf, claim);
 	else
-		relay_claim_discard(buf, claim);
+		relay_claim_leave_hole(buf, claim, true);
 }

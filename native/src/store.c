@@ -49,7 +49,7 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 {
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
 	    spec->n_buffers == 0 || spec->n_buffers > MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
-	    spec->scheme > RELAY_SCHEME_LOCKLESS || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
+	    spec->scheme > RELAY_SCHEME_LOCKING || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
 	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->file_mode & ~0777u ||
 	    (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
 		return -EINVAL;

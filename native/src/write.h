@@ -6,20 +6,13 @@
 #include "change.h"
 #include "wake.h"
 
-/* One record by reservation, copy and commit; in any scheme (in rseq, on the buffer's CPU). */
-int relay_write_claimed(struct rchan_buf *buf, const void *data, size_t length);
+/* One record in a buffer that is written from several CPUs: schemes lockless and locking. */
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length);
 
 /* Reserve `length` bytes, in any scheme, for a claim that is the caller's then; with none, they count as written at
  * once. 0 and where they are, or as relay_write(). */
 int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_claim **claim, void **to);
 int relay_reserve_visible(struct rchan_buf *buf, size_t length, void **to);
-
-/* Leave the sub-buffer, full or not. 0, an error, or RELAY_WRONG_CPU. */
-int relay_switch(struct rchan_buf *buf);
-
-/* Count a record that is lost: -ENOSPC, -EMSGSIZE; or RELAY_WRONG_CPU. */
-int relay_refuse_full(struct rchan_buf *buf, size_t length);
-int relay_refuse_too_large(struct rchan_buf *buf, size_t length);
 
 /* One record, all cases of scheme rseq. -ENOTSUP: this thread has no rseq. */
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length);

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Work = Generator[Callable[[], Any], Any, None]
+
+# How long a command waits for a program that holds a buffer's lock, and how often it looks.
+BUSY_S = 1.0
+BUSY_PAUSE_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,8 @@ class Commands:
         ):
             raise command.refuse(
                 errno.EINVAL,
-                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless",
+                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless, "
+                "locking",
                 "scheme",
             )
 
@@ -243,13 +249,25 @@ def for_each_buffer(paths: list[str], act: Callable[[native.Buffer], None]) -> N
     for path in paths:
         buffer = native.Buffer(path)
         try:
-            act(buffer)
+            _act_patiently(act, buffer)
         except OSError as error:
             failure = failure or error
         finally:
             buffer.close()
     if failure is not None:
         raise failure
+
+
+def _act_patiently(act: Callable[[native.Buffer], None], buffer: native.Buffer) -> None:
+    """Wait for a program that reads or writes this very moment; not for ever."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            return act(buffer)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                raise
+        time.sleep(BUSY_PAUSE_S)
 
 
 def _explain(path: str, error: OSError) -> str:

@@ -192,7 +192,7 @@ class Operations(NameOperations):
         request = tap.request()
         handle = self._handles[fh]
         if isinstance(handle, RelayHandle):
-            self._streams.write(handle, buf, request)
+            await self._streams.write(handle, buf, request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
             await self._command(buf, request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ErrorLogFile):

@@ -36,6 +36,8 @@ LINE_BYTES = 4096
 # How soon to look again whether another reader is done with its piece, and how rarely at last.
 BUSY_FIRST_S = 0.0005
 BUSY_LAST_S = 0.02
+# How long to wait for other writers, in scheme locking.
+WRITERS_S = 1.0
 
 
 class Streams:
@@ -167,13 +169,18 @@ class Streams:
             await trio.sleep(pause)
             pause = min(pause * 2, BUSY_LAST_S)
 
-    def write(self, handle: RelayHandle, data: bytes, request: tap.Request) -> None:
+    async def write(self, handle: RelayHandle, data: bytes, request: tap.Request) -> None:
         """Write one record."""
         if len(data) > RECORD_MAX:
             handle.stored.buffer.refuse_too_large(len(data))
-        try:
-            handle.stored.buffer.write(data)
-        except OSError as error:
-            if error.errno == errno.ENOSPC and request.nonblocking:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
-            raise
+        deadline = trio.current_time() + WRITERS_S
+        while True:
+            try:
+                return handle.stored.buffer.write(data)
+            except OSError as error:
+                if error.errno == errno.ENOSPC and request.nonblocking:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+                # Another program is in the middle of a write: it has the channel's lock.
+                if error.errno != errno.EBUSY or trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(BUSY_FIRST_S)

@@ -13,7 +13,7 @@ from conformance.model import READABLE, Counters, Geometry, Unseen
 SOURCE = Path(__file__).with_name("replay.c")
 # The first one that this process, and its children, may run on.
 CPU = min(os.sched_getaffinity(0))
-SCHEMES = ["rseq", "lockless"]
+SCHEMES = ["rseq", "lockless", "locking"]
 REFUSED = (-errno.ENOSPC, -errno.EMSGSIZE)
 
 

@@ -82,7 +82,7 @@ def furnished(shared_mount):
         ("create x subbuf_size=99999999999999999999G", errno.EINVAL, "subbuf_size=99999999999999999999G", "1 to"),
         ("create x subbuf_size=1G n_subbufs=1024", errno.ENOSPC, "n_subbufs=1024", "are free"),
         ("create x mode=maybe", errno.EINVAL, "mode=maybe", "no-overwrite or overwrite"),
-        ("create x scheme=locking", errno.EINVAL, "scheme=locking", "any or rseq or lockless"),
+        ("create x scheme=spinning", errno.EINVAL, "scheme=spinning", "any or rseq or lockless or locking"),
         ("create x buffers=single scheme=rseq", errno.EINVAL, "scheme=rseq", "lockless"),
         ("create x timestamp=mono", errno.EINVAL, "timestamp=mono", "subbuf_size="),
         ("create x start_reserve=8", errno.EINVAL, "start_reserve=8", "subbuf_size="),

@@ -81,7 +81,7 @@ def test_late_files_hold_everything_that_was_written_before(mount: Mount, maker:
     assert relay_files(mount.path / "app/deep") == []
 
 
-@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+@pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
 @pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
 def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, scheme: str, sanitize: str) -> None:
     n_threads, n_records = 4, 20_000

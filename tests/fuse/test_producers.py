@@ -23,7 +23,7 @@ def drain_all(channel: Path, mount: Mount, name: str) -> list[bytes]:
     return b"".join(drain(Path(f"{channel}{cpu}")) for cpu in range(n_buffers)).splitlines()
 
 
-@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+@pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
 def test_forked_children_go_on_writing(mount: Mount, scheme: str) -> None:
     channel = mount.create("app/cpu", f"scheme={scheme}")
     program = compile_c([HERE / "forker.c"])

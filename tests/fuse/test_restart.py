@@ -82,7 +82,7 @@ def stream(mount: Mount) -> Iterator[Stream]:
     stream.kill()
 
 
-@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
+@pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
 def test_a_producer_does_not_stop_and_every_line_is_read_once(mount: Mount, scheme: str) -> None:
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel, f"scheme={scheme} subbuf_size=64K n_subbufs=64")

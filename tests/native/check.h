@@ -4,7 +4,7 @@
  *
  *     TEST(a_full_buffer_refuses) { ... CHECK_EQ(write_bytes(buf, 1), -ENOSPC); ... }
  *
- *     PROGRAM TEST rseq|lockless SCRATCH_DIRECTORY
+ *     PROGRAM TEST rseq|lockless|locking SCRATCH_DIRECTORY
  *
  * One process runs one test. The thread is pinned to one CPU, whose buffer the test uses.
  */
@@ -174,7 +174,9 @@ int main(int argc, char **argv)
 
 	if (argc != 4)
 		return 2;
-	scheme = strcmp(argv[2], "rseq") == 0 ? RELAY_SCHEME_RSEQ : RELAY_SCHEME_LOCKLESS;
+	scheme = strcmp(argv[2], "rseq") == 0      ? RELAY_SCHEME_RSEQ
+	         : strcmp(argv[2], "locking") == 0 ? RELAY_SCHEME_LOCKING
+	                                           : RELAY_SCHEME_LOCKLESS;
 	scratch = argv[3];
 	pin_to_home();
 	for (i = 0; i < check_n_tests; i++) {

@@ -187,7 +187,7 @@ static void serve_others(const struct worker *w)
 
 static bool is_passing(int err)
 {
-	return err == -ENOSPC || err == -ECANCELED || (err == -EPERM && options.unplugged);
+	return err == -ENOSPC || err == -EBUSY || err == -ECANCELED || (err == -EPERM && options.unplugged);
 }
 
 /* A full buffer is waited for: give readers the CPU, more so the longer it lasts. It may be our own reservations

@@ -154,7 +154,7 @@ static void count_refusal(const struct stress_stream *s, uint32_t length, int er
 	} else if (err == -ECANCELED) {
 		slot->disabled_records++;
 		slot->disabled_bytes += length;
-	} else if (err != -EPIPE && !(err == -EPERM && s->unplugged)) {
+	} else if (err != -EPIPE && err != -EBUSY && !(err == -EPERM && s->unplugged)) {
 		slot->other++;
 		slot->other_errno = (uint64_t)-err;
 	}

@@ -11,7 +11,16 @@ import pytest
 from build import builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("test_ring", "test_begin", "test_reserve", "test_consume", "test_model", "test_damage", "test_claims")
+PROGRAMS = (
+    "test_ring",
+    "test_begin",
+    "test_reserve",
+    "test_consume",
+    "test_model",
+    "test_damage",
+    "test_claims",
+    "test_locking",
+)
 DEADLINE = 300
 
 
@@ -19,7 +28,15 @@ def cases_in(program: str) -> list[str]:
     return re.findall(r"^TEST\((\w+)\)", (HERE / f"{program}.c").read_text(), re.MULTILINE)
 
 
-CASES = [(program, test) for program in PROGRAMS for test in cases_in(program)]
+SCHEMES = ["rseq", "lockless", "locking"]
+# What holds in some schemes only.
+SCHEMES_OF = {"test_claims": ["rseq", "lockless"], "test_locking": ["locking"]}
+CASES = [
+    (program, test, scheme)
+    for program in PROGRAMS
+    for test in cases_in(program)
+    for scheme in SCHEMES_OF.get(program, SCHEMES)
+]
 
 
 @functools.cache
@@ -35,8 +52,7 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("sanitize", builds())
-@pytest.mark.parametrize("scheme", ["rseq", "lockless"])
-@pytest.mark.parametrize(("program", "test"), CASES, ids=[test for _, test in CASES])
+@pytest.mark.parametrize(("program", "test", "scheme"), CASES, ids=[f"{test}-{scheme}" for _, test, scheme in CASES])
 def test_ring(program: str, test: str, scheme: str, sanitize: str, scratch: Path) -> None:
     command = run_command(built(program, sanitize), test, scheme, scratch, sanitize=sanitize)
     done = subprocess.run(
@@ -46,6 +62,6 @@ def test_ring(program: str, test: str, scheme: str, sanitize: str, scratch: Path
 
 
 def test_each_name_stands_for_one_test() -> None:
-    names = [test for _, test in CASES]
+    names = [test for program in PROGRAMS for test in cases_in(program)]
     assert names
     assert len(names) == len(set(names))

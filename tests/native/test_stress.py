@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.stress
 
-SCHEMES = ["rseq", "lockless"]
+SCHEMES = ["rseq", "lockless", "locking"]
 MODES = ["no-overwrite", "overwrite"]
 CALLBACKS = ["keep", "replace"]
 READERS = ["read", "zero-copy"]

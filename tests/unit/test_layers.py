@@ -28,9 +28,10 @@ PYTHON_LAYERS = [
 C_LAYERS = [
     {"layout"},
     {"pair", "owner"},
-    {"shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
+    {"lock", "shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"begin", "change", "claims", "holes", "oncpu", "wake"},
+    {"spot"},
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "store"},
     {"mountpoint", "options", "bench"},

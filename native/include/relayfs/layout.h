@@ -27,7 +27,7 @@
  * bit selects which of the two second words is valid, and the other one is scratch:
  *
  *     write:  second[!t] = new;  first = new | !t << 63       (in one restartable sequence)
- *     or:     compare-and-swap of the 16 bytes {first, second[0]}, t always 0   (lockless)
+ *     or:     compare-and-swap of the 16 bytes {first, second[0]}, t always 0   (lockless, locking)
  *     read:   f = first; s = second[f >> 63]; again while first != f
  *
  * A scheme never changes during a buffer's life, so the two ways never meet.
@@ -77,7 +77,7 @@ struct relay_pair {
 /* head.second: records ever written, and in its top 16 bits who changed it last: the claim (number + 1) of a
  * reservation, 0 if it was a complete restartable write, or a seal. See claims.c. */
 #define RELAY_OWNER_SHIFT 48
-#define RELAY_OWNER_SEAL 0x8000ull /* and above: the buffer was stopped here (lockless) */
+#define RELAY_OWNER_SEAL 0x8000ull /* and above: the buffer was stopped here (not rseq) */
 #define RELAY_RECORDS_MASK ((1ull << RELAY_OWNER_SHIFT) - 1)
 
 /* A claim's word: state in the top two bits, the claimed position below. */
@@ -156,7 +156,12 @@ enum relay_mode {
 	RELAY_OVERWRITE = 1,
 	RELAY_CALLBACK = 2 /* subbuf_start decides at each switch */
 };
-enum relay_scheme { RELAY_SCHEME_ANY = 0, RELAY_SCHEME_RSEQ = 1, RELAY_SCHEME_LOCKLESS = 2 };
+enum relay_scheme {
+	RELAY_SCHEME_ANY = 0,
+	RELAY_SCHEME_RSEQ = 1,
+	RELAY_SCHEME_LOCKLESS = 2,
+	RELAY_SCHEME_LOCKING = 3 /* head changes as in LOCKLESS, by one writer at a time */
+};
 enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
 enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
 enum relay_read { RELAY_READ_NOWAIT = 0, RELAY_READ_WAIT = 1 };
@@ -224,6 +229,12 @@ struct relay_control {
 	RELAY_LINE uint64_t switch_lock; /* owner word of who runs subbuf_start */
 	uint64_t asked;
 	uint64_t switch_unused[6];
+
+	/* Writer: the holder of write_lock, scheme LOCKING only. */
+	RELAY_LINE uint64_t write_lock; /* owner word of who writes */
+	uint64_t writing_at;            /* head position of the record that is being copied */
+	uint64_t writing_length;        /* bytes; 0: none */
+	uint64_t write_unused[5];
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");

@@ -107,7 +107,8 @@ struct relay_facts {
 int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
 
 /* As relay_write(), into this very buffer: goes to its CPU for the moment if its scheme needs that;
- * -EPERM: this thread may not run there. */
+ * -EPERM: this thread may not run there; -EBUSY: in scheme locking another writer is at work, and the record is not
+ * counted as lost. */
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length);
 
 /* As relay_reserve(), _commit() and _discard(), in this very buffer. Reserving returns 0 and where, or as

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writers that stop or die in the middle of a write.
+ *
+ * The record to write straddles into a page that may not be read: the library's own copy faults there, as it
+ * would anywhere else, and the handler of that fault holds the writer, or lets it die, at exactly this point.
+ *
+ *     +--------------------+--------------------+
+ *     | ... first part of  | rest: PROT_NONE    |
+ *     +--------------------+--------------------+
+ *
+ * A restartable write begins anew after each fault. A handler that does nothing for a while therefore drives
+ * it into its fallback, which reserves, copies and commits as scheme lockless does.
+ */
+#ifndef HALF_WRITTEN_H
+#define HALF_WRITTEN_H
+
+#include "check.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { FAULTS_TO_FALLBACK = 1000, PAGE = 4096, DEADLINE_SECONDS = 30 };
+
+/* A child that writes one record and stops in the middle. */
+struct writer {
+	pid_t pid;
+	int reached, go; /* pipes: the child is at the point; it may go on */
+};
+
+static struct {
+	char *pages;
+	unsigned faults, faults_until_stop;
+	int reached, go;
+} child;
+
+static inline void on_fault(int signal)
+{
+	char byte = 'f';
+
+	(void)signal;
+	if (++child.faults < child.faults_until_stop)
+		return;
+	CHECK_EQ(write(child.reached, &byte, 1), 1);
+	CHECK_EQ(read(child.go, &byte, 1), 1);
+	CHECK_EQ(mprotect(child.pages + PAGE, PAGE, PROT_READ | PROT_WRITE), 0);
+}
+
+/* n letters, the second half of them not to be read yet. */
+static inline const char *record_that_faults(char letter, size_t n)
+{
+	struct sigaction action = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
+
+	child.pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(child.pages != MAP_FAILED && n <= PAGE);
+	memset(child.pages, letter, 2 * PAGE);
+	CHECK_EQ(mprotect(child.pages + PAGE, PAGE, PROT_NONE), 0);
+	CHECK_EQ(sigaction(SIGSEGV, &action, NULL), 0);
+	return child.pages + PAGE - n / 2;
+}
+
+static inline _Noreturn void run_writer(const char *path, char letter, size_t n, uint64_t token, unsigned faults)
+{
+	struct rchan_buf *buf;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	child.faults_until_stop = faults;
+	buf = relay_buf_open(path);
+	CHECK(buf != NULL);
+	relay_buf_set_token(buf, token);
+	_exit(relay_buf_write(buf, record_that_faults(letter, n), n) == 0 ? 0 : 1);
+}
+
+/* Returns when the child stands in the middle of its copy. */
+static inline struct writer start_writer(const char *path, char letter, size_t n, uint64_t token, unsigned faults)
+{
+	int reached[2], go[2];
+	struct writer writer;
+	char byte;
+
+	CHECK_EQ(pipe2(reached, O_CLOEXEC), 0);
+	CHECK_EQ(pipe2(go, O_CLOEXEC), 0);
+	alarm(DEADLINE_SECONDS);
+	writer.pid = fork();
+	CHECK(writer.pid >= 0);
+	if (writer.pid == 0) {
+		alarm(DEADLINE_SECONDS);
+		close(reached[0]);
+		close(go[1]);
+		child.reached = reached[1];
+		child.go = go[0];
+		run_writer(path, letter, n, token, faults);
+	}
+	close(reached[1]);
+	close(go[0]);
+	writer.reached = reached[0];
+	writer.go = go[1];
+	CHECK_EQ(read(writer.reached, &byte, 1), 1);
+	alarm(0);
+	return writer;
+}
+
+/* Where both schemes hold a claim during the copy. */
+static inline struct writer start_claimed(const char *path, char letter, size_t n)
+{
+	return start_writer(path, letter, n, 0, scheme == RELAY_SCHEME_RSEQ ? FAULTS_TO_FALLBACK : 1);
+}
+
+static inline int end_writer(struct writer *writer)
+{
+	int status;
+
+	close(writer->go);
+	close(writer->reached);
+	CHECK_EQ(waitpid(writer->pid, &status, 0), writer->pid);
+	return status;
+}
+
+static inline void kill_writer(struct writer *writer)
+{
+	CHECK_EQ(kill(writer->pid, SIGKILL), 0);
+	CHECK_EQ(WTERMSIG(end_writer(writer)), SIGKILL);
+}
+
+static inline void continue_writer(struct writer *writer)
+{
+	CHECK_EQ(write(writer->go, "g", 1), 1);
+	CHECK_EQ(end_writer(writer), 0);
+}
+
+static inline const char *new_path(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+{
+	struct relay_spec spec = a_spec(subbuf_size, n_subbufs, mode);
+
+	return make_channel(&spec);
+}
+
+static inline struct rchan_buf *open_path(const char *path)
+{
+	struct rchan_buf *buf = relay_buf_open(path);
+
+	CHECK(buf != NULL);
+	return buf;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* Scheme locking: one writer at a time, and what becomes of the lock when it dies. */
+#define _GNU_SOURCE
+#include "half_written.h"
+
+#include <pthread.h>
+
+TEST(a_killed_writer_loses_the_lock_and_its_record)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer;
+
+	CHECK_EQ(write_letters(buf, 'a', 10), 0);
+	writer = start_writer(path, 'x', 20, 0, 1);
+	CHECK_EQ(write_letters(buf, 'b', 10), -EBUSY); /* it lives: nobody else may write */
+	CHECK_EQ(relay_buf_flush(buf), -EBUSY);
+	kill_writer(&writer);
+	CHECK_EQ(write_letters(buf, 'c', 10), 0);
+	CHECK_DRAINS(buf, "aaaaaaaaaacccccccccc");
+	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
+	CHECK_EQ(facts_of(buf).lost_torn_bytes, 20);
+	CHECK_EQ(facts_of(buf).records, 3);
+	relay_buf_release(buf);
+}
+
+TEST(a_flush_takes_the_lock_from_the_dead)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+
+	kill_writer(&writer);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_DRAINS(buf, "");
+	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
+	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	relay_buf_release(buf);
+}
+
+TEST(a_stopped_writer_goes_on_where_it_was)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+	void *to;
+
+	CHECK_EQ(relay_buf_reserve(buf, 10, &to), -EBUSY);
+	CHECK_EQ(facts_of(buf).lost_full_records, 0); /* not lost: who gets EBUSY comes again */
+	continue_writer(&writer);
+	CHECK_EQ(relay_buf_reserve(buf, 10, &to), 0);
+	memcpy(to, "rrrrrrrrrr", 10);
+	relay_buf_commit(buf, to);
+	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxrrrrrrrrrr");
+	CHECK_EQ(facts_of(buf).lost_torn_records, 0);
+	relay_buf_release(buf);
+}
+
+TEST(a_disabled_buffer_refuses_the_writer_that_was_in_it)
+{
+	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+
+	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
+	CHECK_EQ(write(writer.go, "g", 1), 1);
+	CHECK_EQ(WEXITSTATUS(end_writer(&writer)), 1);
+	CHECK_EQ(facts_of(buf).lost_disabled_records, 1);
+	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
+	CHECK_EQ(write_letters(buf, 'a', 3), 0);
+	CHECK_DRAINS(buf, "aaa");
+	relay_buf_release(buf);
+}
+
+/* --- fairness --- */
+
+enum { N_WRITERS = 4, RECORDS = 30000 };
+
+static struct {
+	struct rchan_buf *buf;
+	pthread_barrier_t start;
+	unsigned n_done;
+	unsigned long least_when_first_done;
+	unsigned long written[N_WRITERS];
+} race;
+
+static void *write_records(void *argument)
+{
+	unsigned long *written = argument;
+
+	pthread_barrier_wait(&race.start);
+	while (*written < RECORDS) {
+		int err = write_letters(race.buf, 'w', 16);
+		CHECK(err == 0 || err == -EBUSY);
+		if (!err)
+			__atomic_add_fetch(written, 1, __ATOMIC_RELAXED);
+	}
+	if (__atomic_fetch_add(&race.n_done, 1, __ATOMIC_RELAXED) == 0)
+		for (unsigned i = 0; i < N_WRITERS; i++) {
+			unsigned long n = __atomic_load_n(&race.written[i], __ATOMIC_RELAXED);
+			if (i == 0 || n < race.least_when_first_done)
+				race.least_when_first_done = n;
+		}
+	return NULL;
+}
+
+TEST(no_writer_starves)
+{
+	pthread_t threads[N_WRITERS];
+
+	race.buf = make_buf(4096, 2, RELAY_OVERWRITE);
+	CHECK_EQ(pthread_barrier_init(&race.start, NULL, N_WRITERS), 0);
+	for (unsigned i = 0; i < N_WRITERS; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, write_records, &race.written[i]), 0);
+	for (unsigned i = 0; i < N_WRITERS; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	CHECK_EQ(facts_of(race.buf).records, N_WRITERS * RECORDS);
+	CHECK(race.least_when_first_done > 0);
+	relay_buf_release(race.buf);
+}
