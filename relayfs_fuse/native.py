@@ -103,6 +103,7 @@ class Facts:
     read_records: int
     read_bytes: int
     unread_bytes: int
+    unread_holes: int
     reads: int
     wakeups: int
     lost_full_records: int

@@ -316,6 +316,7 @@ static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	facts->read_records = state.records - state.overwritten_records - state.torn_records - state.discarded_records;
 	facts->read_bytes = state.bytes - state.overwritten_bytes - state.torn_bytes - state.discarded_bytes;
 	facts->unread_bytes = facts->bytes - state.bytes;
+	facts->unread_holes = relay_consume_holes(buf, &state);
 	facts->reads = state.reads;
 	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
 	facts->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);

@@ -115,6 +115,13 @@ static inline struct relay_subbuf *relay_pos_ledger(const struct rchan_buf *buf,
 	return &buf->subbufs[(relay_pos_lap(buf, pos) & 1) * buf->n_subbufs + relay_pos_index(buf, pos)];
 }
 
+/* One more that readers will have to pass. */
+static inline void relay_count_hole(struct rchan_buf *buf)
+{
+	/* Relaxed: it only says whether to look for some. */
+	__atomic_fetch_add(&buf->control->n_holes, 1, __ATOMIC_RELAXED);
+}
+
 /* Whether to wait for other programs' locks: for a second, or, if this is somebody who must not be held up by them (a
  * file server), for a moment. */
 static inline bool relay_is_patient(const struct rchan_buf *buf)

@@ -193,6 +193,12 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
 	change_word(claim, word, RELAY_CLAIM_TAKEN | from);
 }
 
+static void make_hole(struct rchan_buf *buf, struct relay_claim *claim, uint64_t word)
+{
+	if (change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK)))
+		relay_count_hole(buf);
+}
+
 /* `gone`: the caller knows that the owner is dead. */
 static bool bury(struct rchan_buf *buf, struct relay_claim *claim, bool gone)
 {
@@ -206,7 +212,7 @@ static bool bury(struct rchan_buf *buf, struct relay_claim *claim, bool gone)
 	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE;
 	bool record = __atomic_load_n(&claim->length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH;
 	if (state == RELAY_CLAIM_TAKEN && record)
-		change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK));
+		make_hole(buf, claim, word);
 	else if (state == RELAY_CLAIM_PENDING || state == RELAY_CLAIM_TAKEN)
 		change_word(claim, word, RELAY_CLAIM_FREE);
 	/* The token goes first: it must never stand beside a new owner. */
@@ -263,7 +269,7 @@ void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bo
 	/* Relaxed: the word says that it holds, and it follows. */
 	__atomic_store_n(&claim->bytes, discarded, __ATOMIC_RELAXED);
 	uint64_t word = word_of(claim);
-	change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK));
+	make_hole(buf, claim, word);
 	relay_claim_give_back(buf, claim);
 }
 

@@ -286,7 +286,7 @@ static int walk_data(struct walk *walk)
 				return err;
 		} else if (stretch.stop.claim) {
 			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
-			if ((walk->spans && walk->total) || !relay_claim_bury(buf, stretch.stop.claim))
+			if ((walk->total && !walk->until) || !relay_claim_bury(buf, stretch.stop.claim))
 				return 0;
 		} else if (stretch.finished) {
 			to->position = relay_pos_next(buf, to->position);
@@ -336,6 +336,16 @@ int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state
 	struct walk walk = {.buf = buf, .plan = &peeked, .spans = &span, .n_spans = 1, .max_bytes = 1};
 	int err = plan(&walk);
 	return err ? err : walk.total > 0;
+}
+
+uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer *state)
+{
+	if (__atomic_load_n(&buf->control->n_holes, __ATOMIC_RELAXED) == state->discarded_records + state->torn_records)
+		return 0;
+	struct relay_plan all = {.from = *state};
+	struct walk walk = {.buf = buf, .plan = &all, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
+	return plan(&walk) ? 0
+	                   : all.to.discarded_bytes - state->discarded_bytes + all.to.torn_bytes - state->torn_bytes;
 }
 
 static void free_hole(struct relay_claim *claim, uint64_t passed)

@@ -18,6 +18,9 @@ void relay_consumer_clear(struct rchan_buf *buf);
 /* Account for what producers overwrote: move `state` to the oldest sub-buffer that stands. 0 or -EBADMSG. */
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state);
 
+/* Bytes of holes in what can be read from `state` on. Walks along it, if there are any. */
+uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer *state);
+
 /* 1: a consumption from `state` would give something; 0; -EBADMSG. */
 int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state);
 

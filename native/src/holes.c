@@ -57,8 +57,10 @@ bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint3
 		/* Pairs with the acquires above and in relay_holes_first(): what it says before that it is there. */
 		if (__atomic_compare_exchange_n(list, &old, RELAY_HOLES | pos, true, __ATOMIC_ACQ_REL,
 		                                __ATOMIC_ACQUIRE))
-			return true;
+			break;
 	}
+	relay_count_hole(buf);
+	return true;
 }
 
 static int by_offset(const void *left, const void *right)
@@ -123,4 +125,5 @@ void relay_holes_clear(struct rchan_buf *buf)
 {
 	for (uint64_t i = 0; i < 2 * buf->n_subbufs; i++)
 		__atomic_store_n(&buf->subbufs[i].holes, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&buf->control->n_holes, 0, __ATOMIC_RELAXED);
 }

@@ -7,7 +7,10 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.store import passed_bytes
+
 if TYPE_CHECKING:
+    from relayfs_fuse import native
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.tree import TextFile
 
@@ -39,18 +42,18 @@ class RelayHandle:
     """An open relay file.
 
     stored: its buffer
-    start: stream position of what was unread at the open: to whoever opened it, the file begins there
+    start: how many bytes had passed at the open: to whoever opened it, the file begins there
     pid: the thread that opened it
     """
 
-    def __init__(self, stored: StoredBuffer, start: int, pid: int) -> None:
+    def __init__(self, stored: StoredBuffer, facts: native.Facts, pid: int) -> None:
         self.stored = stored
-        self.start = start
+        self.start = passed_bytes(facts)
         self.pid = pid
 
-    def start_for_size(self, consumed: int) -> int:
-        """Tell which stream position counts as the beginning of the file; a reset begins a new stream."""
-        return self.start if self.start <= consumed else 0
+    def start_for_size(self, facts: native.Facts) -> int:
+        """Tell where the file begins; a reset begins a new one."""
+        return self.start if self.start <= passed_bytes(facts) else 0
 
 
 class StreamHandle(RelayHandle):
@@ -75,19 +78,19 @@ class SeekableHandle(RelayHandle):
     by_line: the next short read gets a line at most, as from a terminal
     """
 
-    def __init__(self, stored: StoredBuffer, start: int, pid: int) -> None:
-        super().__init__(stored, start, pid)
+    def __init__(self, stored: StoredBuffer, facts: native.Facts, pid: int) -> None:
+        super().__init__(stored, facts, pid)
         self.end = 0
         self.looked: tuple[int, int] | None = None
         self.seen = 0
         self.by_line = False
-        self._consumed = start  # up to here in the stream, at least
+        self._consumed = facts.bytes - facts.unread_bytes  # up to here in the stream, at least
         self._kept = bytearray()
         self._goes_back = False
 
-    def start_for_size(self, consumed: int) -> int:
-        """Tell which stream position counts as the beginning of the file."""
-        return 0 if self.was_reset(consumed) else self.start
+    def start_for_size(self, facts: native.Facts) -> int:
+        """Tell where the file begins."""
+        return 0 if self.was_reset(facts.bytes - facts.unread_bytes) else self.start
 
     def was_reset(self, consumed: int) -> bool:
         """Tell whether the stream began anew: less of it is consumed than was when something was given here."""

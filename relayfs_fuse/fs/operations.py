@@ -227,7 +227,7 @@ class Operations(NameOperations):
     def _open_relay_file(self, stored: StoredBuffer, flags: int, pid: int) -> RelayHandle:
         facts = stored.buffer.facts()
         kind = StreamHandle if facts.read == native.READ_WAIT else SeekableHandle
-        handle = kind(stored, facts.bytes - facts.unread_bytes, pid)
+        handle = kind(stored, facts, pid)
         if flags & os.O_ACCMODE != os.O_WRONLY:
             stored.readers.append(handle)
         return handle

@@ -45,8 +45,13 @@ class Reader(Protocol):
 
     pid: int
 
-    def start_for_size(self, consumed: int) -> int:
-        """Tell which stream position is the beginning of the file to it."""
+    def start_for_size(self, facts: native.Facts) -> int:
+        """Tell which of the bytes that passed_bytes() counts is the beginning of the file to it."""
+
+
+def passed_bytes(facts: native.Facts) -> int:
+    """Count the bytes before what is unread, but not those of reservations that came to nothing."""
+    return facts.bytes - facts.unread_bytes - facts.discarded_bytes - facts.lost_torn_bytes
 
 
 class StoredBuffer:
@@ -73,9 +78,9 @@ class StoredBuffer:
 
         pid: the thread that asks, for it may be a reader itself
         """
-        consumed = facts.bytes - facts.unread_bytes
         readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
-        return facts.bytes - min((reader.start_for_size(consumed) for reader in readers), default=consumed)
+        start = min((reader.start_for_size(facts) for reader in readers), default=passed_bytes(facts))
+        return passed_bytes(facts) + facts.unread_bytes - facts.unread_holes - start
 
     def mtime_ns(self, facts: native.Facts) -> int:
         """Tell when data last moved: at the latest when it was first seen to have moved."""

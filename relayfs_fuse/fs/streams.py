@@ -99,10 +99,11 @@ class Streams:
         """Return what is further on, and leave it unread."""
         ahead = offset - handle.end
         data, behind = b"", facts.bytes
-        if ahead < facts.unread_bytes:
-            size = min(size, facts.unread_bytes - ahead)
+        readable = facts.unread_bytes - facts.unread_holes
+        if ahead < readable:
+            size = min(size, readable - ahead)
             data, behind = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, ahead, size), patient)
-        if data or ahead == facts.unread_bytes:
+        if data or ahead == readable:
             handle.look(offset, len(data), behind)
         return data
 

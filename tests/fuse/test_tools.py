@@ -406,6 +406,11 @@ def test_less_goes_to_the_end_and_follows_and_scrolls_back(stream: Stream, unrea
         ('dd if="$F" bs=31 skip=9 count=3 status=none', slice(9 * LINE_BYTES, 12 * LINE_BYTES)),
         ('tail -c +101 "$F"', slice(100, None)),
         ('(dd bs=31 count=3 status=none; head -n 5; cat) < "$F"', slice(None)),
+        ('tail -n 5 "$F"', slice(-5 * LINE_BYTES, None)),
+        ('tail -c 100 "$F"', slice(-100, None)),
+        ('head -n -5 "$F"', slice(-5 * LINE_BYTES)),
+        ('head -n 7 "$F" > /dev/null; head -c -100 "$F" | tail -c 1000', slice(-1100, -100)),
+        ('tar cP "$F" | tar xPO', slice(None)),
     ],
 )
 def test_discarded_records_do_not_put_programs_that_seek_out_of_step(mount: Mount, script: str, shown: slice) -> None:

@@ -235,6 +235,10 @@ struct relay_control {
 	uint64_t writing_at;            /* head position of the record that is being copied */
 	uint64_t writing_length;        /* bytes; 0: none */
 	uint64_t write_unused[5];
+
+	/* Writers: who discards or buries. */
+	RELAY_LINE uint64_t n_holes; /* ever made */
+	uint64_t holes_unused[7];
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");

@@ -94,6 +94,7 @@ struct relay_facts {
 	 * of which a reader took a part, and whose rest was then overwritten, counts whole among the overwritten. */
 	uint64_t read_records, read_bytes;
 	uint64_t unread_bytes;
+	uint64_t unread_holes; /* bytes of those that nobody will get: discarded or torn */
 	uint64_t reads, wakeups;
 	uint64_t lost_full_records, lost_full_bytes;
 	uint64_t lost_too_large_records, lost_too_large_bytes;
