@@ -36,9 +36,9 @@ static void take_over(struct rchan_buf *buf)
 		say(buf, relay_pos_number(buf, head), RELAY_ASKED_SPOILED);
 }
 
-int relay_switch_lock(struct rchan_buf *buf, sigset_t *before, bool patient)
+int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 {
-	int result = relay_lock_take(&buf->control->switch_lock, patient, before);
+	int result = relay_lock_take(&buf->control->switch_lock, buf->patient, before);
 	if (result == 1)
 		take_over(buf);
 	return result < 0 ? result : 0;
@@ -136,7 +136,7 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 	*header = 0;
 	if (!buf->cb || !buf->cb->subbuf_start)
 		return pass_by(buf);
-	int err = relay_switch_lock(buf, &before, true);
+	int err = relay_switch_lock(buf, &before);
 	if (err)
 		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_NOT_YET;
 	enum relay_begin result = relay_head(buf, &pos, &second) ? RELAY_BEGIN_DAMAGED : RELAY_BEGUN;
@@ -163,6 +163,7 @@ void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks
 {
 	uint64_t header;
 	buf->cb = cb;
+	buf->patient = true;
 	if (!relay_has_begun(buf, 0))
 		relay_begin(buf, &header);
 }

@@ -52,7 +52,7 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);
 
 /* The lock under which callbacks run, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
  * -EBUSY: a living thread has it for longer than a moment, or, for the patient, a second. */
-int relay_switch_lock(struct rchan_buf *buf, sigset_t *before, bool patient);
+int relay_switch_lock(struct rchan_buf *buf, sigset_t *before);
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
 
 #endif

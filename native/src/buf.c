@@ -147,6 +147,7 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path)
 		return err;
 	}
 	relay_buf_sign(buf, sign);
+	buf->patient = true;
 	return 0;
 }
 

@@ -49,6 +49,7 @@ struct rchan_buf {
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
 	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */
 	uint32_t reserve;   /* enum relay_reserve */
+	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
 	const struct rchan_callbacks *cb; /* NULL: none */
 	uint64_t header;                  /* what subbuf_start_reserve() was told; under the switch lock */
@@ -120,13 +121,6 @@ static inline void relay_count_hole(struct rchan_buf *buf)
 {
 	/* Relaxed: it only says whether to look for some. */
 	__atomic_fetch_add(&buf->control->n_holes, 1, __ATOMIC_RELAXED);
-}
-
-/* Whether to wait for other programs' locks: for a second, or, if this is somebody who must not be held up by them (a
- * file server), for a moment. */
-static inline bool relay_is_patient(const struct rchan_buf *buf)
-{
-	return buf->chan || buf->cb;
 }
 
 /* Take over an open mem file; fd belongs to buf, also on failure. */

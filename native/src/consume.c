@@ -417,7 +417,7 @@ static int wait_for_callback(struct rchan_buf *buf, uint64_t start)
 {
 	sigset_t before;
 	uint64_t head, second;
-	if (relay_switch_lock(buf, &before, false))
+	if (relay_switch_lock(buf, &before))
 		return 1;
 	int lapped = relay_head(buf, &head, &second) || is_lapped(buf, head, start);
 	relay_switch_unlock(buf, &before);

@@ -208,7 +208,7 @@ static int start_again(struct rchan_buf *buf)
 {
 	sigset_t before;
 	uint64_t header;
-	int err = relay_switch_lock(buf, &before, relay_is_patient(buf));
+	int err = relay_switch_lock(buf, &before);
 	if (err)
 		return err;
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) | 1;

@@ -69,7 +69,7 @@ static int refuse_oversize(struct rchan_buf *buf, size_t length)
 static int lock(struct rchan_buf *buf, size_t length, sigset_t *before)
 {
 	int err = relay_writers_lock(buf, before);
-	return err == -EBUSY && relay_is_patient(buf) ? relay_refuse_full(buf, length) : err;
+	return err == -EBUSY && buf->patient ? relay_refuse_full(buf, length) : err;
 }
 
 static int reserve_alone(struct rchan_buf *buf, struct relay_claim *claim, size_t length, void **to)

@@ -11,12 +11,14 @@
  * Know before you use it:
  *  - Records stay in order within one buffer (one CPU), not between buffers.
  *  - A full no-overwrite buffer refuses records (-ENOSPC) and counts them; it never blocks.
+ *  - relay_write() waits only for another program's subbuf_start, or lock (scheme=locking), and at most a second.
  *  - A record never straddles two sub-buffers, so none can be larger than one.
  *
  * Who may call what at the same time:
  *
  *                          | relay_write | flush, reset, consumed, late_setup | relay_close | in a signal handler
- *   relay_write            |     yes     |                yes                 |     no*     |        yes
+ *   relay_write, _reserve, |             |                                    |             |
+ *   _commit, _discard      |     yes     |                yes                 |     no*     |        yes
  *   relay_flush, _reset,   |             |                                    |             |
  *   _subbufs_consumed,     |     yes     |                yes                 |     no*     |        no
  *   _late_setup_files      |             |                                    |             |
@@ -197,9 +199,11 @@ unsigned relay_buf_cpu(const struct rchan_buf *buf);
  *   -EMSGSIZE   longer than a sub-buffer
  *   -ECANCELED  the channel is disabled
  *   -EPIPE      the channel has been removed
- * Thread-safe, async-signal-safe, never blocks: no system call unless a sleeping reader must be woken, or
- * this thread has no restartable sequences while the channel needs them (then the record goes through
- * write(2) on the relay file). Follows relay_write() in kernel/relay.c, which returns nothing.
+ *   -EDEADLK    not counted: the caller is the channel's own subbuf_start
+ * Thread-safe, async-signal-safe. Waits for nobody, but for a subbuf_start or the lock of scheme=locking, and makes
+ * no system call, but for these, to wake a sleeping reader, or because this thread has no restartable sequences
+ * while the channel needs them (then the record goes through write(2) on the relay file). Follows
+ * relay_write() in kernel/relay.c, which returns nothing.
  */
 int relay_write(struct rchan *chan, const void *data, size_t length);
 
