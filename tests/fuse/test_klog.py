@@ -14,7 +14,7 @@ from traffic import drain
 
 KLOGGER = Path(__file__).with_name("klogger.c")
 DEADLINE_S = 120
-N_REGISTRATIONS = 200
+N_REGISTRATIONS = 40
 N_FORKS = 50
 STATEMENT = """
 #include <relayfs/klog.h>
