@@ -95,7 +95,7 @@ def test_without_a_server(scratch: Path, geometry: tuple[int, int], mode: str, s
     make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60)  # noqa: E731
     with stresses(make) as [stress]:
         for _ in range(N_PRODUCERS):
-            stress.start_producer(3000 if sanitize else 10_000, fork=True)
+            stress.start_producer(2000 if sanitize else 6000, fork=True)
         stress.overrun_reader()
         stress.join_producers()
         check_overrun(stress, stress.finish())
