@@ -16,6 +16,7 @@
 #include "app_reader.h"
 
 #include "consume.h"
+#include "wake.h"
 
 #include <poll.h>
 #include <string.h>
@@ -195,17 +196,10 @@ static int note_end(struct app_reader *reader)
 	return err;
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
-}
-
 /* Take all up to `until`. Reservations that are under way are short, or somebody's who sleeps: wait, but not for ever. */
 static int drain(struct app_reader *reader)
 {
-	int64_t give_up = now_ms() + DRAIN_MS;
+	int64_t give_up = relay_now_ms() + DRAIN_MS;
 	for (;;) {
 		struct relay_facts facts;
 		int err = look(reader, &facts);
@@ -216,8 +210,8 @@ static int drain(struct app_reader *reader)
 		if (got < 0 && got != -EBUSY)
 			return got;
 		if (got > 0)
-			give_up = now_ms() + DRAIN_MS;
-		else if (now_ms() >= give_up)
+			give_up = relay_now_ms() + DRAIN_MS;
+		else if (relay_now_ms() >= give_up)
 			return -EBUSY;
 		else
 			nap();

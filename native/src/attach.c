@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MAX_BUFFERS = 1 << 16 };
-
 char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf)
 {
 	char *path;
@@ -22,7 +20,7 @@ char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf)
 
 static int make_places(struct rchan *chan, uint32_t n)
 {
-	if (n > MAX_BUFFERS)
+	if (n > RELAY_MAX_BUFFERS)
 		return -EBADMSG;
 	chan->bufs = calloc(n, sizeof(*chan->bufs));
 	if (!chan->bufs)

@@ -14,6 +14,8 @@
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
 
+enum { RELAY_MAX_BUFFERS = 1 << 16 }; /* of one channel */
+
 /* What relay_consume_begin() promised and relay_consume_end() makes true. */
 struct relay_plan {
 	struct relay_consumer from, to;

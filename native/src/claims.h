@@ -48,11 +48,12 @@ static inline void relay_claim_withdraw(struct relay_claim *claim)
 	__atomic_store_n(&claim->word, RELAY_CLAIM_MARKED, __ATOMIC_RELEASE);
 }
 
-/* Committed, or never taken. */
-static inline void relay_claim_release(struct relay_claim *claim)
+/* Done with it: committed, or never taken. */
+static inline void relay_claim_release(const struct rchan_buf *buf, struct relay_claim *claim)
 {
 	/* Pairs with the acquire in consume.c: the payload before the end of the claim. */
 	__atomic_store_n(&claim->word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+	relay_claim_give_back(buf, claim);
 }
 
 /* Taken for certain: before anybody else helps. */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 #include "mountpoint.h"
+#include "wake.h"
 
 #include <relayfs/reader.h>
 #include <stdlib.h>
@@ -50,13 +51,6 @@ void relay_reader_close(struct relay_reader *reader)
 	free(reader);
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
-}
-
 int relay_reader_finished(struct relay_reader *reader)
 {
 	int state = relay_buf_state(&reader->buf);
@@ -90,12 +84,12 @@ int relay_reader_next(struct relay_reader *reader, const void **data, size_t *le
 {
 	if (reader->buf.plan.active)
 		return -EALREADY;
-	int64_t until = timeout_ms < 0 ? INT64_MAX : now_ms() + timeout_ms;
+	int64_t until = timeout_ms < 0 ? INT64_MAX : relay_now_ms() + timeout_ms;
 	for (;;) {
 		int result = try_next(reader, data, length);
 		if (result == 1 || (result < 0 && result != -EBUSY))
 			return result;
-		int64_t left = timeout_ms < 0 ? LOOK_AGAIN_MS : until - now_ms();
+		int64_t left = timeout_ms < 0 ? LOOK_AGAIN_MS : until - relay_now_ms();
 		if (left <= 0 || (!result && relay_reader_finished(reader)))
 			return result;
 		int interrupted = rest(reader, result == -EBUSY, left);

@@ -37,8 +37,7 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
 
 static void finish(struct rchan_buf *buf, struct relay_claim *claim)
 {
-	relay_claim_release(claim);
-	relay_claim_give_back(buf, claim);
+	relay_claim_release(buf, claim);
 	/* It may have been what kept a finished sub-buffer from its readers. */
 	relay_wake_switch(buf);
 }

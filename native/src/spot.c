@@ -77,8 +77,7 @@ static void leave_hole(struct rchan_buf *buf)
 			relay_claim_confirm(claim);
 			relay_claim_leave_hole(buf, claim, false);
 		} else {
-			relay_claim_release(claim);
-			relay_claim_give_back(buf, claim);
+			relay_claim_release(buf, claim);
 		}
 	}
 	control->writing_length = 0;
@@ -167,8 +166,7 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	if (claim) {
 		if (result == RELAY_RSEQ_DONE)
 			relay_claims_help(buf, next, tx.new_second);
-		relay_claim_release(claim);
-		relay_claim_give_back(buf, claim);
+		relay_claim_release(buf, claim);
 	}
 	if (result == RELAY_RSEQ_DONE) {
 		if (buf->mode == RELAY_OVERWRITE)

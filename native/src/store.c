@@ -13,8 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_BUFFERS = 1 << 16 };
-
 /* The directory stays its maker's: whoever else may write to it could put another file under a name. Programs
  * that map the store's files may pass through; what they may open, the files' own modes say. */
 enum { DIR_MODE = 0711 };
@@ -34,7 +32,7 @@ unsigned relay_n_possible_cpus(void)
 				last = last * 10 + (unsigned)(text[i] - '0');
 		else
 			i++;
-	if (got > 0 && last < MAX_BUFFERS)
+	if (got > 0 && last < RELAY_MAX_BUFFERS)
 		return last + 1;
 	long configured = sysconf(_SC_NPROCESSORS_CONF);
 	return configured > 0 ? (unsigned)configured : 1;
@@ -48,7 +46,7 @@ uint32_t relay_scheme_default(uint32_t buffers)
 static int check_spec(const struct relay_spec *spec, struct relay_layout *layout)
 {
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
-	    spec->n_buffers == 0 || spec->n_buffers > MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
+	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
 	    spec->scheme > RELAY_SCHEME_LOCKING || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
 	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->file_mode & ~0777u ||
 	    (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
@@ -229,7 +227,7 @@ int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, i
 
 int relay_store_adopt(const char *dir, const int *fds, size_t n)
 {
-	if (n == 0 || n > MAX_BUFFERS)
+	if (n == 0 || n > RELAY_MAX_BUFFERS)
 		return -EINVAL;
 	/* Asked before: a file that loses its name again never gets another. */
 	if (access(dir, F_OK) == 0)

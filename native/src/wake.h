@@ -11,6 +11,9 @@ void relay_wake_register(void);
 /* Wake those that armed one of `bits`. */
 void relay_wake(struct rchan_buf *buf, uint32_t bits);
 
+/* CLOCK_MONOTONIC, for deadlines. */
+int64_t relay_now_ms(void);
+
 /* After a record was published. */
 static inline void relay_wake_record(struct rchan_buf *buf)
 {

@@ -99,8 +99,7 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_cla
 		return relay_refuse_full(buf, length);
 	err = reserve_alone(buf, *claim, length, to);
 	if (err) {
-		relay_claim_release(*claim);
-		relay_claim_give_back(buf, *claim);
+		relay_claim_release(buf, *claim);
 	}
 	return err;
 }
@@ -114,8 +113,7 @@ static int write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 	if (err)
 		return err;
 	memcpy(to, data, length);
-	relay_claim_release(claim);
-	relay_claim_give_back(buf, claim);
+	relay_claim_release(buf, claim);
 	return 0;
 }
 
