@@ -121,6 +121,16 @@ class Facts:
     switch_time_ns: int
     reserve: int
 
+    @property
+    def consumed_bytes(self) -> int:
+        """Count the bytes before what is unread: the stream position of the next one."""
+        return self.bytes - self.unread_bytes
+
+    @property
+    def passed_bytes(self) -> int:
+        """Count the same without those of reservations that came to nothing."""
+        return self.consumed_bytes - self.discarded_bytes - self.lost_torn_bytes
+
 
 _FACT_NAMES = tuple(field.name for field in fields(Facts))
 

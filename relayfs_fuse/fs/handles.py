@@ -7,8 +7,6 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs.store import passed_bytes
-
 if TYPE_CHECKING:
     from relayfs_fuse import native
     from relayfs_fuse.fs.store import StoredBuffer
@@ -48,12 +46,12 @@ class RelayHandle:
 
     def __init__(self, stored: StoredBuffer, facts: native.Facts, pid: int) -> None:
         self.stored = stored
-        self.start = passed_bytes(facts)
+        self.start = facts.passed_bytes
         self.pid = pid
 
     def start_for_size(self, facts: native.Facts) -> int:
         """Tell where the file begins; a reset begins a new one."""
-        return self.start if self.start <= passed_bytes(facts) else 0
+        return self.start if self.start <= facts.passed_bytes else 0
 
 
 class StreamHandle(RelayHandle):
@@ -84,17 +82,17 @@ class SeekableHandle(RelayHandle):
         self.looked: tuple[int, int] | None = None
         self.seen = 0
         self.by_line = False
-        self._consumed = facts.bytes - facts.unread_bytes  # up to here in the stream, at least
+        self._consumed = facts.consumed_bytes  # up to here in the stream, at least
         self._kept = bytearray()
         self._goes_back = False
 
     def start_for_size(self, facts: native.Facts) -> int:
         """Tell where the file begins."""
-        return 0 if self.was_reset(facts.bytes - facts.unread_bytes) else self.start
+        return 0 if self.was_reset(facts) else self.start
 
-    def was_reset(self, consumed: int) -> bool:
+    def was_reset(self, facts: native.Facts) -> bool:
         """Tell whether the stream began anew: less of it is consumed than was when something was given here."""
-        return consumed < self._consumed
+        return facts.consumed_bytes < self._consumed
 
     def begin_anew(self, offset: int) -> None:
         """Let what is next in a new stream be that at an offset; what was kept is of no use then."""

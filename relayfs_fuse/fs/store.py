@@ -46,12 +46,7 @@ class Reader(Protocol):
     pid: int
 
     def start_for_size(self, facts: native.Facts) -> int:
-        """Tell which of the bytes that passed_bytes() counts is the beginning of the file to it."""
-
-
-def passed_bytes(facts: native.Facts) -> int:
-    """Count the bytes before what is unread, but not those of reservations that came to nothing."""
-    return facts.bytes - facts.unread_bytes - facts.discarded_bytes - facts.lost_torn_bytes
+        """Tell which of the bytes that Facts.passed_bytes counts is the beginning of the file to it."""
 
 
 class StoredBuffer:
@@ -79,8 +74,8 @@ class StoredBuffer:
         pid: the thread that asks, for it may be a reader itself
         """
         readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
-        start = min((reader.start_for_size(facts) for reader in readers), default=passed_bytes(facts))
-        return passed_bytes(facts) + facts.unread_bytes - facts.unread_holes - start
+        start = min((reader.start_for_size(facts) for reader in readers), default=facts.passed_bytes)
+        return facts.passed_bytes + facts.unread_bytes - facts.unread_holes - start
 
     def mtime_ns(self, facts: native.Facts) -> int:
         """Tell when data last moved: at the latest when it was first seen to have moved."""

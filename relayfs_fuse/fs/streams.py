@@ -80,7 +80,7 @@ class Streams:
         patient = not request.nonblocking
         if offset != handle.end:
             facts = handle.stored.buffer.facts()
-            if handle.was_reset(facts.bytes - facts.unread_bytes):
+            if handle.was_reset(facts):
                 handle.begin_anew(offset)
             elif offset < handle.end:
                 return handle.again(offset, size)
@@ -134,7 +134,7 @@ class Streams:
         if not isinstance(handle, SeekableHandle) or not handle.seen:
             return
         facts = handle.stored.buffer.facts()
-        if not handle.was_reset(facts.bytes - facts.unread_bytes):
+        if not handle.was_reset(facts):
             await self._when_free(lambda: handle.stored.buffer.consume_to(handle.seen), True)
             self.waiting.changed(handle.stored)
 
