@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+# Fixtures of programs that make channels.
+pytest_plugins = ["making"]
+
 RELAYFS = Path(sys.executable).with_name("relayfs")
 USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")
 DEADLINE_S = 20.0

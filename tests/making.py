@@ -9,12 +9,13 @@ with making({"RELAYFS": str(mount.path)}) as maker:
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from build import compile_c
-from conftest import Mount
+from conftest import Mount, tmpfs_directory
 from traffic import drain
 
 from relayfs_fuse import native
@@ -94,6 +95,37 @@ def making(
 def environment_of(mount: Mount) -> dict[str, str]:
     """Make a mount a program's default."""
     return {"RELAYFS": str(mount.path), "RELAYFS_STORE": str(mount.store)}
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory where nothing is mounted; its parent is a place for a store, on tmpfs."""
+    with tmpfs_directory() as path:
+        (path / "mnt").mkdir()
+        yield path / "mnt"
+
+
+@pytest.fixture
+def maker(mount: Mount) -> Iterator[Maker]:
+    """A program whose default mount is that of the test."""
+    with making(environment_of(mount)) as program:
+        yield program
+
+
+@pytest.fixture
+def early(nowhere: Path) -> Iterator[Maker]:
+    """A program that starts before anything is mounted."""
+    with making({"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}) as program:
+        yield program
+
+
+@pytest.fixture
+def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Iterator[Mount]:
+    """A mount of the store of `early`, not mounted yet, in its place."""
+    mount = make_mount(store=nowhere.parent / "store", start=False)
+    mount.path = nowhere
+    yield mount
+    mount.close()
 
 
 def contents(channel: Path) -> bytes:

@@ -14,38 +14,6 @@ from conftest import NOBODY, Mount, tmpfs_directory, wait_until
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
 from traffic import drain
 
-
-@pytest.fixture
-def nowhere(tmp_path: Path) -> Iterator[Path]:
-    """A directory where nothing is mounted; its parent is a place for a store, on tmpfs."""
-    with tmpfs_directory() as path:
-        (path / "mnt").mkdir()
-        yield path / "mnt"
-
-
-@pytest.fixture
-def maker(mount: Mount) -> Iterator[Maker]:
-    """A program whose default mount is that of the test."""
-    with making(environment_of(mount)) as program:
-        yield program
-
-
-@pytest.fixture
-def early(nowhere: Path) -> Iterator[Maker]:
-    """A program that starts before anything is mounted."""
-    with making({"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}) as program:
-        yield program
-
-
-@pytest.fixture
-def late_mount(nowhere: Path, make_mount: Callable[..., Mount]) -> Iterator[Mount]:
-    """A mount of the store of `early`, not mounted yet, in its place."""
-    mount = make_mount(store=nowhere.parent / "store", start=False)
-    mount.path = nowhere
-    yield mount
-    mount.close()
-
-
 # --- where ---
 
 
