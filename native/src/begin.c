@@ -72,7 +72,7 @@ static enum relay_begin enter(struct rchan_buf *buf, uint64_t pos)
 	uint64_t now, second;
 	while (!relay_head(buf, &now, &second) && now == pos) {
 		uint64_t records = second & RELAY_RECORDS_MASK, next = pos + buf->header;
-		if (buf->scheme != RELAY_SCHEME_RSEQ) {
+		if (buf->scheme != RELAY_RSEQ) {
 			if (relay_pair_swap(head, pos, second, next, records))
 				return RELAY_BEGUN;
 			continue; /* it was sealed meanwhile */

@@ -57,8 +57,7 @@ static int check_geometry(const struct relay_geometry *geometry, uint64_t file_b
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
 	    geometry->mode > RELAY_CALLBACK || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
 	    geometry->read > RELAY_READ_WAIT || geometry->reserve > RELAY_RESERVE_VISIBLE || geometry->n_buffers == 0 ||
-	    geometry->cpu >= geometry->n_buffers || geometry->scheme < RELAY_SCHEME_RSEQ ||
-	    geometry->scheme > RELAY_SCHEME_LOCKING)
+	    geometry->cpu >= geometry->n_buffers || geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKING)
 		return -EBADMSG;
 	return 0;
 }

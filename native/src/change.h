@@ -22,8 +22,8 @@ static inline enum relay_rseq_result relay_change(struct rchan_buf *buf, struct 
 {
 	static uint64_t nowhere;
 	RELAY_PUBLISHES(&pair->first);
-	if (buf->scheme != RELAY_SCHEME_RSEQ) {
-		for (int i = 0; i < 3 && buf->scheme == RELAY_SCHEME_LOCKING; i++)
+	if (buf->scheme != RELAY_RSEQ) {
+		for (int i = 0; i < 3 && buf->scheme == RELAY_LOCKING; i++)
 			if (tx->store[i].at)
 				__atomic_store_n(tx->store[i].at, tx->store[i].value, __ATOMIC_RELAXED);
 		if (relay_pair_swap(pair, tx->expect_first, tx->expect_second, tx->new_first, tx->new_second))
@@ -42,7 +42,7 @@ static inline enum relay_rseq_result relay_change(struct rchan_buf *buf, struct 
 static inline struct relay_tx relay_look(const struct rchan_buf *buf, const struct relay_pair *pair)
 {
 	struct relay_tx tx = {.expect_first = __atomic_load_n(&pair->first, __ATOMIC_ACQUIRE)};
-	unsigned valid = buf->scheme != RELAY_SCHEME_RSEQ ? 0 : tx.expect_first >> 63;
+	unsigned valid = buf->scheme != RELAY_RSEQ ? 0 : tx.expect_first >> 63;
 	tx.expect_second = __atomic_load_n(&pair->second[valid], __ATOMIC_ACQUIRE);
 	return tx;
 }

@@ -47,7 +47,7 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 
 int relay_write(struct rchan *chan, const void *data, size_t length)
 {
-	if (__builtin_expect(chan->scheme != RELAY_SCHEME_RSEQ, 0)) {
+	if (__builtin_expect(chan->scheme != RELAY_RSEQ, 0)) {
 		uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
 		return relay_write_shared(&chan->bufs[cpu], data, length);
 	}
@@ -85,9 +85,9 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 static int reserve(struct rchan *chan, size_t length, void **to)
 {
 	for (;;) {
-		uint32_t cpu = chan->scheme == RELAY_SCHEME_RSEQ ? relay_rseq_cpu()
-		               : chan->n_buffers == 1            ? 0
-		                                                 : (uint32_t)sched_getcpu() % chan->n_buffers;
+		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu()
+		               : chan->n_buffers == 1     ? 0
+		                                          : (uint32_t)sched_getcpu() % chan->n_buffers;
 		if (cpu >= chan->n_buffers)
 			return -ENOTSUP;
 		int err = relay_reserve_here(&chan->bufs[cpu], length, to);

@@ -56,7 +56,7 @@ static int seal(struct rchan_buf *buf)
 static bool make_cleared_head(struct rchan_buf *buf, struct relay_tx *tx)
 {
 	struct relay_subbuf *first = relay_pos_ledger(buf, 0);
-	tx->new_second = buf->scheme != RELAY_SCHEME_RSEQ ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
+	tx->new_second = buf->scheme != RELAY_RSEQ ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
 	tx->store[0].at = &first->start_records;
 	tx->store[1].at = &first->start_bytes;
 	return true;
@@ -74,7 +74,7 @@ static int clear(struct rchan_buf *buf)
 	struct relay_pair *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
 	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
 	int err = change_head(buf, &control->head, make_cleared_head);
-	if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
+	if (buf->scheme == RELAY_LOCKLESS) {
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
 	}
@@ -107,7 +107,7 @@ struct record {
 static int write_step(struct rchan_buf *buf, const void *arg)
 {
 	const struct record *record = arg;
-	if (buf->scheme == RELAY_SCHEME_RSEQ)
+	if (buf->scheme == RELAY_RSEQ)
 		return relay_write_rseq_slow(buf, record->data, record->length);
 	return relay_write_shared(buf, record->data, record->length);
 }
@@ -167,7 +167,7 @@ static int nothing_step(struct rchan_buf *buf, const void *arg)
 
 static int settle(struct rchan_buf *buf)
 {
-	if (buf->scheme != RELAY_SCHEME_RSEQ)
+	if (buf->scheme != RELAY_RSEQ)
 		return seal(buf);
 	return on_cpu(buf, nothing_step, NULL);
 }

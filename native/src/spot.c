@@ -21,7 +21,7 @@
 
 static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length)
 {
-	if (buf->scheme == RELAY_SCHEME_RSEQ)
+	if (buf->scheme == RELAY_RSEQ)
 		return relay_rseq_tally(lost, length, buf->cpu);
 	struct relay_tx tx = relay_look(buf, lost);
 	tx.new_first = tx.expect_first + 1;
@@ -85,7 +85,7 @@ static void leave_hole(struct rchan_buf *buf)
 
 int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 {
-	if (buf->scheme != RELAY_SCHEME_LOCKING)
+	if (buf->scheme != RELAY_LOCKING)
 		return 0;
 	int result = relay_lock_take(&buf->control->write_lock, buf->patient, before);
 	if (result == 1)
@@ -95,7 +95,7 @@ int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 
 void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before)
 {
-	if (buf->scheme == RELAY_SCHEME_LOCKING)
+	if (buf->scheme == RELAY_LOCKING)
 		relay_lock_release(&buf->control->write_lock, before);
 }
 
@@ -155,7 +155,7 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	    .new_second = records,
 	    .store = {{&left->end, pos}, {&entered->start_records, records}, {&entered->start_bytes, bytes}}};
 	struct relay_claim *claim = NULL;
-	if (buf->scheme == RELAY_SCHEME_LOCKLESS) {
+	if (buf->scheme == RELAY_LOCKLESS) {
 		claim = relay_claim_take(buf);
 		if (!claim)
 			return RELAY_RSEQ_STOPPED;

@@ -40,18 +40,18 @@ unsigned relay_n_possible_cpus(void)
 
 uint32_t relay_scheme_default(uint32_t buffers)
 {
-	return buffers == RELAY_PERCPU && relay_rseq_registered() ? RELAY_SCHEME_RSEQ : RELAY_SCHEME_LOCKLESS;
+	return buffers == RELAY_PERCPU && relay_rseq_registered() ? RELAY_RSEQ : RELAY_LOCKLESS;
 }
 
 static int check_spec(const struct relay_spec *spec, struct relay_layout *layout)
 {
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
 	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
-	    spec->scheme > RELAY_SCHEME_LOCKING || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
+	    spec->scheme > RELAY_LOCKING || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
 	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->file_mode & ~0777u ||
 	    (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
 		return -EINVAL;
-	if (spec->scheme == RELAY_SCHEME_RSEQ && relay_scheme_default(spec->buffers) != RELAY_SCHEME_RSEQ)
+	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
 	return 0;
 }

@@ -165,8 +165,7 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length)
 	if (length <= buf->subbuf_size &&
 	    relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
 		return relay_refuse_full(buf, length);
-	int err =
-	    buf->scheme == RELAY_SCHEME_LOCKING ? write_alone(buf, data, length) : write_claimed(buf, data, length);
+	int err = buf->scheme == RELAY_LOCKING ? write_alone(buf, data, length) : write_claimed(buf, data, length);
 	if (!err)
 		relay_wake_record(buf);
 	return err;

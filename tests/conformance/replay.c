@@ -85,9 +85,9 @@ static int make_channel(const char *arguments)
 	spec.mode = !strcmp(mode, "callback")    ? RELAY_CALLBACK
 	            : !strcmp(mode, "overwrite") ? RELAY_OVERWRITE
 	                                         : RELAY_NO_OVERWRITE;
-	spec.scheme = strcmp(scheme, "rseq") == 0      ? RELAY_SCHEME_RSEQ
-	              : strcmp(scheme, "locking") == 0 ? RELAY_SCHEME_LOCKING
-	                                               : RELAY_SCHEME_LOCKLESS;
+	spec.scheme = strcmp(scheme, "rseq") == 0      ? RELAY_RSEQ
+	              : strcmp(scheme, "locking") == 0 ? RELAY_LOCKING
+	                                               : RELAY_LOCKLESS;
 	spec.reserve = strcmp(reserve, "visible") ? RELAY_RESERVE_COMMIT : RELAY_RESERVE_VISIBLE;
 	spec.uid = spec.gid = (uint32_t)-1;
 	return relay_store_create(directory, &spec);

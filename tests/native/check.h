@@ -47,7 +47,7 @@ struct check_test {
 
 static struct check_test check_tests[CHECK_MAX_TESTS];
 static unsigned check_n_tests;
-static uint32_t scheme = RELAY_SCHEME_LOCKLESS;
+static uint32_t scheme = RELAY_LOCKLESS;
 static const char *scratch = ".";
 static unsigned home_cpu; /* where this thread runs, and whose buffer is tested */
 
@@ -174,9 +174,9 @@ int main(int argc, char **argv)
 
 	if (argc != 4)
 		return 2;
-	scheme = strcmp(argv[2], "rseq") == 0      ? RELAY_SCHEME_RSEQ
-	         : strcmp(argv[2], "locking") == 0 ? RELAY_SCHEME_LOCKING
-	                                           : RELAY_SCHEME_LOCKLESS;
+	scheme = strcmp(argv[2], "rseq") == 0      ? RELAY_RSEQ
+	         : strcmp(argv[2], "locking") == 0 ? RELAY_LOCKING
+	                                           : RELAY_LOCKLESS;
 	scratch = argv[3];
 	pin_to_home();
 	for (i = 0; i < check_n_tests; i++) {

@@ -107,7 +107,7 @@ static inline struct writer start_writer(const char *path, char letter, size_t n
 /* Where both schemes hold a claim during the copy. */
 static inline struct writer start_claimed(const char *path, char letter, size_t n)
 {
-	return start_writer(path, letter, n, 0, scheme == RELAY_SCHEME_RSEQ ? FAULTS_TO_FALLBACK : 1);
+	return start_writer(path, letter, n, 0, scheme == RELAY_RSEQ ? FAULTS_TO_FALLBACK : 1);
 }
 
 static inline int end_writer(struct writer *writer)

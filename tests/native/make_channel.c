@@ -23,9 +23,9 @@ int main(int argc, char **argv)
 	spec.mode = strcmp(argv[4], "overwrite") == 0  ? RELAY_OVERWRITE
 	            : strcmp(argv[4], "callback") == 0 ? RELAY_CALLBACK
 	                                               : RELAY_NO_OVERWRITE;
-	spec.scheme = strcmp(argv[5], "rseq") == 0      ? RELAY_SCHEME_RSEQ
-	              : strcmp(argv[5], "locking") == 0 ? RELAY_SCHEME_LOCKING
-	                                                : RELAY_SCHEME_LOCKLESS;
+	spec.scheme = strcmp(argv[5], "rseq") == 0      ? RELAY_RSEQ
+	              : strcmp(argv[5], "locking") == 0 ? RELAY_LOCKING
+	                                                : RELAY_LOCKLESS;
 	err = relay_store_create(argv[1], &spec);
 	if (err)
 		fprintf(stderr, "make_channel: %s: %s\n", argv[1], strerror(-err));

@@ -414,7 +414,7 @@ TEST(who_has_no_callback_waits_for_none)
 	pid_t pid = stopped_writer(path, 'c');
 	relay_buf_release(buf);
 	buf = relay_buf_open(path);
-	if (scheme == RELAY_SCHEME_LOCKING) { /* the writer that is stopped has the channel's lock */
+	if (scheme == RELAY_LOCKING) { /* the writer that is stopped has the channel's lock */
 		CHECK_EQ(write_letters(buf, 'd', 1), -EBUSY);
 		CHECK_EQ(relay_buf_flush(buf), -EBUSY);
 	} else {

@@ -24,8 +24,8 @@ TEST(a_restartable_write_that_dies_was_never_there)
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
-	CHECK_EQ(facts_of(buf).lost_torn_records, scheme == RELAY_SCHEME_RSEQ ? 0 : 1);
-	CHECK_EQ(facts_of(buf).records, scheme == RELAY_SCHEME_RSEQ ? 2 : 3);
+	CHECK_EQ(facts_of(buf).lost_torn_records, scheme == RELAY_RSEQ ? 0 : 1);
+	CHECK_EQ(facts_of(buf).records, scheme == RELAY_RSEQ ? 2 : 3);
 	relay_buf_release(buf);
 }
 
@@ -39,7 +39,7 @@ TEST(a_restarted_write_is_written_once)
 	continue_writer(&writer);
 	CHECK_EQ(facts_of(buf).records, 2);
 	CHECK_EQ(facts_of(buf).bytes, 30);
-	if (scheme == RELAY_SCHEME_RSEQ)
+	if (scheme == RELAY_RSEQ)
 		CHECK_DRAINS(buf, "bbbbbbbbbbxxxxxxxxxxxxxxxxxxxx");
 	else
 		CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxbbbbbbbbbb");
@@ -302,7 +302,7 @@ TEST(resolve_by_token_needs_no_process_id)
 {
 	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
 	struct rchan_buf *buf = open_path(path);
-	unsigned faults = scheme == RELAY_SCHEME_RSEQ ? FAULTS_TO_FALLBACK : 1;
+	unsigned faults = scheme == RELAY_RSEQ ? FAULTS_TO_FALLBACK : 1;
 	struct writer gone = start_writer(path, 'x', 20, 7, faults), there = start_writer(path, 'y', 20, 8, faults);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);

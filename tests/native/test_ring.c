@@ -160,12 +160,12 @@ TEST(rseq_needs_per_cpu_buffers)
 	char path[4096];
 
 	snprintf(path, sizeof(path), "%s/global", scratch);
-	spec.scheme = RELAY_SCHEME_RSEQ;
+	spec.scheme = RELAY_RSEQ;
 	spec.buffers = RELAY_GLOBAL;
 	spec.n_buffers = 1;
 	CHECK_EQ(relay_store_create(path, &spec), -EINVAL);
-	CHECK_EQ(relay_scheme_default(RELAY_GLOBAL), RELAY_SCHEME_LOCKLESS);
-	CHECK_EQ(relay_scheme_default(RELAY_SINGLE), RELAY_SCHEME_LOCKLESS);
+	CHECK_EQ(relay_scheme_default(RELAY_GLOBAL), RELAY_LOCKLESS);
+	CHECK_EQ(relay_scheme_default(RELAY_SINGLE), RELAY_LOCKLESS);
 }
 
 TEST(an_exact_fit_leaves_no_padding)

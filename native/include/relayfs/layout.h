@@ -157,10 +157,10 @@ enum relay_mode {
 	RELAY_CALLBACK = 2 /* subbuf_start decides at each switch */
 };
 enum relay_scheme {
-	RELAY_SCHEME_ANY = 0,
-	RELAY_SCHEME_RSEQ = 1,
-	RELAY_SCHEME_LOCKLESS = 2,
-	RELAY_SCHEME_LOCKING = 3 /* head changes as in LOCKLESS, by one writer at a time */
+	RELAY_ANY_SCHEME = 0,
+	RELAY_RSEQ = 1,
+	RELAY_LOCKLESS = 2,
+	RELAY_LOCKING = 3 /* head changes as in LOCKLESS, by one writer at a time */
 };
 enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
 enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };

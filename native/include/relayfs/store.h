@@ -39,8 +39,8 @@ struct relay_spec {
 /* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
 unsigned relay_n_possible_cpus(void);
 
-/* What scheme=any becomes for these buffers here: RELAY_SCHEME_RSEQ where the machine has it and buffers are
- * per CPU, else RELAY_SCHEME_LOCKLESS. */
+/* What scheme=any becomes for these buffers here: RELAY_RSEQ where the machine has it and buffers are
+ * per CPU, else RELAY_LOCKLESS. */
 uint32_t relay_scheme_default(uint32_t buffers);
 
 /* The bytes that one buffer of this geometry takes in the store; 0: the geometry is not allowed. */
