@@ -14,7 +14,9 @@ def write_source(cdef: Path, output: Path, headers: list[Path]) -> None:
     """
     ffi = FFI()
     ffi.cdef(cdef.read_text())
-    includes = "".join(f"#include <{header.parent.name}/{header.name}>\n" for header in headers)
+    # All headers at once: what two of them call by the same name has its long one.
+    includes = "#define RELAYFS_CLASSIC_LONG_NAMES\n"
+    includes += "".join(f"#include <{header.parent.name}/{header.name}>\n" for header in headers)
     ffi.set_source("relayfs_fuse._native", includes, py_limited_api=True)
     ffi.emit_c_code(str(output))
 

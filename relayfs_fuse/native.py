@@ -32,6 +32,7 @@ BUFFERS = ("percpu", "global", "single")
 DELIVERIES = ("bulk", "packet")
 READS = ("nowait", "wait")
 RESERVES = ("commit", "visible")
+TIMESTAMPS = ("none", "mono", "tsc")
 
 MODE_NO_OVERWRITE: int = lib.RELAY_NO_OVERWRITE
 MODE_OVERWRITE: int = lib.RELAY_OVERWRITE
@@ -75,6 +76,10 @@ class Spec:
     uid: int
     gid: int
     reserve: int
+    timestamp: int
+    start_reserve: int
+    end_reserve: int
+    channel_start_reserve: int
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,11 @@ class Facts:
     discarded_bytes: int
     switch_time_ns: int
     reserve: int
+    timestamp: int
+    start_reserve: int
+    end_reserve: int
+    channel_start_reserve: int
+    suspended: int
 
     @property
     def consumed_bytes(self) -> int:

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * subbuf_start: who is asked, and when.
+ * How a sub-buffer begins where that is not for the writer alone to say: who is asked, and when.
  *
- *     head = {n, 0}            a switch: published, the sub-buffer before is finished
+ *     head = {n, 0}            a switch: published, nothing more goes into the sub-buffer before
  *     switch_lock              whoever wants to write next takes it; the others wait
- *     subbuf_start(...)
+ *     buf->begin(...)          the mode, subbuf_start, or the callbacks of 2003
  *     head = {n, reserved}     yes, and space for a header
  *     asked = n + 1, YES       yes, without one
- *     asked = n + 1, 0         no: asked again by the next write
+ *     asked = n + 1, ENDED     no, but the one before is finished: asked again by the next write
  *
  * While head stands at the start of a sub-buffer that has not begun, nobody else changes it: restartable
  * sections are entered only where records may be stored. So the holder of the lock may store it from any CPU.
@@ -22,7 +22,7 @@
 #include "lock.h"
 #include "wake.h"
 
-static void say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
+void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 {
 	/* Pairs with the acquire in relay_asked(). */
 	__atomic_store_n(&buf->control->asked, (number + 1) << RELAY_ASKED_SHIFT | bits, __ATOMIC_RELEASE);
@@ -32,8 +32,10 @@ static void say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 static void take_over(struct rchan_buf *buf)
 {
 	uint64_t head, second;
-	if (!relay_head(buf, &head, &second) && !relay_has_begun(buf, head))
-		say(buf, relay_pos_number(buf, head), RELAY_ASKED_SPOILED);
+	if (relay_head(buf, &head, &second) || relay_has_begun(buf, head))
+		return;
+	uint64_t number = relay_pos_number(buf, head);
+	relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_SPOILED);
 }
 
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
@@ -49,24 +51,8 @@ void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 	relay_lock_release(&buf->control->switch_lock, before);
 }
 
-/* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
-static int find_previous(const struct rchan_buf *buf, uint64_t number, void **subbuf, unsigned *padding)
-{
-	*subbuf = NULL;
-	*padding = 0;
-	if (number == 0)
-		return 0;
-	uint64_t start = relay_pos_start(buf, number - 1);
-	uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
-	if (relay_pos_number(buf, end) != number - 1 || !relay_pos_valid(buf, end))
-		return -EBADMSG;
-	*subbuf = relay_pos_data(buf, start);
-	*padding = (unsigned)(buf->subbuf_size - relay_pos_offset(buf, end));
-	return 0;
-}
-
-/* Begin the sub-buffer behind its header. The caller has the lock. */
-static enum relay_begin enter(struct rchan_buf *buf, uint64_t pos)
+/* Move head behind what is reserved. */
+static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos)
 {
 	struct relay_pair *head = &buf->control->head;
 	uint64_t now, second;
@@ -86,47 +72,104 @@ static enum relay_begin enter(struct rchan_buf *buf, uint64_t pos)
 	return RELAY_BEGIN_DAMAGED;
 }
 
-static enum relay_begin ask(struct rchan_buf *buf, uint64_t pos)
+enum relay_begin relay_enter(struct rchan_buf *buf, uint64_t pos)
 {
-	uint64_t number = relay_pos_number(buf, pos);
-	int spoiled = relay_asked(buf, number) > 0 ? RELAY_ASKED_SPOILED : 0;
-	void *previous;
-	unsigned padding;
-	if (find_previous(buf, number, &previous, &padding))
-		return RELAY_BEGIN_DAMAGED;
-	buf->header = 0;
-	bool yes = false;
-	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
-	if (!relay_claims_hold(buf, pos))
-		/* The first one begins whatever the client says, as in the kernel. */
-		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
-	if (!yes) {
-		say(buf, number, (uint64_t)spoiled);
-		return RELAY_NOT_YET;
-	}
 	if (buf->header) {
-		enum relay_begin result = enter(buf, pos);
+		enum relay_begin result = move_head(buf, pos);
 		if (result != RELAY_BEGUN)
 			return result;
 	} else {
-		say(buf, number, RELAY_ASKED_YES);
+		relay_say(buf, relay_pos_number(buf, pos), RELAY_ASKED_ENDED | RELAY_ASKED_YES);
 	}
 	relay_claims_drop_holes(buf, pos);
 	return RELAY_BEGUN;
 }
 
+struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos)
+{
+	struct relay_subbuf *entered = relay_pos_ledger(buf, pos);
+	struct relay_moment now = {0};
+	if (buf->timestamp)
+		now = relay_clock_moment(buf->timestamp);
+	/* Relaxed: published by relay_enter(). */
+	__atomic_store_n(&entered->start_time_ns, now.time_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&entered->start_clock, now.clock, __ATOMIC_RELAXED);
+	return now;
+}
+
+static enum relay_begin begin_by_mode(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t number = relay_pos_number(buf, pos);
+	bool room = buf->mode == RELAY_OVERWRITE ? !relay_claims_hold(buf, pos) : relay_has_left(buf, pos);
+	if (!room) {
+		relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_ENDED);
+		return RELAY_NOT_YET;
+	}
+	/* All zero: no record was ever stored there. */
+	buf->header = relay_reserved_at(buf, number);
+	relay_stamp(buf, pos);
+	return relay_enter(buf, pos);
+}
+
+/* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
+static int find_previous(const struct rchan_buf *buf, uint64_t number, void **subbuf, unsigned *padding)
+{
+	*subbuf = NULL;
+	*padding = 0;
+	if (number == 0)
+		return 0;
+	uint64_t start = relay_pos_start(buf, number - 1);
+	uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
+	if (relay_pos_number(buf, end) != number - 1 || !relay_pos_valid(buf, end))
+		return -EBADMSG;
+	*subbuf = relay_pos_data(buf, start);
+	*padding = (unsigned)(buf->subbuf_size - relay_pos_offset(buf, end));
+	return 0;
+}
+
+static enum relay_begin begin_by_callback(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t number = relay_pos_number(buf, pos);
+	void *previous;
+	unsigned padding;
+	if (find_previous(buf, number, &previous, &padding))
+		return RELAY_BEGIN_DAMAGED;
+	buf->header = relay_reserved_at(buf, number);
+	relay_stamp(buf, pos);
+	bool yes = false;
+	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
+	if (!relay_claims_hold(buf, pos))
+		/* The first one begins whatever the client says, as in the kernel. */
+		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
+	if (yes)
+		return relay_enter(buf, pos);
+	relay_say(buf, number, (relay_asked(buf, number) & RELAY_ASKED_SPOILED) | RELAY_ASKED_ENDED);
+	return RELAY_NOT_YET;
+}
+
+relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf)
+{
+	return buf->mode == RELAY_CALLBACK ? NULL : begin_by_mode;
+}
+
 /* There is nobody to ask here: what was finished is for readers all the same. Without the lock: a file server waits for
  * no client. */
-static enum relay_begin pass_by(struct rchan_buf *buf)
+static enum relay_begin pass_by(struct rchan_buf *buf, uint64_t pos)
 {
-	uint64_t pos, second, asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
-	if (relay_head(buf, &pos, &second))
-		return RELAY_BEGIN_DAMAGED;
+	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
 	uint64_t no = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT;
-	if (!relay_has_begun(buf, pos) && asked < no &&
-	    __atomic_compare_exchange_n(&buf->control->asked, &asked, no, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+	if (asked < no && __atomic_compare_exchange_n(&buf->control->asked, &asked, no | RELAY_ASKED_ENDED, false,
+	                                              __ATOMIC_RELEASE, __ATOMIC_RELAXED))
 		relay_wake_switch(buf);
 	return RELAY_NOT_YET;
+}
+
+/* Has the answer been no, and is there no need to ask again? */
+static bool is_settled(const struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t asked = relay_asked(buf, relay_pos_number(buf, pos));
+	return asked & RELAY_ASKED_SUSPENDED ||
+	       (buf->mode == RELAY_NO_OVERWRITE && asked & RELAY_ASKED_ENDED && !relay_has_left(buf, pos));
 }
 
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
@@ -134,8 +177,14 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 	sigset_t before;
 	uint64_t pos, second;
 	*header = 0;
-	if (!buf->cb || !buf->cb->subbuf_start)
-		return pass_by(buf);
+	if (relay_head(buf, &pos, &second))
+		return RELAY_BEGIN_DAMAGED;
+	if (relay_has_begun(buf, pos))
+		return RELAY_BEGUN;
+	if (is_settled(buf, pos))
+		return RELAY_NOT_YET;
+	if (!buf->begin)
+		return pass_by(buf, pos);
 	int err = relay_switch_lock(buf, &before);
 	if (err)
 		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_NOT_YET;
@@ -143,7 +192,7 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 	uint64_t asked = buf->control->asked;
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
 		relay_claims_help(buf, pos, second);
-		result = ask(buf, pos);
+		result = buf->begin(buf, pos);
 		*header = result == RELAY_BEGUN ? buf->header : 0;
 	}
 	bool news = result == RELAY_BEGUN || buf->control->asked != asked;
@@ -156,7 +205,11 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 
 void subbuf_start_reserve(struct rchan_buf *buf, size_t length)
 {
-	buf->header = length < buf->subbuf_size ? length : buf->subbuf_size;
+	uint64_t pos, second;
+	if (relay_head(buf, &pos, &second))
+		return;
+	uint64_t least = relay_reserved_at(buf, relay_pos_number(buf, pos));
+	buf->header = length < least ? least : length < buf->subbuf_size ? length : buf->subbuf_size;
 }
 
 void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks *cb)
@@ -164,6 +217,30 @@ void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks
 	uint64_t header;
 	buf->cb = cb;
 	buf->patient = true;
+	if (buf->mode == RELAY_CALLBACK && cb && cb->subbuf_start)
+		buf->begin = begin_by_callback;
 	if (!relay_has_begun(buf, 0))
 		relay_begin(buf, &header);
+}
+
+int relay_buf_resume(struct rchan_buf *buf)
+{
+	sigset_t before;
+	uint64_t pos, second;
+	int err = relay_switch_lock(buf, &before);
+	/* From one of its own callbacks. */
+	bool locked = !err;
+	if (err && err != -EDEADLK)
+		return err;
+	err = relay_head(buf, &pos, &second);
+	if (!err) {
+		uint64_t number = relay_pos_number(buf, pos);
+		buf->control->caught_up = relay_produced(buf, pos);
+		uint64_t asked = relay_asked(buf, number);
+		if (asked & RELAY_ASKED_SUSPENDED)
+			relay_say(buf, number, asked & ~RELAY_ASKED_SUSPENDED);
+	}
+	if (locked)
+		relay_switch_unlock(buf, &before);
+	return err;
 }

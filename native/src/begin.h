@@ -1,58 +1,78 @@
 /* SPDX-License-Identifier: MIT */
-/* Sub-buffers that begin when a client says so: subbuf_start and its lock. begin.c tells how. */
+/* Sub-buffers that begin when somebody says so, and the lock under which he is asked. begin.c tells how. */
 #ifndef RELAYFS_BEGIN_H
 #define RELAYFS_BEGIN_H
 
 #include "buf.h"
+#include "clock.h"
 
 #include <signal.h>
 
-/* What has been said of sub-buffer `number`: RELAY_ASKED_ bits; -1: nothing yet. */
-static inline int relay_asked(const struct rchan_buf *buf, uint64_t number)
+/* What has been said of sub-buffer `number`: RELAY_ASKED_ bits. */
+static inline uint64_t relay_asked(const struct rchan_buf *buf, uint64_t number)
 {
-	/* Pairs with the release in begin.c: what the callback stored before its answer. */
+	/* Pairs with the release in relay_say(): what a callback stored before its answer. */
 	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
-	return asked >> RELAY_ASKED_SHIFT == number + 1 ? (int)(asked & (RELAY_ASKED_YES | RELAY_ASKED_SPOILED)) : -1;
+	return asked >> RELAY_ASKED_SHIFT == number + 1 ? asked & ((1u << RELAY_ASKED_SHIFT) - 1) : 0;
 }
 
-/* May records be stored where head is? If not, subbuf_start has to be asked. */
+/* May records be stored where head is? If not, somebody has to be asked. */
 static inline bool relay_has_begun(const struct rchan_buf *buf, uint64_t head)
 {
-	if (buf->mode != RELAY_CALLBACK || relay_pos_offset(buf, head) > 0)
-		return true;
-	int asked = relay_asked(buf, relay_pos_number(buf, head));
-	return asked > 0 && asked & RELAY_ASKED_YES;
+	return !buf->begins || relay_pos_offset(buf, head) > 0 ||
+	       relay_asked(buf, relay_pos_number(buf, head)) & RELAY_ASKED_YES;
 }
 
-/* Is what lay there a lap before still intact? */
+/* Is what lay there a lap before no longer what it was? */
 static inline bool relay_has_spoiled(const struct rchan_buf *buf, uint64_t head)
 {
-	return relay_has_begun(buf, head) || relay_asked(buf, relay_pos_number(buf, head)) > 0;
+	return relay_has_begun(buf, head) || relay_asked(buf, relay_pos_number(buf, head)) & RELAY_ASKED_SPOILED;
 }
 
-/* How many sub-buffers are finished: with a callback, those that it has seen. */
+/* How many sub-buffers are finished: where there is a client, those that it has seen the end of. */
 static inline uint64_t relay_produced(const struct rchan_buf *buf, uint64_t head)
 {
 	uint64_t number = relay_pos_number(buf, head);
-	if (number == 0 || buf->mode != RELAY_CALLBACK || relay_pos_offset(buf, head) > 0)
+	if (number == 0 || !buf->begins || relay_pos_offset(buf, head) > 0)
 		return number;
-	return relay_asked(buf, number) < 0 ? number - 1 : number;
+	return relay_asked(buf, number) & (RELAY_ASKED_ENDED | RELAY_ASKED_YES) ? number : number - 1;
 }
 
-enum relay_begin {
-	RELAY_BEGUN,
-	RELAY_NOT_YET,     /* the client said so, or there is none in this process */
-	RELAY_IN_CALLBACK, /* of this very thread */
-	RELAY_BEGIN_DAMAGED
-};
+/* Has the reader left the sub-buffer that lies a lap before the one at pos? */
+static inline bool relay_has_left(const struct rchan_buf *buf, uint64_t pos)
+{
+	/* Pairs with the release in consume.c: the reader's loads before our stores. */
+	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
+	return relay_pos_number(buf, pos) - relay_pos_number(buf, consumed) < buf->n_subbufs;
+}
 
-/* Let subbuf_start begin the sub-buffer at whose start head is, unless somebody else has; *header: bytes that it
- * reserved, or 0. From any CPU. A process with callbacks waits for those of others, at most a second. */
+/* Let the sub-buffer begin at whose start head is, unless somebody else has; *header: bytes reserved at its start. From
+ * any CPU. Clients wait for each other, at most a second. */
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);
 
-/* The lock under which callbacks run, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
+/* The lock under which sub-buffers begin, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
  * -EBUSY: a living thread has it for longer than a moment, or, for the patient, a second. */
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before);
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
+
+/* Ready-made relay_begin_functions: as the mode says; NULL: a client has to. */
+relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf);
+
+/* --- for relay_begin_functions, who have the lock --- */
+
+/* Of sub-buffer `number`. */
+void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits);
+
+/* Bytes that are kept at its start. */
+static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t number)
+{
+	return buf->start_reserve + (number == 0 ? (uint64_t)buf->channel_start_reserve : 0);
+}
+
+/* Note when it began, if the channel has timestamps; to be called before relay_enter(). */
+struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos);
+
+/* The sub-buffer at pos has begun, behind buf->header bytes. */
+enum relay_begin relay_enter(struct rchan_buf *buf, uint64_t pos);
 
 #endif

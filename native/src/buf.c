@@ -47,6 +47,11 @@ uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs)
 	return relay_layout_of(subbuf_size, n_subbufs, &layout) ? layout.file_bytes : 0;
 }
 
+bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start)
+{
+	return start + end + channel_start < subbuf_size;
+}
+
 static int check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout)
 {
 	if (geometry->magic != RELAY_MAGIC)
@@ -57,6 +62,9 @@ static int check_geometry(const struct relay_geometry *geometry, uint64_t file_b
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
 	    geometry->mode > RELAY_CALLBACK || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
 	    geometry->read > RELAY_READ_WAIT || geometry->reserve > RELAY_RESERVE_VISIBLE || geometry->n_buffers == 0 ||
+	    geometry->timestamp > RELAY_TSC ||
+	    !relay_reserves_fit(geometry->subbuf_size, geometry->start_reserve, geometry->end_reserve,
+	                        geometry->channel_start_reserve) ||
 	    geometry->cpu >= geometry->n_buffers || geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKING)
 		return -EBADMSG;
 	return 0;
@@ -96,6 +104,13 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->scheme = geometry.scheme;
 	buf->delivery = geometry.delivery;
 	buf->reserve = geometry.reserve;
+	buf->timestamp = geometry.timestamp;
+	buf->start_reserve = geometry.start_reserve;
+	buf->channel_start_reserve = geometry.channel_start_reserve;
+	buf->subbuf_end = geometry.subbuf_size - geometry.end_reserve;
+	buf->largest = buf->subbuf_end - geometry.start_reserve;
+	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
+	buf->begin = relay_begin_of_mode(buf);
 	buf->n_buffers = geometry.n_buffers;
 	relay_claims_forget_kept(buf);
 	relay_wake_register();
@@ -274,6 +289,7 @@ static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 		facts->offset = relay_pos_offset(buf, pos);
 		facts->records = second & RELAY_RECORDS_MASK;
 		facts->bytes = start + facts->offset;
+		facts->suspended = !!(relay_asked(buf, relay_pos_number(buf, pos)) & RELAY_ASKED_SUSPENDED);
 		facts->padding = relay_pos_number(buf, pos) * buf->subbuf_size + facts->offset - facts->bytes;
 		return 0;
 	}
@@ -297,6 +313,10 @@ static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	                              .delivery = buf->delivery,
 	                              .read = geometry.read,
 	                              .reserve = buf->reserve,
+	                              .timestamp = buf->timestamp,
+	                              .start_reserve = buf->start_reserve,
+	                              .end_reserve = (uint32_t)(buf->subbuf_size - buf->subbuf_end),
+	                              .channel_start_reserve = buf->channel_start_reserve,
 	                              .flush_interval_ms = geometry.flush_interval_ms,
 	                              .closed = !!(flags & RELAY_CLOSED),
 	                              .disabled = !!(flags & RELAY_DISABLED)};

@@ -32,10 +32,22 @@ struct relay_holes {
 	struct relay_found_hole *at;
 };
 
+enum relay_begin {
+	RELAY_BEGUN,
+	RELAY_NOT_YET,     /* no, or who could decide is not in this process */
+	RELAY_IN_CALLBACK, /* of this very thread */
+	RELAY_BEGIN_DAMAGED
+};
+
+/* Decides whether the sub-buffer at pos, where head is, may begin; has the switch lock. See begin.h. */
+typedef enum relay_begin relay_begin_function(struct rchan_buf *buf, uint64_t pos);
+
 struct rchan_buf {
 	struct relay_control *control;
 	unsigned char *data;
 	uint64_t subbuf_size;
+	uint64_t subbuf_end; /* offset up to which records may lie */
+	uint64_t largest;    /* record that fits, bytes */
 	uint64_t n_subbufs;
 	uint64_t offset_mask, index_mask; /* of a position, shifted down */
 	uint64_t lap;                     /* one lap, as a difference of positions */
@@ -51,10 +63,14 @@ struct rchan_buf {
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
 	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */
 	uint32_t reserve;   /* enum relay_reserve */
+	uint32_t timestamp; /* enum relay_timestamp */
+	uint32_t start_reserve, channel_start_reserve;
 	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
 	const struct rchan_callbacks *cb; /* NULL: none */
-	uint64_t header;                  /* what subbuf_start_reserve() was told; under the switch lock */
+	bool begins;                      /* sub-buffers begin by `begin`, under the switch lock; else at once */
+	relay_begin_function *begin;      /* NULL: this process may not decide */
+	uint64_t header;                  /* bytes that `begin` reserved; under the switch lock */
 	struct relay_holes holes;
 	struct relay_shm shm;
 	struct relay_plan plan;
@@ -141,6 +157,7 @@ struct relay_layout {
 	uint32_t offset_bits, index_bits;
 };
 bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout);
+bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start); /* bytes */
 
 /* head, consistent and valid; -EBADMSG otherwise. `first` is a position, `second` has the owner in it. */
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second);

@@ -12,7 +12,8 @@
  *
  * In overwrite mode the memory may change under a reader's eyes. It was intact if, after the reading, head is
  * still less than n_subbufs ahead: writers publish a switch before they store into the sub-buffer it enters. In
- * mode callback that sub-buffer may wait to be begun, with the old data in it, until subbuf_start says yes.
+ * mode callback that sub-buffer may wait to be begun, with the old data in it, until the client says yes; and the one
+ * before it may still get a footer, until the client has said anything at all.
  */
 #define _GNU_SOURCE
 #include "consume.h"
@@ -154,6 +155,7 @@ struct walk {
 	struct rchan_buf *buf;
 	struct relay_plan *plan; /* plan->to is where the walk is */
 	uint64_t head, head_records;
+	uint64_t produced;        /* sub-buffers whose end is certain */
 	uint64_t at;              /* stream position: data before it is passed over */
 	uint64_t skip, passed;    /* so many bytes of data are passed over; have been */
 	struct relay_span *spans; /* NULL: nobody wants the data */
@@ -288,7 +290,7 @@ static int walk_data(struct walk *walk)
 			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
 			if ((walk->total && !walk->until) || !relay_claim_bury(buf, stretch.stop.claim))
 				return 0;
-		} else if (stretch.finished) {
+		} else if (stretch.finished && relay_pos_number(buf, to->position) < walk->produced) {
 			to->position = relay_pos_next(buf, to->position);
 			to->records = stretch.end_records;
 			if (relay_pos_number(buf, to->position) == walk->until)
@@ -297,6 +299,15 @@ static int walk_data(struct walk *walk)
 			return 0;
 		}
 	}
+}
+
+static int see_head(struct walk *walk)
+{
+	int err = settled_head(walk->buf, &walk->head, &walk->head_records);
+	/* Before the ledgers are read: a sub-buffer's end is certain once it counts as produced. */
+	if (!err)
+		walk->produced = relay_produced(walk->buf, walk->head);
+	return err;
 }
 
 /* Plan a consumption into walk->plan, with no lock and without changing the consumer's state. */
@@ -314,7 +325,7 @@ static int plan(struct walk *walk)
 		if (err)
 			return err;
 		uint64_t start = walk->plan->to.position;
-		err = settled_head(buf, &walk->head, &walk->head_records);
+		err = see_head(walk);
 		if (err)
 			return err;
 		walk->plan->start = start;
@@ -433,7 +444,8 @@ int relay_consume_valid(struct rchan_buf *buf)
 		return -EBADMSG;
 	if (is_lapped(buf, head, buf->plan.start))
 		return -EOVERFLOW;
-	bool undecided = buf->mode == RELAY_CALLBACK && ahead(buf, head, buf->plan.start) == buf->n_subbufs;
+	bool undecided =
+	    buf->begins && buf->mode != RELAY_NO_OVERWRITE && ahead(buf, head, buf->plan.start) == buf->n_subbufs;
 	return undecided && wait_for_callback(buf, buf->plan.start) ? -EOVERFLOW : 0;
 }
 
@@ -460,7 +472,7 @@ static bool pass_subbuf(struct walk *walk)
 	struct relay_plan before = *walk->plan;
 	uint64_t number = relay_pos_number(walk->buf, before.to.position);
 	walk->until = number + 1;
-	if (number != relay_pos_number(walk->buf, walk->head) && !walk_data(walk) &&
+	if (number < walk->produced && !walk_data(walk) &&
 	    relay_pos_number(walk->buf, walk->plan->to.position) == walk->until)
 		return true;
 	*walk->plan = before;
@@ -479,7 +491,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	buf->plan = (struct relay_plan){0};
 	err = relay_consumer_read(buf, &buf->plan.to) ? relay_consumer_catch_up(buf, &buf->plan.to) : -EBADMSG;
 	if (!err)
-		err = settled_head(buf, &walk.head, &walk.head_records);
+		err = see_head(&walk);
 	while (!err && n && pass_subbuf(&walk))
 		n--;
 	if (!err)

@@ -15,6 +15,7 @@
 #include "spot.h"
 #include "write.h"
 
+#include <string.h>
 #include <time.h>
 
 enum { RESET_WAIT_MS = 1000, MAX_VISITS = 100 };
@@ -73,6 +74,9 @@ static int clear(struct rchan_buf *buf)
 	struct relay_control *control = buf->control;
 	struct relay_pair *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
 	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
+	control->delivered = control->caught_up = control->ending = 0;
+	/* Records lay there in later laps. */
+	memset(buf->data, 0, relay_reserved_at(buf, 0));
 	int err = change_head(buf, &control->head, make_cleared_head);
 	if (buf->scheme == RELAY_LOCKLESS) {
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);

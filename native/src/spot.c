@@ -3,7 +3,7 @@
  * All schemes walk the same way from a record to its spot:
  *
  *     head ──> stopped?  ──> too large? ──> at offset 0: has the reader left this sub-buffer?   (no-overwrite)
- *                                                        does subbuf_start let it begin?        (callback)
+ *                                                        does the client let it begin?          (callback)
  *                                           does not fit: switch, look again
  *
  * A switch is a change of its own, published before anything is stored in the new sub-buffer: so a reader that was
@@ -109,14 +109,10 @@ int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length)
 	return 0;
 }
 
-/* Has the reader left the sub-buffer that pos begins? */
+/* Is the sub-buffer that pos begins free? */
 static bool has_room(const struct rchan_buf *buf, uint64_t pos)
 {
-	if (buf->mode != RELAY_NO_OVERWRITE)
-		return true;
-	/* Pairs with the release in consume.c: the reader's loads before our stores. */
-	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
-	return relay_pos_number(buf, pos) - relay_pos_number(buf, consumed) < buf->n_subbufs;
+	return buf->mode != RELAY_NO_OVERWRITE || relay_has_left(buf, pos);
 }
 
 static void note_switch(struct rchan_buf *buf)
@@ -126,8 +122,8 @@ static void note_switch(struct rchan_buf *buf)
 	/* Relaxed: for people. */
 	__atomic_store_n(&buf->control->switch_time_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
 	                 __ATOMIC_RELAXED);
-	/* With a callback, what is finished is finished when the callback has seen it. */
-	if (buf->mode != RELAY_CALLBACK)
+	/* With a client, what is finished is finished when the client has seen it. */
+	if (!buf->begins)
 		relay_wake_switch(buf);
 }
 
@@ -144,8 +140,9 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
 	/* Relaxed: constant while head is in this sub-buffer, which the change checks. */
 	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + relay_pos_offset(buf, pos);
-	/* In mode callback, nothing is overwritten before the callback has said so. */
-	if (next <= pos || (buf->mode == RELAY_OVERWRITE && relay_claims_hold(buf, next)))
+	/* What has to begin overwrites nothing before it does. */
+	bool overwrites = buf->mode == RELAY_OVERWRITE && !buf->begins;
+	if (next <= pos || (overwrites && relay_claims_hold(buf, next)))
 		return RELAY_RSEQ_STOPPED;
 
 	struct relay_tx tx = {
@@ -169,20 +166,23 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 		relay_claim_release(buf, claim);
 	}
 	if (result == RELAY_RSEQ_DONE) {
-		if (buf->mode == RELAY_OVERWRITE)
+		if (overwrites)
 			relay_claims_drop_holes(buf, next);
 		note_switch(buf);
 	}
 	return result;
 }
 
-/* Ask subbuf_start. */
-static enum relay_spot begin_spot(struct rchan_buf *buf, uint64_t length)
+/* Let it begin. */
+static enum relay_spot begin_spot(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 {
 	uint64_t header;
 	switch (relay_begin(buf, &header)) {
 	case RELAY_BEGUN:
-		return length > buf->subbuf_size - header ? RELAY_SPOT_TOO_LARGE : RELAY_SPOT_AGAIN;
+		/* In the second sub-buffer there is more room than in the first. */
+		if (relay_pos_number(buf, pos) == 0)
+			return RELAY_SPOT_AGAIN;
+		return header + length > buf->subbuf_end ? RELAY_SPOT_TOO_LARGE : RELAY_SPOT_AGAIN;
 	case RELAY_NOT_YET:
 		return RELAY_SPOT_FULL;
 	case RELAY_IN_CALLBACK:
@@ -199,10 +199,10 @@ enum relay_spot relay_find_spot(struct rchan_buf *buf, const struct relay_tx *se
 		return RELAY_SPOT_DAMAGED;
 	relay_claims_help(buf, pos, seen->expect_second);
 	if (!relay_has_begun(buf, pos))
-		return begin_spot(buf, length);
+		return begin_spot(buf, pos, length);
 	if (offset == 0)
 		return has_room(buf, pos) ? RELAY_SPOT_HERE : RELAY_SPOT_FULL;
-	if (length <= buf->subbuf_size - offset)
+	if (offset + length <= buf->subbuf_end)
 		return RELAY_SPOT_HERE;
 	switch (switch_subbuf(buf, seen)) {
 	case RELAY_RSEQ_STOPPED:
@@ -228,7 +228,7 @@ int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t leng
 	}
 }
 
-/* As in the kernel, subbuf_start is asked at once; no is an answer. */
+/* As in the kernel, at once; no is an answer. */
 static int begin_after_flush(struct rchan_buf *buf)
 {
 	uint64_t header;
@@ -257,7 +257,7 @@ static int flush(struct rchan_buf *buf)
 			return 0;
 		switch (switch_subbuf(buf, &seen)) {
 		case RELAY_RSEQ_DONE:
-			return buf->mode == RELAY_CALLBACK ? begin_after_flush(buf) : 0;
+			return buf->begins ? begin_after_flush(buf) : 0;
 		case RELAY_RSEQ_STOPPED:
 			return -EBUSY;
 		case RELAY_RSEQ_ABORTED:

@@ -48,12 +48,14 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
 	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
 	    spec->scheme > RELAY_LOCKING || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
-	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->file_mode & ~0777u ||
-	    (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
+	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->timestamp > RELAY_TSC ||
+	    !relay_reserves_fit(spec->subbuf_size, spec->start_reserve, spec->end_reserve,
+	                        spec->channel_start_reserve) ||
+	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
-	return 0;
+	return spec->timestamp == RELAY_TSC && !relay_has_tsc() ? -EINVAL : 0;
 }
 
 static int write_control(int fd, const struct relay_layout *layout, const struct relay_spec *spec, uint32_t cpu)
@@ -81,6 +83,10 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	    .read = spec->read,
 	    .flush_interval_ms = spec->flush_interval_ms,
 	    .reserve = spec->reserve,
+	    .timestamp = spec->timestamp,
+	    .start_reserve = spec->start_reserve,
+	    .end_reserve = spec->end_reserve,
+	    .channel_start_reserve = spec->channel_start_reserve,
 	};
 	munmap(control, RELAY_PAGE_BYTES);
 	return 0;

@@ -59,7 +59,7 @@ static int reserve(struct rchan_buf *buf, struct relay_claim *claim, size_t leng
 /* Larger than any record can be? 0 if not. */
 static int refuse_oversize(struct rchan_buf *buf, size_t length)
 {
-	if (length <= buf->subbuf_size)
+	if (length <= buf->largest)
 		return 0;
 	int err = relay_refuse_stopped(buf, length);
 	return err ? err : relay_refuse_too_large(buf, length);
@@ -162,8 +162,7 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length)
 {
 	if (length == 0)
 		return 0;
-	if (length <= buf->subbuf_size &&
-	    relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
+	if (length <= buf->largest && relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
 		return relay_refuse_full(buf, length);
 	int err = buf->scheme == RELAY_LOCKING ? write_alone(buf, data, length) : write_claimed(buf, data, length);
 	if (!err)
@@ -202,7 +201,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		int err = relay_refuse_stopped(buf, length);
 		if (err)
 			return err;
-		if (length > buf->subbuf_size)
+		if (length > buf->largest)
 			return relay_refuse_too_large(buf, length);
 		struct relay_tx seen = relay_look(buf, &buf->control->head);
 		enum relay_spot spot = relay_find_spot(buf, &seen, length);

@@ -24,7 +24,7 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 	/* Relaxed: nothing is stored on the strength of it. */
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) & ~buf->offset_mask;
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
-	return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap && buf->mode == RELAY_NO_OVERWRITE &&
+	return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap && buf->mode == RELAY_NO_OVERWRITE && !buf->begins &&
 	       !(flags & RELAY_STOPPED);
 }
 
@@ -38,10 +38,10 @@ static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size
 	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
 	uint64_t head = __atomic_load_n(&control->head.first, __ATOMIC_RELAXED);
 	uint64_t offset = relay_pos_offset(buf, head), index = relay_pos_index(buf, head);
-	if (__builtin_expect(length - 1 >= buf->subbuf_size, 0))
+	if (__builtin_expect(length - 1 >= buf->largest, 0))
 		return relay_write_rseq_slow(buf, data, length);
-	/* 1 <= offset <= subbuf_size - length, in one comparison */
-	if (__builtin_expect(offset - 1 < buf->subbuf_size - length && index < buf->n_subbufs, 1)) {
+	/* 1 <= offset <= subbuf_end - length, in one comparison */
+	if (__builtin_expect(offset - 1 < buf->subbuf_end - length && index < buf->n_subbufs, 1)) {
 		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
 		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
 		if (__builtin_expect(

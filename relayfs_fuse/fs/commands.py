@@ -208,6 +208,10 @@ class Commands:
             uid=options.get("uid", caller.uid),
             gid=options.get("gid", caller.gid),
             reserve=options.get("reserve", 0),
+            timestamp=options.get("timestamp", 0),
+            start_reserve=options.get("start_reserve", 0),
+            end_reserve=options.get("end_reserve", 0),
+            channel_start_reserve=options.get("channel_start_reserve", 0),
         )
         return spec, notice
 

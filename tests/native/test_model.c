@@ -99,7 +99,7 @@ static void model_take(struct model *m, const unsigned char *data, uint64_t leng
 static void step_write(struct model *m, struct rchan_buf *buf)
 {
 	uint64_t length = random_below(8) ? 1 + random_below(m->size) : m->size + random_below(2), i;
-	unsigned char data[1024];
+	unsigned char data[1024] = {0};
 	int err;
 
 	for (i = 0; i < length; i++)

@@ -27,7 +27,7 @@ PYTHON_LAYERS = [
 
 C_LAYERS = [
     {"layout"},
-    {"pair", "owner"},
+    {"pair", "owner", "clock"},
     {"lock", "shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"begin", "change", "claims", "holes", "oncpu", "wake"},

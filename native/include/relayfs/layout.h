@@ -18,8 +18,8 @@
  *
  * offset == subbuf_size is a full sub-buffer that nobody has switched from yet; the switch happens
  * with the next write, as in the kernel. offset == 0 is a sub-buffer entered but not begun: the
- * write that begins it first checks that readers have left it (no-overwrite), or asks subbuf_start
- * (callback). lap*n_subbufs+index is the free-running number of the sub-buffer, the kernel's
+ * write that begins it first checks that readers have left it (no-overwrite), or asks the client
+ * (callback), and leaves room for what is reserved at its start. lap*n_subbufs+index is the free-running number of the sub-buffer, the kernel's
  * `subbufs_produced`.
  *
  * Pairs. Two counters that must change together (position and records; records and bytes) form a
@@ -50,7 +50,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 2u
+#define RELAY_LAYOUT_VERSION 3u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -110,6 +110,9 @@ struct relay_subbuf {
 	uint64_t start_records; /* records written before it began */
 	uint64_t start_bytes;   /* bytes written before it began, padding not counted */
 	uint64_t holes;         /* RELAY_HOLES | position of its last discarded record; of another number: none */
+	uint64_t start_time_ns; /* CLOCK_REALTIME when it began; with a timestamp only */
+	uint64_t start_clock;   /* at the same moment: CLOCK_MONOTONIC, ns, or the TSC */
+	uint64_t unused[2];
 };
 
 /*
@@ -165,7 +168,8 @@ enum relay_scheme {
 enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
 enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
 enum relay_read { RELAY_READ_NOWAIT = 0, RELAY_READ_WAIT = 1 };
-enum relay_reserve { RELAY_RESERVE_COMMIT = 0, RELAY_RESERVE_VISIBLE = 1 }; /* when readers see a reservation */
+enum relay_reserve { RELAY_RESERVE_COMMIT = 0, RELAY_RESERVE_VISIBLE = 1 };     /* when readers see a reservation */
+enum relay_timestamp { RELAY_NO_TIMESTAMP = 0, RELAY_MONO = 1, RELAY_TSC = 2 }; /* what start_clock is */
 
 /* Constant from creation on. */
 struct relay_geometry {
@@ -184,13 +188,20 @@ struct relay_geometry {
 	uint32_t read;              /* enum relay_read */
 	uint32_t flush_interval_ms; /* 0: never */
 	uint32_t reserve;           /* enum relay_reserve */
-	uint32_t unused[13];
+	uint32_t timestamp;         /* enum relay_timestamp */
+	/* Bytes that no record takes; together less than subbuf_size. */
+	uint32_t start_reserve;         /* at the start of each sub-buffer */
+	uint32_t end_reserve;           /* at the end of each */
+	uint32_t channel_start_reserve; /* behind start_reserve, in the very first */
+	uint32_t unused[9];
 };
 
-/* relay_control.asked: what subbuf_start was asked about last: sub-buffer number + 1, shifted, and the answer. */
-#define RELAY_ASKED_SHIFT 2
-#define RELAY_ASKED_YES 1ull     /* it has begun, with nothing reserved */
-#define RELAY_ASKED_SPOILED 2ull /* a callback died in it: its memory is no longer what it was */
+/* relay_control.asked: which sub-buffer was to begin last: its number + 1, shifted, and what came of it. */
+#define RELAY_ASKED_SHIFT 4
+#define RELAY_ASKED_YES 1ull       /* it has begun, with nothing reserved */
+#define RELAY_ASKED_SPOILED 2ull   /* a callback died in it: its memory is no longer what it was */
+#define RELAY_ASKED_ENDED 4ull     /* the sub-buffer before it is as its readers shall have it */
+#define RELAY_ASKED_SUSPENDED 8ull /* not before relay_resume() */
 
 /* The last page of the file. One cache line per writer. */
 struct relay_control {
@@ -225,10 +236,14 @@ struct relay_control {
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
 
-	/* Writer: the holder of switch_lock, mode RELAY_CALLBACK only. See begin.c. */
-	RELAY_LINE uint64_t switch_lock; /* owner word of who runs subbuf_start */
+	/* Writer: the holder of switch_lock; where a client, a reserve or a timestamp wants it. See begin.c. */
+	RELAY_LINE uint64_t switch_lock; /* owner word of who begins a sub-buffer */
 	uint64_t asked;
-	uint64_t switch_unused[6];
+	uint64_t delivered; /* sub-buffers that deliver() has been told of (classic.h) */
+	uint64_t caught_up; /* sub-buffers that do not count as unread since relay_resume() */
+	/* What buffer_end() is asked about, should it die: sub-buffer number + 1, its end, and start_bytes of the next. */
+	uint64_t ending, ending_at, ending_bytes;
+	uint64_t switch_unused;
 
 	/* Writer: the holder of write_lock, scheme LOCKING only. */
 	RELAY_LINE uint64_t write_lock; /* owner word of who writes */
@@ -243,7 +258,7 @@ struct relay_control {
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");
 RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == 64, "one line per claim");
-RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 32, "ledgers are shared");
+RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 64, "one line per ledger");
 RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "holes are shared");
 RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 128, "two lines per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "two lines of constants");

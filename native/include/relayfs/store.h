@@ -33,7 +33,8 @@ struct relay_spec {
 	uint32_t flush_interval_ms;
 	uint32_t file_mode; /* permission bits of the mem files */
 	uint32_t uid, gid;  /* of the mem files; the directory is the caller's, mode 0711 */
-	uint32_t reserve;
+	uint32_t reserve, timestamp;
+	uint32_t start_reserve, end_reserve, channel_start_reserve; /* bytes; together less than subbuf_size */
 };
 
 /* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
@@ -43,6 +44,9 @@ unsigned relay_n_possible_cpus(void);
  * per CPU, else RELAY_LOCKLESS. */
 uint32_t relay_scheme_default(uint32_t buffers);
 
+/* Can timestamp=tsc be had here? 1: there is a counter of constant rate that programs may read. */
+int relay_has_tsc(void);
+
 /* The bytes that one buffer of this geometry takes in the store; 0: the geometry is not allowed. */
 uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
 
@@ -50,7 +54,7 @@ uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
  * Make a channel: directory `dir`, whose parent exists, with all its memory allocated.
  *
  * -EEXIST `dir` exists; -EINVAL the spec is out of range, or scheme rseq is asked for buffers that are not per
- * CPU or on a machine without it; -ENOSPC no memory. On failure nothing is left behind.
+ * CPU or on a machine without it, a TSC on one without; -ENOSPC no memory. On failure nothing is left behind.
  */
 int relay_store_create(const char *dir, const struct relay_spec *spec);
 
@@ -103,7 +107,8 @@ struct relay_facts {
 	uint64_t lost_torn_records, lost_torn_bytes;
 	uint64_t discarded_records, discarded_bytes; /* reservations that were taken back, as readers pass them */
 	uint64_t switch_time_ns;                     /* CLOCK_REALTIME of the last switch, or of the creation */
-	uint32_t reserve;
+	uint32_t reserve, timestamp, start_reserve, end_reserve, channel_start_reserve;
+	uint32_t suspended; /* 0 or 1: writes are lost until relay_buf_resume() */
 };
 int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
 
@@ -129,6 +134,10 @@ int relay_buf_refuse_too_large(struct rchan_buf *buf, size_t length);
  * stands between next() and done(). */
 int relay_buf_flush(struct rchan_buf *buf);
 int relay_buf_reset(struct rchan_buf *buf);
+
+/* As relay_resume() in classic.h: what is unread counts as consumed from now on, for those who ask whether there is
+ * room; readers still get what is not overwritten. 0, also if nothing is suspended; -EBUSY: a callback runs. */
+int relay_buf_resume(struct rchan_buf *buf);
 
 /* Set or clear RELAY_CLOSED or RELAY_DISABLED. When it returns, no write that began before is still under
  * way, except on a CPU where this thread may not run (-EPERM; the flag is set all the same). Wakes all. */
