@@ -20,7 +20,14 @@
 
 #include "claims.h"
 #include "lock.h"
+#include "owner.h"
 #include "wake.h"
+
+#include <sched.h>
+#include <time.h>
+
+/* How long other processes wait for the maker's thread: a moment, or a second. */
+enum { MAKER_YIELDS = 100, MAKER_PAUSES = 1100 };
 
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 {
@@ -152,24 +159,48 @@ relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf)
 	return buf->mode == RELAY_CALLBACK ? NULL : begin_by_mode;
 }
 
-/* There is nobody to ask here: what was finished is for readers all the same. Without the lock: a file server waits for
- * no client. */
-static enum relay_begin pass_by(struct rchan_buf *buf, uint64_t pos)
-{
-	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
-	uint64_t no = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT;
-	if (asked < no && __atomic_compare_exchange_n(&buf->control->asked, &asked, no | RELAY_ASKED_ENDED, false,
-	                                              __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-		relay_wake_switch(buf);
-	return RELAY_NOT_YET;
-}
-
 /* Has the answer been no, and is there no need to ask again? */
 static bool is_settled(const struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t asked = relay_asked(buf, relay_pos_number(buf, pos));
 	return asked & RELAY_ASKED_SUSPENDED ||
 	       (buf->mode == RELAY_NO_OVERWRITE && asked & RELAY_ASKED_ENDED && !relay_has_left(buf, pos));
+}
+
+/* A thread in another process begins it for us. */
+static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t head = pos, second;
+	relay_wake_maker(buf);
+	for (int tries = 0; tries < (buf->patient ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
+		if (relay_head(buf, &head, &second))
+			return RELAY_BEGIN_DAMAGED;
+		if (head != pos || relay_has_begun(buf, head))
+			return RELAY_BEGUN;
+		if (is_settled(buf, head))
+			return RELAY_NOT_YET;
+		if (tries < MAKER_YIELDS)
+			sched_yield();
+		else
+			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	return RELAY_BEGIN_BUSY;
+}
+
+/* There is nobody to ask here. If there is nobody anywhere, what was finished is for readers all the same. Without the
+ * lock: a file server waits for no client. */
+static enum relay_begin pass_by(struct rchan_buf *buf, uint64_t pos)
+{
+	/* Relaxed: it only says whom to alert. */
+	uint64_t maker = __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
+	if (maker && relay_owner_alive(maker))
+		return wait_for_maker(buf, pos);
+	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
+	uint64_t no = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT;
+	if (asked < no && __atomic_compare_exchange_n(&buf->control->asked, &asked, no | RELAY_ASKED_ENDED, false,
+	                                              __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		relay_wake_switch(buf);
+	return RELAY_NOT_YET;
 }
 
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
@@ -187,7 +218,7 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 		return pass_by(buf, pos);
 	int err = relay_switch_lock(buf, &before);
 	if (err)
-		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_NOT_YET;
+		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_BEGIN_BUSY;
 	enum relay_begin result = relay_head(buf, &pos, &second) ? RELAY_BEGIN_DAMAGED : RELAY_BEGUN;
 	uint64_t asked = buf->control->asked;
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
@@ -227,12 +258,11 @@ int relay_buf_resume(struct rchan_buf *buf)
 {
 	sigset_t before;
 	uint64_t pos, second;
-	int err = relay_switch_lock(buf, &before);
-	/* From one of its own callbacks. */
-	bool locked = !err;
-	if (err && err != -EDEADLK)
-		return err;
-	err = relay_head(buf, &pos, &second);
+	int locked = relay_switch_lock(buf, &before);
+	/* -EDEADLK: from a callback. */
+	if (locked && locked != -EDEADLK)
+		return locked;
+	int err = relay_head(buf, &pos, &second);
 	if (!err) {
 		uint64_t number = relay_pos_number(buf, pos);
 		buf->control->caught_up = relay_produced(buf, pos);
@@ -240,7 +270,7 @@ int relay_buf_resume(struct rchan_buf *buf)
 		if (asked & RELAY_ASKED_SUSPENDED)
 			relay_say(buf, number, asked & ~RELAY_ASKED_SUSPENDED);
 	}
-	if (locked)
+	if (!locked)
 		relay_switch_unlock(buf, &before);
 	return err;
 }

@@ -35,6 +35,7 @@ struct relay_holes {
 enum relay_begin {
 	RELAY_BEGUN,
 	RELAY_NOT_YET,     /* no, or who could decide is not in this process */
+	RELAY_BEGIN_BUSY,  /* who could decide is at it for longer than a moment, or, for the patient, a second */
 	RELAY_IN_CALLBACK, /* of this very thread */
 	RELAY_BEGIN_DAMAGED
 };

@@ -25,13 +25,17 @@ struct rchan {
 	void *private_data;
 	struct relay_name *names; /* n_names of them, if create_buf_file was called */
 	uint32_t n_names;
-	struct relay_watch *watch; /* tells buf_mapped; or NULL */
+	struct relay_watch *watch; /* the library's thread; or NULL */
+	struct relay_told *told;   /* what buf_mapped has been told of each buffer; or NULL */
 	uint64_t bench_at;         /* of relay_bench_copy() only */
 };
 
 /* A channel without buffers yet, but with a place for so many. NULL and errno. */
 struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb, void *private_data);
 void relay_chan_free(struct rchan *chan);
+
+/* What others see of a channel that was made by relay_open() goes. */
+void relay_chan_remove(struct rchan *chan);
 
 /* Map the buffers of the channel that chan->place says; or the open files of one. 0 or -errno. */
 int relay_chan_attach(struct rchan *chan);

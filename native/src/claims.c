@@ -281,6 +281,25 @@ uint32_t relay_claims_n_holes(const struct rchan_buf *buf)
 	return n;
 }
 
+/* One consistent view of a claim; the last attempt, if it never comes to rest (nobody honest does that). */
+static struct relay_claim_view view(struct relay_claim *claim)
+{
+	struct relay_claim_view seen;
+	for (int i = 0; i < VIEW_TRIES; i++) {
+		/* Pairs with the release in relay_claim_release(): what it covered is complete if it is gone. */
+		seen.word = word_of(claim);
+		seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+		seen.records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
+		seen.discarded = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED) != 0;
+		/* Pairs with the fence in relay_claim_state(): all three are of one claim if the word stands. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) == seen.word)
+			break;
+	}
+	seen.claim = claim;
+	return seen;
+}
+
 /* Is it a claim of the sub-buffer a lap before the one at `next`, or of what lay there earlier? */
 static bool is_lap_before(const struct rchan_buf *buf, uint64_t word, uint64_t next)
 {
@@ -301,6 +320,18 @@ bool relay_claims_hold(struct rchan_buf *buf, uint64_t next)
 	return false;
 }
 
+bool relay_claims_fill(struct rchan_buf *buf, uint64_t pos)
+{
+	for (uint32_t i = 0; i < n_used(buf); i++) {
+		struct relay_claim_view seen = view(&buf->claims[i]);
+		if ((seen.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && seen.length != RELAY_CLAIM_SWITCH &&
+		    relay_pos_number(buf, seen.word) == relay_pos_number(buf, pos) &&
+		    !relay_claim_bury(buf, seen.claim))
+			return true;
+	}
+	return false;
+}
+
 void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next)
 {
 	/* What is overwritten is counted so, hole or not. */
@@ -309,25 +340,6 @@ void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next)
 		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
 			change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
 	}
-}
-
-/* One consistent view of a claim; the last attempt, if it never comes to rest (nobody honest does that). */
-static struct relay_claim_view view(struct relay_claim *claim)
-{
-	struct relay_claim_view seen;
-	for (int i = 0; i < VIEW_TRIES; i++) {
-		/* Pairs with the release in relay_claim_release(): what it covered is complete if it is gone. */
-		seen.word = word_of(claim);
-		seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
-		seen.records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
-		seen.discarded = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED) != 0;
-		/* Pairs with the fence in relay_claim_state(): all three are of one claim if the word stands. */
-		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-		if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) == seen.word)
-			break;
-	}
-	seen.claim = claim;
-	return seen;
 }
 
 struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t pos)

@@ -28,6 +28,13 @@ static inline uint64_t relay_claim_owner_bits(const struct rchan_buf *buf, const
 	return (uint64_t)(claim - buf->claims + 1) << RELAY_OWNER_SHIFT;
 }
 
+/* Where the claim's record lies. */
+static inline uint64_t relay_claim_position(const struct relay_claim *claim)
+{
+	/* Relaxed: constant while it is taken. */
+	return __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+}
+
 /* State, in a marked claim, what is about to be taken at pos; visible to all before the change of head that takes it. */
 static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
                                      uint64_t bytes)
@@ -59,8 +66,7 @@ static inline void relay_claim_release(const struct rchan_buf *buf, struct relay
 /* Taken for certain: before anybody else helps. */
 static inline void relay_claim_confirm(struct relay_claim *claim)
 {
-	/* Relaxed: the position is this thread's own. */
-	uint64_t pos = __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint64_t pos = relay_claim_position(claim);
 	uint64_t pending = RELAY_CLAIM_PENDING | pos;
 	/* Fails if somebody has helped already. */
 	__atomic_compare_exchange_n(&claim->word, &pending, RELAY_CLAIM_TAKEN | pos, false, __ATOMIC_ACQ_REL,
@@ -82,6 +88,9 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
 
 /* Does a living writer still copy into what lies a lap before the sub-buffer at `next`? */
 bool relay_claims_hold(struct rchan_buf *buf, uint64_t next);
+
+/* Does a living writer still fill what it reserved in the sub-buffer of `pos`? */
+bool relay_claims_fill(struct rchan_buf *buf, uint64_t pos);
 
 /* The sub-buffer at `next` takes the place of that of a lap before: forget the holes there. */
 void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next);

@@ -4,7 +4,14 @@
 #define RELAYFS_CLOCK_H
 
 #include <relayfs/layout.h>
+#include <sys/time.h>
 #include <time.h>
+
+static inline struct timeval relay_timeval(uint64_t ns)
+{
+	return (struct timeval){.tv_sec = (time_t)(ns / 1000000000u),
+	                        .tv_usec = (suseconds_t)(ns % 1000000000u / 1000u)};
+}
 
 static inline uint64_t relay_clock_ns(clockid_t clock)
 {

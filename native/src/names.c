@@ -17,8 +17,7 @@ enum { FILE_MODE = 0600 };
 /* Whose remove_buf_file runs in this thread for files that are not there; else NULL. */
 static __thread const struct rchan *without_files;
 
-/* "PARENT/NAME"; without a parent, below the default mount. */
-static char *join(const char *parent, const char *name)
+char *relay_name_below(const char *parent, const char *name)
 {
 	char *root = parent ? NULL : relay_default_root(), *path;
 	const char *above = parent ? parent : root;
@@ -48,7 +47,7 @@ const char *relay_create_file(const char *filename, const char *parent, int mode
 	}
 	struct relay_name *name = &chan->names[buf - chan->bufs];
 	free(name->path);
-	*name = (struct relay_name){.path = join(parent, filename), .mode = mode};
+	*name = (struct relay_name){.path = relay_name_below(parent, filename), .mode = mode};
 	if (!name->path)
 		errno = ENOMEM;
 	return name->path;
@@ -145,7 +144,7 @@ int relay_names_ask(struct rchan *chan, const char *base_filename, const char *p
 	*path = NULL;
 	*buffers = RELAY_PERCPU;
 	if (!chan->cb || !chan->cb->create_buf_file) {
-		*path = join(parent, base_filename);
+		*path = relay_name_below(parent, base_filename);
 		return *path ? 0 : parent && !*parent ? -ENOENT : -ENOMEM;
 	}
 	/* As in the kernel, what was global once stays it. */

@@ -17,6 +17,9 @@
 int relay_names_ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t n, char **path,
                     uint32_t *buffers);
 
+/* "PARENT/NAME"; without a parent, below the default mount. NULL: no memory, or there is no such place. */
+char *relay_name_below(const char *parent, const char *name);
+
 /* Does create_buf_file want one buffer for all CPUs? 1, 0 or -errno. Asked of a channel that has no files yet. */
 int relay_names_ask_global(struct rchan *chan);
 

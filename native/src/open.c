@@ -201,7 +201,7 @@ struct rchan *relay_open(const char *base_filename, const char *parent, size_t s
 	                        : open_unnamed(chan, subbuf_size, n_subbufs);
 	chan->owned = !err;
 	if (!err && base_filename)
-		err = relay_watch_start(chan);
+		err = relay_mapped_start(chan);
 	if (!err)
 		return chan;
 	relay_close(chan);
@@ -286,7 +286,7 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	}
 	chan->place = place;
 	relay_chan_show(chan);
-	return relay_watch_start(chan);
+	return relay_mapped_start(chan);
 }
 
 int relay_late_setup_files(struct rchan *chan, const char *base_filename, const char *parent)
@@ -302,12 +302,17 @@ int relay_late_setup_files(struct rchan *chan, const char *base_filename, const 
 	return err;
 }
 
+void relay_chan_remove(struct rchan *chan)
+{
+	relay_mapped_stop(chan);
+	if (chan->owned)
+		remove_files(chan);
+}
+
 void relay_close(struct rchan *chan)
 {
 	if (!chan)
 		return;
-	relay_watch_stop(chan);
-	if (chan->owned)
-		remove_files(chan);
+	relay_chan_remove(chan);
 	relay_chan_free(chan);
 }

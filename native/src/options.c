@@ -25,6 +25,7 @@ static const char *const schemes[] = {"any", "rseq", "lockless", "locking", NULL
 static const char *const deliveries[] = {"bulk", "packet", NULL};
 static const char *const reads[] = {"nowait", "wait", NULL};
 static const char *const reserves[] = {"commit", "visible", NULL};
+static const char *const timestamps[] = {"none", "mono", "tsc", NULL};
 
 static int parse_word(const char *value, const struct key *key, uint64_t *number)
 {
@@ -83,6 +84,10 @@ static const struct key keys[] = {
     {"delivery", parse_word, deliveries, 0, FIELD(delivery)},
     {"read", parse_word, reads, 0, FIELD(read)},
     {"reserve", parse_word, reserves, 0, FIELD(reserve)},
+    {"start_reserve", parse_size, NULL, UINT32_MAX, FIELD(start_reserve)},
+    {"end_reserve", parse_size, NULL, UINT32_MAX, FIELD(end_reserve)},
+    {"channel_start_reserve", parse_size, NULL, UINT32_MAX, FIELD(channel_start_reserve)},
+    {"timestamp", parse_word, timestamps, 0, FIELD(timestamp)},
     {"flush_interval", parse_number, NULL, INT32_MAX, FIELD(flush_interval_ms)},
     {"perm", parse_mode, NULL, 0666, FIELD(file_mode)},
     {"uid", parse_number, NULL, UINT32_MAX - 1, FIELD(uid)},

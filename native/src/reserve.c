@@ -19,8 +19,10 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
 	*to = buf->data;
 	if (length == 0)
 		return 0;
+	struct relay_slot slot = {.to = NULL};
 	if (buf->reserve == RELAY_RESERVE_VISIBLE) {
-		int result = relay_reserve_visible(buf, length, to);
+		int result = relay_reserve_visible(buf, length, &slot);
+		*to = slot.to;
 		if (!result)
 			relay_wake_record(buf);
 		return result;
@@ -28,25 +30,18 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
 	/* Discarded, it would take a claim until it is read: leave some for others. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf) >= RELAY_N_CLAIMS / 2)
 		return relay_refuse_full(buf, length);
-	struct relay_claim *claim;
-	int err = relay_reserve_claimed(buf, length, &claim, to);
+	int err = relay_reserve_claimed(buf, length, &slot);
+	*to = slot.to;
 	if (!err)
-		relay_claim_confirm(claim);
+		relay_claim_confirm(slot.claim);
 	return err;
-}
-
-static void finish(struct rchan_buf *buf, struct relay_claim *claim)
-{
-	relay_claim_release(buf, claim);
-	/* It may have been what kept a finished sub-buffer from its readers. */
-	relay_wake_switch(buf);
 }
 
 void relay_buf_commit(struct rchan_buf *buf, void *reserved)
 {
 	struct relay_claim *claim = relay_claim_at(buf, reserved);
 	if (claim)
-		finish(buf, claim);
+		relay_commit_claim(buf, claim);
 }
 
 void relay_buf_discard(struct rchan_buf *buf, void *reserved)
@@ -55,12 +50,12 @@ void relay_buf_discard(struct rchan_buf *buf, void *reserved)
 	if (!claim)
 		return;
 	/* Relaxed: constant while the claim is taken, which relay_claim_at() saw, and the ledger since head came here. */
-	uint64_t pos = __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint64_t pos = relay_claim_position(claim);
 	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	uint64_t record = __atomic_load_n(&claim->records, __ATOMIC_RELAXED) -
 	                  __atomic_load_n(&relay_pos_ledger(buf, pos)->start_records, __ATOMIC_RELAXED);
 	if (relay_hole_push(buf, pos, length, (uint32_t)record))
-		finish(buf, claim);
+		relay_commit_claim(buf, claim);
 	else
 		relay_claim_leave_hole(buf, claim, true);
 }

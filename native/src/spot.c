@@ -185,6 +185,8 @@ static enum relay_spot begin_spot(struct rchan_buf *buf, uint64_t pos, uint64_t 
 		return header + length > buf->subbuf_end ? RELAY_SPOT_TOO_LARGE : RELAY_SPOT_AGAIN;
 	case RELAY_NOT_YET:
 		return RELAY_SPOT_FULL;
+	case RELAY_BEGIN_BUSY:
+		return RELAY_SPOT_BUSY;
 	case RELAY_IN_CALLBACK:
 		return RELAY_SPOT_IN_CALLBACK;
 	default:
@@ -217,6 +219,11 @@ enum relay_spot relay_find_spot(struct rchan_buf *buf, const struct relay_tx *se
 int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t length)
 {
 	switch (spot) {
+	case RELAY_SPOT_BUSY:
+		/* Who only passes records on, as a file server does, comes again. */
+		if (!buf->patient)
+			return -EBUSY;
+		/* fall through */
 	case RELAY_SPOT_FULL:
 		return relay_refuse_full(buf, length);
 	case RELAY_SPOT_TOO_LARGE:
@@ -235,6 +242,8 @@ static int begin_after_flush(struct rchan_buf *buf)
 	switch (relay_begin(buf, &header)) {
 	case RELAY_IN_CALLBACK:
 		return -EDEADLK;
+	case RELAY_BEGIN_BUSY:
+		return -EBUSY;
 	case RELAY_BEGIN_DAMAGED:
 		return -EBADMSG;
 	default:

@@ -13,6 +13,7 @@ enum relay_spot {
 	RELAY_SPOT_ABORTED,
 	/* from here on: refused */
 	RELAY_SPOT_FULL,
+	RELAY_SPOT_BUSY,      /* somebody else lets it begin, and has not done so */
 	RELAY_SPOT_TOO_LARGE, /* for what the header leaves */
 	RELAY_SPOT_IN_CALLBACK,
 	RELAY_SPOT_DAMAGED

@@ -66,6 +66,20 @@ void relay_wake(struct rchan_buf *buf, uint32_t bits)
 	errno = saved;
 }
 
+void relay_wake_maker(struct rchan_buf *first)
+{
+	int saved = errno;
+	/* Pairs with the futex's own comparison. */
+	__atomic_add_fetch(&first->control->map_seq, 1, __ATOMIC_SEQ_CST);
+	relay_wake_word(&first->control->map_seq);
+	errno = saved;
+}
+
+bool relay_wake_fence(void)
+{
+	return membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0;
+}
+
 int relay_buf_arm(struct rchan_buf *buf, uint32_t what, uint32_t *seq)
 {
 	*seq = relay_buf_wake_seq(buf);

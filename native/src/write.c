@@ -9,7 +9,7 @@
 #define _GNU_SOURCE
 #include "write.h"
 
-#include "claims.h"
+#include "clock.h"
 #include "spot.h"
 
 #include <string.h>
@@ -21,10 +21,11 @@ enum {
 	MAX_MOVES = 10000
 };
 
-/* Reserve `length` bytes for the claim; without one (NULL) they count as written at once. 0 and where they are, or as
+/* Reserve `length` bytes for the slot's claim; without one (NULL) they count as written at once. 0, or as
  * relay_write(). */
-static int reserve(struct rchan_buf *buf, struct relay_claim *claim, size_t length, void **to)
+static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
+	struct relay_claim *claim = slot->claim;
 	for (;;) {
 		struct relay_tx tx = relay_look(buf, &buf->control->head);
 		/* After the look: whoever stops the buffer sets the flag, then changes head. */
@@ -38,12 +39,15 @@ static int reserve(struct rchan_buf *buf, struct relay_claim *claim, size_t leng
 		if (spot == RELAY_SPOT_HERE) {
 			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
 			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
+			/* Between the look and the change: who comes next looks later, and so at a later clock. */
+			if (slot->stamped)
+				slot->clock = relay_clock_now(buf->timestamp);
 			if (claim)
 				relay_claim_state(claim, pos, length, records, 0);
 			tx.new_first = pos + length;
 			tx.new_second = (records + 1) | (claim ? relay_claim_owner_bits(buf, claim) : 0);
 			tx.refuse = RELAY_STOPPED;
-			*to = relay_pos_data(buf, pos);
+			slot->to = relay_pos_data(buf, pos);
 			result = relay_change(buf, &buf->control->head, &tx);
 		}
 		if (result == RELAY_RSEQ_DONE)
@@ -72,48 +76,48 @@ static int lock(struct rchan_buf *buf, size_t length, sigset_t *before)
 	return err == -EBUSY && buf->patient ? relay_refuse_full(buf, length) : err;
 }
 
-static int reserve_alone(struct rchan_buf *buf, struct relay_claim *claim, size_t length, void **to)
+static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	sigset_t before;
+	if (slot->locked)
+		return reserve(buf, length, slot);
 	int err = lock(buf, length, &before);
 	if (err)
 		return err;
-	err = reserve(buf, claim, length, to);
+	err = reserve(buf, length, slot);
 	relay_writers_unlock(buf, &before);
 	return err;
 }
 
-int relay_reserve_visible(struct rchan_buf *buf, size_t length, void **to)
+int relay_reserve_visible(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	int err = refuse_oversize(buf, length);
-	return err ? err : reserve_alone(buf, NULL, length, to);
+	return err ? err : reserve_alone(buf, length, slot);
 }
 
-int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_claim **claim, void **to)
+int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	int err = refuse_oversize(buf, length);
 	if (err)
 		return err;
-	*claim = relay_claim_take(buf);
-	if (!*claim)
+	slot->claim = relay_claim_take(buf);
+	if (!slot->claim)
 		return relay_refuse_full(buf, length);
-	err = reserve_alone(buf, *claim, length, to);
-	if (err) {
-		relay_claim_release(buf, *claim);
-	}
+	err = reserve_alone(buf, length, slot);
+	if (err)
+		relay_claim_release(buf, slot->claim);
 	return err;
 }
 
 /* One record by reservation, copy and commit (in scheme rseq, on the buffer's CPU). */
 static int write_claimed(struct rchan_buf *buf, const void *data, size_t length)
 {
-	struct relay_claim *claim;
-	void *to = NULL;
-	int err = relay_reserve_claimed(buf, length, &claim, &to);
+	struct relay_slot slot = {0};
+	int err = relay_reserve_claimed(buf, length, &slot);
 	if (err)
 		return err;
-	memcpy(to, data, length);
-	relay_claim_release(buf, claim);
+	memcpy(slot.to, data, length);
+	relay_commit_claim(buf, slot.claim);
 	return 0;
 }
 
@@ -164,7 +168,9 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length)
 		return 0;
 	if (length <= buf->largest && relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
 		return relay_refuse_full(buf, length);
-	int err = buf->scheme == RELAY_LOCKING ? write_alone(buf, data, length) : write_claimed(buf, data, length);
+	if (buf->scheme != RELAY_LOCKING)
+		return write_claimed(buf, data, length);
+	int err = write_alone(buf, data, length);
 	if (!err)
 		relay_wake_record(buf);
 	return err;
@@ -223,8 +229,5 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			aborts++;
 		}
 	}
-	int err = write_claimed(buf, data, length);
-	if (!err)
-		relay_wake_record(buf);
-	return err;
+	return write_claimed(buf, data, length);
 }

@@ -4,15 +4,32 @@
 #define RELAYFS_WRITE_H
 
 #include "change.h"
+#include "claims.h"
 #include "wake.h"
 
 /* One record in a buffer that is written from several CPUs: schemes lockless and locking. */
 int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length);
 
-/* Reserve `length` bytes, in any scheme, for a claim that is the caller's then; with none, they count as written at
- * once. 0 and where they are, or as relay_write(). */
-int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_claim **claim, void **to);
-int relay_reserve_visible(struct rchan_buf *buf, size_t length, void **to);
+/* Space for one record. The caller says the first two. */
+struct relay_slot {
+	bool locked;               /* the caller has the lock of scheme locking */
+	bool stamped;              /* it wants to know when */
+	struct relay_claim *claim; /* which keeps it; NULL: it counts as written at once */
+	void *to;
+	uint64_t clock; /* relay_clock_now() when it was reserved: in the order of positions */
+};
+
+/* Reserve `length` bytes, in any scheme, for a claim that is the caller's then; or for none. 0, or as relay_write(). */
+int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot);
+int relay_reserve_visible(struct rchan_buf *buf, size_t length, struct relay_slot *slot);
+
+/* Is the sub-buffer of this position left? */
+static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
+{
+	/* Relaxed: whoever needs to see more asks for a fence. */
+	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
+	return ((head ^ pos) & RELAY_POSITION_MASK) >> buf->offset_bits != 0;
+}
 
 /* One record, all cases of scheme rseq. -ENOTSUP: this thread has no rseq. */
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length);
@@ -26,6 +43,18 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
 	return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap && buf->mode == RELAY_NO_OVERWRITE && !buf->begins &&
 	       !(flags & RELAY_STOPPED);
+}
+
+/* What the claim kept is a record. */
+static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim *claim)
+{
+	uint64_t pos = relay_claim_position(claim);
+	relay_claim_release(buf, claim);
+	/* It may have been what kept a finished sub-buffer from its readers. */
+	if (__builtin_expect(relay_has_moved_on(buf, pos), 0))
+		relay_wake_switch(buf);
+	else
+		relay_wake_record(buf);
 }
 
 /*

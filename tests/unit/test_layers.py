@@ -37,8 +37,9 @@ C_LAYERS = [
     {"mountpoint", "options", "bench"},
     {"home"},
     {"channel.h"},  # what a channel is
-    {"attach", "names", "mapped"},
-    {"reader", "channel.c", "open"},
+    {"attach", "names", "watch", "channel_ids"},
+    {"events", "mapped"},
+    {"reader", "channel.c", "open", "classic"},
     {"app_output", "klog"},
     {"app_reader"},
     {"relay_app"},

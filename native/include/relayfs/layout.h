@@ -227,7 +227,7 @@ struct relay_control {
 	RELAY_LINE struct relay_consumer consumer[2];
 
 	/* Writer: the file server. Opens are those with which one can map the buffer, the maker's own left out. */
-	RELAY_LINE uint32_t map_seq; /* futex; buffer 0's, for the whole channel: times that the counts changed */
+	RELAY_LINE uint32_t map_seq; /* futex; buffer 0's, for the whole channel: times that its maker was alerted */
 	uint32_t map_unused;
 	uint64_t mapped;   /* opens */
 	uint64_t unmapped; /* of these, closed again */
@@ -243,7 +243,7 @@ struct relay_control {
 	uint64_t caught_up; /* sub-buffers that do not count as unread since relay_resume() */
 	/* What buffer_end() is asked about, should it die: sub-buffer number + 1, its end, and start_bytes of the next. */
 	uint64_t ending, ending_at, ending_bytes;
-	uint64_t switch_unused;
+	uint64_t maker; /* owner word of a thread that begins sub-buffers for who may not; 0: none. Writer: it */
 
 	/* Writer: the holder of write_lock, scheme LOCKING only. */
 	RELAY_LINE uint64_t write_lock; /* owner word of who writes */

@@ -38,6 +38,10 @@
 #ifndef RELAYFS_RELAY_H
 #define RELAYFS_RELAY_H
 
+#if defined(RELAYFS_CLASSIC_H) && !defined(RELAYFS_CLASSIC_LONG_NAMES)
+#error "include either <relayfs/classic.h> or <relayfs/relay.h>"
+#endif
+
 #include <stddef.h>
 
 #ifdef __cplusplus
