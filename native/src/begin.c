@@ -223,7 +223,8 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 	uint64_t asked = buf->control->asked;
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
 		relay_claims_help(buf, pos, second);
-		result = buf->begin(buf, pos);
+		/* Whoever had the lock before may have been told to wait. */
+		result = is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
 		*header = result == RELAY_BEGUN ? buf->header : 0;
 	}
 	bool news = result == RELAY_BEGUN || buf->control->asked != asked;

@@ -144,10 +144,11 @@ enum relay_begin relay_begin_by_events(struct rchan_buf *buf, uint64_t pos)
 	uint64_t number = relay_pos_number(buf, pos);
 	if (end_previous(classic, buf, pos))
 		return RELAY_BEGIN_DAMAGED;
+	/* Does a living writer still fill what it reserved there a lap ago? If not, that is delivered next, too. */
+	bool held = relay_claims_hold(buf, pos);
 	if (delivers_in_bulk(classic))
 		deliver(classic, buf);
-	/* Or a living writer still fills what it reserved there a lap ago. */
-	if (__atomic_load_n(&classic->closing, __ATOMIC_RELAXED) || relay_claims_hold(buf, pos))
+	if (held || __atomic_load_n(&classic->closing, __ATOMIC_RELAXED))
 		return RELAY_NOT_YET;
 	if (number - relay_bufs_consumed(buf) >= buf->n_subbufs && classic->cb->buffers_full &&
 	    classic->cb->buffers_full(classic->id)) {

@@ -235,15 +235,13 @@ int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t leng
 	}
 }
 
-/* As in the kernel, at once; no is an answer. */
+/* As in the kernel, at once; no is an answer, and so is that somebody else is at it. */
 static int begin_after_flush(struct rchan_buf *buf)
 {
 	uint64_t header;
 	switch (relay_begin(buf, &header)) {
 	case RELAY_IN_CALLBACK:
 		return -EDEADLK;
-	case RELAY_BEGIN_BUSY:
-		return -EBUSY;
 	case RELAY_BEGIN_DAMAGED:
 		return -EBADMSG;
 	default:
