@@ -36,6 +36,7 @@ TIMESTAMPS = ("none", "mono", "tsc")
 
 MODE_NO_OVERWRITE: int = lib.RELAY_NO_OVERWRITE
 MODE_OVERWRITE: int = lib.RELAY_OVERWRITE
+TIMESTAMP_TSC: int = lib.RELAY_TSC
 SCHEME_ANY: int = lib.RELAY_ANY_SCHEME
 SCHEME_RSEQ: int = lib.RELAY_RSEQ
 BUFFERS_PERCPU: int = lib.RELAY_PERCPU
@@ -132,6 +133,16 @@ class Facts:
     suspended: int
 
     @property
+    def reserved_at_start(self) -> int:
+        """Count the bytes at the start of the current sub-buffer that no record takes."""
+        return self.start_reserve + (0 if self.produced else self.channel_start_reserve)
+
+    @property
+    def largest_offset(self) -> int:
+        """Tell where the end of a sub-buffer begins that no record takes."""
+        return self.subbuf_size - self.end_reserve
+
+    @property
     def consumed_bytes(self) -> int:
         """Count the bytes before what is unread: the stream position of the next one."""
         return self.bytes - self.unread_bytes
@@ -153,6 +164,11 @@ def n_possible_cpus() -> int:
 def scheme_default(buffers: int) -> int:
     """Tell what scheme=any becomes for these buffers on this machine."""
     return int(lib.relay_scheme_default(buffers))
+
+
+def has_tsc() -> bool:
+    """Tell whether this machine has a counter for timestamp=tsc."""
+    return bool(lib.relay_has_tsc())
 
 
 def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
@@ -270,6 +286,10 @@ class Buffer(_Handle):
     def reset(self) -> None:
         """Bring it to its initial state."""
         _check(lib.relay_buf_reset(self._open))
+
+    def resume(self) -> None:
+        """Let it be written to again, if it is suspended."""
+        _check(lib.relay_buf_resume(self._open))
 
     def stop(self, flag: int, on: bool) -> None:
         """Set or clear CLOSED or DISABLED."""

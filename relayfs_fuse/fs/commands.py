@@ -116,6 +116,7 @@ class Commands:
         acts: dict[str, Callable[[native.Buffer], None]] = {
             "flush": native.Buffer.flush,
             "reset": native.Buffer.reset,
+            "resume": native.Buffer.resume,
             "enable": lambda buffer: buffer.stop(native.DISABLED, False),
             "disable": lambda buffer: buffer.stop(native.DISABLED, True),
             "consumed": lambda buffer: buffer.subbufs_consumed(command.count),
@@ -181,7 +182,7 @@ class Commands:
         buffers = options.get("buffers", native.BUFFERS_PERCPU)
         n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
         self._check_names(command, buffers, n_buffers)
-        self._check_scheme(command, buffers)
+        self._check_machine(command, buffers)
         self._check_owner(command, caller)
         free_bytes = self._store.free_bytes()
         subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
@@ -225,7 +226,8 @@ class Commands:
         except CommandError as error:
             raise command.refuse(error.errno, error.message) from None
 
-    def _check_scheme(self, command: control.Command, buffers: int) -> None:
+    def _check_machine(self, command: control.Command, buffers: int) -> None:
+        """Refuse what is not to be had here."""
         if command.options.get("scheme") == native.SCHEME_RSEQ and (
             native.scheme_default(buffers) != native.SCHEME_RSEQ
         ):
@@ -234,6 +236,12 @@ class Commands:
                 "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless, "
                 "locking",
                 "scheme",
+            )
+        if command.options.get("timestamp") == native.TIMESTAMP_TSC and not native.has_tsc():
+            raise command.refuse(
+                errno.EINVAL,
+                "timestamp=tsc: this machine has no counter of constant rate; allowed: none, mono",
+                "timestamp",
             )
 
     def _check_owner(self, command: control.Command, caller: Caller) -> None:

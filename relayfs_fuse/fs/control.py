@@ -1,7 +1,7 @@
 """The language of the control file: one command a line.
 
     create PATH [key=value ...]    flush PATH     enable PATH    consumed PATH CPU N
-    remove PATH                    reset PATH     disable PATH
+    remove PATH                    reset PATH     disable PATH   resume PATH
     adopt PATH FD,FD,... [key=value ...]
 
 Words are separated by spaces or tabs; empty lines and lines that begin with `#` mean nothing. This module knows
@@ -22,11 +22,14 @@ from relayfs_fuse.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "consumed", "adopt")
+VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt")
 KEYS = (
     *("subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read", "reserve"),
+    *("start_reserve", "end_reserve", "channel_start_reserve", "timestamp"),
     *("flush_interval", "perm", "uid", "gid"),
 )
+# Bytes of a sub-buffer that no record takes.
+RESERVED = ("start_reserve", "end_reserve", "channel_start_reserve")
 # Those that are not decided before there are files.
 ADOPT_KEYS = ("perm", "uid", "gid")
 
@@ -70,6 +73,11 @@ class Command:
     cpu: int = 0
     count: int = 0
     descriptors: list[int] = field(default_factory=list)
+
+    @property
+    def reserved(self) -> int:
+        """How many bytes of the first sub-buffer no record takes."""
+        return sum(self.options.get(key, 0) for key in RESERVED)
 
     def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
         """Make the error that points at a key's word, or at the path."""
@@ -163,6 +171,7 @@ def _one_of(words: Sequence[str]) -> tuple[Callable[[str], int], str]:
 # For each key: what understands its value (ValueError: it does not), and what is allowed.
 _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
     "subbuf_size": (parse_size, "bytes, 1 or more, with an optional K, M or G"),
+    **dict.fromkeys(RESERVED, (parse_size, "bytes, with an optional K, M or G")),
     "n_subbufs": (lambda text: _number(text, 2**32 - 1), "a number, 1 or more"),
     "mode": _one_of(native.MODES),
     "buffers": _one_of(native.BUFFERS),
@@ -170,6 +179,7 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
     "delivery": _one_of(native.DELIVERIES),
     "read": _one_of(native.READS),
     "reserve": _one_of(native.RESERVES),
+    "timestamp": _one_of(native.TIMESTAMPS),
     "flush_interval": (lambda text: _number(text, 2**31 - 1), "milliseconds; 0: never"),
     "perm": (_octal, "three octal digits without execute permission, such as 0640"),
     "uid": (lambda text: _number(text, _ID_MAX), "a user's number"),
@@ -204,6 +214,20 @@ def _check_geometry(command: Command) -> None:
         raise command.refuse(
             errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: at most {2**40} bytes together", key
         )
+    _check_reserved(command)
+
+
+def _check_reserved(command: Command) -> None:
+    subbuf_size = command.options.get("subbuf_size", DEFAULT_SUBBUF_SIZE)
+    if command.reserved < subbuf_size:
+        return
+    key = max(RESERVED, key=lambda key: command.options.get(key, 0))
+    raise command.refuse(
+        errno.EINVAL,
+        f"{key}={command.options[key]}: not allowed; allowed: start_reserve, end_reserve and channel_start_reserve "
+        f"together less than subbuf_size, which is {subbuf_size}; they are {command.reserved}",
+        key,
+    )
 
 
 def _parse_consumed(command: Command, words: Sequence[Word]) -> None:
@@ -248,7 +272,8 @@ def choose_geometry(command: Command, n_buffers: int, free_bytes: int) -> tuple[
         file_bytes = native.buf_file_bytes(subbuf_size, n_subbufs)
         return not file_bytes or file_bytes * n_buffers > free_bytes // 16
 
-    while "subbuf_size" not in command.options and subbuf_size > LEAST_SUBBUF_SIZE and too_large():
+    least = max(LEAST_SUBBUF_SIZE, 2 * command.reserved)
+    while "subbuf_size" not in command.options and subbuf_size // 2 >= least and too_large():
         subbuf_size //= 2
     while "n_subbufs" not in command.options and n_subbufs > LEAST_N_SUBBUFS and too_large():
         n_subbufs //= 2
@@ -274,6 +299,8 @@ def format_create(path: str, facts: native.Facts, perm: int, uid: int, gid: int)
         "delivery": native.DELIVERIES[facts.delivery],
         "read": native.READS[facts.read],
         "reserve": native.RESERVES[facts.reserve],
+        **{key: format_size(getattr(facts, key)) for key in RESERVED},
+        "timestamp": native.TIMESTAMPS[facts.timestamp],
         "flush_interval": str(facts.flush_interval_ms),
         "perm": f"{perm:04o}",
         "uid": str(uid),

@@ -51,6 +51,7 @@ for _cause in _CAUSES:
 # Those whose sum over buffers would say nothing.
 _LATEST: dict[str, Callable[[native.Facts], int]] = {
     "disabled": lambda facts: facts.disabled,
+    "suspended": lambda facts: facts.suspended,
     "switch_time_ns": lambda facts: facts.switch_time_ns,
 }
 
@@ -65,6 +66,10 @@ _CONSTANTS: dict[str, Callable[[native.Facts], int | str]] = {
     "delivery": lambda facts: native.DELIVERIES[facts.delivery],
     "read": lambda facts: native.READS[facts.read],
     "reserve": lambda facts: native.RESERVES[facts.reserve],
+    "start_reserve": lambda facts: facts.start_reserve,
+    "end_reserve": lambda facts: facts.end_reserve,
+    "channel_start_reserve": lambda facts: facts.channel_start_reserve,
+    "timestamp": lambda facts: native.TIMESTAMPS[facts.timestamp],
     "flush_interval": lambda facts: facts.flush_interval_ms,
 }
 

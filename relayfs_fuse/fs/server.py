@@ -169,7 +169,8 @@ def _interval(channel: StoredChannel) -> float:
 
 def _flush_used(paths: list[str]) -> None:
     def flush(buffer: native.Buffer) -> None:
-        if buffer.facts().offset:
+        facts = buffer.facts()
+        if facts.offset > facts.reserved_at_start:
             buffer.flush()
 
     try:

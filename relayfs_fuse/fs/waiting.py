@@ -56,13 +56,16 @@ def readiness(stored: StoredBuffer) -> tuple[int, int]:
 
 
 def _has_room(facts: native.Facts) -> bool:
+    if facts.suspended:
+        return False
     if facts.mode == native.MODE_OVERWRITE:
         return True
     if facts.mode == native.MODE_NO_OVERWRITE:
         unread = facts.produced - facts.consumed
-        return unread < facts.n_subbufs - (facts.offset >= facts.subbuf_size)
-    # A program's callback lets sub-buffers begin; what is written through the mount fills those that have.
-    return 0 < facts.offset < facts.subbuf_size
+        return unread < facts.n_subbufs - (facts.offset >= facts.largest_offset)
+    # A program's callback lets sub-buffers begin; what is written through the mount fills those that have, or, where
+    # the program is one of <relayfs/classic.h>, whose channels have timestamps, has it asked.
+    return bool(facts.timestamp) or 0 < facts.offset < facts.largest_offset
 
 
 class _Poll:

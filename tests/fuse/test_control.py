@@ -25,14 +25,16 @@ def marked_word(error_log: str) -> str:
 def test_reading_gives_commands_that_make_the_channels_again(mount):
     mount.create(
         "a/cpu",
-        "subbuf_size=3000 n_subbufs=5 mode=overwrite delivery=packet reserve=visible perm=0600 uid=12 gid=34",
+        "subbuf_size=3000 n_subbufs=5 mode=overwrite delivery=packet reserve=visible perm=0600 uid=12 gid=34 "
+        "start_reserve=8 end_reserve=1K channel_start_reserve=100 timestamp=mono",
     )
     mount.create("b", "buffers=single read=wait flush_interval=250 scheme=lockless")
     mount.create("c", "buffers=global subbuf_size=64K n_subbufs=2 mode=callback")
     text = mount.control.read_text()
     assert text.startswith(
         "create a/cpu subbuf_size=3000 n_subbufs=5 mode=overwrite buffers=percpu scheme=rseq "
-        "delivery=packet read=nowait reserve=visible flush_interval=0 perm=0600 uid=12 gid=34\n"
+        "delivery=packet read=nowait reserve=visible start_reserve=8 end_reserve=1K channel_start_reserve=100 "
+        "timestamp=mono flush_interval=0 perm=0600 uid=12 gid=34\n"
     )
     for path in ("a/cpu", "b", "c"):
         mount.command(f"remove {path}")
@@ -84,8 +86,13 @@ def furnished(shared_mount):
         ("create x mode=maybe", errno.EINVAL, "mode=maybe", "no-overwrite or overwrite"),
         ("create x scheme=spinning", errno.EINVAL, "scheme=spinning", "any or rseq or lockless or locking"),
         ("create x buffers=single scheme=rseq", errno.EINVAL, "scheme=rseq", "lockless"),
-        ("create x timestamp=mono", errno.EINVAL, "timestamp=mono", "subbuf_size="),
-        ("create x start_reserve=8", errno.EINVAL, "start_reserve=8", "subbuf_size="),
+        ("create x timestamp=utc", errno.EINVAL, "timestamp=utc", "none or mono or tsc"),
+        ("create x start_reserve=-8", errno.EINVAL, "start_reserve=-8", "K, M or G"),
+        ("create x end_reserve=256K", errno.EINVAL, "end_reserve=256K", "less than subbuf_size, which is 262144"),
+        (
+            "create x end_reserve=4 start_reserve=5 subbuf_size=10 channel_start_reserve=1",
+            *(errno.EINVAL, "start_reserve=5", "less than subbuf_size, which is 10"),
+        ),
         ("create x mode", errno.EINVAL, "mode", "mode="),
         ("create x mode=overwrite mode=overwrite", errno.EINVAL, "mode=overwrite", "twice"),
         ("create x perm=0777", errno.EINVAL, "perm=0777", "0640"),
@@ -101,6 +108,7 @@ def furnished(shared_mount):
         ("create control buffers=single", errno.EEXIST, "control", "exists"),
         ("remove nothing", errno.ENOENT, "nothing", "there are: taken"),
         ("remove taken0", errno.ENOENT, "taken0", "relay file of channel taken"),
+        ("resume nothing", errno.ENOENT, "nothing", "there are: taken"),
         ("remove taken now", errno.EINVAL, "now", "nothing else"),
         ("consumed taken", errno.EINVAL, "", "CPU"),
         ("consumed taken 9999 1", errno.EINVAL, "9999", "0 to"),

@@ -180,7 +180,10 @@ def test_a_channel_made_without_a_mount_goes_with_relay_close(
 def test_a_channel_made_without_a_mount_is_as_a_server_makes_it(
     nowhere: Path, late_mount: Mount, early: Maker, make_mount: Callable[..., Mount]
 ) -> None:
-    words = "delivery=packet read=wait reserve=visible mode=overwrite buffers=global flush_interval=50 perm=0604"
+    words = (
+        "delivery=packet read=wait reserve=visible mode=overwrite buffers=global flush_interval=50 perm=0604 "
+        "start_reserve=1K end_reserve=0 channel_start_reserve=12 timestamp=mono"
+    )
     early.ask(f"options {words}")
     early.ask("open a/b/log - 8192 2")
     late_mount.start()
@@ -198,6 +201,8 @@ def test_without_a_mount_options_are_understood_as_by_the_server(early: Maker, n
     refused = (
         *("mode=sometimes", "perm=0700", "perm=9", "nonsense=1", "delivery", "read=wait read=wait", "uid=-1"),
         *("flush_interval=x", "flush_interval=99999999999", "subbuf_size=1K", "scheme=rseq buffers=global"),
+        *("start_reserve=-1", "end_reserve=1KK", "start_reserve=4K", "end_reserve=2K channel_start_reserve=2K"),
+        *("timestamp=now", "timestamp=mono timestamp=mono"),
     )
     for words in refused:
         early.ask(f"options {words}")

@@ -87,6 +87,8 @@ def test_man_page_has_every_key():
         ("scheme", native.SCHEMES),
         ("delivery", native.DELIVERIES),
         ("read", native.READS),
+        ("reserve", native.RESERVES),
+        ("timestamp", native.TIMESTAMPS),
     ],
 )
 def test_man_page_has_every_value(key, values):
