@@ -73,6 +73,7 @@ class SeekableHandle(RelayHandle):
     end: offset of what is given next
     looked: offset up to which it has looked last, and the stream position there; None: never
     seen: stream position up to which it has looked at most
+    written: offset to which a write has moved the descriptor; None: it was moved otherwise since
     by_line: the next short read gets a line at most, as from a terminal
     """
 
@@ -81,6 +82,7 @@ class SeekableHandle(RelayHandle):
         self.end = 0
         self.looked: tuple[int, int] | None = None
         self.seen = 0
+        self.written: int | None = None
         self.by_line = False
         self._consumed = facts.consumed_bytes  # up to here in the stream, at least
         self._kept = bytearray()
@@ -99,6 +101,14 @@ class SeekableHandle(RelayHandle):
         self.start = self._consumed = self.seen = 0
         self.end, self.looked = offset, None
         self._kept.clear()
+
+    def follow_write(self, offset: int) -> None:
+        """Let reading go on, at an offset, where it was, if it is a write that has moved the descriptor there."""
+        if offset == self.written:
+            if self.looked:
+                self.looked = self.looked[0] + offset - self.end, self.looked[1]
+            self.end = offset
+        self.written = None
 
     def again(self, offset: int, size: int) -> bytes:
         """Return what was given at this offset before."""

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKING_XATTR = b"user.relayfs.backing"
+# How long the kernel may take to finish an open that was answered.
+SETTLE_S = 0.1
 ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
 
 
@@ -149,10 +151,11 @@ class Operations(NameOperations):
         """
         request = tap.request()
         node = self._node(inode)
+        handle = self._new_handle()
+        stream = isinstance(node, RelayFile) and await self._is_stream(node.stored, flags, handle)
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)
-        handle = self._new_handle()
-        self._handles[handle] = opened = self._open(node, flags, request)
+        self._handles[handle] = opened = self._open(node, flags, request, StreamHandle if stream else SeekableHandle)
         # Who opens a relay file only to read hardly ever maps it.
         both = flags & os.O_ACCMODE == os.O_RDWR
         if isinstance(opened, MemHandle) or (isinstance(opened, SeekableHandle) and both):
@@ -170,6 +173,7 @@ class Operations(NameOperations):
         if isinstance(handle, TextHandle) or handle is None:
             return
         self._streams.waiting.forget(handle.stored, fh)
+        handle.stored.mappable.discard(fh)
         if isinstance(handle, MemHandle):
             handle.stored.buffer.resolve(handle.token)
         else:
@@ -193,6 +197,8 @@ class Operations(NameOperations):
         handle = self._handles[fh]
         if isinstance(handle, RelayHandle):
             await self._streams.write(handle, buf, request)
+            if isinstance(handle, SeekableHandle):
+                handle.written = off + len(buf)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
             await self._command(buf, request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ErrorLogFile):
@@ -212,9 +218,30 @@ class Operations(NameOperations):
 
     # ---------------------------------------------------------------- helpers
 
-    def _open(self, node: Node, flags: int, request: tap.Request) -> Handle:
+    async def _is_stream(self, stored: StoredBuffer, flags: int, handle: int) -> bool:
+        """Tell whether a relay file is opened as a stream: where readers wait, unless somebody may map it.
+
+        A stream cannot be mapped. Who opens to map, opens for both, or, as he never sleeps, with O_NONBLOCK. While such
+        a file is open, the kernel refuses all others to be streams, also one that has been answered, but whose opener
+        has not run since.
+        """
+        if stored.channel.facts.read != native.READ_WAIT:
+            return False
+        never_sleeps = flags & os.O_ACCMODE == os.O_RDONLY and flags & os.O_NONBLOCK
+        maps = flags & os.O_ACCMODE == os.O_RDWR or never_sleeps or stored.mappable
+        if not (maps and self._back(stored)):
+            stored.last_stream = trio.current_time()
+            return True
+        stored.mappable.add(handle)
+        await trio.sleep_until(stored.last_stream + SETTLE_S)
+        return False
+
+    def _open(self, node: Node, flags: int, request: tap.Request, kind: type[StreamHandle | SeekableHandle]) -> Handle:
         if isinstance(node, RelayFile):
-            return self._open_relay_file(node.stored, flags, request.pid)
+            opened = kind(node.stored, node.stored.buffer.facts(), request.pid)
+            if flags & os.O_ACCMODE != os.O_WRONLY:
+                node.stored.readers.append(opened)
+            return opened
         if isinstance(node, MemFile):
             if flags & os.O_TRUNC:
                 raise pyfuse3.FUSEError(errno.EPERM)
@@ -223,14 +250,6 @@ class Operations(NameOperations):
         if isinstance(node, ErrorLogFile) and flags & os.O_TRUNC:
             self._errors.clear()
         return TextHandle(node)
-
-    def _open_relay_file(self, stored: StoredBuffer, flags: int, pid: int) -> RelayHandle:
-        facts = stored.buffer.facts()
-        kind = StreamHandle if facts.read == native.READ_WAIT else SeekableHandle
-        handle = kind(stored, facts, pid)
-        if flags & os.O_ACCMODE != os.O_WRONLY:
-            stored.readers.append(handle)
-        return handle
 
     def _back(self, stored: StoredBuffer) -> bool:
         """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import queue
 import shutil
@@ -54,6 +55,10 @@ class StoredBuffer:
 
     channel: the channel it belongs to
     buffer: its memory
+    backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
+    readers: descriptors that read its relay file
+    mappable: open relay files that can be mapped, by handle; where readers wait for data
+    last_stream: when one was opened that cannot
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
@@ -62,6 +67,8 @@ class StoredBuffer:
         self.buffer = buffer
         self.backing: int | None = None
         self.readers: list[Reader] = []
+        self.mappable: set[int] = set()
+        self.last_stream = -math.inf
         facts = buffer.facts()
         self._bytes_seen = facts.bytes
         # The library writes through mappings, which leave the file's own time alone: it is ours to keep, and lives on

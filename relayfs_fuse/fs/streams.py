@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 # The kernel cuts a write(2) into requests of at most 256 pages. A request that is not shorter than what the first 256
-# pages of a longer write hold could be a piece of one, and a piece is not a record.
+# pages of a longer write hold could be a piece of one, and a piece is not a record. A read(2) is cut in the same way.
 RECORD_MAX = (1 << 20) - 4096
 
 # Readers of lines ask for no more at a time.
@@ -70,14 +70,29 @@ class Streams:
                     return await self._read_at(handle, offset, size, request)
                 # A stream has no position: an offset means that this is the rest of a long read(2), part of which
                 # was served, and which must not sleep.
-                await self._take(handle.stored, size, request.unique, offset == 0 and not request.nonblocking)
+                patient = offset == 0 and not request.nonblocking
+                while not (await self._take(handle.stored, size, request.unique, patient))[0]:
+                    if not await self._wait(handle.stored, patient):
+                        break
                 return b""  # the tap replaces it
             finally:
                 del self._sleeping[request.unique]
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
 
     async def _read_at(self, handle: SeekableHandle, offset: int, size: int, request: tap.Request) -> bytes:
+        if handle.stored.channel.facts.read == native.READ_WAIT:
+            # Short of what could be a piece of a long read(2): the rest would be another request, and sleep.
+            size = min(size, RECORD_MAX)
+        while True:
+            data = await self._try_at(handle, offset, size, request)
+            # Another thread may read on meanwhile, so all is looked at anew.
+            if data is not None or not await self._wait(handle.stored, not request.nonblocking):
+                return data or b""
+
+    async def _try_at(self, handle: SeekableHandle, offset: int, size: int, request: tap.Request) -> bytes | None:
+        """Return what is at an offset; None: there is nothing yet."""
         patient = not request.nonblocking
+        handle.follow_write(offset)
         if offset != handle.end:
             facts = handle.stored.buffer.facts()
             if handle.was_reset(facts):
@@ -90,13 +105,16 @@ class Streams:
                 return await self._look(handle, offset, size, facts, patient)
         if handle.by_line and size <= LINE_BYTES:
             size = await self._line(handle, size, patient)
-        got, behind = await self._take(handle.stored, size, request.unique, patient)
-        if got:
-            handle.give(offset, got, behind, tap.read_copy(handle.keeps_of(got)))
+        got, behind = await self._take(handle.stored, size, request.unique, patient) if size else (0, 0)
+        if not got:
+            return None
+        handle.give(offset, got, behind, tap.read_copy(handle.keeps_of(got)))
         return b""  # the tap replaces it
 
-    async def _look(self, handle: SeekableHandle, offset: int, size: int, facts: native.Facts, patient: bool) -> bytes:
-        """Return what is further on, and leave it unread."""
+    async def _look(
+        self, handle: SeekableHandle, offset: int, size: int, facts: native.Facts, patient: bool
+    ) -> bytes | None:
+        """Return what is further on, and leave it unread; None: this is where the next data will be."""
         ahead = offset - handle.end
         data, behind = b"", facts.bytes
         readable = facts.unread_bytes - facts.unread_holes
@@ -105,10 +123,10 @@ class Streams:
             data, behind = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, ahead, size), patient)
         if data or ahead == readable:
             handle.look(offset, len(data), behind)
-        return data
+        return None if ahead == readable else data
 
     async def _line(self, handle: SeekableHandle, size: int, patient: bool) -> int:
-        """Return how much of what is next ends a line, or else the size.
+        """Return how much of what is next ends a line, or else the size; 0: there is nothing.
 
         bash's `read` asks first whether it reads from a terminal, then takes a block of what can be sought, and goes
         back to the end of the line. If it closes then, as in `read line <file`, the rest of the block would be lost.
@@ -116,7 +134,7 @@ class Streams:
         data, _ = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, 0, size), patient)
         length = data.find(b"\n") + 1
         handle.by_line = not length
-        return length or size
+        return length or (size if data else 0)
 
     async def _pass(self, handle: SeekableHandle, offset: int, position: int, patient: bool) -> None:
         """Consume what is unread before an offset, which has this position in the stream; keep the last of it."""
@@ -140,21 +158,20 @@ class Streams:
 
     async def _take(self, stored: StoredBuffer, size: int, unique: int, patient: bool) -> tuple[int, int]:
         """Let the reply carry what is next; return how many bytes, and the stream position behind them."""
-        facts = stored.channel.facts
-        overwrite = facts.mode != native.MODE_NO_OVERWRITE
-        while True:
-            # In the loop: what there was may go to another reader before we run.
-            got, behind = await self._when_free(
-                lambda: tap.read(unique, stored.buffer.address, size, overwrite), patient
-            )
-            if got:
-                self.waiting.changed(stored)
-                return got, behind
-            if facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
-                return 0, 0
-            if not patient:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            await self.waiting.sleep(stored)
+        overwrite = stored.channel.facts.mode != native.MODE_NO_OVERWRITE
+        got, behind = await self._when_free(lambda: tap.read(unique, stored.buffer.address, size, overwrite), patient)
+        if got:
+            self.waiting.changed(stored)
+        return got, behind
+
+    async def _wait(self, stored: StoredBuffer, patient: bool) -> bool:
+        """Sleep until there may be data, though another reader may be faster; False: there will be none."""
+        if stored.channel.facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
+            return False
+        if not patient:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        await self.waiting.sleep(stored)
+        return True
 
     async def _when_free(self, act: Callable[[], Result], patient: bool) -> Result:
         """Do what takes the reader's lock; if patient, wait while another reader has it."""

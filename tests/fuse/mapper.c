@@ -2,7 +2,7 @@
 /*
  * An ordinary program that maps a file and knows nothing of relayfs.
  *
- *     mapper FILE ro|rw LENGTH
+ *     mapper FILE ro|rw|nonblock LENGTH
  *
  * Prints "mapped" or "open: ERRNO" or "mmap: ERRNO". Then each line of its input is a command:
  *     show OFFSET LENGTH    prints the bytes and a newline
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 		return 2;
 	int writes = strcmp(argv[2], "rw") == 0;
 	size_t length = strtoull(argv[3], NULL, 10);
-	int fd = open(argv[1], writes ? O_RDWR : O_RDONLY);
+	int fd = open(argv[1], writes ? O_RDWR : strcmp(argv[2], "ro") ? O_RDONLY | O_NONBLOCK : O_RDONLY);
 	if (fd < 0)
 		return failed("open");
 	char *memory = mmap(NULL, length, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);

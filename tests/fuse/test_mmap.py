@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from build import compile_c
 from conftest import Mount, User, wait_until
+from mapping import Mapper
 from traffic import LINE_BYTES, Stream, drain, lines
 
 from relayfs_fuse import Channel, Reader
@@ -43,35 +43,6 @@ pyfuse3.close = lambda **arguments: (set_sys_admin(True), close(**arguments))
 sys.exit(mount.main())
 """
 
-
-class Mapper:
-    """A C program that has mapped a file."""
-
-    def __init__(self, file: Path, access: str = "rw", length: int = DATA_BYTES) -> None:
-        program = compile_c([Path(__file__).with_name("mapper.c")])
-        self.process = subprocess.Popen(
-            [program, file, access, str(length)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._in, self._out = self.process.stdin, self.process.stdout
-        self.answer = self._out.readline().decode().strip()
-
-    def ask(self, command: str) -> str:
-        self._in.write(command.encode() + b"\n")
-        return self._out.readline().decode().strip()
-
-    def show(self, offset: int, length: int) -> bytes:
-        self._in.write(b"show %d %d\n" % (offset, length))
-        got = b""
-        while len(got) <= length and (piece := self._out.read(length + 1 - len(got))):
-            got += piece
-        return got[:-1]
-
-    def close(self) -> None:
-        self.process.communicate()
-
-
 Map = Callable[..., Mapper]
 
 
@@ -79,8 +50,8 @@ Map = Callable[..., Mapper]
 def map_file() -> Iterator[Map]:
     mappers: list[Mapper] = []
 
-    def start(file: Path, *arguments: str | int) -> Mapper:
-        mappers.append(Mapper(file, *arguments))  # type: ignore[arg-type]
+    def start(file: Path, access: str = "rw", length: int = DATA_BYTES) -> Mapper:
+        mappers.append(Mapper(file, access, length))
         return mappers[-1]
 
     yield start
@@ -183,12 +154,6 @@ def test_python_maps_a_file_to_its_end(stream: Stream) -> None:
     code = "import mmap, sys; f = open(sys.argv[1], 'rb'); print(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[:])"
     done = subprocess.run([sys.executable, "-c", code, stream.file], capture_output=True, check=True)
     assert done.stdout == b"%r\n" % lines(3)
-
-
-def test_a_file_whose_readers_wait_is_mapped_as_memory_only(mount: Mount, map_file: Map, mapped_through: None) -> None:
-    path = mount.create("wait", "read=wait buffers=single")
-    assert map_file(path, "rw", 4096).answer == f"mmap: {errno.ENODEV}"
-    assert map_file(mount.path / ".channels/wait/mem0", "rw", 4096).answer == "mapped"
 
 
 def test_a_mapping_outlives_the_channel(stream: Stream, map_file: Map, mapped_through: None) -> None:
