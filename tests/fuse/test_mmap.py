@@ -256,6 +256,13 @@ def test_without_mapping_through_the_mount_files_say_so_and_all_else_works(unmap
     assert backing == os.fsencode(unmapped.store / stream.channel / f"mem{stream.cpu}")
     assert map_file(Path(os.fsdecode(backing))).show(0, LINE_BYTES) == lines(1)
     assert subprocess.run(["cat", stream.file], capture_output=True, check=True).stdout == lines(100)
+    # Where readers wait, files are streams, however they are opened.
+    descriptor = os.open(unmapped.create("wait", "buffers=single read=wait"), os.O_RDWR)
+    os.write(descriptor, lines(1))
+    assert os.read(descriptor, 100) == lines(1)
+    with pytest.raises(OSError, match=os.strerror(errno.ESPIPE)):
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("kind", ["c", "python"])
