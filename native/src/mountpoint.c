@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <relayfs/layout.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,43 @@ static bool has_control(const char *root, int how)
 	return has;
 }
 
+/* As the buffer itself has it. */
+static bool is_single_in_store(const struct relay_place *place)
+{
+	struct relay_geometry geometry = {0};
+	struct stat st;
+	char *path = relay_place_mem(place, 0);
+	int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+	free(path);
+	if (fd < 0)
+		return false;
+	bool known = fstat(fd, &st) == 0 &&
+	             pread(fd, &geometry, sizeof(geometry), st.st_size - RELAY_PAGE_BYTES) == (ssize_t)sizeof(geometry);
+	close(fd);
+	return known && geometry.magic == RELAY_MAGIC && geometry.buffers == RELAY_SINGLE;
+}
+
+/* As the mount shows it: to open the memory itself would be taken for a mapping. */
+static bool is_single_in_mount(const struct relay_place *place)
+{
+	static const char single[] = "single";
+	char *path, text[sizeof(single)] = "";
+	if (asprintf(&path, "%s/.channels/%s/buffers", place->root, place->channel) < 0)
+		return false;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	free(path);
+	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+	if (fd >= 0)
+		close(fd);
+	return got == sizeof(single) - 1 && memcmp(text, single, sizeof(single) - 1) == 0;
+}
+
+/* Has the channel one relay file, of its own name? */
+static bool is_single(const struct relay_place *place)
+{
+	return place->in_store ? is_single_in_store(place) : is_single_in_mount(place);
+}
+
 /* "app/cpu10": cpu1 + 0 or cpu + 10; the mount lets only one of them exist. */
 static bool has_numbered_mem(struct relay_place *place)
 {
@@ -57,7 +95,7 @@ static bool has_numbered_mem(struct relay_place *place)
 			return false;
 		place->cpu = (uint32_t)strtoul(whole + cut - 1, NULL, 10);
 		place->channel = shorter;
-		if (has_mem(place)) {
+		if (has_mem(place) && !is_single(place)) {
 			free(whole);
 			return true;
 		}
@@ -70,8 +108,7 @@ static bool has_numbered_mem(struct relay_place *place)
 
 static bool is_file(struct relay_place *place)
 {
-	/* buffers=single: the relay file has the channel's own name */
-	return has_numbered_mem(place) || has_mem(place);
+	return has_numbered_mem(place) || (has_mem(place) && is_single(place));
 }
 
 static bool is_channel(struct relay_place *place)
