@@ -27,7 +27,7 @@
 #include <time.h>
 
 /* How long other processes wait for the maker's thread: a moment, or a second. */
-enum { MAKER_YIELDS = 100, MAKER_PAUSES = 1100 };
+enum { MAKER_YIELDS = 2, MAKER_PAUSES = 1000 };
 
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 {
@@ -35,14 +35,15 @@ void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 	__atomic_store_n(&buf->control->asked, (number + 1) << RELAY_ASKED_SHIFT | bits, __ATOMIC_RELEASE);
 }
 
-/* The last holder died, perhaps in the middle of a callback. */
+/* The last holder died, perhaps while its client stored where the oldest data lie. */
 static void take_over(struct rchan_buf *buf)
 {
 	uint64_t head, second;
 	if (relay_head(buf, &head, &second) || relay_has_begun(buf, head))
 		return;
 	uint64_t number = relay_pos_number(buf, head);
-	relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_SPOILED);
+	if (__atomic_load_n(&buf->control->starting, __ATOMIC_RELAXED) == number + 1)
+		relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_SPOILED);
 }
 
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
@@ -145,9 +146,11 @@ static enum relay_begin begin_by_callback(struct rchan_buf *buf, uint64_t pos)
 	relay_stamp(buf, pos);
 	bool yes = false;
 	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
-	if (!relay_claims_hold(buf, pos))
+	if (!relay_claims_hold(buf, pos)) {
+		relay_note_start(buf, number);
 		/* The first one begins whatever the client says, as in the kernel. */
 		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
+	}
 	if (yes)
 		return relay_enter(buf, pos);
 	relay_say(buf, number, (relay_asked(buf, number) & RELAY_ASKED_SPOILED) | RELAY_ASKED_ENDED);

@@ -63,6 +63,13 @@ relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf);
 /* Of sub-buffer `number`. */
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits);
 
+/* A client is about to be given its memory, a death in which spoils what lies there. */
+static inline void relay_note_start(struct rchan_buf *buf, uint64_t number)
+{
+	/* Relaxed: of a thread that was killed all stores are seen up to some point. */
+	__atomic_store_n(&buf->control->starting, number + 1, __ATOMIC_RELAXED);
+}
+
 /* Bytes that are kept at its start. */
 static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t number)
 {

@@ -108,8 +108,11 @@ static int begin(struct relay_classic *classic)
 {
 	uint64_t header;
 	struct rchan_buf *buf = &classic->chan->bufs[0];
-	if (buf->mode == RELAY_CALLBACK)
+	if (buf->mode == RELAY_CALLBACK) {
 		buf->begin = relay_begin_by_events;
+		/* Until the library's thread puts its own name there. */
+		__atomic_store_n(&buf->control->maker, relay_owner_self(), __ATOMIC_RELAXED);
+	}
 	if (relay_begin(buf, &header) == RELAY_BEGIN_DAMAGED)
 		return -EBADMSG;
 	return buf->mode == RELAY_CALLBACK ? relay_watch_start(classic->chan, attend) : 0;

@@ -130,6 +130,7 @@ static enum relay_begin start(const struct relay_classic *classic, struct rchan_
 	buf->header = relay_reserved_at(buf, number);
 	struct told_moment now = tell(buf, relay_stamp(buf, pos));
 	char *at = (char *)relay_pos_data(buf, pos);
+	relay_note_start(buf, number);
 	if (classic->cb->buffer_start)
 		header = written(
 		    classic->cb->buffer_start(classic->id, at, (uint32_t)number, now.time, now.tsc, now.using_tsc),

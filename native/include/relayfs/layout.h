@@ -243,7 +243,8 @@ struct relay_control {
 	uint64_t caught_up; /* sub-buffers that do not count as unread since relay_resume() */
 	/* What buffer_end() is asked about, should it die: sub-buffer number + 1, its end, and start_bytes of the next. */
 	uint64_t ending, ending_at, ending_bytes;
-	uint64_t maker; /* owner word of a thread that begins sub-buffers for who may not; 0: none. Writer: it */
+	uint64_t starting; /* number + 1 of the sub-buffer to whose memory a client has been let */
+	uint64_t maker;    /* owner word of a thread that begins sub-buffers for who may not; 0: none. Writer: it */
 
 	/* Writer: the holder of write_lock, scheme LOCKING only. */
 	RELAY_LINE uint64_t write_lock; /* owner word of who writes */
