@@ -16,7 +16,7 @@
 #include "app_reader.h"
 
 #include "consume.h"
-#include "wake.h"
+#include "sleep.h"
 
 #include <poll.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "begin.h"
 #include "claims.h"
 #include "consume.h"
-#include "wake.h"
+#include "sleep.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -113,7 +113,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->begin = relay_begin_of_mode(buf);
 	buf->n_buffers = geometry.n_buffers;
 	relay_claims_forget_kept(buf);
-	relay_wake_register();
+	relay_fence_register();
 	return 0;
 }
 

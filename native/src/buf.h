@@ -8,13 +8,12 @@
 
 #include "pair.h"
 #include "shm.h"
+#include "store_dir.h"
 
 #include <errno.h>
 #include <relayfs/layout.h>
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
-
-enum { RELAY_MAX_BUFFERS = 1 << 16 }; /* of one channel */
 
 /* What relay_consume_begin() promised and relay_consume_end() makes true. */
 struct relay_plan {

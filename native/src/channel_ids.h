@@ -16,7 +16,7 @@ struct relay_classic {
 	struct rchan *chan;
 	const struct relay_classic_callbacks *cb;
 	uint32_t flags; /* of the scheme and clock that were chosen */
-	bool fenced;    /* relay_wake_fence() works here */
+	bool fenced;    /* relay_fence_writers() works here */
 	bool closing;
 	uint64_t locked_by; /* owner word of who is between relay_lock_channel() and relay_unlock_channel() */
 	sigset_t before;    /* relay_lock_channel() */

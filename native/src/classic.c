@@ -8,8 +8,8 @@
 #include "events.h"
 #include "names.h"
 #include "owner.h"
+#include "sleep.h"
 #include "spot.h"
-#include "wake.h"
 #include "watch.h"
 #include "write.h"
 
@@ -131,7 +131,7 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
 		return -EMFILE;
 	classic->cb = callbacks ? callbacks : &no_callbacks;
 	classic->flags = shape.flags;
-	classic->fenced = relay_wake_fence();
+	classic->fenced = relay_fence_writers();
 	classic->closing = false;
 	classic->locked_by = 0;
 	char *options = options_of(&shape, memcmp(classic->cb, &no_callbacks, sizeof(no_callbacks)) != 0);

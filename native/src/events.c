@@ -16,7 +16,7 @@
 #include "begin.h"
 #include "claims.h"
 #include "consume.h"
-#include "wake.h"
+#include "sleep.h"
 #include "write.h"
 
 #include <string.h>
@@ -99,7 +99,7 @@ static void deliver(const struct relay_classic *classic, struct rchan_buf *buf)
 			return;
 		if (!is_lapped(buf, head, number)) {
 			/* A writer that commits behind the fence sees that head has moved on, and delivers. */
-			if (relay_claims_fill(buf, start) && !(relay_wake_fence() && !relay_claims_fill(buf, start)))
+			if (relay_claims_fill(buf, start) && !(relay_fence_writers() && !relay_claims_fill(buf, start)))
 				return;
 			uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
 			if (relay_pos_valid(buf, end) && relay_pos_number(buf, end) == number)

@@ -26,17 +26,14 @@ static inline bool relay_pair_read(const struct relay_pair *pair, uint64_t *firs
 	return false;
 }
 
-/*
- * The lockless way to change a pair: {first, second[0]} from old to new in one step, a full barrier.
- * false: somebody else changed it.
- */
-static inline bool relay_pair_swap(struct relay_pair *pair, uint64_t old_first, uint64_t old_second, uint64_t new_first,
-                                   uint64_t new_second)
+/* {first, second} from old to new in one step, a full barrier. false: somebody else changed them. */
+static inline bool relay_two_swap(struct relay_two *two, uint64_t old_first, uint64_t old_second, uint64_t new_first,
+                                  uint64_t new_second)
 {
 #if defined(__x86_64__)
 	bool swapped;
-	__asm__ volatile("lock cmpxchg16b %[pair]"
-	                 : "=@ccz"(swapped), [pair] "+m"(*pair), "+a"(old_first), "+d"(old_second)
+	__asm__ volatile("lock cmpxchg16b %[two]"
+	                 : "=@ccz"(swapped), [two] "+m"(*two), "+a"(old_first), "+d"(old_second)
 	                 : "b"(new_first), "c"(new_second)
 	                 : "memory");
 	return swapped;
@@ -44,15 +41,15 @@ static inline bool relay_pair_swap(struct relay_pair *pair, uint64_t old_first, 
 	uint64_t first, second;
 	uint32_t failed;
 	do {
-		__asm__ volatile("ldaxp %[f], %[s], %[pair]"
+		__asm__ volatile("ldaxp %[f], %[s], %[two]"
 		                 : [f] "=&r"(first), [s] "=&r"(second)
-		                 : [pair] "Q"(*pair)
+		                 : [two] "Q"(*two)
 		                 : "memory");
 		/* A pair of loads is atomic only if the pair of stores succeeds: store the old values back. */
 		bool same = first == old_first && second == old_second;
 		uint64_t f = same ? new_first : first, s = same ? new_second : second;
-		__asm__ volatile("stlxp %w[failed], %[f], %[s], %[pair]"
-		                 : [failed] "=&r"(failed), [pair] "+Q"(*pair)
+		__asm__ volatile("stlxp %w[failed], %[f], %[s], %[two]"
+		                 : [failed] "=&r"(failed), [two] "+Q"(*two)
 		                 : [f] "r"(f), [s] "r"(s)
 		                 : "memory");
 	} while (failed);
@@ -61,6 +58,13 @@ static inline bool relay_pair_swap(struct relay_pair *pair, uint64_t old_first, 
 #else
 #error "relayfs knows x86-64 and arm64"
 #endif
+}
+
+/* The lockless way to change a pair: {first, second[0]}. */
+static inline bool relay_pair_swap(struct relay_pair *pair, uint64_t old_first, uint64_t old_second, uint64_t new_first,
+                                   uint64_t new_second)
+{
+	return relay_two_swap((struct relay_two *)&pair->first, old_first, old_second, new_first, new_second);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 #include "mountpoint.h"
-#include "wake.h"
+#include "sleep.h"
 
 #include <relayfs/reader.h>
 #include <stdlib.h>

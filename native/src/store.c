@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 #include "rseq.h"
+#include "store_dir.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -92,9 +93,6 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	return 0;
 }
 
-/* Put buffer `cpu` under its name into a directory that is being filled. */
-typedef int put_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg);
-
 struct making {
 	const struct relay_spec *spec;
 	struct relay_layout layout;
@@ -172,7 +170,7 @@ static char *hidden_name(const char *dir, const char *why)
 	return asprintf(&name, "%.*s.%s-%ld-%s", parent, dir, why, (long)getpid(), dir + parent) < 0 ? NULL : name;
 }
 
-static int fill(const char *staging, uint32_t n_buffers, put_buffer *put, const void *arg)
+static int fill(const char *staging, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
 {
 	int dir_fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), err = 0;
 	if (dir_fd < 0)
@@ -188,8 +186,7 @@ static int fill(const char *staging, uint32_t n_buffers, put_buffer *put, const 
 	return err;
 }
 
-/* Make directory `dir` with all its buffers, at once. */
-static int make_dir(const char *dir, uint32_t n_buffers, put_buffer *put, const void *arg)
+int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
 {
 	char *staging = hidden_name(dir, "new");
 	if (!staging)
@@ -213,7 +210,7 @@ int relay_store_create(const char *dir, const struct relay_spec *spec)
 {
 	struct making making = {.spec = spec};
 	int err = check_spec(spec, &making.layout);
-	return err ? err : make_dir(dir, spec->n_buffers, make_buffer, &making);
+	return err ? err : relay_make_dir(dir, spec->n_buffers, make_buffer, &making);
 }
 
 int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, int *fds)
@@ -238,7 +235,7 @@ int relay_store_adopt(const char *dir, const int *fds, size_t n)
 	/* Asked before: a file that loses its name again never gets another. */
 	if (access(dir, F_OK) == 0)
 		return -EEXIST;
-	return make_dir(dir, (uint32_t)n, link_buffer, fds);
+	return relay_make_dir(dir, (uint32_t)n, link_buffer, fds);
 }
 
 int relay_store_remove(const char *dir, uint32_t n_buffers)

@@ -5,20 +5,11 @@
 
 #include "buf.h"
 
-/* Call once a process before its first write: readers fence this process's writes from their side. */
-void relay_wake_register(void);
-
 /* Wake those that armed one of `bits`. */
 void relay_wake(struct rchan_buf *buf, uint32_t bits);
 
 /* Alert the thread of the process that made the channel; `first` is its buffer 0. */
 void relay_wake_maker(struct rchan_buf *first);
-
-/* Every store that a thread of a registered process made before this is seen after it. false: not possible here. */
-bool relay_wake_fence(void);
-
-/* CLOCK_MONOTONIC, for deadlines. */
-int64_t relay_now_ms(void);
 
 /* After a record was published. */
 static inline void relay_wake_record(struct rchan_buf *buf)

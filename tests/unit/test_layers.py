@@ -28,13 +28,18 @@ PYTHON_LAYERS = [
 C_LAYERS = [
     {"layout"},
     {"pair", "owner", "clock"},
-    {"lock", "shm", "rseq", "rseq_x86_64", "rseq_aarch64"},
+    {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"begin", "change", "claims", "holes", "oncpu", "wake"},
     {"spot"},
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "store"},
     {"mountpoint", "options", "bench"},
+    {"ring_map.h"},  # what a mapped ring is
+    {"ring_wake", "ring_read.h"},
+    {"ring_claims"},
+    {"ring_reserve"},
+    {"ring_map.c", "ring", "ring_read.c", "ring_manage"},
     {"home"},
     {"channel.h"},  # what a channel is
     {"attach", "names", "watch", "channel_ids"},

@@ -68,6 +68,12 @@ enum {
 #define RELAY_POSITION_BITS 62
 #define RELAY_POSITION_MASK ((1ull << RELAY_POSITION_BITS) - 1)
 
+/* Two words that one compare-and-swap changes. */
+struct relay_two {
+	__attribute__((aligned(16))) uint64_t first;
+	uint64_t second;
+};
+
 struct relay_pair {
 	uint64_t first;     /* the commit word */
 	uint64_t second[2]; /* valid: second[first >> 63] */
