@@ -4,8 +4,12 @@
 #define RELAYFS_BENCH_H
 
 #include <relayfs/relay.h>
+#include <relayfs/ring.h>
 
 /* Copies the record to a moving position in the memory of the channel's first buffer. The channel is spoilt. */
 int relay_bench_copy(struct rchan *chan, const void *data, size_t length);
+
+/* The same to the memory of a ring, which is spoilt. */
+int relay_bench_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
 
 #endif

@@ -9,7 +9,7 @@
 #ifndef RELAYFS_RSEQ_H
 #define RELAYFS_RSEQ_H
 
-#include <relayfs/layout.h>
+#include <relayfs/ring_layout.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/rseq.h>
@@ -30,6 +30,13 @@ struct relay_tx {
 		uint64_t value;
 	} store[3];
 	uint64_t refuse; /* flags that must not be set */
+};
+
+/* A record at a ring's producer position. */
+struct relay_ring_put {
+	uint64_t expect, next; /* producer positions before and after */
+	uint64_t header;
+	void *to; /* behind the header */
 };
 
 static inline struct rseq *relay_rseq_area(void)
@@ -55,6 +62,11 @@ static inline int relay_rseq_registered(void)
  * relay_rseq_transact(): the same for a struct relay_tx on any pair, without a copy.
  *
  * relay_rseq_tally(): if this is `cpu`: add {1, length} to a pair.
+ *
+ * relay_rseq_ring_record(): if this is `cpu`, flags has no RELAY_STOPPED bit and the producer position is put->expect:
+ * copy length bytes to put->to, store the header before them, count one record, set the producer position to put->next.
+ *
+ * relay_rseq_ring_reserve(): the same without a copy, if producer->last is `last`; it becomes new_last.
  */
 #if defined(__x86_64__)
 #include "rseq_x86_64.h"

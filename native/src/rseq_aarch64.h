@@ -34,6 +34,31 @@
 	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
 	    [cpu_id] "i"(offsetof(struct rseq, cpu_id))
 
+/* Any length. */
+#define RELAY_COPY													\
+	"mov x11, %[to]\n"												\
+	"mov x12, %[from]\n"												\
+	"mov x13, %[length]\n"												\
+	"10: cmp x13, #16\n"												\
+	"b.lo 11f\n"													\
+	"ldp x9, x10, [x12], #16\n"											\
+	"stp x9, x10, [x11], #16\n"											\
+	"sub x13, x13, #16\n"												\
+	"b 10b\n"													\
+	"11: tbz x13, #3, 12f\n"											\
+	"ldr x9, [x12], #8\n"												\
+	"str x9, [x11], #8\n"												\
+	"12: tbz x13, #2, 13f\n"											\
+	"ldr w9, [x12], #4\n"												\
+	"str w9, [x11], #4\n"												\
+	"13: tbz x13, #1, 14f\n"											\
+	"ldrh w9, [x12], #2\n"												\
+	"strh w9, [x11], #2\n"												\
+	"14: tbz x13, #0, 15f\n"											\
+	"ldrb w9, [x12]\n"												\
+	"strb w9, [x11]\n"												\
+	"15:\n"
+
 static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
                                                        void *to, const void *from, uint64_t length, uint32_t cpu)
 {
@@ -44,28 +69,8 @@ static inline enum relay_rseq_result relay_rseq_record(struct relay_control *con
 	    "ldr x9, [%[head]]\n"
 	    "cmp x9, %[expect]\n"
 	    "b.ne %l[moved]\n"
-	    "mov x11, %[to]\n"
-	    "mov x12, %[from]\n"
-	    "mov x13, %[length]\n"
-	    "10: cmp x13, #16\n"
-	    "b.lo 11f\n"
-	    "ldp x9, x10, [x12], #16\n"
-	    "stp x9, x10, [x11], #16\n"
-	    "sub x13, x13, #16\n"
-	    "b 10b\n"
-	    "11: tbz x13, #3, 12f\n"
-	    "ldr x9, [x12], #8\n"
-	    "str x9, [x11], #8\n"
-	    "12: tbz x13, #2, 13f\n"
-	    "ldr w9, [x12], #4\n"
-	    "str w9, [x11], #4\n"
-	    "13: tbz x13, #1, 14f\n"
-	    "ldrh w9, [x12], #2\n"
-	    "strh w9, [x11], #2\n"
-	    "14: tbz x13, #0, 15f\n"
-	    "ldrb w9, [x12]\n"
-	    "strb w9, [x11]\n"
-	    "15: lsr x9, %[expect], #63\n"
+	    RELAY_COPY
+	    "lsr x9, %[expect], #63\n"
 	    "add x10, %[head], x9, lsl #3\n"
 	    "ldr x11, [x10, #8]\n"
 	    "lsr x12, x11, %[owner_shift]\n"
@@ -165,6 +170,83 @@ static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, u
 	    : "memory", "cc", "x9", "x10", "x11", "x12"
 	    : aborted);
 	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+/* --- record rings (ring_layout.h) --- */
+
+/* May something be put where the producer is? */
+#define RELAY_RING_CHECK												\
+	"ldr w9, [%[producer], %[flags]]\n"										\
+	"tst w9, %[stopped]\n"												\
+	"b.ne %l[stopped_label]\n"											\
+	"ldr x9, [%[producer]]\n"											\
+	"cmp x9, %[expect]\n"												\
+	"b.ne %l[moved]\n"
+
+/* The header; the record's count, into the tail that is not valid; then the producer position. */
+#define RELAY_RING_COMMIT												\
+	"str %[header], [%[to], #-8]\n"											\
+	"ldr x9, [%[producer], %[tail]]\n"										\
+	"cmp x9, %[expect]\n"												\
+	"cset x9, ne\n"													\
+	"add x10, %[producer], x9, lsl #4\n"										\
+	"ldr x11, [x10, %[tail] + 8]\n"											\
+	"add x11, x11, #1\n"												\
+	"eor x9, x9, #1\n"												\
+	"add x10, %[producer], x9, lsl #4\n"										\
+	"str x11, [x10, %[tail] + 8]\n"											\
+	"str %[next], [x10, %[tail]]\n"											\
+	"stlr %[next], [%[producer]]\n"
+
+#define RELAY_RING_INPUTS												\
+	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
+	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
+	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
+
+static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,
+                                                            const struct relay_ring_put *put, const void *from,
+                                                            uint64_t length, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK RELAY_COPY RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)
+	    : "memory", "cc", "x9", "x10", "x11", "x12", "x13"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
+                                                             const struct relay_ring_put *put, uint64_t last,
+                                                             uint64_t new_last, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
+	    "ldr x9, [%[producer], %[last]]\n"
+	    "cmp x9, %[old]\n"
+	    "b.ne %l[moved]\n"
+	    "str %[new], [%[producer], %[last]]\n"
+	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
+	      [last] "i"(offsetof(struct relay_ring_producer, last))
+	    : "memory", "cc", "x9", "x10", "x11"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
 aborted:
 	return RELAY_RSEQ_ABORTED;
 }

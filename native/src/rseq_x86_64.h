@@ -62,76 +62,85 @@
 /* Above this `rep movsb` is faster than 16-byte moves. */
 enum { RELAY_REP_MOVSB_BYTES = 768 };
 
-/* Up to RELAY_REP_MOVSB_BYTES: pairs of overlapping moves below 64 bytes, then 64 at a time. */
+/* Up to RELAY_REP_MOVSB_BYTES, 1 at least: pairs of overlapping moves below 64 bytes, then 64 at a time. */
+#define RELAY_COPY_SHORT												\
+	"cmpq $16, %[length]\n"												\
+	"jb 10f\n"													\
+	"cmpq $32, %[length]\n"												\
+	"ja 12f\n"													\
+	"movups (%[from]), %%xmm0\n"                       /* 16 .. 32 */						\
+	"movups -16(%[from], %[length]), %%xmm1\n"									\
+	"movups %%xmm0, (%[to])\n"											\
+	"movups %%xmm1, -16(%[to], %[length])\n"									\
+	"jmp 19f\n"													\
+	"10: cmpl $8, %k[length]\n"                        /* 8 .. 15 */						\
+	"jb 11f\n"													\
+	"movq (%[from]), %%rax\n"											\
+	"movq -8(%[from], %[length]), %%rcx\n"										\
+	"movq %%rax, (%[to])\n"												\
+	"movq %%rcx, -8(%[to], %[length])\n"										\
+	"jmp 19f\n"													\
+	"11: cmpl $4, %k[length]\n"                        /* 4 .. 7 */							\
+	"jb 13f\n"													\
+	"movl (%[from]), %%eax\n"											\
+	"movl -4(%[from], %[length]), %%ecx\n"										\
+	"movl %%eax, (%[to])\n"												\
+	"movl %%ecx, -4(%[to], %[length])\n"										\
+	"jmp 19f\n"													\
+	"13: movb (%[from]), %%al\n"                       /* 1 .. 3: first, last, middle */				\
+	"movb -1(%[from], %[length]), %%cl\n"										\
+	"movb %%al, (%[to])\n"												\
+	"movb %%cl, -1(%[to], %[length])\n"										\
+	"cmpl $3, %k[length]\n"												\
+	"jb 19f\n"													\
+	"movb 1(%[from]), %%al\n"											\
+	"movb %%al, 1(%[to])\n"												\
+	"jmp 19f\n"													\
+	"12: cmpq $64, %[length]\n"											\
+	"ja 14f\n"													\
+	"movups (%[from]), %%xmm0\n"                       /* 33 .. 64 */						\
+	"movups 16(%[from]), %%xmm1\n"											\
+	"movups -32(%[from], %[length]), %%xmm2\n"									\
+	"movups -16(%[from], %[length]), %%xmm3\n"									\
+	"movups %%xmm0, (%[to])\n"											\
+	"movups %%xmm1, 16(%[to])\n"											\
+	"movups %%xmm2, -32(%[to], %[length])\n"									\
+	"movups %%xmm3, -16(%[to], %[length])\n"									\
+	"jmp 19f\n"													\
+	"14: leaq -64(%[length]), %%rcx\n"                 /* 65 and more: the last 64 may overlap */			\
+	"xorl %%eax, %%eax\n"												\
+	"15: movups (%[from], %%rax), %%xmm0\n"										\
+	"movups 16(%[from], %%rax), %%xmm1\n"										\
+	"movups 32(%[from], %%rax), %%xmm2\n"										\
+	"movups 48(%[from], %%rax), %%xmm3\n"										\
+	"movups %%xmm0, (%[to], %%rax)\n"										\
+	"movups %%xmm1, 16(%[to], %%rax)\n"										\
+	"movups %%xmm2, 32(%[to], %%rax)\n"										\
+	"movups %%xmm3, 48(%[to], %%rax)\n"										\
+	"addq $64, %%rax\n"												\
+	"cmpq %%rcx, %%rax\n"												\
+	"jb 15b\n"													\
+	"movups (%[from], %%rcx), %%xmm0\n"										\
+	"movups 16(%[from], %%rcx), %%xmm1\n"										\
+	"movups 32(%[from], %%rcx), %%xmm2\n"										\
+	"movups 48(%[from], %%rcx), %%xmm3\n"										\
+	"movups %%xmm0, (%[to], %%rcx)\n"										\
+	"movups %%xmm1, 16(%[to], %%rcx)\n"										\
+	"movups %%xmm2, 32(%[to], %%rcx)\n"										\
+	"movups %%xmm3, 48(%[to], %%rcx)\n"										\
+	"19:\n"
+
+#define RELAY_COPY_LONG													\
+	"movq %[to], %%rdi\n"												\
+	"movq %[from], %%rsi\n"												\
+	"movq %[length], %%rcx\n"											\
+	"rep movsb\n"
+
 static inline enum relay_rseq_result relay_rseq_record_short(struct relay_control *control, uint64_t expect, uint64_t next,
                                                              void *to, const void *from, uint64_t length, uint32_t cpu)
 {
 	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RECORD_CHECK
-	    "cmpq $16, %[length]\n"
-	    "jb 10f\n"
-	    "cmpq $32, %[length]\n"
-	    "ja 12f\n"
-	    "movups (%[from]), %%xmm0\n"                      /* 16 .. 32 */
-	    "movups -16(%[from], %[length]), %%xmm1\n"
-	    "movups %%xmm0, (%[to])\n"
-	    "movups %%xmm1, -16(%[to], %[length])\n"
-	    "jmp 19f\n"
-	    "10: cmpl $8, %k[length]\n"                       /* 8 .. 15 */
-	    "jb 11f\n"
-	    "movq (%[from]), %%rax\n"
-	    "movq -8(%[from], %[length]), %%rcx\n"
-	    "movq %%rax, (%[to])\n"
-	    "movq %%rcx, -8(%[to], %[length])\n"
-	    "jmp 19f\n"
-	    "11: cmpl $4, %k[length]\n"                       /* 4 .. 7 */
-	    "jb 13f\n"
-	    "movl (%[from]), %%eax\n"
-	    "movl -4(%[from], %[length]), %%ecx\n"
-	    "movl %%eax, (%[to])\n"
-	    "movl %%ecx, -4(%[to], %[length])\n"
-	    "jmp 19f\n"
-	    "13: movb (%[from]), %%al\n"                      /* 1 .. 3: first, last, middle */
-	    "movb -1(%[from], %[length]), %%cl\n"
-	    "movb %%al, (%[to])\n"
-	    "movb %%cl, -1(%[to], %[length])\n"
-	    "cmpl $3, %k[length]\n"
-	    "jb 19f\n"
-	    "movb 1(%[from]), %%al\n"
-	    "movb %%al, 1(%[to])\n"
-	    "jmp 19f\n"
-	    "12: cmpq $64, %[length]\n"
-	    "ja 14f\n"
-	    "movups (%[from]), %%xmm0\n"                      /* 33 .. 64 */
-	    "movups 16(%[from]), %%xmm1\n"
-	    "movups -32(%[from], %[length]), %%xmm2\n"
-	    "movups -16(%[from], %[length]), %%xmm3\n"
-	    "movups %%xmm0, (%[to])\n"
-	    "movups %%xmm1, 16(%[to])\n"
-	    "movups %%xmm2, -32(%[to], %[length])\n"
-	    "movups %%xmm3, -16(%[to], %[length])\n"
-	    "jmp 19f\n"
-	    "14: leaq -64(%[length]), %%rcx\n"                /* 65 and more: the last 64 may overlap */
-	    "xorl %%eax, %%eax\n"
-	    "15: movups (%[from], %%rax), %%xmm0\n"
-	    "movups 16(%[from], %%rax), %%xmm1\n"
-	    "movups 32(%[from], %%rax), %%xmm2\n"
-	    "movups 48(%[from], %%rax), %%xmm3\n"
-	    "movups %%xmm0, (%[to], %%rax)\n"
-	    "movups %%xmm1, 16(%[to], %%rax)\n"
-	    "movups %%xmm2, 32(%[to], %%rax)\n"
-	    "movups %%xmm3, 48(%[to], %%rax)\n"
-	    "addq $64, %%rax\n"
-	    "cmpq %%rcx, %%rax\n"
-	    "jb 15b\n"
-	    "movups (%[from], %%rcx), %%xmm0\n"
-	    "movups 16(%[from], %%rcx), %%xmm1\n"
-	    "movups 32(%[from], %%rcx), %%xmm2\n"
-	    "movups 48(%[from], %%rcx), %%xmm3\n"
-	    "movups %%xmm0, (%[to], %%rcx)\n"
-	    "movups %%xmm1, 16(%[to], %%rcx)\n"
-	    "movups %%xmm2, 32(%[to], %%rcx)\n"
-	    "movups %%xmm3, 48(%[to], %%rcx)\n"
-	    "19:\n"
+	    RELAY_COPY_SHORT
 	    RELAY_RECORD_COMMIT RELAY_RSEQ_LEAVE
 	    :
 	    : RELAY_RSEQ_INPUTS, RELAY_RECORD_INPUTS
@@ -150,10 +159,7 @@ static inline enum relay_rseq_result relay_rseq_record_long(struct relay_control
                                                             void *to, const void *from, uint64_t length, uint32_t cpu)
 {
 	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RECORD_CHECK
-	    "movq %[to], %%rdi\n"
-	    "movq %[from], %%rsi\n"
-	    "movq %[length], %%rcx\n"
-	    "rep movsb\n"
+	    RELAY_COPY_LONG
 	    RELAY_RECORD_COMMIT RELAY_RSEQ_LEAVE
 	    :
 	    : RELAY_RSEQ_INPUTS, RELAY_RECORD_INPUTS
@@ -242,6 +248,112 @@ static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, u
 	    : "memory", "cc", "rax", "rcx", "rdx"
 	    : aborted);
 	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+/* --- record rings (ring_layout.h) --- */
+
+/* May something be put where the producer is? */
+#define RELAY_RING_CHECK												\
+	"testl %[stopped], %c[flags](%[producer])\n"									\
+	"jnz %l[stopped_label]\n"											\
+	"cmpq %[expect], (%[producer])\n"										\
+	"jnz %l[moved]\n"
+
+/* The header; the record's count, into the tail that is not valid; then the producer position. */
+#define RELAY_RING_COMMIT												\
+	"movq %[header], -8(%[to])\n"											\
+	"xorl %%eax, %%eax\n"												\
+	"cmpq %[expect], %c[tail](%[producer])\n"									\
+	"setne %%al\n"													\
+	"shll $4, %%eax\n"												\
+	"movq %c[tail] + 8(%[producer], %%rax), %%rcx\n"								\
+	"incq %%rcx\n"													\
+	"xorl $16, %%eax\n"												\
+	"movq %%rcx, %c[tail] + 8(%[producer], %%rax)\n"								\
+	"movq %[next], %c[tail](%[producer], %%rax)\n"									\
+	"movq %[next], (%[producer])\n"
+
+#define RELAY_RING_INPUTS												\
+	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
+	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
+	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
+
+static inline enum relay_rseq_result relay_rseq_ring_short(struct relay_ring_producer *producer,
+                                                           const struct relay_ring_put *put, const void *from,
+                                                           uint64_t length, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
+	    "testq %[length], %[length]\n"
+	    "jz 19f\n"
+	    RELAY_COPY_SHORT
+	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)
+	    : "memory", "cc", "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_ring_long(struct relay_ring_producer *producer,
+                                                          const struct relay_ring_put *put, const void *from,
+                                                          uint64_t length, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK RELAY_COPY_LONG RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "m"(length)
+	    : "memory", "cc", "rax", "rcx", "rsi", "rdi"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,
+                                                            const struct relay_ring_put *put, const void *from,
+                                                            uint64_t length, uint32_t cpu)
+{
+	if (__builtin_expect(length < RELAY_REP_MOVSB_BYTES, 1))
+		return relay_rseq_ring_short(producer, put, from, length, cpu);
+	return relay_rseq_ring_long(producer, put, from, length, cpu);
+}
+
+static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
+                                                             const struct relay_ring_put *put, uint64_t last,
+                                                             uint64_t new_last, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
+	    "cmpq %[old], %c[last](%[producer])\n"
+	    "jnz %l[moved]\n"
+	    "movq %[new], %c[last](%[producer])\n"
+	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
+	      [last] "i"(offsetof(struct relay_ring_producer, last))
+	    : "memory", "cc", "rax", "rcx"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
 aborted:
 	return RELAY_RSEQ_ABORTED;
 }

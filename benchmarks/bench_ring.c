@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Time record rings. One line a sample:  NAME NANOSECONDS_PER_RECORD TAKEN REFUSED
+ *
+ *     bench_ring ROUNDS CPU OTHER_CPU DIRECTORY
+ *
+ * Everything is measured in each round, so that what disturbs the machine disturbs all of it alike. The copy and each
+ * kind of ring have one of their own, of the same size. What is not overwritten is taken out now and then, outside of
+ * the time, by setting the consumer's position as a program that maps the ring may. DIRECTORY is on tmpfs.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <relayfs/layout.h>
+#include <relayfs/ring.h>
+#include <relayfs/store.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* From the library, but not in its headers: only copies. */
+int relay_bench_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
+
+typedef int output_function(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
+
+enum {
+	RING_SIZE = 2 << 20,
+	BATCH_BYTES = RING_SIZE / 2,
+	BYTES_PER_SAMPLE = 64 << 20,
+	RECORDS_MAX = 400000,
+	PAIR_RECORDS = 1000000
+};
+
+static const size_t sizes[] = {16, 64, 256, 4096};
+static int cpus[2];
+static char record[4096];
+
+static _Noreturn void die(const char *what)
+{
+	fprintf(stderr, "bench_ring: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+/* This thread's time on a CPU: producing neither sleeps nor calls the system, so all else is other people's. */
+static double now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set) != 0)
+		die("sched_setaffinity");
+}
+
+static struct relay_ring *make(const char *directory, const char *name, uint32_t buffers, uint32_t mode)
+{
+	char path[4096];
+	struct relay_ring *ring;
+	struct relay_ring_spec spec = {.size = sizeof(spec),
+	                               .ring_size = RING_SIZE,
+	                               .n_rings = buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1,
+	                               .mode = mode,
+	                               .buffers = buffers,
+	                               .file_mode = 0600,
+	                               .uid = (uint32_t)-1,
+	                               .gid = (uint32_t)-1};
+
+	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	errno = -relay_ring_create(path, &spec);
+	if (errno)
+		die(path);
+	snprintf(path, sizeof(path), "%s/%s/mem%d", directory, name, buffers == RELAY_PERCPU ? cpus[0] : 0);
+	ring = relay_ring_open(path);
+	if (!ring)
+		die(path);
+	return ring;
+}
+
+/* A ring, and the kernel's two positions in it. */
+struct bench {
+	struct relay_ring *ring;
+	volatile uint64_t *consumer, *producer;
+};
+
+static struct bench make_bench(const char *directory, const char *name, uint32_t buffers, uint32_t mode)
+{
+	struct bench bench = {.ring = make(directory, name, buffers, mode)};
+
+	bench.consumer = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(bench.ring), 0);
+	if (bench.consumer == MAP_FAILED)
+		die("mmap");
+	bench.producer = bench.consumer + 512;
+	return bench;
+}
+
+/* The call goes through a pointer for all alike, and the compiler must not know what is in the record. */
+static void sample(const char *name, output_function *volatile function, const struct bench *bench, size_t size)
+{
+	long n = BYTES_PER_SAMPLE / (long)size < RECORDS_MAX ? BYTES_PER_SAMPLE / (long)size : RECORDS_MAX;
+	long batch = BATCH_BYTES / (long)(size + 8), i, done, refused = 0;
+	output_function *call = function;
+	double ns = 0, start;
+
+	for (done = 0; done < n; done += batch) {
+		*bench->consumer = *bench->producer;
+		start = now_ns();
+		for (i = 0; i < batch; i++) {
+			__asm__ volatile("" : : "r"(record) : "memory");
+			refused += call(bench->ring, record, size, 0) != 0;
+		}
+		ns += now_ns() - start;
+	}
+	printf("%s-%zu %.4f %ld %ld\n", name, size, ns / (double)done, done - refused, refused);
+}
+
+static int reserve_and_commit(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	void *to = relay_ring_reserve(ring, length, 0);
+
+	if (!to)
+		return -errno;
+	memcpy(to, data, length);
+	return relay_ring_commit(to, flags);
+}
+
+/* How fast a full ring is emptied in place, touching each record. */
+static void sample_consumer(struct relay_ring *ring)
+{
+	const void *data;
+	size_t length;
+	long n = 0, round;
+	double ns = 0, start;
+	volatile char touched;
+
+	for (round = 0; round < 10; round++) {
+		while (relay_ring_output(ring, record, 64, RELAY_RING_NO_WAKEUP) == 0)
+			;
+		start = now_ns();
+		while (relay_ring_next(ring, &data, &length) == 1) {
+			touched = *(const char *)data;
+			relay_ring_release(ring);
+			n++;
+		}
+		ns += now_ns() - start;
+	}
+	(void)touched;
+	printf("next-release-64 %.4f %ld 0\n", ns / (double)n, n);
+}
+
+/* How fast one or two producers of one ring are together, in records a microsecond of each one's CPU. */
+struct producer {
+	struct relay_ring *ring;
+	int cpu;
+	long refused;
+	double ns;
+};
+
+static atomic_int n_ready, go;
+
+static void *produce_pinned(void *argument)
+{
+	struct producer *p = argument;
+	double start;
+	long i;
+
+	pin(p->cpu);
+	atomic_fetch_add(&n_ready, 1);
+	while (!atomic_load(&go))
+		;
+	start = now_ns();
+	for (i = 0; i < PAIR_RECORDS; i++) {
+		__asm__ volatile("" : : "r"(record) : "memory");
+		p->refused += relay_ring_output(p->ring, record, 64, 0) != 0;
+	}
+	p->ns = now_ns() - start;
+	return NULL;
+}
+
+static void sample_producers(const char *name, struct relay_ring *ring, int n)
+{
+	struct producer producer[2] = {{.ring = ring, .cpu = cpus[0]}, {.ring = ring, .cpu = cpus[1]}};
+	pthread_t thread[2];
+	double records_per_us = 0;
+	long refused = 0;
+	int i;
+
+	atomic_store(&n_ready, 0);
+	atomic_store(&go, 0);
+	for (i = 0; i < n; i++)
+		if (pthread_create(&thread[i], NULL, produce_pinned, &producer[i]) != 0)
+			die("pthread_create");
+	while (atomic_load(&n_ready) < n)
+		sched_yield();
+	atomic_store(&go, 1);
+	for (i = 0; i < n; i++) {
+		pthread_join(thread[i], NULL);
+		refused += producer[i].refused;
+		records_per_us += PAIR_RECORDS / producer[i].ns * 1e3;
+	}
+	printf("%s %.4f %ld %ld\n", name, records_per_us, (long)n * PAIR_RECORDS - refused, refused);
+}
+
+int main(int argc, char **argv)
+{
+	struct bench copy, percpu, global, percpu_overwrite, global_overwrite;
+	int round, rounds;
+	unsigned i;
+
+	if (argc != 5)
+		return 2;
+	rounds = atoi(argv[1]);
+	cpus[0] = atoi(argv[2]);
+	cpus[1] = atoi(argv[3]);
+	pin(cpus[0]);
+	memset(record, 'r', sizeof(record));
+	copy = make_bench(argv[4], "copy", RELAY_PERCPU, RELAY_NO_OVERWRITE);
+	percpu = make_bench(argv[4], "percpu", RELAY_PERCPU, RELAY_NO_OVERWRITE);
+	global = make_bench(argv[4], "global", RELAY_GLOBAL, RELAY_NO_OVERWRITE);
+	percpu_overwrite = make_bench(argv[4], "percpu-overwrite", RELAY_PERCPU, RELAY_OVERWRITE);
+	global_overwrite = make_bench(argv[4], "global-overwrite", RELAY_GLOBAL, RELAY_OVERWRITE);
+	for (round = 0; round < rounds; round++) {
+		for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+			sample("copy", relay_bench_ring_copy, &copy, sizes[i]);
+			sample("percpu", relay_ring_output, &percpu, sizes[i]);
+			sample("global", relay_ring_output, &global, sizes[i]);
+		}
+		sample("percpu-reserve", reserve_and_commit, &percpu, 64);
+		sample("global-reserve", reserve_and_commit, &global, 64);
+		sample("percpu-overwrite", relay_ring_output, &percpu_overwrite, 64);
+		sample("global-overwrite", relay_ring_output, &global_overwrite, 64);
+		sample_consumer(percpu.ring);
+		sample_producers("one-producer", global_overwrite.ring, 1);
+		if (cpus[1] != cpus[0])
+			sample_producers("two-producers", global_overwrite.ring, 2);
+		pin(cpus[0]);
+		fflush(stdout);
+	}
+	return 0;
+}

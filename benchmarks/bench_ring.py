@@ -1,0 +1,58 @@
+"""Measure what a record costs in a ring, next to a bare copy of it into the same memory.
+
+    ./dev bench ring [ROUNDS]
+
+One pinned thread, through the shared library; nanoseconds a record, medians over the rounds. The status is 1 if a
+promised ratio is missed twice.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from support import TMPFS, Limit, Samples, compiled, judge
+
+ROUNDS = 25
+
+LIMITS = [
+    Limit("per CPU, 16 bytes: times the copy", "percpu-16", "copy-16", most=4),
+    Limit("per CPU, 64 bytes: times the copy", "percpu-64", "copy-64", most=4),
+    Limit("per CPU, 256 bytes: times the copy", "percpu-256", "copy-256", most=4),
+    Limit("per CPU, 4096 bytes: times the copy", "percpu-4096", "copy-4096", most=1.5),
+    Limit("global, 64 bytes: times the copy", "global-64", "copy-64", most=12),
+    Limit("per CPU, reserved and committed, 64 bytes: times output", "percpu-reserve-64", "percpu-64", most=4),
+    Limit("global, reserved and committed, 64 bytes: times output", "global-reserve-64", "global-64", most=2),
+    Limit("per CPU, overwriting, 64 bytes: times in an empty ring", "percpu-overwrite-64", "percpu-64", most=3),
+    Limit("global, overwriting, 64 bytes: times in an empty ring", "global-overwrite-64", "global-64", most=3),
+    Limit("consumed in place, 64 bytes: times the copy", "next-release-64", "copy-64", most=12),
+]
+TWO_CPUS = Limit("global, two producers: times the rate of one", "two-producers", "one-producer", least=0.3)
+
+
+def measure(program: Path, rounds: int, cpus: list[int]) -> Samples:
+    """Run the program once; each line of it is a sample."""
+    samples = Samples()
+    with tempfile.TemporaryDirectory(dir=TMPFS) as directory:
+        command: list[str | Path] = [program, str(rounds), str(cpus[0]), str(cpus[-1]), directory]
+        for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+            name, value, taken, refused = line.split()
+            samples.add(name, float(value), hits=int(taken), drops=int(refused))
+    return samples
+
+
+def main() -> int:
+    """Compile, measure, judge."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    with compiled("bench_ring.c") as program:
+        limits = LIMITS + [TWO_CPUS] * (len(cpus) > 1)
+        status = judge(lambda: measure(program, rounds, cpus), limits, "ns/record, *-producer(s): records/us")
+    if len(cpus) < 2:
+        print("one CPU only: two producers were not measured")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/* Producing: what programs call. ring_reserve.c tells how a record gets its place. */
+#define _GNU_SOURCE
+#include "bench.h"
+#include "oncpu.h"
+#include "ring_reserve.h"
+#include "ring_wake.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* A section restarted this often is too long for the signals (or the debugger) around it. */
+enum { MAX_ABORTS = 8 };
+
+#define WAKEUP_FLAGS (uint64_t)(RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP)
+
+/* --- in two steps --- */
+
+static void end(struct relay_ring *ring, struct relay_ring_claim *claim, uint32_t bits, uint64_t flags)
+{
+	/* Relaxed: the claim is the caller's. */
+	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint32_t length = (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits;
+	/* Pairs with the acquire in ring_read.c: the payload before the end of BUSY. */
+	__atomic_store_n(relay_ring_length_at(ring, pos), length, __ATOMIC_RELEASE);
+	relay_ring_claim_release(ring, claim);
+	relay_ring_wake(ring, pos, flags);
+}
+
+/* One record by reservation, copy and commit: from this CPU, in scheme rseq. */
+static int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	int err = relay_ring_reserve_claimed(ring, length, &claim, &pos);
+	if (err)
+		return err;
+	memcpy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
+	end(ring, claim, 0, flags);
+	return 0;
+}
+
+/* --- in one --- */
+
+/* All cases. */
+__attribute__((noinline)) static int output_slow(struct relay_ring *ring, const void *data, size_t length,
+                                                 uint64_t flags)
+{
+	if (ring->scheme != RELAY_RSEQ || relay_ring_is_too_large(ring, length))
+		return output_claimed(ring, data, length, flags);
+	for (int aborts = 0; aborts <= MAX_ABORTS;) {
+		struct relay_ring_put put;
+		int err = relay_ring_prepare(ring, length, 0, &put);
+		if (err)
+			return err;
+		enum relay_rseq_result result = relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu);
+		if (result == RELAY_RSEQ_DONE) {
+			relay_ring_wake(ring, put.expect, flags);
+			return 0;
+		}
+		err = result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+		if (err)
+			return err;
+		aborts += result == RELAY_RSEQ_ABORTED;
+	}
+	return output_claimed(ring, data, length, flags);
+}
+
+/*
+ * From this CPU. As relay_ring_output(), or RELAY_RING_WRONG_CPU. The fast path is scheme rseq with room for the record:
+ * one restartable section, no locked instruction, no fence.
+ */
+static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
+	uint64_t total = relay_ring_total(length);
+	put.next = put.expect + total;
+	if (__builtin_expect(ring->scheme == RELAY_RSEQ && length <= RELAY_RING_RECORD_MAX && total <= ring->mask &&
+	                         put.expect % 8 == 0 && put.next - relay_ring_floor(ring) <= ring->mask,
+	                     1)) {
+		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
+		put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
+		RELAY_RING_PUBLISHES(ring);
+		if (__builtin_expect(
+			relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu) == RELAY_RSEQ_DONE, 1)) {
+			relay_ring_wake(ring, put.expect, flags);
+			return 0;
+		}
+	}
+	return output_slow(ring, data, length, flags);
+}
+
+/* --- on whose CPU --- */
+
+/* What is to be produced. */
+struct product {
+	const void *data; /* NULL: to be reserved */
+	size_t length;
+	uint64_t flags;
+	void *record; /* the reservation */
+};
+
+static int produce_here(struct relay_ring *ring, struct product *product)
+{
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	if (product->data)
+		return output_here(ring, product->data, product->length, product->flags);
+	int err = relay_ring_reserve_claimed(ring, product->length, &claim, &pos);
+	if (err)
+		return err;
+	relay_ring_claim_confirm(claim);
+	product->record = relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
+	return 0;
+}
+
+__attribute__((noinline)) static int produce_there(struct relay_ring *ring, struct product *product)
+{
+	struct relay_visit visit = {.active = false};
+	int saved = errno, err;
+	do {
+		err = relay_cpu_visit(ring->cpu, &visit);
+		if (!err)
+			err = produce_here(ring, product);
+	} while (err == RELAY_RING_WRONG_CPU);
+	relay_cpu_leave(&visit);
+	errno = saved;
+	return err;
+}
+
+/* In the ring of the CPU that this thread runs on, wherever it is moved to meanwhile. */
+static int produce_percpu(struct relay_ring *const *rings, unsigned n, struct product *product)
+{
+	for (;;) {
+		unsigned cpu = relay_rseq_registered() ? relay_rseq_cpu() : (unsigned)sched_getcpu();
+		if (cpu >= n)
+			return -EINVAL;
+		int err = produce_here(rings[cpu], product);
+		if (err != RELAY_RING_WRONG_CPU)
+			return err;
+	}
+}
+
+int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	if (__builtin_expect(flags & ~WAKEUP_FLAGS || (!data && length), 0))
+		return -EINVAL;
+	int err = output_here(ring, data, length, flags);
+	if (__builtin_expect(err != RELAY_RING_WRONG_CPU, 1))
+		return err;
+	return produce_there(ring, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
+}
+
+int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length, uint64_t flags)
+{
+	if (__builtin_expect(flags & ~WAKEUP_FLAGS || (!data && length), 0))
+		return -EINVAL;
+	struct product product = {.data = data ? data : "", .length = length, .flags = flags};
+	return produce_percpu(rings, n, &product);
+}
+
+static void *reserved(int err, const struct product *product)
+{
+	if (!err)
+		return product->record;
+	errno = -err;
+	return NULL;
+}
+
+void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
+{
+	struct product product = {.length = length};
+	int err = flags ? -EINVAL : produce_here(ring, &product);
+	return reserved(err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err, &product);
+}
+
+void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags)
+{
+	struct product product = {.length = length};
+	return reserved(flags ? -EINVAL : produce_percpu(rings, n, &product), &product);
+}
+
+/* --- the second step --- */
+
+static int finish(void *record, uint32_t bits, uint64_t flags)
+{
+	struct relay_ring *ring = relay_ring_of(record);
+	struct relay_ring_claim *claim = ring ? relay_ring_claim_at(ring, record) : NULL;
+	if (!claim || flags & ~WAKEUP_FLAGS)
+		return -EINVAL;
+	end(ring, claim, bits, flags);
+	return 0;
+}
+
+int relay_ring_commit(void *record, uint64_t flags)
+{
+	return finish(record, 0, flags);
+}
+
+int relay_ring_discard(void *record, uint64_t flags)
+{
+	return finish(record, RELAY_RING_DISCARD, flags);
+}
+
+/* --- asking --- */
+
+uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
+{
+	uint64_t consumed = relay_ring_consumed(ring), produced = relay_ring_produced(ring);
+	uint64_t floor = relay_ring_floor(ring);
+	switch (what) {
+	case RELAY_RING_AVAIL_DATA:
+		return produced - ((int64_t)(floor - consumed) > 0 ? floor : consumed);
+	case RELAY_RING_RING_SIZE:
+		return ring->size;
+	case RELAY_RING_CONS_POS:
+		return consumed;
+	case RELAY_RING_PROD_POS:
+		return produced;
+	default:
+		return 0;
+	}
+}
+
+unsigned relay_ring_hash(uint64_t key, unsigned n)
+{
+	/* Mixed by the finaliser of MurmurHash3, then scaled: no division. */
+	key = (key ^ key >> 33) * 0xff51afd7ed558ccdull;
+	key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53ull;
+	key ^= key >> 33;
+	return (unsigned)((key >> 32) * n >> 32);
+}
+
+int relay_bench_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	(void)flags;
+	memcpy(relay_ring_at(ring, ring->seen.position), data, length);
+	ring->seen.position += relay_ring_total(length);
+	return 0;
+}

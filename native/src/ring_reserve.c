@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reserving. Consumers that know only the kernel's format read the producer position, and then headers before it: a
+ * header must be in place before the position passes it.
+ *
+ * Scheme rseq: header and position are stored in one restartable section on the ring's CPU. `last` names the claim.
+ *
+ * Scheme lockless: several CPUs at once, and a header can only be stored when it is decided whose it is:
+ *
+ *     tail:  {end, n | who} -> {end + total, n + 1 | claim}     reserved: one step decides order and owner
+ *     header at end = BUSY ...                                  the owner alone, so that nothing stores there late
+ *     ready[n % N] = end + total                                it is in place
+ *     {position, n} -> {ready[n % N], n + 1}                    whoever comes first, as far as entries are ready
+ *
+ * An owner that is held up between the first and the third step holds up the position, but nobody's reservation, and
+ * readers no more than with a header that stays BUSY. Positions never come again, so an entry of an earlier record cannot
+ * be taken for one that is ready.
+ *
+ * Mode overwrite: `oldest` passes records one by one until there is room, then the new one may be stored there; a
+ * reader that finds its record not passed after copying has copied it whole. One that is BUSY is not passed.
+ */
+#define _GNU_SOURCE
+#include "ring_reserve.h"
+
+#include <errno.h>
+
+/* --- pairs, in both schemes --- */
+
+int relay_ring_misplaced(const struct relay_ring *ring)
+{
+	if (!relay_rseq_registered())
+		return -ENOTSUP;
+	return relay_rseq_cpu() == ring->cpu ? 0 : RELAY_RING_WRONG_CPU;
+}
+
+/* Change a pair from what was seen of it. 0 also if it was not as seen; else as relay_ring_misplaced(). */
+static int change_pair(struct relay_ring *ring, struct relay_pair *pair, uint64_t first, uint64_t second,
+                       uint64_t new_first, uint64_t new_second)
+{
+	static uint64_t nowhere;
+	if (ring->scheme != RELAY_RSEQ) {
+		relay_pair_swap(pair, first, second, new_first, new_second);
+		return 0;
+	}
+	struct relay_tx tx = {.expect_first = first,
+	                      .expect_second = second,
+	                      .new_first = new_first | (~first & RELAY_PAIR_TOGGLE),
+	                      .new_second = new_second,
+	                      .store = {{&nowhere, 0}, {&nowhere, 0}, {&nowhere, 0}}};
+	if (relay_rseq_transact(pair, &ring->producer->flags, &tx, ring->cpu) == RELAY_RSEQ_ABORTED)
+		return relay_ring_misplaced(ring);
+	return 0;
+}
+
+static int tally_once(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, bool *done)
+{
+	if (ring->scheme == RELAY_RSEQ) {
+		*done = relay_rseq_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE;
+		return *done ? 0 : relay_ring_misplaced(ring);
+	}
+	uint64_t first = __atomic_load_n(&lost->first, __ATOMIC_RELAXED);
+	uint64_t second = __atomic_load_n(&lost->second[0], __ATOMIC_RELAXED);
+	*done = relay_pair_swap(lost, first, second, first + 1, second + length);
+	return 0;
+}
+
+/* Count a refused record. Returns `err`, or what relay_ring_misplaced() says: then it was not counted. */
+static int refuse(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, int err)
+{
+	for (bool done = false;;) {
+		int gone = tally_once(ring, lost, length, &done);
+		if (done || gone)
+			return done ? err : gone;
+	}
+}
+
+static int refuse_full(struct relay_ring *ring, uint64_t length)
+{
+	return refuse(ring, &ring->state->lost_full, length, -EAGAIN);
+}
+
+int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length)
+{
+	return refuse(ring, &ring->state->lost_too_large, length, -EAGAIN);
+}
+
+static int refuse_stopped(struct relay_ring *ring, uint64_t length)
+{
+	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
+	if (flags & RELAY_CLOSED)
+		return -EPIPE;
+	if (flags & RELAY_STOPPED)
+		return refuse(ring, &ring->state->lost_disabled, length, -ECANCELED);
+	return 0;
+}
+
+/* --- room --- */
+
+/* The record at `oldest`, as it was seen there, is BUSY. 0: not any more; else as give_way(). */
+static int wait_for_owner(struct relay_ring *ring, uint64_t first)
+{
+	uint64_t pos = first & ~RELAY_PAIR_TOGGLE;
+	int buried = relay_ring_claims_bury_at(ring, pos);
+	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
+	if (buried == 1 || !busy || __atomic_load_n(&ring->state->oldest.first, __ATOMIC_ACQUIRE) != first)
+		return 0;
+	return buried == 0 ? -EAGAIN : -EBADMSG;
+}
+
+/* The record at `oldest` gives way. 0: that or another one has; -EAGAIN: it is BUSY, or not yet complete. */
+static int give_way(struct relay_ring *ring)
+{
+	struct relay_pair *oldest = &ring->state->oldest;
+	uint64_t first = __atomic_load_n(&oldest->first, __ATOMIC_ACQUIRE);
+	unsigned valid = ring->scheme != RELAY_RSEQ ? 0 : first >> 63;
+	uint64_t second = __atomic_load_n(&oldest->second[valid], __ATOMIC_ACQUIRE);
+	uint64_t pos = first & ~RELAY_PAIR_TOGGLE, produced = relay_ring_produced(ring);
+	if (pos % 8)
+		return -EBADMSG;
+	uint32_t length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
+	/* What was loaded before is of this record if it is the oldest still. */
+	if (__atomic_load_n(&oldest->first, __ATOMIC_ACQUIRE) != first)
+		return 0;
+	if (produced == pos)
+		return -EAGAIN;
+	if (length & RELAY_RING_BUSY)
+		return wait_for_owner(ring, first);
+	if (!relay_ring_fits(ring, pos, length, produced))
+		return -EBADMSG;
+	uint64_t next = pos + relay_ring_total(length & ~RELAY_RING_DISCARD);
+	return change_pair(ring, oldest, first, second, next, second + !(length & RELAY_RING_DISCARD));
+}
+
+/* See that there is room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_ring_misplaced(). */
+static int make_room(struct relay_ring *ring, uint64_t end)
+{
+	/* Never quite full: see ring_layout.h. */
+	while (end - relay_ring_floor(ring) > ring->mask) {
+		int err = ring->mode == RELAY_OVERWRITE ? give_way(ring) : -EAGAIN;
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length)
+{
+	int err = make_room(ring, end);
+	return err == -EAGAIN ? refuse_full(ring, length) : err;
+}
+
+/* --- scheme lockless --- */
+
+/* Is there an entry for one more record that is not ready? The dead may hold some. */
+static bool has_entry(struct relay_ring *ring, uint64_t number)
+{
+	for (int tries = 0; tries < 2; tries++) {
+		uint64_t published = __atomic_load_n(&ring->producer->position.second, __ATOMIC_ACQUIRE);
+		if (number - published < RELAY_RING_N_READY)
+			return true;
+		relay_ring_resolve(ring, 0);
+	}
+	return false;
+}
+
+static int reserve_lockless(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
+{
+	struct relay_two *tail = &ring->producer->tail[0];
+	uint64_t second, number, end;
+	for (;;) {
+		*pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
+		second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
+		number = second & RELAY_RECORDS_MASK;
+		/* After the look: whoever stops the ring sets the flag, then changes tail. */
+		int err = refuse_stopped(ring, length);
+		if (err)
+			return err;
+		relay_ring_claims_help(ring);
+		end = *pos + relay_ring_total(length);
+		err = find_room(ring, end, length);
+		if (err)
+			return err;
+		if (*pos % 8)
+			return -EBADMSG;
+		if (!has_entry(ring, number))
+			return refuse_full(ring, length);
+		relay_ring_claim_state(claim, *pos, length, number);
+		if (relay_two_swap(tail, *pos, second, end,
+		                   ((number + 1) & RELAY_RECORDS_MASK) | relay_ring_claim_name(ring, claim)))
+			break;
+		relay_ring_claim_withdraw(claim);
+	}
+	uint64_t header = relay_ring_header(ring, *pos, (uint32_t)length | RELAY_RING_BUSY);
+	/* Relaxed: published by what follows. */
+	__atomic_store_n((uint64_t *)relay_ring_at(ring, *pos), header, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in relay_ring_publish(): the header before the entry. */
+	__atomic_store_n(&ring->ready[number % RELAY_RING_N_READY], end, __ATOMIC_RELEASE);
+	relay_ring_publish(ring, *pos, number);
+	return 0;
+}
+
+/* --- scheme rseq --- */
+
+int relay_ring_prepare(struct relay_ring *ring, uint64_t length, uint32_t bits, struct relay_ring_put *put)
+{
+	put->expect = relay_ring_produced(ring);
+	int err = refuse_stopped(ring, length);
+	if (err)
+		return err;
+	if (put->expect % 8)
+		return -EBADMSG;
+	put->next = put->expect + relay_ring_total(length);
+	put->header = relay_ring_header(ring, put->expect, (uint32_t)length | bits);
+	put->to = relay_ring_at(ring, put->expect) + RELAY_RING_HEADER_BYTES;
+	RELAY_RING_PUBLISHES(ring);
+	return find_room(ring, put->next, length);
+}
+
+static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
+{
+	for (;;) {
+		struct relay_ring_put put;
+		int err = relay_ring_prepare(ring, length, RELAY_RING_BUSY, &put);
+		if (err)
+			return err;
+		/* After the position, which the section checks: what `last` names is there by now, or never will be. */
+		uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
+		relay_ring_claims_help(ring);
+		*pos = put.expect;
+		relay_ring_claim_state(claim, *pos, length, 0);
+		uint64_t new_last = relay_ring_claim_name(ring, claim) | (*pos & RELAY_RECORDS_MASK);
+		enum relay_rseq_result result =
+		    relay_rseq_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
+		if (result == RELAY_RSEQ_DONE)
+			return 0;
+		relay_ring_claim_withdraw(claim);
+		err = result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+		if (err)
+			return err;
+	}
+}
+
+/* --- both --- */
+
+int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos)
+{
+	if (relay_ring_is_too_large(ring, length)) {
+		int err = refuse_stopped(ring, length);
+		return err ? err : relay_ring_refuse_too_large(ring, length);
+	}
+	*claim = relay_ring_claim_take(ring);
+	if (!*claim)
+		return refuse_full(ring, length);
+	int err = ring->scheme == RELAY_RSEQ ? reserve_rseq(ring, length, *claim, pos)
+	                                     : reserve_lockless(ring, length, *claim, pos);
+	if (err)
+		relay_ring_claim_release(ring, *claim);
+	return err;
+}

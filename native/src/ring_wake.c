@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* Sleeping until a ring has something to give. */
+#define _GNU_SOURCE
+#include "ring_wake.h"
+
+#include "sleep.h"
+
+#include <errno.h>
+
+/* A producer can die between its commit and the wake-up, or before its commit: look again at least so often. */
+enum { LOOK_AGAIN_MS = 1000, LOOK_FOR_DEAD_MS = 50, MAX_RINGS = RELAY_MAX_WORDS - 1 };
+
+void relay_ring_notify(struct relay_ring *ring)
+{
+	int saved = errno;
+	/* Whoever clears the bit wakes: one system call however many producers see it set. */
+	if (__atomic_fetch_and(&ring->producer->flags, ~(uint32_t)RELAY_ARM_RECORD, __ATOMIC_SEQ_CST) &
+	    RELAY_ARM_RECORD) {
+		/* Pairs with the futex's own comparison. */
+		__atomic_add_fetch(&ring->state->wake_seq, 1, __ATOMIC_SEQ_CST);
+		relay_wake_word(&ring->state->wake_seq);
+	}
+	errno = saved;
+}
+
+uint32_t relay_ring_wake_seq(const struct relay_ring *ring)
+{
+	return __atomic_load_n(&ring->state->wake_seq, __ATOMIC_SEQ_CST);
+}
+
+uint32_t relay_ring_arm(struct relay_ring *ring)
+{
+	uint32_t seq = relay_ring_wake_seq(ring);
+	/* Pairs with relay_ring_wake(), fenced by the membarrier. */
+	__atomic_fetch_or(&ring->producer->flags, RELAY_ARM_RECORD, __ATOMIC_SEQ_CST);
+	relay_fence_writers();
+	return seq;
+}
+
+int relay_ring_wait_any(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, uint32_t *stop,
+                        uint32_t stop_value, int timeout_ms)
+{
+	struct relay_sleep words[RELAY_MAX_WORDS];
+	if (n + !!stop == 0 || n > MAX_RINGS)
+		return -EINVAL;
+	for (size_t i = 0; i < n; i++)
+		words[i] = (struct relay_sleep){&rings[i]->state->wake_seq, seqs[i]};
+	if (stop)
+		words[n] = (struct relay_sleep){stop, stop_value};
+	return relay_sleep_any(words, n + !!stop, n ? relay_fenced_timeout(timeout_ms) : timeout_ms);
+}
+
+static bool is_any_ready(struct relay_ring *const *rings, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (relay_ring_state(rings[i]))
+			return true;
+	return false;
+}
+
+/* How long until it pays to look for reservations whose owner has died. */
+static int look_again_ms(struct relay_ring *const *rings, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (relay_ring_reserved(rings[i]) != relay_ring_consumed(rings[i]))
+			return LOOK_FOR_DEAD_MS;
+	return LOOK_AGAIN_MS;
+}
+
+static bool is_any_held(struct relay_ring *const *rings, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (rings[i]->n_held)
+			return true;
+	return false;
+}
+
+int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms)
+{
+	if (n == 0 || n > MAX_RINGS)
+		return -EINVAL;
+	if (is_any_held(rings, n))
+		return -EALREADY;
+	uint32_t seqs[MAX_RINGS];
+	int64_t until = timeout_ms < 0 ? INT64_MAX : relay_now_ms() + timeout_ms;
+	while (!is_any_ready(rings, n)) {
+		int64_t left = timeout_ms < 0 ? LOOK_AGAIN_MS : until - relay_now_ms();
+		if (left <= 0)
+			return 0;
+		for (size_t i = 0; i < n; i++)
+			seqs[i] = relay_ring_arm(rings[i]);
+		if (is_any_ready(rings, n))
+			break;
+		int most = look_again_ms(rings, n);
+		int err = relay_ring_wait_any(rings, seqs, n, NULL, 0, left < most ? (int)left : most);
+		if (err)
+			return err;
+	}
+	return 1;
+}
