@@ -67,6 +67,8 @@ static inline int relay_rseq_registered(void)
  * copy length bytes to put->to, store the header before them, count one record, set the producer position to put->next.
  *
  * relay_rseq_ring_reserve(): the same without a copy, if producer->last is `last`; it becomes new_last.
+ *
+ * relay_rseq_add(): if this is `cpu`: add to a word.
  */
 #if defined(__x86_64__)
 #include "rseq_x86_64.h"

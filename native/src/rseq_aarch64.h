@@ -174,6 +174,22 @@ aborted:
 	return RELAY_RSEQ_ABORTED;
 }
 
+static inline enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr x9, [%[word]]\n"
+	    "add x9, x9, %[delta]\n"
+	    "str x9, [%[word]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [word] "r"(word), [delta] "r"(delta)
+	    : "memory", "cc", "x9"
+	    : aborted);
+	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
 /* --- record rings (ring_layout.h) --- */
 
 /* May something be put where the producer is? */

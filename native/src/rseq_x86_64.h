@@ -252,6 +252,20 @@ aborted:
 	return RELAY_RSEQ_ABORTED;
 }
 
+static inline enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "addq %[delta], (%[word])\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [word] "r"(word), [delta] "r"(delta)
+	    : "memory", "cc", "rax"
+	    : aborted);
+	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
 /* --- record rings (ring_layout.h) --- */
 
 /* May something be put where the producer is? */

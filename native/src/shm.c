@@ -139,10 +139,15 @@ int relay_shm_map(struct relay_shm *shm, int fd)
 		return -errno;
 	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % RELAY_PAGE_BYTES)
 		return -EBADMSG;
-	void *base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	return relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, true);
+}
+
+int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writable)
+{
+	void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*shm = (struct relay_shm){.base = base, .bytes = (uint64_t)st.st_size, .fd = fd};
+	*shm = (struct relay_shm){.base = base, .bytes = bytes, .fd = fd};
 	guard_add(shm);
 	return 0;
 }

@@ -27,4 +27,7 @@ int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid);
 int relay_shm_map(struct relay_shm *shm, int fd);
 void relay_shm_unmap(struct relay_shm *shm);
 
+/* Map so many bytes of fd, more than it has perhaps: what lies behind its end becomes usable as it grows. */
+int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writable);
+
 #endif

@@ -1,6 +1,7 @@
 """The store on disk: which channels and directories there are, and how they come and go.
 
     STORE/.lock                   held by the server of this store, names it
+    STORE/.counters/              counters (native/src/perf.h)
     STORE/app/                    a plain directory: holds directories only
     STORE/app/cpu/mem0 .. memN-1  a channel
     STORE/.removed-*              what a server that died was about to delete
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # A server that was killed gives up its lock only when the kernel has taken its memory apart.
 LOCK_WAIT_S = 10.0
 LOCK_NAME = ".lock"
+COUNTERS_NAME = ".counters"
 
 _REASONS = {
     errno.EPROTO: "it has another layout version than this relayfs knows",
@@ -284,7 +286,7 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete what a dead server left behind: half made, or half removed."""
-        if not (path == "" and entry.name == LOCK_NAME):
+        if not (path == "" and entry.name in (LOCK_NAME, COUNTERS_NAME)):
             _delete(entry.path)
 
     def _discard(self, directory: str) -> None:

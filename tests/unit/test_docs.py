@@ -23,6 +23,7 @@ OWN_PAGE = {
     HEADERS[0].with_name("relay_app.h"): "relay_app.3",
     HEADERS[0].with_name("classic.h"): "relayfs-classic.3",
     HEADERS[0].with_name("ring.h"): "relay_ring.3",
+    HEADERS[0].with_name("counters.h"): "relayfs-counters.3",
 }
 SYNOPSES = [
     ("relay.h", "librelayfs.3"),

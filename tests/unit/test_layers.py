@@ -41,6 +41,10 @@ C_LAYERS = [
     {"ring_reserve"},
     {"ring_map.c", "ring", "ring_read.c", "ring_manage"},
     {"home"},
+    {"perf"},  # what mapped counters are
+    {"perf_names", "perf_files"},
+    {"perf_change"},
+    {"counters", "counters_reader"},
     {"channel.h"},  # what a channel is
     {"attach", "names", "watch", "channel_ids"},
     {"events", "mapped"},

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT */
+/* <relayfs/counters.h>: opening, adding, adjusting; what readers do is in counters_reader.c. */
+#define _GNU_SOURCE
+#include <relayfs/counters.h>
+
+#include "bench.h"
+#include "mountpoint.h"
+#include "perf_change.h"
+#include "perf_files.h"
+#include "perf_names.h"
+#include "rseq.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <relayfs/store.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+enum { STORE_MODE = 0755, MAX_ABORTS = 100 };
+
+/* ------------------------------------------------------------------ opening */
+
+static char *join(const char *dir, const char *name)
+{
+	char *path;
+	return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
+}
+
+/* The directory of the counters of the relayfs mounted at `mnt`; NULL: none is. */
+static char *dir_of_mount(const char *mnt)
+{
+	char backing[4096] = "", *file = join(mnt, "counters");
+	ssize_t got = file ? getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1) : -1;
+	free(file);
+	char *slash = got > 0 ? strrchr(backing, '/') : NULL;
+	return slash ? strndup(backing, (size_t)(slash - backing)) : NULL;
+}
+
+static bool exists(const char *dir, const char *name)
+{
+	char *path = join(dir, name);
+	bool found = path && access(path, F_OK) == 0;
+	free(path);
+	return found;
+}
+
+/* That of a store, in which there will be counters from now on if it is ours. NULL and errno. */
+static char *dir_of_store(const char *store)
+{
+	char *usual = relay_default_store();
+	bool is_usual = usual && strcmp(usual, store) == 0;
+	free(usual);
+	if (is_usual && mkdir(store, STORE_MODE) == 0)
+		chmod(store, STORE_MODE); /* whatever the umask is */
+	if (!exists(store, ".counters/counters")) {
+		/* Not any directory is a store. */
+		bool ours = (is_usual || exists(store, ".lock")) && relay_store_is_trusted(store);
+		int err = ours ? relay_counters_create(store, RELAY_PERF_DEFAULT_LIMIT) : -ENOENT;
+		if (err) {
+			errno = -err;
+			return NULL;
+		}
+	}
+	return join(store, ".counters");
+}
+
+/* *names: where the server is asked, or NULL. */
+static char *find_dir(const char *path, char **names)
+{
+	char *root = path ? strdup(path) : relay_default_root();
+	char *dir = root ? dir_of_mount(root) : NULL;
+	*names = dir ? join(root, "counters.names") : NULL;
+	if (!dir && !path) {
+		free(root);
+		root = relay_default_store();
+	}
+	if (!dir && root)
+		dir = dir_of_store(root);
+	free(root);
+	return dir;
+}
+
+struct relay_counters *relay_counters_open(const char *path)
+{
+	struct relay_counters *counters = calloc(1, sizeof(*counters));
+	if (!counters)
+		return NULL;
+	counters->dir_fd = -1;
+	pthread_mutex_init(&counters->mutex, NULL);
+	errno = ENOMEM;
+	char *dir = find_dir(path, &counters->file);
+	int err = dir ? relay_perf_map(counters, dir) : -errno;
+	free(dir);
+	if (!err) {
+		counters->at = calloc(counters->chunks_max, sizeof(*counters->at));
+		counters->all = calloc(counters->chunks_max, sizeof(*counters->all));
+		err = counters->at && counters->all ? relay_counters_refresh(counters) : -ENOMEM;
+	}
+	if (err >= 0)
+		return counters;
+	relay_counters_close(counters);
+	errno = -err;
+	return NULL;
+}
+
+void relay_counters_close(struct relay_counters *counters)
+{
+	if (!counters)
+		return;
+	relay_perf_unmap(counters);
+	pthread_mutex_destroy(&counters->mutex);
+	free(counters->at);
+	free(counters->all);
+	free(counters->file);
+	free(counters);
+}
+
+/* ------------------------------------------------------------------ adding */
+
+static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_spec *spec)
+{
+	static const struct relay_perf_spec defaults = {.size = sizeof(defaults), .uid = -1u, .gid = -1u};
+	*full = defaults;
+	if (spec && (spec->size < offsetof(struct relay_perf_spec, mode) || spec->size > sizeof(*full)))
+		return -EINVAL;
+	if (spec)
+		memcpy(full, spec, spec->size);
+	if (full->kind > RELAY_PERF_GAUGE || full->mode & ~0777u ||
+	    !relay_perf_is_text(full->unit, RELAY_PERF_UNIT_BYTES, false) ||
+	    !relay_perf_is_text(full->help, RELAY_PERF_HELP_BYTES, true))
+		return -EINVAL;
+	full->mode = full->mode ? full->mode : 0200;
+	bool other = (full->uid != -1u && full->uid != geteuid()) || (full->gid != -1u && full->gid != getegid());
+	full->uid = full->uid == -1u ? geteuid() : full->uid;
+	full->gid = full->gid == -1u ? getegid() : full->gid;
+	return other && geteuid() ? -EPERM : 0;
+}
+
+/* Of an instance that is there: this handle may adjust it from now on. */
+static int take(struct relay_counters *counters, uint32_t n)
+{
+	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
+	int err = relay_perf_map_domain(counters, domain);
+	if (err)
+		return err;
+	const struct relay_shm *shm = domain ? &counters->domains[domain] : &counters->main;
+	int64_t *at = (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk));
+	/* Pair with the acquire in word_of(): the mapping. */
+	__atomic_store_n(&counters->all[chunk], at, __ATOMIC_RELEASE);
+	if (relay_n_possible_cpus() <= counters->seen.nr_cpus)
+		__atomic_store_n(&counters->at[chunk], at, __ATOMIC_RELEASE);
+	return (int)n;
+}
+
+static int write_line(const char *file, const char *line)
+{
+	size_t length = strlen(line);
+	int fd = open(file, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int err = write(fd, line, length) == (ssize_t)length ? 0 : -errno;
+	close(fd);
+	return err;
+}
+
+/* Ask the file server. */
+static int add_by_server(const struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	static const char *const kinds[] = {"counter", "gauge"};
+	char *line;
+	if (!counters->file)
+		return -EACCES;
+	if (asprintf(&line, "add %s kind=%s mode=%04o%s%s%s%s\n", name, kinds[spec->kind], spec->mode,
+	             spec->unit ? " unit=" : "", spec->unit ? spec->unit : "", spec->help ? " help=" : "",
+	             spec->help ? spec->help : "") < 0)
+		return -ENOMEM;
+	int err = write_line(counters->file, line);
+	free(line);
+	return err;
+}
+
+static bool is_live(const struct relay_counters *counters, uint32_t n)
+{
+	return n && __atomic_load_n(&counters->records[n].state, __ATOMIC_ACQUIRE) == RELAY_PERF_LIVE;
+}
+
+static int add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	uint32_t n = relay_perf_find(counters, name);
+	if (!is_live(counters, n)) {
+		int result = counters->direct ? relay_perf_change_add(counters, name, spec)
+		                              : add_by_server(counters, name, spec);
+		if (result < 0)
+			return result;
+		n = relay_perf_find(counters, name);
+	}
+	return n ? take(counters, n) : -EBADMSG;
+}
+
+int relay_perf_add_as(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	struct relay_perf_spec full;
+	int err = relay_perf_check_name(name);
+	if (!err)
+		err = complete_spec(&full, spec);
+	if (err)
+		return err;
+	pthread_mutex_lock(&counters->mutex);
+	int n = add(counters, name, &full);
+	pthread_mutex_unlock(&counters->mutex);
+	return n;
+}
+
+int relay_perf_add(struct relay_counters *counters, const char *name)
+{
+	return relay_perf_add_as(counters, name, NULL);
+}
+
+int relay_perf_del(struct relay_counters *counters, int instance)
+{
+	char line[32];
+	if (instance <= 0 || !relay_perf_has_number(counters, (uint32_t)instance))
+		return -ENOENT;
+	if (!counters->direct) {
+		snprintf(line, sizeof(line), "del %d\n", instance);
+		return counters->file ? write_line(counters->file, line) : -EACCES;
+	}
+	pthread_mutex_lock(&counters->mutex);
+	int err = relay_perf_change_del(counters, (uint32_t)instance);
+	pthread_mutex_unlock(&counters->mutex);
+	return err;
+}
+
+/* ------------------------------------------------------------------ adjusting */
+
+/* Block 0's word of an instance; NULL: this handle has not added it. */
+static inline int64_t *word_of(const struct relay_counters *counters, int64_t *const *at, int instance)
+{
+	uint32_t chunk = (uint32_t)instance / RELAY_PERF_SLOTS, slot = (uint32_t)instance % RELAY_PERF_SLOTS;
+	if (__builtin_expect(chunk >= counters->chunks_max || slot == 0, 0))
+		return NULL;
+	/* Pairs with the release in take(). */
+	int64_t *block = __atomic_load_n(&at[chunk], __ATOMIC_ACQUIRE);
+	return __builtin_expect(block != NULL, 1) ? block + slot : NULL;
+}
+
+/* No restartable sequences in this thread; or something that interrupts each of them, as a debugger does; or CPUs that
+ * have no blocks; or an instance that was never added. */
+static __attribute__((noinline)) int adjust_without_cpu(const struct relay_counters *counters, int instance,
+                                                        int64_t delta)
+{
+	int64_t *word = word_of(counters, counters->all, instance);
+	if (!word)
+		return -ENOENT;
+	/* Relaxed: the value is all there is to see. */
+	__atomic_fetch_add(word + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
+	return 0;
+}
+
+int relay_perf_adjust(struct relay_counters *counters, int instance, int64_t delta)
+{
+	int64_t *word = word_of(counters, counters->at, instance);
+	for (int aborts = 0; word && aborts < MAX_ABORTS; aborts++) {
+		uint32_t cpu = relay_rseq_cpu();
+		if (__builtin_expect(
+			relay_rseq_add(word + (size_t)cpu * RELAY_PERF_SLOTS, delta, cpu) == RELAY_RSEQ_DONE, 1))
+			return 0;
+		if (!relay_rseq_registered())
+			break;
+	}
+	return adjust_without_cpu(counters, instance, delta);
+}
+
+int relay_bench_add(struct relay_counters *counters, int instance, int64_t delta)
+{
+	int64_t *word = word_of(counters, counters->at, instance);
+	if (!word)
+		return -ENOENT;
+	*(volatile int64_t *)word += delta;
+	return 0;
+}
+
+int relay_bench_locked_add(struct relay_counters *counters, int instance, int64_t delta)
+{
+	int64_t *word = word_of(counters, counters->at, instance);
+	if (!word)
+		return -ENOENT;
+	__atomic_fetch_add(word, delta, __ATOMIC_RELAXED);
+	return 0;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* Adding and deleting, by who may write to all files (`direct`). */
+#ifndef RELAYFS_PERF_CHANGE_H
+#define RELAYFS_PERF_CHANGE_H
+
+#include "perf.h"
+
+/* The spec is complete and checked: mode, uid and gid are what is meant. The mutex is held. */
+int relay_perf_change_add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec);
+int relay_perf_change_del(struct relay_counters *counters, uint32_t n);
+
+#endif

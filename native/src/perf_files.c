@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "perf_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <relayfs/store.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DIR_MODE = 0755, FILE_MODE = 0644, LOCK_PAUSE_NS = 1000000, LOCK_TRIES = 1000 };
+
+/* ------------------------------------------------------------------ lock */
+
+int relay_perf_lock(int dir_fd)
+{
+	/* Opened anew each time: a lock belongs to an open file, which a child of fork() would share. */
+	int fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB); tries++) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) || tries == LOCK_TRIES) {
+			int err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+			close(fd);
+			return err;
+		}
+		nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
+	}
+	return fd;
+}
+
+/* ------------------------------------------------------------------ making */
+
+int relay_perf_allocate(const struct relay_shm *shm, uint64_t offset, uint64_t bytes)
+{
+	int err = posix_fallocate(shm->fd, (off_t)offset, (off_t)bytes);
+	return err == EFBIG ? -ENOSPC : -err;
+}
+
+/* A file of so many bytes, of which the first `allocated` have memory: "NAME.new". Returns its descriptor. */
+static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allocated)
+{
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	int err = ftruncate(fd, (off_t)bytes) ? -errno : 0;
+	if (!err)
+		err = relay_perf_allocate(&(struct relay_shm){.fd = fd}, 0, allocated);
+	if (!err)
+		return fd;
+	unlinkat(dir_fd, name, 0);
+	close(fd);
+	return err;
+}
+
+/* Give it its contents, its mode and its name. */
+static int finish_file(int dir_fd, int fd, const char *new_name, const char *name, const void *data, size_t length)
+{
+	int err = pwrite(fd, data, length, 0) == (ssize_t)length ? 0 : -errno;
+	if (!err && (fchmod(fd, FILE_MODE) || renameat(dir_fd, new_name, dir_fd, name)))
+		err = -errno;
+	close(fd);
+	return err;
+}
+
+static int make_names(int dir_fd, uint32_t limit)
+{
+	uint32_t n_index = relay_perf_n_index(limit), chunks_max = relay_perf_chunks_max(limit);
+	struct relay_perf_table table = {
+	    .magic = RELAY_PERF_NAMES_MAGIC,
+	    .version = RELAY_PERF_VERSION,
+	    .limit = limit,
+	    .n_index = n_index,
+	    .chunks_max = chunks_max,
+	    .n_domains = 1,
+	    .domains[0] = {.uid = geteuid(), .gid = getegid(), .mode = FILE_MODE},
+	};
+	int fd =
+	    make_file(dir_fd, "names.new", relay_perf_names_bytes(n_index, chunks_max), relay_perf_records_at(n_index));
+	return fd < 0 ? fd : finish_file(dir_fd, fd, "names.new", "names", &table, sizeof(table));
+}
+
+static int make_main(int dir_fd, uint32_t limit)
+{
+	uint32_t nr_cpus = relay_n_possible_cpus();
+	struct relay_perf_header header = {
+	    .version = RELAY_PERF_VERSION,
+	    .size = sizeof(header),
+	    .nr_cpus = nr_cpus,
+	    .nr_blocks = nr_cpus + 1,
+	    .data_at = RELAY_PAGE_BYTES,
+	    .chunk_bytes = (nr_cpus + 1) * (uint64_t)RELAY_PAGE_BYTES,
+	    .block_bytes = RELAY_PAGE_BYTES,
+	    .slots = RELAY_PERF_SLOTS,
+	    .magic = RELAY_PERF_MAGIC,
+	};
+	uint64_t bytes = relay_perf_main_bytes(&header, relay_perf_chunks_max(limit));
+	int fd = make_file(dir_fd, "counters.new", bytes, RELAY_PAGE_BYTES);
+	return fd < 0 ? fd : finish_file(dir_fd, fd, "counters.new", "counters", &header, sizeof(header));
+}
+
+/* `counters` comes last: where it is, all is. */
+static int make_files(int dir_fd, uint32_t limit)
+{
+	if (faccessat(dir_fd, "counters", F_OK, 0) == 0)
+		return 0;
+	int err = make_names(dir_fd, limit);
+	return err ? err : make_main(dir_fd, limit);
+}
+
+int relay_counters_create(const char *store, uint32_t limit)
+{
+	char *dir;
+	if (limit == 0 || limit > RELAY_PERF_HIGHEST_LIMIT)
+		return -EINVAL;
+	if (asprintf(&dir, "%s/.counters", store) < 0)
+		return -ENOMEM;
+	/* Whatever the umask is. */
+	int err = (mkdir(dir, DIR_MODE) == 0 ? chmod(dir, DIR_MODE) : errno != EEXIST) ? -errno : 0;
+	int dir_fd = err ? -1 : open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (!err && dir_fd < 0)
+		err = -errno;
+	int lock = err ? err : relay_perf_lock(dir_fd);
+	err = lock < 0 ? lock : make_files(dir_fd, limit);
+	if (lock >= 0)
+		close(lock);
+	if (dir_fd >= 0)
+		close(dir_fd);
+	free(dir);
+	return err;
+}
+
+/* ------------------------------------------------------------------ mapping */
+
+static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool writable, uint64_t least)
+{
+	struct stat st;
+	int fd = openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	int err = fstat(fd, &st) ? -errno : 0;
+	if (!err && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < least))
+		err = -EBADMSG;
+	if (!err)
+		err = relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, writable);
+	if (err)
+		close(fd);
+	return err;
+}
+
+bool relay_perf_is_whole(const struct relay_shm *shm)
+{
+	struct stat st;
+	return fstat(shm->fd, &st) == 0 && (uint64_t)st.st_size >= shm->bytes;
+}
+
+static int check_table(struct relay_counters *counters)
+{
+	const struct relay_perf_table *table = counters->table;
+	uint32_t limit = table->limit;
+	if (table->magic != RELAY_PERF_NAMES_MAGIC)
+		return -EBADMSG;
+	if (table->version != RELAY_PERF_VERSION)
+		return -EPROTO;
+	if (limit == 0 || limit > RELAY_PERF_HIGHEST_LIMIT)
+		return -EBADMSG;
+	counters->n_index = relay_perf_n_index(limit);
+	counters->chunks_max = relay_perf_chunks_max(limit);
+	if (counters->names.bytes != relay_perf_names_bytes(counters->n_index, counters->chunks_max))
+		return -EBADMSG;
+	counters->index = (uint32_t *)(counters->names.base + RELAY_PAGE_BYTES);
+	counters->records =
+	    (struct relay_perf_record *)(counters->names.base + relay_perf_records_at(counters->n_index));
+	return 0;
+}
+
+static int check_header(struct relay_counters *counters)
+{
+	struct relay_perf_header header = *counters->header;
+	if (header.magic != RELAY_PERF_MAGIC)
+		return -EBADMSG;
+	if (header.version != RELAY_PERF_VERSION)
+		return -EPROTO;
+	if (header.size != sizeof(header) || header.nr_cpus == 0 || header.nr_cpus > RELAY_PERF_MAX_CPUS ||
+	    header.nr_blocks != header.nr_cpus + 1 || header.slots != RELAY_PERF_SLOTS ||
+	    header.data_at != RELAY_PAGE_BYTES || header.block_bytes != RELAY_PAGE_BYTES ||
+	    header.chunk_bytes != header.nr_blocks * header.block_bytes ||
+	    counters->main.bytes != relay_perf_main_bytes(&header, counters->chunks_max))
+		return -EBADMSG;
+	counters->seen = header;
+	counters->seen.nr_chunks = 0;
+	counters->seen.gen1 = counters->seen.gen2 = UINT64_MAX; /* nothing seen yet */
+	return 0;
+}
+
+/* For both files in the same way. */
+static int map_both(struct relay_counters *counters, bool writable)
+{
+	int err = map_file(&counters->main, counters->dir_fd, "counters", writable, RELAY_PAGE_BYTES);
+	if (!err)
+		err = map_file(&counters->names, counters->dir_fd, "names", writable, RELAY_PAGE_BYTES);
+	if (err && counters->main.base) {
+		relay_shm_unmap(&counters->main);
+		counters->main.base = NULL;
+	}
+	counters->direct = !err && writable;
+	return err;
+}
+
+int relay_perf_map(struct relay_counters *counters, const char *dir)
+{
+	counters->dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (counters->dir_fd < 0)
+		return -errno;
+	int err = map_both(counters, true);
+	if (err == -EACCES || err == -EPERM || err == -EROFS)
+		err = map_both(counters, false);
+	if (err)
+		return err;
+	counters->header = (struct relay_perf_header *)counters->main.base;
+	counters->table = (struct relay_perf_table *)counters->names.base;
+	err = check_table(counters);
+	return err ? err : check_header(counters);
+}
+
+void relay_perf_unmap(struct relay_counters *counters)
+{
+	struct relay_shm *of_domains = counters->domains;
+	for (uint32_t i = 0; i < RELAY_PERF_DOMAINS; i++)
+		if (of_domains[i].base)
+			relay_shm_unmap(&of_domains[i]);
+	if (counters->main.base)
+		relay_shm_unmap(&counters->main);
+	if (counters->names.base)
+		relay_shm_unmap(&counters->names);
+	if (counters->dir_fd >= 0)
+		close(counters->dir_fd);
+}
+
+/* ------------------------------------------------------------------ domains */
+
+static void domain_name(char name[64], const struct relay_perf_domain *domain)
+{
+	snprintf(name, 64, "%u-%u-%04o", domain->uid, domain->gid, domain->mode);
+}
+
+int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain)
+{
+	char name[64];
+	if (domain >= RELAY_PERF_DOMAINS || domain >= __atomic_load_n(&counters->table->n_domains, __ATOMIC_ACQUIRE))
+		return -EBADMSG;
+	struct relay_shm *shm = &counters->domains[domain];
+	if (shm->base)
+		return 0;
+	if (domain == 0)
+		return counters->direct ? 0 : -EACCES;
+	domain_name(name, &counters->table->domains[domain]);
+	return map_file(shm, counters->dir_fd, name, true, counters->main.bytes);
+}
+
+int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain)
+{
+	char name[64];
+	domain_name(name, domain);
+	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	int err = ftruncate(fd, (off_t)counters->main.bytes) ? -errno : 0;
+	if (!err)
+		err = relay_shm_own(fd, domain->mode, domain->uid, domain->gid);
+	close(fd);
+	return err;
+}

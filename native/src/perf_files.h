@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* The files of a set of counters: made, checked, mapped, locked. */
+#ifndef RELAYFS_PERF_FILES_H
+#define RELAYFS_PERF_FILES_H
+
+#include "perf.h"
+
+/* Map those in a directory, writable if this process may. 0 or -errno, as relay_counters_open(). */
+int relay_perf_map(struct relay_counters *counters, const char *dir);
+void relay_perf_unmap(struct relay_counters *counters);
+
+/* Map a domain, if it is not. 0 or -errno: -EACCES this process may not adjust there. */
+int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain);
+
+/* Make the file of a domain, which is not in the table yet; also if it is there already. */
+int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain);
+
+/* Has the file of a domain all its bytes? */
+bool relay_perf_is_whole(const struct relay_shm *shm);
+
+/* Allocate memory in a file. 0 or -ENOSPC. */
+int relay_perf_allocate(const struct relay_shm *shm, uint64_t offset, uint64_t bytes);
+
+/* Keep others from changing anything: a descriptor, to be closed; or -EBUSY: it cannot be had within a second. */
+int relay_perf_lock(int dir_fd);
+
+#endif

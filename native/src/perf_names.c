@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "perf_names.h"
+
+#include <errno.h>
+#include <string.h>
+
+static int check_component(const char *name, size_t length)
+{
+	if (length == 0 || name[0] == '.')
+		return -EINVAL;
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)name[i] <= ' ' || name[i] == 127 || strchr("\"\\", name[i]))
+			return -EINVAL;
+	return 0;
+}
+
+int relay_perf_check_name(const char *name)
+{
+	if (!name)
+		return -EINVAL;
+	int err = strnlen(name, RELAY_PERF_NAME_BYTES) == RELAY_PERF_NAME_BYTES ? -ENAMETOOLONG : 0;
+	while (!err && name) {
+		const char *end = strchrnul(name, '/');
+		err = check_component(name, (size_t)(end - name));
+		name = *end ? end + 1 : NULL;
+	}
+	return err;
+}
+
+bool relay_perf_is_text(const char *text, size_t bytes, bool spaces)
+{
+	size_t length = text ? strnlen(text, bytes) : 0;
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)text[i] < ' ' + !spaces || text[i] == 127)
+			return false;
+	return length < bytes;
+}
+
+size_t relay_perf_group_length(const char *name)
+{
+	return (size_t)(strchrnul(name, '/') - name);
+}
+
+/* FNV-1a. A group's name is told from an instance's by the slash behind it. */
+static uint32_t hash(const char *name, size_t length, bool group)
+{
+	uint32_t hash = 2166136261u;
+	for (size_t i = 0; i < length; i++)
+		hash = (hash ^ (unsigned char)name[i]) * 16777619u;
+	return group ? (hash ^ '/') * 16777619u : hash;
+}
+
+bool relay_perf_has_number(const struct relay_counters *counters, uint32_t n)
+{
+	uint32_t chunk = n / RELAY_PERF_SLOTS, slot = n % RELAY_PERF_SLOTS;
+	/* Pairs with the release in new_chunk(). */
+	uint32_t n_chunks = __atomic_load_n(&counters->header->nr_chunks, __ATOMIC_ACQUIRE);
+	if (chunk >= n_chunks || chunk >= counters->chunks_max || slot == 0)
+		return false;
+	/* Pairs with the release in take_number(): memory for the record. */
+	return slot <= __atomic_load_n(&relay_perf_chunk_record(counters, chunk)->used, __ATOMIC_ACQUIRE);
+}
+
+static bool is_named(const struct relay_counters *counters, uint32_t n, const char *name, size_t length, bool group)
+{
+	if (!relay_perf_has_number(counters, n))
+		return false;
+	const char *other = counters->records[n].name;
+	if (strncmp(other, name, length) != 0)
+		return false;
+	return other[length] == 0 || (group && other[length] == '/');
+}
+
+static uint32_t find(const struct relay_counters *counters, const char *name, size_t length, bool group)
+{
+	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
+	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
+		/* Pairs with the release in relay_perf_enter(): the record. */
+		uint32_t entry = __atomic_load_n(&counters->index[at], __ATOMIC_ACQUIRE);
+		uint32_t n = entry & ~RELAY_PERF_IS_GROUP;
+		if (!entry)
+			return 0;
+		if ((n != entry) == group && is_named(counters, n, name, length, group))
+			return n;
+	}
+	return 0;
+}
+
+uint32_t relay_perf_find(const struct relay_counters *counters, const char *name)
+{
+	return find(counters, name, strlen(name), false);
+}
+
+uint32_t relay_perf_find_group(const struct relay_counters *counters, const char *name)
+{
+	return find(counters, name, relay_perf_group_length(name), true);
+}
+
+int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group)
+{
+	const char *name = counters->records[n].name;
+	size_t length = group ? relay_perf_group_length(name) : strlen(name);
+	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
+	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
+		/* Relaxed: entries are made under the lock, which we have. */
+		if (__atomic_load_n(&counters->index[at], __ATOMIC_RELAXED))
+			continue;
+		/* Pairs with the acquire in find(). */
+		__atomic_store_n(&counters->index[at], group ? n | RELAY_PERF_IS_GROUP : n, __ATOMIC_RELEASE);
+		return 0;
+	}
+	return -ENOSPC;
+}

@@ -1,0 +1,94 @@
+"""Counters of a store: the C tests, plain and sanitized; and many threads that count, are moved and killed."""
+
+import functools
+import os
+import random
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from build import PLAIN, builds, compile_c, run_command, run_environment
+
+HERE = Path(__file__).resolve().parent
+CASES = re.findall(r"^TEST\((\w+)\)", (HERE / "test_counters.c").read_text(), re.MULTILINE)
+DEADLINE = 60
+N_PROCESSES, N_THREADS = 8, 4
+PROGRESS_BYTES = 64
+IS_LONG = os.environ.get("RELAYFS_STRESS") == "long"
+ADJUSTS = 1_000_000_000 // (N_PROCESSES * N_THREADS) if IS_LONG else 200_000
+KILLS = 3
+NO_RSEQ = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
+
+
+@functools.cache
+def built(program: str, sanitize: str = PLAIN) -> Path:
+    return compile_c([HERE / f"{program}.c"], sanitize=sanitize)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    # On tmpfs, as a store is; others may enter it.
+    with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@pytest.mark.parametrize("sanitize", builds())
+@pytest.mark.parametrize("case", CASES)
+def test_counters(case: str, sanitize: str, scratch: Path) -> None:
+    if case.startswith("as_root") and os.geteuid() != 0:
+        pytest.skip("only root can make groups of other users")
+    command = run_command(built("test_counters", sanitize), case, "rseq", scratch, sanitize=sanitize)
+    done = subprocess.run(
+        command, env=run_environment(sanitize), capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.fixture
+def store(scratch: Path) -> Path:
+    """A store in which there will be counters."""
+    (scratch / ".lock").touch()
+    return scratch
+
+
+def stress(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [built("stress_counters"), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kills", [0, KILLS])
+def test_sums_are_exact_and_readers_see_no_value_torn_or_going_back(kills: int, store: Path) -> None:
+    n_threads = N_PROCESSES * N_THREADS
+    progress = store / "progress"
+    progress.write_bytes(bytes(256 * PROGRESS_BYTES))
+    deadline = 3600 if IS_LONG else DEADLINE
+    with stress("read", store) as reader:
+        # Some without restartable sequences, beside the others.
+        workers = [
+            stress("add", store, progress, n * N_THREADS, N_THREADS, ADJUSTS, **(NO_RSEQ if n % 4 == 3 else {}))
+            for n in range(N_PROCESSES)
+        ]
+        for worker in random.Random(kills).sample(workers, kills):
+            time.sleep(0.01)
+            worker.kill()
+        statuses = [worker.wait(deadline) for worker in workers]
+        reader.terminate()
+        looks, _ = reader.communicate(timeout=DEADLINE)
+        assert reader.returncode == 0
+    assert all(status in ((0, -signal.SIGKILL) if kills else (0,)) for status in statuses)
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.close()
+    with stress("account", store, progress, n_threads) as account:
+        completed, _ = account.communicate(timeout=DEADLINE)
+    assert account.returncode == 0
+    assert int(looks) > 0
+    assert int(completed) >= (N_PROCESSES - kills) * N_THREADS * ADJUSTS
