@@ -234,6 +234,22 @@ def unprivileged() -> User:
 
 
 @pytest.fixture
+def own_tmpfs() -> Iterator[Path]:
+    """A file system in which nobody else takes memory."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a tmpfs")
+    with tmpfs_directory() as path:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64M", "tmpfs", path], check=True)
+        yield path
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def used(path: Path) -> int:
+    status = os.statvfs(path)
+    return (status.f_blocks - status.f_bfree) * status.f_bsize
+
+
+@pytest.fixture
 def open_fuse_device() -> Iterator[None]:
     """Let everybody open /dev/fuse, as udev does; minimal machines have no udev."""
     device = Path("/dev/fuse")

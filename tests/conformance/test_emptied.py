@@ -1,4 +1,4 @@
-"""Each function and callback of the relay document has a test that fails when its body is emptied.
+"""Each function and callback of the two documents has a test that fails when its body is emptied.
 
 In a copy of the sources a function is made to do nothing, and return 0 where it returns anything: then the test that is
 named for it must fail. ./dev stress does it with all of them, each other run with a few.
@@ -65,7 +65,40 @@ CALLBACKS = [
     Body("buf_mapped", MAPPED, "tests/fuse/maker.c"),
     Body("buf_unmapped", MAPPED, "tests/fuse/maker.c"),
 ]
-BODIES = LIBRARY + CALLBACKS
+C_TESTS = "tests/native/test_ring.py::test_ring"
+CLASSIC_FILE = "tests/fuse/test_classic.py"
+CLIENT = "tests/fuse/classic_client.c"
+CLASSIC = [
+    Body(name, f"{C_TESTS}[{test}-locking-]")
+    for name, test in {
+        "relay_classic_open": "the_first_sub_buffer_starts_in_relay_open",
+        "relay_classic_write": "a_write_that_does_not_fit_ends_delivers_and_starts",
+        "relay_classic_buffers_consumed": "a_client_that_consumes_what_is_delivered_is_never_full",
+        "relay_classic_resume": "resume_catches_consumed_up_with_produced",
+        "relay_classic_info": "info_of_a_new_channel",
+        "relay_classic_close": "close_finishes_the_last_sub_buffer",
+        "rchan_get": "the_documents_sequence_writes_a_record",
+        "relay_lock_channel": "signals_are_blocked_while_the_lock_is_held",
+        "relay_classic_reserve": "the_documents_sequence_writes_a_record",
+        "relay_classic_commit": "a_reserved_record_is_read_once_it_is_committed",
+        "relay_unlock_channel": "signals_are_blocked_while_the_lock_is_held",
+    }.items()
+]
+CLASSIC += [
+    Body("rchan_put", f"{CLASSIC_FILE}::test_the_memory_is_freed_with_the_last_reference[reference]"),
+    Body("buffer_start", f"{CLASSIC_FILE}::test_readers_get_headers_records_and_footers_and_nothing_unused[1]", CLIENT),
+    Body("buffer_end", f"{CLASSIC_FILE}::test_readers_get_headers_records_and_footers_and_nothing_unused[1]", CLIENT),
+    Body("deliver", f"{CLASSIC_FILE}::test_direct_writes_arrive", CLIENT),
+    Body("buffers_full", f"{CLASSIC_FILE}::test_resume_is_a_command_too", CLIENT),
+]
+# What calls them.
+EVENTS = "native/src/events.c"
+CLASSIC += [
+    Body("end_previous", f"{C_TESTS}[a_write_that_does_not_fit_ends_delivers_and_starts-lockless-]", EVENTS),
+    Body("deliver", f"{C_TESTS}[bulk_delivers_each_sub_buffer_with_header_and_footer-lockless-]", EVENTS),
+    Body("relay_events_committed", f"{C_TESTS}[packet_delivers_each_write-lockless-]"),
+]
+BODIES = LIBRARY + CALLBACKS + CLASSIC
 
 
 def emptied(source: str, name: str) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build import builds, compile_c, run_command, run_environment
-from conformance.relay_document import CODE, digest, table
+from conformance.documents import CODE, RELAY, digest
 from conformance.ring import CPU
 from conftest import Mount
 
@@ -104,7 +104,7 @@ def subbuf(padding: int, records: list[str]) -> bytes:
 def test_subbuf_start_is_as_printed(mode: str) -> None:
     code = CODE.search((HERE / f"printed_{mode}.h").read_text())
     assert code
-    (entry,) = [entry for entry in table() if entry.digest == digest(code[0])]
+    (entry,) = [entry for entry in RELAY.table() if entry.digest == digest(code[0])]
     assert f"tests/conformance/test_printed_examples.py::test_the_{mode}_example" in " ".join(entry.tests)
 
 

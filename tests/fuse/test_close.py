@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount, tmpfs_directory, wait_until
+from conftest import Mount, used, wait_until
 from making import GEOMETRY, N_CPUS, USUAL, Maker, environment_of, making, relay_files
 from traffic import drain, some_cpu
 
@@ -218,22 +218,6 @@ def test_a_killed_makers_channel_stays(mount: Mount, maker: Maker) -> None:
 
 
 # --- memory ---
-
-
-@pytest.fixture
-def own_tmpfs() -> Iterator[Path]:
-    """A file system in which nobody else takes memory."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a tmpfs")
-    with tmpfs_directory() as path:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64M", "tmpfs", path], check=True)
-        yield path
-        subprocess.run(["umount", "-l", path], check=True)
-
-
-def used(path: Path) -> int:
-    status = os.statvfs(path)
-    return (status.f_blocks - status.f_bfree) * status.f_bsize
 
 
 @pytest.mark.parametrize("files", ["files", "late files"])

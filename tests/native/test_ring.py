@@ -20,6 +20,10 @@ PROGRAMS = (
     "test_damage",
     "test_claims",
     "test_locking",
+    "test_classic",
+    "test_classic_direct",
+    "test_classic_open",
+    "test_classic_time",
 )
 DEADLINE = 300
 
@@ -30,7 +34,15 @@ def cases_in(program: str) -> list[str]:
 
 SCHEMES = ["rseq", "lockless", "locking"]
 # What holds in some schemes only.
-SCHEMES_OF = {"test_claims": ["rseq", "lockless"], "test_locking": ["locking"]}
+SCHEMES_OF = {
+    "test_claims": ["rseq", "lockless"],
+    "test_locking": ["locking"],
+    # The channels of 2003 have one buffer; those of test_classic_open name their schemes.
+    "test_classic": ["lockless", "locking"],
+    "test_classic_direct": ["lockless", "locking"],
+    "test_classic_open": ["lockless"],
+    "test_classic_time": ["lockless", "locking"],
+}
 CASES = [
     (program, test, scheme)
     for program in PROGRAMS

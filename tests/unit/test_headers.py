@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,72 @@ int main(int argc, char **argv)
 	printf("%d\n", chan ? 0 : errno);
 	relay_close(chan);
 	return 0;
+}
+"""
+
+# The example of classic.h, and each name of the document of 2003 as it is written there.
+CLASSIC = r"""
+#include <relayfs/classic.h>
+#include <stddef.h>
+#include <stdio.h>
+
+struct header { uint32_t number; };
+struct footer { uint32_t unused; };
+struct event { uint32_t id; uint64_t time_delta; } __attribute__((packed));
+
+static int buffer_start(int channel_id, char *current_write_pos, uint32_t buffer_id, struct timeval start_time,
+	uint64_t start_tsc, int using_tsc)
+{
+	struct header *header = (struct header *)current_write_pos;
+	(void)channel_id, (void)start_time, (void)start_tsc, (void)using_tsc;
+	header->number = buffer_id;
+	return sizeof(*header);
+}
+
+static int buffer_end(int channel_id, char *current_write_pos, char *end_of_buffer, struct timeval end_time,
+	uint64_t end_tsc, int using_tsc)
+{
+	(void)channel_id, (void)current_write_pos, (void)end_of_buffer, (void)end_time, (void)end_tsc, (void)using_tsc;
+	return 0;
+}
+
+static void deliver(int channel_id, char *from, uint32_t len)
+{
+	(void)from;
+	printf("%d: %u bytes\n", channel_id, (unsigned)len);
+}
+
+static int buffers_full(int channel_id)
+{
+	(void)channel_id;
+	return 1;
+}
+
+int main(void)
+{
+	struct rchan_callbacks callbacks = {buffer_start, buffer_end, deliver, buffers_full};
+	struct event event = {1, 0};
+	struct rchan_info channel_info;
+	struct timeval time_stamp;
+	uint64_t time_delta;
+	int err;
+	uint32_t channel_flags = RELAY_SCHEME_ANY | RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK | RELAY_TIMESTAMP_TSC;
+	int channel_id = relay_open("/xlog/9", 65536, 4, channel_flags, &callbacks, sizeof(struct header),
+		sizeof(struct footer), 0);
+	if (channel_id < 0)
+		return 1;
+	relay_write(channel_id, &event, sizeof(event), offsetof(struct event, time_delta));
+	struct rchan *rchan = rchan_get(channel_id);
+	if (!relay_lock_channel(rchan)) {
+		char *reserved = relay_reserve(rchan, 8, &time_stamp, &time_delta, &err);
+		if (reserved)
+			relay_commit(rchan, reserved, 8);
+		relay_unlock_channel(rchan);
+	}
+	rchan_put(rchan);
+	relay_buffers_consumed(channel_id, 0);
+	relay_resume(channel_id);
+	return relay_info(channel_id, &channel_info) || channel_info.cur_idx != 24 || relay_close(channel_id);
 }
 """
 
@@ -53,6 +120,29 @@ def test_program_built_with_pkg_config_runs(tmp_path):
     run("gcc", "-std=c11", "-Wall", "-Werror", *pkg_config("--cflags"), "-o", program, source, *pkg_config("--libs"))
     libraries = {"LD_LIBRARY_PATH": pkg_config("--variable=libdir")[0]}
     assert run(program, tmp_path / "no/such/channel", **libraries) == "2\n"  # ENOENT
+
+
+@pytest.mark.parametrize("compiler", [["gcc", "-std=c11"], ["g++", "-std=c++17"]], ids=["C11", "C++17"])
+def test_a_program_written_from_the_document_of_2003_compiles_and_links(compiler, tmp_path, nowhere):
+    source, program = tmp_path / ("classic.c" if compiler[0] == "gcc" else "classic.cc"), tmp_path / "classic"
+    source.write_text(CLASSIC)
+    flags = ["-Wall", "-Wextra", "-Werror", *pkg_config("--cflags")]
+    run(*compiler, *flags, "-o", program, source, *pkg_config("--libs"))
+    places = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
+    delivered = run(program, LD_LIBRARY_PATH=pkg_config("--variable=libdir")[0], **places)
+    assert re.fullmatch(r"\d+: 24 bytes\n", delivered)
+
+
+def test_a_program_includes_one_of_the_two_headers(tmp_path):
+    source = tmp_path / "both.c"
+    for names in (["relay.h", "classic.h"], ["classic.h", "relay.h"]):
+        source.write_text("".join(f"#include <relayfs/{name}>\n" for name in names))
+        command = ["gcc", f"-I{native_prefix().include}", "-fsyntax-only", source]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "relayfs/relay.h" in done.stderr
+        command.insert(1, "-DRELAYFS_CLASSIC_LONG_NAMES")
+        run(*command)
 
 
 def test_version_is_one():

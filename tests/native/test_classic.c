@@ -1,0 +1,749 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What happens in a channel of 2003: sub-buffers that begin and end with callbacks, are delivered, fill up, are
+ * suspended and resumed; and what relay_info() tells of it.
+ */
+#define _GNU_SOURCE
+#include "classic_channel.h"
+
+#include "../../native/src/clock.h"
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { BULK = RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK, PACKET = RELAY_USAGE_GLOBAL | RELAY_DELIVERY_PACKET };
+
+/* --- the order of callbacks --- */
+
+TEST(the_first_sub_buffer_starts_in_relay_open)
+{
+	int id = open_plain();
+
+	CHECK_CALLS("s");
+	CHECK_EQ(calls[0].id, id);
+	CHECK_EQ(calls[0].number, 0);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(a_write_that_does_not_fit_ends_delivers_and_starts)
+{
+	int id = open_plain();
+
+	CHECK_EQ(write_n(id, 'a', 40), 40);
+	CHECK_CALLS("s");
+	CHECK_EQ(write_n(id, 'b', 40), 40);
+	CHECK_CALLS("eds");
+	CHECK_EQ(last('s')->number, 1);
+	CHECK_EQ(write_n(id, 'c', 24), 24);
+	CHECK_CALLS(""); /* full to the last byte: the next write finds out */
+	CHECK_READS(
+	    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbcccccccccccccccccccccccc");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(a_full_buffer_asks_before_it_overwrites)
+{
+	int id = open_plain();
+
+	CHECK_EQ(write_n(id, 'a', 64), 64);
+	CHECK_EQ(write_n(id, 'b', 64), 64);
+	CHECK_CALLS("seds");
+	CHECK_EQ(write_n(id, 'c', 64), 64);
+	CHECK_CALLS("edfs");
+	CHECK_EQ(last('f')->id, id);
+	CHECK_EQ(last('s')->number, 2);
+	CHECK_EQ(write_n(id, 'd', 10), 10);
+	CHECK_CALLS("edfs");
+	CHECK_EQ(info_of(id).suspended, 0);
+	CHECK_EQ(info_of(id).events_lost, 0);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(each_callback_may_be_missing)
+{
+	for (unsigned missing = 0; missing < 16; missing++) {
+		struct rchan_callbacks some = noting;
+		if (missing & 1)
+			some.buffer_start = NULL;
+		if (missing & 2)
+			some.buffer_end = NULL;
+		if (missing & 4)
+			some.deliver = NULL;
+		if (missing & 8)
+			some.buffers_full = NULL;
+		int id = open_channel(64, BULK, &some, 0, 0, 0);
+		for (char letter = 'a'; letter <= 'd'; letter++)
+			CHECK_EQ(write_n(id, letter, 64), 64);
+		CHECK_EQ(relay_close(id), 0);
+		char expected[32] = "", *at = expected;
+		for (const char *kind = "sedsedfsedfsed"; *kind; kind++)
+			if (!(missing & 1u << (strchr("sedf", *kind) - "sedf")))
+				*at++ = *kind;
+		CHECK_CALLS(expected);
+	}
+}
+
+TEST(without_a_table_a_channel_goes_on_over_the_oldest)
+{
+	int id = open_channel(64, BULK, NULL, 8, 8, 8);
+
+	for (char letter = 'a'; letter <= 'd'; letter++)
+		CHECK_EQ(write_n(id, letter, 48), 48);
+	CHECK_EQ(info_of(id).bufs_produced, 4); /* the first held none: channel_start_reserve */
+	CHECK_EQ(info_of(id).suspended, 0);
+	struct rchan_buf *buf = open_memory();
+	char data[256];
+	/* Zeros in place of the headers, nothing in place of the footers. */
+	CHECK_EQ(consume_into(buf, data, sizeof(data)), 2 * (8 + 48));
+	CHECK(memcmp(data, "\0\0\0\0\0\0\0\0ccc", 11) == 0 && memcmp(data + 56, "\0\0\0\0\0\0\0\0ddd", 11) == 0);
+	relay_buf_release(buf);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(callbacks_are_called_in_the_process_that_writes)
+{
+	struct call *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int status, id = open_plain();
+
+	CHECK(shared != MAP_FAILED);
+	CHECK_EQ(write_n(id, 'a', 64), 64);
+	CHECK_CALLS("s");
+	pid_t child = fork();
+	if (child == 0) {
+		CHECK_EQ(write_n(id, 'b', 20), 20);
+		CHECK_CALLS("eds");
+		*shared = *last('s');
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(shared->pid, child);
+	CHECK_EQ(shared->number, 1);
+	CHECK_CALLS(""); /* here */
+	CHECK_EQ(write_n(id, 'c', 20), 20);
+	CHECK_EQ(last('s')->pid, getpid());
+	CHECK_EQ(info_of(id).bufs_produced, 1);
+	CHECK_EQ(info_of(id).cur_idx, 64 + 40);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+/* --- buffer_start and buffer_end: positions, reserves, what they return --- */
+
+TEST(buffer_start_is_given_the_reserve_of_each_sub_buffer)
+{
+	answers.header = "<head>..";
+	int id = open_channel(64, BULK, &noting, 8, 0, 0);
+	char *memory = info_of(id).buf_addr;
+
+	CHECK(last('s')->at == memory);
+	CHECK_EQ(info_of(id).cur_idx, 8);
+	CHECK_EQ(write_n(id, 'a', 56), 56);
+	CHECK_EQ(write_n(id, 'b', 1), 1);
+	CHECK(last('s')->at == memory + 64);
+	CHECK_READS("<head>..aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa<head>..b");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(the_first_sub_buffer_has_room_for_the_channels_header)
+{
+	answers.header = "<head>";
+	answers.first_header = "<head><of the channel>";
+	int id = open_channel(64, BULK, &noting, 6, 0, 16);
+
+	CHECK_EQ(last('s')->number, 0);
+	CHECK_EQ(info_of(id).cur_idx, 22);
+	CHECK_EQ(write_n(id, 'a', 42), 42);
+	CHECK_CALLS("s");
+	CHECK_EQ(write_n(id, 'b', 58), 58);
+	CHECK_CALLS("eds");
+	CHECK_EQ(last('s')->number, 1);
+	char expected[256];
+	snprintf(expected, sizeof(expected), "<head><of the channel>%s<head>%s", text_of('a', 42), text_of('b', 58));
+	CHECK_READS(expected);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(a_record_that_only_the_first_sub_buffer_has_no_room_for_goes_into_the_second)
+{
+	answers.header = "head";
+	answers.first_header = "head+channel";
+	int id = open_channel(64, BULK, &noting, 4, 0, 8);
+
+	CHECK_EQ(write_n(id, 'a', 60), 60);
+	CHECK_CALLS("seds");
+	CHECK_EQ(info_of(id).buf_id, 1);
+	CHECK_EQ(info_of(id).events_lost, 0);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(what_buffer_start_leaves_of_its_reserve_is_zero)
+{
+	answers.header = "head";
+	int id = open_channel(64, BULK, &noting, 8, 0, 0);
+
+	/* Also where a lap before there was something else. */
+	for (char letter = 'a'; letter <= 'c'; letter++)
+		CHECK_EQ(write_n(id, letter, 56), 56);
+	CHECK(memcmp(info_of(id).buf_addr, "head\0\0\0\0ccc", 11) == 0);
+	answers.header = NULL; /* returns 0 */
+	CHECK_EQ(write_n(id, 'd', 56), 56);
+	CHECK(memcmp(info_of(id).buf_addr + 64, "\0\0\0\0\0\0\0\0ddd", 11) == 0);
+	struct rchan_buf *buf = open_memory();
+	char data[256];
+	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
+	relay_buf_release(buf);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(buffer_end_is_given_what_is_unused)
+{
+	int id = open_channel(64, BULK, &noting, 0, 8, 0);
+	char *memory = info_of(id).buf_addr;
+
+	CHECK_EQ(write_n(id, 'a', 40), 40);
+	CHECK_EQ(write_n(id, 'b', 17), 17);
+	CHECK_EQ(last('e')->id, id);
+	CHECK(last('e')->at == memory + 40);
+	CHECK(last('e')->end == memory + 64);
+	CHECK_EQ(write_n(id, 'c', 39), 39);
+	CHECK_EQ(write_n(id, 'd', 1), 1);
+	CHECK(last('e')->at == memory + 64 + 56); /* end_reserve at least */
+	CHECK(last('e')->end == memory + 128);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(what_buffer_end_writes_is_read_behind_the_records)
+{
+	answers.footer = "[foot]";
+	int id = open_channel(64, BULK, &noting, 0, 8, 0);
+
+	CHECK_EQ(write_n(id, 'a', 40), 40);
+	CHECK_EQ(write_n(id, 'b', 40), 40);
+	CHECK_READS("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa[foot]bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
+	CHECK_EQ(info_of(id).unused_bytes[0], 64 - 46);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+static int store_but_say(int result, char *at)
+{
+	memset(at, '#', 8);
+	return result;
+}
+
+static int said;
+static int end_that_says(int id, char *at, char *end, struct timeval time, uint64_t tsc, int using_tsc)
+{
+	(void)id, (void)end, (void)time, (void)tsc, (void)using_tsc;
+	return store_but_say(said, at);
+}
+
+TEST(what_buffer_end_stores_and_does_not_return_is_not_read)
+{
+	struct rchan_callbacks saying = noting;
+
+	saying.buffer_end = end_that_says;
+	int id = open_channel(64, BULK, &saying, 0, 8, 0);
+	CHECK_EQ(write_n(id, 'a', 40), 40);
+	said = 0;
+	CHECK_EQ(write_n(id, 'b', 40), 40);
+	CHECK_EQ(info_of(id).unused_bytes[0], 24);
+	said = 3;
+	CHECK_EQ(write_n(id, 'c', 40), 40);
+	CHECK_EQ(info_of(id).unused_bytes[1], 21);
+	CHECK_READS("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb###cccccccccccccccccccccccccccccccccccccccc");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(nonsense_that_buffer_end_returns_is_cut_to_what_there_is)
+{
+	struct rchan_callbacks saying = noting;
+
+	saying.buffer_end = end_that_says;
+	int id = open_channel(64, BULK, &saying, 0, 8, 0);
+	CHECK_EQ(write_n(id, 'a', 56), 56);
+	said = 1000;
+	CHECK_EQ(write_n(id, 'b', 56), 56);
+	CHECK_EQ(info_of(id).unused_bytes[0], 0);
+	said = -1;
+	CHECK_EQ(write_n(id, 'c', 56), 56);
+	CHECK_EQ(info_of(id).unused_bytes[1], 8);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(reserves_leave_so_much_less_for_records)
+{
+	int id = open_channel(64, BULK, &noting, 10, 6, 0);
+
+	CHECK_EQ(write_n(id, 'a', 49), -EMSGSIZE);
+	CHECK_EQ(write_n(id, 'a', 65), -EMSGSIZE);
+	CHECK_CALLS("s");
+	CHECK_EQ(write_n(id, 'a', 48), 48);
+	CHECK_CALLS("");
+	CHECK_EQ(write_n(id, 'b', 1), 1);
+	CHECK_CALLS("eds");
+	CHECK_EQ(info_of(id).events_lost, 0); /* those that were too large are counted as such */
+	struct rchan_buf *buf = open_memory();
+	CHECK_EQ(facts_of(buf).lost_too_large_records, 2);
+	relay_buf_release(buf);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+/* --- clocks --- */
+
+static uint64_t us_of(struct timeval time)
+{
+	return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_usec;
+}
+
+static uint64_t us_now(void)
+{
+	struct timeval now;
+
+	gettimeofday(&now, NULL);
+	return us_of(now);
+}
+
+static void check_clocks(const struct call *call, const uint64_t us[2], const uint64_t tsc[2], int using_tsc)
+{
+	/* One more: both are cut to microseconds. */
+	CHECK(us_of(call->time) + 1 >= us[0] && us_of(call->time) <= us[1] + 1);
+	CHECK_EQ(call->using_tsc, using_tsc);
+	CHECK(using_tsc ? call->tsc >= tsc[0] && call->tsc <= tsc[1] : call->tsc == 0);
+}
+
+TEST(start_and_end_are_told_both_clocks)
+{
+	for (uint32_t flag = 0; flag <= RELAY_TIMESTAMP_TSC; flag += RELAY_TIMESTAMP_TSC) {
+		int using_tsc = flag && relay_has_tsc();
+		uint64_t us[2] = {us_now()}, tsc[2] = {relay_clock_tsc()};
+		int id = open_channel(64, BULK | flag, &noting, 0, 0, 0);
+		us[1] = us_now(), tsc[1] = relay_clock_tsc();
+		check_clocks(last('s'), us, tsc, using_tsc);
+		CHECK_EQ(write_n(id, 'a', 64), 64);
+		us[0] = us_now(), tsc[0] = relay_clock_tsc();
+		CHECK_EQ(write_n(id, 'b', 64), 64);
+		us[1] = us_now(), tsc[1] = relay_clock_tsc();
+		check_clocks(last('e'), us, tsc, using_tsc);
+		check_clocks(last('s'), us, tsc, using_tsc);
+		CHECK_EQ(info_of(id).flags & RELAY_TIMESTAMP_TSC, using_tsc ? RELAY_TIMESTAMP_TSC : 0);
+		CHECK_EQ(relay_close(id), 0);
+	}
+}
+
+/* --- deliver --- */
+
+TEST(bulk_delivers_each_sub_buffer_with_header_and_footer)
+{
+	answers.header = "head";
+	answers.footer = "feet";
+	int id = open_channel(64, BULK, &noting, 4, 4, 0);
+	char *memory = info_of(id).buf_addr;
+
+	CHECK_EQ(write_n(id, 'a', 40), 40);
+	CHECK_CALLS("s");
+	CHECK_EQ(write_n(id, 'b', 40), 40);
+	CHECK_EQ(last('d')->id, id);
+	CHECK(last('d')->at == memory);
+	CHECK_EQ(last('d')->length, 48);
+	CHECK(memcmp(memory, "headaaaa", 8) == 0 && memcmp(memory + 44, "feet", 4) == 0);
+	CHECK_EQ(write_n(id, 'c', 40), 40);
+	CHECK(last('d')->at == memory + 64);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+static void check_delivered(const struct call *call)
+{
+	if (call->kind == 'd')
+		CHECK(memcmp(call->at, text_of((char)('a' + n_calls - 2), call->length), call->length) == 0);
+}
+
+TEST(packet_delivers_each_write)
+{
+	int id = open_channel(64, PACKET, &noting, 0, 0, 0);
+	char *memory = info_of(id).buf_addr;
+
+	answers.in = check_delivered;
+	CHECK_EQ(write_n(id, 'a', 10), 10);
+	CHECK_CALLS("sd");
+	CHECK(last('d')->at == memory);
+	CHECK_EQ(last('d')->length, 10);
+	CHECK_EQ(write_n(id, 'b', 20), 20);
+	CHECK_CALLS("d");
+	CHECK(last('d')->at == memory + 10);
+	CHECK_EQ(last('d')->length, 20);
+	CHECK_EQ(last('d')->id, id);
+	answers.in = NULL;
+	/* That a sub-buffer is finished, buffer_end() tells. */
+	CHECK_EQ(write_n(id, 'c', 40), 40);
+	CHECK_CALLS("esd");
+	CHECK(last('d')->at == memory + 64);
+	CHECK_EQ(relay_close(id), 0);
+	CHECK_CALLS("e");
+}
+
+TEST(a_refused_write_delivers_nothing)
+{
+	answers.full = 1;
+	int id = open_channel(64, PACKET, &noting, 0, 0, 0);
+
+	CHECK_EQ(write_n(id, 'a', 64), 64);
+	CHECK_EQ(write_n(id, 'b', 64), 64);
+	CHECK_CALLS("sdesd");
+	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
+	CHECK_EQ(write_n(id, 'd', 65), -EMSGSIZE);
+	CHECK_CALLS("ef");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+/* --- buffers_full, suspended and resumed --- */
+
+static int fill(void)
+{
+	int id = open_plain();
+
+	CHECK_EQ(write_n(id, 'a', 64), 64);
+	CHECK_EQ(write_n(id, 'b', 64), 64);
+	CHECK_CALLS("seds");
+	return id;
+}
+
+TEST(a_suspended_channel_discards_and_counts_until_it_is_resumed)
+{
+	answers.full = 1;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 10), -ENOSPC);
+	CHECK_CALLS("edf");
+	CHECK_EQ(info_of(id).suspended, 1);
+	CHECK_EQ(info_of(id).events_lost, 1);
+	for (int i = 0; i < 5; i++)
+		CHECK_EQ(write_n(id, 'd', 10), -ENOSPC);
+	CHECK_CALLS(""); /* nobody is asked again */
+	CHECK_EQ(info_of(id).events_lost, 6);
+	/* That there is room again, changes nothing. */
+	relay_buffers_consumed(id, 1);
+	CHECK_EQ(write_n(id, 'e', 10), -ENOSPC);
+	CHECK_EQ(info_of(id).suspended, 1);
+	relay_resume(id);
+	CHECK_EQ(info_of(id).suspended, 0);
+	CHECK_EQ(write_n(id, 'f', 10), 10);
+	CHECK_CALLS("s");
+	CHECK_EQ(info_of(id).events_lost, 7);
+	CHECK_READS("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbffffffffff");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(resume_catches_consumed_up_with_produced)
+{
+	answers.full = 1;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
+	CHECK_EQ(info_of(id).bufs_produced, 2);
+	CHECK_EQ(info_of(id).bufs_consumed, 0);
+	relay_resume(id);
+	CHECK_EQ(info_of(id).bufs_consumed, 2);
+	/* So two more fit before somebody is asked; readers get what is left. */
+	CHECK_EQ(write_n(id, 'd', 64), 64);
+	CHECK_EQ(write_n(id, 'e', 64), 64);
+	CHECK_CALLS("edfseds");
+	CHECK_EQ(write_n(id, 'f', 64), -ENOSPC);
+	CHECK_CALLS("edf");
+	char expected[256];
+	snprintf(expected, sizeof(expected), "%s%s", text_of('d', 64), text_of('e', 64));
+	CHECK_READS(expected);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(what_is_unread_can_be_read_after_a_resume)
+{
+	answers.full = 1;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
+	relay_resume(id);
+	char expected[256];
+	snprintf(expected, sizeof(expected), "%s%s", text_of('a', 64), text_of('b', 64));
+	CHECK_READS(expected);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(resume_of_what_is_not_suspended_means_that_all_is_consumed)
+{
+	int id = fill();
+
+	relay_resume(id);
+	CHECK_EQ(info_of(id).bufs_consumed, 1);
+	CHECK_EQ(write_n(id, 'c', 64), 64);
+	CHECK_CALLS("eds");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(a_client_that_consumes_what_is_delivered_is_never_full)
+{
+	answers.full = 1;
+	int id = open_plain();
+
+	for (char letter = 'a'; letter <= 'j'; letter++) {
+		CHECK_EQ(write_n(id, letter, 64), 64);
+		if (letter > 'a')
+			relay_buffers_consumed(id, 1);
+	}
+	for (unsigned i = 0; i < n_calls; i++)
+		CHECK(calls[i].kind != 'f');
+	CHECK_EQ(info_of(id).bufs_produced, 9);
+	CHECK_EQ(info_of(id).bufs_consumed, 9);
+	/* Nobody else is given them. */
+	CHECK_READS("jjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjj");
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(what_readers_have_read_is_consumed)
+{
+	answers.full = 1;
+	int id = fill();
+	struct rchan_buf *buf = open_memory();
+	char data[64];
+
+	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
+	CHECK_EQ(info_of(id).bufs_consumed, 1);
+	CHECK_EQ(write_n(id, 'c', 64), 64);
+	CHECK_CALLS("eds");
+	CHECK_EQ(write_n(id, 'd', 64), -ENOSPC);
+	CHECK_CALLS("edf");
+	relay_buf_release(buf);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(no_more_is_consumed_than_is_produced)
+{
+	int id = fill();
+
+	relay_buffers_consumed(id, 0);
+	CHECK_EQ(info_of(id).bufs_consumed, 0);
+	relay_buffers_consumed(id, 2);
+	CHECK_EQ(info_of(id).bufs_consumed, 1);
+	relay_buffers_consumed(id, 100);
+	CHECK_EQ(info_of(id).bufs_consumed, 1);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+/* --- from within a callback --- */
+
+static void consume_delivered(const struct call *call)
+{
+	if (call->kind == 'd')
+		relay_buffers_consumed(call->id, 1);
+}
+
+TEST(deliver_may_consume_what_it_is_given)
+{
+	answers.full = 1;
+	answers.in = consume_delivered;
+	int id = open_plain();
+
+	for (char letter = 'a'; letter <= 'j'; letter++)
+		CHECK_EQ(write_n(id, letter, 64), 64);
+	CHECK_CALLS("sedsedsedsedsedsedsedsedseds");
+	CHECK_EQ(info_of(id).bufs_consumed, 9);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+static struct rchan_info told_inside[4];
+static void ask_info(const struct call *call)
+{
+	if (n_calls > 1)
+		CHECK_EQ(relay_info(call->id, &told_inside[strchr("sedf", call->kind) - "sedf"]), 0);
+}
+
+TEST(callbacks_may_ask_for_info)
+{
+	answers.in = ask_info;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 64), 64);
+	CHECK_CALLS("edfs");
+	CHECK_EQ(told_inside[2].bufs_produced, 2); /* deliver */
+	CHECK_EQ(told_inside[2].buffer_complete[1], 1);
+	CHECK_EQ(told_inside[3].bufs_produced, 2); /* buffers_full */
+	CHECK_EQ(told_inside[3].bufs_consumed, 0);
+	CHECK_EQ(told_inside[3].events_lost, 0);
+	CHECK_EQ(told_inside[0].n_bufs, 2);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+static void resume_at_once(const struct call *call)
+{
+	if (call->kind == 'f')
+		relay_resume(call->id);
+}
+
+TEST(buffers_full_may_resume)
+{
+	answers.in = resume_at_once;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 64), 64);
+	CHECK_CALLS("edfs");
+	CHECK_EQ(info_of(id).bufs_consumed, 2);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+static int results[4];
+static void write_inside(const struct call *call)
+{
+	if (n_calls > 1)
+		results[strchr("sedf", call->kind) - "sedf"] = write_n(call->id, 'x', 64);
+}
+
+TEST(callbacks_may_not_write_what_needs_a_callback)
+{
+	answers.in = write_inside;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 64), 64);
+	CHECK_CALLS("edfs");
+	for (int i = 0; i < 4; i++)
+		CHECK_EQ(results[i], -EDEADLK);
+	CHECK_EQ(info_of(id).bufs_produced, 2);
+	answers.in = NULL;
+	CHECK_EQ(relay_close(id), 0);
+}
+
+/* --- relay_info --- */
+
+TEST(info_of_a_new_channel)
+{
+	int id = open_channel(64, BULK | RELAY_TIMESTAMP_TSC, &noting, 4, 4, 4);
+	struct rchan_info info;
+
+	memset(&info, 0xff, sizeof(info));
+	CHECK_EQ(relay_info(id, &info), 0);
+	CHECK_EQ(info.flags, scheme_flag() | BULK | (relay_has_tsc() ? RELAY_TIMESTAMP_TSC : 0));
+	CHECK_EQ(info.buf_size, 64);
+	CHECK_EQ(info.n_bufs, 2);
+	CHECK(info.alloc_size >= 2 * 64);
+	CHECK(info.buf_addr != NULL);
+	CHECK_EQ(info.bufs_produced, 0);
+	CHECK_EQ(info.bufs_consumed, 0);
+	CHECK_EQ(info.buf_id, 0);
+	CHECK_EQ(info.cur_idx, 8);
+	CHECK_EQ(info.events_lost, 0);
+	CHECK_EQ(info.suspended, 0);
+	for (int i = 0; i < RELAY_MAX_BUFS; i++) {
+		CHECK_EQ(info.unused_bytes[i], 0);
+		CHECK_EQ(info.buffer_complete[i], 0);
+	}
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(alloc_size_is_what_the_store_has_of_it)
+{
+	int id = open_plain();
+	struct rchan_buf *buf = open_memory();
+
+	CHECK_EQ(info_of(id).alloc_size, facts_of(buf).file_bytes);
+	relay_buf_release(buf);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(info_follows_the_current_sub_buffer_round)
+{
+	int id = open_plain();
+
+	for (int number = 0; number < 7; number++) {
+		int length = 33 + number, here = number % 2, before = 1 - here;
+		CHECK_EQ(write_n(id, 'a', (size_t)length), length);
+		struct rchan_info info = info_of(id);
+		CHECK_EQ(info.buf_id, number);
+		CHECK_EQ(info.bufs_produced, number);
+		CHECK_EQ(info.cur_idx, here * 64 + length);
+		CHECK_EQ(info.unused_bytes[here], 0); /* it is not finished */
+		CHECK_EQ(info.buffer_complete[here], 0);
+		CHECK_EQ(info.unused_bytes[before], number ? 64 - (length - 1) : 0);
+		CHECK_EQ(info.buffer_complete[before], number > 0);
+		relay_buffers_consumed(id, 1);
+		CHECK_EQ(info_of(id).bufs_consumed, number);
+	}
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(info_of_a_suspended_channel_has_all_sub_buffers_complete)
+{
+	answers.full = 1;
+	answers.footer = "feet";
+	int id = open_channel(64, BULK, &noting, 0, 4, 0);
+
+	CHECK_EQ(write_n(id, 'a', 60), 60);
+	CHECK_EQ(write_n(id, 'b', 30), 30);
+	CHECK_EQ(write_n(id, 'c', 40), -ENOSPC);
+	struct rchan_info info = info_of(id);
+	CHECK_EQ(info.suspended, 1);
+	CHECK_EQ(info.bufs_produced, 2);
+	CHECK_EQ(info.buf_id, 1); /* the next one has not begun */
+	CHECK_EQ(info.unused_bytes[0], 0);
+	CHECK_EQ(info.unused_bytes[1], 30);
+	CHECK_EQ(info.buffer_complete[0], 1);
+	CHECK_EQ(info.buffer_complete[1], 1);
+	CHECK_EQ(info.events_lost, 1);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+TEST(skipping_what_info_says_is_unused_gives_what_read_gives)
+{
+	answers.full = 1;
+	answers.header = "head";
+	int id = open_channel(128, BULK, &noting, 4, 8, 0);
+	char mapped[256 + 1];
+	size_t n = 0;
+
+	for (size_t length = 20; write_n(id, 'a', length) > 0; length += 3)
+		;
+	struct rchan_info info = info_of(id);
+	for (int i = 0; i < 2; i++) {
+		size_t used = info.buf_size - (size_t)info.unused_bytes[i];
+		CHECK(info.unused_bytes[i] >= 8);
+		memcpy(mapped + n, info.buf_addr + (size_t)i * info.buf_size, used);
+		n += used;
+	}
+	mapped[n] = 0;
+	CHECK_READS(mapped);
+	CHECK_EQ(relay_close(id), 0);
+}
+
+/* --- relay_close --- */
+
+TEST(close_finishes_the_last_sub_buffer)
+{
+	answers.footer = "feet";
+	int id = open_channel(64, BULK, &noting, 0, 4, 0);
+	char *memory = info_of(id).buf_addr;
+	struct rchan_buf *buf = open_memory();
+
+	CHECK_EQ(write_n(id, 'a', 30), 30);
+	CHECK_CALLS("s");
+	CHECK_EQ(facts_of(buf).produced, 0);
+	CHECK_EQ(relay_close(id), 0);
+	CHECK_CALLS("ed");
+	CHECK(last('e')->at == memory + 30 && last('e')->end == memory + 64);
+	CHECK(last('d')->at == memory);
+	CHECK_EQ(last('d')->length, 34);
+	/* Who has it open reads on to the end. */
+	CHECK_EQ(facts_of(buf).closed, 1);
+	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaafeet");
+	CHECK_EQ(write_letters(buf, 'z', 1), -EPIPE);
+	relay_buf_release(buf);
+	CHECK(memory_of("/log/1") == NULL && errno == ENOENT);
+}
+
+TEST(close_of_a_suspended_channel_ends_nothing_twice)
+{
+	answers.full = 1;
+	int id = fill();
+
+	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
+	CHECK_CALLS("edf");
+	CHECK_EQ(relay_close(id), 0);
+	CHECK_CALLS("");
+}
