@@ -68,6 +68,16 @@ def start_reader(file: Path) -> subprocess.Popen[bytes]:
     return reader
 
 
+def read_soon(descriptor: int, size: int, first: Callable[[], object] = bool) -> bytes:
+    """Read what is there, or comes by what is done meanwhile; b"": the reader sleeps."""
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(os.read(descriptor, size)), daemon=True)
+    reader.start()
+    first()
+    reader.join(DEADLINE_S)
+    return b"".join(got)
+
+
 def answer_of(file: Path, access: str) -> str:
     mapper = Mapper(file, access, 4096)
     mapper.close()
@@ -137,7 +147,7 @@ def test_a_reader_waits_for_data_and_for_the_end(path: Path) -> None:
     for number in range(5):
         append(path, short_lines(1, number))
         wait_asleep(reader, path)
-    (path.parent / "control").write_text("remove wait\n")
+    shell("echo remove wait > control", path.parent)
     assert reader.communicate(timeout=DEADLINE_S) == (short_lines(5), b"")
 
 
@@ -171,12 +181,7 @@ def test_who_has_sought_the_end_waits_for_what_comes_there(path: Path, both: int
     with pytest.raises(BlockingIOError):
         os.read(both, 100)
     os.set_blocking(both, True)
-    got: list[bytes] = []
-    reader = threading.Thread(target=lambda: got.append(os.read(both, 100)))
-    reader.start()
-    append(path, b"new\n")
-    reader.join(DEADLINE_S)
-    assert got == [b"new\n"]
+    assert read_soon(both, 100, lambda: append(path, b"new\n")) == b"new\n"
 
 
 def test_who_goes_back_gets_it_again_and_who_looks_ahead_leaves_it(path: Path, both: int) -> None:
@@ -218,7 +223,9 @@ def test_a_long_read_does_not_sleep_for_its_rest(mount: Mount) -> None:
     descriptor = os.open(path, os.O_RDWR)
     got = b""
     while len(got) < 4 * len(record):
-        got += os.read(descriptor, 4 << 20)
+        piece = read_soon(descriptor, 4 << 20)
+        assert piece, "the reader sleeps though there is data"
+        got += piece
     os.close(descriptor)
     assert got == record * 4
 
@@ -256,9 +263,8 @@ def test_nobody_truncates_it(path: Path, mapper: Mapper) -> None:
 def test_after_a_reset_a_waiting_reader_goes_on(path: Path) -> None:
     append(path, b"old\n")
     reader = start_reader(path)
-    control: Callable[[str], object] = (path.parent / "control").write_text
-    control("reset wait\n")
+    shell("echo reset wait > control", path.parent)
     append(path, b"new\n")
     wait_asleep(reader, path)
-    control("remove wait\n")
+    shell("echo remove wait > control", path.parent)
     assert reader.communicate(timeout=DEADLINE_S)[0] == b"old\nnew\n"
