@@ -19,7 +19,7 @@ from build import ROOT
 LONG = os.environ.get("RELAYFS_STRESS") == "long"
 DEADLINE_S = 300
 PRINTED = "tests/conformance/test_printed_examples.py"
-WARNINGS = ("unused-function", "unused-parameter", "unused-variable")
+WARNINGS = ("unused-function", "unused-parameter", "unused-variable", "unused-const-variable")
 QUIET = "".join(f'#pragma GCC diagnostic ignored "-W{warning}"\n' for warning in WARNINGS)
 
 
