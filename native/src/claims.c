@@ -199,17 +199,22 @@ static void make_hole(struct rchan_buf *buf, struct relay_claim *claim, uint64_t
 		relay_count_hole(buf);
 }
 
-/* `gone`: the caller knows that the owner is dead. */
-static bool bury(struct rchan_buf *buf, struct relay_claim *claim, bool gone)
+static uint64_t owner_of(const struct relay_claim *claim)
 {
-	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
-	if (!owner || (!gone && relay_owner_alive(owner)))
-		return false;
+	return __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
+}
+
+/* Of an owner that is dead. true: the claim changed. */
+static bool bury(struct rchan_buf *buf, struct relay_claim *claim, uint64_t owner)
+{
 	uint64_t pos, second;
 	if (relay_head(buf, &pos, &second))
 		return false;
 	relay_claims_help(buf, pos, second);
 	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE;
+	/* Somebody else may have buried it, and a living thread taken it: the word is not the dead one's, then. */
+	if (owner_of(claim) != owner)
+		return true;
 	bool record = __atomic_load_n(&claim->length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH;
 	if (state == RELAY_CLAIM_TAKEN && record)
 		make_hole(buf, claim, word);
@@ -223,7 +228,8 @@ static bool bury(struct rchan_buf *buf, struct relay_claim *claim, bool gone)
 
 bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim)
 {
-	return bury(buf, claim, false);
+	uint64_t owner = owner_of(claim);
+	return owner && !relay_owner_alive(owner) && bury(buf, claim, owner);
 }
 
 int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
@@ -231,10 +237,12 @@ int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
 	int n = 0;
 	for (uint32_t i = 0; i < n_used(buf); i++) {
 		struct relay_claim *claim = &buf->claims[i];
-		if (token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token)
-			n += bury(buf, claim, true);
+		/* Before the token, which goes before it: so they belong together. */
+		uint64_t owner = owner_of(claim);
+		if (owner && token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token)
+			n += bury(buf, claim, owner);
 		else
-			n += bury(buf, claim, false);
+			n += relay_claim_bury(buf, claim);
 	}
 	return n;
 }

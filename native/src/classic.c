@@ -160,9 +160,11 @@ int relay_classic_close(int channel_id)
 		return -EBADF;
 	bool first = !__atomic_exchange_n(&classic->closing, true, __ATOMIC_RELAXED);
 	if (first) {
+		struct rchan_buf *buf = &classic->chan->bufs[0];
 		relay_watch_stop(classic->chan);
+		__atomic_fetch_or(&buf->control->flags, RELAY_FINALIZED, __ATOMIC_SEQ_CST);
 		/* The last callbacks may ask for what there is to know. */
-		relay_buf_flush(&classic->chan->bufs[0]);
+		relay_buf_flush(buf);
 		relay_ids_withdraw(classic);
 		relay_chan_remove(classic->chan);
 		relay_ids_drop(classic); /* what relay_classic_open() held */

@@ -149,7 +149,8 @@ enum relay_begin relay_begin_by_events(struct rchan_buf *buf, uint64_t pos)
 	bool held = relay_claims_hold(buf, pos);
 	if (delivers_in_bulk(classic))
 		deliver(classic, buf);
-	if (held || __atomic_load_n(&classic->closing, __ATOMIC_RELAXED))
+	/* Relaxed: who finalizes it takes the lock after it. */
+	if (held || __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & (RELAY_FINALIZED | RELAY_CLOSED))
 		return RELAY_NOT_YET;
 	if (number - relay_bufs_consumed(buf) >= buf->n_subbufs && classic->cb->buffers_full &&
 	    classic->cb->buffers_full(classic->id)) {

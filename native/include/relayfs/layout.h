@@ -157,7 +157,8 @@ enum {
 	RELAY_STOPPED = RELAY_CLOSED | RELAY_DISABLED | RELAY_RESETTING,
 	RELAY_ARM_SWITCH = 1u << 3, /* a reader sleeps until the next switch */
 	RELAY_ARM_RECORD = 1u << 4, /* a reader sleeps until the next record */
-	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD
+	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD,
+	RELAY_FINALIZED = 1u << 5 /* its maker closes it: no sub-buffer begins any more (classic.h) */
 };
 
 enum relay_mode {
