@@ -1,5 +1,6 @@
 """Real mounts for tests: each has a store of its own, and a server whose log may hold no surprises."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -21,7 +22,8 @@ pytest_plugins = ["making"]
 
 RELAYFS = Path(sys.executable).with_name("relayfs")
 USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")
-DEADLINE_S = 20.0
+# Generous, as others may use the machine: it is waited out by what fails only.
+DEADLINE_S = 60.0
 NOBODY = 65534
 
 
@@ -126,7 +128,7 @@ class Mount:
         assert not strange, "unexpected lines in the server's log:\n" + "\n".join(strange)
 
 
-def shell(script: str, cwd: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+def shell(script: str, cwd: Path, timeout: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
 
 
@@ -218,7 +220,7 @@ class User:
     def run(self, *command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             list(map(str, command)), user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True,
-            check=False, cwd="/", timeout=60, **options,
+            check=False, cwd="/", timeout=DEADLINE_S, **options,
         )  # fmt: skip
 
     def python(self, code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -253,10 +255,16 @@ def used(path: Path) -> int:
 def open_fuse_device() -> Iterator[None]:
     """Let everybody open /dev/fuse, as udev does; minimal machines have no udev."""
     device = Path("/dev/fuse")
-    mode = stat.S_IMODE(device.stat().st_mode)
-    if mode & 0o006 != 0o006:
-        if os.geteuid() != 0:
+    if os.geteuid() != 0:
+        if device.stat().st_mode & 0o006 != 0o006:
             pytest.skip("/dev/fuse is root's alone")
-        device.chmod(0o666)
+        yield
+        return
+    # One test at a time, also of those that other workers run: none must take away the other's permission.
+    descriptor = os.open(device, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    mode = stat.S_IMODE(device.stat().st_mode)
+    device.chmod(mode | 0o666)
     yield
     device.chmod(mode)
+    os.close(descriptor)

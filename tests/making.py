@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import Mount, tmpfs_directory
+from conftest import DEADLINE_S, Mount, tmpfs_directory
 from traffic import drain
 
 from relayfs_fuse import native
@@ -57,7 +57,7 @@ class Maker:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         with self._heard:
-            assert self._heard.wait_for(lambda: self._answers, 60), f"{command}: no answer"
+            assert self._heard.wait_for(lambda: self._answers, DEADLINE_S), f"{command}: no answer"
             return self._answers.pop(0)
 
     def ask(self, command: str) -> list[str]:
@@ -75,8 +75,8 @@ class Maker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(20)
-        self._thread.join(20)
+        self.process.wait(DEADLINE_S)
+        self._thread.join(DEADLINE_S)
         self.process.stdout.close()
 
 

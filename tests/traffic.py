@@ -9,6 +9,7 @@
 The producer is a C or a Python program, pinned to the CPU whose relay file it is.
 """
 
+import glob
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from build import compile_c, run_command
-from conftest import wait_until
+from conftest import DEADLINE_S, wait_until
 
 LINE_BYTES = 31
 READ_BYTES = 1 << 20
@@ -99,6 +100,22 @@ def n_asleep(pid: int, file: Path) -> int:
     return n
 
 
+def is_open(file: Path) -> bool:
+    """Whether anybody has it open."""
+    for descriptor in glob.glob("/proc/[0-9]*/fd/*"):  # which goes on when a process has ended
+        try:
+            if os.readlink(descriptor) == str(file):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def wait_open(file: Path) -> None:
+    """Wait until somebody has it open."""
+    wait_until(lambda: is_open(file), f"{file} is opened")
+
+
 def wait_asleep(process: subprocess.Popen[bytes], file: Path, n: int = 1) -> None:
     """Wait until n threads of a process do."""
     wait_until(lambda: n_asleep(process.pid, file) == n, f"{process.args!r} sleeps in read(2)")
@@ -156,7 +173,7 @@ class Stream:
     def finish(self) -> int:
         """Let the producer end; return how many lines have been written so far."""
         if self.process is not None:
-            out, err = self.process.communicate(timeout=20)
+            out, err = self.process.communicate(timeout=DEADLINE_S)
             assert self.process.returncode == 0, err.decode()
             self.process = None
             self.written += int(out)

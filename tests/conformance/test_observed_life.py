@@ -15,11 +15,11 @@ import pytest
 from conformance import test_observed, test_observed_mapping, test_observed_states
 from conformance.calls import events, name_of, opened, write
 from conformance.observations import COVERED, observations, observed
-from conftest import Mount, User, wait_until
+from conftest import DEADLINE_S, Mount, User, wait_until
 
 from relayfs_fuse import Channel
 
-DEADLINE_MS = 20_000
+DEADLINE_MS = int(DEADLINE_S * 1000)
 SIZES = "buffers=single subbuf_size=1000 n_subbufs=9"
 READ = select.POLLIN | select.POLLRDNORM
 GONE = select.POLLERR | select.POLLHUP

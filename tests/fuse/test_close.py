@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount, used, wait_until
+from conftest import DEADLINE_S, Mount, used, wait_until
 from making import GEOMETRY, N_CPUS, USUAL, Maker, environment_of, making, relay_files
 from traffic import drain, some_cpu
 
@@ -94,7 +94,7 @@ def test_a_mapping_lasts_longer_than_its_descriptor(mount: Mount, watched: Maker
         process.stdin.close()
     else:
         process.kill()
-    process.wait(20)
+    process.wait(DEADLINE_S)
     process.stdout.close()
     wait_until(lambda: watched.told.count(f"unmapped {mount.path}/cpu0 0") == 2, "the mapping has gone")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from build import ROOT
+from conftest import DEADLINE_S
 
-DEADLINE_S = 60
 LINES = [b"\n", b"\xff\0 no text\n", b"y" * 5000 + b"\n", *(b"%d: some words\n" % i for i in range(5000))]
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 from build import compile_c, run_command
-from conftest import Mount
-from traffic import Stream, lines
+from conftest import DEADLINE_S, Mount
+from traffic import Stream, lines, wait_open
 
-DEADLINE_S = 30.0
 READ_BYTES = 1 << 20
 N_LINES = 1000
 N_SWITCHES = 1_000_000
@@ -145,6 +144,7 @@ def test_programs_that_wait_show_every_line_and_end_when_the_channel_is_removed(
         ["bash", "-c", script], cwd=mount.path, env={**os.environ, "F": stream.name}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
+    wait_open(stream.file)
     stream.write(N_LINES)
     # What stands in the last sub-buffer, which is not finished, is theirs, too.
     mount.command(f"remove {stream.channel}")
@@ -181,6 +181,7 @@ def test_python_selectors_show_every_line_and_the_end(mount: Mount, selector: st
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel, "subbuf_size=4K n_subbufs=256")
     reader = subprocess.Popen([sys.executable, "-c", SELECTORS, stream.file, selector], stdout=subprocess.PIPE)
+    wait_open(stream.file)
     stream.write(N_LINES)
     mount.command(f"remove {stream.channel}")
     assert reader.communicate(timeout=DEADLINE_S)[0] == lines(N_LINES)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from build import ROOT, compile_c
-from conftest import RELAYFS, Mount, wait_until
+from conftest import DEADLINE_S, RELAYFS, Mount, wait_until
 
 EXAMPLES = ROOT / "examples"
 README = (ROOT / "README.md").read_text()
@@ -21,7 +21,6 @@ README = (ROOT / "README.md").read_text()
 LINES = (
     b"first\n\n" + b"x" * 3000 + b"\n\xff\xfe\0 bytes\n" + b"".join(b"line %d\n" % i for i in range(20000)) + b"end\n"
 )
-DEADLINE_S = 60
 
 
 def c_program(name: str) -> list[str]:

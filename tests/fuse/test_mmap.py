@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount, User, wait_until
+from conftest import DEADLINE_S, Mount, User, wait_until
 from mapping import Mapper
 from traffic import LINE_BYTES, Stream, drain, lines
 
@@ -224,7 +224,7 @@ def test_memory_and_relay_files_poll_alike(stream: Stream, target: Callable[[Str
     stream.write(1)
     assert poll.poll(0) == []
     stream.mount.command(f"flush {stream.channel}")
-    assert poll.poll(5000) == [(descriptor, select.POLLIN)]
+    assert poll.poll(DEADLINE_S * 1000) == [(descriptor, select.POLLIN)]
     os.close(descriptor)
 
 

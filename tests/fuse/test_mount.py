@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import RELAYFS, wait_until
+from conftest import DEADLINE_S, RELAYFS, wait_until
 from traffic import wait_asleep
 
 from relayfs_fuse.cli.mount import parse
@@ -16,7 +16,13 @@ from relayfs_fuse.errors import OptionError
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{RELAYFS.parent}:/usr/local/bin:{os.environ['PATH']}"}
     return subprocess.run(
-        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=30, check=False, **options
+        list(map(str, command)),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        **options,
     )
 
 
@@ -45,7 +51,11 @@ def server_of(store: Path) -> int:
 
 
 def has_ended(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
+    """Whether it has; the first process of the system may be slow to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.fixture
@@ -114,7 +124,7 @@ def test_a_signal_ends_a_server_with_sleeping_readers(make_mount):
     reader = subprocess.Popen(["cat", path], stderr=subprocess.PIPE)
     wait_asleep(reader, path)
     assert mount.stop() == 0
-    assert reader.wait(5) != 0
+    assert reader.wait(DEADLINE_S) != 0
     reader.stderr.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build import builds, compile_c, run_command, run_environment
-from conftest import NOBODY, Mount, tmpfs_directory, wait_until
+from conftest import DEADLINE_S, NOBODY, Mount, tmpfs_directory, wait_until
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
 from traffic import drain
 
@@ -292,7 +292,7 @@ def test_who_holds_a_store_for_a_moment_is_waited_for(nowhere: Path, early: Make
     assert answers == []
     assert not (nowhere.parent / "store/cpu").exists()
     fcntl.flock(held, fcntl.LOCK_UN)
-    opening.join(20)
+    opening.join(DEADLINE_S)
     assert answers == ["0"]
 
 

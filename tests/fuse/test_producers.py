@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import Mount, wait_until
+from conftest import DEADLINE_S, Mount, wait_until
 from traffic import Stream, drain, lines
 
 from relayfs_fuse import Channel
@@ -92,7 +92,7 @@ def test_a_program_without_rseq_hears_of_a_full_buffer(mount: Mount) -> None:
     mount.create(stream.channel, "scheme=rseq subbuf_size=310 n_subbufs=2")
     stream.start(burst=50, environment=WITHOUT_RSEQ)
     assert stream.process is not None
-    _, complaint = stream.process.communicate(timeout=20)
+    _, complaint = stream.process.communicate(timeout=DEADLINE_S)
     stream.process = None
     assert complaint == b"line 20: No space left on device\n"
     assert drain(stream.file) == lines(20)

@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount
+from conftest import DEADLINE_S, Mount
 
 from relayfs_fuse import Channel, Reader
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import Mount, wait_until
+from conftest import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, READ_BYTES, Stream, drain, lines, wait_asleep
 
 from relayfs_fuse import Channel, Reader, native
@@ -133,7 +133,7 @@ def test_a_sleeping_reader_is_told_that_the_server_died_and_loses_nothing(mount:
         cat = subprocess.Popen(["cat", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         wait_asleep(cat, path)
         mount.kill()
-        out, complaint = cat.communicate(timeout=10)
+        out, complaint = cat.communicate(timeout=DEADLINE_S)
         assert out == b""
         assert b"not connected" in complaint or b"connection abort" in complaint
         mount.start()
@@ -159,7 +159,7 @@ def test_old_and_new_producers_write_to_the_same_memory_after_a_restart(stream: 
 
 def test_a_zero_copy_reader_reads_on_without_a_server(stream: Stream, mount: Mount) -> None:
     stream.write(100)
-    with Reader(stream.file, timeout=5) as reader:
+    with Reader(stream.file, timeout=DEADLINE_S) as reader:
         mount.kill()
         got = bytes(next(reader))
         mount.start()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import shell, wait_until
+from conftest import shell, used, wait_until
 from traffic import append, short_lines
 
 MIB = 1 << 20
@@ -358,19 +358,15 @@ def test_open_files_are_read_on_to_the_end(mount, single):
     os.close(descriptor)
 
 
-def test_memory_is_freed_with_the_last_reference(mount):
-    path = mount.create("large", "buffers=single subbuf_size=4M n_subbufs=16")
+def test_memory_is_freed_with_the_last_reference(make_mount, own_tmpfs):
+    mount = make_mount(store=own_tmpfs / "store")
+    before = used(own_tmpfs)
+    path = mount.create("large", "buffers=single subbuf_size=1M n_subbufs=16")
     descriptor = os.open(path, os.O_RDONLY)
-
-    def used() -> int:
-        status = os.statvfs("/dev/shm")
-        return (status.f_blocks - status.f_bfree) * status.f_frsize
-
-    before = used()
     mount.command("remove large")
-    assert used() > before - 32 * MIB
+    assert used(own_tmpfs) >= before + 16 * MIB
     os.close(descriptor)
-    wait_until(lambda: used() < before - 60 * MIB, "the memory is freed")
+    wait_until(lambda: used(own_tmpfs) == before, "the memory is freed")
 
 
 def test_flush_interval_leaves_empty_sub_buffers_alone(mount):

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Mount
+from conftest import DEADLINE_S, Mount
 from traffic import drain, lines
 
 N = 200
@@ -14,7 +14,7 @@ N = 200
 def run(script: str, mount: Mount, shell: str = "bash") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*shell.split(), "-c", script], cwd=mount.path, env={**os.environ, "LC_ALL": "C"},
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from conftest import shell
+from conftest import DEADLINE_S, shell
 from traffic import append, short_lines, wait_asleep
 
 MIB = 1 << 20
@@ -342,7 +342,7 @@ def test_many_sleepers_do_not_keep_others_from_being_served(mount, waiting):
     assert (mount.path / "control").read_text().startswith("create wait")
     for _ in sleepers:
         append(waiting, b"x")
-    assert b"".join(sleeper.communicate(timeout=10)[0] for sleeper in sleepers) == 150 * b"x"
+    assert b"".join(sleeper.communicate(timeout=DEADLINE_S)[0] for sleeper in sleepers) == 150 * b"x"
 
 
 # --- poll ---

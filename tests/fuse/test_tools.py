@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c, run_command
-from conftest import Mount, wait_until
+from conftest import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, Stream, drain, lines
 
 PRELOADED = 400
@@ -30,7 +30,7 @@ def shell(script: str, stream: Stream, program: str = "bash") -> subprocess.Comp
     """Run a script in which $F is the relay file."""
     return subprocess.run(
         [program, "-c", script], cwd=stream.mount.path, env={**os.environ, "F": stream.name, "LC_ALL": "C"},
-        capture_output=True, timeout=30, check=False,
+        capture_output=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ PYTHON_READERS = {
 def test_python_reads_every_line_once_and_in_order(live: Stream, code: str) -> None:
     imports = "import fileinput, pathlib, shutil, sys; F = sys.argv[1]\n"
     done = subprocess.run(
-        [sys.executable, "-c", imports + code, live.file], capture_output=True, timeout=30, check=True
+        [sys.executable, "-c", imports + code, live.file], capture_output=True, timeout=DEADLINE_S, check=True
     )
     rest = live.rest()
     assert len(done.stdout) >= PRELOADED * LINE_BYTES
@@ -163,7 +163,9 @@ def test_python_reads_every_line_once_and_in_order(live: Stream, code: str) -> N
     ids=lambda command: "-".join(Path(word).name[:12] for word in command),
 )
 def test_a_copy_holds_every_line_once_and_in_order(live: Stream, tmp_path: Path, command: list[str]) -> None:
-    done = subprocess.run([*command, live.file, tmp_path / "copy"], capture_output=True, timeout=30, check=False)
+    done = subprocess.run(
+        [*command, live.file, tmp_path / "copy"], capture_output=True, timeout=DEADLINE_S, check=False
+    )
     rest = live.rest()
     copy = (tmp_path / "copy").read_bytes()
     assert (done.returncode, done.stderr) == (0, b"")
@@ -447,7 +449,7 @@ def test_busybox_sh_polls_before_it_reads_and_so_reads_packets_until_removal(mou
     stream.write(3)
     wait_until(lambda: stream.fact("unread_bytes") == 0, "the shell reads what comes")
     mount.command("remove packets")
-    assert reader.communicate(timeout=20)[0] == lines(PRELOADED + 3)
+    assert reader.communicate(timeout=DEADLINE_S)[0] == lines(PRELOADED + 3)
 
 
 def test_lsof_tells_who_has_a_file_open(stream: Stream) -> None:
@@ -461,7 +463,7 @@ def test_inotify_tells_of_system_calls_only(stream: Stream) -> None:
     watch = 'inotifywait -q -t 20 -e modify "$F" & sleep 0.1; until [ -e /proc/$! ]; do :; done; '
     command = ["bash", "-c", watch + 'while kill -0 $!; do echo x > "$F"; sleep 0.1; done 2> /dev/null; wait $!']
     done = subprocess.run(command, cwd=stream.mount.path, env={**os.environ, "F": stream.name}, capture_output=True,
-                          timeout=30, check=False)  # fmt: skip
+                          timeout=DEADLINE_S, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, f"{stream.name} MODIFY \n".encode())
     # Records of programs that map the memory are seen by poll(2), not by inotify.
     assert shell('inotifywait -q -t 1 -e modify "$F"', stream).returncode == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import NOBODY, RELAYFS, Mount, User, wait_until
+from conftest import DEADLINE_S, NOBODY, RELAYFS, Mount, User, wait_until
 from traffic import Stream, drain, lines, some_cpu
 
 GROUP = 60_001
@@ -24,7 +24,7 @@ class Member:
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             list(map(str, command)), user=NOBODY, group=NOBODY, extra_groups=[GROUP], capture_output=True, text=True,
-            check=False, cwd="/", timeout=60,
+            check=False, cwd="/", timeout=DEADLINE_S,
         )  # fmt: skip
 
 
