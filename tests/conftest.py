@@ -87,6 +87,13 @@ class Mount:
         self.command(f"create {path} {options}\n")
         return self.path / path
 
+    def clear(self) -> None:
+        """Remove all channels, and the directories that held them."""
+        for line in self.control.read_text().splitlines():
+            self.command(f"remove {line.split()[1]}")
+        for directory in reversed([path for path, *_ in os.walk(self.path) if "/.channels" not in path][1:]):
+            os.rmdir(directory)
+
     def fact(self, path: str, name: str) -> str:
         return (self.path / ".channels" / path / name).read_text().strip()
 
@@ -208,6 +215,13 @@ def shared_mount() -> Iterator[Mount]:
     """One mount for the tests of a file that leave it as they found it."""
     with tmpfs_directory() as path, serving(path / "store") as make:
         yield make()
+
+
+@pytest.fixture
+def cleared_mount(shared_mount: Mount) -> Iterator[Mount]:
+    """The same for tests that make channels: they are removed after each."""
+    yield shared_mount
+    shared_mount.clear()
 
 
 @dataclass(frozen=True)

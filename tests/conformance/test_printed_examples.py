@@ -60,6 +60,12 @@ def client(mode: str | None, *arguments: object, sanitize: str = "") -> Iterator
         assert process.returncode == 0
 
 
+@pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
 @pytest.fixture(params=builds())
 def opened(request: pytest.FixtureRequest, mount: Mount) -> Iterator[object]:
     """Give a function that starts a client which opens the channel `cpu`."""

@@ -40,6 +40,12 @@ def read_what_there_is(descriptor: int) -> bytes:
     return got
 
 
+@pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
 @pytest.fixture(params=["nowait", "wait"])
 def packets(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
     stream = Stream(mount, "app/cpu")

@@ -68,6 +68,12 @@ def follow(tmp_path: Path) -> Iterator[Callable[[str, Stream], Follower]]:
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel)

@@ -23,6 +23,12 @@ int main(void) { statement(1); return klog_raw("x", 1); }
 """
 
 
+@pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
 def run(*arguments: object, sanitize: str = PLAIN) -> str:
     command = run_command(compile_c([KLOGGER], None, sanitize), *arguments, sanitize=sanitize)
     done = subprocess.run(

@@ -60,6 +60,12 @@ def map_file() -> Iterator[Map]:
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel, f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS} perm=0640")

@@ -21,6 +21,12 @@ from relayfs_fuse import Channel, Reader
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def path(mount: Mount) -> Path:
     """A channel of one buffer, so that order is known: the path of its only relay file is this and 0."""
     return mount.create("app/one", "buffers=global subbuf_size=4096 n_subbufs=4")

@@ -18,6 +18,12 @@ def run(script: str, mount: Mount, shell: str = "bash") -> subprocess.CompletedP
     )  # fmt: skip
 
 
+@pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
 SESSION = """
 set -e
 mkdir app

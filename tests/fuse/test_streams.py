@@ -8,10 +8,16 @@ import subprocess
 import threading
 
 import pytest
-from conftest import DEADLINE_S, shell
+from conftest import DEADLINE_S, Mount, shell
 from traffic import append, short_lines, wait_asleep
 
 MIB = 1 << 20
+
+
+@pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
 
 
 # --- reading and writing ---

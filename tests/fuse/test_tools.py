@@ -35,6 +35,12 @@ def shell(script: str, stream: Stream, program: str = "bash") -> subprocess.Comp
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def live(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
     """A relay file with lines in it, to which more are added all the time."""
     stream = Stream(mount, "app/cpu", getattr(request, "param", "c"))

@@ -47,6 +47,12 @@ def start_cat(file: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
     """A relay file whose readers sleep."""
     stream = Stream(mount, "app/cpu")
