@@ -172,6 +172,11 @@ class Stress:
         """Return how many records are surely written."""
         return self._ledger_sum(1, streams)
 
+    def each_has_written(self, n: int) -> bool:
+        """Whether each producer that was started has surely written so many records."""
+        first = range(0, STREAMS_PER_PRODUCER * self.n_started, STREAMS_PER_PRODUCER)
+        return all(self.written(range(stream, stream + STREAMS_PER_PRODUCER)) >= n for stream in first)
+
     def refused(self) -> int:
         """Return how often a full buffer refused a record."""
         return self._ledger_sum(2, range(N_STREAMS))
