@@ -4,9 +4,9 @@
     program = compile_c([Path("stress_producer.c")])
     subprocess.run(run_command(program, args), env=run_environment(sanitize))
 
-Products live in the environment's directory: an unprivileged user can enter it, and the next run
-finds them built. RELAYFS_SANITIZE restricts all tests to one build: "" (plain), "address,undefined"
-or "thread".
+Products live in the environment's directory: an unprivileged user can enter it, and the next run,
+or another worker of this one, finds them built. RELAYFS_SANITIZE restricts all tests to one build:
+"" (plain), "address,undefined" or "thread".
 """
 
 import fcntl
@@ -74,20 +74,51 @@ def native_prefix(sanitize: str = PLAIN) -> Prefix:
 def compile_c(sources: Sequence[Path], out: Path | None = None, sanitize: str = PLAIN, *flags: str) -> Path:
     """Compile and link a program with the library, warnings being errors.
 
-    out    the program; by default a file named like the first source, beside the library
+    out    the program; by default a file named like the first source, beside the library, where it stays
     flags  further options for gcc
     """
-    prefix = native_prefix(sanitize)
-    program = out or _default_program(prefix, sources, flags)
+    if out is None:
+        return _built_program(tuple(sources), sanitize, flags)
+    _compile(sources, out, sanitize, flags)
+    return out
+
+
+@functools.cache
+def _built_program(sources: tuple[Path, ...], sanitize: str, flags: tuple[str, ...]) -> Path:
+    """Compile a program unless it has been compiled before, of the same text."""
+    program = _default_program(native_prefix(sanitize), sources, flags)
     program.parent.mkdir(parents=True, exist_ok=True)
-    partial = program.with_name(f"{program.name}.{os.getpid()}")
+    stamp = program.with_name(f"{program.name}.stamp")
+    with _locked(program.with_name(f"{program.name}.lock")):
+        key = _key(sources, sanitize, flags)
+        if not program.exists() or not stamp.exists() or stamp.read_text() != key:
+            stamp.unlink(missing_ok=True)
+            _compile(sources, program, sanitize, flags)
+            stamp.write_text(key)
+    return program
+
+
+def _compile(sources: Sequence[Path], out: Path, sanitize: str, flags: Sequence[str]) -> None:
+    prefix = native_prefix(sanitize)
+    partial = out.with_name(f"{out.name}.{os.getpid()}")
     # -Xlinker and not -Wl: a comma in the path would end the option.
     rpath: list[str | Path] = ["-Xlinker", "-rpath", "-Xlinker", prefix.lib]
-    _run("gcc", *_c_flags(sanitize), *flags, f"-I{prefix.include}", "-o", partial, *sources,
-         f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread")  # fmt: skip
+    _run(*_gcc(prefix, flags), "-o", partial, *sources, f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread")
     # Another run may be executing the old one.
-    partial.replace(program)
-    return program
+    partial.replace(out)
+
+
+def _key(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
+    """Tell programs apart by all that goes into them."""
+    prefix = native_prefix(sanitize)
+    command = _gcc(prefix, flags)
+    text = _run(*command, "-E", *sources)
+    library = (prefix.lib / "librelayfs.so").read_bytes()
+    return hashlib.sha256(os.fsencode(f"{command}{text}") + library).hexdigest()
+
+
+def _gcc(prefix: Prefix, flags: Sequence[str]) -> list[str]:
+    return ["gcc", *_c_flags(prefix.sanitize), *flags, f"-I{prefix.include}"]
 
 
 def run_environment(sanitize: str = PLAIN) -> dict[str, str]:
@@ -145,7 +176,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _run(*command: str | Path) -> None:
+def _run(*command: str | Path) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
