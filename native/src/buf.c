@@ -15,7 +15,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { RESET_TRIES = 10, RESET_YIELDS = 10000 };
+enum { RESET_TRIES = 10, RESET_YIELDS = 10000, MOVE_TRIES = 1000 };
 
 static uint32_t bits_for(uint64_t largest)
 {
@@ -232,6 +232,20 @@ static bool resets_met(const struct rchan_buf *buf, uint32_t begin)
 	return begin & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin;
 }
 
+/* What is read of readers and then of writers, who are a lap farther by then, looks like damage. */
+static uint32_t readers_begin(const struct rchan_buf *buf)
+{
+	/* Relaxed: relay_consumer_read() loads it again, for what belongs to it. */
+	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
+}
+
+static bool readers_met(const struct rchan_buf *buf, uint32_t begin)
+{
+	/* Pairs with the release in publish() of consume.c: who saw writers go on sees the readers who let them. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED) != begin;
+}
+
 static int read_state(struct rchan_buf *buf)
 {
 	struct relay_consumer state;
@@ -249,10 +263,12 @@ static int read_state(struct rchan_buf *buf)
 
 int relay_buf_state(struct rchan_buf *buf)
 {
-	for (int i = 0; i < RESET_TRIES; i++) {
-		uint32_t begin = resets_begin(buf);
+	for (int resets = 0, moves = 0; resets < RESET_TRIES;) {
+		uint32_t begin = resets_begin(buf), readers = readers_begin(buf);
 		int state = read_state(buf);
-		if (!resets_met(buf, begin))
+		if (resets_met(buf, begin))
+			resets++;
+		else if (!(state & RELAY_IS_DAMAGED) || !readers_met(buf, readers) || moves++ == MOVE_TRIES)
 			return state;
 	}
 	/* Under way: nothing is there to read, and its end wakes who waits. */
@@ -349,9 +365,9 @@ static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
 int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 {
 	for (int i = 0;; i++) {
-		uint32_t begin = resets_begin(buf);
+		uint32_t begin = resets_begin(buf), readers = readers_begin(buf);
 		int err = read_facts(buf, facts);
-		if (!resets_met(buf, begin) || i == RESET_YIELDS)
+		if ((!resets_met(buf, begin) && !(err && readers_met(buf, readers))) || i == RESET_YIELDS)
 			return err;
 		sched_yield();
 	}

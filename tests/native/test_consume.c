@@ -3,6 +3,12 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 TEST(partial_reads_join_to_the_whole)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
@@ -267,5 +273,56 @@ TEST(subbufs_consumed_does_as_the_kernel)
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 4), 0);
 	CHECK_EQ(facts_of(buf).consumed, 2);
 	CHECK_DRAINS(buf, "ccccccccc");
+	relay_buf_release(buf);
+}
+
+/* Each look begins with a stop. */
+static _Noreturn void look_and_be_stepped(struct rchan_buf *buf)
+{
+	facts_of(buf);
+	CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
+	for (;;) {
+		syscall(SYS_kill, getpid(), SIGSTOP);
+		facts_of(buf);
+		CHECK_EQ(relay_buf_state(buf) & RELAY_IS_DAMAGED, 0);
+	}
+}
+
+/* Let it make n steps of a look; false: that is more than there are. */
+static bool step(pid_t pid, unsigned n)
+{
+	int status = 0;
+
+	for (; n > 0 && WSTOPSIG(status) != SIGSTOP; n--) {
+		CHECK_EQ(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK(WIFSTOPPED(status));
+	}
+	return WSTOPSIG(status) != SIGSTOP;
+}
+
+/* Readers may go on, and writers a lap farther, between a look at the one and at the other. */
+TEST(what_moves_while_it_is_looked_at_is_not_damaged)
+{
+	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (pid == 0)
+		look_and_be_stepped(buf);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	/* The farther, the longer the steps: what is to be met gets longer, too, where the compiler adds to it. */
+	for (unsigned n = 1; step(pid, n); n += 1 + n / 16) {
+		for (int i = 0; i < 4; i++) {
+			CHECK_EQ(write_letters(buf, 'a', 4), 0);
+			CHECK_DRAINS(buf, "aaaa");
+		}
+		CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, NULL), 0);
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK(WIFSTOPPED(status));
+	}
+	CHECK_EQ(kill(pid, SIGKILL), 0);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	relay_buf_release(buf);
 }
