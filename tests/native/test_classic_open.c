@@ -225,6 +225,20 @@ TEST(a_closed_id_is_none)
 	CHECK(rchan_get(id) == NULL);
 }
 
+TEST(a_closed_id_is_not_that_of_the_next_channel)
+{
+	int old = open_path("/log/1", 64, 2, USUAL, &noting);
+
+	CHECK_EQ(relay_close(old), 0);
+	int id = open_path("/log/1", 64, 2, USUAL, &noting);
+	CHECK(id >= 0 && id != old);
+	CHECK_EQ(write_n(old, 'a', 1), -EBADF);
+	CHECK(rchan_get(old) == NULL);
+	CHECK_EQ(relay_close(old), -EBADF);
+	CHECK_EQ(write_n(id, 'a', 1), 1);
+	CHECK_EQ(relay_close(id), 0);
+}
+
 TEST(many_channels_can_be_open)
 {
 	enum { MOST = 1024 };
