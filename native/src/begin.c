@@ -174,6 +174,8 @@ static bool is_settled(const struct rchan_buf *buf, uint64_t pos)
 static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t head = pos, second;
+	/* Pairs with attend() in classic.c, by way of the alert. */
+	__atomic_store_n(&buf->control->wanted, relay_pos_number(buf, pos) + 1, __ATOMIC_RELAXED);
 	relay_wake_maker(buf);
 	for (int tries = 0; tries < (buf->patient ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
 		if (relay_head(buf, &head, &second))

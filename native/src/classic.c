@@ -100,7 +100,9 @@ static void attend(struct rchan *chan)
 	struct rchan_buf *buf = &chan->bufs[0];
 	uint64_t header, pos, second, self = relay_owner_self();
 	__atomic_store_n(&buf->control->maker, self, __ATOMIC_RELAXED);
-	if (!relay_head(buf, &pos, &second) && !relay_has_begun(buf, pos))
+	/* Unasked it begins nothing: what a record does not need stays readable. */
+	if (!relay_head(buf, &pos, &second) && !relay_has_begun(buf, pos) &&
+	    __atomic_load_n(&buf->control->wanted, __ATOMIC_RELAXED) == relay_pos_number(buf, pos) + 1)
 		relay_begin(buf, &header);
 }
 

@@ -74,7 +74,7 @@ static int clear(struct rchan_buf *buf)
 	struct relay_control *control = buf->control;
 	struct relay_pair *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
 	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
-	control->delivered = control->caught_up = control->ending = control->starting = 0;
+	control->delivered = control->caught_up = control->ending = control->starting = control->wanted = 0;
 	/* Records lay there in later laps. */
 	memset(buf->data, 0, relay_reserved_at(buf, 0));
 	int err = change_head(buf, &control->head, make_cleared_head);

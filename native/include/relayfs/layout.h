@@ -251,6 +251,7 @@ struct relay_control {
 	/* What buffer_end() is asked about, should it die: sub-buffer number + 1, its end, and start_bytes of the next. */
 	uint64_t ending, ending_at, ending_bytes;
 	uint64_t starting; /* number + 1 of the sub-buffer to whose memory a client has been let */
+	uint64_t wanted;   /* number + 1 of the sub-buffer that somebody wants the maker to begin. Writers: all */
 	uint64_t maker;    /* owner word of a thread that begins sub-buffers for who may not; 0: none. Writer: it */
 
 	/* Writer: the holder of write_lock, scheme LOCKING only. */
