@@ -44,6 +44,10 @@ BUFFERS_SINGLE: int = lib.RELAY_SINGLE
 DELIVERY_BULK: int = lib.RELAY_BULK
 READ_WAIT: int = lib.RELAY_READ_WAIT
 
+KINDS = ("counter", "gauge")
+COUNTERS_LIMIT: int = lib.RELAY_PERF_DEFAULT_LIMIT
+COUNTERS_HIGHEST_LIMIT: int = lib.RELAY_PERF_HIGHEST_LIMIT
+
 # relay_buf_wait_any() sleeps on so many buffers at once.
 WAIT_MAX = 127
 
@@ -426,3 +430,133 @@ class ReaderHandle(_Handle):
     def finished(self) -> bool:
         """Whether the channel was removed and everything has been read."""
         return bool(lib.relay_reader_finished(self._open))
+
+
+_CALLER = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class CounterSpec:
+    """What is said of a counter at its first add; see struct relay_perf_spec."""
+
+    kind: int = 0
+    unit: str = ""
+    help: str = ""
+    mode: int = 0
+    uid: int = _CALLER
+    gid: int = _CALLER
+
+
+@dataclass(frozen=True)
+class CounterInfo:
+    """What is known of a counter; see struct relay_perf_info."""
+
+    instance: int
+    kind: int
+    uid: int
+    gid: int
+    mode: int
+    name: str
+    unit: str
+    help: str
+
+
+def counters_create(store: str, limit: int) -> None:
+    """Make the counters of a store, if they are not there.
+
+    limit: how many names there can be
+    """
+    _check(lib.relay_counters_create(os.fsencode(store), limit), store)
+
+
+class CountersHandle(_Handle):
+    """Hold the counters of a mount or store.
+
+    path: None for the default mount
+    """
+
+    def __init__(self, path: str | None) -> None:
+        c_path = ffi.NULL if path is None else os.fsencode(path)
+        super().__init__(_pointer(lib.relay_counters_open(c_path), path or "the default mount"))
+        self._value = ffi.new("int64_t *")
+        header = lib.relay_counters_header(self._open)
+        self.n_cpus: int = header.nr_cpus
+        self.n_blocks: int = header.nr_blocks
+        self.slots: int = header.slots
+        self.data_at: int = header.data_at
+
+    def close(self) -> None:
+        """Let go of them."""
+        lib.relay_counters_close(self._take())
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file to map."""
+        return int(lib.relay_counters_fd(self._open))
+
+    def mapped_bytes(self) -> int:
+        """Tell how much of it there was at the last refresh."""
+        return int(lib.relay_counters_mapped_bytes(self._open))
+
+    def add(self, name: str, spec: CounterSpec) -> int:
+        """Add a counter, or find it again; return its number."""
+        c_unit, c_help = ffi.new("char[]", os.fsencode(spec.unit)), ffi.new("char[]", os.fsencode(spec.help))
+        c_spec = ffi.new("struct relay_perf_spec *")
+        c_spec.size = ffi.sizeof("struct relay_perf_spec")
+        c_spec.kind, c_spec.mode, c_spec.uid, c_spec.gid = spec.kind, spec.mode, spec.uid, spec.gid
+        c_spec.unit, c_spec.help = c_unit, c_help
+        return _check(lib.relay_perf_add_as(self._open, os.fsencode(name), c_spec), name)
+
+    def delete(self, instance: int) -> None:
+        """Take a counter off the list."""
+        _check(lib.relay_perf_del(self._open, instance))
+
+    def adjust(self, instance: int, delta: int) -> None:
+        """Add to a counter on the current CPU."""
+        _check(lib.relay_perf_adjust(self._open, instance, delta))
+
+    def refresh(self) -> bool:
+        """Notice what was added and deleted; tell whether something was."""
+        return bool(_check(lib.relay_counters_refresh(self._open)))
+
+    def generation(self) -> int:
+        """Return the generation now."""
+        return int(lib.relay_counters_header(self._open).gen1)
+
+    def read(self, block: int, instance: int) -> int:
+        """Return a counter of one CPU, or of block n_cpus: of none."""
+        _check(lib.relay_counters_read(self._open, block, instance, self._value))
+        return int(self._value[0])
+
+    def sum(self, instance: int) -> int:
+        """Return a counter."""
+        _check(lib.relay_counters_sum(self._open, instance, self._value))
+        return int(self._value[0])
+
+    def set(self, block: int, instance: int, value: int) -> None:
+        """Store a counter of one CPU that nobody else changes."""
+        _check(lib.relay_counters_set(self._open, block, instance, value))
+
+    def find(self, name: str) -> int:
+        """Return the number of a name."""
+        return _check(lib.relay_counters_find(self._open, os.fsencode(name)), name)
+
+    def infos(self) -> list[CounterInfo]:
+        """List the counters as of the last refresh."""
+        found, after, info = [], 0, ffi.new("struct relay_perf_info *")
+        while lib.relay_counters_next(self._open, after, info):
+            after = info.instance
+            texts = (os.fsdecode(ffi.string(text)) for text in (info.name, info.unit, info.help))
+            found.append(CounterInfo(after, info.kind, info.uid, info.gid, info.mode, *texts))
+        return found
+
+    def mirror(self) -> None:
+        """Copy the counters of other owners into the file to map."""
+        _check(lib.relay_counters_mirror(self._open))
+
+    def repair(self) -> None:
+        """Make up for one who died in the middle of a change."""
+        _check(lib.relay_counters_repair(self._open))
+
+    def hold(self) -> int:
+        """Keep others from changing anything until the descriptor that this returns is closed."""
+        return _check(lib.relay_counters_hold(self._open))

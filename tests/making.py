@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, tmpfs_directory
+from conftest import COUNTERS, DEADLINE_S, Mount, tmpfs_directory
 from traffic import drain
 
 from relayfs_fuse import native
@@ -134,7 +134,8 @@ def contents(channel: Path) -> bytes:
 
 
 def relay_files(directory: Path) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if name not in ("control", "error_log", ".channels"))
+    ours = ("control", "error_log", ".channels", *COUNTERS)
+    return sorted(name for name in os.listdir(directory) if name not in ours)
 
 
 def numbered(name: str) -> list[str]:

@@ -70,6 +70,11 @@ uint64_t relay_counters_mapped_bytes(const struct relay_counters *counters)
 	return relay_perf_file_bytes(&counters->seen);
 }
 
+int relay_counters_fd(const struct relay_counters *counters)
+{
+	return counters->main.fd;
+}
+
 /* ------------------------------------------------------------------ values */
 
 /* Its word on block 0, or NULL. */

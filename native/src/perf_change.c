@@ -42,15 +42,21 @@ static int lock(struct relay_counters *counters)
 	return fd;
 }
 
-int relay_counters_repair(struct relay_counters *counters)
+int relay_counters_hold(struct relay_counters *counters)
 {
 	if (!counters->direct)
 		return -EACCES;
 	pthread_mutex_lock(&counters->mutex);
 	int fd = lock(counters);
+	pthread_mutex_unlock(&counters->mutex);
+	return fd;
+}
+
+int relay_counters_repair(struct relay_counters *counters)
+{
+	int fd = relay_counters_hold(counters);
 	if (fd >= 0)
 		close(fd);
-	pthread_mutex_unlock(&counters->mutex);
 	return fd < 0 ? fd : 0;
 }
 

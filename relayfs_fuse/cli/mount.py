@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from relayfs_fuse import native
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs.control import parse_size
 from relayfs_fuse.fs.server import Server, Settings
@@ -41,7 +42,7 @@ IGNORED_OPTIONS = (
     *("defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"),
     *("relatime", "norelatime", "strictatime", "default_permissions"),
 )
-OWN_OPTIONS = ("store=DIR", "size=BYTES", "control_mode=OCTAL", "log=FILE", "fsname=NAME")
+OWN_OPTIONS = ("store=DIR", "size=BYTES", "control_mode=OCTAL", "counters=N", "log=FILE", "fsname=NAME")
 # Only root may ask for these.
 ROOT_OPTIONS = ("suid", "dev")
 DEAD_MOUNTS_MAX = 32
@@ -139,7 +140,7 @@ def _apply_options(arguments: Arguments, options: Sequence[str]) -> None:
     settings = arguments.settings
     for option in options:
         key, equals, value = option.partition("=")
-        if equals and key in ("store", "size", "control_mode", "log", "fsname"):
+        if equals and key in ("store", "size", "control_mode", "counters", "log", "fsname"):
             _apply_own(arguments, key, value)
         elif option in FUSE_OPTIONS:
             if os.geteuid() == 0 or option not in ROOT_OPTIONS:
@@ -163,6 +164,10 @@ def _apply_own(arguments: Arguments, key: str, value: str) -> None:
         if not re.fullmatch(r"0*[0-7]{1,3}", value) or int(value, 8) & 0o111:
             raise OptionError(f"control_mode={value}: octal permissions without execute are needed, such as 0660")
         settings.control_mode = int(value, 8)
+    elif key == "counters":
+        if not re.fullmatch(r"[0-9]{1,9}", value) or not 0 < int(value) <= native.COUNTERS_HIGHEST_LIMIT:
+            raise OptionError(f"counters={value}: a number from 1 to {native.COUNTERS_HIGHEST_LIMIT} is needed")
+        settings.counters_limit = int(value)
     elif key == "log":
         arguments.log_file = os.path.abspath(value)
     else:

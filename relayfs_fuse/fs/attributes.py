@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs.tree import BufferFile, ControlFile, Directory, ErrorLogFile, MemFile, Node, TextFile
+from relayfs_fuse.fs.tree import BufferFile, ControlFile, CountersFile, Directory, ErrorLogFile, MemFile, Node, TextFile
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.store import Store, StoredBuffer
@@ -115,6 +115,7 @@ class AttributeSource:
             mode = self._control_mode
         elif isinstance(node, ErrorLogFile):
             mode = 0o644
+        length = node.counters.memory_bytes() if isinstance(node, CountersFile) else len(node.text())
         now = time.time_ns()
         return Attributes(
             inode=node.inode,
@@ -122,7 +123,7 @@ class AttributeSource:
             uid=os.geteuid(),
             gid=os.getegid(),
             # Busybox cat and others copy as many bytes as are announced.
-            size=0 if node.removed else len(node.text()),
+            size=0 if node.removed else length,
             mtime_ns=now,
             ctime_ns=now,
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CAUSES = ("full", "too_large", "disabled", "overwritten", "torn")
 
 # Each of one buffer; a channel's is the sum.
-_COUNTERS: dict[str, Callable[[native.Facts], int]] = {
+COUNTERS: dict[str, Callable[[native.Facts], int]] = {
     "produced": lambda facts: facts.produced,
     "consumed": lambda facts: facts.consumed,
     "records": lambda facts: facts.records,
@@ -45,8 +45,8 @@ _COUNTERS: dict[str, Callable[[native.Facts], int]] = {
     "lost_bytes": lambda facts: sum(getattr(facts, f"lost_{cause}_bytes") for cause in _CAUSES),
 }
 for _cause in _CAUSES:
-    _COUNTERS[f"lost_{_cause}"] = lambda facts, name=f"lost_{_cause}_records": int(getattr(facts, name))  # type: ignore[misc]
-    _COUNTERS[f"lost_{_cause}_bytes"] = lambda facts, name=f"lost_{_cause}_bytes": int(getattr(facts, name))  # type: ignore[misc]
+    COUNTERS[f"lost_{_cause}"] = lambda facts, name=f"lost_{_cause}_records": int(getattr(facts, name))  # type: ignore[misc]
+    COUNTERS[f"lost_{_cause}_bytes"] = lambda facts, name=f"lost_{_cause}_bytes": int(getattr(facts, name))  # type: ignore[misc]
 
 # Those whose sum over buffers would say nothing.
 _LATEST: dict[str, Callable[[native.Facts], int]] = {
@@ -94,10 +94,10 @@ def _of_buffer(count: Callable[[native.Facts], int]) -> Callable[[StoredBuffer],
 
 OF_CHANNEL: dict[str, Callable[[StoredChannel], bytes]] = {
     **{name: _constant(show) for name, show in _CONSTANTS.items()},
-    **{name: _over_buffers(sum, count) for name, count in _COUNTERS.items()},
+    **{name: _over_buffers(sum, count) for name, count in COUNTERS.items()},
     **{name: _over_buffers(max, count) for name, count in _LATEST.items()},
 }
 
 OF_BUFFER: dict[str, Callable[[StoredBuffer], bytes]] = {
-    name: _of_buffer(count) for name, count in {**_COUNTERS, **_LATEST, "offset": lambda facts: facts.offset}.items()
+    name: _of_buffer(count) for name, count in {**COUNTERS, **_LATEST, "offset": lambda facts: facts.offset}.items()
 }

@@ -18,6 +18,7 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.attributes import BLOCK_SIZE, Attributes
 from relayfs_fuse.fs.control import check_name
+from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.tree import BufferFile, Directory, Node
 
 if TYPE_CHECKING:
@@ -34,22 +35,30 @@ log = logging.getLogger(__name__)
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Turn what a handler raises into an errno: pyfuse3 ends the mount for anything but FUSEError.
 
-    OSError and CommandError carry their own; anything else is unexpected, logged, and becomes EIO.
+    OSError and CommandError carry their own; anything else is unexpected, logged, and becomes EIO. Counts what it does.
     """
 
-    @functools.wraps(handler)
-    async def guarded(*args: Any) -> Any:
+    async def translated(*args: Any) -> Any:
         try:
             return await handler(*args)
-        except pyfuse3.FUSEError:
-            raise
         except OSError as error:
             raise pyfuse3.FUSEError(error.errno or errno.EIO) from error
         except CommandError as error:
             raise pyfuse3.FUSEError(error.errno) from error
+        except pyfuse3.FUSEError:
+            raise
         except Exception as error:
             log.exception("%s failed", handler.__name__)
             raise pyfuse3.FUSEError(errno.EIO) from error
+
+    @functools.wraps(handler)
+    async def guarded(operations: NameOperations, *args: Any) -> Any:
+        operations.requests.requests += 1
+        try:
+            return await translated(operations, *args)
+        except pyfuse3.FUSEError:
+            operations.requests.errors += 1
+            raise
 
     return guarded
 
@@ -73,6 +82,7 @@ class NameOperations(pyfuse3.Operations):
         self._next_handle = 1
         # Names come and go one change at a time.
         self._naming = trio.Lock()
+        self.requests = Requests()
 
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Find a name."""

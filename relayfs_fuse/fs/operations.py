@@ -28,6 +28,8 @@ from relayfs_fuse.fs.names import NameOperations, guarded
 from relayfs_fuse.fs.tree import (
     BufferFile,
     ControlFile,
+    CounterNamesFile,
+    CountersFile,
     Directory,
     ErrorLogFile,
     MemFile,
@@ -39,6 +41,7 @@ from relayfs_fuse.fs.tree import (
 if TYPE_CHECKING:
     from relayfs_fuse.fs.attributes import AttributeSource
     from relayfs_fuse.fs.commands import Commands
+    from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.store import Store, StoredBuffer
     from relayfs_fuse.fs.streams import Streams
@@ -55,7 +58,7 @@ ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLW
 class Operations(NameOperations):
     """Answer the kernel.
 
-    store, tree, attributes, commands, errors, streams: what it answers from
+    store, tree, attributes, commands, errors, streams, counters: what it answers from
     """
 
     def __init__(
@@ -66,8 +69,12 @@ class Operations(NameOperations):
         commands: Commands,
         errors: ErrorLog,
         streams: Streams,
+        counters: Counters | None,
     ) -> None:
         super().__init__(store, tree, attributes, errors)
+        self._counters = counters
+        if counters is not None:
+            self.requests = counters.requests
         self._commands = commands
         self._streams = streams
         self._handles: dict[int, Handle] = {}
@@ -124,6 +131,8 @@ class Operations(NameOperations):
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         """Name the file behind a memory."""
         node = self._node(inode)
+        if isinstance(node, CountersFile) and name == BACKING_XATTR:
+            return os.fsencode(node.counters.path)
         if not isinstance(node, MemFile) or name != BACKING_XATTR or node.removed:
             raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
         return os.fsencode(node.stored.buffer.path)
@@ -131,7 +140,7 @@ class Operations(NameOperations):
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
         """Name the attribute that memories have."""
         node = self._node(inode)
-        return [BACKING_XATTR] if isinstance(node, MemFile) and not node.removed else []
+        return [BACKING_XATTR] if isinstance(node, MemFile | CountersFile) and not node.removed else []
 
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse."""
@@ -164,6 +173,8 @@ class Operations(NameOperations):
             tap.open_stream(request.unique)
         elif isinstance(node, BufferFile) and self._back(node.stored):
             tap.open_backed(request.unique, node.stored.backing or 0)
+        elif isinstance(node, CountersFile) and self._back_counters(node):
+            tap.open_backed(request.unique, node.backing or 0)
         return pyfuse3.FileInfo(fh=handle, direct_io=True, keep_cache=False)
 
     async def release(self, fh: int) -> None:
@@ -199,6 +210,8 @@ class Operations(NameOperations):
             await self._streams.write(handle, buf, request)
             if isinstance(handle, SeekableHandle):
                 handle.written = off + len(buf)
+        elif isinstance(handle, TextHandle) and isinstance(handle.node, CounterNamesFile):
+            await self._change_counters(os.fsdecode(buf), request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
             await self._command(buf, request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ErrorLogFile):
@@ -247,6 +260,10 @@ class Operations(NameOperations):
                 raise pyfuse3.FUSEError(errno.EPERM)
             return MemHandle(node.stored)
         assert isinstance(node, TextFile)
+        if isinstance(node, CountersFile):
+            if flags & os.O_ACCMODE != os.O_RDONLY:
+                raise pyfuse3.FUSEError(errno.EACCES)
+            node.refresh()
         if isinstance(node, ErrorLogFile) and flags & os.O_TRUNC:
             self._errors.clear()
         return TextHandle(node)
@@ -254,13 +271,14 @@ class Operations(NameOperations):
     def _back(self, stored: StoredBuffer) -> bool:
         """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""
         if stored.backing is None:
-            stored.backing = 0
-            if tap.has_passthrough():
-                try:
-                    stored.backing = tap.backing_open(stored.buffer.fileno())
-                except OSError as error:
-                    log.warning("%s cannot be mapped through the mount: %s", stored.buffer.path, error.strerror)
+            stored.backing = _register(stored.buffer.fileno(), stored.buffer.path)
         return stored.backing > 0
+
+    def _back_counters(self, node: CountersFile) -> bool:
+        """Do the same for counters."""
+        if node.backing is None:
+            node.backing = _register(node.counters.descriptor, node.counters.path)
+        return node.backing > 0
 
     def _change_owner(self, node: Node, mode: int, uid: int, gid: int) -> None:
         if isinstance(node, BufferFile):
@@ -273,6 +291,18 @@ class Operations(NameOperations):
             os.chmod(self._store.locate(node.store_path), mode | 0o700)
         else:
             raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def _change_counters(self, text: str, request: tap.Request) -> None:
+        """Carry out what was written to counters.names; a line that is refused ends it."""
+        gids = [request.gid, *pyfuse3.get_sup_groups(request.pid)] if request.pid else [request.gid]
+        counters = self._counters
+        assert counters is not None
+        for line in text.split("\n"):
+            try:
+                await trio.to_thread.run_sync(counters.change, line, request.uid, gids)
+            except CommandError as error:
+                log.info("%s", self._errors.error(line, error))
+                raise
 
     async def _command(self, text: bytes, request: tap.Request) -> None:
         """Carry out commands; what blocks runs in a worker thread."""
@@ -290,6 +320,16 @@ class Operations(NameOperations):
                         job = work.send(result)
             except StopIteration:
                 return
+
+
+def _register(descriptor: int, path: str) -> int:
+    """Register a file to be mapped; 0: it cannot be."""
+    if tap.has_passthrough():
+        try:
+            return tap.backing_open(descriptor)
+        except OSError as error:
+            log.warning("%s cannot be mapped through the mount: %s", path, error.strerror)
+    return 0
 
 
 for _class in (NameOperations, Operations):

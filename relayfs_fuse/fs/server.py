@@ -19,11 +19,12 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.attributes import AttributeSource
 from relayfs_fuse.fs.commands import Commands, for_each_buffer
+from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S, Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.operations import Operations
 from relayfs_fuse.fs.store import Problem, Store, StoredChannel
 from relayfs_fuse.fs.streams import Streams
-from relayfs_fuse.fs.tree import ControlFile, ErrorLogFile, Tree
+from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
 from relayfs_fuse.fs.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Settings:
     limit: how many bytes channels may take together; None: as many as there are
     control_mode: permission bits of the control file
     fuse_options: what the kernel and fusermount3 are told
+    counters_limit: how many names of counters there can be in a new store
     """
 
     mountpoint: str
@@ -51,6 +53,7 @@ class Settings:
     limit: int | None = None
     control_mode: int = 0o644
     fuse_options: set[str] = field(default_factory=set)
+    counters_limit: int = native.COUNTERS_LIMIT
 
 
 class Server:
@@ -72,6 +75,7 @@ class Server:
     def mount(self) -> None:
         """Find what the store holds, and mount."""
         native.guard_install()
+        self._counters = self._open_counters()
         self._scan()
         operations = Operations(
             self._store,
@@ -80,6 +84,7 @@ class Server:
             Commands(self._store, self._tree, self._errors, _unregister),
             self._errors,
             self._streams,
+            self._counters,
         )
         pyfuse3.init(operations, self._settings.mountpoint, self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
@@ -95,6 +100,8 @@ class Server:
             trio.run(self._main, answers)
         finally:
             pyfuse3.close(unmount=True)
+            if self._counters is not None:
+                self._counters.close()
             self._store.close()
 
     async def _main(self, answers: Callable[[], None]) -> None:
@@ -103,6 +110,7 @@ class Server:
             nursery.start_soon(self._waiting.run)
             nursery.start_soon(self._streams.serve_interrupts)
             nursery.start_soon(self._flush_regularly)
+            nursery.start_soon(self._count_regularly)
             nursery.start_soon(self._announce, answers)
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
@@ -135,6 +143,40 @@ class Server:
                     paths = channel.mem_paths()
                     await trio.to_thread.run_sync(_flush_used, paths)
             await trio.sleep(min([*(end - now for end in due.values()), 1.0]))
+
+    async def _count_regularly(self) -> None:
+        """Show in the counters what others and the server itself count."""
+        counters, figures_due = self._counters, 0.0
+        while counters is not None:
+            try:
+                counters.mirror()
+                if time.monotonic() >= figures_due:
+                    figures_due = time.monotonic() + FIGURES_S
+                    counters.show(self._tree.channels.values())
+            except OSError as error:
+                self._report("counters", f"the counters are not up to date any more: {error.strerror}")
+                return
+            await trio.sleep(MIRROR_S)
+
+    def _open_counters(self) -> Counters | None:
+        try:
+            counters = Counters(self._store.directory, self._settings.counters_limit)
+        except OSError as error:
+            self._report("counters", f"{self._store.directory}/.counters cannot be used: {error.strerror}")
+            return None
+
+        def refresh() -> None:
+            counters.mirror()
+            counters.show(self._tree.channels.values())
+
+        def values_text() -> bytes:
+            refresh()
+            return counters.values_text()
+
+        self._tree.attach(self._tree.root, CountersFile("counters", counters, refresh))
+        self._tree.attach(self._tree.root, CounterNamesFile("counters.names", counters.names_text))
+        self._tree.attach(self._tree.root, TextFile("counters.txt", values_text))
+        return counters
 
     def _scan(self) -> None:
         for found in self._store.scan():

@@ -21,6 +21,7 @@ from relayfs_fuse.fs import facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
 
 ROOT_INODE = 1
@@ -110,6 +111,24 @@ class ControlFile(TextFile):
 
 class ErrorLogFile(TextFile):
     """Show the refused ones."""
+
+
+class CountersFile(TextFile):
+    """The memory of the counters, which can be mapped but not written to.
+
+    counters: whose
+    refresh: brings what others count up to date
+    """
+
+    def __init__(self, name: str, counters: Counters, refresh: Callable[[], None]) -> None:
+        super().__init__(name, counters.memory)
+        self.counters = counters
+        self.refresh = refresh
+        self.backing: int | None = None
+
+
+class CounterNamesFile(ControlFile):
+    """List the counters, and take commands that change the list."""
 
 
 class BufferFile(Node):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from build import ROOT, compile_c
-from conftest import DEADLINE_S, RELAYFS, Mount, wait_until
+from conftest import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
 
 EXAMPLES = ROOT / "examples"
 README = (ROOT / "README.md").read_text()
@@ -257,7 +257,7 @@ def test_the_table_of_examples_names_them_all():
 def test_shell_alone_is_enough(mount, shell):
     process = spawn(shell.split(), EXAMPLES / "tail.sh", mount.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert succeed(process) == b"first\nsecond\nthird\n"
-    assert sorted(path.name for path in mount.path.iterdir()) == [".channels", "control", "error_log"]
+    assert sorted(path.name for path in mount.path.iterdir()) == [".channels", "control", *COUNTERS, "error_log"]
     assert mount.error_log == ""
 
 

@@ -61,7 +61,7 @@ enum {
 	RELAY_PERF_UNIT_BYTES = 32,        /* the same */
 	RELAY_PERF_HELP_BYTES = 192,       /* the same */
 	RELAY_PERF_DEFAULT_LIMIT = 16384,  /* names */
-	RELAY_PERF_HIGHEST_LIMIT = 1 << 20 /* names */
+	RELAY_PERF_HIGHEST_LIMIT = 1048576 /* names */
 };
 
 /* The header page. Constant but for gen1, gen2 and nr_chunks; written by whoever adds and deletes, under a lock. A reader
@@ -81,25 +81,6 @@ struct relay_perf_header {
 	uint64_t magic;       /* RELAY_PERF_MAGIC */
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_perf_header) == 72, "struct relay_perf_header is part of the format");
-
-/* How many bytes there are to map. */
-static inline uint64_t relay_perf_file_bytes(const struct relay_perf_header *header)
-{
-	return header->data_at + header->nr_chunks * header->chunk_bytes;
-}
-
-/* Where in the file the counter of an instance is: block 0 .. nr_cpus-1 of the CPU, nr_cpus of no CPU. */
-static inline uint64_t relay_perf_offset(const struct relay_perf_header *header, uint32_t block, uint32_t instance)
-{
-	return header->data_at + instance / header->slots * header->chunk_bytes + block * header->block_bytes +
-	       instance % header->slots * 8;
-}
-
-/* Where the update flag of its block is, an int. */
-static inline uint64_t relay_perf_flag_offset(const struct relay_perf_header *header, uint32_t block, uint32_t instance)
-{
-	return relay_perf_offset(header, block, instance - instance % header->slots);
-}
 
 struct relay_counters; /* the counters of a mount or a store, opened by this process */
 
@@ -172,6 +153,9 @@ int relay_counters_refresh(struct relay_counters *counters);
 const struct relay_perf_header *relay_counters_header(const struct relay_counters *counters);
 uint64_t relay_counters_mapped_bytes(const struct relay_counters *counters);
 
+/* The descriptor of the file, for a mapping of one's own. It stays the handle's. */
+int relay_counters_fd(const struct relay_counters *counters);
+
 /* The counter of an instance on a block (a CPU, or nr_cpus: no CPU), and the sum over all. 0, or -ENOENT: there are no
  * such instance or block as of the last refresh. No system call. */
 int relay_counters_read(const struct relay_counters *counters, uint32_t block, int instance, int64_t *value);
@@ -191,8 +175,11 @@ long relay_counters_copy(const struct relay_counters *counters, int64_t *values,
 struct relay_perf_info {
 	int instance;
 	uint32_t kind, uid, gid, mode;
-	char name[RELAY_PERF_NAME_BYTES], unit[RELAY_PERF_UNIT_BYTES], help[RELAY_PERF_HELP_BYTES];
+	char name[256], unit[32], help[192];
 };
+RELAY_STATIC_ASSERT(sizeof(struct relay_perf_info) ==
+                        20 + RELAY_PERF_NAME_BYTES + RELAY_PERF_UNIT_BYTES + RELAY_PERF_HELP_BYTES,
+                    "names fit");
 
 /* The next instance behind number `after` (0: the first). 1: there is one, in *info; 0: there is none. With a refresh
  * before and one that returns 0 behind it, the list is that of one generation. */
@@ -208,11 +195,34 @@ int relay_counters_find(const struct relay_counters *counters, const char *name)
  * mirror()   copies the counters of other owners into the file to map; 1: some had changed; 0 none had; -errno
  * set()      stores a value; of an instance that this process alone changes
  * repair()   makes up for one who died in the middle of a change
+ * hold()     keeps others from changing anything: a descriptor, to be closed
  */
 int relay_counters_create(const char *store, uint32_t limit);
 int relay_counters_mirror(struct relay_counters *counters);
 int relay_counters_set(struct relay_counters *counters, uint32_t block, int instance, int64_t value);
 int relay_counters_repair(struct relay_counters *counters);
+int relay_counters_hold(struct relay_counters *counters);
+
+/* ------------------------------------------------------------------ for readers without the library */
+
+/* How many bytes there are to map. */
+static inline uint64_t relay_perf_file_bytes(const struct relay_perf_header *header)
+{
+	return header->data_at + header->nr_chunks * header->chunk_bytes;
+}
+
+/* Where in the file the counter of an instance is: block 0 .. nr_cpus-1 of the CPU, nr_cpus of no CPU. */
+static inline uint64_t relay_perf_offset(const struct relay_perf_header *header, uint32_t block, uint32_t instance)
+{
+	return header->data_at + instance / header->slots * header->chunk_bytes + block * header->block_bytes +
+	       instance % header->slots * 8;
+}
+
+/* Where the update flag of its block is, an int. */
+static inline uint64_t relay_perf_flag_offset(const struct relay_perf_header *header, uint32_t block, uint32_t instance)
+{
+	return relay_perf_offset(header, block, instance - instance % header->slots);
+}
 
 #ifdef __cplusplus
 }

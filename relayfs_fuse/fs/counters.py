@@ -1,0 +1,296 @@
+"""The counters of a mount: the files counters, counters.names and counters.txt, and the server's own figures.
+
+    counters         the memory, to be mapped (native/include/relayfs/counters.h)
+    counters.names   read: `gen N`, then a line for each counter, `NUMBER NAME KEY=VALUE ...`; write: commands
+    counters.txt     `NAME VALUE`, sums over all CPUs
+
+What is written to counters.names, a command a line:
+
+    add NAME [kind=counter|gauge] [mode=OCTAL] [unit=WORD] [help=REST OF THE LINE]
+    del NUMBER
+
+Figures of the server and of every channel are counters of the group `relayfs`, shown at most FIGURES_S late:
+
+    relayfs/server/NAME             requests, errors
+    relayfs/channels/PATH/NAME      by CPU: the facts of the channel's buffers
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.facts import COUNTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relayfs_fuse.fs.store import StoredChannel
+
+log = logging.getLogger(__name__)
+
+# How often other owners' counters are copied, and figures set.
+MIRROR_S = 0.1
+FIGURES_S = 1.0
+
+GROUP = "relayfs"
+# Of each buffer, by name: what it is.
+FIGURES = {
+    "produced": native.CounterSpec(0, "sub-buffers", "Sub-buffers finished"),
+    "consumed": native.CounterSpec(0, "sub-buffers", "Sub-buffers read"),
+    "records": native.CounterSpec(0, "records", "Records written"),
+    "bytes": native.CounterSpec(0, "bytes", "Bytes written"),
+    "unread_bytes": native.CounterSpec(1, "bytes", "Bytes that wait to be read"),
+    "lost_full": native.CounterSpec(0, "records", "Records refused: the buffer was full"),
+    "lost_too_large": native.CounterSpec(0, "records", "Records refused: longer than a sub-buffer"),
+    "lost_disabled": native.CounterSpec(0, "records", "Records refused: the channel was disabled"),
+    "lost_overwritten": native.CounterSpec(0, "records", "Records overwritten before they were read"),
+    "lost_torn": native.CounterSpec(0, "records", "Records that their producer never completed"),
+    "discarded": native.CounterSpec(0, "records", "Reservations that their producer took back"),
+    "reads": native.CounterSpec(0, "reads", "Reads"),
+    "wakeups": native.CounterSpec(0, "wake-ups", "Wake-ups of sleeping readers"),
+}
+OF_SERVER = {
+    "requests": native.CounterSpec(0, "requests", "Requests of the kernel"),
+    "errors": native.CounterSpec(0, "requests", "Requests that failed"),
+}
+
+_KEY = re.compile(r"(kind|mode|unit|help)=")
+
+
+@dataclass
+class Requests:
+    """What the server counts of itself."""
+
+    requests: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True)
+class Adding:
+    """An `add` command."""
+
+    name: str
+    spec: native.CounterSpec
+
+
+def parse(line: str) -> Adding | int | None:
+    """Understand a line written to counters.names: what to add, or the number to delete; None: it is empty."""
+    verb, _, rest = line.strip().partition(" ")
+    if not verb:
+        return None
+    if verb == "del":
+        if not re.fullmatch(r"[0-9]{1,9}", rest):
+            raise CommandError(errno.EINVAL, f"del {rest}: a number is needed", len("del "))
+        return int(rest)
+    if verb != "add":
+        raise CommandError(errno.EINVAL, f"{verb}: unknown; there are add NAME and del NUMBER")
+    name, _, keys = rest.strip().partition(" ")
+    return _parse_keys(line, name, keys)
+
+
+def _parse_keys(line: str, name: str, keys: str) -> Adding:
+    found: dict[str, str] = {}
+    while keys := keys.strip():
+        key = _KEY.match(keys)
+        if not key or key[1] in found:
+            column = line.find(keys)
+            raise CommandError(errno.EINVAL, f"{keys.split()[0]}: not one of kind=, mode=, unit=, help=", column)
+        value, _, rest = keys[key.end() :].partition("\n" if key[1] == "help" else " ")
+        found[key[1]], keys = value, rest
+    kind, mode = found.get("kind", "counter"), found.get("mode", "0200")
+    if kind not in native.KINDS:
+        raise CommandError(errno.EINVAL, f"kind={kind}: not one of {', '.join(native.KINDS)}", line.find("kind="))
+    if not re.fullmatch(r"0*[0-7]{1,3}", mode):
+        raise CommandError(errno.EINVAL, f"mode={mode}: octal permissions are needed", line.find("mode="))
+    spec = native.CounterSpec(native.KINDS.index(kind), found.get("unit", ""), found.get("help", ""), int(mode, 8))
+    return Adding(name, spec)
+
+
+_REASONS = {
+    errno.EINVAL: "the name, unit or help is not allowed",
+    errno.ENAMETOOLONG: "the name is longer than 255 bytes",
+    errno.EACCES: "its group belongs to another user",
+    errno.EPERM: "only a server of root has counters of other users",
+    errno.ENOSPC: "the limit of names or owners is reached (mount with -o counters=N), or the store has no memory",
+    errno.EBUSY: "somebody else has been adding for a second",
+    errno.ENOENT: "there is no such counter",
+}
+
+
+class Counters:
+    """Serve the counters of a store.
+
+    store: its directory
+    limit: how many names new counters can have
+    """
+
+    def __init__(self, store: str, limit: int) -> None:
+        native.counters_create(store, limit)
+        self._handle = native.CountersHandle(store)
+        self._handle.repair()
+        self.path = os.path.join(store, ".counters", "counters")
+        # Only to read: mappings of it cannot be made writable.
+        self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.requests = Requests()
+        self._names: tuple[int, list[native.CounterInfo], bytes] = (-1, [], b"")
+        self._figures = self._known_figures()
+
+    def close(self) -> None:
+        """Let go of them."""
+        os.close(self.descriptor)
+        self._handle.close()
+
+    # ---------------------------------------------------------------- files
+
+    def memory(self) -> bytes:
+        """Show the memory, to who does not map it."""
+        self._handle.refresh()
+        return os.pread(self.descriptor, self._handle.mapped_bytes(), 0)
+
+    def memory_bytes(self) -> int:
+        """Tell how long it is."""
+        self._handle.refresh()
+        return self._handle.mapped_bytes()
+
+    def names_text(self) -> bytes:
+        """List the counters of one generation."""
+        return self._list()[1]
+
+    def values_text(self) -> bytes:
+        """Show the sums."""
+        infos, _ = self._list()
+        return os.fsencode("".join(f"{info.name} {self._handle.sum(info.instance)}\n" for info in infos))
+
+    def _list(self) -> tuple[list[native.CounterInfo], bytes]:
+        handle = self._handle
+        generation, infos, text = self._names
+        if generation == handle.generation():
+            return infos, text
+        held = handle.hold()
+        try:
+            handle.refresh()
+            generation, infos = handle.generation(), handle.infos()
+        finally:
+            os.close(held)
+        text = os.fsencode("".join([f"gen {generation}\n", *map(_line, infos)]))
+        self._names = generation, infos, text
+        return infos, text
+
+    # ---------------------------------------------------------------- commands
+
+    def change(self, line: str, uid: int, gids: Iterable[int]) -> None:
+        """Carry out a command, or raise CommandError; may block.
+
+        uid, gids: of whom; the first of gids is that of new groups
+        """
+        command = parse(line)
+        if command is None:
+            return
+        try:
+            if isinstance(command, Adding):
+                self._add(command, uid, gids)
+            else:
+                self._delete(command, uid, gids)
+        except OSError as error:
+            code = error.errno or errno.EIO
+            raise CommandError(code, _REASONS.get(code, os.strerror(code)), len("add ")) from error
+
+    def _add(self, adding: Adding, uid: int, gids: Iterable[int]) -> None:
+        refused = OSError(errno.EACCES, os.strerror(errno.EACCES))
+        for gid in gids:
+            try:
+                self._handle.add(adding.name, replace(adding.spec, uid=uid, gid=gid))
+            except PermissionError as error:
+                refused = error
+            else:
+                return
+        raise refused
+
+    def _delete(self, instance: int, uid: int, gids: Iterable[int]) -> None:
+        infos, _ = self._list()
+        info = next((info for info in infos if info.instance == instance), None)
+        if info is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not _may_adjust(info, uid, set(gids)):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        self._handle.delete(instance)
+
+    # ---------------------------------------------------------------- what others count
+
+    def mirror(self) -> None:
+        """Copy the counters of other owners."""
+        self._handle.mirror()
+
+    # ---------------------------------------------------------------- figures
+
+    def show(self, channels: Iterable[StoredChannel]) -> None:
+        """Set the figures of the server, and those of the channels there are."""
+        present = {channel.path: channel for channel in channels if not channel.removed}
+        for path in self._figures.keys() - present.keys() - {""}:
+            self._forget(path)
+        for name, value in vars(self.requests).items():
+            self._set("", name, self._handle.n_blocks - 1, value)
+        for channel in present.values():
+            self._show_channel(channel)
+
+    def _show_channel(self, channel: StoredChannel) -> None:
+        for stored in channel.buffers:
+            facts = stored.buffer.facts()
+            for name in FIGURES:
+                self._set(channel.path, name, stored.index, COUNTERS[name](facts))
+
+    def _known_figures(self) -> dict[str, dict[str, int]]:
+        """Find those of channels that another server has shown."""
+        found: dict[str, dict[str, int]] = {}
+        self._handle.refresh()
+        for info in self._handle.infos():
+            if info.name.startswith(f"{GROUP}/channels/"):
+                path, _, name = info.name.split("/", 2)[2].rpartition("/")
+                found.setdefault(path, {})[name] = info.instance
+        return found
+
+    def _set(self, path: str, name: str, block: int, value: int) -> None:
+        instance = (self._figures.get(path) or self._add_figures(path)).get(name)
+        if instance is not None and block < self._handle.n_blocks:
+            self._handle.set(block, instance, value)
+
+    def _add_figures(self, path: str) -> dict[str, int]:
+        """Add those of a channel, or, path "", of the server. Without room for names there are none."""
+        above = f"{GROUP}/channels/{path}" if path else f"{GROUP}/server"
+        try:
+            self._figures[path] = {
+                name: self._handle.add(f"{above}/{name}", spec)
+                for name, spec in (FIGURES if path else OF_SERVER).items()
+            }
+            self._handle.refresh()
+        except OSError as error:
+            log.info("%s has no counters: %s", above, error.strerror)
+            self._figures[path] = {"": 0}
+        return self._figures[path]
+
+    def _forget(self, path: str) -> None:
+        for name, instance in self._figures.pop(path).items():
+            if name:
+                self._handle.delete(instance)
+
+
+def _line(info: native.CounterInfo) -> str:
+    unit = f" unit={info.unit}" if info.unit else ""
+    about = f" help={info.help}" if info.help else ""
+    who = f"uid={info.uid} gid={info.gid} mode={info.mode:04o}"
+    return f"{info.instance} {info.name} kind={native.KINDS[info.kind & 1]} {who}{unit}{about}\n"
+
+
+def _may_adjust(info: native.CounterInfo, uid: int, gids: set[int]) -> bool:
+    if uid == 0:
+        return True
+    if uid == info.uid:
+        return bool(info.mode & 0o200)
+    return bool(info.mode & (0o020 if info.gid in gids else 0o002))

@@ -1,0 +1,262 @@
+"""The counters of a mount: its files, the proposal's reader, other users, the server's own figures."""
+
+import errno
+import mmap
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from build import compile_c, native_prefix
+from conftest import Mount, User, wait_until
+
+from relayfs_fuse import native
+
+HERE = Path(__file__).parent
+# Additions and deletions together.
+CHANGES = 20_000
+HOLD = """
+import sys
+from relayfs_fuse.native import CounterSpec, CountersHandle
+counters = CountersHandle(sys.argv[1])
+n = counters.add(sys.argv[2], CounterSpec(mode=int(sys.argv[3], 8)))
+for _ in range(1000):
+    counters.adjust(n, 3)
+print(n, flush=True)
+"""
+
+
+def names(mount: Mount) -> dict[str, int]:
+    lines = (mount.path / "counters.names").read_text().splitlines()
+    assert re.fullmatch(r"gen \d+", lines[0])
+    return {line.split()[1]: int(line.split()[0]) for line in lines[1:]}
+
+
+def own_names(mount: Mount) -> dict[str, int]:
+    return {name: number for name, number in names(mount).items() if not name.startswith("relayfs/")}
+
+
+def values(mount: Mount) -> dict[str, int]:
+    lines = (mount.path / "counters.txt").read_text().splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+def write_names(mount: Mount, line: str) -> None:
+    descriptor = os.open(mount.path / "counters.names", os.O_WRONLY)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def counters(mount: Mount):
+    handle = native.CountersHandle(str(mount.path))
+    yield handle
+    handle.close()
+
+
+def test_what_is_added_is_listed_and_counted(mount, counters):
+    n = counters.add("disk/sda/write_io", native.CounterSpec(0, "requests", "Finished writes"))
+    gauge = counters.add("disk/sda/queue", native.CounterSpec(1))
+    counters.adjust(n, 5)
+    counters.adjust(gauge, -7)
+    assert own_names(mount) == {"disk/sda/write_io": n, "disk/sda/queue": gauge}
+    line = next(line for line in (mount.path / "counters.names").read_text().splitlines() if "write_io" in line)
+    uid, gid = os.geteuid(), os.getegid()
+    assert line == (
+        f"{n} disk/sda/write_io kind=counter uid={uid} gid={gid} mode=0200 unit=requests help=Finished writes"
+    )
+    assert values(mount)["disk/sda/write_io"] == 5
+    assert values(mount)["disk/sda/queue"] == -7
+    counters.delete(n)
+    assert own_names(mount) == {"disk/sda/queue": gauge}
+    assert "disk/sda/write_io" not in values(mount)
+
+
+def test_shells_add_and_delete(mount):
+    write_names(mount, "add a/b kind=gauge unit=bytes mode=0220 help=What is = here, and more\nadd a/c\n")
+    assert own_names(mount).keys() == {"a/b", "a/c"}
+    assert " kind=gauge " in (mount.path / "counters.names").read_text()
+    assert "mode=0220 unit=bytes help=What is = here, and more\n" in (mount.path / "counters.names").read_text()
+    write_names(mount, f"del {own_names(mount)['a/b']}")
+    assert own_names(mount).keys() == {"a/c"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("frob a", errno.EINVAL, "frob: unknown"),
+        ("add", errno.EINVAL, "not allowed"),
+        ("add /a", errno.EINVAL, "not allowed"),
+        ("add a\x01", errno.EINVAL, "not allowed"),
+        ("add a kind=other", errno.EINVAL, "not one of counter, gauge"),
+        ("add a mode=8", errno.EINVAL, "octal"),
+        ("add a colour=red", errno.EINVAL, "not one of kind="),
+        ("add a kind=gauge kind=gauge", errno.EINVAL, "not one of kind="),
+        (f"add {'x' * 300}", errno.ENAMETOOLONG, "255 bytes"),
+        ("del x", errno.EINVAL, "a number is needed"),
+        ("del 77", errno.ENOENT, "no such counter"),
+    ],
+)
+def test_bad_commands_are_refused_and_explained(mount, line, code, message):
+    with pytest.raises(OSError) as error:
+        write_names(mount, line)
+    assert error.value.errno == code
+    assert message in mount.error_log
+    assert own_names(mount) == {}
+
+
+def test_the_limit_is_what_the_mount_says(make_mount):
+    mount = make_mount("counters=30")
+    before = len(names(mount))
+    for i in range(30 - before):
+        write_names(mount, f"add a/{i}")
+    with pytest.raises(OSError) as error:
+        write_names(mount, "add a/more")
+    assert error.value.errno == errno.ENOSPC
+    assert "-o counters=N" in mount.error_log
+
+
+def test_the_file_is_mapped_to_be_read_and_not_written(mount, counters, mapped_through):
+    n = counters.add("a", native.CounterSpec())
+    path = mount.path / "counters"
+    with pytest.raises(PermissionError):
+        os.open(path, os.O_RDWR)
+    with pytest.raises(PermissionError):
+        path.open("ab")
+    with pytest.raises(PermissionError):
+        os.truncate(path, 0)
+    descriptor = os.open(path, os.O_RDONLY)
+    with pytest.raises(PermissionError):
+        mmap.mmap(descriptor, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    view = mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    os.close(descriptor)
+    assert len(view) == path.stat().st_size == len(path.read_bytes())
+    at = counters.data_at + n // counters.slots * counters.n_blocks * 4096 + n % counters.slots * 8
+    for i in range(100):
+        counters.adjust(n, 1)
+        words = [view[at + 4096 * block : at + 4096 * block + 8] for block in range(counters.n_blocks)]
+        assert sum(int.from_bytes(word, "little") for word in words) == i + 1
+
+
+def test_the_loop_of_the_proposal_reads_through_additions_and_deletions(mount, mapped_through, tmp_path):
+    loop = tmp_path / "counters_loop"
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{native_prefix().include}"]
+    subprocess.run(["gcc", *flags, "-o", loop, HERE / "counters_loop.c"], check=True)
+    churn = compile_c([HERE / "counters_churn.c"])
+    command = [loop, mount.path / "counters", mount.path / "counters.names"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        done = subprocess.run([churn, mount.path, str(CHANGES)], capture_output=True, text=True, timeout=60, check=True)
+        reader.send_signal(signal.SIGTERM)
+        out, _ = reader.communicate(timeout=20)
+    assert reader.returncode == 0
+    copies, generations, total = map(int, out.split())
+    assert copies > 0
+    assert generations > 5
+    assert total == int(done.stdout)
+
+
+def test_a_restarted_server_has_the_same_counters(mount, counters):
+    n = counters.add("a/b", native.CounterSpec())
+    counters.adjust(n, 3)
+    mount.kill()
+    counters.adjust(n, 4)
+    subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
+    mount.start()
+    assert own_names(mount) == {"a/b": n}
+    assert values(mount)["a/b"] == 7
+    counters.adjust(n, 1)
+    assert values(mount)["a/b"] == 8
+
+
+def test_counters_that_are_damaged_do_not_keep_a_store_from_being_mounted(mount):
+    mount.kill()
+    subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
+    os.truncate(mount.store / ".counters/counters", 100)
+    mount.expect("cannot be used")
+    mount.start()
+    assert not (mount.path / "counters").exists()
+    assert ".counters cannot be used" in mount.error_log
+    mount.create("app/cpu")
+
+
+# --- other users ---
+
+
+@pytest.fixture
+def open_mount(make_mount) -> Mount:
+    return make_mount("control_mode=0666")
+
+
+def test_another_users_counters_are_seen_by_all_and_changed_by_nobody_else(open_mount, unprivileged: User):
+    mount = open_mount
+    done = unprivileged.python(HOLD, mount.path, "theirs/a", "0200")
+    assert done.returncode == 0, done.stderr
+    n = int(done.stdout)
+    assert own_names(mount) == {"theirs/a": n}
+    assert values(mount)["theirs/a"] == 3000
+    assert f"uid={unprivileged.uid} gid={unprivileged.gid} mode=0200" in (mount.path / "counters.names").read_text()
+    other = User(12345, 12345)
+    for name in ("theirs/a", "theirs/b"):
+        assert "PermissionError" in other.python(HOLD, mount.path, name, "0200").stderr
+    assert other.run("sh", "-c", f"echo del {n} > {mount.path}/counters.names").returncode != 0
+    assert unprivileged.run("sh", "-c", f"echo del {n} > {mount.path}/counters.names").returncode == 0
+    assert own_names(mount) == {}
+
+
+def test_what_others_count_arrives_without_being_asked_for(open_mount, unprivileged: User):
+    mount = open_mount
+    assert unprivileged.python(HOLD, mount.path, "all/a", "0222").returncode == 0
+    counters = native.CountersHandle(str(mount.path))
+    counters.refresh()
+    n = counters.find("all/a")
+    wait_until(lambda: counters.sum(n) == 3000, lambda: str(counters.sum(n)))
+    assert User(12345, 12345).python(HOLD, mount.path, "all/a", "0222").returncode == 0
+    wait_until(lambda: counters.sum(n) == 6000, lambda: str(counters.sum(n)))
+    counters.close()
+
+
+def test_who_may_not_command_may_not_add(mount, unprivileged: User):
+    assert "PermissionError" in unprivileged.python(HOLD, mount.path, "theirs/a", "0200").stderr
+    assert own_names(mount) == {}
+
+
+# --- the server's own figures ---
+
+
+def test_channels_figures_are_counters(mount):
+    path = mount.create("app/log", "buffers=single subbuf_size=4K n_subbufs=4")
+    for _ in range(5):
+        path.write_bytes(b"record\n")
+    path.read_bytes()
+    found = values(mount)
+    assert found["relayfs/channels/app/log/records"] == 5
+    assert found["relayfs/channels/app/log/bytes"] == 35
+    assert found["relayfs/channels/app/log/reads"] >= 1
+    assert found["relayfs/channels/app/log/lost_full"] == 0
+    assert found["relayfs/server/requests"] > 0
+    for fact in ("produced", "consumed", "unread_bytes", "lost_overwritten", "wakeups"):
+        assert found[f"relayfs/channels/app/log/{fact}"] == int(mount.fact("app/log", fact))
+    mount.command("remove app/log")
+    assert not any("app/log" in name for name in values(mount))
+
+
+def test_figures_are_set_without_being_asked_for(mount, counters):
+    path = mount.create("log", "buffers=single")
+    wait_until(lambda: counters.refresh() or "relayfs/channels/log/records" in names(mount), "no figures")
+    n = counters.find("relayfs/channels/log/records")
+    path.write_bytes(b"record\n")
+    wait_until(lambda: counters.sum(n) == 1, "not set")
+
+
+def test_figures_of_channels_that_went_with_a_server_go(mount):
+    mount.create("log")
+    assert "relayfs/channels/log/records" in values(mount)
+    mount.kill()
+    subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
+    subprocess.run(["rm", "-r", mount.store / "log"], check=True)
+    mount.start()
+    assert not any("channels/log" in name for name in values(mount))
