@@ -25,6 +25,12 @@ Client = Callable[..., Maker]
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def client(mount: Mount) -> Iterator[Client]:
     """Have a program make the channel: sub-buffers begin with HEAD and end with FOOT."""
     with making(environment_of(mount), command=[compile_c([SOURCE])]) as program:

@@ -31,6 +31,12 @@ while data := os.read(file, 1 << 20):
 
 
 @pytest.fixture
+def mount(cleared_mount: Mount) -> Mount:
+    """One for all tests of this file."""
+    return cleared_mount
+
+
+@pytest.fixture
 def path(mount: Mount) -> Path:
     return mount.create("wait", f"buffers=single read=wait subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}")
 
