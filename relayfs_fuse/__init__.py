@@ -1,7 +1,8 @@
-"""Relay channels: streams of records in shared memory, seen as files."""
+"""Relay channels: streams of records in shared memory, seen as files; and counters."""
 
 from relayfs_fuse.channel import Channel
+from relayfs_fuse.counters import Counter, Counters
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reader import Reader
 
-__all__ = ["Channel", "Reader", "RelayError"]
+__all__ = ["Channel", "Counter", "Counters", "Reader", "RelayError"]

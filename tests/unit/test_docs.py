@@ -10,6 +10,7 @@ from c_declarations import declarations
 
 from relayfs_fuse import native
 from relayfs_fuse.cli import mount
+from relayfs_fuse.cli.counters import counters
 from relayfs_fuse.fs import control, errorlog, facts
 
 MAN = ROOT / "mount/man"
@@ -125,6 +126,11 @@ def test_man_page_has_every_mount_option():
     assert own == list(mount.OWN_OPTIONS)
     others = {word for tag in tags(section("relayfs.8", "Mount options for the kernel")) for word in words(tag)}
     assert others == {*mount.FUSE_OPTIONS, *mount.IGNORED_OPTIONS}
+
+
+def test_man_page_has_every_option_of_relayctl():
+    options = {word for tag in tags(section("relayctl.1", "OPTIONS")) for word in words(tag) if word.startswith("-")}
+    assert options - {"-h", "--help"} == {name for option in counters.params for name in option.opts if "-" in name}
 
 
 def test_completion_has_every_mount_option():

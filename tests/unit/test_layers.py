@@ -15,7 +15,7 @@ NATIVE = ROOT / "native"
 PYTHON_LAYERS = [
     {"errors"},
     {"native"},
-    {"channel", "reader"},
+    {"channel", "counters", "reader"},
     {""},  # the package itself: it names the API
     {"fs"},
     {"fs.tree", "fs.control"},

@@ -1,0 +1,40 @@
+"""relayctl: what people do with a relayfs beside mounting it.
+
+Exit status: 0 it was done; 1 it failed, for the reason in one line on stderr; 2 the command line is wrong; 3 nothing
+matches.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from relayfs_fuse import native
+from relayfs_fuse.cli.counters import counters
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def relayctl() -> None:
+    """Look at a mounted relayfs, and work with it.
+
+    Exit status: 0 it was done; 1 it failed; 2 the command line is wrong; 3 nothing matches.
+    """
+
+
+relayctl.add_command(counters)
+
+
+def main() -> None:
+    """Run a command; what goes wrong is one line on stderr."""
+    try:
+        native.guard_install()
+        relayctl(prog_name="relayctl")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"relayctl: {where}{error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

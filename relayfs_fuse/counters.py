@@ -1,0 +1,122 @@
+"""Count, and read what others count."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.native import KINDS, CountersHandle, CounterSpec
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from relayfs_fuse.native import CounterInfo
+
+
+class Counter:
+    """A counter of this process's handle; Counters.add() makes it.
+
+    number: the same for this name in all processes
+    """
+
+    def __init__(self, handle: CountersHandle, number: int) -> None:
+        self.number = number
+        self._handle = handle
+
+    def adjust(self, delta: int = 1) -> None:
+        """Add to it, on the current CPU; wraps around as 64-bit numbers do."""
+        self._handle.adjust(self.number, (delta + (1 << 63)) % (1 << 64) - (1 << 63))
+
+
+class Counters:
+    """Open the counters of a mount, or of a store that nobody serves.
+
+        with Counters("/mnt/relay") as counters:
+            requests = counters.add("app/requests")
+            requests.adjust()
+            print(counters.values()["app/requests"])
+
+    path: None for the default mount
+
+    Any number of threads may use one Counters. Methods raise OSError: ENOENT, there are no counters, or no such one;
+    EACCES, the group of the name belongs to another user; EINVAL, ENAMETOOLONG, the name or what is said of it is not
+    allowed; ENOSPC, the limit is reached; EBADMSG, the memory is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._handle = CountersHandle(None if path is None else os.fspath(path))
+
+    @property
+    def n_cpus(self) -> int:
+        """How many CPUs have a value of their own; one more is of threads that had none."""
+        return self._handle.n_cpus
+
+    def add(self, name: str, *, kind: str = "counter", unit: str = "", help: str = "", mode: int = 0) -> Counter:  # noqa: A002  # as it is called everywhere
+        """Add a counter, or find it again.
+
+        name: a path, whose first component is the group
+        kind: "counter", which only grows, or "gauge"
+        mode: of a new group: who may adjust, 0o200 the owner, 0o020 the group, 0o002 others; 0 means 0o200
+        """
+        if kind not in KINDS:
+            raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+        return Counter(self._handle, self._handle.add(name, CounterSpec(KINDS.index(kind), unit, help, mode)))
+
+    def delete(self, name: str) -> None:
+        """Take a counter off the list; added again, it goes on where it was."""
+        self._handle.delete(self._handle.find(name))
+
+    def refresh(self) -> bool:
+        """Notice what was added and deleted; tell whether something was."""
+        return self._handle.refresh()
+
+    def infos(self) -> dict[str, CounterInfo]:
+        """List the counters, by name."""
+        while True:
+            self._handle.refresh()
+            infos = self._handle.infos()
+            if not self._handle.refresh():
+                return {info.name: info for info in infos}
+
+    def value(self, name: str) -> int:
+        """Return a counter: the sum over all CPUs."""
+        self._handle.refresh()
+        return self._handle.sum(self._handle.find(name))
+
+    def values(self) -> dict[str, int]:
+        """Return all counters, by name."""
+        return {name: self.sum(info.instance) for name, info in self.infos().items()}
+
+    def sum(self, number: int) -> int:
+        """Return the counter of a number that infos() told: the sum over all CPUs."""
+        return self._handle.sum(number)
+
+    def per_cpu(self, number: int) -> list[int]:
+        """Return a counter on each CPU, and at last that of threads that had none."""
+        return [self._handle.read(block, number) for block in range(self._handle.n_blocks)]
+
+    def view(self) -> memoryview:
+        """Look at the memory itself: view[n // 512, cpu, n % 512] is counter n on a CPU.
+
+        It shows every change, needs no system call, and NumPy takes it as it is: `numpy.asarray(counters.view())`.
+        What is added later may lie behind it: after a refresh() that returns True, take another one.
+        """
+        handle = self._handle
+        handle.refresh()
+        length = handle.mapped_bytes()
+        memory = memoryview(mmap.mmap(handle.fileno(), length, mmap.MAP_SHARED, mmap.PROT_READ))
+        shape = (length - handle.data_at) // (handle.n_blocks * handle.slots * 8), handle.n_blocks, handle.slots
+        return memory[handle.data_at :].cast("q", shape)
+
+    def close(self) -> None:
+        """Let go of them; views stay."""
+        self._handle.close()
+
+    def __enter__(self) -> Counters:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
