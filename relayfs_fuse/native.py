@@ -518,6 +518,11 @@ class CountersHandle(_Handle):
         """Notice what was added and deleted; tell whether something was."""
         return bool(_check(lib.relay_counters_refresh(self._open)))
 
+    def is_changing(self) -> bool:
+        """Tell whether a change is under way, or was when somebody died."""
+        header = lib.relay_counters_header(self._open)
+        return bool(header.gen1 != header.gen2)
+
     def generation(self) -> int:
         """Return the generation now."""
         return int(lib.relay_counters_header(self._open).gen1)

@@ -45,19 +45,26 @@ static int check(const struct relay_counters *counters, const struct relay_perf_
 	return 0;
 }
 
-int relay_counters_refresh(struct relay_counters *counters)
+/* As refresh, without waiting for a change that is under way. */
+static int refresh_now(struct relay_counters *counters)
 {
 	struct relay_perf_header header;
 	int result = look(counters, &header);
-	for (int tries = 0; result == -EAGAIN && tries < CHANGE_PAUSES; tries++) {
-		nanosleep(&(struct timespec){.tv_nsec = CHANGE_PAUSE_NS}, NULL);
-		result = look(counters, &header);
-	}
 	int err = result > 0 ? check(counters, &header) : 0;
 	if (err || result <= 0)
 		return err ? err : result;
 	counters->seen = header;
 	return 1;
+}
+
+int relay_counters_refresh(struct relay_counters *counters)
+{
+	int result = refresh_now(counters);
+	for (int tries = 0; result == -EAGAIN && tries < CHANGE_PAUSES; tries++) {
+		nanosleep(&(struct timespec){.tv_nsec = CHANGE_PAUSE_NS}, NULL);
+		result = refresh_now(counters);
+	}
+	return result;
 }
 
 const struct relay_perf_header *relay_counters_header(const struct relay_counters *counters)
@@ -233,8 +240,9 @@ int relay_counters_mirror(struct relay_counters *counters)
 	if (!counters->direct)
 		return -EACCES;
 	pthread_mutex_lock(&counters->mutex);
-	int result = relay_counters_refresh(counters);
-	if (result >= 0)
+	int result = refresh_now(counters);
+	/* What is being added has not counted yet. */
+	if (result >= 0 || result == -EAGAIN)
 		result = mirror(counters);
 	pthread_mutex_unlock(&counters->mutex);
 	return result;

@@ -115,7 +115,6 @@ class AttributeSource:
             mode = self._control_mode
         elif isinstance(node, ErrorLogFile):
             mode = 0o644
-        length = node.counters.memory_bytes() if isinstance(node, CountersFile) else len(node.text())
         now = time.time_ns()
         return Attributes(
             inode=node.inode,
@@ -123,7 +122,15 @@ class AttributeSource:
             uid=os.geteuid(),
             gid=os.getegid(),
             # Busybox cat and others copy as many bytes as are announced.
-            size=0 if node.removed else length,
+            size=0 if node.removed else _length(node),
             mtime_ns=now,
             ctime_ns=now,
         )
+
+
+def _length(node: TextFile) -> int:
+    """Count the bytes of a text; who reads one that cannot be had is told, but a directory can be listed."""
+    try:
+        return node.counters.memory_bytes() if isinstance(node, CountersFile) else len(node.text())
+    except OSError:
+        return 0

@@ -228,6 +228,11 @@ class Counters:
         """Copy the counters of other owners."""
         self._handle.mirror()
 
+    def repair(self) -> None:
+        """Make up for one who died in the middle of a change; may block."""
+        if self._handle.is_changing():
+            self._handle.repair()
+
     # ---------------------------------------------------------------- figures
 
     def show(self, channels: Iterable[StoredChannel]) -> None:
@@ -242,7 +247,10 @@ class Counters:
 
     def _show_channel(self, channel: StoredChannel) -> None:
         for stored in channel.buffers:
-            facts = stored.buffer.facts()
+            try:
+                facts = stored.buffer.facts()
+            except OSError:
+                continue  # its producer has damaged it: the figures stay as they were
             for name in FIGURES:
                 self._set(channel.path, name, stored.index, COUNTERS[name](facts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -153,9 +154,12 @@ class Server:
                 if time.monotonic() >= figures_due:
                     figures_due = time.monotonic() + FIGURES_S
                     counters.show(self._tree.channels.values())
+                    await trio.to_thread.run_sync(counters.repair)
             except OSError as error:
-                self._report("counters", f"the counters are not up to date any more: {error.strerror}")
-                return
+                if error.errno == errno.EBADMSG:
+                    self._report("counters", "somebody has damaged the counters: they are shown as they were")
+                    return
+                log.info("counters: %s", error.strerror)
             await trio.sleep(MIRROR_S)
 
     def _open_counters(self) -> Counters | None:

@@ -183,7 +183,50 @@ def test_counters_that_are_damaged_do_not_keep_a_store_from_being_mounted(mount)
     mount.create("app/cpu")
 
 
+def test_a_change_that_its_maker_did_not_live_to_end_is_ended(mount, counters):
+    with (mount.store / ".counters/counters").open("r+b") as file:
+        file.seek(16)
+        file.write((1 << 40).to_bytes(8, "little"))
+    wait_until(lambda: not counters.is_changing(), "nobody ends it")
+    assert (mount.path / "counters.names").read_text().startswith(f"gen {1 << 40}\n")
+
+
+def test_a_channel_that_is_spoilt_keeps_no_other_from_being_counted(mount, counters):
+    spoilt, sound = (mount.create(name, "buffers=single subbuf_size=4K n_subbufs=4") for name in ("spoilt", "sound"))
+    spoilt.write_bytes(b"record\n")
+    assert values(mount)["relayfs/channels/spoilt/records"] == 1
+    os.truncate(mount.store / "spoilt/mem0", 0)
+    sound.write_bytes(b"record\n")
+    assert values(mount)["relayfs/channels/sound/records"] == 1
+    assert (mount.path / "counters").read_bytes()
+
+
+def test_somebody_elses_truncation_is_told(mount, counters):
+    counters.add("a", native.CounterSpec())
+    mount.expect("somebody has damaged the counters")
+    os.truncate(mount.store / ".counters/counters", 0)
+    wait_until(lambda: "damaged the counters" in mount.error_log, lambda: mount.error_log)
+    with pytest.raises(OSError) as error:
+        write_names(mount, "add b")
+    assert error.value.errno == errno.EBADMSG
+    with pytest.raises(OSError) as error:
+        (mount.path / "counters.txt").read_bytes()
+    assert error.value.errno == errno.EBADMSG
+    assert [path.name for path in mount.path.iterdir() if path.stat().st_size] == ["error_log"]
+    mount.create("app/cpu")
+
+
 # --- other users ---
+
+
+def test_without_root_a_mount_counts_for_its_own_user(make_mount, unprivileged: User, open_fuse_device):
+    mount = make_mount(user=unprivileged.uid)
+    done = unprivileged.python(HOLD, mount.path, "app/a", "0200")
+    assert done.returncode == 0, done.stderr
+    text = unprivileged.run("cat", mount.path / "counters.txt").stdout
+    assert "app/a 3000\n" in text
+    assert unprivileged.run("sh", "-c", f"echo add app/b > {mount.path}/counters.names").returncode == 0
+    assert "app/b 0\n" in unprivileged.run("cat", mount.path / "counters.txt").stdout
 
 
 @pytest.fixture
