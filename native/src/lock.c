@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "lock.h"
 
+#include "clock.h"
 #include "owner.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <time.h>
 
 /* Each yield may last as long as all others care to run: who is in a hurry, as a file server is, comes again instead. */
-enum { YIELDS = 100, HURRIED_YIELDS = 2, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
+enum { YIELDS = 100, HURRIED_YIELDS = 2, ASK_NS = 5000000, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
 
 static bool change(uint64_t *word, uint64_t *from, uint64_t to)
 {
@@ -17,9 +18,19 @@ static bool change(uint64_t *word, uint64_t *from, uint64_t to)
 	return __atomic_compare_exchange_n(word, from, to, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
+/* To ask who is dead costs system calls. But on a busy machine a few yields last longer than anybody should wait. */
+static bool is_time_to_ask(int tries, int yields, uint64_t *last_ns)
+{
+	uint64_t now = relay_clock_ns(CLOCK_MONOTONIC);
+	bool ask = tries % yields == yields - 1 || (tries && now - *last_ns >= ASK_NS);
+	if (ask || tries == 0)
+		*last_ns = now;
+	return ask;
+}
+
 static int take(uint64_t *word, bool patient)
 {
-	uint64_t self = relay_owner_self();
+	uint64_t self = relay_owner_self(), asked_ns = 0;
 	int yields = patient ? YIELDS : HURRIED_YIELDS;
 	for (int tries = 0; tries < (patient ? yields + MAX_PAUSES : yields); tries++) {
 		uint64_t holder = 0;
@@ -27,8 +38,8 @@ static int take(uint64_t *word, bool patient)
 			return 0;
 		if (holder == self)
 			return -EDEADLK;
-		/* To ask who is dead costs system calls. */
-		if (tries % yields == yields - 1 && !relay_owner_alive(holder) && change(word, &holder, self))
+		if (is_time_to_ask(tries, yields, &asked_ns) && !relay_owner_alive(holder) &&
+		    change(word, &holder, self))
 			return 1;
 		if (tries < yields)
 			sched_yield();
