@@ -93,8 +93,8 @@ void account_before_read(struct tally *t)
 static void check_read(const struct tally *t, const struct relay_facts *f, bool passed)
 {
 	uint64_t records = t->records - t->before.records - t->unnoted_records;
-	uint64_t headers = t->headers - t->before.headers;
-	uint64_t bytes = t->bytes - t->before.bytes - t->unnoted_bytes + headers * sizeof(uint64_t);
+	uint64_t header_bytes = t->header_bytes - t->before.header_bytes;
+	uint64_t bytes = t->bytes - t->before.bytes - t->unnoted_bytes + header_bytes;
 
 	if (passed ? f->read_records < records || f->read_bytes < bytes
 	           : f->read_records != records || f->read_bytes != bytes)
@@ -111,6 +111,7 @@ static void meet_reset(struct tally *t, const struct relay_facts *f)
 	t->before.records = t->records;
 	t->before.bytes = t->bytes;
 	t->before.headers = t->headers;
+	t->before.header_bytes = t->header_bytes;
 	t->resets_met++;
 }
 
@@ -132,6 +133,7 @@ void account_enter(struct tally *t, const struct stress_record *r)
 {
 	if (r->stream == STRESS_SUBBUF) {
 		t->headers++;
+		t->header_bytes += r->length;
 		return;
 	}
 	if (r->sequence < t->floor[r->stream])
@@ -153,7 +155,7 @@ static uint64_t difference(uint64_t left, uint64_t right)
 	return left > right ? left - right : 0;
 }
 
-static void add_ledger(struct account *a)
+static void add_ledger(struct account *a, const struct account_options *options)
 {
 	uint64_t sequence;
 	uint32_t stream;
@@ -175,7 +177,7 @@ static void add_ledger(struct account *a)
 		a->least += difference(slot->written, reset->tried) + difference(slot->discarded, reset->discarding);
 		a->most += slot->tried - reset->written + slot->discarding - reset->discarded;
 		for (sequence = 0; sequence < slot->written; sequence++)
-			a->written_bytes += stress_length(stream, (uint32_t)sequence);
+			a->written_bytes += stress_length(stream, (uint32_t)sequence) + options->tail_bytes;
 	}
 }
 
@@ -194,7 +196,9 @@ void account_add(struct tally *t, struct rchan_buf *buf, const struct account_op
 	if (options->resets)
 		meet_reset(t, &f);
 	check_read(t, &f, options->passed);
-	if (f.mode == RELAY_CALLBACK)
+	if (options->client_bytes)
+		a->begun_bytes += options->client_bytes;
+	else if (f.mode == RELAY_CALLBACK)
 		a->begun_bytes += (f.produced + (f.offset > 0)) * sizeof(uint64_t);
 	sum->records += f.records;
 	sum->bytes += f.bytes;
@@ -330,7 +334,7 @@ static void print_account(const struct account *a)
 
 unsigned account_close(const struct account_options *options)
 {
-	add_ledger(&account);
+	add_ledger(&account, options);
 	check_account(&account, options);
 	print_account(&account);
 	return n_complaints;

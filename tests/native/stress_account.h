@@ -19,9 +19,9 @@ struct tally {
 	uint64_t unnoted_records, unnoted_bytes; /* ... and not given again but overwritten */
 	uint64_t lapped;                         /* pieces thrown away: overwritten while they were read */
 	uint64_t reopened;
-	uint64_t headers; /* what sub-buffers begin with */
+	uint64_t headers, header_bytes; /* what sub-buffers begin with, and end with in channels of 2003 */
 	struct {
-		uint64_t records, bytes, headers;
+		uint64_t records, bytes, headers, header_bytes;
 	} before;          /* of these: before the buffer's last reset that came to be known */
 	uint64_t n_resets; /* those whose `floor` is known */
 	uint64_t resets_met;
@@ -34,9 +34,11 @@ void account_open(const char *ledger_file);
 /* What the ledger says of one run. */
 struct account_options {
 	bool overwrite;
-	bool killed; /* producers were */
-	bool resets; /* somebody resets the buffers */
-	bool passed; /* others than the reader call `consumed`, too */
+	bool killed;           /* producers were */
+	bool resets;           /* somebody resets the buffers */
+	bool passed;           /* others than the reader call `consumed`, too */
+	uint64_t client_bytes; /* what the client put around the records of a channel of 2003 */
+	uint32_t tail_bytes;   /* behind each record; the length of those that are entered has it, too */
 };
 
 /* Before a read: what is read next was not written before the resets that have ended by now. */

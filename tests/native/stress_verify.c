@@ -290,7 +290,7 @@ static void read_pipe(struct source *s)
 		die(s->tally.relay_file);
 	if (s->held)
 		complain("%s: ends in the middle of a record", s->tally.relay_file);
-	s->tally.headers = 0;
+	s->tally.headers = s->tally.header_bytes = 0;
 	close(fd);
 }
 
