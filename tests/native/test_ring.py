@@ -24,6 +24,7 @@ PROGRAMS = (
     "test_classic_direct",
     "test_classic_open",
     "test_classic_time",
+    "test_classic_writers",
 )
 DEADLINE = 300
 
@@ -42,6 +43,7 @@ SCHEMES_OF = {
     "test_classic_direct": ["lockless", "locking"],
     "test_classic_open": ["lockless"],
     "test_classic_time": ["lockless", "locking"],
+    "test_classic_writers": ["lockless", "locking"],
 }
 CASES = [
     (program, test, scheme)
