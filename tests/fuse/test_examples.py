@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -227,6 +229,46 @@ def test_reserved_records_are_read_with_as_much_text_as_was_counted(mount):
     assert out is not None
     expected = [b"thread %d event %d\n" % (who, i) for who in range(3) for i in range(20_000)]
     assert sorted_lines(out) == sorted(expected)
+
+
+@pytest.mark.parametrize("clock", [[], ["clock"]], ids=["tsc", "clock"])
+def test_a_trace_is_read_with_the_times_of_its_events(mount, monkeypatch, clock: list[str]):
+    monkeypatch.setenv("RELAYFS", str(mount.path))
+    monkeypatch.setenv("TZ", "UTC")
+    n, started = 20_000, time.time()
+    with running("tracer", "/xlog/9", n, *clock) as tracer:
+        wait_until((mount.path / "xlog/9").exists, "the channel is there")
+        with running("trace_reader", mount.path / "xlog/9") as reader:
+            out = succeed(reader)
+        succeed(tracer)
+    assert out is not None
+    lines = [re.fullmatch(r"(\S+ \S+) thread (\d) has done (\d+) of 20000", line) for line in out.decode().splitlines()]
+    events = [(datetime.fromisoformat(line[1] + "+00:00").timestamp(), int(line[2]), int(line[3])) for line in lines]
+    for thread in (0, 1):
+        assert [i for _, who, i in events if who == thread] == list(range(1, n + 1))
+    times = [at for at, _, _ in events]
+    assert times == sorted(times)
+    assert started <= times[0] <= times[-1] <= time.time()
+
+
+def test_a_trace_reader_finds_what_is_not_as_it_should_be(mount, monkeypatch, tmp_path):
+    monkeypatch.setenv("RELAYFS", str(mount.path))
+    # More than fits: it waits for its reader.
+    with running("tracer", "/xlog/9", 10_000) as tracer:
+        wait_until((mount.path / "xlog/9").exists, "the channel is there")
+        trace = (mount.path / "xlog/9").read_bytes()
+        succeed(tracer)
+    cuts = [
+        (trace[8:], b"there is no header"),
+        (trace[:-8], b"there is no footer"),
+        (trace[:33] + trace[34:], b"there is no footer"),
+    ]
+    for cut, complaint in cuts:
+        (tmp_path / "trace").write_bytes(cut)
+        with running("trace_reader", tmp_path / "trace") as reader:
+            _, error = reader.communicate(timeout=DEADLINE_S)
+        assert reader.returncode == 1
+        assert complaint in error
 
 
 def test_klog_statements_log_while_there_is_a_channel(mount):

@@ -1,0 +1,98 @@
+/* cc -O2 -o trace_reader trace_reader.c $(pkg-config --cflags --libs relayfs) */
+#include "trace.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* Prints what tracer traces, each event with its time, until the tracer ends: trace_reader MNT/xlog/9
+ * It needs no more of relayfs than the file: a read waits for data, and leaves out what is unused. */
+
+enum { EVENT_BYTES = offsetof(struct event, text) }; /* without its text */
+
+/* Of one sub-buffer: only its footer tells how fast the TSC is. */
+static struct event events[BUFSIZE / EVENT_BYTES];
+
+static int fail(const char *what)
+{
+	fprintf(stderr, "trace_reader: %s\n", what);
+	return 1;
+}
+
+static double microseconds_of(const struct moment *m)
+{
+	return (double)m->seconds * 1e6 + (double)m->microseconds;
+}
+
+/* The time between the two moments at which the event was written: microseconds after the first one. */
+static double time_of(const struct event *event, const struct moment *start, const struct moment *end)
+{
+	if (!start->tsc)
+		return (double)event->time_delta;
+	double elapsed = microseconds_of(end) - microseconds_of(start), ticks = (double)(end->tsc - start->tsc);
+	return elapsed * ((double)(event->time_delta - start->tsc) / ticks);
+}
+
+static void print(const struct event *event, const struct moment *start, const struct moment *end)
+{
+	char text[32];
+	long after = (long)time_of(event, start, end) + start->microseconds;
+	time_t seconds = start->seconds + after / 1000000;
+	struct tm local;
+	strftime(text, sizeof(text), "%F %T", localtime_r(&seconds, &local));
+	printf("%s.%06ld thread %u %.*s\n", text, after % 1000000, event->thread, (int)(event->length - EVENT_BYTES),
+	       event->text);
+}
+
+/* What follows the first word. */
+static int read_rest(FILE *file, void *to, size_t length)
+{
+	return fread((char *)to + sizeof(uint32_t), length - sizeof(uint32_t), 1, file) == 1;
+}
+
+static int read_event(FILE *file, struct event *event)
+{
+	if (!read_rest(file, event, EVENT_BYTES) || event->length < EVENT_BYTES || event->length > sizeof(*event))
+		return 0;
+	size_t length = event->length - (size_t)EVENT_BYTES;
+	return fread(event->text, 1, length, file) == length;
+}
+
+/* A sub-buffer, whose header has been read. 0; 1: it is not as it should be. */
+static int read_subbuf(FILE *file, const struct header *header)
+{
+	struct footer footer;
+	uint32_t magic;
+	size_t n = 0, used = sizeof(*header);
+	while (fread(&magic, sizeof(magic), 1, file) == 1 && magic == EVENT) {
+		if (used > BUFSIZE - EVENT_BYTES || !read_event(file, &events[n]))
+			return fail("this is no event");
+		used += events[n++].length;
+	}
+	if (feof(file) || magic != FOOTER || !read_rest(file, &footer, sizeof(footer)))
+		return fail("there is no footer");
+	if (footer.end.buffer_id != header->start.buffer_id || used + footer.unused != BUFSIZE)
+		return fail("this is another sub-buffer's footer");
+	for (size_t i = 0; i < n; i++)
+		print(&events[i], &header->start, &footer.end);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct header header;
+	FILE *file = fopen(argc > 1 ? argv[1] : "", "r");
+	if (!file) {
+		perror("trace_reader");
+		return 1;
+	}
+	for (uint32_t id = 0; fread(&header, sizeof(header), 1, file) == 1; id++) {
+		if (header.start.magic != HEADER || header.start.buffer_id != id)
+			return fail("there is no header");
+		if (read_subbuf(file, &header))
+			return 1;
+		fflush(stdout);
+	}
+	return ferror(file) ? fail("it cannot be read") : 0;
+}
