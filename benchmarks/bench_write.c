@@ -2,14 +2,18 @@
 /*
  * Time writes. One line a sample:  NAME NANOSECONDS_PER_RECORD TAKEN REFUSED
  *
- *     bench_write ROUNDS CPU OTHER_CPU COPY RSEQ LOCKLESS CALLBACK RSEQ_FULL LOCKLESS_FULL    (from COPY on: channels)
+ *     bench_write ROUNDS CPU OTHER_CPU COPY RSEQ LOCKLESS CALLBACK RSEQ_FULL LOCKLESS_FULL RESERVES
+ *
+ * From COPY on: channels. Those of 2003 it makes itself, in $RELAYFS.
  *
  * Everything is measured in each round, so that what disturbs the machine disturbs all of it alike. The copy
  * has a channel of its own, of the same geometry. The *_FULL channels are no-overwrite and nobody reads them.
  */
 #define _GNU_SOURCE
+#define RELAYFS_CLASSIC_LONG_NAMES
 #include <errno.h>
 #include <pthread.h>
+#include <relayfs/classic.h>
 #include <relayfs/relay.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -100,6 +104,77 @@ static struct rchan *attach_with_callback(const char *path)
 	return chan;
 }
 
+/* Two channels of 2003, of the same geometry. Marks fill a cache line, as above. */
+enum { MARK_BYTES = 64, BUFSIZE = 256 << 10, NBUFS = 8 };
+static int plain, with_callbacks;
+
+static int buffer_start(int id, char *current_write_pos, uint32_t buffer_id, struct timeval start_time,
+                        uint64_t start_tsc, int using_tsc)
+{
+	(void)id, (void)start_time, (void)start_tsc, (void)using_tsc;
+	memset(current_write_pos, (int)buffer_id, MARK_BYTES);
+	return MARK_BYTES;
+}
+
+static int buffer_end(int id, char *current_write_pos, char *end_of_buffer, struct timeval end_time, uint64_t end_tsc,
+                      int using_tsc)
+{
+	(void)id, (void)end_of_buffer, (void)end_time, (void)end_tsc, (void)using_tsc;
+	memset(current_write_pos, 'f', MARK_BYTES);
+	return MARK_BYTES;
+}
+
+static void deliver(int id, char *from, uint32_t len)
+{
+	(void)id, (void)from, (void)len;
+}
+
+static int buffers_full(int id)
+{
+	(void)id;
+	return 0;
+}
+
+static int open_classic(const char *path, uint32_t flags, const struct relay_classic_callbacks *callbacks,
+                        uint32_t reserve)
+{
+	flags |= RELAY_SCHEME_LOCKLESS | RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK;
+	int id = relay_classic_open(path, BUFSIZE, NBUFS, flags, callbacks, reserve, reserve, 0);
+
+	if (id < 0) {
+		errno = -id;
+		die(path);
+	}
+	return id;
+}
+
+static void open_classics(void)
+{
+	static const struct relay_classic_callbacks callbacks = {
+	    .buffer_start = buffer_start, .buffer_end = buffer_end, .deliver = deliver, .buffers_full = buffers_full};
+
+	plain = open_classic("/bench/plain", 0, NULL, 0);
+	with_callbacks = open_classic("/bench/with-callbacks", RELAY_TIMESTAMP_TSC, &callbacks, MARK_BYTES);
+}
+
+static int write_plain(struct rchan *chan, const void *data, size_t length)
+{
+	(void)chan;
+	return relay_classic_write(plain, data, length, -1) != (int)length;
+}
+
+static int write_with_callbacks(struct rchan *chan, const void *data, size_t length)
+{
+	(void)chan;
+	return relay_classic_write(with_callbacks, data, length, -1) != (int)length;
+}
+
+static int write_with_delta(struct rchan *chan, const void *data, size_t length)
+{
+	(void)chan;
+	return relay_classic_write(with_callbacks, data, length, 0) != (int)length;
+}
+
 static int reserve_and_commit(struct rchan *chan, const void *data, size_t length)
 {
 	void *to = relay_reserve(chan, length);
@@ -177,11 +252,11 @@ static void sample_writers(const char *name, struct rchan *chan, int n)
 
 int main(int argc, char **argv)
 {
-	struct rchan *copy, *rseq, *lockless, *callback, *rseq_full, *lockless_full;
+	struct rchan *copy, *rseq, *lockless, *callback, *rseq_full, *lockless_full, *reserves;
 	int round, rounds;
 	unsigned i;
 
-	if (argc != 10)
+	if (argc != 11)
 		return 2;
 	rounds = atoi(argv[1]);
 	cpus[0] = atoi(argv[2]);
@@ -194,6 +269,8 @@ int main(int argc, char **argv)
 	callback = attach_with_callback(argv[7]);
 	rseq_full = attach(argv[8]);
 	lockless_full = attach(argv[9]);
+	reserves = attach(argv[10]);
+	open_classics();
 	fill(rseq_full);
 	fill(lockless_full);
 	for (round = 0; round < rounds; round++) {
@@ -204,6 +281,10 @@ int main(int argc, char **argv)
 		}
 		sample("callback", relay_write, callback, 64);
 		sample("reserve", reserve_and_commit, rseq, 64);
+		sample("rseq-reserves", relay_write, reserves, 64);
+		sample("classic", write_plain, NULL, 64);
+		sample("classic-callbacks", write_with_callbacks, NULL, 64);
+		sample("classic-delta", write_with_delta, NULL, 64);
 		sample("rseq-full", relay_write, rseq_full, 64);
 		sample("lockless-full", relay_write, lockless_full, 64);
 		sample_writers("one-writer", rseq, 1);
@@ -212,5 +293,7 @@ int main(int argc, char **argv)
 		pin(cpus[0]);
 		fflush(stdout);
 	}
+	relay_classic_close(plain);
+	relay_classic_close(with_callbacks);
 	return 0;
 }

@@ -21,6 +21,7 @@ CHANNELS = {
     "callback": "mode=callback scheme=rseq",
     "rseq-full": "mode=no-overwrite scheme=rseq",
     "lockless-full": "mode=no-overwrite scheme=lockless",
+    "reserves": "mode=overwrite scheme=rseq start_reserve=64 end_reserve=64",
 }
 GEOMETRY = "subbuf_size=256K n_subbufs=8"
 
@@ -32,6 +33,8 @@ LIMITS = [
     Limit("lockless, 64 bytes: times the copy", "lockless-64", "copy-64", most=12),
     Limit("with subbuf_start, 64 bytes: times without", "callback-64", "rseq-64", most=1.1),
     Limit("reserved, filled and committed, 64 bytes: times a lockless write", "reserve-64", "lockless-64", most=2),
+    Limit("with start and end reserves, 64 bytes: times without", "rseq-reserves-64", "rseq-64", most=1.1),
+    Limit("2003, callbacks and reserves, 64 bytes: times without", "classic-callbacks-64", "classic-64", most=1.1),
     Limit("rseq, refused because full: times a write that is taken", "rseq-full-64", "rseq-64", most=1),
     Limit("lockless, refused because full: times one that is taken", "lockless-full-64", "lockless-64", most=1),
 ]
@@ -43,7 +46,9 @@ def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Sample
     channels = [mount.path / "bench" / name for name in CHANNELS]
     command: list[str | Path] = [program, str(rounds), str(cpus[0]), str(cpus[-1]), *channels]
     samples = Samples()
-    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+    environment = {**os.environ, "RELAYFS": str(mount.path)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    for line in done.stdout.splitlines():
         name, value, taken, refused = line.split()
         samples.add(name, float(value), hits=int(taken), drops=int(refused))
     return samples
