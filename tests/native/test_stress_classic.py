@@ -1,12 +1,13 @@
 """Channels of 2003 with callbacks, headers and footers, under stress: each record is read once or counted as lost.
 
-RELAYFS_STRESS=long makes it three million records for each combination.
+RELAYFS_STRESS=long makes it three million records for each combination, and kills after each instruction.
 """
 
 import functools
 import itertools
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -107,3 +108,15 @@ def test_through_a_mount(mount: "Mount", scratch: Path, scheme: str, combination
     run(environment, scratch / "ledger", scheme, "global", *combination, "read", MOUNTED_RECORDS, file)
     assert not file.exists()
     assert os.listdir(mount.path / ".channels") == []
+
+
+# test_ring.py runs them with one death for each change of the memory.
+if is_long():
+    WRITERS = HERE / "test_classic_writers.c"
+
+    @pytest.mark.parametrize("scheme", ["lockless", "locking"])
+    @pytest.mark.parametrize("name", re.findall(r"^TEST\((\w+_after_each_change)\)", WRITERS.read_text(), re.MULTILINE))
+    def test_killed_after_each_instruction(scratch: Path, name: str, scheme: str) -> None:
+        command = run_command(compile_c([WRITERS]), name, scheme, scratch)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        assert done.returncode == 0, done.stderr
