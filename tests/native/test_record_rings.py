@@ -11,7 +11,7 @@ import pytest
 from build import builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("test_record_ring",)
+PROGRAMS = ("test_record_ring", "test_record_damage")
 # rseq: the ring of one CPU; lockless: one for all.
 SCHEMES = ("rseq", "lockless")
 DEADLINE = 120
