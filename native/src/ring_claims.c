@@ -27,7 +27,7 @@
 #include <errno.h>
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024 };
+enum { CACHED = 8, FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64 };
 
 /* Which claim this thread owns in which ring. Direct-mapped by the ring's id. */
 static __thread struct {
@@ -97,18 +97,29 @@ static bool try_own(struct relay_ring *ring, uint32_t i, uint64_t self)
 	return marked;
 }
 
-static struct relay_ring_claim *find(struct relay_ring *ring)
+static struct relay_ring_claim *find_in(struct relay_ring *ring, uint32_t from, uint32_t to)
 {
 	uint64_t self = relay_owner_self();
+	for (uint32_t i = from; i < to; i++)
+		if (try_own(ring, i, self))
+			return &ring->claims[i];
+	return NULL;
+}
+
+/* One to keep; else one for a single reservation. To ask who is dead costs system calls: now and then. */
+static struct relay_ring_claim *find(struct relay_ring *ring)
+{
 	for (int round = 0; round < FIND_ROUNDS; round++) {
-		for (uint32_t i = 0; i < RELAY_RING_N_CLAIMS; i++)
-			if (try_own(ring, i, self))
-				return &ring->claims[i];
-		/* All in use this moment. To ask who is dead costs system calls: once, then when others had time. */
-		if (round % 64 == 0)
-			relay_ring_resolve(ring, 0);
-		else
-			sched_yield();
+		struct relay_ring_claim *claim = find_in(ring, 0, RELAY_RING_N_CLAIMS_KEPT);
+		if (!claim && __atomic_fetch_add(&ring->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
+		    relay_ring_resolve(ring, 0))
+			claim = find_in(ring, 0, RELAY_RING_N_CLAIMS_KEPT);
+		if (!claim)
+			claim = find_in(ring, RELAY_RING_N_CLAIMS_KEPT, RELAY_RING_N_CLAIMS);
+		if (claim)
+			return claim;
+		/* All in use this moment. */
+		sched_yield();
 	}
 	return NULL;
 }

@@ -21,7 +21,8 @@ struct relay_ring {
 	struct relay_ring_claim *claims;
 	uint64_t *ready;
 	struct relay_ring_state *state;
-	uint64_t token; /* the file server's name for our open file */
+	uint64_t token;    /* the file server's name for our open file */
+	uint32_t n_unkept; /* times that no claim to keep was found at once */
 	struct relay_shm shm;
 	uint32_t slot; /* among those that are open */
 
