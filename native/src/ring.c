@@ -35,7 +35,8 @@ static int output_claimed(struct relay_ring *ring, const void *data, size_t leng
 	int err = relay_ring_reserve_claimed(ring, length, &claim, &pos);
 	if (err)
 		return err;
-	memcpy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
+	if (length)
+		memcpy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
 	end(ring, claim, 0, flags);
 	return 0;
 }
