@@ -61,7 +61,8 @@ static int settle(struct shape *shape)
 	                       RELAY_DELIVERY_PACKET | RELAY_TIMESTAMP_TSC;
 	uint32_t usage = choose(shape->flags, RELAY_USAGE_SMP, RELAY_USAGE_GLOBAL, RELAY_USAGE_GLOBAL);
 	uint32_t delivery = choose(shape->flags, RELAY_DELIVERY_BULK, RELAY_DELIVERY_PACKET, 0);
-	if (shape->flags & ~all || !usage || !delivery || shape->bufsize > INT_MAX || shape->nbufs > RELAY_MAX_BUFS)
+	if (shape->flags & ~all || !usage || !delivery || shape->bufsize > INT_MAX ||
+	    shape->nbufs - 1 >= RELAY_MAX_BUFS)
 		return -EINVAL;
 	int err = settle_scheme(shape, &scheme);
 	uint32_t tsc = relay_has_tsc() ? shape->flags & RELAY_TIMESTAMP_TSC : 0;

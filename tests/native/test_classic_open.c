@@ -124,6 +124,7 @@ TEST(nothing_is_no_size)
 {
 	for (unsigned i = 0; i < 3; i++)
 		CHECK_EQ(try_sizes(schemes[i], 0, 2), -EINVAL);
+	CHECK_EQ(try_sizes(RELAY_SCHEME_ANY, 64, 0), -EINVAL);
 	CHECK_EQ(try_sizes(RELAY_SCHEME_LOCKLESS, 64, 0), -EINVAL);
 	CHECK_EQ(try_sizes(RELAY_SCHEME_LOCKING, 64, 0), -EINVAL);
 }
