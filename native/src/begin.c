@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include "begin.h"
 
+#include "change.h"
 #include "claims.h"
 #include "lock.h"
 #include "owner.h"
@@ -67,6 +68,7 @@ static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos)
 	while (!relay_head(buf, &now, &second) && now == pos) {
 		uint64_t records = second & RELAY_RECORDS_MASK, next = pos + buf->header;
 		if (buf->scheme != RELAY_RSEQ) {
+			RELAY_PUBLISHES(&head->first);
 			if (relay_pair_swap(head, pos, second, next, records))
 				return RELAY_BEGUN;
 			continue; /* it was sealed meanwhile */
