@@ -25,6 +25,8 @@ USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")
 # Generous, as others may use the machine: it is waited out by what fails only.
 DEADLINE_S = 60.0
 COUNTERS = ("counters", "counters.names", "counters.txt")
+# What ls(1) shows of a mount that holds nothing.
+LISTED = "control\ncounters\ncounters.names\ncounters.txt\nerror_log\n"
 NOBODY = 65534
 
 

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount
+from conftest import DEADLINE_S, LISTED, Mount
 from traffic import drain, lines
 
 N = 200
@@ -49,7 +49,7 @@ ls
 def test_a_whole_session_takes_nothing_but_a_shell(mount: Mount, shell: str) -> None:
     done = run(SESSION, mount, shell)
     assert done.stderr == ""
-    assert done.stdout == "4\nline 1\nline 2\nline 3\nline 4\n1\nline 5\ncontrol\nerror_log\n"
+    assert done.stdout == f"4\nline 1\nline 2\nline 3\nline 4\n1\nline 5\n{LISTED}"
 
 
 WRITERS = {
@@ -112,7 +112,7 @@ def test_a_refused_command_fails_the_shells_redirection_and_is_explained(mount: 
     assert done.returncode == 1
     assert "Invalid argument" in done.stderr
     assert "n_subbufs=0: not allowed" in run("cat error_log", mount).stdout
-    assert run("ls", mount).stdout == "control\nerror_log\n"
+    assert run("ls", mount).stdout == LISTED
 
 
 def test_files_go_with_their_channel_and_not_by_rm(mount: Mount) -> None:
@@ -120,14 +120,14 @@ def test_files_go_with_their_channel_and_not_by_rm(mount: Mount) -> None:
     assert "Operation not permitted" in run("rm -f log", mount).stderr
     assert "Operation not permitted" in run("mv log other", mount).stderr
     assert path.exists()
-    assert run("echo remove log > control; ls", mount).stdout == "control\nerror_log\n"
+    assert run("echo remove log > control; ls", mount).stdout == LISTED
 
 
 def test_a_here_document_makes_several_channels_at_once(mount: Mount) -> None:
     done = run(
         "cat > control << EOF\n# two channels\ncreate a buffers=single\n\ncreate b buffers=single\nEOF\nls", mount
     )
-    assert (done.stdout, done.stderr) == ("a\nb\ncontrol\nerror_log\n", "")
+    assert (done.stdout, done.stderr) == (f"a\nb\n{LISTED}", "")
 
 
 def test_what_control_shows_makes_the_same_channels_again(mount: Mount, tmp_path: Path) -> None:

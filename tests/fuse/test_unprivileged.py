@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, NOBODY, RELAYFS, Mount, User, wait_until
+from conftest import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, wait_until
 from traffic import Stream, drain, lines, some_cpu
 
 GROUP = 60_001
@@ -68,7 +68,7 @@ rmdir "$mnt/app"
 ls "$mnt"
 """
     done = unprivileged.run("sh", "-c", script)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "one\ntwo\ncontrol\nerror_log\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"one\ntwo\n{LISTED}", "")
 
 
 @pytest.mark.parametrize("kind", ["c", "python"])
