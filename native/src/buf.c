@@ -9,10 +9,8 @@
 #include "sleep.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { RESET_TRIES = 10, RESET_YIELDS = 10000, MOVE_TRIES = 1000 };
@@ -133,18 +131,6 @@ static int dup_cloexec(int fd)
 	return copy < 0 ? -errno : copy;
 }
 
-/* Where the mount cannot be mapped (old kernel, unprivileged server) it says which file it shows. */
-static int open_backing(const char *mem_path)
-{
-	char path[PATH_MAX];
-	ssize_t got = getxattr(mem_path, "user.relayfs.backing", path, sizeof(path) - 1);
-	if (got < 0)
-		return -errno;
-	path[got] = 0;
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	return fd < 0 ? -errno : fd;
-}
-
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path)
 {
 	int sign = open(mem_path, O_RDWR | O_CLOEXEC);
@@ -153,7 +139,7 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path)
 	int fd = dup_cloexec(sign);
 	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	if (err == -ENODEV) {
-		fd = open_backing(mem_path);
+		fd = relay_shm_open_backing(mem_path);
 		err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	}
 	if (err) {

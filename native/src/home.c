@@ -14,9 +14,21 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0755 };
+
+/* While somebody else makes a channel, or a server starts or ends. */
+enum { STORE_WAIT_MS = 5000 };
+
+/* A channel to be made. */
+struct making {
+	uint32_t buffers, n; /* enum relay_buffers, and how many */
+	int (*make)(const char *dir, const void *spec);
+	const void *spec;
+	const int *fds; /* of buffers that have no names yet: instead of make() */
+};
 
 static int check_name(const char *name, size_t length)
 {
@@ -40,12 +52,12 @@ static int check_path(const char *path)
 }
 
 /* Neither the channel's path nor those of its relay files may be taken. */
-static int check_free(const struct relay_place *place, const struct relay_spec *spec)
+static int check_free(const struct relay_place *place, const struct making *making)
 {
 	char *file;
 	if (relay_place_is_taken(place, place->channel))
 		return -EEXIST;
-	for (uint32_t i = 0; spec->buffers != RELAY_SINGLE && i < spec->n_buffers; i++) {
+	for (uint32_t i = 0; making->buffers != RELAY_SINGLE && i < making->n; i++) {
 		if (asprintf(&file, "%s%u", place->channel, i) < 0)
 			return -ENOMEM;
 		bool taken = relay_place_is_taken(place, file);
@@ -139,16 +151,16 @@ static void remove_above(const struct relay_place *place, char *path, unsigned n
 	}
 }
 
-/* Under the store's lock: of buffers that have no names yet, or, without such, of new ones. */
-static int make(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+/* Under the store's lock. */
+static int make(const struct relay_place *place, const struct making *making)
 {
 	unsigned n_made = 0;
 	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
-	int err = path && dir ? check_free(place, spec) : -ENOMEM;
+	int err = path && dir ? check_free(place, making) : -ENOMEM;
 	if (!err)
 		err = make_above(place, path, &n_made);
 	if (!err)
-		err = fds ? relay_store_adopt(dir, fds, spec->n_buffers) : relay_store_create(dir, spec);
+		err = making->fds ? relay_store_adopt(dir, making->fds, making->n) : making->make(dir, making->spec);
 	if (err)
 		remove_above(place, path, n_made);
 	free(path);
@@ -156,7 +168,7 @@ static int make(const struct relay_place *place, const struct relay_spec *spec, 
 	return err;
 }
 
-int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+static int make_locked(const struct relay_place *place, const struct making *making)
 {
 	int err = check_path(place->channel);
 	if (!err)
@@ -164,14 +176,34 @@ int relay_home_adopt(const struct relay_place *place, const struct relay_spec *s
 	int lock = err ? err : lock_store(place->root);
 	if (lock < 0)
 		return lock;
-	err = make(place, spec, fds);
+	err = make(place, making);
 	close(lock);
 	return err;
 }
 
+static int make_buffers(const char *dir, const void *spec)
+{
+	return relay_store_create(dir, spec);
+}
+
+static int make_rings(const char *dir, const void *spec)
+{
+	return relay_ring_create(dir, spec);
+}
+
 int relay_home_create(const struct relay_place *place, const struct relay_spec *spec)
 {
-	return relay_home_adopt(place, spec, NULL);
+	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, make_buffers, spec, NULL});
+}
+
+int relay_home_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec)
+{
+	return make_locked(place, &(struct making){spec->buffers, spec->n_rings, make_rings, spec, NULL});
+}
+
+int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+{
+	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, NULL, spec, fds});
 }
 
 /* Every write fails from now on, and readers find the end. How many buffers there were. */
@@ -202,6 +234,19 @@ int relay_home_remove(const struct relay_place *place)
 	}
 	free(dir);
 	return err;
+}
+
+int relay_carry_out(struct relay_place *place, const struct relay_step *step)
+{
+	for (int waited = 0;; waited++) {
+		relay_place_refresh(place);
+		if (!place->in_store)
+			return step->in_mount(place, step->arg);
+		int err = step->in_store(place, step->arg);
+		if (err != -EBUSY || waited >= STORE_WAIT_MS)
+			return err;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
 }
 
 int relay_home_create_unnamed(const struct relay_spec *spec, int *fds)

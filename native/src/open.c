@@ -17,14 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* As the server's `create` has them. */
 enum { DEFAULT_SUBBUF_SIZE = 256 * 1024, DEFAULT_N_SUBBUFS = 8, DEFAULT_PERM = 0640 };
-
-/* While somebody else makes a channel, or a server starts or ends. */
-enum { STORE_WAIT_MS = 5000 };
 
 static struct relay_spec default_spec(void)
 {
@@ -40,27 +36,6 @@ static void *fail(int err)
 {
 	errno = -err;
 	return NULL;
-}
-
-/* Something that is done to the channel of a path, in a mount or in the store. */
-struct step {
-	int (*in_mount)(const struct relay_place *place, const void *arg);
-	int (*in_store)(const struct relay_place *place, const void *arg);
-	const void *arg;
-};
-
-/* A store that nobody serves may be served a moment later: look again where it is. */
-static int carry_out(struct relay_place *place, const struct step *step)
-{
-	for (int waited = 0;; waited++) {
-		relay_place_refresh(place);
-		if (!place->in_store)
-			return step->in_mount(place, step->arg);
-		int err = step->in_store(place, step->arg);
-		if (err != -EBUSY || waited >= STORE_WAIT_MS)
-			return err;
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-	}
 }
 
 /* --- making --- */
@@ -80,7 +55,7 @@ static int create_in_store(const struct relay_place *place, const void *options)
 static int create(struct relay_place *place, const char *path, const char *options)
 {
 	int err = relay_place_new(place, path);
-	return err ? err : carry_out(place, &(struct step){create_in_mount, create_in_store, options});
+	return err ? err : relay_carry_out(place, &(struct relay_step){create_in_mount, create_in_store, options});
 }
 
 struct rchan *relay_create(const char *path, const char *options)
@@ -131,7 +106,7 @@ static void remove_files(struct rchan *chan)
 	relay_names_remove(chan, exist);
 	if (!exist || is_removed(chan))
 		return;
-	int err = carry_out(&chan->place, &(struct step){remove_in_mount, remove_in_store, NULL});
+	int err = relay_carry_out(&chan->place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
 	/* Unmounted meanwhile: the next server of the store finishes what is closed. */
 	for (uint32_t i = 0; err && err != -EPERM && i < chan->n_buffers; i++)
 		relay_buf_stop(&chan->bufs[i], RELAY_CLOSED, 1);
@@ -277,7 +252,7 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	if (!err)
 		err = relay_place_new(&place, path);
 	if (!err)
-		err = carry_out(&place, &(struct step){adopt_in_mount, adopt_in_store, chan});
+		err = relay_carry_out(&place, &(struct relay_step){adopt_in_mount, adopt_in_store, chan});
 	free(path);
 	if (err) {
 		relay_place_free(&place);

@@ -4,7 +4,7 @@
 #include "options.h"
 
 #include <errno.h>
-#include <relayfs/layout.h>
+#include <relayfs/ring_layout.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,10 @@ struct key {
 	int (*parse)(const char *value, const struct key *key, uint64_t *number);
 	const char *const *words; /* of parse_word(): numbered from 0 */
 	uint64_t most;
-	size_t offset, bytes; /* in struct relay_spec */
+	size_t offset, bytes; /* in the spec; 0 bytes: not there */
 };
 
+static const char *const relay_types[] = {"relay", NULL}, *const ring_types[] = {"ring", NULL};
 static const char *const modes[] = {"no-overwrite", "overwrite", "callback", NULL};
 static const char *const buffers[] = {"percpu", "global", "single", NULL};
 static const char *const schemes[] = {"any", "rseq", "lockless", "locking", NULL};
@@ -26,6 +27,7 @@ static const char *const deliveries[] = {"bulk", "packet", NULL};
 static const char *const reads[] = {"nowait", "wait", NULL};
 static const char *const reserves[] = {"commit", "visible", NULL};
 static const char *const timestamps[] = {"none", "mono", "tsc", NULL};
+static const char *const framings[] = {"raw", "length", "line", NULL};
 
 static int parse_word(const char *value, const struct key *key, uint64_t *number)
 {
@@ -75,7 +77,8 @@ static int parse_mode(const char *value, const struct key *key, uint64_t *number
 
 #define FIELD(field) offsetof(struct relay_spec, field), sizeof(((struct relay_spec *)0)->field)
 
-static const struct key keys[] = {
+static const struct key relay_keys[] = {
+    {"type", parse_word, relay_types, 0, 0, 0},
     {"subbuf_size", parse_size, NULL, UINT32_MAX, FIELD(subbuf_size)},
     {"n_subbufs", parse_number, NULL, UINT32_MAX, FIELD(n_subbufs)},
     {"mode", parse_word, modes, 0, FIELD(mode)},
@@ -93,33 +96,56 @@ static const struct key keys[] = {
     {"uid", parse_number, NULL, UINT32_MAX - 1, FIELD(uid)},
     {"gid", parse_number, NULL, UINT32_MAX - 1, FIELD(gid)},
 };
-enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
+#define RING_FIELD(field) offsetof(struct relay_ring_spec, field), sizeof(((struct relay_ring_spec *)0)->field)
 
-static void store(struct relay_spec *spec, const struct key *key, uint64_t number)
+/* modes, up to callback; schemes, up to lockless: the ring's own check refuses the others. */
+static const struct key ring_keys[] = {
+    {"type", parse_word, ring_types, 0, 0, 0},
+    {"size", parse_size, NULL, RELAY_RING_SIZE_MAX, RING_FIELD(ring_size)},
+    {"mode", parse_word, modes, 0, RING_FIELD(mode)},
+    {"buffers", parse_word, buffers, 0, RING_FIELD(buffers)},
+    {"scheme", parse_word, schemes, 0, RING_FIELD(scheme)},
+    {"read", parse_word, reads, 0, RING_FIELD(read)},
+    {"framing", parse_word, framings, 0, RING_FIELD(framing)},
+    {"perm", parse_mode, NULL, 0666, RING_FIELD(file_mode)},
+    {"uid", parse_number, NULL, UINT32_MAX - 1, RING_FIELD(uid)},
+    {"gid", parse_number, NULL, UINT32_MAX - 1, RING_FIELD(gid)},
+};
+
+/* The keys of one type of channel, and the struct that they fill. */
+struct target {
+	const struct key *keys;
+	unsigned n_keys;
+	void *spec;
+	unsigned given; /* bits */
+};
+
+static void store(void *spec, const struct key *key, uint64_t number)
 {
 	void *field = (char *)spec + key->offset;
 	if (key->bytes == sizeof(uint64_t))
 		*(uint64_t *)field = number;
-	else
+	else if (key->bytes)
 		*(uint32_t *)field = (uint32_t)number;
 }
 
-static int parse_one(const char *word, size_t length, struct relay_spec *spec, unsigned *given)
+static int parse_one(const char *word, size_t length, struct target *target)
 {
 	const char *equals = memchr(word, '=', length);
 	size_t name_length = equals ? (size_t)(equals - word) : 0, value_length = length - name_length - 1;
-	for (unsigned i = 0; equals && i < N_KEYS; i++) {
+	for (unsigned i = 0; equals && i < target->n_keys; i++) {
+		const struct key *key = &target->keys[i];
 		char value[MAX_VALUE] = "";
 		uint64_t number;
-		if (strlen(keys[i].name) != name_length || memcmp(keys[i].name, word, name_length) != 0)
+		if (strlen(key->name) != name_length || memcmp(key->name, word, name_length) != 0)
 			continue;
-		if (*given & 1u << i || value_length >= sizeof(value))
+		if (target->given & 1u << i || value_length >= sizeof(value))
 			return -EINVAL;
-		*given |= 1u << i;
+		target->given |= 1u << i;
 		memcpy(value, equals + 1, value_length);
-		int err = keys[i].parse(value, &keys[i], &number);
+		int err = key->parse(value, key, &number);
 		if (!err)
-			store(spec, &keys[i], number);
+			store(target->spec, key, number);
 		return err;
 	}
 	return -EINVAL;
@@ -132,17 +158,31 @@ static const char *next_word(const char *at, size_t *length)
 	return *length ? at : NULL;
 }
 
-int relay_options_parse(const char *options, struct relay_spec *spec)
+static int parse_all(const char *options, struct target *target)
 {
 	size_t length;
-	unsigned given = 0;
 	for (const char *word = options; (word = next_word(word, &length)); word += length) {
-		int err = parse_one(word, length, spec, &given);
+		int err = parse_one(word, length, target);
 		if (err)
 			return err;
 	}
-	spec->n_buffers = spec->buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1;
 	return 0;
+}
+
+#define N_OF(keys) (sizeof(keys) / sizeof((keys)[0]))
+
+int relay_options_parse(const char *options, struct relay_spec *spec)
+{
+	int err = parse_all(options, &(struct target){relay_keys, N_OF(relay_keys), spec, 0});
+	spec->n_buffers = spec->buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1;
+	return err;
+}
+
+int relay_options_parse_rings(const char *options, struct relay_ring_spec *spec)
+{
+	int err = parse_all(options, &(struct target){ring_keys, N_OF(ring_keys), spec, 0});
+	spec->n_rings = spec->buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1;
+	return err;
 }
 
 bool relay_options_have(const char *options, const char *key)

@@ -95,7 +95,8 @@ static inline int output_here(struct relay_ring *ring, const void *data, size_t 
 
 /* What is to be produced. */
 struct product {
-	const void *data; /* NULL: to be reserved */
+	const void *data; /* NULL: to be reserved, or ... */
+	bool refused;     /* ... counted as too large */
 	size_t length;
 	uint64_t flags;
 	void *record; /* the reservation */
@@ -107,6 +108,8 @@ static int produce_here(struct relay_ring *ring, struct product *product)
 	uint64_t pos;
 	if (product->data)
 		return output_here(ring, product->data, product->length, product->flags);
+	if (product->refused)
+		return relay_ring_refuse_too_large(ring, product->length);
 	int err = relay_ring_reserve_claimed(ring, product->length, &claim, &pos);
 	if (err)
 		return err;
@@ -150,6 +153,13 @@ int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, 
 	if (__builtin_expect(err != RELAY_RING_WRONG_CPU, 1))
 		return err;
 	return produce_there(ring, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
+}
+
+int relay_ring_refuse(struct relay_ring *ring, size_t length)
+{
+	struct product product = {.refused = true, .length = length};
+	int err = produce_here(ring, &product);
+	return err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err;
 }
 
 int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length, uint64_t flags)

@@ -83,6 +83,8 @@ int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
 	                                   .mode = ring->mode,
 	                                   .scheme = ring->scheme,
 	                                   .buffers = ring->buffers,
+	                                   .read = ring->read,
+	                                   .framing = ring->framing,
 	                                   .closed = !!(flags & RELAY_CLOSED),
 	                                   .disabled = !!(flags & RELAY_DISABLED)};
 	/* The consumer first: it can only be behind what is read of the producers after it. */

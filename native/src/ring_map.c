@@ -66,7 +66,8 @@ static int check_geometry(const struct relay_ring_geometry *geometry, uint64_t f
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_RING_N_CLAIMS ||
 	    geometry->n_ready != RELAY_RING_N_READY || geometry->mode > RELAY_OVERWRITE ||
 	    geometry->buffers > RELAY_SINGLE || geometry->n_rings == 0 || geometry->cpu >= geometry->n_rings ||
-	    geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKLESS)
+	    geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKLESS || geometry->read > RELAY_READ_WAIT ||
+	    geometry->framing > RELAY_FRAMING_LINE)
 		return -EBADMSG;
 	return 0;
 }
@@ -82,8 +83,8 @@ static int check_spec(const struct relay_ring_spec *spec, struct layout *layout)
 {
 	if (spec->size < sizeof(*spec) || !layout_of(spec->ring_size, layout) || spec->n_rings == 0 ||
 	    spec->n_rings > RELAY_MAX_BUFFERS || spec->mode > RELAY_OVERWRITE || spec->scheme > RELAY_LOCKLESS ||
-	    spec->buffers > RELAY_SINGLE || spec->file_mode & ~0777u ||
-	    (spec->buffers != RELAY_PERCPU && spec->n_rings != 1))
+	    spec->buffers > RELAY_SINGLE || spec->read > RELAY_READ_WAIT || spec->framing > RELAY_FRAMING_LINE ||
+	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_rings != 1))
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
@@ -109,6 +110,8 @@ static int write_state(int fd, const struct making *making, uint32_t cpu)
 	    .mode = spec->mode,
 	    .scheme = spec->scheme ? spec->scheme : relay_scheme_default(spec->buffers),
 	    .buffers = spec->buffers,
+	    .read = spec->read,
+	    .framing = spec->framing,
 	};
 	munmap(state, RELAY_PAGE_BYTES);
 	return 0;
@@ -201,6 +204,8 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	ring->mode = geometry->mode;
 	ring->scheme = geometry->scheme;
 	ring->buffers = geometry->buffers;
+	ring->read = geometry->read;
+	ring->framing = geometry->framing;
 }
 
 /* fd belongs to the ring, also on failure. */

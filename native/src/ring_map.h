@@ -16,7 +16,7 @@ struct relay_ring {
 	unsigned char *data;
 	uint64_t size, mask;
 	uint32_t cpu, n_rings;
-	uint32_t mode, scheme, buffers;
+	uint32_t mode, scheme, buffers, read, framing;
 	uint32_t id; /* unique in this process, for what threads keep */
 	struct relay_ring_claim *claims;
 	uint64_t *ready;

@@ -280,16 +280,23 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 
 /* --- copied --- */
 
-static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, void *to, size_t size)
+/* Bytes around a record's own, at most. */
+struct frame {
+	size_t before, behind;
+};
+
+/* The next record's bytes go to `to` + before. */
+static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
+                         struct frame frame)
 {
 	for (int laps = 0; laps < LAPPED_TRIES; laps++) {
 		uint32_t length = 0;
 		int result = find_next(ring, counts, &length);
 		if (result != 1)
 			return result ? result : -EAGAIN;
-		if (length > size)
+		if (length + frame.before + frame.behind > size)
 			return -EMSGSIZE;
-		memcpy(to, relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES, length);
+		memcpy(to + frame.before, relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES, length);
 		if (is_lapped(ring, counts->position))
 			continue;
 		pass(counts, length);
@@ -298,24 +305,67 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 	return -EAGAIN;
 }
 
-ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t *missed)
+/* To copy, one needs the state, and the lock for a moment. 0 or an error of relay_ring_read(). */
+static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
-	struct relay_ring_counts counts;
 	if (ring->n_held)
 		return -EALREADY;
 	int err = lock(ring);
+	if (err || read_counts(ring, counts))
+		return err;
+	unlock(ring);
+	return -EBADMSG;
+}
+
+static void copy_end(struct relay_ring *ring, const struct relay_ring_counts *counts)
+{
+	publish(ring, counts);
+	unlock(ring);
+}
+
+ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t *missed)
+{
+	struct relay_ring_counts counts;
+	int err = copy_begin(ring, &counts);
 	if (err)
 		return err;
-	ssize_t result = -EBADMSG;
-	if (read_counts(ring, &counts)) {
-		uint64_t before = counts.missed;
-		result = copy_next(ring, &counts, to, size);
-		if (missed)
-			*missed = counts.missed - before;
-		publish(ring, &counts);
-	}
-	unlock(ring);
+	uint64_t before = counts.missed;
+	ssize_t result = copy_next(ring, &counts, to, size, (struct frame){0});
+	if (missed)
+		*missed = counts.missed - before;
+	copy_end(ring, &counts);
 	return result;
+}
+
+static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size)
+{
+	struct frame frame = {.before = ring->framing == RELAY_FRAMING_LENGTH ? sizeof(uint32_t) : 0,
+	                      .behind = ring->framing == RELAY_FRAMING_LINE};
+	ssize_t length = copy_next(ring, counts, to, size, frame);
+	if (length < 0)
+		return length;
+	uint32_t word = (uint32_t)length;
+	memcpy(to, &word, frame.before);
+	if (!frame.behind || (length && to[length - 1] == '\n'))
+		return length + (ssize_t)frame.before;
+	to[length] = '\n';
+	return length + 1;
+}
+
+ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max)
+{
+	struct relay_ring_counts counts;
+	int err = copy_begin(ring, &counts);
+	if (err)
+		return err;
+	size_t done = 0;
+	ssize_t got = 0;
+	for (unsigned n = 0; (!max || n < max) && got >= 0; n++) {
+		got = copy_framed(ring, &counts, (unsigned char *)to + done, size - done);
+		done += got > 0 ? (size_t)got : 0;
+	}
+	copy_end(ring, &counts);
+	return done ? (ssize_t)done : got;
 }
 
 uint64_t relay_ring_damaged_at(const struct relay_ring *ring)

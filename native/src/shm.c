@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/xattr.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -130,6 +132,18 @@ int relay_guard_install(void)
 	}
 	pthread_mutex_unlock(&guard_mutex);
 	return err;
+}
+
+int relay_shm_open_backing(const char *mem_path)
+{
+	char path[PATH_MAX];
+	/* The mount says which file it shows. */
+	ssize_t got = getxattr(mem_path, "user.relayfs.backing", path, sizeof(path) - 1);
+	if (got < 0)
+		return -errno;
+	path[got] = 0;
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return fd < 0 ? -errno : fd;
 }
 
 int relay_shm_map(struct relay_shm *shm, int fd)

@@ -23,6 +23,10 @@ int relay_shm_create_unnamed(const char *dir, uint64_t bytes);
 /* Say who may use it. 0 or -errno. */
 int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid);
 
+/* Open, O_RDWR, the file behind a memory file of a mount that cannot be mapped (old kernel, unprivileged server).
+ * Returns its descriptor, or -errno. */
+int relay_shm_open_backing(const char *mem_path);
+
 /* Map the whole of fd, which then belongs to shm. 0 or -errno (-EBADMSG: not a whole number of pages). */
 int relay_shm_map(struct relay_shm *shm, int fd);
 void relay_shm_unmap(struct relay_shm *shm);

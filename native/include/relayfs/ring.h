@@ -40,6 +40,8 @@ struct relay_ring_spec {
 	uint32_t buffers;   /* RELAY_PERCPU, RELAY_GLOBAL, RELAY_SINGLE */
 	uint32_t file_mode; /* permission bits of the mem files */
 	uint32_t uid, gid;  /* of the mem files */
+	/* For file servers: enum relay_read, enum relay_framing (ring_layout.h). */
+	uint32_t read, framing;
 };
 
 /* The bytes that one ring takes in the store; 0: the size is not allowed. */
@@ -102,6 +104,29 @@ uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what);
 /* Choose one of n rings (1 or more), the same for the same key: order is kept among records of one key. */
 unsigned relay_ring_hash(uint64_t key, unsigned n);
 
+/* --- the rings of one channel, by its path --- */
+
+/* ring[0 .. n-1]: one for all CPUs, or (buffers=percpu) one for each that may exist. They belong to the struct. */
+struct relay_rings {
+	unsigned n;
+	struct relay_ring **ring;
+};
+
+/*
+ * Open the rings of an existing channel, "MNT/app/ring" as relay_attach() has it; or make a channel first, which stays
+ * when it is closed. NULL and errno: ENOENT no such channel; EBADMSG it is none of rings, or damaged; for create, what
+ * the control file says of `create PATH type=ring OPTIONS`.
+ *
+ * options: what may follow, "size=64K buffers=percpu mode=overwrite"; NULL: nothing
+ */
+struct relay_rings *relay_rings_attach(const char *path);
+struct relay_rings *relay_rings_create(const char *path, const char *options);
+void relay_rings_close(struct relay_rings *rings); /* NULL is ignored */
+
+/* As relay_ring_output() and relay_ring_reserve(), in the ring of this CPU or the one for all. */
+int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
+void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags);
+
 /* --- consuming --- */
 
 /*
@@ -155,8 +180,19 @@ struct relay_ring_facts {
 	uint64_t lost_disabled_records, lost_disabled_bytes;
 	uint64_t lost_overwritten_records; /* that readers will not get any more */
 	uint64_t wakeups;
+	uint32_t read, framing;
 };
 int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts);
+
+/*
+ * Copy and consume whole records, one behind the other, each as the ring's framing says: as many as fit, and at most
+ * `max` (0: no limit). Returns how many bytes, 0 if all records were empty; -EMSGSIZE: the first does not fit; else as
+ * relay_ring_read().
+ */
+ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max);
+
+/* Count a record as too large that was not even tried. Errors as relay_ring_output(): -EAGAIN. */
+int relay_ring_refuse(struct relay_ring *ring, size_t length);
 
 /* RELAY_HAS_DATA: next() would give a record; RELAY_IS_CLOSED; RELAY_IS_DAMAGED (store.h). Buries the dead. */
 int relay_ring_state(struct relay_ring *ring);

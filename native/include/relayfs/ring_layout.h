@@ -48,6 +48,13 @@ enum {
 	RELAY_RING_N_READY = 1024       /* records reserved and not yet behind the producer position */
 };
 
+/* What read(2) of a ring's file gives of a record. */
+enum relay_framing {
+	RELAY_FRAMING_RAW = 0,    /* its bytes */
+	RELAY_FRAMING_LENGTH = 1, /* how many they are, in 4 bytes, little-endian, before them */
+	RELAY_FRAMING_LINE = 2    /* its bytes, and a newline if they do not end with one */
+};
+
 /* What has been consumed. Two copies: the spare is filled, then `current` flips. */
 struct relay_ring_counts {
 	uint64_t position;
@@ -106,7 +113,9 @@ struct relay_ring_geometry {
 	uint32_t mode;    /* enum relay_mode, never CALLBACK */
 	uint32_t scheme;  /* RELAY_RSEQ or RELAY_LOCKLESS */
 	uint32_t buffers; /* enum relay_buffers */
-	uint32_t unused[18];
+	uint32_t read;    /* enum relay_read. This and the next are for file servers */
+	uint32_t framing; /* enum relay_framing */
+	uint32_t unused[16];
 };
 
 /* The last page. */
