@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.fs.tree import BufferFile, ControlFile, CountersFile, Directory, ErrorLogFile, MemFile, Node, TextFile
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.store import Store, StoredBuffer
+    from relayfs_fuse.fs.store import Store
 
 # Programs that obey st_blksize, as cat does, read as much at a time as one request carries.
 BLOCK_SIZE = 1 << 20
@@ -95,16 +95,16 @@ class AttributeSource:
         )
 
     def _of_buffer(self, node: BufferFile, pid: int) -> Attributes:
-        stored: StoredBuffer = node.stored
+        stored = node.stored
         status = os.fstat(stored.buffer.fileno())
-        facts = stored.buffer.facts()
+        size, mtime_ns = stored.measure(pid)
         return Attributes(
             inode=node.inode,
             mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
             uid=status.st_uid,
             gid=status.st_gid,
-            size=facts.file_bytes if isinstance(node, MemFile) else stored.size(facts, pid),
-            mtime_ns=stored.mtime_ns(facts),
+            size=stored.channel.facts.file_bytes if isinstance(node, MemFile) else size,
+            mtime_ns=mtime_ns,
             ctime_ns=status.st_ctime_ns,
             nlink=0 if node.removed else 1,
         )

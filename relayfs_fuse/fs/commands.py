@@ -18,11 +18,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse import native
+from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import adoption, control
+from relayfs_fuse.fs import adoption, control, ring_control
 from relayfs_fuse.fs.mapped import process_of
+from relayfs_fuse.fs.memory import Memory
 from relayfs_fuse.fs.tree import RelayFile
+from relayfs_fuse.native_ring import RingSpec
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
@@ -107,6 +109,9 @@ class Commands:
 
     def _act(self, command: control.Command, channel: StoredChannel) -> None:
         paths = channel.mem_paths()
+        if channel.is_ring:
+            _act_on_rings(command, paths)
+            return
         if command.verb == "consumed":
             if command.cpu >= len(paths):
                 raise command.refuse(
@@ -121,12 +126,12 @@ class Commands:
             "disable": lambda buffer: buffer.stop(native.DISABLED, True),
             "consumed": lambda buffer: buffer.subbufs_consumed(command.count),
         }
-        for_each_buffer(paths, acts[command.verb])
+        for_each(native.Buffer, paths, acts[command.verb])
 
     def _remove(self, channel: StoredChannel) -> Work:
         def take_away() -> None:
             try:
-                for_each_buffer(channel.mem_paths(), lambda buffer: buffer.stop(native.CLOSED, True))
+                _stop(channel.is_ring, channel.mem_paths(), native.CLOSED, True)
             except OSError as error:
                 # A CPU that this process may not visit, where a write may still end, in memory that is mapped; or a
                 # damaged buffer, which must not make the channel immortal.
@@ -177,13 +182,48 @@ class Commands:
         channel.maker = process_of(caller.thread)
         self._tree.add_channel(channel)
 
-    def _plan(self, command: control.Command, caller: Caller) -> tuple[native.Spec, str | None]:
-        options = command.options
-        buffers = options.get("buffers", native.BUFFERS_PERCPU)
+    def _plan(self, command: control.Command, caller: Caller) -> tuple[native.Spec | RingSpec, str | None]:
+        default = native.BUFFERS_GLOBAL if command.is_ring else native.BUFFERS_PERCPU
+        buffers = command.options.get("buffers", default)
         n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
         self._check_names(command, buffers, n_buffers)
         self._check_machine(command, buffers)
         self._check_owner(command, caller)
+        if command.is_ring:
+            return self._plan_rings(command, caller, buffers, n_buffers)
+        return self._plan_buffers(command, caller, buffers, n_buffers)
+
+    def _plan_rings(
+        self, command: control.Command, caller: Caller, buffers: int, n_rings: int
+    ) -> tuple[RingSpec, str | None]:
+        options = command.options
+        free_bytes = self._store.free_bytes()
+        ring_size, notice = ring_control.choose_ring_size(command, n_rings, free_bytes)
+        need = native_ring.ring_file_bytes(ring_size) * n_rings
+        if need > free_bytes:
+            message = (
+                f"{n_rings} rings of {ring_size} bytes take {need} bytes, as each ends in room for its wrapped "
+                f"records; {free_bytes} are free in the store"
+            )
+            raise command.refuse(errno.ENOSPC, message, "size" if "size" in options else None)
+        spec = RingSpec(
+            ring_size=ring_size,
+            n_rings=n_rings,
+            mode=options.get("mode", 0),
+            scheme=options.get("scheme", native.SCHEME_ANY),
+            buffers=buffers,
+            file_mode=options.get("perm", control.DEFAULT_PERM),
+            uid=options.get("uid", caller.uid),
+            gid=options.get("gid", caller.gid),
+            read=options.get("read", 0),
+            framing=options.get("framing", 0),
+        )
+        return spec, notice
+
+    def _plan_buffers(
+        self, command: control.Command, caller: Caller, buffers: int, n_buffers: int
+    ) -> tuple[native.Spec, str | None]:
+        options = command.options
         free_bytes = self._store.free_bytes()
         subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
         need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
@@ -233,8 +273,8 @@ class Commands:
         ):
             raise command.refuse(
                 errno.EINVAL,
-                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless, "
-                "locking",
+                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless"
+                + ("" if command.is_ring else ", locking"),
                 "scheme",
             )
         if command.options.get("timestamp") == native.TIMESTAMP_TSC and not native.has_tsc():
@@ -255,11 +295,25 @@ class Commands:
             raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
 
 
-def for_each_buffer(paths: list[str], act: Callable[[native.Buffer], None]) -> None:
+def _act_on_rings(command: control.Command, paths: list[str]) -> None:
+    reason = ring_control.REFUSED.get(command.verb)
+    if reason:
+        raise command.refuse(errno.EOPNOTSUPP, f"{command.path} is a ring: {reason}")
+    _stop(True, paths, native.DISABLED, command.verb == "disable")
+
+
+def _stop(is_ring: bool, paths: list[str], flag: int, on: bool) -> None:
+    if is_ring:
+        for_each(native_ring.RingMemory, paths, lambda ring: ring.stop(flag, on))
+    else:
+        for_each(native.Buffer, paths, lambda buffer: buffer.stop(flag, on))
+
+
+def for_each(kind: type[Memory], paths: list[str], act: Callable[[Memory], None]) -> None:
     """Map each of these mem files in turn and do something with it; raise the first failure after all are done."""
     failure: OSError | None = None
     for path in paths:
-        buffer = native.Buffer(path)
+        buffer = kind(path)
         try:
             _act_patiently(act, buffer)
         except OSError as error:
@@ -270,7 +324,7 @@ def for_each_buffer(paths: list[str], act: Callable[[native.Buffer], None]) -> N
         raise failure
 
 
-def _act_patiently(act: Callable[[native.Buffer], None], buffer: native.Buffer) -> None:
+def _act_patiently(act: Callable[[Memory], None], buffer: Memory) -> None:
     """Wait for a program that reads or writes this very moment; not for ever."""
     deadline = time.monotonic() + BUSY_S
     while True:

@@ -16,18 +16,24 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native
+from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt")
-KEYS = (
-    *("subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read", "reserve"),
-    *("start_reserve", "end_reserve", "channel_start_reserve", "timestamp"),
-    *("flush_interval", "perm", "uid", "gid"),
-)
+# What a channel is made of; without type=, the first.
+TYPES = ("relay", "ring")
+KEYS_OF = {
+    "relay": (
+        *("type", "subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read", "reserve"),
+        *("start_reserve", "end_reserve", "channel_start_reserve", "timestamp"),
+        *("flush_interval", "perm", "uid", "gid"),
+    ),
+    "ring": ("type", "size", "mode", "buffers", "scheme", "read", "framing", "perm", "uid", "gid"),
+}
+KEYS = (*KEYS_OF["relay"], *(key for key in KEYS_OF["ring"] if key not in KEYS_OF["relay"]))
 # Bytes of a sub-buffer that no record takes.
 RESERVED = ("start_reserve", "end_reserve", "channel_start_reserve")
 # Those that are not decided before there are files.
@@ -75,6 +81,11 @@ class Command:
     descriptors: list[int] = field(default_factory=list)
 
     @property
+    def is_ring(self) -> bool:
+        """Whether it makes rings."""
+        return TYPES[self.options.get("type", 0)] == "ring"
+
+    @property
     def reserved(self) -> int:
         """How many bytes of the first sub-buffer no record takes."""
         return sum(self.options.get(key, 0) for key in RESERVED)
@@ -100,7 +111,8 @@ def parse(line: str) -> Command | None:
     check_path(words[1].text, words[1].column)
     command = Command(verb.text, words[1].text, words[1].column, line)
     if verb.text == "create":
-        _parse_options(command, words[2:], KEYS)
+        channel_type = _type_of(words[2:])
+        _parse_options(command, words[2:], channel_type)
     elif verb.text == "adopt":
         _parse_adopt(command, words[2:])
     elif verb.text == "consumed":
@@ -164,6 +176,13 @@ def _octal(text: str) -> int:
     return int(text, 8)
 
 
+def _ring_size(text: str) -> int:
+    size = parse_size(text)
+    if not native_ring.ring_file_bytes(size):
+        raise ValueError(text)
+    return size
+
+
 def _one_of(words: Sequence[str]) -> tuple[Callable[[str], int], str]:
     return words.index, " or ".join(words)
 
@@ -173,6 +192,7 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
     "subbuf_size": (parse_size, "bytes, 1 or more, with an optional K, M or G"),
     **dict.fromkeys(RESERVED, (parse_size, "bytes, with an optional K, M or G")),
     "n_subbufs": (lambda text: _number(text, 2**32 - 1), "a number, 1 or more"),
+    "type": _one_of(TYPES),
     "mode": _one_of(native.MODES),
     "buffers": _one_of(native.BUFFERS),
     "scheme": _one_of(native.SCHEMES),
@@ -187,20 +207,42 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
 }
 
 
-def _parse_options(command: Command, words: Sequence[Word], keys: Sequence[str]) -> None:
+# The same where type=ring has other values.
+_RING_VALUES: dict[str, tuple[Callable[[str], int], str]] = {
+    "size": (_ring_size, "bytes, with an optional K, M or G: a power of two, 4096 or more"),
+    "mode": _one_of(native_ring.MODES),
+    "scheme": _one_of(native_ring.SCHEMES),
+    "framing": _one_of(native_ring.FRAMINGS),
+}
+
+
+def _type_of(words: Sequence[Word]) -> str:
+    """Find the type, which may stand anywhere; what is none is refused where it stands."""
+    given = (word.text.partition("=")[2] for word in words if word.text.startswith("type="))
+    return next((name for name in given if name in TYPES), TYPES[0])
+
+
+def _parse_options(command: Command, words: Sequence[Word], kind: str) -> None:
+    """Understand keys and values.
+
+    kind: a type of channel, or "adopt"
+    """
+    keys = KEYS_OF.get(kind, ADOPT_KEYS)
     for word in words:
         key, equals, value = word.text.partition("=")
         if key not in keys or not equals:
-            raise _invalid(word, f"unknown key {key!r}; there are: {', '.join(f'{key}=' for key in keys)}")
+            message = f"{key}= is not for type={kind}" if kind in TYPES and key in KEYS else f"unknown key {key!r}"
+            raise _invalid(word, f"{message}; there are: {', '.join(f'{key}=' for key in keys)}")
         if key in command.options:
             raise _invalid(word, f"{key} is given twice")
-        understand, allowed = _VALUES[key]
+        understand, allowed = (_RING_VALUES.get(key) if kind == "ring" else None) or _VALUES[key]
         try:
             command.options[key] = understand(value)
         except ValueError:
             raise _invalid(word, f"{key}={value}: not allowed; allowed: {allowed}") from None
         command.columns[key] = word.column
-    _check_geometry(command)
+    if kind == TYPES[0]:
+        _check_geometry(command)
 
 
 def _check_geometry(command: Command) -> None:
@@ -253,7 +295,7 @@ def _parse_adopt(command: Command, words: Sequence[Word]) -> None:
             words[0], f"{words[0].text!r}: numbers of descriptors, separated by commas, are needed"
         ) from None
     command.columns["descriptors"] = words[0].column
-    _parse_options(command, words[1:], ADOPT_KEYS)
+    _parse_options(command, words[1:], "adopt")
 
 
 def choose_geometry(command: Command, n_buffers: int, free_bytes: int) -> tuple[int, int, str | None]:

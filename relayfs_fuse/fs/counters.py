@@ -22,14 +22,14 @@ import logging
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.facts import COUNTERS
+from relayfs_fuse.fs import facts, ring_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from relayfs_fuse.fs.store import StoredChannel
 
@@ -240,19 +240,23 @@ class Counters:
         present = {channel.path: channel for channel in channels if not channel.removed}
         for path in self._figures.keys() - present.keys() - {""}:
             self._forget(path)
+        if "" not in self._figures:
+            self._add_figures("", OF_SERVER)
         for name, value in vars(self.requests).items():
             self._set("", name, self._handle.n_blocks - 1, value)
         for channel in present.values():
             self._show_channel(channel)
 
     def _show_channel(self, channel: StoredChannel) -> None:
+        if channel.path not in self._figures:
+            self._add_figures(channel.path, {name: FIGURES[name] for name in _counts(channel)})
         for stored in channel.buffers:
             try:
-                facts = stored.buffer.facts()
+                now = stored.buffer.facts()
             except OSError:
                 continue  # its producer has damaged it: the figures stay as they were
-            for name in FIGURES:
-                self._set(channel.path, name, stored.index, COUNTERS[name](facts))
+            for name, count in _counts(channel).items():
+                self._set(channel.path, name, stored.index, count(now))
 
     def _known_figures(self) -> dict[str, dict[str, int]]:
         """Find those of channels that another server has shown."""
@@ -265,28 +269,30 @@ class Counters:
         return found
 
     def _set(self, path: str, name: str, block: int, value: int) -> None:
-        instance = (self._figures.get(path) or self._add_figures(path)).get(name)
+        instance = self._figures[path].get(name)
         if instance is not None and block < self._handle.n_blocks:
             self._handle.set(block, instance, value)
 
-    def _add_figures(self, path: str) -> dict[str, int]:
+    def _add_figures(self, path: str, specs: dict[str, native.CounterSpec]) -> None:
         """Add those of a channel, or, path "", of the server. Without room for names there are none."""
         above = f"{GROUP}/channels/{path}" if path else f"{GROUP}/server"
         try:
-            self._figures[path] = {
-                name: self._handle.add(f"{above}/{name}", spec)
-                for name, spec in (FIGURES if path else OF_SERVER).items()
-            }
+            self._figures[path] = {name: self._handle.add(f"{above}/{name}", spec) for name, spec in specs.items()}
             self._handle.refresh()
         except OSError as error:
             log.info("%s has no counters: %s", above, error.strerror)
             self._figures[path] = {"": 0}
-        return self._figures[path]
 
     def _forget(self, path: str) -> None:
         for name, instance in self._figures.pop(path).items():
             if name:
                 self._handle.delete(instance)
+
+
+def _counts(channel: StoredChannel) -> dict[str, Callable[[Any], int]]:
+    """Tell what figures a channel has; rings do not have all."""
+    counts: dict[str, Callable[[Any], int]] = ring_facts.COUNTERS if channel.is_ring else facts.COUNTERS
+    return {name: counts[name] for name in FIGURES if name in counts}
 
 
 def _line(info: native.CounterInfo) -> str:

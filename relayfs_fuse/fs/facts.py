@@ -15,14 +15,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from relayfs_fuse import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
+    from relayfs_fuse.fs.store import StoredChannel
+
+# File names, and what makes the text of a channel's or a buffer's.
+Shown: TypeAlias = "dict[str, Callable[[Any], bytes]]"
 
 _CAUSES = ("full", "too_large", "disabled", "overwritten", "torn")
 
@@ -57,6 +60,7 @@ _LATEST: dict[str, Callable[[native.Facts], int]] = {
 
 # The same for all buffers and for ever.
 _CONSTANTS: dict[str, Callable[[native.Facts], int | str]] = {
+    "type": lambda _: "relay",
     "subbuf_size": lambda facts: facts.subbuf_size,
     "n_subbufs": lambda facts: facts.n_subbufs,
     "n_buffers": lambda facts: facts.n_buffers,
@@ -79,25 +83,36 @@ def _line(value: int | str) -> bytes:
 
 
 def _over_buffers(
-    combine: Callable[[Sequence[int]], int], count: Callable[[native.Facts], int]
+    combine: Callable[[Sequence[int]], int], count: Callable[[Any], int]
 ) -> Callable[[StoredChannel], bytes]:
     return lambda channel: _line(combine([count(stored.buffer.facts()) for stored in channel.buffers]))
 
 
-def _constant(show: Callable[[native.Facts], int | str]) -> Callable[[StoredChannel], bytes]:
+def _constant(show: Callable[[Any], int | str]) -> Callable[[StoredChannel], bytes]:
     return lambda channel: _line(show(channel.facts))
 
 
-def _of_buffer(count: Callable[[native.Facts], int]) -> Callable[[StoredBuffer], bytes]:
+def _of_buffer(count: Callable[[Any], int]) -> Callable[[Any], bytes]:
     return lambda stored: _line(count(stored.buffer.facts()))
 
 
-OF_CHANNEL: dict[str, Callable[[StoredChannel], bytes]] = {
-    **{name: _constant(show) for name, show in _CONSTANTS.items()},
-    **{name: _over_buffers(sum, count) for name, count in COUNTERS.items()},
-    **{name: _over_buffers(max, count) for name, count in _LATEST.items()},
-}
+def of_channel(
+    constants: Mapping[str, Callable[[Any], int | str]],
+    counters: Mapping[str, Callable[[Any], int]],
+    latest: Mapping[str, Callable[[Any], int]],
+) -> Shown:
+    """Make what is shown of a channel: what always holds, sums over its buffers, the largest of its buffers'."""
+    return {
+        **{name: _constant(show) for name, show in constants.items()},
+        **{name: _over_buffers(sum, count) for name, count in counters.items()},
+        **{name: _over_buffers(max, count) for name, count in latest.items()},
+    }
 
-OF_BUFFER: dict[str, Callable[[StoredBuffer], bytes]] = {
-    name: _of_buffer(count) for name, count in {**COUNTERS, **_LATEST, "offset": lambda facts: facts.offset}.items()
-}
+
+def of_buffer(counts: Mapping[str, Callable[[Any], int]]) -> Shown:
+    """Make what is shown of one buffer."""
+    return {name: _of_buffer(count) for name, count in counts.items()}
+
+
+OF_CHANNEL = of_channel(_CONSTANTS, COUNTERS, _LATEST)
+OF_BUFFER = of_buffer({**COUNTERS, **_LATEST, "offset": lambda facts: facts.offset})

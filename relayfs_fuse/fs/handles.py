@@ -7,8 +7,11 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.rings import RingHandle
+
 if TYPE_CHECKING:
     from relayfs_fuse import native
+    from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.tree import TextFile
 
@@ -164,7 +167,7 @@ class MemHandle:
     token: names it in the memory itself, so that what a producer had reserved is known when the producer dies
     """
 
-    def __init__(self, stored: StoredBuffer) -> None:
+    def __init__(self, stored: StoredBuffer | StoredRing) -> None:
         self.stored = stored
         self.token = secrets.randbits(63) | 1
 
@@ -178,4 +181,4 @@ class MemHandle:
         return os.pread(self.stored.buffer.fileno(), size, offset)
 
 
-Handle = TextHandle | RelayHandle | MemHandle
+Handle = TextHandle | RelayHandle | RingHandle | MemHandle

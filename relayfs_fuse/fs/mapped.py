@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.rings import StoredRing
+
 if TYPE_CHECKING:
     from relayfs_fuse import native
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
@@ -24,10 +26,10 @@ class Mapped:
     def __init__(self) -> None:
         self._open: dict[int, StoredBuffer] = {}
 
-    def opened(self, handle: int, stored: StoredBuffer, thread: int) -> None:
-        """Count an open file, unless it is the maker's."""
+    def opened(self, handle: int, stored: StoredBuffer | StoredRing, thread: int) -> None:
+        """Count an open file, unless it is the maker's; nobody asks for rings."""
         maker = stored.channel.maker
-        if maker and process_of(thread) == maker:
+        if isinstance(stored, StoredRing) or (maker and process_of(thread) == maker):
             return
         self._open[handle] = stored
         stored.buffer.count_mapped(_first(stored), True)
@@ -42,10 +44,13 @@ class Mapped:
 def forget(channel: StoredChannel) -> None:
     """Take all opens for ended: they were another server's."""
     for stored in channel.buffers:
-        stored.buffer.forget_mapped(_first(stored))
+        if not isinstance(stored, StoredRing):
+            stored.buffer.forget_mapped(_first(stored))
 
 
 def _first(stored: StoredBuffer) -> native.Buffer:
     """Return the buffer whose maker sleeps on it; of a channel that was removed, nobody does."""
     buffers = stored.channel.buffers
-    return (buffers[0] if buffers else stored).buffer
+    first = buffers[0] if buffers else stored
+    assert not isinstance(first, StoredRing)
+    return first.buffer

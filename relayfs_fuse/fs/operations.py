@@ -25,6 +25,8 @@ from relayfs_fuse.fs.control import NAME_MAX
 from relayfs_fuse.fs.handles import Handle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
 from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
+from relayfs_fuse.fs.rings import RingHandle, StoredRing
+from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.tree import (
     BufferFile,
     ControlFile,
@@ -37,13 +39,14 @@ from relayfs_fuse.fs.tree import (
     RelayFile,
     TextFile,
 )
+from relayfs_fuse.fs.waiting import READABLE
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.attributes import AttributeSource
     from relayfs_fuse.fs.commands import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
-    from relayfs_fuse.fs.store import Store, StoredBuffer
+    from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.streams import Streams
     from relayfs_fuse.fs.tree import Tree
 
@@ -169,7 +172,7 @@ class Operations(NameOperations):
         both = flags & os.O_ACCMODE == os.O_RDWR
         if isinstance(opened, MemHandle) or (isinstance(opened, SeekableHandle) and both):
             self._mapped.opened(handle, opened.stored, request.pid)
-        if isinstance(opened, StreamHandle):
+        if isinstance(opened, StreamHandle | RingHandle):
             tap.open_stream(request.unique)
         elif isinstance(node, BufferFile) and self._back(node.stored):
             tap.open_backed(request.unique, node.stored.backing or 0)
@@ -184,9 +187,11 @@ class Operations(NameOperations):
         if isinstance(handle, TextHandle) or handle is None:
             return
         self._streams.waiting.forget(handle.stored, fh)
-        handle.stored.mappable.discard(fh)
+        if isinstance(handle.stored, StoredBuffer):
+            handle.stored.mappable.discard(fh)
         if isinstance(handle, MemHandle):
             handle.stored.buffer.resolve(handle.token)
+            self._streams.waiting.tell(handle.stored)
         else:
             await self._streams.close(handle)
 
@@ -198,7 +203,7 @@ class Operations(NameOperations):
             if isinstance(asked, SeekableHandle):
                 asked.by_line = True
         handle = self._handles[fh]
-        if isinstance(handle, RelayHandle):
+        if isinstance(handle, RelayHandle | RingHandle):
             return await self._streams.read(handle, off, size, request)
         return handle.read(off, size)
 
@@ -206,7 +211,7 @@ class Operations(NameOperations):
         """Write a record, or commands."""
         request = tap.request()
         handle = self._handles[fh]
-        if isinstance(handle, RelayHandle):
+        if isinstance(handle, RelayHandle | RingHandle):
             await self._streams.write(handle, buf, request)
             if isinstance(handle, SeekableHandle):
                 handle.written = off + len(buf)
@@ -227,17 +232,20 @@ class Operations(NameOperations):
         handle = self._handles[fh]
         if isinstance(handle, TextHandle):
             return ALWAYS_READY
-        return self._streams.waiting.poll(handle.stored, fh, poll_handle)
+        inside = isinstance(handle, RingHandle) and handle.is_inside
+        return self._streams.waiting.poll(handle.stored, fh, poll_handle) | (READABLE if inside else 0)
 
     # ---------------------------------------------------------------- helpers
 
-    async def _is_stream(self, stored: StoredBuffer, flags: int, handle: int) -> bool:
+    async def _is_stream(self, stored: StoredBuffer | StoredRing, flags: int, handle: int) -> bool:
         """Tell whether a relay file is opened as a stream: where readers wait, unless somebody may map it.
 
         A stream cannot be mapped. Who opens to map, opens for both, or, as he never sleeps, with O_NONBLOCK. While such
         a file is open, the kernel refuses all others to be streams, also one that has been answered, but whose opener
         has not run since.
         """
+        if isinstance(stored, StoredRing):
+            return True
         if stored.channel.facts.read != native.READ_WAIT:
             return False
         never_sleeps = flags & os.O_ACCMODE == os.O_RDONLY and flags & os.O_NONBLOCK
@@ -251,6 +259,8 @@ class Operations(NameOperations):
 
     def _open(self, node: Node, flags: int, request: tap.Request, kind: type[StreamHandle | SeekableHandle]) -> Handle:
         if isinstance(node, RelayFile):
+            if isinstance(node.stored, StoredRing):
+                return RingHandle(node.stored, request.pid)
             opened = kind(node.stored, node.stored.buffer.facts(), request.pid)
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 node.stored.readers.append(opened)
@@ -268,7 +278,7 @@ class Operations(NameOperations):
             self._errors.clear()
         return TextHandle(node)
 
-    def _back(self, stored: StoredBuffer) -> bool:
+    def _back(self, stored: StoredBuffer | StoredRing) -> bool:
         """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""
         if stored.backing is None:
             stored.backing = _register(stored.buffer.fileno(), stored.buffer.path)

@@ -19,7 +19,7 @@ import pyfuse3
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.attributes import AttributeSource
-from relayfs_fuse.fs.commands import Commands, for_each_buffer
+from relayfs_fuse.fs.commands import Commands, for_each
 from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S, Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.operations import Operations
@@ -136,7 +136,7 @@ class Server:
         due: dict[str, float] = {}
         while True:
             now = time.monotonic()
-            channels = [channel for channel in self._tree.channels.values() if channel.facts.flush_interval_ms]
+            channels = [channel for channel in self._tree.channels.values() if channel.flush_interval_ms]
             due = {channel.path: due.get(channel.path, now + _interval(channel)) for channel in channels}
             for channel in channels:
                 if due[channel.path] <= now:
@@ -210,7 +210,7 @@ class Server:
 
 
 def _interval(channel: StoredChannel) -> float:
-    return channel.facts.flush_interval_ms / 1000
+    return channel.flush_interval_ms / 1000
 
 
 def _flush_used(paths: list[str]) -> None:
@@ -220,7 +220,7 @@ def _flush_used(paths: list[str]) -> None:
             buffer.flush()
 
     try:
-        for_each_buffer(paths, flush)
+        for_each(native.Buffer, paths, flush)
     except OSError as error:
         # Removed meanwhile, or damaged: not the timer's to tell.
         log.debug("flush_interval: %s", error)

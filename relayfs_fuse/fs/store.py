@@ -3,7 +3,7 @@
     STORE/.lock                   held by the server of this store, names it
     STORE/.counters/              counters (native/src/perf.h)
     STORE/app/                    a plain directory: holds directories only
-    STORE/app/cpu/mem0 .. memN-1  a channel
+    STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete
 
 Nothing here is trusted: directories are not followed out of the store, files are opened by the library, which checks
@@ -17,20 +17,22 @@ import errno
 import fcntl
 import math
 import os
-import queue
 import shutil
 import stat
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from relayfs_fuse import native
+from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.control import check_path, format_create
+from relayfs_fuse.fs.memory import Stored
+from relayfs_fuse.fs.ring_control import format_create_ring
+from relayfs_fuse.fs.rings import StoredRing
+from relayfs_fuse.native_ring import RingFacts, RingMemory, RingSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # A server that was killed gives up its lock only when the kernel has taken its memory apart.
 LOCK_WAIT_S = 10.0
@@ -39,7 +41,7 @@ COUNTERS_NAME = ".counters"
 
 _REASONS = {
     errno.EPROTO: "it has another layout version than this relayfs knows",
-    errno.EBADMSG: "it is truncated, damaged or no relay buffer at all",
+    errno.EBADMSG: "it is truncated, damaged or no relay buffer or ring at all",
 }
 
 
@@ -52,51 +54,38 @@ class Reader(Protocol):
         """Tell which of the bytes that Facts.passed_bytes counts is the beginning of the file to it."""
 
 
-class StoredBuffer:
-    """One buffer of a channel, and what the server remembers of it.
+class StoredBuffer(Stored[native.Buffer]):
+    """One buffer of a channel.
 
-    channel: the channel it belongs to
-    buffer: its memory
-    backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
     readers: descriptors that read its relay file
     mappable: open relay files that can be mapped, by handle; where readers wait for data
     last_stream: when one was opened that cannot
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
-        self.channel = channel
-        self.index = index
-        self.buffer = buffer
-        self.backing: int | None = None
+        facts = buffer.facts()
+        super().__init__(channel, index, buffer, facts.bytes, facts.switch_time_ns)
         self.readers: list[Reader] = []
         self.mappable: set[int] = set()
         self.last_stream = -math.inf
-        facts = buffer.facts()
-        self._bytes_seen = facts.bytes
-        # The library writes through mappings, which leave the file's own time alone: it is ours to keep, and lives on
-        # when this server does not.
-        self._mtime_ns = max(facts.switch_time_ns, os.fstat(buffer.fileno()).st_mtime_ns)
 
-    def size(self, facts: native.Facts, pid: int) -> int:
-        """Return the relay file's size: what its reader was given since the open, and what is unread.
+    def measure(self, pid: int) -> tuple[int, int]:
+        """Return the relay file's size and time.
 
         pid: the thread that asks, for it may be a reader itself
         """
+        facts = self.buffer.facts()
+        return self._size(facts, pid), self._mtime(facts.bytes)
+
+    def has_news(self) -> bool:
+        """Whether somebody who sleeps should look again."""
+        return self.buffer.state() != 0
+
+    def _size(self, facts: native.Facts, pid: int) -> int:
+        """Count what its reader was given since the open, and what is unread."""
         readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
         start = min((reader.start_for_size(facts) for reader in readers), default=facts.passed_bytes)
         return facts.passed_bytes + facts.unread_bytes - facts.unread_holes - start
-
-    def mtime_ns(self, facts: native.Facts) -> int:
-        """Tell when data last moved: at the latest when it was first seen to have moved."""
-        if facts.bytes != self._bytes_seen:
-            self._bytes_seen = facts.bytes
-            self._mtime_ns = max(time.time_ns(), self._mtime_ns + 1)
-            os.utime(self.buffer.fileno(), ns=(self._mtime_ns, self._mtime_ns))
-        return self._mtime_ns
-
-    def __del__(self) -> None:
-        # The last reference to a removed buffer frees its memory, which takes long when it is large.
-        _unmapper.put(self.buffer)
 
 
 class StoredChannel:
@@ -112,10 +101,20 @@ class StoredChannel:
         self.directory = directory
         self.removed = False
         self.maker = 0
-        self.buffers: list[StoredBuffer] = []
+        self.buffers: Sequence[StoredBuffer | StoredRing] = []
         mapped = _map_buffers(directory)
         self.facts = mapped[0].facts()
-        self.buffers = [StoredBuffer(self, index, buffer) for index, buffer in enumerate(mapped)]
+        self.buffers = [_stored(self, index, memory) for index, memory in enumerate(mapped)]
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it was made with type=ring."""
+        return isinstance(self.facts, RingFacts)
+
+    @property
+    def flush_interval_ms(self) -> int:
+        """How often it is flushed; 0: never."""
+        return self.facts.flush_interval_ms if isinstance(self.facts, native.Facts) else 0
 
     @property
     def file_bytes(self) -> int:
@@ -134,7 +133,10 @@ class StoredChannel:
     def create_line(self) -> str:
         """Write the command that would make it again."""
         status = os.fstat(self.buffers[0].buffer.fileno())
-        return format_create(self.path, self.facts, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        owner = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+        if isinstance(self.facts, RingFacts):
+            return format_create_ring(self.path, self.facts, *owner)
+        return format_create(self.path, self.facts, *owner)
 
     def mem_paths(self) -> list[str]:
         """Name the files of its buffers."""
@@ -146,27 +148,6 @@ class StoredChannel:
             descriptor = stored.buffer.fileno()
             os.chown(descriptor, uid, gid)
             os.chmod(descriptor, mode)
-
-
-class _Unmapper:
-    """Unmap buffers in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[native.Buffer] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def put(self, buffer: native.Buffer) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
-            self._thread.start()
-        self._queue.put(buffer)
-
-    def _run(self) -> None:
-        while True:
-            self._queue.get().close()
-
-
-_unmapper = _Unmapper()
 
 
 @dataclass(frozen=True)
@@ -220,10 +201,13 @@ class Store:
         """Count how much more the limit lets channels have; None: there is no limit."""
         return None if self.limit is None else max(0, self.limit - self.used_bytes())
 
-    def create(self, path: str, spec: native.Spec) -> StoredChannel:
+    def create(self, path: str, spec: native.Spec | RingSpec) -> StoredChannel:
         """Make a channel; may take long."""
         directory = self.locate(path)
-        native.store_create(directory, spec)
+        if isinstance(spec, RingSpec):
+            native_ring.ring_create(directory, spec)
+        else:
+            native.store_create(directory, spec)
         return StoredChannel(path, directory)
 
     def adopt(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
@@ -357,18 +341,26 @@ def _holds_files(directory: str) -> bool:
         return any(not entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") for entry in entries)
 
 
-def _map_buffers(directory: str) -> list[native.Buffer]:
+def _stored(channel: StoredChannel, index: int, memory: native.Buffer | RingMemory) -> StoredBuffer | StoredRing:
+    if isinstance(memory, RingMemory):
+        return StoredRing(channel, index, memory)
+    return StoredBuffer(channel, index, memory)
+
+
+def _map_buffers(directory: str) -> Sequence[native.Buffer | RingMemory]:
     names = [name for name in os.listdir(directory) if not name.startswith(".")]
     expected = [f"mem{index}" for index in range(len(names))]
     strangers = set(names) - set(expected)
     if strangers:
         raise StoreError(f"{directory} is no channel: {min(strangers)!r} is not one of mem0 to mem{len(names) - 1}")
-    buffers: list[native.Buffer] = []
+    buffers: list[native.Buffer | RingMemory] = []
     try:
         for index, name in enumerate(expected):
             path = os.path.join(directory, name)
             buffers.append(_map_buffer(path))
             facts = buffers[-1].facts()
+            if type(buffers[-1]) is not type(buffers[0]):
+                raise StoreError(f"{directory} is no channel: mem0 and {name} are of different types")
             if (facts.cpu, facts.n_buffers) != (index, len(expected)):
                 found = f"buffer {facts.cpu} of {facts.n_buffers}"
                 raise StoreError(f"{path} cannot be used: it is {found}, not {index} of {len(expected)}")
@@ -379,12 +371,21 @@ def _map_buffers(directory: str) -> list[native.Buffer]:
     return buffers
 
 
-def _map_buffer(path: str) -> native.Buffer:
+def _map_buffer(path: str) -> native.Buffer | RingMemory:
     try:
-        return native.Buffer(path)
+        return _map_either(path)
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, error.strerror)
         raise StoreError(f"{path} cannot be used: {reason}") from error
+
+
+def _map_either(path: str) -> native.Buffer | RingMemory:
+    try:
+        return native.Buffer(path)
+    except OSError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+    return RingMemory(path)
 
 
 def _memory_available() -> int:

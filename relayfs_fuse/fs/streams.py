@@ -16,11 +16,13 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.handles import KEPT_MAX, SeekableHandle
+from relayfs_fuse.fs.rings import RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relayfs_fuse.fs.handles import RelayHandle
+    from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.waiting import Waiting
 
@@ -59,7 +61,7 @@ class Streams:
                 if scope is not None:
                     scope.cancel()
 
-    async def read(self, handle: RelayHandle, offset: int, size: int, request: tap.Request) -> bytes:
+    async def read(self, handle: RelayHandle | RingHandle, offset: int, size: int, request: tap.Request) -> bytes:
         """Return what is next, or leave it to the tap to put it into the reply."""
         if request.from_page_cache:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -71,6 +73,8 @@ class Streams:
                 # A stream has no position: an offset means that this is the rest of a long read(2), part of which
                 # was served, and which must not sleep.
                 patient = offset == 0 and not request.nonblocking
+                if isinstance(handle, RingHandle):
+                    return await self._read_ring(handle, size, patient)
                 while not (await self._take(handle.stored, size, request.unique, patient))[0]:
                     if not await self._wait(handle.stored, patient):
                         break
@@ -78,6 +82,13 @@ class Streams:
             finally:
                 del self._sleeping[request.unique]
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+
+    async def _read_ring(self, handle: RingHandle, size: int, patient: bool) -> bytes:
+        while not (data := await self._when_free(lambda: handle.take(size), patient)):
+            if not await self._wait(handle.stored, patient):
+                break
+        self.waiting.changed(handle.stored)
+        return data
 
     async def _read_at(self, handle: SeekableHandle, offset: int, size: int, request: tap.Request) -> bytes:
         if handle.stored.channel.facts.read == native.READ_WAIT:
@@ -145,8 +156,12 @@ class Streams:
         handle.skip(offset, data if behind == position else b"")
         self.waiting.changed(handle.stored)
 
-    async def close(self, handle: RelayHandle) -> None:
+    async def close(self, handle: RelayHandle | RingHandle) -> None:
         """Let go of a descriptor: what it has looked at is read now."""
+        if isinstance(handle, RingHandle):
+            handle.close()
+            self.waiting.tell(handle.stored)
+            return
         if handle in handle.stored.readers:
             handle.stored.readers.remove(handle)
         if not isinstance(handle, SeekableHandle) or not handle.seen:
@@ -164,7 +179,7 @@ class Streams:
             self.waiting.changed(stored)
         return got, behind
 
-    async def _wait(self, stored: StoredBuffer, patient: bool) -> bool:
+    async def _wait(self, stored: StoredBuffer | StoredRing, patient: bool) -> bool:
         """Sleep until there may be data, though another reader may be faster; False: there will be none."""
         if stored.channel.facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
             return False
@@ -187,7 +202,7 @@ class Streams:
             await trio.sleep(pause)
             pause = min(pause * 2, BUSY_LAST_S)
 
-    async def write(self, handle: RelayHandle, data: bytes, request: tap.Request) -> None:
+    async def write(self, handle: RelayHandle | RingHandle, data: bytes, request: tap.Request) -> None:
         """Write one record."""
         if len(data) > RECORD_MAX:
             handle.stored.buffer.refuse_too_large(len(data))

@@ -13,15 +13,17 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import facts
+from relayfs_fuse.fs import facts, ring_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
+    from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
 
 ROOT_INODE = 1
@@ -137,13 +139,13 @@ class BufferFile(Node):
     The kernel may remember an inode long after its channel was removed; that must not keep the memory.
     """
 
-    def __init__(self, name: str, stored: StoredBuffer) -> None:
+    def __init__(self, name: str, stored: StoredBuffer | StoredRing) -> None:
         super().__init__(name)
-        self._stored: StoredBuffer | None = stored
+        self._stored: StoredBuffer | StoredRing | None = stored
         self._open_somewhere = weakref.ref(stored)
 
     @property
-    def stored(self) -> StoredBuffer:
+    def stored(self) -> StoredBuffer | StoredRing:
         """The buffer; of a removed channel only while somebody has it open."""
         stored = self._stored or self._open_somewhere()
         if stored is None:
@@ -264,11 +266,12 @@ class Tree:
         self._prune_facts(channel.path.rpartition("/")[0])
 
     def _channel_facts(self, channel: StoredChannel) -> Iterator[Node]:
-        for name, show in facts.OF_CHANNEL.items():
+        shown = ring_facts if channel.is_ring else facts
+        for name, show in shown.OF_CHANNEL.items():
             yield TextFile(name, lambda show=show: show(channel))  # type: ignore[misc]
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)
-            yield FactsDirectory(f"buffer{stored.index}", self, lambda stored=stored: _buffer_facts(stored))  # type: ignore[misc]
+            yield FactsDirectory(f"buffer{stored.index}", self, partial(_buffer_facts, shown.OF_BUFFER, stored))
 
     def _directory(self, path: str) -> Directory:
         node = self.find(path)
@@ -300,6 +303,6 @@ class Tree:
         self._inodes[node.inode] = node
 
 
-def _buffer_facts(stored: StoredBuffer) -> Iterator[Node]:
-    for name, show in facts.OF_BUFFER.items():
+def _buffer_facts(shown: facts.Shown, stored: StoredBuffer | StoredRing) -> Iterator[Node]:
+    for name, show in shown.items():
         yield TextFile(name, lambda show=show: show(stored))  # type: ignore[misc]

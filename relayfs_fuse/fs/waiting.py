@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import logging
 import select
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from relayfs_fuse import native
+from relayfs_fuse.fs.rings import StoredRing
+from relayfs_fuse.native_ring import wait_any_ring
 
 if TYPE_CHECKING:
     import pyfuse3
@@ -29,14 +31,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SAFETY_MS = 1000
+# The same while a reservation keeps readers of a ring waiting, whose owner may be dead.
+RESERVED_MS = 50
 
 READABLE = select.POLLIN | select.POLLRDNORM
 WRITABLE = select.POLLOUT | select.POLLWRNORM
 GONE = select.POLLERR | select.POLLHUP
 
 
-def readiness(stored: StoredBuffer) -> tuple[int, int]:
+def readiness(stored: StoredBuffer | StoredRing) -> tuple[int, int]:
     """Return the events of poll(2) that hold now, and a number that grows when more becomes readable."""
+    if isinstance(stored, StoredRing):
+        return _readiness_of_ring(stored)
     state = stored.buffer.state()
     facts = stored.buffer.facts()
     bulk = facts.delivery == native.DELIVERY_BULK
@@ -51,6 +57,20 @@ def readiness(stored: StoredBuffer) -> tuple[int, int]:
     if state & (native.HAS_FINISHED if bulk else native.HAS_DATA):
         events |= READABLE
     if _has_room(facts):
+        events |= WRITABLE
+    return events, progress
+
+
+def _readiness_of_ring(stored: StoredRing) -> tuple[int, int]:
+    """Do the same for a ring, where a wake-up means: a record came to a consumer that had read all before it."""
+    state = stored.buffer.state()
+    progress = stored.buffer.wake_seq()
+    if state & native.IS_DAMAGED:
+        return GONE, progress
+    events = GONE if state & native.IS_CLOSED else 0
+    if state & native.HAS_DATA or stored.returned:
+        events |= READABLE
+    if stored.has_room():
         events |= WRITABLE
     return events, progress
 
@@ -91,10 +111,14 @@ class _Poll:
 
 
 class _Waiter:
-    """Everybody who waits for one buffer."""
+    """Everybody who waits for one buffer.
 
-    def __init__(self, stored: StoredBuffer) -> None:
+    patience_ms: when to look again at the latest
+    """
+
+    def __init__(self, stored: StoredBuffer | StoredRing) -> None:
         self.stored = stored
+        self.patience_ms = SAFETY_MS
         self.sleepers: set[trio.Event] = set()
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
@@ -107,13 +131,16 @@ class _Waiter:
     def look(self) -> None:
         """Arm the buffer if that was used up, then tell whom it concerns what there is."""
         buffer = self.stored.buffer
-        packet = self.stored.channel.facts.delivery != native.DELIVERY_BULK
+        facts = self.stored.channel.facts
+        packet = isinstance(facts, native.Facts) and facts.delivery != native.DELIVERY_BULK
         bits = native.ARM_RECORD if self.sleepers or (self.polls and packet) else 0
         bits |= native.ARM_SWITCH if self.polls else 0
         if bits != self._armed or buffer.wake_seq() != self.seq:
             self.seq = buffer.arm(bits)
             self._armed = bits
-        if self.sleepers and buffer.state():
+        if isinstance(self.stored, StoredRing):
+            self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS
+        if self.sleepers and self.stored.has_news():
             for event in self.sleepers:
                 event.set()
         if self.polls:
@@ -123,10 +150,11 @@ class _Waiter:
 
 
 class _Group:
-    """As many buffers as one thread can sleep on."""
+    """As many buffers, or as many rings, as one thread can sleep on."""
 
-    def __init__(self, limiter: trio.CapacityLimiter) -> None:
-        self.waiters: dict[StoredBuffer, _Waiter] = {}
+    def __init__(self, of_rings: bool, limiter: trio.CapacityLimiter) -> None:
+        self.of_rings = of_rings
+        self.waiters: dict[StoredBuffer | StoredRing, _Waiter] = {}
         self.stopped = False
         self._limiter = limiter
         self._word = native.WakeWord()
@@ -147,10 +175,12 @@ class _Group:
             if not waiters:
                 await self._news.wait()
                 continue
-            buffers = [waiter.stored.buffer for waiter in waiters]
+            buffers: list[Any] = [waiter.stored.buffer for waiter in waiters]
             seqs = [waiter.seq for waiter in waiters]
+            patience_ms = min(waiter.patience_ms for waiter in waiters)
+            wait_any = wait_any_ring if self.of_rings else native.wait_any
             await trio.to_thread.run_sync(
-                native.wait_any, buffers, seqs, self._word, value, SAFETY_MS, limiter=self._limiter
+                wait_any, buffers, seqs, self._word, value, patience_ms, limiter=self._limiter
             )
 
 
@@ -166,7 +196,7 @@ class Waiting:
         """Serve until stop()."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self._add_group().run()
+            await self._add_group(of_rings=False).run()
 
     def stop(self) -> None:
         """End run() soon."""
@@ -174,7 +204,7 @@ class Waiting:
             group.stopped = True
             group.tell()
 
-    async def sleep(self, stored: StoredBuffer) -> None:
+    async def sleep(self, stored: StoredBuffer | StoredRing) -> None:
         """Return when there is data, or the buffer is closed, or for no reason."""
         event = trio.Event()
         group, waiter = self._waiter(stored)
@@ -186,7 +216,7 @@ class Waiting:
             waiter.sleepers.discard(event)
             self._tidy(group, waiter)
 
-    def poll(self, stored: StoredBuffer, descriptor: int, handle: pyfuse3.PollHandle | None) -> int:
+    def poll(self, stored: StoredBuffer | StoredRing, descriptor: int, handle: pyfuse3.PollHandle | None) -> int:
         """Return what holds now; keep the handle, if there is one, to tell of what comes."""
         events, progress = readiness(stored)
         if handle is not None:
@@ -195,7 +225,7 @@ class Waiting:
             group.tell()
         return events
 
-    def forget(self, stored: StoredBuffer, descriptor: int) -> None:
+    def forget(self, stored: StoredBuffer | StoredRing, descriptor: int) -> None:
         """Drop what poll() kept: the descriptor is closed."""
         for group in self._groups:
             waiter = group.waiters.get(stored)
@@ -203,18 +233,26 @@ class Waiting:
                 waiter.polls.pop(descriptor, None)
                 self._tidy(group, waiter)
 
-    def changed(self, stored: StoredBuffer) -> None:
+    def changed(self, stored: StoredBuffer | StoredRing) -> None:
         """Look again: data was consumed, so there may be room to write."""
         for group in self._groups:
             waiter = group.waiters.get(stored)
             if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
                 group.tell()
 
-    def _waiter(self, stored: StoredBuffer) -> tuple[_Group, _Waiter]:
+    def tell(self, stored: StoredBuffer | StoredRing) -> None:
+        """Look again: there may be something to read."""
+        for group in self._groups:
+            if stored in group.waiters:
+                group.tell()
+
+    def _waiter(self, stored: StoredBuffer | StoredRing) -> tuple[_Group, _Waiter]:
         for group in self._groups:
             if stored in group.waiters:
                 return group, group.waiters[stored]
-        group = next((g for g in self._groups if len(g.waiters) < native.WAIT_MAX), None) or self._start_group()
+        of_rings = isinstance(stored, StoredRing)
+        fitting = (g for g in self._groups if g.of_rings == of_rings and len(g.waiters) < native.WAIT_MAX)
+        group = next(fitting, None) or self._start_group(of_rings)
         waiter = group.waiters[stored] = _Waiter(stored)
         return group, waiter
 
@@ -222,14 +260,14 @@ class Waiting:
         if not waiter.wanted:
             group.waiters.pop(waiter.stored, None)
 
-    def _add_group(self) -> _Group:
-        group = _Group(self._limiter)
+    def _add_group(self, of_rings: bool) -> _Group:
+        group = _Group(of_rings, self._limiter)
         self._groups.append(group)
         self._limiter.total_tokens = len(self._groups)
         return group
 
-    def _start_group(self) -> _Group:
-        group = self._add_group()
+    def _start_group(self, of_rings: bool) -> _Group:
+        group = self._add_group(of_rings)
         assert self._nursery is not None, "run() comes first"
         self._nursery.start_soon(group.run)
         return group

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -134,6 +135,39 @@ def test_reader_tells_why_it_cannot(mount, reader: Program):
     done = subprocess.run([*reader("reader"), mount.path / "none0"], capture_output=True, check=False)
     assert done.returncode == 1
     assert b"No such file or directory" in done.stderr
+
+
+# --- rings ---
+
+
+@READERS
+@pytest.mark.parametrize("options", ["", "buffers=percpu"])
+def test_ring_consumer_prints_all_until_the_ring_is_removed(mount, reader: Program, options: str):
+    channel = mount.create("app/events", f"type=ring size=64K {options}")
+    consumer = spawn(reader("ring_consumer"), channel, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out: list[bytes | None] = []
+    collector = threading.Thread(target=lambda: out.append(succeed(consumer)))
+    collector.start()
+    try:
+        produce(c_program("ring_producer"), channel, LINES)
+        wait_until(lambda: mount.fact("app/events", "unread_bytes") == "0", "the consumer has read")
+        mount.command("remove app/events\n")
+        collector.join(DEADLINE_S)
+    finally:
+        consumer.kill()
+    assert out[0] is not None
+    assert out[0] == LINES if not options else sorted_lines(out[0]) == sorted_lines(LINES)
+
+
+def test_ring_programs_tell_why_they_cannot(mount):
+    for command in (c_program("ring_producer"), c_program("ring_consumer"), python_program("ring_consumer")):
+        done = subprocess.run([*command, mount.path / "none"], input=b"", capture_output=True, check=False)
+        assert done.returncode == 1
+        assert b"No such file or directory" in done.stderr
+    channel = mount.create("small", "type=ring size=4K")
+    done = subprocess.run([*c_program("ring_producer"), channel], input=b"x" * 4081, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert os.strerror(90).encode() in done.stderr
 
 
 # --- the pairs ---

@@ -1,7 +1,6 @@
 """Relay files whose readers wait are streams, but can be mapped as others are by who opens them for that."""
 
 import errno
-import mmap
 import os
 import select
 import signal
@@ -75,14 +74,12 @@ def start_reader(file: Path) -> subprocess.Popen[bytes]:
     return reader
 
 
-def read_soon(descriptor: int, size: int, meanwhile: Callable[[], object] = bool) -> bytes:
+def read_soon(descriptor: int, size: int, first: Callable[[], object] = bool) -> bytes:
     """Read what is there, or comes by what is done meanwhile; b"": the reader sleeps."""
-    # Of whole pages: what is read into them begins with one request of the greatest length.
-    room = mmap.mmap(-1, size)
     got: list[bytes] = []
-    reader = threading.Thread(target=lambda: got.append(room[: os.readv(descriptor, [room])]), daemon=True)
+    reader = threading.Thread(target=lambda: got.append(os.read(descriptor, size)), daemon=True)
     reader.start()
-    meanwhile()
+    first()
     reader.join(DEADLINE_S)
     return b"".join(got)
 
@@ -135,9 +132,7 @@ def test_it_can_be_opened_in_all_ways_at_once(path: Path) -> None:
     def hammer(flags: int) -> None:
         for _ in range(60):
             try:
-                descriptor = os.open(path, flags)
-                os.fstat(descriptor)  # it takes a while, in which others open
-                os.close(descriptor)
+                os.close(os.open(path, flags))
             except OSError as error:
                 failed.append(error)
 
@@ -204,7 +199,6 @@ def test_who_goes_back_gets_it_again_and_who_looks_ahead_leaves_it(path: Path, b
 
 
 def test_who_writes_and_reads_with_one_descriptor_reads_what_is_next(path: Path, both: int) -> None:
-    os.set_blocking(both, False)
     for number in range(3):
         os.write(both, b"%d, the first\n" % number)
         os.write(both, b"and more\n")

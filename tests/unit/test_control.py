@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from relayfs_fuse import native
+from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import control
+from relayfs_fuse.fs import control, ring_control
 from relayfs_fuse.fs.errorlog import ErrorLog
 
 # How long something takes says nothing on a noisy machine.
@@ -137,4 +137,45 @@ def test_a_channel_is_described_by_the_command_that_makes_it(path, options):
     again = control.parse(line)
     assert again.path == path
     assert again.options.items() >= asked.items()
-    assert again.options.keys() == set(control.KEYS)
+    assert again.options.keys() | {"type"} == set(control.KEYS_OF["relay"])
+
+
+RING_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "size": st.integers(12, 40).map(lambda bits: str(1 << bits)) | st.integers(2, 20).map(lambda n: f"{1 << n}K"),
+        "mode": st.sampled_from(native_ring.MODES),
+        "buffers": st.sampled_from(native.BUFFERS),
+        "scheme": st.sampled_from(native_ring.SCHEMES),
+        "read": st.sampled_from(native.READS),
+        "framing": st.sampled_from(native_ring.FRAMINGS),
+        "perm": st.integers(0, 0o777).map(lambda perm: f"{perm & 0o666:04o}"),
+        "uid": st.integers(0, 1 << 31).map(str),
+        "gid": st.integers(0, 1 << 31).map(str),
+    },
+)
+
+
+@given(PATHS, RING_OPTIONS, st.randoms())
+def test_rings_are_described_by_the_command_that_makes_them(path, options, rng):
+    words = ["type=ring", *(f"{key}={value}" for key, value in options.items())]
+    rng.shuffle(words)
+    asked = control.parse(f"create {path} {' '.join(words)}")
+    assert asked.is_ring
+    values = dict.fromkeys(native_ring.RingFacts.__dataclass_fields__, 0) | {"ring_size": 1 << 20, "scheme": 1}
+    values |= {key: value for key, value in asked.options.items() if key in values}
+    values["ring_size"] = asked.options.get("size", 1 << 20)
+    owner = asked.options.get("perm", 0o640), asked.options.get("uid", 0), asked.options.get("gid", 0)
+    again = control.parse(ring_control.format_create_ring(path, native_ring.RingFacts(**values), *owner))
+    assert again.path == path
+    assert again.options.items() >= asked.options.items()
+    assert again.options.keys() == set(control.KEYS_OF["ring"])
+
+
+@given(st.integers(0, 1 << 45), st.integers(1, 512))
+def test_the_default_size_of_rings_fits_or_is_the_least(free_bytes, n_rings):
+    size, notice = ring_control.choose_ring_size(control.parse("create x type=ring"), n_rings, free_bytes)
+    assert size == ring_control.LEAST_RING_SIZE or native_ring.ring_file_bytes(size) * n_rings <= free_bytes // 16
+    assert (notice is None) == (size == ring_control.DEFAULT_RING_SIZE)
+    given = control.parse("create x type=ring size=4K")
+    assert ring_control.choose_ring_size(given, n_rings, free_bytes) == (4096, None)

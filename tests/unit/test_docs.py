@@ -8,10 +8,10 @@ import pytest
 from build import HEADERS, ROOT
 from c_declarations import declarations
 
-from relayfs_fuse import native
+from relayfs_fuse import native, native_ring
 from relayfs_fuse.cli import mount
 from relayfs_fuse.cli.counters import counters
-from relayfs_fuse.fs import control, errorlog, facts
+from relayfs_fuse.fs import control, errorlog, facts, ring_control, ring_facts
 
 MAN = ROOT / "mount/man"
 PAGES = sorted(MAN.iterdir())
@@ -76,27 +76,47 @@ def test_man_page_has_every_command():
     assert {words(tag)[0] for tag in tags(section("relayfs.5", "COMMANDS"))} == set(control.VERBS)
 
 
+KEYS_OF_RELAY, KEYS_OF_RING = "Keys of create", "Keys of create for type=ring"
+
+
 def test_man_page_has_every_key():
-    keys = [re.match(r"(\w+)=", tag) for tag in tags(section("relayfs.5", "Keys of create"))]
-    assert all(keys)
-    assert [key[1] for key in keys if key] == list(control.KEYS)
+    for name, expected in (
+        (KEYS_OF_RELAY, control.KEYS_OF["relay"]),
+        (KEYS_OF_RING, [key for key in control.KEYS_OF["ring"] if key not in control.KEYS_OF["relay"]]),
+    ):
+        keys = [re.match(r"(\w+)=", tag) for tag in tags(section("relayfs.5", name))]
+        assert all(keys)
+        assert [key[1] for key in keys if key] == list(expected)
 
 
 @pytest.mark.parametrize(
-    ("key", "values"),
+    ("name", "key", "values"),
     [
-        ("mode", native.MODES),
-        ("buffers", native.BUFFERS),
-        ("scheme", native.SCHEMES),
-        ("delivery", native.DELIVERIES),
-        ("read", native.READS),
-        ("reserve", native.RESERVES),
-        ("timestamp", native.TIMESTAMPS),
+        (KEYS_OF_RELAY, "type", control.TYPES),
+        (KEYS_OF_RELAY, "mode", native.MODES),
+        (KEYS_OF_RELAY, "buffers", native.BUFFERS),
+        (KEYS_OF_RELAY, "scheme", native.SCHEMES),
+        (KEYS_OF_RELAY, "delivery", native.DELIVERIES),
+        (KEYS_OF_RELAY, "read", native.READS),
+        (KEYS_OF_RELAY, "reserve", native.RESERVES),
+        (KEYS_OF_RELAY, "timestamp", native.TIMESTAMPS),
+        (KEYS_OF_RING, "framing", native_ring.FRAMINGS),
     ],
 )
-def test_man_page_has_every_value(key, values):
-    tag = next(tag for tag in tags(section("relayfs.5", "Keys of create")) if tag.startswith(f"{key}="))
+def test_man_page_has_every_value(name, key, values):
+    tag = next(tag for tag in tags(section("relayfs.5", name)) if tag.startswith(f"{key}="))
     assert tag.partition("=")[2].split(" | ") == list(values)
+
+
+def test_man_page_tells_the_values_that_rings_have():
+    source = section("relayfs.5", KEYS_OF_RING)
+    assert f".BR mode={' | '.join(native_ring.MODES)} ,\n" in source
+    assert f".BR scheme={' | '.join(native_ring.SCHEMES)} ,\n" in source
+    size = control.format_size
+    assert (
+        f"Default: {size(ring_control.DEFAULT_RING_SIZE)}, or less, down to {size(ring_control.LEAST_RING_SIZE)},"
+        in (source)
+    )
 
 
 def test_man_page_tells_the_defaults():
@@ -116,9 +136,10 @@ def test_man_page_tells_how_long_the_error_log_is():
     assert f"The last {errorlog.N_ENTRIES} commands" in section("relayfs.5", "DESCRIPTION")
 
 
-def test_man_page_has_every_fact():
-    named = {word for tag in tags(section("relayfs.5", "FACTS")) for word in words(tag)} - {"mem0", "mem1"}
-    assert named == facts.OF_CHANNEL.keys() | facts.OF_BUFFER.keys()
+@pytest.mark.parametrize(("name", "shown"), [("FACTS", facts), ("Facts of rings", ring_facts)])
+def test_man_page_has_every_fact(name, shown):
+    named = {word for tag in tags(section("relayfs.5", name)) for word in words(tag)} - {"mem0", "mem1"}
+    assert named == shown.OF_CHANNEL.keys() | shown.OF_BUFFER.keys()
 
 
 def test_man_page_has_every_mount_option():

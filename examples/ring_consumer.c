@@ -1,0 +1,39 @@
+/* cc -O2 -o ring_consumer ring_consumer.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
+#include <relayfs/ring.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Called with each record where it lies. */
+static int show(void *out, const void *data, size_t length)
+{
+	return fwrite(data, 1, length, out) == length ? 0 : -EIO;
+}
+
+/* Print the records of a ring until it is removed: ring_consumer MNT/app/events */
+int main(int argc, char **argv)
+{
+	struct relay_rings *rings = relay_rings_attach(argc > 1 ? argv[1] : "");
+	if (!rings) {
+		perror("relay_rings_attach");
+		return 1;
+	}
+	unsigned n_ended = 0;
+	int got = 0;
+	while (n_ended < rings->n && got >= 0) {
+		got = relay_ring_wait(rings->ring, rings->n, -1);
+		n_ended = 0;
+		for (unsigned i = 0; i < rings->n && got >= 0; i++) {
+			got = relay_ring_consume(rings->ring[i], show, stdout, 0);
+			if (got == -EPIPE) { /* removed, and everything has been read */
+				n_ended++;
+				got = 0;
+			}
+		}
+		fflush(stdout);
+	}
+	if (got < 0)
+		fprintf(stderr, "ring_consumer: %s\n", strerror(-got));
+	relay_rings_close(rings);
+	return got < 0 ? 1 : 0;
+}

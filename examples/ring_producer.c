@@ -1,0 +1,49 @@
+/* cc -O2 -o ring_producer ring_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
+#include <relayfs/ring.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Room for a record, which nobody sees before it is committed. Full: wait for a consumer. A program that must not wait
+ * goes on, and the record is lost. NULL and errno. */
+static char *reserve(struct relay_rings *rings, size_t length)
+{
+	char *record;
+	while (!(record = relay_rings_reserve(rings, length, 0)) && errno == EAGAIN) {
+		if (length > relay_ring_query(rings->ring[0], RELAY_RING_RING_SIZE) - 16) {
+			errno = EMSGSIZE;
+			break;
+		}
+		usleep(1000);
+	}
+	return record;
+}
+
+/* Each line of the standard input becomes a record of a ring: ring_producer MNT/app/events <FILE */
+int main(int argc, char **argv)
+{
+	struct relay_rings *rings = relay_rings_attach(argc > 1 ? argv[1] : "");
+	if (!rings) {
+		perror("relay_rings_attach");
+		return 1;
+	}
+	char *line = NULL;
+	size_t size = 0;
+	ssize_t length;
+	while ((length = getline(&line, &size, stdin)) > 0) {
+		char *record = reserve(rings, (size_t)length);
+		if (!record)
+			break;
+		/* A program that has more to do would make its record here, where it will be read. */
+		memcpy(record, line, (size_t)length);
+		relay_ring_commit(record, 0);
+	}
+	int err = length > 0 ? errno : 0;
+	if (err)
+		fprintf(stderr, "ring_producer: %s\n", strerror(err));
+	free(line);
+	relay_rings_close(rings);
+	return err ? 1 : 0;
+}

@@ -1,0 +1,72 @@
+"""One memory file of a channel, and what the server remembers of it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from relayfs_fuse import native
+from relayfs_fuse.native_ring import RingMemory
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.store import StoredChannel
+
+Memory = TypeVar("Memory", bound=native.Buffer | RingMemory)
+
+
+class Stored(Generic[Memory]):
+    """One buffer or ring; it stays mapped as long as anybody refers to it.
+
+    channel: the channel it belongs to
+    index: which of the channel's
+    buffer: its memory
+    moved: a count that changes when data moves, as it is now
+    mtime_ns: when data last moved
+    backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
+    """
+
+    def __init__(self, channel: StoredChannel, index: int, buffer: Memory, moved: int, mtime_ns: int) -> None:
+        self.channel = channel
+        self.index = index
+        self.buffer: Memory = buffer
+        self.backing: int | None = None
+        self._moved = moved
+        # The library writes through mappings, which leave the file's own time alone: it is ours to keep, and lives on
+        # when this server does not.
+        self._mtime_ns = max(mtime_ns, os.fstat(buffer.fileno()).st_mtime_ns)
+
+    def _mtime(self, moved: int) -> int:
+        """Tell when data last moved: at the latest when it was first seen to have moved."""
+        if moved != self._moved:
+            self._moved = moved
+            self._mtime_ns = max(time.time_ns(), self._mtime_ns + 1)
+            os.utime(self.buffer.fileno(), ns=(self._mtime_ns, self._mtime_ns))
+        return self._mtime_ns
+
+    def __del__(self) -> None:
+        # The last reference to a removed buffer frees its memory, which takes long when it is large.
+        _unmapper.put(self.buffer)
+
+
+class _Unmapper:
+    """Unmap memory in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[native.Buffer | RingMemory] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, buffer: native.Buffer | RingMemory) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
+            self._thread.start()
+        self._queue.put(buffer)
+
+    def _run(self) -> None:
+        while True:
+            self._queue.get().close()
+
+
+_unmapper = _Unmapper()

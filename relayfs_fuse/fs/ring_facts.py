@@ -1,0 +1,63 @@
+"""The files of .channels/PATH/ for rings, as facts.py has them for relay channels.
+
+producer_position, consumer_position   bytes, as the kernel counts them: headers and fill included
+records                                ever reserved
+read_records, read_bytes               given to readers
+unread_bytes                           between the positions
+skipped                                records that readers passed: discarded, or torn
+lost                                   all records that were not or will not be read, and by cause:
+lost_full, lost_too_large, lost_disabled, each also as _bytes; lost_overwritten, lost_torn
+wakeups                                of those who slept for a record
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native, native_ring
+from relayfs_fuse.fs import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.native_ring import RingFacts
+
+_REFUSED = ("full", "too_large", "disabled")
+
+COUNTERS: dict[str, Callable[[RingFacts], int]] = {
+    "producer_position": lambda facts: facts.producer_position,
+    "consumer_position": lambda facts: facts.consumer_position,
+    "records": lambda facts: facts.records,
+    "read_records": lambda facts: facts.read_records,
+    "read_bytes": lambda facts: facts.read_bytes,
+    "unread_bytes": lambda facts: facts.unread_bytes,
+    "skipped": lambda facts: facts.skipped_records,
+    "wakeups": lambda facts: facts.wakeups,
+    "file_bytes": lambda facts: facts.file_bytes,
+    "lost": lambda facts: (
+        sum(getattr(facts, f"lost_{cause}_records") for cause in _REFUSED)
+        + facts.lost_overwritten_records
+        + facts.torn_records
+    ),
+    "lost_overwritten": lambda facts: facts.lost_overwritten_records,
+    "lost_torn": lambda facts: facts.torn_records,
+}
+for _cause in _REFUSED:
+    COUNTERS[f"lost_{_cause}"] = lambda facts, name=f"lost_{_cause}_records": int(getattr(facts, name))  # type: ignore[misc]
+    COUNTERS[f"lost_{_cause}_bytes"] = lambda facts, name=f"lost_{_cause}_bytes": int(getattr(facts, name))  # type: ignore[misc]
+
+_LATEST: dict[str, Callable[[RingFacts], int]] = {"disabled": lambda facts: facts.disabled}
+
+_CONSTANTS: dict[str, Callable[[RingFacts], int | str]] = {
+    "type": lambda _: "ring",
+    "ring_size": lambda facts: facts.ring_size,
+    "n_buffers": lambda facts: facts.n_rings,
+    "mode": lambda facts: native_ring.MODES[facts.mode],
+    "buffers": lambda facts: native.BUFFERS[facts.buffers],
+    "scheme": lambda facts: native_ring.SCHEMES[facts.scheme],
+    "read": lambda facts: native.READS[facts.read],
+    "framing": lambda facts: native_ring.FRAMINGS[facts.framing],
+}
+
+OF_CHANNEL = facts.of_channel(_CONSTANTS, COUNTERS, _LATEST)
+OF_BUFFER = facts.of_buffer({**COUNTERS, **_LATEST})

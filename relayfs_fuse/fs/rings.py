@@ -1,0 +1,136 @@
+"""Rings of the store, and open relay files of them, apart from how the kernel asks for them.
+
+A ring's relay file is a stream, as a pipe is: a read(2) gets as many whole records as fit, framed as the ring says.
+Only of a record that alone is longer than that it gets a part, and the next reads of the same descriptor get the rest:
+to copy byte by byte loses nothing. Who closes in the middle of a record has not read it. It was taken out of the ring,
+but is kept for the next reader here, who gets all of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.fs.memory import Stored
+from relayfs_fuse.native_ring import HEADER_BYTES, RingFacts, RingMemory
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.store import StoredChannel
+
+log = logging.getLogger(__name__)
+
+
+class StoredRing(Stored[RingMemory]):
+    """One ring of a channel.
+
+    readers: descriptors that have its relay file open
+    returned: records that somebody has read a part of
+    is_reported: it was said that it is damaged
+    """
+
+    def __init__(self, channel: StoredChannel, index: int, buffer: RingMemory) -> None:
+        super().__init__(channel, index, buffer, buffer.facts().producer_position, 0)
+        self.readers: list[RingHandle] = []
+        self.returned: deque[bytes] = deque()
+        self.is_reported = False
+
+    def measure(self, pid: int) -> tuple[int, int]:
+        """Return the relay file's size and time.
+
+        The size is what a reader was given since its open, and what is unread, with its headers: no less than what
+        reads will give. It never shrinks to a reader, so that `tail -f` reads on.
+
+        pid: the thread that asks, for it may be a reader itself
+        """
+        facts = self.buffer.facts()
+        given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
+        unread = facts.unread_bytes + sum(map(len, self.returned))
+        return given + unread, self._mtime(facts.producer_position)
+
+    def take(self, size: int) -> bytes:
+        """Take whole records, framed, at most so many bytes; or one that is longer; or none."""
+        if self.returned:
+            return self.returned.popleft()
+        try:
+            return self.buffer.read_framed(min(size, self.channel.facts.file_bytes))
+        except OSError as error:
+            if error.errno == errno.EBADMSG:
+                self._report()
+            if error.errno != errno.EMSGSIZE:
+                raise
+        return self._take_long(size)
+
+    def _report(self) -> None:
+        """Say once that it is damaged, and where."""
+        if not self.is_reported:
+            log.warning("%s is damaged at position %d: remove it", self.buffer.path, self.buffer.damaged_at())
+        self.is_reported = True
+
+    def _take_long(self, size: int) -> bytes:
+        """Take one record that is longer; no record fills its file."""
+        while True:
+            size *= 2
+            try:
+                return self.buffer.read_framed(size, 1)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE or size > self.channel.facts.file_bytes:
+                    raise
+
+    def has_news(self) -> bool:
+        """Whether somebody who sleeps should look again."""
+        return bool(self.returned) or self.buffer.state() != 0
+
+    def is_held_up(self) -> bool:
+        """Whether a reservation that is not ended keeps readers waiting."""
+        return self.buffer.state() == 0 and self.buffer.avail_data() > 0
+
+    def has_room(self) -> bool:
+        """Whether a record can be written, if it is short enough."""
+        facts = self.channel.facts
+        assert isinstance(facts, RingFacts)
+        return facts.mode == native.MODE_OVERWRITE or self.buffer.avail_data() + 2 * HEADER_BYTES < facts.ring_size
+
+
+class RingHandle:
+    """An open relay file of a ring.
+
+    stored: the ring
+    pid: the thread that opened it
+    given: how many bytes it has been given
+    """
+
+    def __init__(self, stored: StoredRing, pid: int) -> None:
+        self.stored = stored
+        self.pid = pid
+        self.given = 0
+        self._record = b""
+        self._at = 0
+        stored.readers.append(self)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a part of a record was given, and the rest comes next."""
+        return self._at < len(self._record)
+
+    def take(self, size: int) -> bytes:
+        """Take what is next."""
+        data = self._take_part(size) if self.is_inside else self.stored.take(size)
+        if len(data) > size:
+            self._record, self._at = data, 0
+            data = self._take_part(size)
+        self.given += len(data)
+        return data
+
+    def _take_part(self, size: int) -> bytes:
+        begin, self._at = self._at, self._at + size
+        return self._record[begin : self._at]
+
+    def close(self) -> None:
+        """Give a record back that was not read to its end."""
+        self.stored.readers.remove(self)
+        if self.is_inside:
+            self.stored.returned.append(self._record)
+            self._record = b""

@@ -1,0 +1,280 @@
+"""The record rings of the C library, as Python sees them; see native.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse import native
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import WakeWord, _check, _Handle, _pointer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer as AnyBuffer
+
+# The words of the control file, as far as rings have them.
+MODES = native.MODES[:2]
+SCHEMES = native.SCHEMES[:3]
+FRAMINGS = ("raw", "length", "line")
+
+NO_WAKEUP: int = lib.RELAY_RING_NO_WAKEUP
+FORCE_WAKEUP: int = lib.RELAY_RING_FORCE_WAKEUP
+AVAIL_DATA: int = lib.RELAY_RING_AVAIL_DATA
+RING_SIZE: int = lib.RELAY_RING_RING_SIZE
+CONS_POS: int = lib.RELAY_RING_CONS_POS
+PROD_POS: int = lib.RELAY_RING_PROD_POS
+
+# A record's header; and what a record takes is a multiple of it.
+HEADER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """What rings are made from; see struct relay_ring_spec."""
+
+    ring_size: int
+    n_rings: int
+    mode: int
+    scheme: int
+    buffers: int
+    file_mode: int
+    uid: int
+    gid: int
+    read: int
+    framing: int
+
+
+@dataclass(frozen=True)
+class RingFacts:
+    """Everything there is to know of a ring; see struct relay_ring_facts."""
+
+    ring_size: int
+    file_bytes: int
+    cpu: int
+    n_rings: int
+    mode: int
+    scheme: int
+    buffers: int
+    closed: int
+    disabled: int
+    producer_position: int
+    consumer_position: int
+    records: int
+    read_records: int
+    read_bytes: int
+    skipped_records: int
+    torn_records: int
+    lost_full_records: int
+    lost_full_bytes: int
+    lost_too_large_records: int
+    lost_too_large_bytes: int
+    lost_disabled_records: int
+    lost_disabled_bytes: int
+    lost_overwritten_records: int
+    wakeups: int
+    read: int
+    framing: int
+
+    @property
+    def n_buffers(self) -> int:
+        """Count the rings that were made together."""
+        return self.n_rings
+
+    @property
+    def unread_bytes(self) -> int:
+        """Count the bytes between the positions: records with their headers, whatever becomes of them."""
+        # Who may write to the memory may write anything.
+        return min(max(self.producer_position - self.consumer_position, 0), self.ring_size)
+
+
+_FACT_NAMES = tuple(field.name for field in fields(RingFacts))
+
+
+def ring_file_bytes(ring_size: int) -> int:
+    """Tell how much of the store one ring takes; 0: the size is not allowed."""
+    return int(lib.relay_ring_file_bytes(ring_size)) if 0 < ring_size < 1 << 64 else 0
+
+
+def ring_create(directory: str, spec: RingSpec) -> None:
+    """Make rings with all their memory in a new directory."""
+    c_spec = ffi.new("struct relay_ring_spec *")
+    c_spec.size = ffi.sizeof("struct relay_ring_spec")
+    for field in fields(RingSpec):
+        setattr(c_spec, field.name, getattr(spec, field.name))
+    _check(lib.relay_ring_create(os.fsencode(directory), c_spec), directory)
+
+
+def ring_hash(key: int, n: int) -> int:
+    """Choose one of n rings, the same for the same key."""
+    return int(lib.relay_ring_hash(key & 0xFFFFFFFFFFFFFFFF, n))
+
+
+class RingMemory(_Handle):
+    """Map one ring of the store.
+
+    mem_file: its file
+    """
+
+    def __init__(self, mem_file: str) -> None:
+        super().__init__(_pointer(lib.relay_ring_open(os.fsencode(mem_file)), mem_file))
+        self.path = mem_file
+        self._facts = ffi.new("struct relay_ring_facts *")
+
+    def close(self) -> None:
+        """Unmap it."""
+        lib.relay_ring_close(self._take())
+
+    @property
+    def pointer(self) -> Any:
+        """The struct relay_ring, for wait_any()."""
+        return self._open
+
+    def fileno(self) -> int:
+        """Return the descriptor of its file."""
+        return int(lib.relay_ring_fd(self._open))
+
+    def facts(self) -> RingFacts:
+        """Read all of its counters at one moment."""
+        _check(lib.relay_ring_facts(self._open, self._facts), self.path)
+        facts = self._facts
+        return RingFacts(*[getattr(facts, name) for name in _FACT_NAMES])
+
+    def state(self) -> int:
+        """Tell what there is to read, as HAS_ and IS_ bits; what the dead have reserved is discarded."""
+        return int(lib.relay_ring_state(self._open))
+
+    def avail_data(self) -> int:
+        """Count the bytes between the positions, whatever they are."""
+        return int(lib.relay_ring_query(self._open, AVAIL_DATA))
+
+    def damaged_at(self) -> int:
+        """After EBADMSG or IS_DAMAGED: the position of the first byte that contradicts itself."""
+        return int(lib.relay_ring_damaged_at(self._open))
+
+    def write(self, data: AnyBuffer) -> None:
+        """Write one record; ENOSPC: the ring is full; EMSGSIZE: no record can be so long."""
+        view = ffi.from_buffer(data)
+        result = int(lib.relay_ring_output(self._open, view, len(view), 0))
+        if result == -errno.EAGAIN:
+            too_large = len(view) + 2 * HEADER_BYTES > lib.relay_ring_query(self._open, RING_SIZE)
+            result = -errno.EMSGSIZE if too_large else -errno.ENOSPC
+        _check(result)
+
+    def refuse_too_large(self, length: int) -> None:
+        """Count a record as too large, and raise the error that says so."""
+        result = int(lib.relay_ring_refuse(self._open, length))
+        _check(-errno.EMSGSIZE if result == -errno.EAGAIN else result)
+
+    def read_framed(self, size: int, most: int = 0) -> bytes:
+        """Take whole records, framed; none: there are none now.
+
+        size: how many bytes at most; OSError EMSGSIZE: the first record does not fit
+        most: how many records; 0: as many as fit
+        """
+        data = ffi.new("char[]", size)
+        got = int(lib.relay_ring_read_framed(self._open, data, size, most))
+        if got in (-errno.EAGAIN, -errno.EPIPE):
+            return b""
+        return bytes(ffi.buffer(data, _check(got)))
+
+    def stop(self, flag: int, on: bool) -> None:
+        """Set or clear CLOSED or DISABLED."""
+        _check(lib.relay_ring_stop(self._open, flag, on))
+
+    def resolve(self, token: int) -> int:
+        """Discard what was reserved through the open file of this token; return how many reservations."""
+        return _check(lib.relay_ring_resolve(self._open, token))
+
+    def arm(self, what: int) -> int:  # noqa: ARG002  # as a Buffer; a ring has one kind of wake-up
+        """Ask for a wake-up; return the wake-up counter of before."""
+        return int(lib.relay_ring_arm(self._open))
+
+    def wake_seq(self) -> int:
+        """Return the wake-up counter."""
+        return int(lib.relay_ring_wake_seq(self._open))
+
+
+def wait_any_ring(
+    rings: Sequence[RingMemory], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int
+) -> None:
+    """Sleep as native.wait_any() does, on rings."""
+    c_rings = ffi.new("struct relay_ring *[]", [ring.pointer for ring in rings])
+    _check(lib.relay_ring_wait_any(c_rings, list(seqs), len(rings), word.word, value, timeout_ms))
+
+
+class RingsHandle(_Handle):
+    """Attach to the rings of a channel.
+
+    path: the path of its relay files without the number
+    options: None to attach to an existing one, else what may follow `create PATH type=ring`
+    """
+
+    def __init__(self, path: str, options: str | None = None) -> None:
+        c_path = os.fsencode(path)
+        attach = options is None
+        rings = lib.relay_rings_attach(c_path) if attach else lib.relay_rings_create(c_path, os.fsencode(options or ""))
+        super().__init__(_pointer(rings, path))
+        self._data = ffi.new("void **")
+        self._length = ffi.new("size_t *")
+        self._missed = ffi.new("uint64_t *")
+        self.n: int = self._open.n
+        facts = ffi.new("struct relay_ring_facts *")
+        _check(lib.relay_ring_facts(self._open.ring[0], facts), path)
+        self.overwrite: bool = facts.mode == native.MODE_OVERWRITE
+
+    def close(self) -> None:
+        """Let go of them."""
+        lib.relay_rings_close(self._take())
+
+    def output(self, data: AnyBuffer, flags: int) -> None:
+        """Write one record."""
+        view = ffi.from_buffer(data)
+        _check(lib.relay_rings_output(self._open, view, len(view), flags))
+
+    def reserve(self, length: int) -> tuple[Any, memoryview]:
+        """Reserve a record: its name for commit() and discard(), and its bytes."""
+        record = _pointer(lib.relay_rings_reserve(self._open, length, 0), "")
+        return record, memoryview(ffi.buffer(record, length))
+
+    def commit(self, record: Any, flags: int) -> None:
+        """End a reservation: the record is complete."""
+        _check(lib.relay_ring_commit(record, flags))
+
+    def discard(self, record: Any, flags: int) -> None:
+        """End a reservation: readers skip the record."""
+        _check(lib.relay_ring_discard(record, flags))
+
+    def query(self, index: int, what: int) -> int:
+        """Ask one ring for AVAIL_DATA, RING_SIZE, CONS_POS or PROD_POS."""
+        return int(lib.relay_ring_query(self._open.ring[index], what))
+
+    def next(self, index: int) -> memoryview | None:
+        """Look at the next record in one ring; None: there is none."""
+        if not _check(lib.relay_ring_next(self._open.ring[index], self._data, self._length)):
+            return None
+        return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
+
+    def release(self, index: int) -> None:
+        """Consume what next() gave."""
+        lib.relay_ring_release(self._open.ring[index])
+
+    def abort(self, index: int) -> None:
+        """Leave it unread."""
+        lib.relay_ring_abort(self._open.ring[index])
+
+    def read(self, index: int, size: int) -> tuple[bytes | None, int]:
+        """Copy and consume the next record, in any mode: it, or None, and how many were overwritten before it."""
+        data = ffi.new("char[]", size)
+        self._missed[0] = 0
+        got = int(lib.relay_ring_read(self._open.ring[index], data, size, self._missed))
+        if got == -errno.EAGAIN:
+            return None, int(self._missed[0])
+        return bytes(ffi.buffer(data, _check(got))), int(self._missed[0])
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Sleep until a ring has a record, is closed or damaged."""
+        return bool(_check(lib.relay_ring_wait(self._open.ring, self.n, timeout_ms)))

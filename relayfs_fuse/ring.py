@@ -1,0 +1,194 @@
+"""Write and read record rings from Python."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native_ring
+from relayfs_fuse.native_ring import RingsHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Buffer as AnyBuffer
+
+# A wait is cut into pieces no longer than this, which also keeps it within an int of milliseconds.
+_LONGEST_WAIT_S = 3600.0
+# Nothing wakes us when another consumer lets go of a record.
+_BUSY_S = 0.001
+
+
+_QUERIES = {
+    "avail_data": native_ring.AVAIL_DATA,
+    "ring_size": native_ring.RING_SIZE,
+    "cons_pos": native_ring.CONS_POS,
+    "prod_pos": native_ring.PROD_POS,
+}
+
+
+class Ring:
+    r"""Open the ring, or the rings of all CPUs, of a channel that was created with type=ring.
+
+        with Ring("/mnt/relay/app/events") as ring:
+            ring.output(b"hello")
+            with ring.reserve(16) as record:
+                record[:] = bytes(16)
+            for record in ring.records(timeout=1):
+                print(bytes(record))
+
+    path: the path of its relay files without the number
+
+    Methods raise OSError: EAGAIN, the ring is full, or no record can be so long; ECANCELED, it is disabled; EPIPE, it
+    was removed; EBADMSG, its memory contradicts itself.
+
+    wakeup, where it is given: False, nobody who sleeps is woken for this record; True, in any case; None, if who
+    consumes has come to this very record
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._open(path, None)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], **options: str | int) -> Ring:
+        """Make a ring and open it; it stays when it is closed.
+
+        options: the keys of the control file's `create`, such as size="64K", mode="overwrite"
+        """
+        ring = cls.__new__(cls)
+        ring._open(path, " ".join(f"{key}={value}" for key, value in options.items()))
+        return ring
+
+    def _open(self, path: str | os.PathLike[str], options: str | None) -> None:
+        self.path = os.fspath(path)
+        self.missed = 0
+        self._next = 0
+        self._handle = RingsHandle(self.path, options)
+
+    def output(self, data: AnyBuffer, wakeup: bool | None = None) -> None:
+        """Write one record.
+
+        data: bytes, or anything else whose memory is contiguous
+        """
+        self._handle.output(data, _flags(wakeup))
+
+    @contextmanager
+    def reserve(self, length: int, wakeup: bool | None = None) -> Iterator[memoryview]:
+        """Reserve a record to be filled in place; it is committed in the end, or, after an exception, discarded."""
+        record, view = self._handle.reserve(length)
+        try:
+            yield view
+        except BaseException:
+            view.release()
+            self._handle.discard(record, _flags(wakeup))
+            raise
+        view.release()
+        self._handle.commit(record, _flags(wakeup))
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self.records()
+
+    def records(self, timeout: float | None = None) -> Iterator[memoryview]:
+        """Iterate over records in place, without a copy; each is consumed when the next step is taken.
+
+        timeout: how many seconds a step waits before the iteration ends; None: until the ring was removed and
+            everything has been read; 0: only look
+
+        A view is valid until the next step; the last one, if there is no next step, stays unread. Records of one ring
+        come in order; those of different CPUs' in any. In overwrite mode records are copied, and `missed` counts those
+        that were overwritten before they were read.
+        """
+        while (found := self._wait(timeout)) is not None:
+            index, view = found
+            try:
+                yield view
+            except BaseException:
+                view.release()
+                self._handle.abort(index)
+                raise
+            view.release()
+            self._handle.release(index)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until there is a record, or the ring was removed; False: the time, in seconds, is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _LONGEST_WAIT_S if end is None else max(0.0, min(end - time.monotonic(), _LONGEST_WAIT_S))
+            try:
+                if self._handle.wait(int(left * 1000)):
+                    return True
+            except InterruptedError:
+                continue  # Python's own signal handlers have run now
+            if end is not None and time.monotonic() >= end:
+                return False
+
+    def query(self, what: str, cpu: int = 0) -> int:
+        """Ask for avail_data, ring_size, cons_pos or prod_pos of one ring: a moment's value.
+
+        cpu: whose ring, with buffers=percpu
+        """
+        return self._handle.query(cpu, _QUERIES[what])
+
+    def close(self) -> None:
+        """Let go of it; no thread may be using it."""
+        self._handle.close()
+
+    def _wait(self, timeout: float | None) -> tuple[int, memoryview] | None:
+        """Return the next record of any ring and which ring it is in; None: none in time, or the end."""
+        end = None if timeout is None else time.monotonic() + timeout
+        woken = False
+        while True:
+            try:
+                found, finished = self._look()
+            except OSError as error:
+                # Another consumer holds a record: for ever means to wait for that, too.
+                if error.errno != errno.EBUSY or end is not None:
+                    raise
+                found, finished, woken = None, False, True
+            if found or finished:
+                return found
+            if woken:
+                time.sleep(_BUSY_S)  # another was faster, or the ring was removed while a record is being filled
+            woken = self.wait(None if end is None else max(0.0, end - time.monotonic()))
+            if not woken:
+                return None
+
+    def _look(self) -> tuple[tuple[int, memoryview] | None, bool]:
+        """Look into all rings, first the one behind the last: what there is, and whether there will be no more."""
+        n_finished = 0
+        for step in range(self._handle.n):
+            index = (self._next + step) % self._handle.n
+            try:
+                view = self._look_at(index)
+            except BrokenPipeError:
+                n_finished += 1
+                continue
+            if view is not None:
+                self._next = index + 1
+                return (index, view), False
+        return None, n_finished == self._handle.n
+
+    def _look_at(self, index: int) -> memoryview | None:
+        if not self._handle.overwrite:
+            return self._handle.next(index)
+        data, missed = self._handle.read(index, self._handle.query(index, native_ring.RING_SIZE))
+        self.missed += missed
+        return None if data is None else memoryview(data)
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _flags(wakeup: bool | None) -> int:
+    if wakeup is None:
+        return 0
+    return native_ring.FORCE_WAKEUP if wakeup else native_ring.NO_WAKEUP

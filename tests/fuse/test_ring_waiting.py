@@ -1,0 +1,331 @@
+"""Who sleeps for records of a ring: in read(2), poll(2), epoll(7), in the library; what wakes them, and what not."""
+
+import errno
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Mount, wait_until
+from kernel_ring import KernelRing
+from traffic import append, wait_asleep
+
+from relayfs_fuse import Ring
+
+DEADLINE_S = 30.0
+# For what would come at once.
+NOTHING_S = 0.3
+
+# Reserves a record and says so; what then becomes of it is the test's to decide.
+HOLDER = """
+import sys
+from relayfs_fuse import Ring
+ring = Ring(sys.argv[1])
+with ring.reserve(8) as record:
+    record[:] = b"reserved"
+    print("reserved", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def file(mount: Mount) -> Path:
+    return mount.create("r", "type=ring size=64K buffers=single read=wait framing=line")
+
+
+@pytest.fixture
+def ring(file: Path) -> Iterator[Ring]:
+    with Ring(file) as ring:
+        yield ring
+
+
+@pytest.fixture
+def mem(mount: Mount, file: Path) -> Path:
+    return mount.path / ".channels/r/mem0"
+
+
+def start_cat(file: Path) -> subprocess.Popen[bytes]:
+    cat = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, bufsize=0)
+    wait_asleep(cat, file)
+    return cat
+
+
+# --- read(2) ---
+
+
+def test_a_sleeping_cat_shows_each_record_as_it_comes(file: Path, ring: Ring) -> None:
+    with start_cat(file) as cat:
+        assert cat.stdout
+        for n in range(100):
+            ring.output(b"record %d" % n)
+            assert cat.stdout.readline() == b"record %d\n" % n
+        append(file, b"by write(2)\n")
+        assert cat.stdout.readline() == b"by write(2)\n"
+        with ring.reserve(4) as record:
+            record[:] = b"long"
+            ring.output(b"behind it")
+        assert [cat.stdout.readline() for _ in range(2)] == [b"long\n", b"behind it\n"]
+        cat.kill()
+
+
+def test_a_signal_ends_a_sleeping_cat_and_the_next_reader_gets_what_comes(file: Path, ring: Ring) -> None:
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        cat = start_cat(file)
+        cat.send_signal(signum)
+        assert cat.communicate(timeout=DEADLINE_S)[0] == b""
+    with start_cat(file) as cat:
+        ring.output(b"for the next")
+        assert cat.stdout
+        assert cat.stdout.readline() == b"for the next\n"
+        cat.kill()
+
+
+def test_each_record_goes_to_exactly_one_of_several_sleeping_readers(mount: Mount, file: Path, ring: Ring) -> None:
+    cats = [subprocess.Popen(["cat", file], stdout=subprocess.PIPE) for _ in range(4)]
+    for cat in cats:
+        wait_asleep(cat, file)
+    for n in range(1000):
+        while True:
+            try:
+                ring.output(b"record %03d" % n)
+                break
+            except BlockingIOError:
+                continue
+    wait_until(lambda: mount.fact("r", "unread_bytes") == "0", "all is read")
+    mount.command("remove r")
+    got = b"".join(cat.communicate(timeout=DEADLINE_S)[0] for cat in cats)
+    assert sorted(got.splitlines()) == [b"record %03d" % n for n in range(1000)]
+
+
+def test_without_blocking_an_empty_ring_says_so(file: Path, ring: Ring) -> None:
+    with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        with pytest.raises(BlockingIOError):
+            os.read(descriptor, 100)
+        ring.output(b"now")
+        assert os.read(descriptor, 100) == b"now\n"
+
+
+def test_where_readers_do_not_wait_an_empty_ring_is_at_its_end(mount: Mount) -> None:
+    with opened(mount.create("n", "type=ring size=4K buffers=single"), os.O_RDWR) as descriptor:
+        assert os.read(descriptor, 100) == b""
+        os.write(descriptor, b"now")
+        assert os.read(descriptor, 100) == b"now"
+
+
+# --- producers that die ---
+
+
+@pytest.mark.parametrize("through", ["mount", "store"])
+def test_a_producer_that_dies_lets_the_ring_go_on(mount: Mount, file: Path, ring: Ring, through: str) -> None:
+    """Seen at the end of its open file, or, where it has none in the mount, by its process."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, file if through == "mount" else "/nowhere/r"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "RELAYFS": "/nowhere", "RELAYFS_STORE": str(mount.store)},
+    )
+    assert holder.stdout
+    assert holder.stdout.readline() == b"reserved\n"
+    with start_cat(file) as cat:
+        assert cat.stdout
+        ring.output(b"behind it")
+        with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor, pytest.raises(BlockingIOError):
+            os.read(descriptor, 100)
+        holder.kill()
+        holder.communicate()
+        assert cat.stdout.readline() == b"behind it\n"
+        cat.kill()
+    assert mount.fact("r", "lost_torn") == "1"
+    assert mount.fact("r", "skipped") == "1"
+
+
+def test_a_poller_is_told_when_a_dead_producer_held_it_up(mount: Mount, file: Path, ring: Ring) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        ring.output(b"behind it")
+        with opened(file) as descriptor, select.epoll() as epoll:
+            epoll.register(descriptor, select.EPOLLIN)
+            assert epoll.poll(0) == []
+            holder.kill()
+            assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+            assert os.read(descriptor, 100) == b"behind it\n"
+
+
+# --- poll(2), epoll(7) ---
+
+
+def test_poll_says_what_can_be_done(mount: Mount) -> None:
+    file = mount.create("s", "type=ring size=4K buffers=single")
+    both = select.POLLIN | select.POLLOUT
+    with opened(file, os.O_RDWR) as descriptor, Ring(file) as ring:
+        poll = select.poll()
+        poll.register(descriptor, both)
+        assert poll.poll(0) == [(descriptor, select.POLLOUT)]
+        ring.output(b"x" * 4072)
+        assert poll.poll(0) == [(descriptor, select.POLLIN)]
+        assert os.read(descriptor, 1) == b"x"
+        assert poll.poll(0) == [(descriptor, both)]
+        assert len(os.read(descriptor, 5000)) == 4071
+        assert poll.poll(0) == [(descriptor, select.POLLOUT)]
+        mount.command("remove s")
+        assert poll.poll(0)[0][1] & (select.POLLHUP | select.POLLERR)
+
+
+@pytest.mark.parametrize("by_mem", [False, True])
+def test_edges_come_when_the_consumer_has_caught_up(file: Path, mem: Path, ring: Ring, by_mem: bool) -> None:
+    """As with the kernel's ring (ringbuf-observed.txt, 7), through the relay file and the memory file."""
+    with opened(mem if by_mem else file, os.O_RDWR) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        assert epoll.poll(0) == []
+        ring.output(b"first")
+        assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+        ring.output(b"second, and nothing was consumed")
+        assert epoll.poll(NOTHING_S) == []
+        assert len(list(ring.records(timeout=0))) == 2
+        ring.output(b"third")
+        assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+
+
+@pytest.mark.parametrize("by_mem", [False, True])
+def test_wake_ups_are_as_the_producer_wants_them(mount: Mount, file: Path, mem: Path, ring: Ring, by_mem: bool) -> None:
+    with opened(mem if by_mem else file, os.O_RDWR) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        assert epoll.poll(0) == []
+        # The server looks on its own every second, so epoll cannot tell.
+        ring.output(b"quiet", wakeup=False)
+        assert mount.fact("r", "wakeups") == "0"
+        ring.output(b"loud", wakeup=True)
+        assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+        assert len(list(ring.records(timeout=0))) == 2
+
+
+def test_no_edge_is_missed(file: Path, ring: Ring) -> None:
+    n = 3000
+    dice = random.Random(3)
+    got = b""
+
+    def produce() -> None:
+        for i in range(n):
+            while True:
+                try:
+                    ring.output(b"record %04d" % i)
+                    break
+                except BlockingIOError:
+                    pass
+            if dice.random() < 0.1:
+                wait_until(lambda: ring.query("avail_data") == 0, "the consumer has caught up")
+
+    with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        producer = threading.Thread(target=produce)
+        producer.start()
+        while len(got) < 12 * n:
+            assert epoll.poll(DEADLINE_S), f"an edge was missed after {len(got) // 12} records"
+            try:
+                while piece := os.read(descriptor, 1 << 20):
+                    got += piece
+            except BlockingIOError:
+                pass
+        producer.join()
+    assert got == b"".join(b"record %04d\n" % i for i in range(n))
+
+
+# --- consumers that know only the kernel's format ---
+
+
+def test_a_consumer_of_the_kernels_format_sleeps_in_epoll_and_misses_nothing(
+    mount: Mount, mem: Path, ring: Ring, mapped_through: None
+) -> None:
+    records = [random.Random(n).randbytes(n * 37 % 3000) for n in range(300)]
+
+    def produce() -> None:
+        for record in records:
+            while True:
+                try:
+                    with ring.reserve(len(record)) as view:
+                        view[:] = record
+                    break
+                except BlockingIOError:
+                    pass
+            if not record:
+                with pytest.raises(ZeroDivisionError), ring.reserve(100):
+                    raise ZeroDivisionError
+
+    consumer = KernelRing(mem, 64 << 10)
+    got: list[bytes] = []
+    with select.epoll() as epoll:
+        epoll.register(consumer.descriptor, select.EPOLLIN)
+        producer = threading.Thread(target=produce)
+        producer.start()
+        while len(got) < len(records):
+            assert epoll.poll(DEADLINE_S), f"not woken after {len(got)} records"
+            got += consumer.records()
+        producer.join()
+    assert got == records
+    assert mount.fact("r", "consumer_position") == mount.fact("r", "producer_position")
+    consumer.close()
+
+
+def test_the_data_of_a_mapped_ring_is_read_only_to_whom_the_file_is(
+    mount: Mount, mem: Path, ring: Ring, mapped_through: None
+) -> None:
+    ring.output(b"by nobody")
+    with opened(mem) as descriptor:
+        assert os.pread(descriptor, 17, 8192) == b"\x09\0\0\0\3\0\0\0by nobody"
+        assert os.fstat(descriptor).st_size == int(mount.fact("r", "file_bytes"))
+
+
+# --- the library and the file together ---
+
+
+def test_a_reader_waits_while_another_consumer_holds_a_record(file: Path, ring: Ring) -> None:
+    ring.output(b"held")
+    ring.output(b"next")
+    records = ring.records(timeout=0)
+    assert bytes(next(records)) == b"held"
+    got: list[bytes] = []
+    with opened(file) as descriptor:
+        reader = threading.Thread(target=lambda: got.append(os.read(descriptor, 100)))
+        reader.start()
+        with opened(file, os.O_RDONLY | os.O_NONBLOCK) as other, pytest.raises(OSError) as busy:
+            os.read(other, 100)
+        assert busy.value.errno == errno.EAGAIN
+        records.close()
+        reader.join(DEADLINE_S)
+    assert got == [b"held\nnext\n"]
+
+
+def test_the_library_waits_as_long_as_it_is_told(mount: Mount, ring: Ring) -> None:
+    assert not ring.wait(0)
+    assert not ring.wait(0.05)
+    assert list(ring.records(timeout=0.05)) == []
+    got: list[bytes] = []
+    consumer = threading.Thread(target=lambda: got.extend(map(bytes, ring)))
+    consumer.start()
+    with Ring(ring.path) as producer:
+        for n in range(50):
+            producer.output(b"%d" % n)
+    wait_until(lambda: len(got) == 50, "all is consumed")
+    mount.command("remove r")
+    consumer.join(DEADLINE_S)
+    assert not consumer.is_alive()
+    assert got == [b"%d" % n for n in range(50)]
