@@ -285,14 +285,15 @@ static void end_claim(struct relay_ring *ring, struct relay_ring_claim *claim)
 	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE;
 	if (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_BURIED)
 		bury_record(ring, claim, word);
-	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
-	/* The token goes first: it must never stand beside a new owner. */
-	__atomic_store_n(&claim->token, 0, __ATOMIC_RELEASE);
-	__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+	/* Before the claim is free: when this burier dies, too, another one does it. */
 	if (ring->scheme != RELAY_RSEQ) {
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);
 		relay_ring_publish(ring, 0, 0);
 	}
+	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+	/* The token goes first: it must never stand beside a new owner. */
+	__atomic_store_n(&claim->token, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
 	relay_ring_wake(ring, word & RELAY_POSITION_MASK, 0);
 }
 
