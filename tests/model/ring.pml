@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The record ring's scheme lockless (native/src/ring_reserve.c, ring_claims.c): producers reserve, publish and commit, a
+ * consumer and a file server bury the dead; producers and the server are killed anywhere.
+ *
+ *     spin -a [-DFIRST=1] ring.pml && gcc -O2 -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -o pan pan.c && ./pan -m100000
+ *
+ * Each record takes one unit of the ring, so its number is its position. Checked:
+ *   - the producer position passes a record only when its header is in place                      (assert in publish)
+ *   - no header is stored over another record's                                                   (assert in store_header)
+ *   - every record is passed once, as committed or as torn, and the counts agree                  (asserts at the end)
+ *   - the consumer always comes to the end: who waits is woken by what comes or by a death        (no invalid end state)
+ * Left out: the order in which other CPUs see stores (each pair of accesses that relies on one says so in the code), and
+ * the restartable sequences, of which only the last store is ever seen.
+ */
+#define PRODUCERS 2
+#ifndef FIRST
+#define FIRST 2 /* records of the first producer; the second one has one */
+#endif
+#define RING 3    /* units: one is never used */
+#define READY 2   /* entries */
+#define SERVER PRODUCERS
+#define CONSUMER (PRODUCERS + 1)
+#define NOBODY 255
+
+mtype = { FREE, PENDING, TAKEN, BURIED, NOTHING, BUSY, COMMITTED, DISCARD };
+
+byte tail, tail_name = NOBODY; /* {end, who}: read one after the other, changed at once */
+byte position;                 /* the kernel's producer position */
+byte consumed;
+byte ready[READY];
+mtype header[RING] = NOTHING;
+byte whose[RING] = NOBODY; /* ghost: the position that the header was stored for */
+
+mtype state[PRODUCERS] = FREE; /* the claim's word: state and place change at once */
+byte place[PRODUCERS];
+byte torn[PRODUCERS];
+byte burier[PRODUCERS] = NOBODY;
+bool owned[PRODUCERS] = true;
+
+bool killed[PRODUCERS + 2], dead[PRODUCERS + 2], ended[PRODUCERS];
+byte committed, seen, skipped; /* committed: ghost */
+
+inline store_header(at, what)
+{
+	atomic {
+		/* Nobody's that is still to be passed, or this record's own. */
+		assert(whose[(at) % RING] == NOBODY || whose[(at) % RING] < consumed || whose[(at) % RING] == at);
+		header[(at) % RING] = what;
+		whose[(at) % RING] = at
+	}
+}
+
+/* {tail, name} was read: mark the claim that it names as taken, if it is in question. */
+inline help(end, name)
+{
+	end = tail;
+	name = tail_name;
+	if
+	:: name != NOBODY ->
+		atomic {
+			if
+			:: state[name] == PENDING && place[name] + 1 == end -> state[name] = TAKEN
+			:: else
+			fi
+		}
+	:: else
+	fi
+}
+
+/* First try {from, ready[from]}; then wherever the position is. */
+inline publish(from, to)
+{
+	do
+	:: to = ready[from % READY];
+		if
+		:: to == from + 1 ->
+			atomic {
+				if
+				:: position == from ->
+					assert(whose[from % RING] == from);
+					position = to;
+					from = to
+				:: else -> from = position
+				fi
+			}
+		:: else ->
+			if
+			:: position == from -> break
+			:: else -> from = position
+			fi
+		fi
+	od
+}
+
+inline bury_record(c, at, now)
+{
+	/* put_in_place */
+	now = ready[at % READY];
+	if
+	:: now == at + 1 || position > at
+	:: else ->
+		store_header(at, BUSY);
+		atomic {
+			if
+			:: ready[at % READY] == now -> ready[at % READY] = at + 1
+			:: else
+			fi
+		}
+	fi;
+	if
+	:: header[at % RING] == BUSY ->
+		if
+		:: consumed <= at ->
+			atomic {
+				if
+				:: state[c] == TAKEN ->
+					state[c] = BURIED;
+					torn[c]++
+				:: else
+				fi
+			}
+			store_header(at, DISCARD)
+		:: else
+		fi
+	:: else
+	fi
+}
+
+/* By `me`, of a producer that may have died. */
+inline bury(me, c, at, now)
+{
+	if
+	:: dead[c] && owned[c] ->
+		atomic {
+			if
+			:: burier[c] == NOBODY || dead[burier[c]] -> burier[c] = me
+			:: else
+			fi
+		}
+		if
+		:: burier[c] == me ->
+			if
+			:: owned[c] ->
+				help(at, now);
+				at = place[c];
+				if
+				:: state[c] == TAKEN || state[c] == BURIED -> bury_record(c, at, now)
+				:: else
+				fi;
+				at = 0;
+				publish(at, now);
+				state[c] = FREE;
+				owned[c] = false
+			:: else
+			fi;
+			burier[c] = NOBODY
+		:: else
+		fi
+	:: else
+	fi
+}
+
+proctype producer(byte me)
+{
+	byte end, name, at, to, n;
+
+	{
+		do
+		:: n == (me -> 1 : FIRST) -> break
+		:: else ->
+			end = tail;
+			name = tail_name;
+			help(at, to);
+			if
+			:: end + 1 - consumed >= RING || end - position >= READY ->
+				n++ /* refused */
+			:: else ->
+				atomic { place[me] = end; state[me] = PENDING }
+				atomic {
+					if
+					:: tail == end && tail_name == name -> tail = end + 1; tail_name = me; at = end
+					:: else -> at = NOBODY
+					fi
+				}
+				name = 0;
+				if
+				:: at == NOBODY -> state[me] = FREE
+				:: else ->
+					store_header(at, BUSY);
+					ready[at % READY] = at + 1;
+					end = at;
+					publish(end, to);
+					/* the record is filled */
+					atomic { store_header(at, COMMITTED); committed++ }
+					state[me] = FREE;
+					n++
+				fi;
+				at = 0;
+				to = 0
+			fi
+		od
+	} unless { killed[me] };
+	atomic {
+		dead[me] = killed[me];
+		ended[me] = true
+	}
+}
+
+#define ALL_ENDED (ended[0] && ended[1])
+/* What it has reserved is for others to end. */
+#define LEFT(c) (dead[c] && owned[c])
+
+proctype server()
+{
+	byte at, now;
+
+	{
+		do
+		:: LEFT(0) -> bury(SERVER, 0, at, now)
+		:: LEFT(1) -> bury(SERVER, 1, at, now)
+		:: ALL_ENDED && !LEFT(0) && !LEFT(1) -> break
+		od
+	} unless { killed[SERVER] };
+	dead[SERVER] = killed[SERVER]
+}
+
+proctype consumer()
+{
+	byte at, now;
+
+	do
+	:: position > consumed ->
+		assert(whose[consumed % RING] == consumed);
+		if
+		:: header[consumed % RING] == COMMITTED -> atomic { seen++; consumed++ }
+		:: header[consumed % RING] == DISCARD -> atomic { skipped++; consumed++ }
+		:: header[consumed % RING] == BUSY && LEFT(0) -> bury(CONSUMER, 0, at, now)
+		:: header[consumed % RING] == BUSY && LEFT(1) -> bury(CONSUMER, 1, at, now)
+		fi
+	:: position == consumed && tail > consumed && LEFT(0) -> bury(CONSUMER, 0, at, now)
+	:: position == consumed && tail > consumed && LEFT(1) -> bury(CONSUMER, 1, at, now)
+	:: position == consumed && tail == consumed && ALL_ENDED -> break
+	od;
+	assert(seen == committed && skipped == torn[0] + torn[1] && seen + skipped == tail)
+}
+
+/* The first producer, and the server or, in the long form, the second producer. Who has ended before was spared. */
+proctype killer()
+{
+	killed[0] = true;
+#if FIRST > 1
+	if
+	:: killed[1] = true
+	:: killed[SERVER] = true
+	fi
+#else
+	killed[SERVER] = true
+#endif
+}
+
+init
+{
+	atomic {
+		run producer(0);
+		run producer(1);
+		run server();
+		run consumer();
+		run killer()
+	}
+}
