@@ -15,15 +15,19 @@ RIGHT = "publish(at, now);\n\t\t\t\tstate[c] = FREE;\n\t\t\t\towned[c] = false\n
 WRONG = "state[c] = FREE;\n\t\t\t\towned[c] = false;\n\t\t\t\tpublish(at, now)\n"
 
 
+def run(scratch: Path, *command: str) -> str:
+    done = subprocess.run(command, cwd=scratch, check=True, capture_output=True, text=True, timeout=1800)
+    return done.stdout
+
+
 def check(model: str, scratch: Path) -> str:
     """Return what the verifier reports."""
     (scratch / "ring.pml").write_text(model)
-    run = {"cwd": scratch, "check": True, "capture_output": True, "text": True, "timeout": 1800}
-    subprocess.run(["spin", "-a", f"-DFIRST={1 + LONG}", "ring.pml"], **run)
+    run(scratch, "spin", "-a", f"-DFIRST={1 + LONG}", "ring.pml")
     states = "-DCOLLAPSE" if LONG else "-DBITSTATE"
-    subprocess.run(["gcc", "-O2", "-DSAFETY", states, "-DVECTORSZ=2048", "-o", "pan", "pan.c"], **run)
+    run(scratch, "gcc", "-O2", "-DSAFETY", states, "-DVECTORSZ=2048", "-o", "pan", "pan.c")
     size = [] if LONG else ["-w27"]
-    return subprocess.run(["./pan", "-m100000", *size], **run).stdout
+    return run(scratch, "./pan", "-m100000", *size)
 
 
 def test_no_interleaving_and_no_death_breaks_the_protocol(tmp_path: Path) -> None:
