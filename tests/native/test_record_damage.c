@@ -191,7 +191,7 @@ TEST(rubbish_harms_nobody)
 	uint64_t k;
 
 	alarm(WATCHDOG_S);
-	for (round = 0; round < ROUNDS / 5; round++) {
+	for (round = 0; round < ROUNDS / 15; round++) {
 		struct relay_ring *ring = make_ring(SIZE, round % 2);
 		struct spoilt file = map_words(ring);
 
