@@ -20,8 +20,6 @@ def test_spoilt_rings_harm_nobody(tmp_path: Path) -> None:
     include = [f"-I{ROOT / 'native/include'}", f"-I{ROOT / 'native/src'}"]
     subprocess.run(["clang", *flags, *include, "-o", program, *SOURCES, "-pthread"], check=True)
     limits = [f"-runs={RUNS}", f"-timeout={SECONDS_PER_INPUT}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
-    done = subprocess.run(
-        [program, *limits], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([program, *limits], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert f"Done {RUNS} runs" in done.stderr
