@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mount, shell, wait_until
+from lines_out import printing
 from traffic import append
 
 from relayfs_fuse import Channel, Ring, native
@@ -165,6 +166,18 @@ def test_facts_account_for_every_record(shared_mount: Mount, make: Callable[...,
     assert file.stat().st_size == 112
 
 
+def test_its_figures_are_among_the_mounts_counters(mount: Mount) -> None:
+    file = mount.create("app/r", "type=ring size=4K buffers=single")
+    output(file, b"one", b"two", b"three")
+    with pytest.raises(BlockingIOError):
+        output(file, b"x" * 4070)
+    values = dict(line.split() for line in (mount.path / "counters.txt").read_text().splitlines())
+    names = ("records", "unread_bytes", "lost_full", "lost_too_large", "lost_disabled", "lost_overwritten", "lost_torn")
+    found = {name: values[f"relayfs/channels/app/r/{name}"] for name in names}
+    assert found == {name: mount.fact("app/r", name) for name in names}
+    assert (found["records"], found["lost_full"]) == ("3", "1")
+
+
 # --- reading ---
 
 RECORDS = [b"", b"one", b"a line\n", b"\n", bytes(range(256)), b"x" * 2000]
@@ -232,6 +245,17 @@ def test_who_closes_in_the_middle_of_a_record_leaves_it_whole_to_the_next(make: 
     os.close(other)
 
 
+def test_who_reads_a_part_of_a_record_takes_no_other(make: Callable[..., Path]) -> None:
+    file = make("framing=line")
+    output(file, b"ab", b"", b"cd")
+    descriptor, other = (os.open(file, os.O_RDONLY) for _ in range(2))
+    assert os.read(descriptor, 1) == b"a"
+    assert os.read(other, 100) == b"\ncd\n"
+    assert os.read(descriptor, 100) == b"b\n"
+    os.close(descriptor)
+    os.close(other)
+
+
 def test_the_shell_reads_line_by_line(make: Callable[..., Path]) -> None:
     file = make("framing=line")
     output(file, b"first", b"second", b"third")
@@ -242,13 +266,11 @@ def test_the_shell_reads_line_by_line(make: Callable[..., Path]) -> None:
 def test_tail_f_shows_what_comes(make: Callable[..., Path]) -> None:
     file = make("framing=line")
     output(file, b"first")
-    with subprocess.Popen(["tail", "-s", "0.01", "-f", file], stdout=subprocess.PIPE) as tail:
-        assert tail.stdout
-        assert tail.stdout.readline() == b"first\n"
+    with printing(["tail", "-s", "0.01", "-f", file]) as tail:
+        assert tail.line() == b"first\n"
         for n in range(20):
             output(file, b"record %d" % n)
-            assert tail.stdout.readline() == b"record %d\n" % n
-        tail.kill()
+            assert tail.line() == b"record %d\n" % n
 
 
 def test_two_readers_share_the_records(make: Callable[..., Path]) -> None:

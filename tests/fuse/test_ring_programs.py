@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mount, User, wait_until
+from lines_out import printing
 
 from relayfs_fuse import Ring, native, ring_hash
 
@@ -242,19 +243,17 @@ def test_killed_producers_leave_whole_records_and_an_exact_account(mount: Mount,
     path = mount.create("r", f"type=ring size=8K read=nowait {options}")
     with Ring(path) as ring:
         for seed in range(6):
-            victim = python(VICTIM, path, stdout=subprocess.PIPE)
-            assert victim.stdout
-            victim.stdout.readline()
-            at_least = int(mount.fact("r", "records")) + random.Random(seed).randrange(200)
+            more = random.Random(seed).randrange(200)
 
-            def has_gone_on(least: int = at_least) -> bool:
+            def has_gone_on(least: int) -> bool:
                 for record in ring.records(timeout=0):
                     assert len(record) in (100, 50) or bytes(record) == b"whole"
                 return int(mount.fact("r", "records")) > least
 
-            wait_until(has_gone_on, "it produces")
-            victim.kill()
-            victim.communicate()
+            with printing([sys.executable, "-c", VICTIM, path]) as victim:
+                assert victim.line() == b"ready\n"
+                at_least = int(mount.fact("r", "records")) + more
+                wait_until(lambda least=at_least: has_gone_on(least), "it produces")
             wait_until(lambda: has_gone_on(0) and mount.fact("r", "unread_bytes") == "0", "its ring goes on")
     facts = {name: int(mount.fact("r", name)) for name in ("records", "read_records", "skipped", "lost_overwritten")}
     assert facts["records"] >= facts["read_records"] + facts["skipped"]

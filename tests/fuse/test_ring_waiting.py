@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from conftest import Mount, wait_until
 from kernel_ring import KernelRing
+from lines_out import DEADLINE_S, Printer, printing
 from traffic import append, wait_asleep
 
 from relayfs_fuse import Ring
 
-DEADLINE_S = 30.0
 # For what would come at once.
 NOTHING_S = 0.3
 
@@ -32,6 +32,23 @@ with ring.reserve(8) as record:
     record[:] = b"reserved"
     print("reserved", flush=True)
     sys.stdin.read()
+"""
+
+
+# Closes its ring while a record is reserved, and lives on.
+CLOSER = """
+import sys
+from relayfs_fuse import Ring
+ring = Ring(sys.argv[1])
+reservation = ring.reserve(8)
+reservation.__enter__()
+ring.close()
+print("closed", flush=True)
+sys.stdin.read()
+try:
+    reservation.__exit__(None, None, None)
+except OSError as error:
+    sys.exit(error.errno != 22)
 """
 
 
@@ -60,40 +77,37 @@ def mem(mount: Mount, file: Path) -> Path:
     return mount.path / ".channels/r/mem0"
 
 
-def start_cat(file: Path) -> subprocess.Popen[bytes]:
-    cat = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, bufsize=0)
-    wait_asleep(cat, file)
-    return cat
+@contextmanager
+def cat(file: Path) -> Iterator[Printer]:
+    with printing(["cat", file]) as printer:
+        wait_asleep(printer.process, file)
+        yield printer
 
 
 # --- read(2) ---
 
 
 def test_a_sleeping_cat_shows_each_record_as_it_comes(file: Path, ring: Ring) -> None:
-    with start_cat(file) as cat:
-        assert cat.stdout
+    with cat(file) as printer:
         for n in range(100):
             ring.output(b"record %d" % n)
-            assert cat.stdout.readline() == b"record %d\n" % n
+            assert printer.line() == b"record %d\n" % n
         append(file, b"by write(2)\n")
-        assert cat.stdout.readline() == b"by write(2)\n"
+        assert printer.line() == b"by write(2)\n"
         with ring.reserve(4) as record:
             record[:] = b"long"
             ring.output(b"behind it")
-        assert [cat.stdout.readline() for _ in range(2)] == [b"long\n", b"behind it\n"]
-        cat.kill()
+        assert [printer.line() for _ in range(2)] == [b"long\n", b"behind it\n"]
 
 
 def test_a_signal_ends_a_sleeping_cat_and_the_next_reader_gets_what_comes(file: Path, ring: Ring) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        cat = start_cat(file)
-        cat.send_signal(signum)
-        assert cat.communicate(timeout=DEADLINE_S)[0] == b""
-    with start_cat(file) as cat:
+        with cat(file) as printer:
+            printer.process.send_signal(signum)
+            assert printer.process.communicate(timeout=DEADLINE_S)[0] == b""
+    with cat(file) as printer:
         ring.output(b"for the next")
-        assert cat.stdout
-        assert cat.stdout.readline() == b"for the next\n"
-        cat.kill()
+        assert printer.line() == b"for the next\n"
 
 
 def test_each_record_goes_to_exactly_one_of_several_sleeping_readers(mount: Mount, file: Path, ring: Ring) -> None:
@@ -134,38 +148,38 @@ def test_where_readers_do_not_wait_an_empty_ring_is_at_its_end(mount: Mount) -> 
 @pytest.mark.parametrize("through", ["mount", "store"])
 def test_a_producer_that_dies_lets_the_ring_go_on(mount: Mount, file: Path, ring: Ring, through: str) -> None:
     """Seen at the end of its open file, or, where it has none in the mount, by its process."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, file if through == "mount" else "/nowhere/r"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "RELAYFS": "/nowhere", "RELAYFS_STORE": str(mount.store)},
-    )
-    assert holder.stdout
-    assert holder.stdout.readline() == b"reserved\n"
-    with start_cat(file) as cat:
-        assert cat.stdout
+    path = str(file) if through == "mount" else "/nowhere/r"
+    environment = {**os.environ, "RELAYFS": "/nowhere", "RELAYFS_STORE": str(mount.store)}
+    with printing([sys.executable, "-c", HOLDER, path], environment) as holder, cat(file) as printer:
+        assert holder.line() == b"reserved\n"
         ring.output(b"behind it")
         with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor, pytest.raises(BlockingIOError):
             os.read(descriptor, 100)
-        holder.kill()
-        holder.communicate()
-        assert cat.stdout.readline() == b"behind it\n"
-        cat.kill()
+        holder.process.kill()
+        assert printer.line() == b"behind it\n"
     assert mount.fact("r", "lost_torn") == "1"
     assert mount.fact("r", "skipped") == "1"
 
 
+def test_what_is_reserved_when_a_ring_is_closed_is_discarded(mount: Mount, file: Path, ring: Ring) -> None:
+    """Its program lives on: only the open file tells."""
+    with printing([sys.executable, "-c", CLOSER, file]) as closer, cat(file) as printer:
+        assert closer.line() == b"closed\n"
+        ring.output(b"behind it")
+        assert printer.line() == b"behind it\n"
+        closer.process.communicate()
+        assert closer.process.returncode == 0
+    assert mount.fact("r", "lost_torn") == "1"
+
+
 def test_a_poller_is_told_when_a_dead_producer_held_it_up(mount: Mount, file: Path, ring: Ring) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout
-        holder.stdout.readline()
+    with printing([sys.executable, "-c", HOLDER, file]) as holder:
+        assert holder.line() == b"reserved\n"
         ring.output(b"behind it")
         with opened(file) as descriptor, select.epoll() as epoll:
             epoll.register(descriptor, select.EPOLLIN)
             assert epoll.poll(0) == []
-            holder.kill()
+            holder.process.kill()
             assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
             assert os.read(descriptor, 100) == b"behind it\n"
 
