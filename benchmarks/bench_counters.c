@@ -8,14 +8,9 @@
  * round, so that what disturbs the machine disturbs all of it alike.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <pthread.h>
+#include "bench.h"
+
 #include <relayfs/counters.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* From the library, but not in its headers: additions as others would do them, behind the same kind of call. */
 int relay_bench_add(struct relay_counters *counters, int instance, int64_t delta);
@@ -27,29 +22,6 @@ enum { ADDS = 5000000, PAIR_ADDS = 2000000, N_COUNTERS = 1000, COPIES = 2000 };
 
 static struct relay_counters *counters;
 static int instance, cpus[2];
-
-static _Noreturn void die(const char *what)
-{
-	fprintf(stderr, "bench_counters: %s: %s\n", what, strerror(errno));
-	exit(2);
-}
-
-/* This thread's time on a CPU: nothing here sleeps or calls the system, so all else is other people's. */
-static double now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set) != 0)
-		die("sched_setaffinity");
-}
 
 static double time_adds(add_function *add, int n)
 {
@@ -67,33 +39,19 @@ static void sample_adds(const char *name, add_function *add)
 
 /* ------------------------------------------------------------------ two writers */
 
-struct writer {
-	pthread_t thread;
-	add_function *add;
-	int cpu;
-	double ns;
-};
-
-static pthread_barrier_t both;
-
-static void *write_beside(void *arg)
+static long adds_beside(void *on)
 {
-	struct writer *writer = arg;
-	pin(writer->cpu);
-	pthread_barrier_wait(&both);
-	writer->ns = time_adds(writer->add, PAIR_ADDS);
-	return NULL;
+	add_function **add = on;
+	time_adds(*add, PAIR_ADDS);
+	return 0;
 }
 
 static void sample_two(const char *name, add_function *add)
 {
-	struct writer writers[2] = {{.add = add, .cpu = cpus[0]}, {.add = add, .cpu = cpus[1]}};
-	for (int i = 0; i < 2; i++)
-		if (pthread_create(&writers[i].thread, NULL, write_beside, &writers[i]))
-			die("pthread_create");
-	for (int i = 0; i < 2; i++)
-		pthread_join(writers[i].thread, NULL);
-	printf("%s %.3f %d\n", name, (writers[0].ns + writers[1].ns) / 2, 2 * PAIR_ADDS);
+	struct side sides[2] = {{.cpu = cpus[0], .work = adds_beside, .on = &add},
+	                        {.cpu = cpus[1], .work = adds_beside, .on = &add}};
+	run_sides(sides, 2);
+	printf("%s %.3f %d\n", name, (sides[0].ns + sides[1].ns) / (2.0 * PAIR_ADDS), 2 * PAIR_ADDS);
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -140,7 +98,6 @@ int main(int argc, char **argv)
 	}
 	if (relay_counters_refresh(counters) < 0)
 		die("relay_counters_refresh");
-	pthread_barrier_init(&both, NULL, 2);
 	for (int round = 0; round < atoi(argv[1]); round++) {
 		pin(cpus[0]);
 		sample_adds("plain", relay_bench_add);

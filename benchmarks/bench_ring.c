@@ -9,19 +9,13 @@
  * the time, by setting the consumer's position as a program that maps the ring may. DIRECTORY is on tmpfs.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <pthread.h>
+#include "bench.h"
+
 #include <relayfs/layout.h>
 #include <relayfs/ring.h>
 #include <relayfs/store.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 /* From the library, but not in its headers: only copies. */
 int relay_bench_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
@@ -39,31 +33,6 @@ enum {
 static const size_t sizes[] = {16, 64, 256, 4096};
 static int cpus[2];
 static char record[4096];
-
-static _Noreturn void die(const char *what)
-{
-	fprintf(stderr, "bench_ring: %s: %s\n", what, strerror(errno));
-	exit(2);
-}
-
-/* This thread's time on a CPU: producing neither sleeps nor calls the system, so all else is other people's. */
-static double now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set) != 0)
-		die("sched_setaffinity");
-}
 
 static struct relay_ring *make(const char *directory, const char *name, uint32_t buffers, uint32_t mode)
 {
@@ -160,57 +129,15 @@ static void sample_consumer(struct relay_ring *ring)
 	printf("next-release-64 %.4f %ld 0\n", ns / (double)n, n);
 }
 
-/* How fast one or two producers of one ring are together, in records a microsecond of each one's CPU. */
-struct producer {
-	struct relay_ring *ring;
-	int cpu;
-	long refused;
-	double ns;
-};
-
-static atomic_int n_ready, go;
-
-static void *produce_pinned(void *argument)
+static long produce(void *on)
 {
-	struct producer *p = argument;
-	double start;
-	long i;
+	long i, refused = 0;
 
-	pin(p->cpu);
-	atomic_fetch_add(&n_ready, 1);
-	while (!atomic_load(&go))
-		;
-	start = now_ns();
 	for (i = 0; i < PAIR_RECORDS; i++) {
 		__asm__ volatile("" : : "r"(record) : "memory");
-		p->refused += relay_ring_output(p->ring, record, 64, 0) != 0;
+		refused += relay_ring_output(on, record, 64, 0) != 0;
 	}
-	p->ns = now_ns() - start;
-	return NULL;
-}
-
-static void sample_producers(const char *name, struct relay_ring *ring, int n)
-{
-	struct producer producer[2] = {{.ring = ring, .cpu = cpus[0]}, {.ring = ring, .cpu = cpus[1]}};
-	pthread_t thread[2];
-	double records_per_us = 0;
-	long refused = 0;
-	int i;
-
-	atomic_store(&n_ready, 0);
-	atomic_store(&go, 0);
-	for (i = 0; i < n; i++)
-		if (pthread_create(&thread[i], NULL, produce_pinned, &producer[i]) != 0)
-			die("pthread_create");
-	while (atomic_load(&n_ready) < n)
-		sched_yield();
-	atomic_store(&go, 1);
-	for (i = 0; i < n; i++) {
-		pthread_join(thread[i], NULL);
-		refused += producer[i].refused;
-		records_per_us += PAIR_RECORDS / producer[i].ns * 1e3;
-	}
-	printf("%s %.4f %ld %ld\n", name, records_per_us, (long)n * PAIR_RECORDS - refused, refused);
+	return refused;
 }
 
 int main(int argc, char **argv)
@@ -242,9 +169,9 @@ int main(int argc, char **argv)
 		sample("percpu-overwrite", relay_ring_output, &percpu_overwrite, 64);
 		sample("global-overwrite", relay_ring_output, &global_overwrite, 64);
 		sample_consumer(percpu.ring);
-		sample_producers("one-producer", global_overwrite.ring, 1);
+		sample_rate("one-producer", cpus, 1, produce, global_overwrite.ring, PAIR_RECORDS);
 		if (cpus[1] != cpus[0])
-			sample_producers("two-producers", global_overwrite.ring, 2);
+			sample_rate("two-producers", cpus, 2, produce, global_overwrite.ring, PAIR_RECORDS);
 		pin(cpus[0]);
 		fflush(stdout);
 	}

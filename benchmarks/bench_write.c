@@ -10,18 +10,12 @@
  * has a channel of its own, of the same geometry. The *_FULL channels are no-overwrite and nobody reads them.
  */
 #define _GNU_SOURCE
+#include "bench.h"
+
 #define RELAYFS_CLASSIC_LONG_NAMES
-#include <errno.h>
-#include <pthread.h>
 #include <relayfs/classic.h>
 #include <relayfs/relay.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* From the library, but not in its headers: only copies. */
 int relay_bench_copy(struct rchan *chan, const void *data, size_t length);
@@ -33,31 +27,6 @@ enum { BYTES_PER_SAMPLE = 64 << 20, RECORDS_MAX = 400000, PAIR_RECORDS = 2000000
 static const size_t sizes[] = {16, 64, 256, 4096};
 static int cpus[2];
 static char record[4096];
-
-static _Noreturn void die(const char *what)
-{
-	fprintf(stderr, "bench_write: %s: %s\n", what, strerror(errno));
-	exit(2);
-}
-
-/* This thread's time on a CPU: writes neither sleep nor call the system, so all else is other people's. */
-static double now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set) != 0)
-		die("sched_setaffinity");
-}
 
 static struct rchan *attach(const char *path)
 {
@@ -197,57 +166,15 @@ static void fill(struct rchan *chan)
 		die("fill");
 }
 
-/* How fast one or two writers are together, in records a microsecond of each one's CPU. */
-struct writer {
-	struct rchan *chan;
-	int cpu;
-	long refused;
-	double ns;
-};
-
-static atomic_int n_ready, go;
-
-static void *write_pinned(void *argument)
+static long write_many(void *on)
 {
-	struct writer *w = argument;
-	double start;
-	long i;
+	long i, refused = 0;
 
-	pin(w->cpu);
-	atomic_fetch_add(&n_ready, 1);
-	while (!atomic_load(&go))
-		;
-	start = now_ns();
 	for (i = 0; i < PAIR_RECORDS; i++) {
 		__asm__ volatile("" : : "r"(record) : "memory");
-		w->refused += relay_write(w->chan, record, 64) != 0;
+		refused += relay_write(on, record, 64) != 0;
 	}
-	w->ns = now_ns() - start;
-	return NULL;
-}
-
-static void sample_writers(const char *name, struct rchan *chan, int n)
-{
-	struct writer writer[2] = {{.chan = chan, .cpu = cpus[0]}, {.chan = chan, .cpu = cpus[1]}};
-	pthread_t thread[2];
-	double records_per_us = 0;
-	long refused = 0;
-	int i;
-
-	atomic_store(&n_ready, 0);
-	atomic_store(&go, 0);
-	for (i = 0; i < n; i++)
-		if (pthread_create(&thread[i], NULL, write_pinned, &writer[i]) != 0)
-			die("pthread_create");
-	while (atomic_load(&n_ready) < n)
-		sched_yield();
-	atomic_store(&go, 1);
-	for (i = 0; i < n; i++) {
-		pthread_join(thread[i], NULL);
-		refused += writer[i].refused;
-		records_per_us += PAIR_RECORDS / writer[i].ns * 1e3;
-	}
-	printf("%s %.4f %ld %ld\n", name, records_per_us, (long)n * PAIR_RECORDS - refused, refused);
+	return refused;
 }
 
 int main(int argc, char **argv)
@@ -287,9 +214,9 @@ int main(int argc, char **argv)
 		sample("classic-delta", write_with_delta, NULL, 64);
 		sample("rseq-full", relay_write, rseq_full, 64);
 		sample("lockless-full", relay_write, lockless_full, 64);
-		sample_writers("one-writer", rseq, 1);
+		sample_rate("one-writer", cpus, 1, write_many, rseq, PAIR_RECORDS);
 		if (cpus[1] != cpus[0])
-			sample_writers("two-writers", rseq, 2);
+			sample_rate("two-writers", cpus, 2, write_many, rseq, PAIR_RECORDS);
 		pin(cpus[0]);
 		fflush(stdout);
 	}
