@@ -29,6 +29,19 @@ static inline bool relay_has_spoiled(const struct rchan_buf *buf, uint64_t head)
 	return relay_has_begun(buf, head) || relay_asked(buf, relay_pos_number(buf, head)) & RELAY_ASKED_SPOILED;
 }
 
+/* Is what sub-buffer `number` held overwritten, or about to be? A number beyond head's is nonsense, and counts so. */
+static inline bool relay_is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t number)
+{
+	uint64_t ahead = relay_pos_number(buf, head) - number;
+	return ahead > buf->n_subbufs || (ahead == buf->n_subbufs && relay_has_spoiled(buf, head));
+}
+
+/* The oldest one that is not, once there have been n_subbufs of them. */
+static inline uint64_t relay_oldest(const struct rchan_buf *buf, uint64_t head)
+{
+	return relay_pos_number(buf, head) - buf->n_subbufs + relay_has_spoiled(buf, head);
+}
+
 /* How many sub-buffers are finished: where there is a client, those that it has seen the end of. */
 static inline uint64_t relay_produced(const struct rchan_buf *buf, uint64_t head)
 {

@@ -335,8 +335,8 @@ void relay_classic_resume(int channel_id)
 /* Of the finished sub-buffers that still lie there. */
 static void fill_places(struct rchan_buf *buf, struct rchan_info *info, uint64_t head)
 {
-	uint64_t now = relay_pos_number(buf, head), oldest = now - buf->n_subbufs + relay_has_spoiled(buf, head);
-	for (uint64_t number = now < buf->n_subbufs ? 0 : oldest; number < info->bufs_produced; number++) {
+	uint64_t number = relay_pos_number(buf, head) < buf->n_subbufs ? 0 : relay_oldest(buf, head);
+	for (; number < info->bufs_produced; number++) {
 		uint64_t start = relay_pos_start(buf, number), place = relay_pos_index(buf, start);
 		uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
 		info->unused_bytes[place] = (int32_t)(buf->subbuf_size - relay_pos_offset(buf, end));

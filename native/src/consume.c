@@ -118,10 +118,7 @@ static uint64_t ahead(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
 
 static bool is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
 {
-	if (buf->mode == RELAY_NO_OVERWRITE)
-		return false;
-	return ahead(buf, head, pos) > buf->n_subbufs ||
-	       (ahead(buf, head, pos) == buf->n_subbufs && relay_has_spoiled(buf, head));
+	return buf->mode != RELAY_NO_OVERWRITE && relay_is_lapped(buf, head, relay_pos_number(buf, pos));
 }
 
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
@@ -132,8 +129,7 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 			return -EBADMSG;
 		if (!is_lapped(buf, head, state->position))
 			return ahead(buf, head, state->position) <= buf->n_subbufs ? 0 : -EBADMSG;
-		uint64_t oldest =
-		    relay_pos_start(buf, relay_pos_number(buf, head) - buf->n_subbufs + relay_has_spoiled(buf, head));
+		uint64_t oldest = relay_pos_start(buf, relay_oldest(buf, head));
 		struct relay_subbuf subbuf = subbuf_at(buf, oldest);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (settled_head(buf, &again, &records))

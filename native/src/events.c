@@ -80,12 +80,6 @@ static int end_previous(const struct relay_classic *classic, struct rchan_buf *b
 	return 0;
 }
 
-static bool is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t number)
-{
-	uint64_t now = relay_pos_number(buf, head);
-	return now - number > buf->n_subbufs || (now - number == buf->n_subbufs && relay_has_spoiled(buf, head));
-}
-
 /* Deliver what is finished and complete, in order. */
 static void deliver(const struct relay_classic *classic, struct rchan_buf *buf)
 {
@@ -97,7 +91,7 @@ static void deliver(const struct relay_classic *classic, struct rchan_buf *buf)
 			 start = relay_pos_start(buf, number);
 		if (number >= produced)
 			return;
-		if (!is_lapped(buf, head, number)) {
+		if (!relay_is_lapped(buf, head, number)) {
 			/* A writer that commits behind the fence sees that head has moved on, and delivers. */
 			if (relay_claims_fill(buf, start) && !(relay_fence_writers() && !relay_claims_fill(buf, start)))
 				return;
@@ -107,7 +101,7 @@ static void deliver(const struct relay_classic *classic, struct rchan_buf *buf)
 				                     (uint32_t)relay_pos_offset(buf, end));
 			*delivered = number + 1;
 		} else {
-			*delivered = relay_pos_number(buf, head) - buf->n_subbufs + relay_has_spoiled(buf, head);
+			*delivered = relay_oldest(buf, head);
 		}
 	}
 }
