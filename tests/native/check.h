@@ -148,15 +148,17 @@ static inline const char *drain(struct rchan_buf *buf)
 	return text;
 }
 
-#define CHECK_DRAINS(buf, expected)                                                                                 \
+#define CHECK_TEXT(text, expected)                                                                                  \
 	do {                                                                                                        \
-		const char *got_ = drain(buf);                                                                      \
+		const char *got_ = text;                                                                            \
 		if (strcmp(got_, expected) != 0) {                                                                  \
 			fprintf(stderr, "%s:%d: %s: read \"%s\", not \"%s\"\n", __FILE__, __LINE__, __func__, got_, \
 			        expected);                                                                          \
 			exit(1);                                                                                    \
 		}                                                                                                   \
 	} while (0)
+
+#define CHECK_DRAINS(buf, expected) CHECK_TEXT(drain(buf), expected)
 
 static inline void pin_to_home(void)
 {

@@ -200,15 +200,7 @@ static inline const char *read_all(void)
 	return text;
 }
 
-#define CHECK_READS(expected)                                                                                        \
-	do {                                                                                                         \
-		const char *read_ = read_all();                                                                      \
-		if (strcmp(read_, expected) != 0) {                                                                  \
-			fprintf(stderr, "%s:%d: %s: read \"%s\", not \"%s\"\n", __FILE__, __LINE__, __func__, read_, \
-			        expected);                                                                           \
-			exit(1);                                                                                     \
-		}                                                                                                    \
-	} while (0)
+#define CHECK_READS(expected) CHECK_TEXT(read_all(), expected)
 
 /* n times `letter`, as a string; valid until the fourth call from now. */
 static inline const char *text_of(char letter, size_t n)

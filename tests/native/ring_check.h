@@ -107,15 +107,7 @@ static inline const char *drain_letters(struct relay_ring *ring)
 	return letters;
 }
 
-#define CHECK_LETTERS(ring, expected)                                                                               \
-	do {                                                                                                        \
-		const char *got_ = drain_letters(ring);                                                             \
-		if (strcmp(got_, expected) != 0) {                                                                  \
-			fprintf(stderr, "%s:%d: %s: read \"%s\", not \"%s\"\n", __FILE__, __LINE__, __func__, got_, \
-			        expected);                                                                          \
-			exit(1);                                                                                    \
-		}                                                                                                   \
-	} while (0)
+#define CHECK_LETTERS(ring, expected) CHECK_TEXT(drain_letters(ring), expected)
 
 /* --- the kernel's layout, as a program that maps a BPF ring buffer knows it --- */
 
