@@ -14,10 +14,9 @@
 
 #include "begin.h"
 #include "claims.h"
+#include "clock.h"
 #include "lock.h"
 #include "wake.h"
-
-#include <time.h>
 
 static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length)
 {
@@ -117,11 +116,8 @@ static bool has_room(const struct rchan_buf *buf, uint64_t pos)
 
 static void note_switch(struct rchan_buf *buf)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_REALTIME_COARSE, &now);
 	/* Relaxed: for people. */
-	__atomic_store_n(&buf->control->switch_time_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
-	                 __ATOMIC_RELAXED);
+	__atomic_store_n(&buf->control->switch_time_ns, relay_clock_ns(CLOCK_REALTIME_COARSE), __ATOMIC_RELAXED);
 	/* With a client, what is finished is finished when the client has seen it. */
 	if (!buf->begins)
 		relay_wake_switch(buf);

@@ -2,6 +2,7 @@
 /* Making and removing a channel in a store: all of it, or nothing. */
 #define _GNU_SOURCE
 #include "buf.h"
+#include "clock.h"
 #include "rseq.h"
 #include "store_dir.h"
 
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The directory stays its maker's: whoever else may write to it could put another file under a name. Programs
@@ -65,9 +65,7 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	    mmap(NULL, RELAY_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)layout->control_at);
 	if (control == MAP_FAILED)
 		return -errno;
-	struct timespec now;
-	clock_gettime(CLOCK_REALTIME, &now);
-	control->switch_time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	control->switch_time_ns = relay_clock_ns(CLOCK_REALTIME);
 	control->geometry = (struct relay_geometry){
 	    .magic = RELAY_MAGIC,
 	    .version = RELAY_LAYOUT_VERSION,
