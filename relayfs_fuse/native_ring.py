@@ -123,6 +123,7 @@ class RingMemory(_Handle):
         super().__init__(_pointer(lib.relay_ring_open(os.fsencode(mem_file)), mem_file))
         self.path = mem_file
         self._facts = ffi.new("struct relay_ring_facts *")
+        self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
     def close(self) -> None:
         """Unmap it."""
@@ -192,6 +193,15 @@ class RingMemory(_Handle):
     def arm(self, what: int) -> int:  # noqa: ARG002  # as a Buffer; a ring has one kind of wake-up
         """Ask for a wake-up; return the wake-up counter of before."""
         return int(lib.relay_ring_arm(self._open))
+
+    def moved(self) -> tuple[int, int]:
+        """Return what keep_moved() was given last; 0, 0: it never was."""
+        lib.relay_ring_moved(self._open, self._count, self._time_ns)
+        return int(self._count[0]), int(self._time_ns[0])
+
+    def keep_moved(self, count: int, time_ns: int) -> None:
+        """Keep, for the next file server, what was counted of data and when it was first so."""
+        lib.relay_ring_keep_moved(self._open, count, time_ns)
 
     def wake_seq(self) -> int:
         """Return the wake-up counter."""

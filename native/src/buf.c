@@ -269,12 +269,6 @@ int relay_buf_full(struct rchan_buf *buf)
 	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;
 }
 
-static void fill_lost(const struct relay_pair *pair, uint64_t *records, uint64_t *bytes)
-{
-	if (!relay_pair_read(pair, records, bytes))
-		*records = *bytes = 0;
-}
-
 /* Where head is and what has been written up to there, at one moment. */
 static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 {
@@ -342,9 +336,9 @@ static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	facts->reads = state.reads;
 	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
 	facts->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
-	fill_lost(&control->lost_full, &facts->lost_full_records, &facts->lost_full_bytes);
-	fill_lost(&control->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
-	fill_lost(&control->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
+	relay_pair_or_zero(&control->lost_full, &facts->lost_full_records, &facts->lost_full_bytes);
+	relay_pair_or_zero(&control->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
+	relay_pair_or_zero(&control->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
 	return 0;
 }
 
@@ -357,4 +351,14 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 			return err;
 		sched_yield();
 	}
+}
+
+void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
+{
+	relay_pair_or_zero(&buf->control->moved, count, time_ns);
+}
+
+void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns)
+{
+	relay_pair_store(&buf->control->moved, count, time_ns);
 }

@@ -26,6 +26,22 @@ static inline bool relay_pair_read(const struct relay_pair *pair, uint64_t *firs
 	return false;
 }
 
+/* The same; a pair that does not come to rest counts as 0, 0. */
+static inline void relay_pair_or_zero(const struct relay_pair *pair, uint64_t *first, uint64_t *second)
+{
+	if (!relay_pair_read(pair, first, second))
+		*first = *second = 0;
+}
+
+/* By who alone writes this pair. */
+static inline void relay_pair_store(struct relay_pair *pair, uint64_t first, uint64_t second)
+{
+	uint64_t toggle = ~__atomic_load_n(&pair->first, __ATOMIC_RELAXED) & RELAY_PAIR_TOGGLE;
+	__atomic_store_n(&pair->second[toggle >> 63], second, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in relay_pair_read(): the second word before the commit. */
+	__atomic_store_n(&pair->first, (first & ~RELAY_PAIR_TOGGLE) | toggle, __ATOMIC_RELEASE);
+}
+
 /* {first, second} from old to new in one step, a full barrier. false: somebody else changed them. */
 static inline bool relay_two_swap(struct relay_two *two, uint64_t old_first, uint64_t old_second, uint64_t new_first,
                                   uint64_t new_second)

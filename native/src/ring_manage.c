@@ -49,12 +49,6 @@ int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on)
 	return err;
 }
 
-static void fill_lost(const struct relay_pair *pair, uint64_t *records, uint64_t *bytes)
-{
-	if (!relay_pair_read(pair, records, bytes))
-		*records = *bytes = 0;
-}
-
 /* How many records have ever been reserved. */
 static uint64_t count_reserved(const struct relay_ring *ring)
 {
@@ -100,8 +94,18 @@ int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
 	facts->records = count_reserved(ring);
 	facts->torn_records = relay_ring_claims_torn(ring);
 	facts->wakeups = __atomic_load_n(&state->wake_seq, __ATOMIC_RELAXED);
-	fill_lost(&state->lost_full, &facts->lost_full_records, &facts->lost_full_bytes);
-	fill_lost(&state->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
-	fill_lost(&state->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
+	relay_pair_or_zero(&state->lost_full, &facts->lost_full_records, &facts->lost_full_bytes);
+	relay_pair_or_zero(&state->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
+	relay_pair_or_zero(&state->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
 	return 0;
+}
+
+void relay_ring_moved(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns)
+{
+	relay_pair_or_zero(&ring->state->moved, count, time_ns);
+}
+
+void relay_ring_keep_moved(struct relay_ring *ring, uint64_t count, uint64_t time_ns)
+{
+	relay_pair_store(&ring->state->moved, count, time_ns);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -24,27 +23,29 @@ class Stored(Generic[Memory]):
     index: which of the channel's
     buffer: its memory
     moved: a count that changes when data moves, as it is now
-    mtime_ns: when data last moved
     backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
     """
 
-    def __init__(self, channel: StoredChannel, index: int, buffer: Memory, moved: int, mtime_ns: int) -> None:
+    def __init__(self, channel: StoredChannel, index: int, buffer: Memory, moved: int) -> None:
         self.channel = channel
         self.index = index
         self.buffer: Memory = buffer
         self.backing: int | None = None
-        self._moved = moved
-        # The library writes through mappings, which leave the file's own time alone: it is ours to keep, and lives on
-        # when this server does not.
-        self._mtime_ns = max(mtime_ns, os.fstat(buffer.fileno()).st_mtime_ns)
+        self._moved, self._mtime_ns = buffer.moved()
+        if not 0 < self._mtime_ns <= time.time_ns():  # nobody has kept one, or somebody nonsense
+            self._keep(moved, time.time_ns())
+        self._mtime(moved)
 
     def _mtime(self, moved: int) -> int:
         """Tell when data last moved: at the latest when it was first seen to have moved."""
         if moved != self._moved:
-            self._moved = moved
-            self._mtime_ns = max(time.time_ns(), self._mtime_ns + 1)
-            os.utime(self.buffer.fileno(), ns=(self._mtime_ns, self._mtime_ns))
+            self._keep(moved, max(time.time_ns(), self._mtime_ns + 1))
         return self._mtime_ns
+
+    def _keep(self, moved: int, mtime_ns: int) -> None:
+        """Remember it, and let the next server know."""
+        self._moved, self._mtime_ns = moved, mtime_ns
+        self.buffer.keep_moved(moved, mtime_ns)
 
     def __del__(self) -> None:
         # The last reference to a removed buffer frees its memory, which takes long when it is large.

@@ -32,7 +32,7 @@ class StoredRing(Stored[RingMemory]):
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: RingMemory) -> None:
-        super().__init__(channel, index, buffer, buffer.facts().producer_position, 0)
+        super().__init__(channel, index, buffer, buffer.facts().producer_position)
         self.readers: list[RingHandle] = []
         self.returned: deque[bytes] = deque()
         self.is_reported = False

@@ -63,8 +63,7 @@ class StoredBuffer(Stored[native.Buffer]):
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
-        facts = buffer.facts()
-        super().__init__(channel, index, buffer, facts.bytes, facts.switch_time_ns)
+        super().__init__(channel, index, buffer, buffer.facts().bytes)
         self.readers: list[Reader] = []
         self.mappable: set[int] = set()
         self.last_stream = -math.inf

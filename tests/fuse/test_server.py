@@ -1,5 +1,6 @@
 """The mount as programs see it: real mounts, real tools, real system calls."""
 
+import contextlib
 import ctypes
 import errno
 import hashlib
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import shell, used, wait_until
 from traffic import append, short_lines
+
+from relayfs_fuse import Channel, Ring, native
+from relayfs_fuse.native_ring import RingMemory
 
 MIB = 1 << 20
 
@@ -278,6 +282,54 @@ def test_nothing_is_lost_when_the_server_is_killed(mount):
         assert getattr(after[2], name) == getattr(before[2], name)
     assert (mount.path / "empty").is_dir()
     assert path.read_bytes() == bytes(12000)
+
+
+ONE_FILE = ("buffers=single subbuf_size=4K n_subbufs=4", "type=ring buffers=single size=4K")
+
+
+def fault(memory: Path) -> None:
+    """Store to a page that a new mapping has not touched: the kernel sets the file's time, as producers have it do."""
+    with memory.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[3 * mmap.PAGESIZE - 1] = 0
+
+
+@pytest.mark.parametrize("options", ONE_FILE, ids=["relay", "ring"])
+def test_the_time_outlives_the_server_whatever_the_kernel_does_with_that_of_the_store(mount, options):
+    path, memory = mount.create("log", options), mount.store / "log/mem0"
+    append(path, b"hello\n")
+    before = path.stat().st_mtime_ns
+    # The kernel's time goes in ticks.
+    wait_until(lambda: fault(memory) or memory.stat().st_mtime_ns > before, "the file's time moves")
+    mount.kill()
+    mount.start()
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("options", ONE_FILE, ids=["relay", "ring"])
+def test_the_time_moves_with_data_that_moved_while_no_server_ran(mount, options):
+    path = mount.create("log", options)
+    before = path.stat().st_mtime_ns
+    with Ring(path) if "ring" in options else Channel(path) as producer:
+        mount.kill()
+        producer.output(b"hello\n") if isinstance(producer, Ring) else producer.write(b"hello\n")
+    mount.start()
+    moved = path.stat().st_mtime_ns
+    assert moved > before
+    mount.kill()
+    mount.start()
+    assert path.stat().st_mtime_ns == moved
+
+
+@pytest.mark.parametrize("options", ONE_FILE, ids=["relay", "ring"])
+@pytest.mark.parametrize("nonsense", [0, 1 << 62, (1 << 64) - 1])
+def test_a_nonsense_time_in_the_store_is_not_shown(mount, options, nonsense):
+    path, memory = mount.create("log", options), os.fspath(mount.store / "log/mem0")
+    before = path.stat().st_mtime_ns
+    mount.kill()
+    with contextlib.closing(RingMemory(memory) if "ring" in options else native.Buffer(memory)) as stored:
+        stored.keep_moved(0, nonsense)
+    mount.start()
+    assert before < path.stat().st_mtime_ns <= time.time_ns()
 
 
 def test_what_a_dead_server_left_half_done_is_cleaned_up(mount):

@@ -28,6 +28,7 @@
  *
  *     write:  second[!t] = new;  first = new | !t << 63       (in one restartable sequence)
  *     or:     compare-and-swap of the 16 bytes {first, second[0]}, t always 0   (lockless, locking)
+ *     or:     the same two stores by who alone writes that pair, and may be killed between them
  *     read:   f = first; s = second[f >> 63]; again while first != f
  *
  * A scheme never changes during a buffer's life, so the two ways never meet.
@@ -236,8 +237,9 @@ struct relay_control {
 	/* Writer: the file server. Opens are those with which one can map the buffer, the maker's own left out. */
 	RELAY_LINE uint32_t map_seq; /* futex; buffer 0's, for the whole channel: times that its maker was alerted */
 	uint32_t map_unused;
-	uint64_t mapped;   /* opens */
-	uint64_t unmapped; /* of these, closed again */
+	uint64_t mapped;         /* opens */
+	uint64_t unmapped;       /* of these, closed again */
+	struct relay_pair moved; /* {bytes ever written, CLOCK_REALTIME ns when the server first saw as many} */
 
 	/* Writers: producers that found the buffer armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */

@@ -133,6 +133,9 @@ struct relay_ring_state {
 	/* Writers: producers that found the ring armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
+
+	/* Writer: the file server. {producer position, CLOCK_REALTIME ns when it first saw the ring there} */
+	RELAY_LINE struct relay_pair moved;
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_two) == 16, "one compare-and-swap");

@@ -213,6 +213,14 @@ void relay_buf_count_mapped(struct rchan_buf *buf, struct rchan_buf *first, int 
 void relay_buf_forget_mapped(struct rchan_buf *buf, struct rchan_buf *first);
 
 /*
+ * When data last moved: what the file server shows and keeps here for the next one. `count` is bytes ever written,
+ * `time_ns` when it first saw as many (CLOCK_REALTIME); both 0: nobody has kept it yet. The store file's own time does
+ * not tell: the kernel sets it when a mapping's page is first stored to, not with each store, nor only with data.
+ */
+void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns);
+void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns);
+
+/*
  * From now on a mapping of a store file that somebody truncates costs its buffer (RELAY_IS_DAMAGED), not the
  * process: installs a SIGBUS handler that puts zero pages there and passes on what is not ours.
  */
