@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * <relayfs/trace.h>: tracepoints. Many processes write into the traces of one mount; what it keeps is CTF 1.8.
+ *
+ *     RELAY_TRACE_EVENT(server, request, (u32, id), (string, path), (f64, ms))      where declarations stand
+ *
+ *     trace_server_request(id, path, ms);                                          nobody traces: a load and a branch
+ *
+ *     # echo 'trace create t' > MNT/control; echo 'trace start t' > MNT/control
+ *     # relayctl record t -o DIR; babeltrace2 DIR
+ *
+ * A program with tracepoints is linked with -lrelayfs and runs the same whether or not anything is mounted. An event
+ * goes to each started trace that wants it, into buffers that only this process writes (or its user's, or everybody's:
+ * the trace says), which are made when the first event goes there. Nothing is signalled to the program: it looks at a page
+ * that the file server writes and that this process can only read.
+ *
+ * Where the traces are: those of the mount $RELAYFS; else of the first relayfs mount that belongs to root or to this
+ * user. While there is none a thread of the library waits for it. Environment:
+ *
+ *     RELAYFS_TRACE=off             nothing is ever traced
+ *     RELAYFS_TRACE_EARLY=NAME[,subbuf_size=..][,n_subbufs=..][,mode=..]
+ *                                   events wait in memory until there is a trace NAME in a mount, and appear there
+ *
+ * Fields are declared as (TYPE, NAME), at most 16:
+ *
+ *     u8 u16 u32 u64  i8 i16 i32 i64    integers, the parameter is uint8_t NAME ...
+ *     x8 x16 x32 x64                    the same as u8 ..., shown in hexadecimal
+ *     f32 f64                           float NAME, double NAME
+ *     string                            const char *NAME, NULL counts as ""
+ *     bytes                             const void *NAME, size_t NAME_length
+ *
+ * Threads and signals: trace_..() may be called by any thread, and in signal handlers, except for the first event that a
+ * process writes to a trace, for which buffers are made (relay_trace_prepare()). A child of fork() has buffers of its own.
+ */
+#ifndef RELAYFS_TRACE_H
+#define RELAYFS_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of one event at most, header included; one that is longer is counted as lost. */
+enum { RELAY_TRACE_EVENT_MAX = 65536 };
+
+enum relay_trace_type {
+	RELAY_TRACE_U8,
+	RELAY_TRACE_U16,
+	RELAY_TRACE_U32,
+	RELAY_TRACE_U64,
+	RELAY_TRACE_I8,
+	RELAY_TRACE_I16,
+	RELAY_TRACE_I32,
+	RELAY_TRACE_I64,
+	RELAY_TRACE_X8,
+	RELAY_TRACE_X16,
+	RELAY_TRACE_X32,
+	RELAY_TRACE_X64,
+	RELAY_TRACE_F32,
+	RELAY_TRACE_F64,
+	RELAY_TRACE_STRING, /* bytes up to and with a null byte */
+	RELAY_TRACE_BYTES,  /* uint32_t length, then so many bytes */
+	RELAY_N_TRACE_TYPES
+};
+
+struct relay_trace_field {
+	const char *name;
+	uint32_t type; /* enum relay_trace_type */
+};
+
+/* A declared event. Its maker fills the first four, and keeps them as long as it is registered. */
+struct relay_trace_event {
+	const char *provider, *name;
+	const struct relay_trace_field *fields; /* in the order in which they are written */
+	uint32_t n_fields;
+	uint32_t unused;
+	uint64_t id;     /* of its declaration: the same in all processes. Writer: the library */
+	uint64_t wanted; /* page's generation << 32 | bits of the traces that want it. Writer: the library */
+};
+
+/* The head of a record; fields follow without padding. The library fills it. */
+struct relay_trace_record {
+	uint64_t timestamp; /* of the trace's clock */
+	uint64_t id;
+};
+
+/*
+ * What a program sees of the traces: one page in each object file's own memory, zero until there is a mount, then the
+ * first page of the mount's control file, mapped over it, which cannot be written.
+ */
+struct relay_trace_page {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t active;     /* a bit for each trace that is started. Writer: the file server, as of all here */
+	uint64_t generation; /* << 32; what a relay_trace_event's `wanted` is while no trace wants it */
+	uint32_t changes;    /* futex: the same count */
+	uint32_t log;        /* which channel `log` there is, for relay_log(); 0: none */
+};
+
+#if defined(__aarch64__)
+#define RELAY_TRACE_PAGE_BYTES 65536
+#else
+#define RELAY_TRACE_PAGE_BYTES 4096
+#endif
+
+/* One program or shared library with tracepoints. */
+struct relay_trace_object {
+	struct relay_trace_page *page;
+	struct relay_trace_event *const *events, *const *events_end;
+	struct relay_trace_object *next; /* of all that are registered */
+};
+
+/* Does any trace want it? Relaxed: whoever gets past it looks again, in order, inside. */
+#define RELAY_TRACE_IS_WANTED(page, event)                                          \
+	__builtin_expect(__atomic_load_n(&(page)->active, __ATOMIC_RELAXED) &&      \
+	                     __atomic_load_n(&(event)->wanted, __ATOMIC_RELAXED) != \
+	                         __atomic_load_n(&(page)->generation, __ATOMIC_RELAXED), 0)
+
+/*
+ * Write one record, of `length` bytes, its head included, to each trace that wants the event. What cannot be written is
+ * counted in the buffers as lost. Leaves errno as it was; never blocks once the buffers are there.
+ */
+void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length);
+
+/* Make this process's buffers in all started traces that want one of its events, as its first event would. */
+void relay_trace_prepare(void);
+
+/*
+ * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
+ * name is empty, longer than 127 bytes or not of letters, digits and _ (dots in a provider's, too), a type is not known,
+ * there are more than 64 fields, or two of one name; ENOMEM. One that has been declared before is returned again.
+ */
+struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
+                                              const struct relay_trace_field *fields, uint32_t n_fields);
+
+/* RELAY_TRACE_IS_WANTED() of such an event. */
+int relay_trace_wants(const struct relay_trace_event *event);
+
+/*
+ * One line of text for the channel `log` of the mount, if somebody has made one (`create log`); else, a load and a branch.
+ * The line is "[SECONDS.MICROSECONDS] PROGRAM[PID]: TEXT\n", its time that of CLOCK_MONOTONIC, as in the kernel's log.
+ *
+ * Returns 1: it is written; 0: nobody listens; else an error of relay_write() or relay_attach(). Leaves errno as it was.
+ */
+__attribute__((__format__(__printf__, 1, 2))) int relay_log(const char *format, ...);
+int relay_log_text(const char *text, size_t length); /* the same for text that is ready */
+
+/* Is there somebody to read what relay_log() writes? */
+int relay_log_is_heard(void);
+
+/* What the macros below register for each object file: nothing else calls these. */
+void relay_trace_register(struct relay_trace_object *object);
+void relay_trace_unregister(struct relay_trace_object *object);
+
+#if defined(__GNUC__)
+
+/* --- the parts of a declaration; names that end in _ are not for users --- */
+
+#define RELAY_TRACE_HIDDEN_ __attribute__((__weak__, __visibility__("hidden")))
+
+extern struct relay_trace_event *const relay_trace_events_begin_[] __asm__("__start_relay_trace_events")
+    __attribute__((__weak__, __visibility__("hidden")));
+extern struct relay_trace_event *const relay_trace_events_end_[] __asm__("__stop_relay_trace_events")
+    __attribute__((__weak__, __visibility__("hidden")));
+
+/* A page that nothing else lies in. */
+union relay_trace_own_page_ {
+	struct relay_trace_page page;
+	char bytes[RELAY_TRACE_PAGE_BYTES];
+};
+RELAY_TRACE_HIDDEN_ __attribute__((__aligned__(RELAY_TRACE_PAGE_BYTES))) union relay_trace_own_page_ relay_trace_page_;
+RELAY_TRACE_HIDDEN_ struct relay_trace_object relay_trace_object_;
+
+static void __attribute__((__constructor__, __unused__)) relay_trace_enter_(void)
+{
+	if (relay_trace_object_.page)
+		return; /* another of its source files did */
+	relay_trace_object_.page = &relay_trace_page_.page;
+	relay_trace_object_.events = relay_trace_events_begin_;
+	relay_trace_object_.events_end = relay_trace_events_end_;
+	relay_trace_register(&relay_trace_object_);
+}
+
+static void __attribute__((__destructor__, __unused__)) relay_trace_leave_(void)
+{
+	if (!relay_trace_object_.page)
+		return;
+	relay_trace_unregister(&relay_trace_object_);
+	relay_trace_object_.page = NULL;
+}
+
+static inline unsigned char *relay_trace_put_(unsigned char *at, const void *from, size_t length)
+{
+	if (length)
+		memcpy(at, from, length);
+	return at + length;
+}
+
+static inline size_t relay_trace_size_(size_t length)
+{
+	const size_t most = RELAY_TRACE_EVENT_MAX;
+	return sizeof(uint32_t) + (length < most ? length : most);
+}
+
+static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const void *from, size_t length)
+{
+	uint32_t said = (uint32_t)length;
+	return relay_trace_put_(relay_trace_put_(at, &said, sizeof(said)), from, length);
+}
+
+/* By type: what is done with it, as DO_number(C TYPE, ITS NAME HERE, name), DO_string(name) or DO_bytes(name). */
+#define RELAY_TRACE_AS_u8(DO, name) DO##_number(uint8_t, U8, name)
+#define RELAY_TRACE_AS_u16(DO, name) DO##_number(uint16_t, U16, name)
+#define RELAY_TRACE_AS_u32(DO, name) DO##_number(uint32_t, U32, name)
+#define RELAY_TRACE_AS_u64(DO, name) DO##_number(uint64_t, U64, name)
+#define RELAY_TRACE_AS_i8(DO, name) DO##_number(int8_t, I8, name)
+#define RELAY_TRACE_AS_i16(DO, name) DO##_number(int16_t, I16, name)
+#define RELAY_TRACE_AS_i32(DO, name) DO##_number(int32_t, I32, name)
+#define RELAY_TRACE_AS_i64(DO, name) DO##_number(int64_t, I64, name)
+#define RELAY_TRACE_AS_x8(DO, name) DO##_number(uint8_t, X8, name)
+#define RELAY_TRACE_AS_x16(DO, name) DO##_number(uint16_t, X16, name)
+#define RELAY_TRACE_AS_x32(DO, name) DO##_number(uint32_t, X32, name)
+#define RELAY_TRACE_AS_x64(DO, name) DO##_number(uint64_t, X64, name)
+#define RELAY_TRACE_AS_f32(DO, name) DO##_number(float, F32, name)
+#define RELAY_TRACE_AS_f64(DO, name) DO##_number(double, F64, name)
+#define RELAY_TRACE_AS_string(DO, name) DO##_string(name)
+#define RELAY_TRACE_AS_bytes(DO, name) DO##_bytes(name)
+#define RELAY_TRACE_FIELD_(DO, type, name) RELAY_TRACE_AS_##type(DO, name)
+
+/* Its parameters and arguments, with a comma before each. */
+#define RELAY_TRACE_NEXT_number(ctype, type, name) , ctype name
+#define RELAY_TRACE_NEXT_string(name) , const char *name
+#define RELAY_TRACE_NEXT_bytes(name) , const void *name, size_t name##_length
+#define RELAY_TRACE_PASS_number(ctype, type, name) , name
+#define RELAY_TRACE_PASS_string(name) , name
+#define RELAY_TRACE_PASS_bytes(name) , name, name##_length
+/* Its description. */
+#define RELAY_TRACE_TELL_number(ctype, type, name) {#name, RELAY_TRACE_##type},
+#define RELAY_TRACE_TELL_string(name) {#name, RELAY_TRACE_STRING},
+#define RELAY_TRACE_TELL_bytes(name) {#name, RELAY_TRACE_BYTES},
+/* How many bytes it takes, found out once; their sum; and how they are put there. */
+#define RELAY_TRACE_SIZE_number(ctype, type, name)
+#define RELAY_TRACE_SIZE_string(name) size_t name##_size_ = name ? strlen(name) + 1 : 1;
+#define RELAY_TRACE_SIZE_bytes(name)
+#define RELAY_TRACE_ADD_number(ctype, type, name) +sizeof(ctype)
+#define RELAY_TRACE_ADD_string(name) +name##_size_
+#define RELAY_TRACE_ADD_bytes(name) +relay_trace_size_(name##_length)
+#define RELAY_TRACE_PUT_number(ctype, type, name) at_ = relay_trace_put_(at_, &name, sizeof(ctype));
+#define RELAY_TRACE_PUT_string(name) at_ = relay_trace_put_(at_, name ? name : "", name##_size_);
+#define RELAY_TRACE_PUT_bytes(name) at_ = relay_trace_put_bytes_(at_, name, name##_length);
+
+/* DO for each field. */
+#define RELAY_TRACE_EACH1_(DO, field) RELAY_TRACE_ONE_(DO, field)
+#define RELAY_TRACE_EACH2_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH1_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH3_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH2_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH4_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH3_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH5_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH4_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH6_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH5_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH7_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH6_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH8_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH7_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH9_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH8_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH10_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH9_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH11_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH10_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH12_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH11_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH13_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH12_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH14_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH13_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH15_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH14_(DO, __VA_ARGS__)
+#define RELAY_TRACE_EACH16_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH15_(DO, __VA_ARGS__)
+#define RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EXPAND_(RELAY_TRACE_FIELD_, (DO, RELAY_TRACE_BARE_ field))
+#define RELAY_TRACE_EXPAND_(macro, arguments) macro arguments
+#define RELAY_TRACE_BARE_(type, name) type, name
+
+/* How many fields follow provider and name. */
+#define RELAY_TRACE_COUNT_(...) RELAY_TRACE_PICK_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, none)
+#define RELAY_TRACE_PICK_(p, n, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, count, ...) count
+#define RELAY_TRACE_PASTE_(a, b, c) RELAY_TRACE_PASTED_(a, b, c)
+#define RELAY_TRACE_PASTED_(a, b, c) a##b##c
+#define RELAY_TRACE_EACH_(DO, ...) RELAY_TRACE_PASTE_(RELAY_TRACE_OF, RELAY_TRACE_COUNT_(__VA_ARGS__), _)(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF0_(DO, p, n)
+#define RELAY_TRACE_OF1_(DO, p, n, ...) RELAY_TRACE_EACH1_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF2_(DO, p, n, ...) RELAY_TRACE_EACH2_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF3_(DO, p, n, ...) RELAY_TRACE_EACH3_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF4_(DO, p, n, ...) RELAY_TRACE_EACH4_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF5_(DO, p, n, ...) RELAY_TRACE_EACH5_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF6_(DO, p, n, ...) RELAY_TRACE_EACH6_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF7_(DO, p, n, ...) RELAY_TRACE_EACH7_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF8_(DO, p, n, ...) RELAY_TRACE_EACH8_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF9_(DO, p, n, ...) RELAY_TRACE_EACH9_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF10_(DO, p, n, ...) RELAY_TRACE_EACH10_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF11_(DO, p, n, ...) RELAY_TRACE_EACH11_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF12_(DO, p, n, ...) RELAY_TRACE_EACH12_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF13_(DO, p, n, ...) RELAY_TRACE_EACH13_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF14_(DO, p, n, ...) RELAY_TRACE_EACH14_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF15_(DO, p, n, ...) RELAY_TRACE_EACH15_(DO, __VA_ARGS__)
+#define RELAY_TRACE_OF16_(DO, p, n, ...) RELAY_TRACE_EACH16_(DO, __VA_ARGS__)
+
+/* A parameter list that begins with a comma, as one that does not; `void` if it is empty. */
+#define RELAY_TRACE_PARAMS_(...) RELAY_TRACE_PASTE_(RELAY_TRACE_PARAMS, RELAY_TRACE_COUNT_(__VA_ARGS__), _)(__VA_ARGS__)
+#define RELAY_TRACE_PARAMS0_(p, n) void
+#define RELAY_TRACE_PARAMS1_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH1_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS2_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH2_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS3_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH3_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS4_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH4_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS5_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH5_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS6_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH6_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS7_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH7_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS8_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH8_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS9_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH9_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS10_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH10_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS11_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH11_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS12_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH12_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS13_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH13_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS14_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH14_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS15_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH15_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_PARAMS16_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH16_(RELAY_TRACE_NEXT, __VA_ARGS__)))
+#define RELAY_TRACE_REST_(first, ...) __VA_ARGS__
+
+/*
+ * RELAY_TRACE_EVENT(provider, name, (type, field), ...): declares the event "provider:name" and defines
+ *
+ *     static inline void trace_PROVIDER_NAME(fields)
+ *
+ * At file scope, in a header or a source file; the same declaration may stand in many. provider and name are C names.
+ */
+#define RELAY_TRACE_EVENT(...) RELAY_TRACE_EVENT_(RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
+#define RELAY_TRACE_HEAD_(provider, name, ...) provider, name
+#define RELAY_TRACE_EVENT_(...) RELAY_TRACE_DEFINE_(__VA_ARGS__)
+#define RELAY_TRACE_DEFINE_(provider, name, ...)                                                                       \
+	static const struct relay_trace_field trace_##provider##_##name##_fields[] = {                                 \
+	    RELAY_TRACE_EACH_(RELAY_TRACE_TELL, __VA_ARGS__){NULL, 0}};                                                \
+	static struct relay_trace_event trace_##provider##_##name##_event = {                                          \
+	    #provider,                                                                                                 \
+	    #name,                                                                                                     \
+	    trace_##provider##_##name##_fields,                                                                        \
+	    sizeof(trace_##provider##_##name##_fields) / sizeof(struct relay_trace_field) - 1,                         \
+	    0,                                                                                                         \
+	    0,                                                                                                         \
+	    0};                                                                                                        \
+	static struct relay_trace_event *const trace_##provider##_##name##_pointer                                     \
+	    __attribute__((__section__("relay_trace_events"), __used__)) = &trace_##provider##_##name##_event;         \
+	static __attribute__((__noinline__, __unused__)) void trace_##provider##_##name##_emit(                        \
+	    struct relay_trace_event *event_ RELAY_TRACE_EACH_(RELAY_TRACE_NEXT, __VA_ARGS__))                         \
+	{                                                                                                              \
+		RELAY_TRACE_EACH_(RELAY_TRACE_SIZE, __VA_ARGS__)                                                       \
+		size_t length_ = sizeof(struct relay_trace_record) RELAY_TRACE_EACH_(RELAY_TRACE_ADD, __VA_ARGS__);    \
+		if (length_ > RELAY_TRACE_EVENT_MAX) {                                                                 \
+			relay_trace_emit(event_, NULL, length_);                                                       \
+			return;                                                                                        \
+		}                                                                                                      \
+		struct relay_trace_record *record_ = (struct relay_trace_record *)__builtin_alloca(length_);           \
+		unsigned char *at_ = (unsigned char *)(record_ + 1);                                                   \
+		RELAY_TRACE_EACH_(RELAY_TRACE_PUT, __VA_ARGS__)                                                        \
+		(void)at_;                                                                                             \
+		relay_trace_emit(event_, record_, length_);                                                            \
+	}                                                                                                              \
+	static inline __attribute__((__always_inline__, __unused__)) void trace_##provider##_##name(                   \
+	    RELAY_TRACE_PARAMS_(__VA_ARGS__))                                                                          \
+	{                                                                                                              \
+		if (RELAY_TRACE_IS_WANTED(&relay_trace_page_.page, &trace_##provider##_##name##_event))                \
+			trace_##provider##_##name##_emit(                                                              \
+			    &trace_##provider##_##name##_event RELAY_TRACE_EACH_(RELAY_TRACE_PASS, __VA_ARGS__));      \
+	}
+
+#endif /* __GNUC__ */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * <relayfs/trace_store.h>: traces, as file servers, recorders and other tools see them.
+ *
+ *     STORE/.traces                     the control file: one page for programs, one for each trace
+ *     STORE/NAME/                       a trace
+ *     STORE/NAME/PROCESS-PID/           one process's part of it; it appears whole, by rename(2)
+ *     STORE/NAME/PROCESS-PID/.events    one line about it, then the declarations of its events, in TSDL; locked
+ *                                       (fcntl(2), F_RDLCK) as long as a process writes here
+ *     STORE/NAME/PROCESS-PID/cpu/mem0   its buffers: a channel whose sub-buffers are read as CTF packets
+ *
+ * With buffers=peruser PROCESS-PID is user-UID, with buffers=shared it is `shared`.
+ *
+ * Functions return 0 (or what they say) or a negative errno, and do not trust what the store holds.
+ */
+#ifndef RELAYFS_TRACE_STORE_H
+#define RELAYFS_TRACE_STORE_H
+
+#include <relayfs/layout.h>
+#include <relayfs/store.h>
+#include <relayfs/trace.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+	RELAY_N_TRACES = 16,          /* there can be at once */
+	RELAY_TRACE_NAME_BYTES = 128, /* of a trace's name, and of a directory's in it, with the null byte */
+	RELAY_TRACE_FILTER_BYTES = 512,
+	RELAY_TRACE_RULES_BYTES = 2048,
+	RELAY_TRACE_BOOT_BYTES = 40
+};
+
+enum relay_trace_buffers { RELAY_TRACE_PERPROCESS = 0, RELAY_TRACE_PERUSER = 1, RELAY_TRACE_SHARED = 2 };
+
+/* The clocks at one moment. */
+struct relay_clocks {
+	uint64_t tsc;     /* 0: this machine has no counter of constant rate */
+	uint64_t mono_ns; /* CLOCK_MONOTONIC */
+	uint64_t real_ns; /* CLOCK_REALTIME */
+};
+void relay_clocks_read(struct relay_clocks *clocks);
+
+/* A trace, as the control file has it. */
+struct relay_trace {
+	uint64_t id;        /* never used again in this store; 0: there is none */
+	uint32_t is_started;
+	uint32_t clock;     /* RELAY_MONO or RELAY_TSC */
+	uint32_t buffers;   /* enum relay_trace_buffers */
+	uint32_t mode;      /* RELAY_NO_OVERWRITE or RELAY_OVERWRITE */
+	uint64_t subbuf_size, n_subbufs;
+	struct relay_clocks made, latest; /* at its creation; some time later, if it has been noted */
+	char boot[RELAY_TRACE_BOOT_BYTES];     /* /proc/sys/kernel/random/boot_id, in which the clocks are */
+	char name[RELAY_TRACE_NAME_BYTES];
+	/* Who takes part, "TERM,TERM..."; a TERM is pid:N, uid:N or a GLOB of program names. "": everybody. */
+	char filter[RELAY_TRACE_FILTER_BYTES];
+	/* Which events, "+GLOB\n" or "-GLOB\n" a line, of "provider:name". The last that matches decides; where none does, an
+	 * event is taken unless the first line begins with +. "": all. */
+	char rules[RELAY_TRACE_RULES_BYTES];
+};
+
+/* The control file of a store, mapped. */
+struct relay_traces;
+
+/* For the one server of the store, which makes it where it is missing. NULL and errno: EBADMSG it is not one; EPROTO it has
+ * another version; else as open(2), mmap(2). */
+struct relay_traces *relay_traces_serve(const char *store);
+
+/* For everybody else: mapped so that it cannot be written. `file`: STORE/.traces, or a mount's .traces/control. */
+struct relay_traces *relay_traces_open(const char *file);
+void relay_traces_close(struct relay_traces *traces);
+
+/* Copy one trace. -ENOENT: there is none; -EBADMSG; -EAGAIN: it kept changing. */
+int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct relay_trace *trace);
+
+/* Change one trace, or, with id 0, take it away: every program sees it at its next event. For the server. */
+void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct relay_trace *trace);
+
+/* Say which channel `log` there is: a number that differs each time one is made; 0: none. For the server. */
+void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
+
+/*
+ * Make one process's (user's, everybody's) directory in a trace, whose own directory exists.
+ *
+ * process   the program's name: anything; what may not stand in a path is replaced
+ * pid       the process, for buffers=perprocess
+ * uid, gid  whose the files will be; others than the caller's are for root only
+ * lock      receives a descriptor of .events, locked for this process; NULL: nobody locks it yet
+ * name      receives the directory's name; if PROCESS-PID is taken, it is PROCESS-PID-2 ...
+ *
+ * 0; with buffers=peruser or shared 1 if it was there already. -ENOSPC no memory; -ENOENT no such trace; -EINVAL.
+ */
+int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid, uint32_t uid,
+                     uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
+
+/* Take it out of the store, at once; its buffers are closed. */
+int relay_trace_remove(const char *dir);
+
+/* 1: a process writes to the directory (or has been told of it within the last ten seconds); 0: nobody does or will. */
+int relay_trace_is_alive(const char *dir);
+
+/*
+ * Reading the buffer of a trace, which only gives whole packets: relay_consume_begin() in store.h, or, without consuming:
+ *
+ * Copy the packet of sub-buffer *number (the kernel's free-running count), or of the first one after it that is not
+ * overwritten yet; *number becomes the one that was copied. The packet's count of lost events takes all before as lost that
+ * are in none of the packets copied before it, *records of them; it becomes one more packet's.
+ *
+ * Returns its bytes; 0: it is not finished; -EMSGSIZE: it is longer than `size` (no packet is longer than subbuf_size);
+ * -EBADMSG.
+ */
+ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *records, void *to, size_t size);
+
+/* The head of each packet: CTF's packet header and context. Little-endian; nothing is padded. */
+struct relay_packet {
+	uint32_t magic;              /* 0xc1fc1fc1 */
+	uint32_t stream_id;          /* 0 */
+	uint64_t stream_instance_id; /* the CPU */
+	/* These in the order in which an appended packet is made valid: see relayfs_fuse/record. */
+	uint64_t packet_size;      /* bits */
+	uint64_t events_discarded; /* lost up to the packet's end, since the buffer was made */
+	uint64_t packet_seq_num;   /* the sub-buffer's number */
+	uint64_t timestamp_end, timestamp_begin;
+	uint64_t content_size; /* bits */
+	uint32_t cpu_id;
+	uint32_t pid; /* 0: of several */
+};
+#define RELAY_PACKET_MAGIC 0xc1fc1fc1u
+RELAY_STATIC_ASSERT(sizeof(struct relay_packet) == 72, "programs read it from disk");
+
+#ifdef __cplusplus
+}
+#endif
+#endif
