@@ -59,6 +59,7 @@ struct rchan_buf {
 	uint32_t n_claims;
 	uint32_t n_buffers; /* of the channel */
 	uint32_t id;        /* unique in this process */
+	uint32_t n_unkept;  /* times that no claim to keep was found at once */
 	uint64_t token;     /* the file server's name for our open file */
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
 	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */

@@ -31,7 +31,7 @@
 
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024, VIEW_TRIES = 1000 };
+enum { CACHED = 8, FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64, VIEW_TRIES = 1000 };
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -101,18 +101,30 @@ static bool try_own(struct rchan_buf *buf, uint32_t i, uint64_t self)
 	return marked;
 }
 
-static struct relay_claim *find(struct rchan_buf *buf)
+static struct relay_claim *find_in(struct rchan_buf *buf, uint32_t from, uint32_t to)
 {
 	uint64_t self = relay_owner_self();
+	for (uint32_t i = from; i < to; i++)
+		if (try_own(buf, i, self))
+			return &buf->claims[i];
+	return NULL;
+}
+
+/* One to keep; else one for a single reservation, and then this search comes again with the next: so the dead give
+ * theirs back. To ask who is dead costs system calls: now and then. */
+static struct relay_claim *find(struct rchan_buf *buf)
+{
 	for (int round = 0; round < FIND_ROUNDS; round++) {
-		for (uint32_t i = 0; i < buf->n_claims; i++)
-			if (try_own(buf, i, self))
-				return &buf->claims[i];
-		/* All in use this moment. To ask who is dead costs system calls: once, then when others had time. */
-		if (round % 64 == 0)
-			relay_buf_resolve(buf, 0);
-		else
-			sched_yield();
+		struct relay_claim *claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
+		if (!claim && __atomic_fetch_add(&buf->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
+		    relay_buf_resolve(buf, 0))
+			claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
+		if (!claim)
+			claim = find_in(buf, RELAY_N_CLAIMS_KEPT, buf->n_claims);
+		if (claim)
+			return claim;
+		/* All in use this moment. */
+		sched_yield();
 	}
 	return NULL;
 }

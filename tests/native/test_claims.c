@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "half_written.h"
 
+#include <pthread.h>
+
 static void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)
 {
 	CHECK_EQ(facts_of(buf).lost_torn_records, records);
@@ -227,6 +229,76 @@ TEST(claims_of_the_dead_are_used_again)
 		CHECK_EQ(strlen(drain(buf)), 30);
 	}
 	check_torn(buf, RELAY_N_CLAIMS + 20, 20 * (RELAY_N_CLAIMS + 20));
+	relay_buf_release(buf);
+}
+
+/* Make a reservation and end it; was its claim one that threads do not keep, so that they look for another next time? */
+static bool takes_an_unkept_claim(struct rchan_buf *buf)
+{
+	struct relay_claim claims[RELAY_N_CLAIMS];
+	off_t at = (off_t)facts_of(buf).file_bytes - RELAY_PAGE_BYTES - (off_t)sizeof(claims);
+	uint32_t taken = 0;
+	void *to;
+
+	CHECK_EQ(relay_buf_reserve(buf, 20, &to), 0);
+	CHECK_EQ(pread(relay_buf_fd(buf), claims, sizeof(claims), at), sizeof(claims));
+	relay_buf_commit(buf, to);
+	while (taken < RELAY_N_CLAIMS && (claims[taken].word & RELAY_CLAIM_STATE) != RELAY_CLAIM_TAKEN)
+		taken++;
+	CHECK(taken < RELAY_N_CLAIMS);
+	return taken >= RELAY_N_CLAIMS_KEPT;
+}
+
+static int count_unkept_claims(struct rchan_buf *buf, int n_reservations)
+{
+	int n = 0, i;
+
+	for (i = 0; i < n_reservations; i++)
+		n += takes_an_unkept_claim(buf);
+	return n;
+}
+
+/* They keep a claim each, and do not die in the middle of anything. */
+TEST(processes_that_come_and_go_leave_claims_to_keep)
+{
+	const char *path = new_path(1000, 3, RELAY_OVERWRITE);
+	struct rchan_buf *buf;
+	int status, i;
+	pid_t pid;
+
+	for (i = 0; i < RELAY_N_CLAIMS_KEPT + 8; i++) {
+		pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0)
+			_exit(count_unkept_claims(open_path(path), 2));
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK_EQ(status, 0);
+	}
+	buf = open_path(path);
+	CHECK_EQ(count_unkept_claims(buf, 1000), 0);
+	relay_buf_release(buf);
+}
+
+static void *reserve_once(void *buf)
+{
+	takes_an_unkept_claim(buf);
+	return NULL;
+}
+
+/* Of one process, which asks who is dead now and then only. */
+TEST(threads_that_come_and_go_leave_claims_to_keep)
+{
+	const char *path = new_path(1000, 3, RELAY_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	pthread_t thread;
+	int n_unkept, i;
+
+	for (i = 0; i < 2 * RELAY_N_CLAIMS_KEPT; i++) {
+		CHECK_EQ(pthread_create(&thread, NULL, reserve_once, buf), 0);
+		CHECK_EQ(pthread_join(thread, NULL), 0);
+	}
+	n_unkept = count_unkept_claims(buf, 1000);
+	CHECK(n_unkept > 0 && n_unkept < 64);
 	relay_buf_release(buf);
 }
 
