@@ -86,6 +86,8 @@ class Spec:
     start_reserve: int
     end_reserve: int
     channel_start_reserve: int
+    format: int = 0
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class Facts:
     end_reserve: int
     channel_start_reserve: int
     suspended: int
+    format: int
+    pid: int
 
     @property
     def reserved_at_start(self) -> int:

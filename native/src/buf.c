@@ -9,6 +9,7 @@
 #include "sleep.h"
 
 #include <fcntl.h>
+#include <relayfs/trace_store.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -50,6 +51,12 @@ bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint
 	return start + end + channel_start < subbuf_size;
 }
 
+bool relay_format_fits(uint32_t format, uint32_t timestamp, uint64_t start_reserve, uint32_t mode)
+{
+	return format == RELAY_STREAM || (format == RELAY_PACKETS && timestamp != RELAY_NO_TIMESTAMP &&
+	                                  start_reserve == sizeof(struct relay_packet) && mode != RELAY_CALLBACK);
+}
+
 static int check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout)
 {
 	if (geometry->magic != RELAY_MAGIC)
@@ -63,6 +70,7 @@ static int check_geometry(const struct relay_geometry *geometry, uint64_t file_b
 	    geometry->timestamp > RELAY_TSC ||
 	    !relay_reserves_fit(geometry->subbuf_size, geometry->start_reserve, geometry->end_reserve,
 	                        geometry->channel_start_reserve) ||
+	    !relay_format_fits(geometry->format, geometry->timestamp, geometry->start_reserve, geometry->mode) ||
 	    geometry->cpu >= geometry->n_buffers || geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKING)
 		return -EBADMSG;
 	return 0;
@@ -86,6 +94,10 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 		return err;
 	}
 	buf->control = control;
+	if (geometry.format == RELAY_PACKETS && !(buf->packets = calloc(RELAY_N_PACKETS, sizeof(*buf->packets)))) {
+		relay_shm_unmap(&buf->shm);
+		return -ENOMEM;
+	}
 	buf->data = base;
 	buf->subbufs = (struct relay_subbuf *)(base + layout.subbufs_at);
 	buf->claims = (struct relay_claim *)(base + layout.claims_at);
@@ -104,6 +116,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->reserve = geometry.reserve;
 	buf->timestamp = geometry.timestamp;
 	buf->start_reserve = geometry.start_reserve;
+	buf->pid = geometry.pid;
 	buf->channel_start_reserve = geometry.channel_start_reserve;
 	buf->subbuf_end = geometry.subbuf_size - geometry.end_reserve;
 	buf->largest = buf->subbuf_end - geometry.start_reserve;
@@ -121,6 +134,7 @@ void relay_buf_fini(struct rchan_buf *buf)
 	relay_shm_unmap(&buf->shm);
 	free(buf->relay_file);
 	free(buf->holes.at);
+	free(buf->packets);
 	if (buf->sign_of_life >= 0)
 		close(buf->sign_of_life);
 }
@@ -269,6 +283,18 @@ int relay_buf_full(struct rchan_buf *buf)
 	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;
 }
 
+uint64_t relay_lost(const struct rchan_buf *buf)
+{
+	const struct relay_control *control = buf->control;
+	const struct relay_pair *const pairs[] = {&control->lost_full, &control->lost_too_large, &control->lost_disabled};
+	uint64_t sum = 0, records, bytes;
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+		relay_pair_or_zero(pairs[i], &records, &bytes);
+		sum += records;
+	}
+	return sum;
+}
+
 /* Where head is and what has been written up to there, at one moment. */
 static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 {
@@ -313,6 +339,8 @@ static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
 	                              .start_reserve = buf->start_reserve,
 	                              .end_reserve = (uint32_t)(buf->subbuf_size - buf->subbuf_end),
 	                              .channel_start_reserve = buf->channel_start_reserve,
+	                              .format = geometry.format,
+	                              .pid = geometry.pid,
 	                              .flush_interval_ms = geometry.flush_interval_ms,
 	                              .closed = !!(flags & RELAY_CLOSED),
 	                              .disabled = !!(flags & RELAY_DISABLED)};

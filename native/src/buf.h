@@ -39,6 +39,9 @@ enum relay_begin {
 	RELAY_BEGIN_DAMAGED
 };
 
+/* As many packets are described to a reader at once, at most. */
+enum { RELAY_N_PACKETS = 256 };
+
 /* Decides whether the sub-buffer at pos, where head is, may begin; has the switch lock. See begin.h. */
 typedef enum relay_begin relay_begin_function(struct rchan_buf *buf, uint64_t pos);
 
@@ -72,6 +75,8 @@ struct rchan_buf {
 	bool begins;                      /* sub-buffers begin by `begin`, under the switch lock; else at once */
 	relay_begin_function *begin;      /* NULL: this process may not decide */
 	uint64_t header;                  /* bytes that `begin` reserved; under the switch lock */
+	uint32_t pid;                 /* whose packets */
+	struct relay_packet *packets; /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
 	struct relay_holes holes;
 	struct relay_shm shm;
 	struct relay_plan plan;
@@ -159,6 +164,10 @@ struct relay_layout {
 };
 bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout);
 bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start); /* bytes */
+bool relay_format_fits(uint32_t format, uint32_t timestamp, uint64_t start_reserve, uint32_t mode);
+
+/* Records that were refused, for whatever reason. */
+uint64_t relay_lost(const struct rchan_buf *buf);
 
 /* head, consistent and valid; -EBADMSG otherwise. `first` is a position, `second` has the owner in it. */
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second);

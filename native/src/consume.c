@@ -10,6 +10,9 @@
  * begin() walks a copy of the consumer's state along the data and remembers where it came to; end() makes that
  * the state. The state is kept in two copies, so that a consumer that is killed leaves the old or the new.
  *
+ * In a format with packets a reader gets finished sub-buffers only, each with a head (packet.c) in place of its first
+ * bytes.
+ *
  * In overwrite mode the memory may change under a reader's eyes. It was intact if, after the reading, head is
  * still less than n_subbufs ahead: writers publish a switch before they store into the sub-buffer it enters. In
  * mode callback that sub-buffer may wait to be begun, with the old data in it, until the client says yes; and the one
@@ -22,6 +25,7 @@
 #include "claims.h"
 #include "holes.h"
 #include "owner.h"
+#include "packet.h"
 
 #include <string.h>
 
@@ -158,6 +162,8 @@ struct walk {
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
 	uint64_t until; /* number of the sub-buffer to stop at, if it is not 0 */
+	struct relay_packet *packets; /* the heads of packets; NULL: nobody wants them */
+	struct relay_packet *packet;  /* that of the sub-buffer where the walk is */
 };
 
 /* How far the current sub-buffer is readable, and why it ends there. */
@@ -253,8 +259,15 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	bool whole = length <= room;
 	if (!whole)
 		length = room;
+	const unsigned char *data = relay_pos_data(walk->buf, to->position);
+	if (walk->packet && offset < sizeof(*walk->packet)) {
+		data = (const unsigned char *)walk->packet + offset;
+		whole = whole && length <= sizeof(*walk->packet) - offset;
+		if (length > sizeof(*walk->packet) - offset)
+			length = sizeof(*walk->packet) - offset;
+	}
 	if (walk->spans)
-		walk->spans[walk->n_used] = (struct relay_span){relay_pos_data(walk->buf, to->position), length};
+		walk->spans[walk->n_used] = (struct relay_span){data, length};
 	walk->n_used++;
 	walk->total += length;
 	advance(to, stretch, length, whole);
@@ -297,6 +310,59 @@ static int walk_data(struct walk *walk)
 	}
 }
 
+/* Pass one finished sub-buffer, whole; false: there is none, or a reservation in it is still open. */
+static bool pass_subbuf(struct walk *walk)
+{
+	struct relay_plan before = *walk->plan;
+	uint64_t number = relay_pos_number(walk->buf, before.to.position);
+	walk->until = number + 1;
+	if (number < walk->produced && !walk_data(walk) &&
+	    relay_pos_number(walk->buf, walk->plan->to.position) == walk->until)
+		return true;
+	*walk->plan = before;
+	return false;
+}
+
+/* Say the head of the sub-buffer where the walk is. false: it cannot be read whole yet. */
+static bool say_packet(struct walk *walk, struct relay_packet *packet)
+{
+	struct relay_plan plan = *walk->plan;
+	struct walk whole = {.buf = walk->buf,
+	                     .plan = &plan,
+	                     .head = walk->head,
+	                     .head_records = walk->head_records,
+	                     .produced = walk->produced,
+	                     .n_spans = SIZE_MAX,
+	                     .max_bytes = SIZE_MAX};
+	uint64_t pos = plan.to.position;
+	if (!pass_subbuf(&whole))
+		return false;
+	if (packet)
+		relay_packet_say(walk->buf, packet, relay_pos_number(walk->buf, pos), walk->head,
+		                 relay_pos_offset(walk->buf, pos) + whole.total,
+		                 plan.to.overwritten_records + plan.to.torn_records);
+	return true;
+}
+
+/* walk_data(), a packet at a time. */
+static int walk_packets(struct walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer *to = &walk->plan->to;
+	for (size_t n = 0; !walk->packets || n < RELAY_N_PACKETS; n++) {
+		walk->packet = walk->packets && relay_pos_offset(buf, to->position) < sizeof(*walk->packet)
+		                   ? &walk->packets[n]
+		                   : NULL;
+		if (!say_packet(walk, walk->packet))
+			return 0;
+		walk->until = relay_pos_number(buf, to->position) + 1;
+		int err = walk_data(walk);
+		if (err || relay_pos_number(buf, to->position) != walk->until)
+			return err;
+	}
+	return 0;
+}
+
 static int see_head(struct walk *walk)
 {
 	int err = settled_head(walk->buf, &walk->head, &walk->head_records);
@@ -326,7 +392,7 @@ static int plan(struct walk *walk)
 			return err;
 		walk->plan->start = start;
 		if (!is_lapped(buf, walk->head, start))
-			err = walk_data(walk);
+			err = buf->packets ? walk_packets(walk) : walk_data(walk);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (settled_head(buf, &again, &records))
 			return -EBADMSG;
@@ -355,6 +421,36 @@ uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer 
 	                   : all.to.discarded_bytes - state->discarded_bytes + all.to.torn_bytes - state->torn_bytes;
 }
 
+int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
+                       uint64_t *start_records, struct relay_span *spans, size_t n_spans)
+{
+	struct relay_plan look = {.from = *state, .to = *state};
+	struct walk walk = {
+	    .buf = buf, .plan = &look, .spans = spans, .n_spans = n_spans, .max_bytes = SIZE_MAX, .packet = packet};
+	int err = see_head(&walk);
+	uint64_t number = relay_pos_number(buf, state->position);
+	*start_records = subbuf_at(buf, state->position).start_records;
+	look.to.overwritten_records = 0;
+	if (err || !say_packet(&walk, packet))
+		return err;
+	walk.until = number + 1;
+	err = walk_data(&walk);
+	*state = look.to;
+	if (is_lapped(buf, walk.head, look.from.position) || relay_consume_stands(buf, number))
+		return -EAGAIN;
+	return err ? err : relay_pos_number(buf, look.to.position) == walk.until ? (int)walk.n_used : -EBADMSG;
+}
+
+int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
+{
+	uint64_t head, second;
+	/* The caller's loads of the data before this load of head. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	if (relay_head(buf, &head, &second))
+		return -EBADMSG;
+	return is_lapped(buf, head, relay_pos_start(buf, number)) ? -EOVERFLOW : 0;
+}
+
 static void free_hole(struct relay_claim *claim, uint64_t passed)
 {
 	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
@@ -381,7 +477,8 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 	if (err)
 		return err;
 	struct walk walk = {
-	    .buf = buf, .plan = &buf->plan, .skip = skip, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes};
+	    .buf = buf, .plan = &buf->plan, .skip = skip, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes,
+	    .packets = buf->packets};
 	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
 	/* The last holder may have died in the middle of publish(). */
 	if (!err && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
@@ -460,19 +557,6 @@ void relay_consume_abort(struct rchan_buf *buf)
 		return;
 	buf->plan.active = false;
 	relay_reader_unlock(buf);
-}
-
-/* Pass one finished sub-buffer, whole; false: there is none, or a reservation in it is still open. */
-static bool pass_subbuf(struct walk *walk)
-{
-	struct relay_plan before = *walk->plan;
-	uint64_t number = relay_pos_number(walk->buf, before.to.position);
-	walk->until = number + 1;
-	if (number < walk->produced && !walk_data(walk) &&
-	    relay_pos_number(walk->buf, walk->plan->to.position) == walk->until)
-		return true;
-	*walk->plan = before;
-	return false;
 }
 
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)

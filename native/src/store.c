@@ -52,6 +52,7 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->timestamp > RELAY_TSC ||
 	    !relay_reserves_fit(spec->subbuf_size, spec->start_reserve, spec->end_reserve,
 	                        spec->channel_start_reserve) ||
+	    !relay_format_fits(spec->format, spec->timestamp, spec->start_reserve, spec->mode) ||
 	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
@@ -86,6 +87,8 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	    .start_reserve = spec->start_reserve,
 	    .end_reserve = spec->end_reserve,
 	    .channel_start_reserve = spec->channel_start_reserve,
+	    .format = spec->format,
+	    .pid = spec->pid,
 	};
 	munmap(control, RELAY_PAGE_BYTES);
 	return 0;

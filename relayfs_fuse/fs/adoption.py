@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What all buffers of a channel have in common.
 _COMMON = (
     *("subbuf_size", "n_subbufs", "n_buffers", "mode", "scheme", "buffers", "delivery", "read"),
-    *("flush_interval_ms", "reserve", "start_reserve", "end_reserve", "channel_start_reserve", "timestamp"),
+    *("flush_interval_ms", "reserve", "start_reserve", "end_reserve", "channel_start_reserve", "timestamp", "format"),
 )
 
 

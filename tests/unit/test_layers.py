@@ -33,8 +33,9 @@ C_LAYERS = [
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"begin", "change", "claims", "holes", "oncpu", "wake"},
     {"spot"},
+    {"packet"},
     {"consume", "manage", "reserve", "write"},
-    {"buf.c", "store"},
+    {"buf.c", "packet_copy", "store"},
     {"mountpoint", "options", "bench"},
     {"ring_map.h"},  # what a mapped ring is
     {"ring_wake", "ring_read.h"},

@@ -51,7 +51,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 3u
+#define RELAY_LAYOUT_VERSION 4u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -119,7 +119,8 @@ struct relay_subbuf {
 	uint64_t holes;         /* RELAY_HOLES | position of its last discarded record; of another number: none */
 	uint64_t start_time_ns; /* CLOCK_REALTIME when it began; with a timestamp only */
 	uint64_t start_clock;   /* at the same moment: CLOCK_MONOTONIC, ns, or the TSC */
-	uint64_t unused[2];
+	uint64_t start_lost;    /* records lost before: refused for whatever reason. Of a format with packets */
+	uint64_t unused;
 };
 
 /*
@@ -178,6 +179,9 @@ enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
 enum relay_read { RELAY_READ_NOWAIT = 0, RELAY_READ_WAIT = 1 };
 enum relay_reserve { RELAY_RESERVE_COMMIT = 0, RELAY_RESERVE_VISIBLE = 1 };     /* when readers see a reservation */
 enum relay_timestamp { RELAY_NO_TIMESTAMP = 0, RELAY_MONO = 1, RELAY_TSC = 2 }; /* what start_clock is */
+/* What readers get: the bytes; or each sub-buffer, once it is finished, as a packet whose head (struct relay_packet in
+ * trace_store.h) takes the place of its first bytes. */
+enum relay_format { RELAY_STREAM = 0, RELAY_PACKETS = 1 };
 
 /* Constant from creation on. */
 struct relay_geometry {
@@ -201,7 +205,9 @@ struct relay_geometry {
 	uint32_t start_reserve;         /* at the start of each sub-buffer */
 	uint32_t end_reserve;           /* at the end of each */
 	uint32_t channel_start_reserve; /* behind start_reserve, in the very first */
-	uint32_t unused[9];
+	uint32_t format;                /* enum relay_format */
+	uint32_t pid;                   /* whose it is, in a format with packets; 0: of several processes */
+	uint32_t unused[7];
 };
 
 /* relay_control.asked: which sub-buffer was to begin last: its number + 1, shifted, and what came of it. */

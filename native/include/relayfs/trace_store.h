@@ -18,7 +18,7 @@
 
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
-#include <relayfs/trace.h>
+#include <relayfs/trace_event.h>
 
 #ifdef __cplusplus
 extern "C" {
