@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { MAX_EVENTS = 256, MAX_RECORD = 1 << 16 };
+enum { BULK = RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK, PACKET = RELAY_USAGE_GLOBAL | RELAY_DELIVERY_PACKET };
 
 /* One call of a callback; what it has no parameter for is 0. */
 struct call {
@@ -153,7 +154,7 @@ static inline int open_channel(uint32_t size, uint32_t flags, const struct rchan
 /* 64 bytes, nothing reserved, delivery in bulk. */
 static inline int open_plain(void)
 {
-	return open_channel(64, RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK, &noting, 0, 0, 0);
+	return open_channel(64, BULK, &noting, 0, 0, 0);
 }
 
 static inline int write_n(int id, char letter, size_t n)

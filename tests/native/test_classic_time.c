@@ -13,8 +13,6 @@
 #include <pthread.h>
 #include <sys/time.h>
 
-enum { BULK = RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK };
-
 static const uint32_t clocks[] = {0, RELAY_TIMESTAMP_TSC};
 
 static uint64_t us_of(struct timeval time)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.stress
 
 HERE = Path(__file__).resolve().parent
-SOURCES = [HERE / "stress_classic.c", HERE / "stress_account.c"]
+SOURCES = [HERE / name for name in ("stress_classic.c", "stress_classic_reader.c", "stress_account.c")]
 SCHEMES = ["lockless", "locking", "any"]
 USAGES = ["smp", "global"]
 DELIVERIES = ["bulk", "packet"]
@@ -112,11 +112,11 @@ def test_through_a_mount(mount: "Mount", scratch: Path, scheme: str, combination
 
 # test_ring.py runs them with one death for each change of the memory.
 if is_long():
-    WRITERS = HERE / "test_classic_writers.c"
+    CHANGES = HERE / "test_classic_changes.c"
 
     @pytest.mark.parametrize("scheme", ["lockless", "locking"])
-    @pytest.mark.parametrize("name", re.findall(r"^TEST\((\w+_after_each_change)\)", WRITERS.read_text(), re.MULTILINE))
+    @pytest.mark.parametrize("name", re.findall(r"^TEST\((\w+_after_each_change)\)", CHANGES.read_text(), re.MULTILINE))
     def test_killed_after_each_instruction(scratch: Path, name: str, scheme: str) -> None:
-        command = run_command(compile_c([WRITERS]), name, scheme, scratch)
+        command = run_command(compile_c([CHANGES]), name, scheme, scratch)
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
         assert done.returncode == 0, done.stderr
