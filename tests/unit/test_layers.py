@@ -13,7 +13,7 @@ PACKAGE = ROOT / "relayfs_fuse"
 NATIVE = ROOT / "native"
 
 PYTHON_LAYERS = [
-    {"errors"},
+    {"errors", "ctf"},
     {"native"},
     {"native_ring"},
     {"channel", "counters", "reader", "ring"},

@@ -1,0 +1,249 @@
+"""CTF 1.8 metadata of traces: what tells babeltrace2, Trace Compass and others how to read the packets.
+
+The library writes `.events` in each process's directory of a trace: a line about it, then the declarations of its
+events, each before the first event of that kind. That is the process's own memory, so only what is well formed is taken
+over. metadata() puts before it what is the same for all: types, clock, and the heads of packets and events.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Protocol
+
+NS = 1_000_000_000
+
+_LINE = re.compile(rb"/\* relayfs ((?:[a-z_]+=[^\s*]*(?: |(?= \*/)))+) \*/\n")
+_EVENT = re.compile(
+    rb"event \{\n\tname = \"[\w.]{1,255}:\w{1,255}\";\n\tid = (?P<id>\d{1,19});\n\tstream_id = 0;\n"
+    rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
+)
+_FIELD = re.compile(
+    rb"\t\t(?:"
+    rb"(?:u?int|xint)(?:8|16|32|64)_t (?P<integer>_\w+)|(?:float|double) (?P<real>_\w+)|"
+    rb"string \{ encoding = UTF8; \} (?P<text>_\w+)|"
+    rb"uint32_t (?P<length>__\w+_length);\s+xint8_t (?P<bytes>_\w+)\[(?P<array>__\w+_length)\]"
+    rb");\n"
+)
+_EVENT_END = b"\n};\n"
+_BOOT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+# Sizes in bits. Everything lies at bytes, as the library writes it.
+_TYPES = "".join(
+    f"typealias integer {{ size = {size}; align = 8; signed = {signed}; base = {base}; }} := {prefix}{size}_t;\n"
+    for prefix, signed, base in (("uint", "false", 10), ("int", "true", 10), ("xint", "false", 16))
+    for size in (8, 16, 32, 64)
+)
+_PREAMBLE = """\
+/* CTF 1.8 */
+{line}
+{types}typealias floating_point {{ exp_dig = 8; mant_dig = 24; align = 8; }} := float;
+typealias floating_point {{ exp_dig = 11; mant_dig = 53; align = 8; }} := double;
+
+trace {{
+	major = 1;
+	minor = 8;
+	byte_order = le;
+	packet.header := struct {{
+		uint32_t magic;
+		uint32_t stream_id;
+		uint64_t stream_instance_id;
+	}};
+}};
+
+env {{
+{env}}};
+
+clock {{
+	name = relayfs_{clock};
+	uuid = "{boot}";
+	description = "{description}";
+	freq = {freq};
+	offset_s = {offset_s};
+	offset = {offset};
+}};
+
+typealias integer {{ size = 64; align = 8; signed = false; map = clock.relayfs_{clock}.value; }} := relayfs_time_t;
+
+stream {{
+	id = 0;
+	packet.context := struct {{
+		uint64_t packet_size;
+		uint64_t events_discarded;
+		uint64_t packet_seq_num;
+		relayfs_time_t timestamp_end;
+		relayfs_time_t timestamp_begin;
+		uint64_t content_size;
+		uint32_t cpu_id;
+		uint32_t pid;
+	}};
+	event.header := struct {{
+		relayfs_time_t timestamp;
+		uint64_t id;
+	}};
+{context}}};
+"""
+# Where several processes share buffers, each event says whose it is.
+_CONTEXT = "\tevent.context := struct {\n\t\tuint32_t _vpid;\n\t};\n"
+_DESCRIPTIONS = {"mono": "CLOCK_MONOTONIC", "tsc": "time stamp counter"}
+
+
+class Clocks(Protocol):
+    """The clocks at one moment; see struct relay_clocks."""
+
+    @property
+    def tsc(self) -> int:
+        """The time stamp counter."""
+
+    @property
+    def mono_ns(self) -> int:
+        """CLOCK_MONOTONIC."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the first line of `.events` tells: whose events these are.
+
+    line: the line itself, without its end
+    made_mono: CLOCK_MONOTONIC when the directory was made, ns; tsc, mono, real: the clocks when the trace was
+    """
+
+    line: str
+    trace: str
+    id: int
+    process: str
+    pid: int
+    uid: int
+    buffers: str
+    clock: str
+    tsc: int
+    mono: int
+    real: int
+    boot: str
+    made_mono: int
+
+    @classmethod
+    def of(cls, events: bytes) -> Origin:
+        """Read it; ValueError: it is not what the library writes."""
+        found = _LINE.match(events)
+        if not found:
+            raise ValueError("no line about a process")
+        words = dict(word.split("=", 1) for word in found[1].decode("ascii").split(" ") if word)
+        try:
+            texts = {name: words[name] for name in ("trace", "process", "buffers", "clock", "boot")}
+            numbers = {name: int(words[name]) for name in ("id", "pid", "uid", "tsc", "mono", "real", "made_mono")}
+        except KeyError as error:
+            raise ValueError(f"{error.args[0]} is missing") from error
+        if texts["clock"] not in _DESCRIPTIONS or not _BOOT.fullmatch(texts["boot"]):
+            raise ValueError("no such clock")
+        if any(not 0 <= number < 1 << 64 for number in numbers.values()):
+            raise ValueError("a number is out of range")
+        line = found[0].decode("ascii").removesuffix("\n")
+        if '"' in line or "\\" in line:
+            raise ValueError("a name cannot be quoted")
+        return cls(line, **texts, **numbers)  # type: ignore[arg-type]  # the two hold each its kind
+
+    @property
+    def is_tsc(self) -> bool:
+        """Whether its timestamps are of the time stamp counter; else they are of CLOCK_MONOTONIC, ns."""
+        return self.clock == "tsc"
+
+    @property
+    def made(self) -> int:
+        """When the trace was made, by its clock."""
+        return self.tsc if self.is_tsc else self.mono
+
+
+def boot_id() -> str:
+    """Tell which boot this is: the clocks of another one are not to be compared with ours."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def metadata(events: bytes, clocks: Clocks) -> bytes:
+    """Return the metadata of a process's part of a trace; ValueError: these are not its events.
+
+    events: what its `.events` holds
+    clocks: as late as they are known of the boot in which it ran; the longer after the trace was made, the more exact
+        is the frequency of its time stamp counter
+    """
+    return preamble(Origin.of(events), clocks) + b"".join(declarations(events))
+
+
+def preamble(origin: Origin, clocks: Clocks) -> bytes:
+    """Return what comes before the declarations."""
+    freq, offset_s, offset = _conversion(origin, clocks)
+    text = _PREAMBLE.format(
+        line=origin.line, types=_TYPES, env=_environment(origin), clock=origin.clock, boot=origin.boot,
+        description=_DESCRIPTIONS[origin.clock], freq=freq, offset_s=offset_s, offset=offset,
+        context="" if origin.buffers == "perprocess" else _CONTEXT,
+    )  # fmt: skip
+    return text.encode()
+
+
+def declarations(events: bytes) -> list[bytes]:
+    """Return the declarations that are whole and well formed, the first of each id."""
+    found: dict[int, bytes] = {}
+    at = events.find(b"\n") + 1
+    while (start := events.find(b"event {\n", at)) >= 0 and (end := events.find(_EVENT_END, start)) >= 0:
+        at = end + len(_EVENT_END)
+        block = events[start:at]
+        event = _EVENT.fullmatch(block)
+        if event and _are_fields(event["fields"]):
+            found.setdefault(int(event["id"]), block)
+    return list(found.values())
+
+
+def _are_fields(text: bytes) -> bool:
+    names: list[bytes] = []
+    at = 0
+    while at < len(text):
+        field = _FIELD.match(text, at)
+        if not field or field["length"] != field["array"]:
+            return False
+        names += [name for name in field.group("integer", "real", "text", "length", "bytes") if name]
+        at = field.end()
+    return len(set(names)) == len(names)
+
+
+def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
+    """Return how timestamps become times since 1970: the frequency; seconds; ticks.
+
+    The counter is taken to have gone evenly since the trace was made. At that moment both clocks tell the same time, so
+    events of traces with either sort into one order.
+    """
+    if not origin.is_tsc:
+        return NS, *divmod(origin.real - origin.mono, NS)
+    ticks, ns = clocks.tsc - origin.tsc, clocks.mono_ns - origin.mono
+    if ticks <= 0 or ns <= 0:
+        # Nothing later is known; on most machines it began with the monotonic clock.
+        ticks, ns = origin.tsc, origin.mono
+    freq = max(1, round(ticks * NS / ns)) if ns > 0 else NS
+    offset_s, rest = divmod(origin.real * freq - origin.tsc * NS, NS * freq)
+    return freq, offset_s, rest // NS
+
+
+def _environment(origin: Origin) -> str:
+    words: dict[str, str | int] = {
+        "domain": "ust",
+        "tracer_name": "relayfs",
+        **dict(zip(("tracer_major", "tracer_minor", "tracer_patch"), _version(), strict=True)),
+        "hostname": re.sub(r'["\\\n]', "_", os.uname().nodename),
+        "trace_name": origin.trace,
+        "procname": origin.process,
+        **({"vpid": origin.pid} if origin.buffers == "perprocess" else {}),
+    }
+    return "".join(f"\t{name} = {_literal(value)};\n" for name, value in words.items())
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else f'"{value}"'
+
+
+@cache
+def _version() -> tuple[int, int, int]:
+    major, minor, patch = (int(part) for part in version("relayfs").split(".")[:3])
+    return major, minor, patch

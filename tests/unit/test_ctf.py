@@ -1,0 +1,129 @@
+"""Metadata: what babeltrace2 reads with it, and what of a process's own words is not taken over."""
+
+import os
+import struct
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from relayfs_fuse import ctf
+
+MADE_TSC, MADE_MONO, MADE_REAL = 5_000_000_000_000, 2_000_000_000_000, 1_700_000_000_000_000_000
+BOOT = "11111111-2222-3333-4444-555555555555"
+EVENT = """event {
+	name = "net.tcp:sent";
+	id = 9223372036854775807;
+	stream_id = 0;
+	fields := struct {
+		uint32_t _x;
+		int8_t _i;
+		xint16_t _h;
+		float _f;
+		double _d;
+		string { encoding = UTF8; } _s;
+		uint32_t __b_length; xint8_t _b[__b_length];
+	};
+};
+"""
+VALUES = struct.pack("<IbHfd", 7, -1, 255, 1.5, 2.5) + "hö\0".encode() + struct.pack("<I", 2) + b"\1\xff"
+SHOWN = 'x = 7, i = -1, h = 0xFF, f = 1.5, d = 2.5, s = "hö", _b_length = 2, b = [ [0] = 0x1, [1] = 0xFF ]'
+
+
+@dataclass
+class At:
+    """The clocks so long after the trace was made, of a counter of 3 GHz."""
+
+    after_ns: int
+
+    @property
+    def tsc(self) -> int:
+        return MADE_TSC + 3 * self.after_ns
+
+    @property
+    def mono_ns(self) -> int:
+        return MADE_MONO + self.after_ns
+
+
+LATER = At(3_600_500_000_000)
+
+
+def first_line(clock: str = "mono", buffers: str = "perprocess", pid: int = 42) -> str:
+    return (
+        f"/* relayfs trace=t id=3 process=my-prog pid={pid} uid=0 buffers={buffers} clock={clock} tsc={MADE_TSC}"
+        f" mono={MADE_MONO} real={MADE_REAL} boot={BOOT} made_mono={MADE_MONO + 5} */\n"
+    )
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., str]:
+    """Have babeltrace2 read one packet with one event."""
+
+    def read(metadata: bytes, timestamp: int, values: bytes = VALUES) -> str:
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
+        (directory / "metadata").write_bytes(metadata)
+        size = 72 + 16 + len(values)
+        head = (0xC1FC1FC1, 0, 0, 8 * size, 0, 0, timestamp, timestamp, 8 * size, 0, 42)
+        data = struct.pack("<IIQQQQQQQIIQQ", *head, timestamp, (1 << 63) - 1) + values
+        (directory / "cpu0").write_bytes(data)
+        done = subprocess.run(
+            ["babeltrace2", "--clock-gmt", "--clock-date", directory], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return read
+
+
+def test_all_types_are_read(read):
+    shown = read(ctf.metadata((first_line() + EVENT).encode(), LATER), MADE_MONO + 1_500_000_001)
+    assert shown.startswith(f"[2023-11-14 22:13:21.500000001] (+?.?????????) {os.uname().nodename}:my-prog:(42) ")
+    assert f"net.tcp:sent: {{ cpu_id = 0, pid = 42 }}, {{ {SHOWN} }}" in shown
+
+
+@pytest.mark.parametrize("buffers", ["peruser", "shared"])
+def test_events_of_shared_buffers_say_whose_they_are(read, buffers):
+    text = ctf.metadata((first_line(buffers=buffers) + EVENT).encode(), LATER)
+    assert "{ vpid = 1234 }" in read(text, MADE_MONO, struct.pack("<I", 1234) + VALUES)
+
+
+@pytest.mark.parametrize("after_ns", [0, 1, 1_000_000_007, 3_600_000_000_000])
+def test_both_clocks_tell_the_same_time(read, after_ns):
+    mono = read(ctf.metadata((first_line() + EVENT).encode(), LATER), LATER.mono_ns - after_ns)
+    tsc = read(ctf.metadata((first_line("tsc") + EVENT).encode(), LATER), LATER.tsc - 3 * after_ns)
+    times = [int(shown.partition("]")[0].rpartition(".")[2]) for shown in (mono, tsc)]
+    assert abs(times[0] - times[1]) <= 1
+
+
+def test_a_counter_of_which_nothing_later_is_known_began_with_the_clock():
+    text = ctf.metadata(first_line("tsc").encode(), At(0)).decode()
+    assert f"freq = {MADE_TSC * 1_000_000_000 // MADE_MONO};" in text
+
+
+def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
+    bad = [
+        EVENT.replace("id = ", "id = -"), EVENT.replace("uint32_t _x;", "uint32_t _x[3];"),
+        EVENT.replace("uint32_t _x;", "uint32_t _i;"), EVENT.replace("[__b_length]", "[__c_length]"),
+        EVENT.replace("net.tcp:sent", 'net:sent"; x = "'), EVENT.replace("uint32_t _x;", "};\n};\n"),
+        EVENT.replace("stream_id = 0", "stream_id = 1"), "\0\377" * 50 + "\n", "event {\nevent {\n};\n",
+    ]  # fmt: skip
+    good = EVENT.replace("id = 9223372036854775807", "id = 8")
+    events = (first_line() + "".join(bad) + EVENT + good + EVENT.replace("sent", "again") + EVENT[:-4]).encode()
+    assert ctf.declarations(events) == [EVENT.encode(), good.encode()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "/* relayfs */\n", EVENT, first_line().replace("id=3 ", ""), first_line().replace("pid=42", "pid=x"),
+        first_line().replace("pid=42", f"pid={1 << 64}"), first_line("sundial"),
+        first_line().replace("mono=2", "mono=-2"), first_line().replace(BOOT, 'x";'), first_line().replace("my-prog", 'my"prog'), first_line().removesuffix("\n"),
+        first_line().replace("my-prog", "*/event{"),
+    ],
+)  # fmt: skip
+def test_a_line_that_the_library_does_not_write_is_refused(line):
+    with pytest.raises(ValueError, match=r"\w"):
+        ctf.metadata((line + EVENT).encode(), LATER)
