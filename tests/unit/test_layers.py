@@ -15,7 +15,7 @@ NATIVE = ROOT / "native"
 PYTHON_LAYERS = [
     {"errors", "ctf"},
     {"native"},
-    {"native_ring"},
+    {"native_ring", "native_trace"},
     {"channel", "counters", "reader", "ring"},
     {""},  # the package itself: it names the API
     {"fs"},
@@ -36,6 +36,7 @@ C_LAYERS = [
     {"packet"},
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "packet_copy", "store"},
+    {"traces", "trace_dir"},
     {"mountpoint", "options", "bench"},
     {"ring_map.h"},  # what a mapped ring is
     {"ring_wake", "ring_read.h"},
@@ -132,7 +133,7 @@ def test_python_modules_have_no_import_cycle():
     [
         ("pyfuse3", {"fs.names", "fs.operations", "fs.server"}),
         ("trio", {"fs.names", "fs.streams", "fs.waiting", "fs.operations", "fs.server"}),
-        ("relayfs_fuse._native", {"native", "native_ring"}),
+        ("relayfs_fuse._native", {"native", "native_ring", "native_trace"}),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):

@@ -44,14 +44,14 @@ void relay_clocks_read(struct relay_clocks *clocks);
 
 /* A trace, as the control file has it. */
 struct relay_trace {
-	uint64_t id;        /* never used again in this store; 0: there is none */
+	uint64_t id; /* never used again in this store; 0: there is none */
 	uint32_t is_started;
-	uint32_t clock;     /* RELAY_MONO or RELAY_TSC */
-	uint32_t buffers;   /* enum relay_trace_buffers */
-	uint32_t mode;      /* RELAY_NO_OVERWRITE or RELAY_OVERWRITE */
+	uint32_t clock;   /* RELAY_MONO or RELAY_TSC */
+	uint32_t buffers; /* enum relay_trace_buffers */
+	uint32_t mode;    /* RELAY_NO_OVERWRITE or RELAY_OVERWRITE */
 	uint64_t subbuf_size, n_subbufs;
-	struct relay_clocks made, latest; /* at its creation; some time later, if it has been noted */
-	char boot[RELAY_TRACE_BOOT_BYTES];     /* /proc/sys/kernel/random/boot_id, in which the clocks are */
+	struct relay_clocks made, latest;  /* at its creation; some time later, if it has been noted */
+	char boot[RELAY_TRACE_BOOT_BYTES]; /* /proc/sys/kernel/random/boot_id, in which the clocks are */
 	char name[RELAY_TRACE_NAME_BYTES];
 	/* Who takes part, "TERM,TERM..."; a TERM is pid:N, uid:N or a GLOB of program names. "": everybody. */
 	char filter[RELAY_TRACE_FILTER_BYTES];
@@ -77,6 +77,9 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 /* Change one trace, or, with id 0, take it away: every program sees it at its next event. For the server. */
 void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct relay_trace *trace);
 
+/* An id that no trace of this store has had. For the server. */
+uint64_t relay_traces_new_id(struct relay_traces *traces);
+
 /* Say which channel `log` there is: a number that differs each time one is made; 0: none. For the server. */
 void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
 
@@ -91,13 +94,14 @@ void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
  *
  * 0; with buffers=peruser or shared 1 if it was there already. -ENOSPC no memory; -ENOENT no such trace; -EINVAL.
  */
-int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid, uint32_t uid,
-                     uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
+int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid,
+                     uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
 
 /* Take it out of the store, at once; its buffers are closed. */
 int relay_trace_remove(const char *dir);
 
-/* 1: a process writes to the directory (or has been told of it within the last ten seconds); 0: nobody does or will. */
+/* 1: a process writes to the directory (or has been told of it within the last ten seconds); 0: nobody does or will. Not
+ * for a process that has the directory itself: the lock goes with any descriptor of the file that it closes. */
 int relay_trace_is_alive(const char *dir);
 
 /*

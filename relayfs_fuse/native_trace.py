@@ -1,0 +1,184 @@
+"""Traces, as the C library keeps them in a store; see native.py and <relayfs/trace_store.h>."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import _check, _Handle, _pointer
+
+# The words of the control file, in the order of the enums.
+TRACE_BUFFERS = ("perprocess", "peruser", "shared")
+CLOCKS = ("mono", "tsc")
+
+BUFFERS_PERPROCESS: int = lib.RELAY_TRACE_PERPROCESS
+BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
+CLOCK_MONO: int = lib.RELAY_MONO
+CLOCK_TSC: int = lib.RELAY_TSC
+
+N_TRACES: int = lib.RELAY_N_TRACES
+# Bytes of each that a trace has room for.
+NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1
+FILTER_MAX: int = lib.RELAY_TRACE_FILTER_BYTES - 1
+RULES_MAX: int = lib.RELAY_TRACE_RULES_BYTES - 1
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks at one moment; tsc is 0 where there is no counter of constant rate."""
+
+    tsc: int = 0
+    mono_ns: int = 0
+    real_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace, as the control file has it; see struct relay_trace.
+
+    clock: CLOCK_MONO or CLOCK_TSC
+    buffers: index of TRACE_BUFFERS
+    mode: index of native.MODES
+    boot: in which the clocks are
+    """
+
+    id: int
+    name: str
+    is_started: bool
+    clock: int
+    buffers: int
+    mode: int
+    subbuf_size: int
+    n_subbufs: int
+    boot: str
+    made: Clocks = field(default_factory=Clocks)
+    latest: Clocks = field(default_factory=Clocks)
+    filter: str = ""
+    rules: str = ""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One that takes part in a trace."""
+
+    name: str
+    pid: int
+    uid: int
+    gid: int
+
+
+_NUMBERS = ("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs")
+_TEXTS = ("boot", "name", "filter", "rules")
+
+
+def _clocks(c_clocks: Any) -> Clocks:
+    return Clocks(int(c_clocks.tsc), int(c_clocks.mono_ns), int(c_clocks.real_ns))
+
+
+def _trace(c_trace: Any) -> Trace:
+    return Trace(
+        **{name: int(getattr(c_trace, name)) for name in _NUMBERS},  # type: ignore[arg-type]
+        **{name: os.fsdecode(ffi.string(getattr(c_trace, name))) for name in _TEXTS},  # type: ignore[arg-type]
+        made=_clocks(c_trace.made),
+        latest=_clocks(c_trace.latest),
+    )
+
+
+def _c_trace(trace: Trace) -> Any:
+    c_trace = ffi.new("struct relay_trace *")
+    for name in _NUMBERS:
+        setattr(c_trace, name, int(getattr(trace, name)))
+    for name in _TEXTS:
+        setattr(c_trace, name, os.fsencode(getattr(trace, name)))
+    for name in ("made", "latest"):
+        for clock in ("tsc", "mono_ns", "real_ns"):
+            setattr(getattr(c_trace, name), clock, getattr(getattr(trace, name), clock))
+    return c_trace
+
+
+def read_clocks() -> Clocks:
+    """Read the clocks, all at one moment."""
+    clocks = ffi.new("struct relay_clocks *")
+    lib.relay_clocks_read(clocks)
+    return _clocks(clocks)
+
+
+def boot_id() -> str:
+    """Name the time since the machine was started."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def trace_make(store: str, trace: Trace, process: Process) -> tuple[str, bool]:
+    """Make a directory for a process in a trace, which is to lock it soon; return its name, and whether it is new."""
+    name = ffi.new("char[]", lib.RELAY_TRACE_NAME_BYTES)
+    c_process = os.fsencode(process.name), process.pid, process.uid, process.gid
+    there = _check(lib.relay_trace_make(os.fsencode(store), _c_trace(trace), *c_process, ffi.NULL, name), store)
+    return os.fsdecode(ffi.string(name)), not there
+
+
+def trace_remove(directory: str) -> None:
+    """Take a process's directory out of its trace; its buffers are closed."""
+    _check(lib.relay_trace_remove(os.fsencode(directory)), directory)
+
+
+def trace_is_alive(directory: str) -> bool:
+    """Tell whether a process writes to the directory, or is about to."""
+    return bool(lib.relay_trace_is_alive(os.fsencode(directory)))
+
+
+class Traces(_Handle):
+    """Map the control file of a store's traces.
+
+    path: the store, to serve it; else STORE/.traces, or MNT/.traces/control
+    serves: whether this process is the store's server
+    """
+
+    def __init__(self, path: str, *, serves: bool = False) -> None:
+        opened = lib.relay_traces_serve if serves else lib.relay_traces_open
+        super().__init__(_pointer(opened(os.fsencode(path)), path))
+        self._trace = ffi.new("struct relay_trace *")
+
+    def close(self) -> None:
+        """Unmap it."""
+        lib.relay_traces_close(self._take())
+
+    def get(self, slot: int) -> Trace | None:
+        """Return one of N_TRACES; None: there is none."""
+        result = lib.relay_traces_get(self._open, slot, self._trace)
+        if result == -errno.ENOENT:
+            return None
+        _check(result)
+        return _trace(self._trace)
+
+    def all(self) -> dict[int, Trace]:
+        """Return those that there are, by slot; one that cannot be read is left out."""
+        found = {}
+        for slot in range(N_TRACES):
+            try:
+                trace = self.get(slot)
+            except OSError:
+                continue
+            if trace is not None:
+                found[slot] = trace
+        return found
+
+    def find(self, name: str) -> Trace | None:
+        """Return the trace of a name."""
+        return next((trace for trace in self.all().values() if trace.name == name), None)
+
+    def set(self, slot: int, trace: Trace | None) -> None:
+        """Change one, or take it away: every program sees it at its next event."""
+        c_trace = ffi.new("struct relay_trace *") if trace is None else _c_trace(trace)
+        lib.relay_traces_set(self._open, slot, c_trace)
+
+    def new_id(self) -> int:
+        """Return an id that no trace of this store has had."""
+        return int(lib.relay_traces_new_id(self._open))
+
+    def set_log(self, number: int) -> None:
+        """Say which channel `log` there is; 0: none."""
+        lib.relay_traces_set_log(self._open, number)
