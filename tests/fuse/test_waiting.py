@@ -127,10 +127,15 @@ def test_signals_while_data_arrives_lose_nothing(stream: Stream) -> None:
     stream.start(burst=1, pause_ms=1)
     dice = random.Random(1)
     n_signals = 0
-    while stream.fact("records") < 1500 or n_signals < 200:
+
+    def disturb() -> bool:
+        nonlocal n_signals
+        time.sleep(dice.random() / 500)
         reader.send_signal(signal.SIGUSR1)
         n_signals += 1
-        time.sleep(dice.random() / 500)
+        return stream.fact("records") >= 1500 and n_signals >= 200
+
+    wait_until(disturb, "records are written")
     n_lines = stream.finish()
     stream.mount.command(f"remove {stream.channel}")
     collector.join(DEADLINE_S)

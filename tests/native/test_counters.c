@@ -11,14 +11,14 @@
 #include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { NOBODY = 65534, KILLS = 60, MAX_NAMES = 700 };
+enum { NOBODY = 65534, KILLS = 40, MAX_NAMES = 700, N_NAMES = 200, STEPS = 10 };
 
 static const char *store(void)
 {
@@ -505,24 +505,59 @@ TEST(a_directory_that_is_no_store_has_no_counters)
 
 static void name_of(char name[32], unsigned i)
 {
-	snprintf(name, 32, "g%u/n%u", i % 5, i % 40);
+	snprintf(name, 32, "g%u/n%u", i % 5, i % N_NAMES);
 }
 
-/* Until it is killed. */
+/* Add what is not there, delete what is, until its parent, which traces it, kills it. */
 static void change_for_ever(unsigned seed)
 {
 	struct relay_counters *counters = open_counters();
 	char name[32];
+	ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	raise(SIGSTOP);
 	for (unsigned i = seed;; i++) {
-		name_of(name, i * 7);
-		int n = relay_perf_add(counters, name);
-		CHECK(n > 0);
-		CHECK_EQ(relay_perf_adjust(counters, n, 1), 0);
-		name_of(name, i * 3);
-		n = relay_counters_find(counters, name);
-		if (n > 0)
+		name_of(name, i);
+		int n = relay_counters_find(counters, name);
+		if (n > 0) {
 			CHECK_EQ(relay_perf_del(counters, n), 0);
+			continue;
+		}
+		n = relay_perf_add(counters, name);
+		CHECK(n > 0);
+		/* Not relay_perf_adjust(): a restartable sequence begins anew at each step. */
+		CHECK_EQ(relay_counters_set(counters, 0, n, 1), 0);
 	}
+}
+
+static bool is_changing(const struct relay_counters *counters)
+{
+	const struct relay_perf_header *header = relay_counters_header(counters);
+	return __atomic_load_n(&header->gen1, __ATOMIC_RELAXED) != __atomic_load_n(&header->gen2, __ATOMIC_RELAXED);
+}
+
+static void step(pid_t child)
+{
+	int status;
+	CHECK_EQ(ptrace(PTRACE_SINGLESTEP, child, NULL, NULL), 0);
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+}
+
+/* After n instructions that a child has executed in changes, and before the end of one. */
+static void die_in_a_change(const struct relay_counters *counters, unsigned seed, unsigned n)
+{
+	int status;
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		change_for_ever(seed);
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+	for (; n > 0 || !is_changing(counters); n -= n > 0 && is_changing(counters))
+		step(child);
+	CHECK_EQ(kill(child, SIGKILL), 0);
+	CHECK_EQ(result_of(child), SIGKILL);
+	CHECK(is_changing(counters));
 }
 
 /* Each listed name is found under its number, and no number or name is there twice. */
@@ -541,17 +576,12 @@ static void check_list(struct relay_counters *counters)
 TEST(death_in_the_middle_of_a_change_leaves_no_trace)
 {
 	struct relay_counters *counters = make_counters(1000);
-	int known[40] = {0};
+	int known[N_NAMES] = {0};
 	char name[32];
 	for (unsigned kill_number = 0; kill_number < KILLS; kill_number++) {
-		pid_t child = fork();
-		if (!child)
-			change_for_ever(kill_number);
-		nanosleep(&(struct timespec){.tv_nsec = 1000000 + kill_number * 37000 % 3000000}, NULL);
-		CHECK_EQ(kill(child, SIGKILL), 0);
-		CHECK_EQ(result_of(child), SIGKILL);
+		die_in_a_change(counters, kill_number, kill_number * STEPS);
 		check_list(counters);
-		for (unsigned i = 0; i < 40; i++) {
+		for (unsigned i = 0; i < N_NAMES; i++) {
 			name_of(name, i);
 			int n = relay_counters_find(counters, name);
 			CHECK(n < 0 || !known[i] || known[i] == n);

@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from build import PLAIN, builds, compile_c, run_command, run_environment
+from conftest import wait_until
 
 HERE = Path(__file__).resolve().parent
 CASES = re.findall(r"^TEST\((\w+)\)", (HERE / "test_counters.c").read_text(), re.MULTILINE)
@@ -64,6 +64,10 @@ def stress(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def has_begun(progress: Path, thread: int) -> bool:
+    return any(progress.read_bytes()[thread * PROGRESS_BYTES :][:8])
+
+
 @pytest.mark.parametrize("kills", [0, KILLS])
 def test_sums_are_exact_and_readers_see_no_value_torn_or_going_back(kills: int, store: Path) -> None:
     n_threads = N_PROCESSES * N_THREADS
@@ -76,9 +80,9 @@ def test_sums_are_exact_and_readers_see_no_value_torn_or_going_back(kills: int, 
             stress("add", store, progress, n * N_THREADS, N_THREADS, ADJUSTS, **(NO_RSEQ if n % 4 == 3 else {}))
             for n in range(N_PROCESSES)
         ]
-        for worker in random.Random(kills).sample(workers, kills):
-            time.sleep(0.01)
-            worker.kill()
+        for n in random.Random(kills).sample(range(N_PROCESSES), kills):
+            wait_until(lambda n=n: has_begun(progress, n * N_THREADS), "a worker counts")
+            workers[n].kill()
         statuses = [worker.wait(deadline) for worker in workers]
         reader.terminate()
         looks, _ = reader.communicate(timeout=DEADLINE)
