@@ -166,14 +166,6 @@ relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf)
 	return buf->mode == RELAY_CALLBACK ? NULL : begin_by_mode;
 }
 
-/* Has the answer been no, and is there no need to ask again? */
-static bool is_settled(const struct rchan_buf *buf, uint64_t pos)
-{
-	uint64_t asked = relay_asked(buf, relay_pos_number(buf, pos));
-	return asked & RELAY_ASKED_SUSPENDED ||
-	       (buf->mode == RELAY_NO_OVERWRITE && asked & RELAY_ASKED_ENDED && !relay_has_left(buf, pos));
-}
-
 /* A thread in another process begins it for us. */
 static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 {
@@ -186,7 +178,7 @@ static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 			return RELAY_BEGIN_DAMAGED;
 		if (head != pos || relay_has_begun(buf, head))
 			return RELAY_BEGUN;
-		if (is_settled(buf, head))
+		if (relay_is_settled(buf, head))
 			return RELAY_NOT_YET;
 		if (tries < MAKER_YIELDS)
 			sched_yield();
@@ -221,7 +213,7 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 		return RELAY_BEGIN_DAMAGED;
 	if (relay_has_begun(buf, pos))
 		return RELAY_BEGUN;
-	if (is_settled(buf, pos))
+	if (relay_is_settled(buf, pos))
 		return RELAY_NOT_YET;
 	if (!buf->begin)
 		return pass_by(buf, pos);
@@ -233,7 +225,7 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
 		relay_claims_help(buf, pos, second);
 		/* Whoever had the lock before may have been told to wait. */
-		result = is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
+		result = relay_is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
 		*header = result == RELAY_BEGUN ? buf->header : 0;
 	}
 	bool news = result == RELAY_BEGUN || buf->control->asked != asked;

@@ -59,6 +59,14 @@ static inline bool relay_has_left(const struct rchan_buf *buf, uint64_t pos)
 	return relay_pos_number(buf, pos) - relay_pos_number(buf, consumed) < buf->n_subbufs;
 }
 
+/* Has the answer been no, and is there no need to ask again? */
+static inline bool relay_is_settled(const struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t asked = relay_asked(buf, relay_pos_number(buf, pos));
+	return asked & RELAY_ASKED_SUSPENDED ||
+	       (buf->mode == RELAY_NO_OVERWRITE && asked & RELAY_ASKED_ENDED && !relay_has_left(buf, pos));
+}
+
 /* Let the sub-buffer begin at whose start head is, unless somebody else has; *header: bytes reserved at its start. From
  * any CPU. Clients wait for each other, at most a second. */
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);

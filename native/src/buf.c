@@ -286,7 +286,8 @@ int relay_buf_full(struct rchan_buf *buf)
 uint64_t relay_lost(const struct rchan_buf *buf)
 {
 	const struct relay_control *control = buf->control;
-	const struct relay_pair *const pairs[] = {&control->lost_full, &control->lost_too_large, &control->lost_disabled};
+	const struct relay_pair *const pairs[] = {&control->lost_full, &control->lost_too_large,
+	                                          &control->lost_disabled};
 	uint64_t sum = 0, records, bytes;
 	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
 		relay_pair_or_zero(pairs[i], &records, &bytes);

@@ -75,8 +75,8 @@ struct rchan_buf {
 	bool begins;                      /* sub-buffers begin by `begin`, under the switch lock; else at once */
 	relay_begin_function *begin;      /* NULL: this process may not decide */
 	uint64_t header;                  /* bytes that `begin` reserved; under the switch lock */
-	uint32_t pid;                 /* whose packets */
-	struct relay_packet *packets; /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
+	uint32_t pid;                     /* whose packets */
+	struct relay_packet *packets;     /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
 	struct relay_holes holes;
 	struct relay_shm shm;
 	struct relay_plan plan;

@@ -45,24 +45,33 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 	return err;
 }
 
-int relay_write(struct rchan *chan, const void *data, size_t length)
+/* -ENOTSUP: this thread may not store into the buffers. */
+static inline __attribute__((always_inline)) int write_record(struct rchan *chan, const void *data, size_t length,
+                                                              uint64_t *stamp)
 {
 	if (__builtin_expect(chan->scheme != RELAY_RSEQ, 0)) {
 		uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
-		return relay_write_shared(&chan->bufs[cpu], data, length);
+		return relay_write_shared(&chan->bufs[cpu], data, length, stamp);
 	}
 	for (;;) {
 		uint32_t cpu = relay_rseq_cpu();
 		if (__builtin_expect(cpu >= chan->n_buffers, 0))
-			return write_through_file(chan, data, length);
-		int err = relay_write_rseq(&chan->bufs[cpu], data, length);
-		if (__builtin_expect(err == 0, 1))
-			return 0;
-		if (err == -ENOTSUP)
-			return write_through_file(chan, data, length);
-		if (err != RELAY_WRONG_CPU)
+			return -ENOTSUP;
+		int err = relay_write_rseq(&chan->bufs[cpu], data, length, stamp);
+		if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
 			return err;
 	}
+}
+
+int relay_write(struct rchan *chan, const void *data, size_t length)
+{
+	int err = write_record(chan, data, length, NULL);
+	return __builtin_expect(err == -ENOTSUP, 0) ? write_through_file(chan, data, length) : err;
+}
+
+int relay_chan_write_stamped(struct rchan *chan, const void *data, size_t length, uint64_t *stamp)
+{
+	return write_record(chan, data, length, stamp);
 }
 
 int __relay_write(struct rchan *chan, const void *data, size_t length)

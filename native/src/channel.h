@@ -41,6 +41,9 @@ void relay_chan_remove(struct rchan *chan);
 int relay_chan_attach(struct rchan *chan);
 int relay_chan_map(struct rchan *chan, int *fds, uint32_t n);
 
+/* relay_write() of a record in which the buffer's clock is put at *stamp. -ENOTSUP: this thread has no rseq. */
+int relay_chan_write_stamped(struct rchan *chan, const void *data, size_t length, uint64_t *stamp);
+
 /* The relay file that shows a buffer. NULL: no memory. */
 char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf);
 

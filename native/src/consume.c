@@ -161,7 +161,7 @@ struct walk {
 	struct relay_span *spans; /* NULL: nobody wants the data */
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
-	uint64_t until; /* number of the sub-buffer to stop at, if it is not 0 */
+	uint64_t until;               /* number of the sub-buffer to stop at, if it is not 0 */
 	struct relay_packet *packets; /* the heads of packets; NULL: nobody wants them */
 	struct relay_packet *packet;  /* that of the sub-buffer where the walk is */
 };
@@ -476,9 +476,13 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	struct walk walk = {
-	    .buf = buf, .plan = &buf->plan, .skip = skip, .spans = spans, .n_spans = n_spans, .max_bytes = max_bytes,
-	    .packets = buf->packets};
+	struct walk walk = {.buf = buf,
+	                    .plan = &buf->plan,
+	                    .skip = skip,
+	                    .spans = spans,
+	                    .n_spans = n_spans,
+	                    .max_bytes = max_bytes,
+	                    .packets = buf->packets};
 	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
 	/* The last holder may have died in the middle of publish(). */
 	if (!err && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)

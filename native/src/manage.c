@@ -112,8 +112,8 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 {
 	const struct record *record = arg;
 	if (buf->scheme == RELAY_RSEQ)
-		return relay_write_rseq_slow(buf, record->data, record->length);
-	return relay_write_shared(buf, record->data, record->length);
+		return relay_write_rseq_slow(buf, record->data, record->length, NULL);
+	return relay_write_shared(buf, record->data, record->length, NULL);
 }
 
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)

@@ -278,13 +278,23 @@ static char *unescape(char *word)
 	return word;
 }
 
-/* The mountpoint that a line of mountinfo tells of, inside the line; NULL: it is no relayfs. */
+/* Does its server belong to root or to this user? Another's could keep us waiting for ever. */
+static bool is_trusted(const char *options)
+{
+	static const char key[] = "user_id=";
+	const char *user = strstr(options, key);
+	unsigned long uid = user ? strtoul(user + sizeof(key) - 1, NULL, 10) : 0;
+	return uid == 0 || uid == geteuid();
+}
+
+/* The mountpoint that a line of mountinfo tells of, inside the line; NULL: it is no relayfs, or not to be trusted. */
 static char *mountpoint_in(char *line)
 {
 	char *type = strstr(line, " - "), *word = line;
 	if (!type)
 		return NULL;
 	bool ours = strncmp(type, " - fuse.relayfs ", 16) == 0 || strncmp(type, " - fuse relayfs ", 16) == 0;
+	ours = ours && is_trusted(type);
 	for (int i = 0; i < 4; i++) {
 		word = strchr(word, ' ');
 		if (!word)
@@ -295,19 +305,33 @@ static char *mountpoint_in(char *line)
 	return ours ? unescape(word) : NULL;
 }
 
-static char *first_mount(void)
+void relay_each_mount(bool (*fits)(const char *mountpoint, void *arg), void *arg)
 {
-	char *line = NULL, *found = NULL;
+	char *line = NULL;
 	size_t size = 0;
+	bool found = false;
 	FILE *file = fopen("/proc/self/mountinfo", "re");
 	while (file && !found && getline(&line, &size, file) > 0) {
-		char *mountpoint = mountpoint_in(line);
-		if (mountpoint && has_control(mountpoint, W_OK))
-			found = strdup(mountpoint);
+		const char *mountpoint = mountpoint_in(line);
+		found = mountpoint && fits(mountpoint, arg);
 	}
 	free(line);
 	if (file)
 		fclose(file);
+}
+
+static bool is_writable(const char *mountpoint, void *arg)
+{
+	if (!has_control(mountpoint, W_OK))
+		return false;
+	*(char **)arg = strdup(mountpoint);
+	return true;
+}
+
+static char *first_mount(void)
+{
+	char *found = NULL;
+	relay_each_mount(is_writable, &found);
 	return found;
 }
 

@@ -47,6 +47,9 @@ char *relay_default_root(void);
 /* $RELAYFS_STORE, else where a server of this user has it. NULL: no memory. */
 char *relay_default_store(void);
 
+/* Ask of each relayfs mount that this process sees, until one fits. */
+void relay_each_mount(bool (*fits)(const char *mountpoint, void *arg), void *arg);
+
 /* May nobody but this user move things in the store? One that is missing will be ours. */
 bool relay_store_is_trusted(const char *store);
 

@@ -28,10 +28,10 @@ void relay_packet_say(const struct rchan_buf *buf, struct relay_packet *packet, 
 	    .stream_instance_id = buf->cpu,
 	    .packet_size = bytes * BITS,
 	    .events_discarded =
-	        (has_next ? __atomic_load_n(&next->start_lost, __ATOMIC_RELAXED) : relay_lost(buf)) + more,
+		(has_next ? __atomic_load_n(&next->start_lost, __ATOMIC_RELAXED) : relay_lost(buf)) + more,
 	    .packet_seq_num = number,
 	    .timestamp_end =
-	        has_next ? __atomic_load_n(&next->start_clock, __ATOMIC_RELAXED) : relay_clock_now(buf->timestamp),
+		has_next ? __atomic_load_n(&next->start_clock, __ATOMIC_RELAXED) : relay_clock_now(buf->timestamp),
 	    .timestamp_begin = __atomic_load_n(&ledger->start_clock, __ATOMIC_RELAXED),
 	    .content_size = bytes * BITS,
 	    .cpu_id = buf->cpu,

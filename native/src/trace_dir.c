@@ -44,9 +44,12 @@ struct making {
 	const struct relay_trace *trace;
 	char process[PROCESS_BYTES];
 	uint32_t pid, uid, gid;
-	int trace_fd;          /* STORE/NAME */
-	char hidden[NAME_MAX]; /* while it is made */
-	int events_fd;         /* .events, open for appending */
+	const int *fds; /* of buffers that there are already, n_fds of them; NULL: they are to be made */
+	uint32_t n_fds;
+	const char *declarations; /* of their events */
+	int trace_fd;             /* STORE/NAME */
+	char hidden[NAME_MAX];    /* while it is made */
+	int events_fd;            /* .events, open for appending */
 };
 
 /* ------------------------------------------------------------------ names */
@@ -298,6 +301,9 @@ static int make_events(struct making *making, bool lock)
 		return -errno;
 	errno = 0;
 	int err = write_first_line(making);
+	size_t length = making->declarations ? strlen(making->declarations) : 0;
+	if (!err && length && write(making->events_fd, making->declarations, length) != (ssize_t)length)
+		err = errno ? -errno : -ENOSPC;
 	if (!err && lock)
 		err = lock_events(making->events_fd);
 	if (!err && lock)
@@ -314,6 +320,8 @@ static int make_buffers(const struct making *making)
 	if (snprintf(path, sizeof(path), "%s/%s/%s/cpu", making->store, trace->name, making->hidden) >=
 	    (int)sizeof(path))
 		return -ENAMETOOLONG;
+	if (making->fds)
+		return relay_store_adopt(path, making->fds, making->n_fds);
 	struct relay_spec spec = {
 	    .size = sizeof(spec),
 	    .subbuf_size = trace->subbuf_size,
@@ -407,6 +415,17 @@ static int make(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYT
 	return err;
 }
 
+static int make_in(struct making *making, const char *process, int *lock, char name[RELAY_TRACE_NAME_BYTES])
+{
+	clean_name(making->process, making->trace->buffers == RELAY_TRACE_PERPROCESS ? process : "-");
+	making->trace_fd = open_trace(making);
+	if (making->trace_fd < 0)
+		return making->trace_fd;
+	int err = make(making, lock, name);
+	close(making->trace_fd);
+	return err;
+}
+
 int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid,
                      uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
@@ -417,11 +436,22 @@ int relay_trace_make(const char *store, const struct relay_trace *trace, const c
 		making.uid = geteuid();
 		making.gid = getegid();
 	}
-	clean_name(making.process, trace->buffers == RELAY_TRACE_PERPROCESS ? process : "-");
-	making.trace_fd = open_trace(&making);
-	if (making.trace_fd < 0)
-		return making.trace_fd;
-	int err = make(&making, lock, name);
-	close(making.trace_fd);
-	return err;
+	return make_in(&making, process, lock, name);
+}
+
+int relay_trace_adopt(const char *store, const struct relay_trace *trace, const char *process, const int *fds, size_t n,
+                      const char *declarations, int *lock, char name[RELAY_TRACE_NAME_BYTES])
+{
+	struct relay_trace own = *trace;
+	struct making making = {.store = store,
+	                        .trace = &own,
+	                        .pid = (uint32_t)getpid(),
+	                        .uid = geteuid(),
+	                        .gid = getegid(),
+	                        .fds = fds,
+	                        .n_fds = (uint32_t)n,
+	                        .declarations = declarations};
+	own.buffers = RELAY_TRACE_PERPROCESS;
+	own.clock = RELAY_MONO;
+	return make_in(&making, process, lock, name);
 }

@@ -110,19 +110,21 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 }
 
 /* One record by reservation, copy and commit (in scheme rseq, on the buffer's CPU). */
-static int write_claimed(struct rchan_buf *buf, const void *data, size_t length)
+static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
 {
-	struct relay_slot slot = {0};
+	struct relay_slot slot = {.stamped = stamp != NULL};
 	int err = relay_reserve_claimed(buf, length, &slot);
 	if (err)
 		return err;
+	if (stamp)
+		relay_put_stamp(stamp, slot.clock);
 	memcpy(slot.to, data, length);
 	relay_commit_claim(buf, slot.claim);
 	return 0;
 }
 
 /* Copy, then publish. The caller has the lock. */
-static int write_locked(struct rchan_buf *buf, const void *data, size_t length)
+static int write_locked(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
 {
 	struct relay_control *control = buf->control;
 	for (;;) {
@@ -135,6 +137,8 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length)
 			return relay_refuse_spot(buf, spot, length);
 		if (spot != RELAY_SPOT_HERE)
 			continue;
+		if (stamp)
+			relay_put_stamp(stamp, relay_clock_now(buf->timestamp));
 		control->writing_at = tx.expect_first;
 		/* Release: whoever takes the lock from our dead hands finds where. */
 		__atomic_store_n(&control->writing_length, length, __ATOMIC_RELEASE);
@@ -148,7 +152,7 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length)
 	}
 }
 
-static int write_alone(struct rchan_buf *buf, const void *data, size_t length)
+static int write_alone(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
 {
 	sigset_t before;
 	int err = refuse_oversize(buf, length);
@@ -157,20 +161,20 @@ static int write_alone(struct rchan_buf *buf, const void *data, size_t length)
 	err = lock(buf, length, &before);
 	if (err)
 		return err;
-	err = write_locked(buf, data, length);
+	err = write_locked(buf, data, length, stamp);
 	relay_writers_unlock(buf, &before);
 	return err;
 }
 
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length)
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
 {
 	if (length == 0)
 		return 0;
 	if (length <= buf->largest && relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
 		return relay_refuse_full(buf, length);
 	if (buf->scheme != RELAY_LOCKING)
-		return write_claimed(buf, data, length);
-	int err = write_alone(buf, data, length);
+		return write_claimed(buf, data, length, stamp);
+	int err = write_alone(buf, data, length, stamp);
 	if (!err)
 		relay_wake_record(buf);
 	return err;
@@ -198,7 +202,7 @@ static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx 
 	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
 }
 
-int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length)
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
 {
 	if (length == 0)
 		return 0;
@@ -216,6 +220,9 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			return relay_refuse_spot(buf, spot, length);
 		if (moves++ > MAX_MOVES)
 			return -EBADMSG;
+		/* Between the look and the section, which checks that nobody came between them. */
+		if (spot == RELAY_SPOT_HERE && stamp)
+			relay_put_stamp(stamp, relay_clock_now(buf->timestamp));
 		if (spot == RELAY_SPOT_HERE)
 			result = put_record(buf, &seen, data, length);
 		if (result == RELAY_RSEQ_DONE) {
@@ -229,5 +236,5 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			aborts++;
 		}
 	}
-	return write_claimed(buf, data, length);
+	return write_claimed(buf, data, length, stamp);
 }

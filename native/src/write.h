@@ -3,12 +3,26 @@
 #ifndef RELAYFS_WRITE_H
 #define RELAYFS_WRITE_H
 
+#include "begin.h"
 #include "change.h"
 #include "claims.h"
 #include "wake.h"
 
-/* One record in a buffer that is written from several CPUs: schemes lockless and locking. */
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length);
+/*
+ * One record in a buffer that is written from several CPUs: schemes lockless and locking.
+ *
+ * stamp  where in the record relay_clock_now() is put, so that times are in the order of positions; NULL: nowhere.
+ *        The word behind it is the record's, too
+ */
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp);
+
+/* In one store with what lies behind it: the copy that follows loads 16 bytes, which two stores could not give it before
+ * both have reached the cache. */
+static inline void relay_put_stamp(uint64_t *stamp, uint64_t clock)
+{
+	typedef uint64_t both __attribute__((vector_size(16), aligned(8), may_alias));
+	*(both *)stamp = (both){clock, stamp[1]};
+}
 
 /* Space for one record. The caller says the first two. */
 struct relay_slot {
@@ -31,8 +45,8 @@ static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
 	return ((head ^ pos) & RELAY_POSITION_MASK) >> buf->offset_bits != 0;
 }
 
-/* One record, all cases of scheme rseq. -ENOTSUP: this thread has no rseq. */
-int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length);
+/* One record, all cases of scheme rseq; stamp as above. -ENOTSUP: this thread has no rseq. */
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp);
 
 /* Has a full no-overwrite buffer come to rest where the reader still is, one lap behind? The short form of what
  * write.c asks, for the loop of a producer that outruns its reader. */
@@ -41,8 +55,11 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 	/* Relaxed: nothing is stored on the strength of it. */
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) & ~buf->offset_mask;
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
-	return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap && buf->mode == RELAY_NO_OVERWRITE && !buf->begins &&
-	       !(flags & RELAY_STOPPED);
+	if (flags & RELAY_STOPPED || buf->mode != RELAY_NO_OVERWRITE)
+		return false;
+	if (__builtin_expect(!buf->begins, 1))
+		return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap;
+	return !relay_has_begun(buf, head) && relay_is_settled(buf, head);
 }
 
 /* What the claim kept is a record. */
@@ -60,19 +77,26 @@ static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim 
 /*
  * The fast path: a record that fits behind another one in a sub-buffer. Per record: load head, flags (both
  * in one line), the geometry; copy; store the record count and head. No locked instruction, no fence.
+ *
+ * 0; -ENOSPC: it is full, and the record is counted as lost; RELAY_NOT_HERE: relay_write_rseq_slow() has to see to it.
  */
-static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size_t length)
+enum { RELAY_NOT_HERE = 2 };
+
+static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rchan_buf *buf, const void *data,
+                                                                       size_t length, uint64_t *stamp)
 {
 	struct relay_control *control = buf->control;
 	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
 	uint64_t head = __atomic_load_n(&control->head.first, __ATOMIC_RELAXED);
 	uint64_t offset = relay_pos_offset(buf, head), index = relay_pos_index(buf, head);
 	if (__builtin_expect(length - 1 >= buf->largest, 0))
-		return relay_write_rseq_slow(buf, data, length);
+		return RELAY_NOT_HERE;
 	/* 1 <= offset <= subbuf_end - length, in one comparison */
 	if (__builtin_expect(offset - 1 < buf->subbuf_end - length && index < buf->n_subbufs, 1)) {
 		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
 		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
+		if (stamp)
+			relay_put_stamp(stamp, relay_clock_now(buf->timestamp));
 		if (__builtin_expect(
 			relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE, 1)) {
 			relay_wake_record(buf);
@@ -82,7 +106,15 @@ static inline int relay_write_rseq(struct rchan_buf *buf, const void *data, size
 	           relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE) {
 		return -ENOSPC;
 	}
-	return relay_write_rseq_slow(buf, data, length);
+	return RELAY_NOT_HERE;
+}
+
+/* One record, all cases. -ENOTSUP, RELAY_WRONG_CPU, or as relay_write(). */
+static inline __attribute__((always_inline)) int relay_write_rseq(struct rchan_buf *buf, const void *data,
+                                                                  size_t length, uint64_t *stamp)
+{
+	int err = relay_write_rseq_here(buf, data, length, stamp);
+	return __builtin_expect(err == RELAY_NOT_HERE, 0) ? relay_write_rseq_slow(buf, data, length, stamp) : err;
 }
 
 #endif

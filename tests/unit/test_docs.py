@@ -25,6 +25,8 @@ OWN_PAGE = {
     HEADERS[0].with_name("classic.h"): "relayfs-classic.3",
     HEADERS[0].with_name("ring.h"): "relay_ring.3",
     HEADERS[0].with_name("counters.h"): "relayfs-counters.3",
+    HEADERS[0].with_name("trace_event.h"): "relayfs-trace.3",
+    HEADERS[0].with_name("trace_store.h"): "relayfs-trace.3",
 }
 SYNOPSES = [
     ("relay.h", "librelayfs.3"),
@@ -201,7 +203,7 @@ def test_man_page_declares_functions_as_the_headers_do(name, page):
     compact = re.sub(r"\s+", "", joined)
     for text in declarations(ROOT / "native/include/relayfs" / name):
         if text.endswith(")"):
-            assert re.sub(r"\s+|KLOG_CHECKED", "", documented(text)) in compact, text
+            assert re.sub(r"\s+|(K|RELAY_)LOG_CHECKED", "", documented(text)) in compact, text
 
 
 def test_man_page_shows_the_example():

@@ -52,6 +52,10 @@ C_LAYERS = [
     {"attach", "names", "rings", "watch", "channel_ids"},
     {"events", "mapped"},
     {"reader", "channel.c", "open", "classic"},
+    {"trace_find", "trace_threads", "tsdl"},
+    {"tracing"},  # one trace in this process
+    {"traced"},  # all of them
+    {"trace", "trace_wait", "trace_log"},
     {"app_output", "klog"},
     {"app_reader"},
     {"relay_app"},

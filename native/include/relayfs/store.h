@@ -35,8 +35,9 @@ struct relay_spec {
 	uint32_t uid, gid;  /* of the mem files; the directory is the caller's, mode 0711 */
 	uint32_t reserve, timestamp;
 	uint32_t start_reserve, end_reserve, channel_start_reserve; /* bytes; together less than subbuf_size */
-	uint32_t format; /* with RELAY_PACKETS there is a timestamp and a start_reserve of sizeof(struct relay_packet) */
-	uint32_t pid;    /* said in the head of each packet */
+	uint32_t
+	    format;   /* with RELAY_PACKETS there is a timestamp and a start_reserve of sizeof(struct relay_packet) */
+	uint32_t pid; /* said in the head of each packet */
 };
 
 /* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */

@@ -48,10 +48,10 @@ extern "C" {
 
 #define RELAY_TRACE_HIDDEN_ __attribute__((__weak__, __visibility__("hidden")))
 
-extern struct relay_trace_event *const relay_trace_events_begin_[] __asm__("__start_relay_trace_events")
-    __attribute__((__weak__, __visibility__("hidden")));
-extern struct relay_trace_event *const relay_trace_events_end_[] __asm__("__stop_relay_trace_events")
-    __attribute__((__weak__, __visibility__("hidden")));
+/* The linker's names for where the pointers to all events of this object file begin and end. */
+#define RELAY_TRACE_BOUND_(symbol) __asm__(symbol) RELAY_TRACE_HIDDEN_
+extern struct relay_trace_event *const relay_trace_events_begin_[] RELAY_TRACE_BOUND_("__start_relay_trace_events");
+extern struct relay_trace_event *const relay_trace_events_end_[] RELAY_TRACE_BOUND_("__stop_relay_trace_events");
 
 /* A page that nothing else lies in. */
 union relay_trace_own_page_ {
@@ -97,6 +97,8 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 	uint32_t said = (uint32_t)length;
 	return relay_trace_put_(relay_trace_put_(at, &said, sizeof(said)), from, length);
 }
+
+/* clang-format off */
 
 /* By type: what is done with it, as DO_number(C TYPE, ITS NAME HERE, name), DO_string(name) or DO_bytes(name). */
 #define RELAY_TRACE_AS_u8(DO, name) DO##_number(uint8_t, U8, name)
@@ -250,6 +252,8 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 			trace_##provider##_##name##_emit(                                                              \
 			    &trace_##provider##_##name##_event RELAY_TRACE_EACH_(RELAY_TRACE_PASS, __VA_ARGS__));      \
 	}
+
+/* clang-format on */
 
 #endif /* __GNUC__ */
 

@@ -84,10 +84,11 @@ struct relay_trace_object {
 };
 
 /* Does any trace want it? Relaxed: whoever gets past it looks again, in order, inside. */
-#define RELAY_TRACE_IS_WANTED(page, event)                                          \
-	__builtin_expect(__atomic_load_n(&(page)->active, __ATOMIC_RELAXED) &&      \
-	                     __atomic_load_n(&(event)->wanted, __ATOMIC_RELAXED) != \
-	                         __atomic_load_n(&(page)->generation, __ATOMIC_RELAXED), 0)
+#define RELAY_TRACE_IS_WANTED(page, event)                                               \
+	__builtin_expect(__atomic_load_n(&(page)->active, __ATOMIC_RELAXED) &&           \
+	                     __atomic_load_n(&(event)->wanted, __ATOMIC_RELAXED) !=      \
+	                         __atomic_load_n(&(page)->generation, __ATOMIC_RELAXED), \
+	                 0)
 
 /*
  * Write one record, of `length` bytes, its head included, to each trace that wants the event. What cannot be written is
@@ -109,13 +110,15 @@ struct relay_trace_event *relay_trace_declare(const char *provider, const char *
 /* RELAY_TRACE_IS_WANTED() of such an event. */
 int relay_trace_wants(const struct relay_trace_event *event);
 
+#define RELAY_LOG_CHECKED __attribute__((__format__(__printf__, 1, 2)))
+
 /*
  * One line of text for the channel `log` of the mount, if somebody has made one (`create log`); else, a load and a branch.
  * The line is "[SECONDS.MICROSECONDS] PROGRAM[PID]: TEXT\n", its time that of CLOCK_MONOTONIC, as in the kernel's log.
  *
  * Returns 1: it is written; 0: nobody listens; else an error of relay_write() or relay_attach(). Leaves errno as it was.
  */
-__attribute__((__format__(__printf__, 1, 2))) int relay_log(const char *format, ...);
+RELAY_LOG_CHECKED int relay_log(const char *format, ...);
 int relay_log_text(const char *text, size_t length); /* the same for text that is ready */
 
 /* Is there somebody to read what relay_log() writes? */

@@ -97,6 +97,14 @@ void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
 int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid,
                      uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
 
+/*
+ * The same of buffers that this process has been writing without a name (relay_store_create_unnamed()), with timestamps of
+ * CLOCK_MONOTONIC: they are its own, whatever the trace's are; and of the declarations of their events, in TSDL. Errors as
+ * relay_store_adopt(), too.
+ */
+int relay_trace_adopt(const char *store, const struct relay_trace *trace, const char *process, const int *fds, size_t n,
+                      const char *declarations, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
+
 /* Take it out of the store, at once; its buffers are closed. */
 int relay_trace_remove(const char *dir);
 

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tracepoints of this process, and the traces they write to.
+ *
+ *     trace_x_y()         page.active, event.wanted?                   in the program (trace.h)
+ *        |
+ *     relay_trace_emit()  event.wanted is of page.generation?  ---no--> look at the control file, decide
+ *        |                for each trace that wants it:
+ *     tracings[slot]      there?  ------------------------------no----> join: make buffers, declare all events
+ *        |
+ *     relay_tracing_write()
+ *
+ * The page is the control file's first, mapped over a page of each program's and library's own memory: what the file
+ * server stores there is seen by the next tracepoint, without a call and without a signal.
+ *
+ * tracings[] lies in memory that the kernel clears in a child (MADV_WIPEONFORK): a child never writes into its parent's buffers.
+ */
+#define _GNU_SOURCE
+#include "clock.h"
+#include "traced.h"
+#include "trace_find.h"
+#include "trace_threads.h"
+#include "tsdl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { RETRY_MS = 100 };
+
+/* page.log before anybody has looked for the traces. */
+#define NOT_BEGUN UINT32_MAX
+
+/* An event that was declared at run time. */
+struct declared {
+	struct relay_trace_event event;
+	struct declared *next;
+};
+
+/* This library's own look at the page. */
+static union {
+	struct relay_trace_page page;
+	char bytes[RELAY_TRACE_PAGE_BYTES];
+} own __attribute__((aligned(RELAY_TRACE_PAGE_BYTES))) = {.page = {.log = NOT_BEGUN}};
+
+static struct relay_tracing **tracings; /* RELAY_N_TRACINGS; NULL: nothing was ever traced */
+
+/* Under relay_trace_lock(). */
+static struct {
+	bool is_begun, is_off;
+	struct relay_trace_object *objects;
+	struct declared *declared;
+	char *store; /* NULL: not connected */
+	struct relay_traces *control;
+	uint64_t generation;                          /* of `traces` */
+	struct relay_trace traces[RELAY_N_TRACES];    /* a copy; id 0: there is none */
+	struct relay_tracing *open[RELAY_N_TRACINGS]; /* as in tracings[], for a child of fork() */
+	struct relay_tracing *leaving;                /* taken out, perhaps still written to */
+	/* Traces that could not be joined: when to try again, CLOCK_MONOTONIC, and what was lost meanwhile. */
+	struct {
+		uint64_t id;
+		int64_t again_ms;
+		uint64_t lost_records, lost_bytes;
+	} failed[RELAY_N_TRACES];
+} all;
+
+/* --- what traces want --- */
+
+static bool takes_term(const char *term)
+{
+	unsigned long number;
+	char rest;
+	if (sscanf(term, "pid:%lu%c", &number, &rest) == 1)
+		return number == (unsigned long)getpid();
+	if (sscanf(term, "uid:%lu%c", &number, &rest) == 1)
+		return number == (unsigned long)geteuid();
+	return fnmatch(term, program_invocation_short_name, 0) == 0;
+}
+
+static bool takes_us(const struct relay_trace *trace)
+{
+	char filter[RELAY_TRACE_FILTER_BYTES], *next = filter, *term;
+	memcpy(filter, trace->filter, sizeof(filter));
+	if (!*filter)
+		return true;
+	while ((term = strsep(&next, ",")))
+		if (takes_term(term))
+			return true;
+	return false;
+}
+
+static bool takes_event(const struct relay_trace *trace, const struct relay_trace_event *event)
+{
+	char rules[RELAY_TRACE_RULES_BYTES], name[2 * RELAY_TRACE_NAME_BYTES], *next = rules, *rule;
+	memcpy(rules, trace->rules, sizeof(rules));
+	snprintf(name, sizeof(name), "%s:%s", event->provider, event->name);
+	bool taken = rules[0] != '+';
+	while ((rule = strsep(&next, "\n")))
+		if (*rule && fnmatch(rule + 1, name, 0) == 0)
+			taken = *rule == '+';
+	return taken;
+}
+
+static uint32_t who_wants(const struct relay_trace_event *event)
+{
+	uint32_t bits = all.open[RELAY_EARLY] ? 1u << RELAY_EARLY : 0;
+	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++) {
+		const struct relay_trace *trace = &all.traces[slot];
+		if (trace->id && trace->is_started && takes_us(trace) && takes_event(trace, event))
+			bits |= 1u << slot;
+	}
+	return event->id ? bits : 0;
+}
+
+/* --- tracings come and go --- */
+
+static void set(unsigned slot, struct relay_tracing *tracing)
+{
+	all.open[slot] = tracing;
+	/* Pairs with the acquire in relay_trace_emit(): all of it before the pointer. */
+	__atomic_store_n(&tracings[slot], tracing, __ATOMIC_RELEASE);
+}
+
+static void free_left(void)
+{
+	if (!all.leaving || !relay_trace_all_left())
+		return;
+	for (struct relay_tracing *next; all.leaving; all.leaving = next) {
+		next = all.leaving->next;
+		relay_tracing_close(all.leaving);
+	}
+}
+
+static void take_out(unsigned slot)
+{
+	struct relay_tracing *tracing = all.open[slot];
+	set(slot, NULL);
+	if (tracings[RELAY_EARLY] == tracing)
+		set(RELAY_EARLY, NULL);
+	tracing->next = all.leaving;
+	all.leaving = tracing;
+}
+
+/* Copy the control file, if it has changed. */
+static void look(void)
+{
+	uint64_t generation;
+	while (all.control &&
+	       (generation = __atomic_load_n(&own.page.generation, __ATOMIC_ACQUIRE)) != all.generation) {
+		for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
+			if (relay_traces_get(all.control, slot, &all.traces[slot]))
+				all.traces[slot].id = 0;
+		all.generation = generation;
+	}
+	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
+		if (all.open[slot] && all.open[slot]->id != all.traces[slot].id)
+			take_out(slot);
+	free_left();
+}
+
+static void declare_all(struct relay_tracing *tracing)
+{
+	for (struct relay_trace_object *object = all.objects; object; object = object->next)
+		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+			if (*event && (*event)->id)
+				relay_tracing_declare(tracing, *event);
+	for (struct declared *declared = all.declared; declared; declared = declared->next)
+		relay_tracing_declare(tracing, &declared->event);
+}
+
+static void declare_in_all(const struct relay_trace_event *event)
+{
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
+		if (all.open[slot])
+			relay_tracing_declare(all.open[slot], event);
+}
+
+/* What was lost while there were no buffers stands in the first of them, which nobody else writes yet. */
+static void say_lost(unsigned slot, struct relay_tracing *tracing)
+{
+	struct relay_pair *lost = &tracing->chan->bufs[0].control->lost_full;
+	if (tracing->pid == 0 && all.failed[slot].id == tracing->id)
+		*lost = (struct relay_pair){all.failed[slot].lost_records, {all.failed[slot].lost_bytes, 0}, 0};
+	all.failed[slot].id = 0;
+}
+
+static void note_failed(unsigned slot, uint64_t id, size_t length)
+{
+	if (all.failed[slot].id != id)
+		memset(&all.failed[slot], 0, sizeof(all.failed[slot]));
+	all.failed[slot].id = id;
+	all.failed[slot].lost_records++;
+	all.failed[slot].lost_bytes += length;
+}
+
+/* Join the trace, under the lock. NULL: it cannot be done now. */
+static struct relay_tracing *join(unsigned slot, size_t length)
+{
+	const struct relay_trace *trace = &all.traces[slot];
+	if (!trace->id || !trace->is_started)
+		return NULL;
+	int64_t now = relay_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000;
+	bool is_time = all.failed[slot].id != trace->id || now >= all.failed[slot].again_ms;
+	struct relay_tracing *tracing = is_time ? relay_tracing_open(all.store, trace) : NULL;
+	if (!tracing) {
+		if (length)
+			note_failed(slot, trace->id, length);
+		if (is_time)
+			all.failed[slot].again_ms = now + RETRY_MS;
+		return NULL;
+	}
+	say_lost(slot, tracing);
+	declare_all(tracing);
+	set(slot, tracing);
+	return tracing;
+}
+
+/* --- writing --- */
+
+__attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event)
+{
+	sigset_t before;
+	int saved = errno;
+	relay_trace_lock(&before);
+	look();
+	uint64_t generation = all.control ? all.generation : own.page.generation;
+	uint64_t wanted = generation | who_wants(event);
+	/* Relaxed: an older answer is found out by its generation. */
+	__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
+	relay_trace_unlock(&before);
+	errno = saved;
+	return wanted;
+}
+
+__attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot, size_t length)
+{
+	sigset_t before;
+	int saved = errno;
+	relay_trace_lock(&before);
+	look();
+	struct relay_tracing *tracing = all.open[slot];
+	if (!tracing && slot != RELAY_EARLY)
+		tracing = join(slot, length);
+	relay_trace_unlock(&before);
+	errno = saved;
+	return tracing;
+}
+
+void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
+{
+	relay_trace_enter();
+	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_RELAXED);
+	/* Acquire: what the server changed before it. */
+	if (__builtin_expect((wanted ^ __atomic_load_n(&own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
+		wanted = decide(event);
+	if (record)
+		record->id = event->id;
+	for (uint32_t bits = (uint32_t)wanted; bits; bits &= bits - 1) {
+		unsigned slot = (unsigned)__builtin_ctz(bits);
+		struct relay_tracing *tracing = __atomic_load_n(&tracings[slot], __ATOMIC_ACQUIRE);
+		if (__builtin_expect(!tracing, 0))
+			tracing = tracing_at(slot, length);
+		if (tracing)
+			relay_tracing_write(tracing, record, length);
+	}
+	relay_trace_leave();
+}
+
+void relay_trace_prepare(void)
+{
+	sigset_t before;
+	int saved = errno;
+	relay_trace_lock(&before);
+	look();
+	uint32_t wanted = 0;
+	for (struct relay_trace_object *object = all.objects; object; object = object->next)
+		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+			wanted |= *event ? who_wants(*event) : 0;
+	for (struct declared *declared = all.declared; declared; declared = declared->next)
+		wanted |= who_wants(&declared->event);
+	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
+		if (wanted & 1u << slot && !all.open[slot])
+			join(slot, 0);
+	relay_trace_unlock(&before);
+	errno = saved;
+}
+
+/* --- objects --- */
+
+/* Let it see the control file's first page where its own was. If that fails it stays as it is: nobody traces. */
+static void map_page(struct relay_trace_page *page)
+{
+	char *name;
+	if (asprintf(&name, "%s/.traces", all.store) < 0)
+		return;
+	int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd >= 0) {
+		mmap(page, (size_t)sysconf(_SC_PAGESIZE), PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+		close(fd);
+	}
+	free(name);
+}
+
+/* Before there is a mount the page is the object's own. */
+static void show_page(struct relay_trace_page *page)
+{
+	if (all.store) {
+		map_page(page);
+	} else if (all.open[RELAY_EARLY]) {
+		page->active = 1u << RELAY_EARLY;
+		page->generation = 1ull << 32;
+	}
+}
+
+static void show_all(void)
+{
+	show_page(&own.page);
+	for (struct relay_trace_object *object = all.objects; object; object = object->next) {
+		show_page(object->page);
+		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+			if (*event)
+				__atomic_store_n(&(*event)->wanted, 0, __ATOMIC_RELAXED);
+	}
+	for (struct declared *declared = all.declared; declared; declared = declared->next)
+		__atomic_store_n(&declared->event.wanted, 0, __ATOMIC_RELAXED);
+}
+
+static sigset_t before_fork;
+
+static void prepare_fork(void)
+{
+	relay_trace_lock(&before_fork);
+}
+
+static void continue_parent(void)
+{
+	relay_trace_unlock(&before_fork);
+}
+
+/* What was its parent's is not the child's, which begins anew. Signals stay blocked until it is done. */
+static void begin_child(void)
+{
+	sigset_t before = before_fork;
+	relay_trace_forget_threads();
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
+		if (all.open[slot])
+			take_out(slot);
+	for (struct relay_tracing *next; all.leaving; all.leaving = next) {
+		next = all.leaving->next;
+		relay_tracing_close(all.leaving);
+	}
+	if (!all.store && !all.is_off) {
+		show_all();
+		relay_trace_wait();
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static bool make_places(void)
+{
+	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return false;
+	if (madvise(page, bytes, MADV_WIPEONFORK)) {
+		munmap(page, bytes);
+		return false;
+	}
+	tracings = page;
+	return true;
+}
+
+static void connect(char *store)
+{
+	char *name;
+	if (asprintf(&name, "%s/.traces", store) < 0)
+		return;
+	all.control = relay_traces_open(name);
+	free(name);
+	if (!all.control)
+		return;
+	all.store = store;
+	show_all();
+}
+
+static void begin(void)
+{
+	const char *wish = getenv("RELAYFS_TRACE");
+	int fd;
+	if (all.is_begun)
+		return;
+	all.is_begun = true;
+	own.page.log = 0;
+	all.is_off = (wish && strcmp(wish, "off") == 0) || !make_places() ||
+	             pthread_atfork(prepare_fork, continue_parent, begin_child);
+	if (all.is_off)
+		return;
+	char *store = relay_trace_find_store(&fd);
+	if (store) {
+		close(fd);
+		connect(store);
+	}
+	if (!all.store)
+		relay_trace_wait();
+}
+
+void relay_trace_register(struct relay_trace_object *object)
+{
+	sigset_t before;
+	int saved = errno;
+	relay_trace_lock(&before);
+	begin();
+	for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+		if (*event && relay_tsdl_allows(*event)) {
+			(*event)->id = relay_tsdl_id(*event);
+			declare_in_all(*event);
+		}
+	object->next = all.objects;
+	all.objects = object;
+	if (!all.is_off)
+		show_page(object->page);
+	relay_trace_unlock(&before);
+	errno = saved;
+}
+
+void relay_trace_unregister(struct relay_trace_object *object)
+{
+	sigset_t before;
+	relay_trace_lock(&before);
+	struct relay_trace_object **at = &all.objects;
+	while (*at && *at != object)
+		at = &(*at)->next;
+	if (*at)
+		*at = object->next;
+	relay_trace_unlock(&before);
+}
+
+/* --- events that are declared at run time --- */
+
+static bool is_same(const struct relay_trace_event *one, const struct relay_trace_event *other)
+{
+	bool same = one->n_fields == other->n_fields && strcmp(one->provider, other->provider) == 0 &&
+	            strcmp(one->name, other->name) == 0;
+	for (uint32_t i = 0; same && i < one->n_fields; i++)
+		same = one->fields[i].type == other->fields[i].type &&
+		       strcmp(one->fields[i].name, other->fields[i].name) == 0;
+	return same;
+}
+
+static struct declared *find_declared(const struct relay_trace_event *event)
+{
+	struct declared *declared = all.declared;
+	while (declared && !is_same(&declared->event, event))
+		declared = declared->next;
+	return declared;
+}
+
+/* In one piece of memory, which stays. */
+static struct declared *copy_event(const struct relay_trace_event *event)
+{
+	size_t bytes = sizeof(struct declared) + event->n_fields * sizeof(struct relay_trace_field) +
+	               strlen(event->provider) + strlen(event->name) + 2;
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		bytes += strlen(event->fields[i].name) + 1;
+	struct declared *copy = calloc(1, bytes);
+	if (!copy)
+		return NULL;
+	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
+	char *text = (char *)(fields + event->n_fields);
+	copy->event = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields};
+	copy->event.provider = text;
+	text = stpcpy(text, event->provider) + 1;
+	copy->event.name = text;
+	text = stpcpy(text, event->name) + 1;
+	for (uint32_t i = 0; i < event->n_fields; i++) {
+		fields[i] = (struct relay_trace_field){text, event->fields[i].type};
+		text = stpcpy(text, event->fields[i].name) + 1;
+	}
+	return copy;
+}
+
+struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
+                                              const struct relay_trace_field *fields, uint32_t n_fields)
+{
+	const struct relay_trace_event event = {
+	    .provider = provider, .name = name, .fields = fields, .n_fields = n_fields};
+	sigset_t before;
+	if (!relay_tsdl_allows(&event)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	relay_trace_lock(&before);
+	begin();
+	struct declared *declared = find_declared(&event);
+	if (!declared && (declared = copy_event(&event))) {
+		declared->event.id = relay_tsdl_id(&event);
+		declared->next = all.declared;
+		all.declared = declared;
+		declare_in_all(&declared->event);
+	}
+	relay_trace_unlock(&before);
+	if (!declared)
+		errno = ENOMEM;
+	return declared ? &declared->event : NULL;
+}
+
+int relay_trace_wants(const struct relay_trace_event *event)
+{
+	return RELAY_TRACE_IS_WANTED(&own.page, event);
+}
+
+/* --- for the thread that waits for a mount --- */
+
+void relay_traced_begin_early(struct relay_tracing *early)
+{
+	declare_all(early);
+	set(RELAY_EARLY, early);
+	show_all();
+}
+
+void relay_traced_connect(char *store, unsigned slot, struct relay_tracing *early)
+{
+	sigset_t before;
+	relay_trace_lock(&before);
+	/* Who is about to write to it still finds it in its old place. */
+	all.open[RELAY_EARLY] = NULL;
+	if (early)
+		set(slot, early);
+	connect(store);
+	relay_trace_unlock(&before);
+}
+
+char *relay_traced_store(void)
+{
+	sigset_t before;
+	relay_trace_lock(&before);
+	begin();
+	char *store = all.store ? strdup(all.store) : NULL;
+	relay_trace_unlock(&before);
+	return store;
+}
+
+uint32_t relay_traced_log(void)
+{
+	/* Relaxed: a number only, which tells whether to look. */
+	uint32_t log = __atomic_load_n(&own.page.log, __ATOMIC_RELAXED);
+	if (__builtin_expect(log != NOT_BEGUN, 1))
+		return log;
+	free(relay_traced_store());
+	return __atomic_load_n(&own.page.log, __ATOMIC_RELAXED);
+}

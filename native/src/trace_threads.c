@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace_threads.h"
+
+#include "sleep.h"
+
+#include <pthread.h>
+
+__thread struct relay_trace_thread relay_trace_self __attribute__((tls_model("initial-exec")));
+
+static struct relay_trace_thread *threads; /* under threads_lock */
+static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t ends;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void block(pthread_mutex_t *mutex, sigset_t *before)
+{
+	sigset_t all;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, before);
+	pthread_mutex_lock(mutex);
+}
+
+static void unblock(pthread_mutex_t *mutex, const sigset_t *before)
+{
+	pthread_mutex_unlock(mutex);
+	pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static void forget_thread(void *self)
+{
+	struct relay_trace_thread *thread = self;
+	sigset_t before;
+	block(&threads_lock, &before);
+	if (thread->previous)
+		thread->previous->next = thread->next;
+	else
+		threads = thread->next;
+	if (thread->next)
+		thread->next->previous = thread->previous;
+	*thread = (struct relay_trace_thread){0};
+	unblock(&threads_lock, &before);
+}
+
+static void begin(void)
+{
+	pthread_key_create(&ends, forget_thread);
+	relay_fence_register();
+}
+
+void relay_trace_know_thread(void)
+{
+	struct relay_trace_thread *self = &relay_trace_self;
+	sigset_t before;
+	pthread_once(&once, begin);
+	block(&threads_lock, &before);
+	if (!self->is_known) {
+		self->is_known = true;
+		self->previous = NULL;
+		self->next = threads;
+		if (threads)
+			threads->previous = self;
+		threads = self;
+	}
+	unblock(&threads_lock, &before);
+	/* The first keys of a thread need no memory. */
+	pthread_setspecific(ends, self);
+}
+
+bool relay_trace_all_left(void)
+{
+	sigset_t before;
+	bool left = relay_fence_writers();
+	block(&threads_lock, &before);
+	for (const struct relay_trace_thread *thread = threads; left && thread; thread = thread->next)
+		left = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE) <= (thread == &relay_trace_self);
+	unblock(&threads_lock, &before);
+	return left;
+}
+
+void relay_trace_forget_threads(void)
+{
+	pthread_mutex_init(&threads_lock, NULL);
+	pthread_mutex_init(&lock, NULL);
+	relay_trace_self.next = relay_trace_self.previous = NULL;
+	threads = relay_trace_self.is_known ? &relay_trace_self : NULL;
+}
+
+void relay_trace_lock(sigset_t *before)
+{
+	block(&lock, before);
+}
+
+void relay_trace_unlock(const sigset_t *before)
+{
+	unblock(&lock, before);
+}

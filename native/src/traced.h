@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* What this process knows of the traces; trace.c keeps it. */
+#ifndef RELAYFS_TRACED_H
+#define RELAYFS_TRACED_H
+
+#include "tracing.h"
+
+enum {
+	RELAY_EARLY = RELAY_N_TRACES, /* the place of what is traced before there is a mount */
+	RELAY_N_TRACINGS
+};
+
+/* The store whose traces are ours, a copy; NULL: there is none yet, or no memory. */
+char *relay_traced_store(void);
+
+/* relay_trace_page.log, as it is now. */
+uint32_t relay_traced_log(void);
+
+/* --- for trace_wait.c --- */
+
+/* From now on the traces of this store are ours, which keeps the string. `early`, if it is not NULL, is what was written
+ * before, which has become part of the trace of that slot. */
+void relay_traced_connect(char *store, unsigned slot, struct relay_tracing *early);
+
+/* Until then all events go there. Under relay_trace_lock(). */
+void relay_traced_begin_early(struct relay_tracing *early);
+
+/* Have a thread look for a mount. Under relay_trace_lock(). */
+void relay_trace_wait(void);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/* One trace, as far as this process writes it. */
+#ifndef RELAYFS_TRACING_H
+#define RELAYFS_TRACING_H
+
+#include "channel.h"
+#include "write.h"
+
+#include <relayfs/trace_store.h>
+
+struct relay_tracing {
+	uint64_t id;        /* of the trace */
+	struct rchan *chan; /* where its events go */
+	uint32_t pid;       /* said in each event, where several processes write; 0: in none */
+	bool is_plain;      /* it is in none, and the buffers are of scheme rseq */
+	int events; /* descriptor of .events, locked: as long as it is, we live; -1: there is none yet, but ... */
+	char *text; /* ... this is to stand there; NULL: nothing */
+	uint64_t *declared; /* ids of the events that stand in .events */
+	size_t n_declared;
+	struct relay_tracing *next; /* of those that are to be freed */
+};
+
+/* Take part in a trace: make this process's directory, or have the server make it, and map its buffers. NULL and errno. */
+struct relay_tracing *relay_tracing_open(const char *store, const struct relay_trace *trace);
+
+/* Begin in memory without a name; options: "subbuf_size=.. n_subbufs=.. mode=..". NULL and errno. */
+struct relay_tracing *relay_tracing_open_unnamed(const char *options);
+
+/* Let it become part of a trace, with all that was written. 0 or -errno: it stays as it was. */
+int relay_tracing_name(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace);
+
+/* Forget it; what was written stays. */
+void relay_tracing_close(struct relay_tracing *tracing);
+
+/* Add an event's declaration to .events, unless it stands there. 0 or -errno. */
+int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trace_event *event);
+
+/* Write one event, all cases. Leaves errno as it was. */
+void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length);
+
+/*
+ * Write one event. The fast path, for a record that fits into the current sub-buffer of this CPU's buffer: read where, then
+ * the clock, then a restartable section that checks that nobody was there meanwhile, copies and publishes.
+ */
+static inline void relay_tracing_write(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
+{
+	const struct rchan *chan = tracing->chan;
+	uint32_t cpu = relay_rseq_cpu();
+	if (__builtin_expect(tracing->is_plain && cpu < chan->n_buffers && record, 1)) {
+		struct rchan_buf *buf = &chan->bufs[cpu];
+		int err = relay_write_rseq_here(buf, record, length, &record->timestamp);
+		if (__builtin_expect(err <= 0, 1))
+			return; /* written, or counted as lost */
+	}
+	relay_tracing_write_slow(tracing, record, length);
+}
+
+#endif
