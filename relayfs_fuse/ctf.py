@@ -23,9 +23,9 @@ _EVENT = re.compile(
 )
 _FIELD = re.compile(
     rb"\t\t(?:"
+    rb"uint32_t (?P<length>__\w+_length);\s+xint8_t (?P<bytes>_\w+)\[(?P<array>__\w+_length)\]|"
     rb"(?:u?int|xint)(?:8|16|32|64)_t (?P<integer>_\w+)|(?:float|double) (?P<real>_\w+)|"
-    rb"string \{ encoding = UTF8; \} (?P<text>_\w+)|"
-    rb"uint32_t (?P<length>__\w+_length);\s+xint8_t (?P<bytes>_\w+)\[(?P<array>__\w+_length)\]"
+    rb"string \{ encoding = UTF8; \} (?P<text>_\w+)"
     rb");\n"
 )
 _EVENT_END = b"\n};\n"
