@@ -17,8 +17,8 @@ struct rchan {
 	uint32_t n_buffers;     /* of bufs, mapped */
 	uint32_t n_places;      /* of bufs, in all */
 	uint32_t scheme;
-	bool owned;     /* made by relay_open(): removed when it is closed */
 	bool has_files; /* or is getting them */
+	uint64_t maker; /* owner word of the process that made it by relay_open(); 0: by other means */
 	struct relay_place place;
 	struct relay_spec spec;           /* of a channel without files: what it was made from */
 	const struct rchan_callbacks *cb; /* NULL: none */
@@ -34,7 +34,11 @@ struct rchan {
 struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb, void *private_data);
 void relay_chan_free(struct rchan *chan);
 
-/* What others see of a channel that was made by relay_open() goes. */
+/* Is it this process that removes it? The one that made it by relay_open() or, if that is dead, who inherited it by
+ * fork(). */
+bool relay_chan_is_ours(const struct rchan *chan);
+
+/* What others see of a channel that is ours goes. */
 void relay_chan_remove(struct rchan *chan);
 
 /* Map the buffers of the channel that chan->place says; or the open files of one. 0 or -errno. */

@@ -141,7 +141,7 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
 	err = options ? create(classic, channel_path, options) : -ENOMEM;
 	free(options);
 	if (!err) {
-		classic->chan->owned = true;
+		classic->chan->maker = relay_owner_process();
 		classic->chan->private_data = classic;
 		relay_ids_publish(classic);
 		err = begin(classic);
@@ -156,6 +156,13 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
 	return err;
 }
 
+static void finish(struct rchan_buf *buf)
+{
+	__atomic_fetch_or(&buf->control->flags, RELAY_FINALIZED, __ATOMIC_SEQ_CST);
+	/* The last callbacks may ask for what there is to know. */
+	relay_buf_flush(buf);
+}
+
 int relay_classic_close(int channel_id)
 {
 	struct relay_classic *classic = relay_ids_hold(channel_id);
@@ -163,11 +170,9 @@ int relay_classic_close(int channel_id)
 		return -EBADF;
 	bool first = !__atomic_exchange_n(&classic->closing, true, __ATOMIC_RELAXED);
 	if (first) {
-		struct rchan_buf *buf = &classic->chan->bufs[0];
 		relay_watch_stop(classic->chan);
-		__atomic_fetch_or(&buf->control->flags, RELAY_FINALIZED, __ATOMIC_SEQ_CST);
-		/* The last callbacks may ask for what there is to know. */
-		relay_buf_flush(buf);
+		if (relay_chan_is_ours(classic->chan))
+			finish(&classic->chan->bufs[0]);
 		relay_ids_withdraw(classic);
 		relay_chan_remove(classic->chan);
 		relay_ids_drop(classic); /* what relay_classic_open() held */

@@ -13,6 +13,7 @@
 #include "mapped.h"
 #include "names.h"
 #include "options.h"
+#include "owner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +175,7 @@ struct rchan *relay_open(const char *base_filename, const char *parent, size_t s
 		return NULL;
 	int err = base_filename ? open_files(chan, base_filename, parent, subbuf_size, n_subbufs)
 	                        : open_unnamed(chan, subbuf_size, n_subbufs);
-	chan->owned = !err;
+	chan->maker = err ? 0 : relay_owner_process();
 	if (!err && base_filename)
 		err = relay_mapped_start(chan);
 	if (!err)
@@ -277,10 +278,15 @@ int relay_late_setup_files(struct rchan *chan, const char *base_filename, const 
 	return err;
 }
 
+bool relay_chan_is_ours(const struct rchan *chan)
+{
+	return chan->maker && (chan->maker == relay_owner_process() || !relay_owner_alive(chan->maker));
+}
+
 void relay_chan_remove(struct rchan *chan)
 {
 	relay_mapped_stop(chan);
-	if (chan->owned)
+	if (relay_chan_is_ours(chan))
 		remove_files(chan);
 }
 

@@ -92,6 +92,16 @@ uint64_t relay_owner_self(void)
 	return self.word;
 }
 
+uint64_t relay_owner_process(void)
+{
+	int saved = errno;
+	char state;
+	uint64_t start = 0;
+	read_stat("/proc/self/stat", &state, &start);
+	errno = saved;
+	return make_word((uint64_t)getpid(), namespace_bits(), start);
+}
+
 /* "/proc/" TID "/stat" without snprintf(), which is not safe in signal handlers. */
 static void stat_path(char path[32], uint64_t tid)
 {

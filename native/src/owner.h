@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Who a thread is, in one word, and whether the thread of such a word still lives. Knows no rings. */
+/* Who a thread or process is, in one word, and whether that of such a word still lives. Knows no rings. */
 #ifndef RELAYFS_OWNER_H
 #define RELAYFS_OWNER_H
 
@@ -8,6 +8,9 @@
 
 /* The calling thread's owner word (layout.h); async-signal-safe; right after fork(), too. */
 uint64_t relay_owner_self(void);
+
+/* The same of the whole process: it lives as long as its first thread. */
+uint64_t relay_owner_process(void);
 
 /* Changes in the child at every fork(): what a thread cached for itself is void when it differs. */
 extern uint32_t relay_fork_epoch;

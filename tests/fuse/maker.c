@@ -14,6 +14,8 @@
  *     reserve N                    a record that is never committed
  *     threads N RECORDS            writers that write numbered lines; "joined" when they are done
  *     fork TEXT                    a child writes this
+ *     childclose                   a child closes the channel
+ *     inherit                      from now on a child obeys; its parent ends
  *
  * Each is answered with one line: 0 or an errno's name. What callbacks are told comes as lines that begin with "*".
  */
@@ -156,6 +158,25 @@ static int write_in_child(const char *text)
 	return waitpid(pid, &status, 0) < 0 ? errno : WEXITSTATUS(status);
 }
 
+static int close_in_child(void)
+{
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		relay_close(chan);
+		_exit(0);
+	}
+	return waitpid(pid, &status, 0) < 0 ? errno : WEXITSTATUS(status);
+}
+
+static int go_on_in_child(void)
+{
+	pid_t pid = fork();
+	if (pid > 0)
+		_exit(0);
+	return pid < 0 ? errno : 0;
+}
+
 static int open_once(const char *file)
 {
 	int fd = open(file, O_RDWR | O_CLOEXEC);
@@ -222,6 +243,10 @@ static int obey(const char *line)
 		return open_once(a);
 	if (sscanf(line, "reserve %llu", &n) == 1)
 		return relay_reserve(chan, n) ? 0 : errno;
+	if (strcmp(line, "childclose") == 0)
+		return close_in_child();
+	if (strcmp(line, "inherit") == 0)
+		return go_on_in_child();
 	if (strcmp(line, "flush") == 0)
 		return relay_flush(chan);
 	if (strcmp(line, "close") == 0) {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DEADLINE_S, Mount, used, wait_until
-from making import GEOMETRY, N_CPUS, USUAL, Maker, environment_of, making, relay_files
+from making import GEOMETRY, N_CPUS, USUAL, Maker, contents, environment_of, making, relay_files
 from traffic import drain, some_cpu
 
 from relayfs_fuse import Channel, Reader
@@ -206,6 +206,32 @@ def test_a_channel_closed_after_its_mount_has_gone_is_not_shown_again(mount: Mou
     mount.start()
     assert mount.control.read_text() == ""
     assert not (mount.store / "cpu").exists()
+
+
+@pytest.mark.parametrize("mounted", [True, False], ids=["mount", "store"])
+def test_a_child_that_closes_leaves_its_parents_channel(
+    make_mount: Callable[..., Mount], scratch_store: Path, mounted: bool
+) -> None:
+    mount = make_mount(start=mounted)
+    with making(environment_of(mount)) as maker:
+        maker.ask(USUAL)
+        maker.ask(f"open cpu - {GEOMETRY}")
+        assert maker.ask("childclose") == []  # remove_buf_file is not called there
+        maker.ask("write one")
+        if not mounted:
+            mount.start()
+        assert contents(mount.path / "cpu") == b"one\n"
+        assert len(maker.ask("close")) == N_CPUS
+        assert relay_files(mount.path) == []
+
+
+def test_who_inherits_a_channel_removes_it_when_its_maker_is_dead(mount: Mount, maker: Maker) -> None:
+    maker.ask(USUAL)
+    maker.ask(f"open cpu - {GEOMETRY}")
+    maker.ask("inherit")
+    maker.process.wait(DEADLINE_S)
+    assert len(maker.ask("close")) == N_CPUS
+    assert relay_files(mount.path) == []
 
 
 def test_a_killed_makers_channel_stays(mount: Mount, maker: Maker) -> None:

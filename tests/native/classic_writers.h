@@ -165,7 +165,7 @@ static inline void open_channel(int full)
 	CHECK_EQ(setenv("RELAYFS_STORE", store, 1), 0);
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
-	snprintf(channel.path, sizeof(channel.path), "/classic%u", n++);
+	snprintf(channel.path, sizeof(channel.path), "/classic%d-%u", (int)getpid(), n++);
 	snprintf(channel.mem_file, sizeof(channel.mem_file), "%s%s/mem0", store, channel.path);
 	full_answer = full;
 	channel.id = relay_classic_open(channel.path, locking ? 2000 : 2048, locking ? 2 : N_BUFS_MAX,

@@ -391,6 +391,31 @@ TEST(a_refused_write_delivers_nothing)
 
 /* --- relay_close --- */
 
+TEST(close_in_a_child_of_fork_leaves_the_channel)
+{
+	int status, id = open_plain();
+
+	CHECK_EQ(write_n(id, 'a', 30), 30);
+	CHECK_CALLS("s");
+	pid_t child = fork();
+	if (child == 0) {
+		CHECK_EQ(relay_close(id), 0);
+		CHECK_CALLS("");
+		CHECK_EQ(write_n(id, 'b', 30), -EBADF);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(info_of(id).bufs_produced, 0);
+	CHECK_EQ(write_n(id, 'c', 40), 40);
+	CHECK_CALLS("eds");
+	char expected[256];
+	snprintf(expected, sizeof(expected), "%s%s", text_of('a', 30), text_of('c', 40));
+	CHECK_READS(expected);
+	CHECK_EQ(relay_close(id), 0);
+	CHECK_CALLS("ed");
+}
+
 TEST(close_finishes_the_last_sub_buffer)
 {
 	answers.footer = "feet";

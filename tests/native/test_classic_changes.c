@@ -27,10 +27,11 @@ struct point {
 	unsigned times;
 };
 
+/* Heirs note them, too. */
 static struct {
 	struct point point[MAX_STEPS];
-	unsigned n;
-} points;
+	unsigned n, n_killed;
+} * points;
 
 static bool is_long(void)
 {
@@ -99,15 +100,15 @@ static void find_points(void (*work)(void))
 
 	CHECK(before != NULL);
 	memcpy(before, channel.memory, channel.memory_bytes);
-	for (points.n = 0; run_traced(pid, STEPS ? PTRACE_SINGLESTEP : PTRACE_CONT); n_steps++) {
+	for (points->n = 0; run_traced(pid, STEPS ? PTRACE_SINGLESTEP : PTRACE_CONT); n_steps++) {
 		CHECK(n_steps < MAX_STEPS);
 		way[n_steps] = where_it_is(pid);
 		if (!memory_has_changed(before))
 			continue;
-		points.point[points.n] = (struct point){.at = way[n_steps]};
+		points->point[points->n] = (struct point){.at = way[n_steps]};
 		for (i = 0; i <= n_steps; i++)
-			points.point[points.n].times += way[i] == way[n_steps];
-		points.n++;
+			points->point[points->n].times += way[i] == way[n_steps];
+		points->n++;
 	}
 	free(before);
 }
@@ -156,6 +157,7 @@ struct scene {
 	void (*prepare)(void); /* here */
 	void (*work)(void);    /* in the child */
 	void (*next)(void);    /* here, when it is dead */
+	bool heirs;            /* both have inherited the channel: who opened it is dead */
 };
 
 static void set(const struct scene *scene)
@@ -174,23 +176,69 @@ static void look_on(const struct scene *scene)
 	}
 }
 
+/* The i-th death; -1: find out how many there are to be. */
+static void let_one_die(const struct scene *scene, int i)
+{
+	if (i < 0)
+		find_points(scene->work);
+	else
+		points->n_killed += die_at(points->point[i], scene->work);
+	look_on(scene);
+}
+
+static _Noreturn void be_heir(const struct scene *scene, int i, int maker_is_dead)
+{
+	char byte;
+
+	CHECK_EQ(read(maker_is_dead, &byte, 1), 1);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	let_one_die(scene, i);
+	_exit(0);
+}
+
+/* Another process opens the channel, and ends when it has a child. */
+static void let_one_die_among_heirs(const struct scene *scene, int i)
+{
+	int status, maker_is_dead[2];
+	pid_t pid;
+
+	CHECK_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+	CHECK_EQ(pipe(maker_is_dead), 0);
+	pid = fork_child();
+	if (pid == 0) {
+		set(scene);
+		if (fork() == 0)
+			be_heir(scene, i, maker_is_dead[0]);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(write(maker_is_dead[1], "d", 1), 1);
+	CHECK(wait(&status) > 0);
+	CHECK_EQ(status, 0);
+	close(maker_is_dead[0]);
+	close(maker_is_dead[1]);
+}
+
 /* Each on a new channel: what the dead leave behind would lead the next one another way. */
 static void kill_after_each_change(struct scene scene)
 {
-	unsigned i, n_killed = 0;
+	int i;
 
 	/* Each step is two switches between processes, in which all others can have their turn. If we may not, it takes
 	 * longer. */
 	setpriority(PRIO_PROCESS, 0, -20);
-	set(&scene);
-	find_points(scene.work);
-	look_on(&scene);
-	for (i = 0; i < points.n; i++) {
+	points = mmap(NULL, sizeof(*points), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(points != MAP_FAILED);
+	for (i = -1; i < (int)points->n; i++) {
+		if (scene.heirs) {
+			let_one_die_among_heirs(&scene, i);
+			continue;
+		}
 		set(&scene);
-		n_killed += die_at(points.point[i], scene.work);
-		look_on(&scene);
+		let_one_die(&scene, i);
 	}
-	CHECK(!STEPS || (points.n >= FEWEST_CHANGES && n_killed >= points.n / 2));
+	CHECK(!STEPS || (points->n >= FEWEST_CHANGES && points->n_killed >= points->n / 2));
 }
 
 static void write_well(void)
@@ -243,32 +291,32 @@ static void resume_and_go_on(void)
 
 TEST(a_write_that_switches_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){1, fill_one, write_well, go_on});
+	kill_after_each_change((struct scene){1, fill_one, write_well, go_on, false});
 }
 
 TEST(a_write_that_overwrites_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){0, fill_all, write_well, go_on});
+	kill_after_each_change((struct scene){0, fill_all, write_well, go_on, false});
 }
 
 TEST(a_write_that_suspends_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){1, fill_all, suspend, go_on_after_resume});
+	kill_after_each_change((struct scene){1, fill_all, suspend, go_on_after_resume, false});
 }
 
 TEST(a_reservation_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){1, fill_one, reserve_and_commit, go_on});
+	kill_after_each_change((struct scene){1, fill_one, reserve_and_commit, go_on, false});
 }
 
 TEST(a_resume_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){1, fill_all_and_suspend, resume, resume_and_go_on});
+	kill_after_each_change((struct scene){1, fill_all_and_suspend, resume, resume_and_go_on, false});
 }
 
 TEST(who_consumes_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){0, fill_all, consume_one, go_on});
+	kill_after_each_change((struct scene){0, fill_all, consume_one, go_on, false});
 }
 
 static void close_well(void)
@@ -276,8 +324,8 @@ static void close_well(void)
 	CHECK_EQ(relay_classic_close(channel.id), 0);
 }
 
-/* What the dead did not do, this process does. */
+/* Only an heir's takes the channel away, if it is not that of who opened it. What the dead did not do, the next does. */
 TEST(a_close_is_killed_after_each_change)
 {
-	kill_after_each_change((struct scene){1, fill_one, close_well, close_channel});
+	kill_after_each_change((struct scene){1, fill_one, close_well, close_channel, true});
 }

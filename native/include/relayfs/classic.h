@@ -151,7 +151,8 @@ int relay_classic_info(int channel_id, struct rchan_info *channel_info);
 
 /*
  * Finish the last sub-buffer and remove the file: who has it open reads on to the end. The memory is freed
- * when the last program, and the last rchan_get() in this one, has let go of it. 0 or -EBADF.
+ * when the last program, and the last rchan_get() in this one, has let go of it. A child of fork() does so only if who
+ * opened it is dead; else it lets go of it. 0 or -EBADF.
  */
 int relay_classic_close(int channel_id);
 

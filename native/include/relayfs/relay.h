@@ -279,7 +279,8 @@ int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n);
 /*
  * Let go of the channel; NULL is ignored. A channel made by relay_open() is removed: remove_buf_file is called for
  * each file, and its files go. Who has them open reads on to the end, then gets 0, and POLLERR from poll(2). The
- * memory is freed when the last of them is gone.
+ * memory is freed when the last of them is gone. A child of fork() that closes a channel removes it only if who made it
+ * is dead.
  */
 void relay_close(struct rchan *chan);
 
