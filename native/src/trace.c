@@ -397,7 +397,7 @@ static void begin(void)
 		return;
 	all.is_begun = true;
 	own.page.log = 0;
-	all.is_off = (wish && strcmp(wish, "off") == 0) || !make_places() ||
+	all.is_off = (wish && strcmp(wish, "off") == 0) || !make_places() || !relay_trace_begin_threads() ||
 	             pthread_atfork(prepare_fork, continue_parent, begin_child);
 	if (all.is_off)
 		return;

@@ -12,7 +12,6 @@ static struct relay_trace_thread *threads; /* under threads_lock */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t ends;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void block(pthread_mutex_t *mutex, sigset_t *before)
 {
@@ -43,17 +42,16 @@ static void forget_thread(void *self)
 	unblock(&threads_lock, &before);
 }
 
-static void begin(void)
+bool relay_trace_begin_threads(void)
 {
-	pthread_key_create(&ends, forget_thread);
 	relay_fence_register();
+	return pthread_key_create(&ends, forget_thread) == 0;
 }
 
 void relay_trace_know_thread(void)
 {
 	struct relay_trace_thread *self = &relay_trace_self;
 	sigset_t before;
-	pthread_once(&once, begin);
 	block(&threads_lock, &before);
 	if (!self->is_known) {
 		self->is_known = true;

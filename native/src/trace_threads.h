@@ -24,6 +24,9 @@ struct relay_trace_thread {
 
 extern __thread struct relay_trace_thread relay_trace_self __attribute__((tls_model("initial-exec")));
 
+/* Once, before any other of these. false: no key is left for what is to be done at a thread's end. */
+bool relay_trace_begin_threads(void);
+
 void relay_trace_know_thread(void);
 
 static inline void relay_trace_enter(void)
