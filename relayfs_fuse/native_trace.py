@@ -19,6 +19,9 @@ BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
 CLOCK_MONO: int = lib.RELAY_MONO
 CLOCK_TSC: int = lib.RELAY_TSC
 
+# struct relay_packet, at the beginning of each sub-buffer.
+PACKET_HEAD_BYTES = 72
+
 N_TRACES: int = lib.RELAY_N_TRACES
 # Bytes of each that a trace has room for.
 NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1

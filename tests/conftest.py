@@ -94,7 +94,7 @@ class Mount:
         """Remove all channels, and the directories that held them."""
         for line in self.control.read_text().splitlines():
             self.command(f"remove {line.split()[1]}")
-        for directory in reversed([path for path, *_ in os.walk(self.path) if "/.channels" not in path][1:]):
+        for directory in reversed([path for path, *_ in os.walk(self.path) if "/." not in path][1:]):
             os.rmdir(directory)
 
     def fact(self, path: str, name: str) -> str:

@@ -134,7 +134,7 @@ def contents(channel: Path) -> bytes:
 
 
 def relay_files(directory: Path) -> list[str]:
-    ours = ("control", "error_log", ".channels", *COUNTERS)
+    ours = ("control", "error_log", ".channels", ".traces", *COUNTERS)
     return sorted(name for name in os.listdir(directory) if name not in ours)
 
 

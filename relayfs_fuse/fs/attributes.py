@@ -8,7 +8,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs.tree import BufferFile, ControlFile, CountersFile, Directory, ErrorLogFile, MemFile, Node, TextFile
+from relayfs_fuse.fs.tree import (
+    BufferFile,
+    ControlFile,
+    Directory,
+    ErrorLogFile,
+    JoinFile,
+    MappedFile,
+    MemFile,
+    Node,
+    TextFile,
+)
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.store import Store
@@ -76,11 +86,11 @@ class AttributeSource:
         return Space(_STATFS_BLOCK, total // _STATFS_BLOCK, free // _STATFS_BLOCK, status.f_files)
 
     def _of_directory(self, node: Directory) -> Attributes:
-        n_directories = sum(isinstance(child, Directory) for child in node.children.values())
+        n_directories = node.n_directories
         if node.store_path is None:
             times = self._started_ns
             return Attributes(
-                node.inode, stat.S_IFDIR | 0o555, os.geteuid(), os.getegid(), 0, times, times, 2 + n_directories
+                node.inode, stat.S_IFDIR | node.mode, os.geteuid(), os.getegid(), 0, times, times, 2 + n_directories
             )
         status = os.stat(self._store.locate(node.store_path))
         return Attributes(
@@ -115,6 +125,8 @@ class AttributeSource:
             mode = self._control_mode
         elif isinstance(node, ErrorLogFile):
             mode = 0o644
+        elif isinstance(node, JoinFile):
+            mode = 0o666
         now = time.time_ns()
         return Attributes(
             inode=node.inode,
@@ -131,6 +143,6 @@ class AttributeSource:
 def _length(node: TextFile) -> int:
     """Count the bytes of a text; who reads one that cannot be had is told, but a directory can be listed."""
     try:
-        return node.counters.memory_bytes() if isinstance(node, CountersFile) else len(node.text())
+        return node.length() if isinstance(node, MappedFile) else len(node.text())
     except OSError:
         return 0

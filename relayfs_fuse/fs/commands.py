@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import adoption, control, ring_control
+from relayfs_fuse.fs import adoption, control, ring_control, trace_control
 from relayfs_fuse.fs.mapped import process_of
 from relayfs_fuse.fs.memory import Memory
 from relayfs_fuse.fs.tree import RelayFile
@@ -29,9 +29,13 @@ from relayfs_fuse.native_ring import RingSpec
 if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.traces import Traces
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
+
+# Where relay_log() writes to.
+LOG_CHANNEL = "log"
 
 Work = Generator[Callable[[], Any], Any, None]
 
@@ -58,10 +62,19 @@ class Commands:
     """Carry out commands on a store and show the results in a tree.
 
     removed: is told of a channel that is about to go
+    traces: those of the store; None: they cannot be used
     """
 
-    def __init__(self, store: Store, tree: Tree, errors: ErrorLog, removed: Callable[[StoredChannel], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tree: Tree,
+        errors: ErrorLog,
+        removed: Callable[[StoredChannel], None],
+        traces: Traces | None = None,
+    ) -> None:
         self._store = store
+        self._traces = traces
         self._tree = tree
         self._errors = errors
         self._removed = removed
@@ -70,8 +83,11 @@ class Commands:
         """Carry out lines of text."""
         for line in text.split("\n"):
             try:
-                command = control.parse(line)
-                if command is not None:
+                about_trace = trace_control.parse(line)
+                command = None if about_trace else control.parse(line)
+                if about_trace is not None:
+                    yield from self._run_trace(about_trace, caller)
+                elif command is not None:
                     yield from self._run(command, caller)
             except CommandError as error:
                 log.info("%s", self._errors.error(line, error))
@@ -94,6 +110,15 @@ class Commands:
             yield lambda: self._act(command, channel)
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
+
+    def _run_trace(self, command: trace_control.TraceCommand, caller: Caller) -> Work:
+        if self._traces is None:
+            raise command.refuse(errno.EIO, "the traces of this store cannot be used: see the server's log")
+        yield from self._traces.run(command, caller.uid)
+
+    def _note_log(self, path: str) -> None:
+        if self._traces is not None and path == LOG_CHANNEL:
+            self._traces.note_log()
 
     def _find(self, command: control.Command) -> StoredChannel:
         channel = self._tree.channels.get(command.path)
@@ -140,6 +165,7 @@ class Commands:
         yield take_away
         self._removed(channel)
         self._tree.remove_channel(channel)
+        self._note_log(channel.path)
         yield lambda: self._store.remove(channel)
 
     def _create(self, command: control.Command, caller: Caller) -> Work:
@@ -181,6 +207,7 @@ class Commands:
             raise command.refuse(error.errno or errno.EIO, _explain(command.path, error)) from error
         channel.maker = process_of(caller.thread)
         self._tree.add_channel(channel)
+        self._note_log(channel.path)
 
     def _plan(self, command: control.Command, caller: Caller) -> tuple[native.Spec | RingSpec, str | None]:
         default = native.BUFFERS_GLOBAL if command.is_ring else native.BUFFERS_PERCPU

@@ -3,6 +3,7 @@
     create PATH [key=value ...]    flush PATH     enable PATH    consumed PATH CPU N
     remove PATH                    reset PATH     disable PATH   resume PATH
     adopt PATH FD,FD,... [key=value ...]
+    trace ...                      see trace_control.py
 
 Words are separated by spaces or tabs; empty lines and lines that begin with `#` mean nothing. This module knows
 what may be said, not what is: whether PATH exists is found out by those who carry the command out.
@@ -14,7 +15,7 @@ import errno
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
@@ -22,7 +23,7 @@ from relayfs_fuse.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt")
+VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace")
 # What a channel is made of; without type=, the first.
 TYPES = ("relay", "ring")
 KEYS_OF = {
@@ -93,6 +94,16 @@ class Command:
     def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
         """Make the error that points at a key's word, or at the path."""
         return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
+
+
+class Sizes(Protocol):
+    """What a command says of the sizes of what it makes."""
+
+    options: dict[str, int]
+
+    @property
+    def reserved(self) -> int:
+        """How many bytes of the first sub-buffer no record takes."""
 
 
 def parse(line: str) -> Command | None:
@@ -298,16 +309,22 @@ def _parse_adopt(command: Command, words: Sequence[Word]) -> None:
     _parse_options(command, words[1:], "adopt")
 
 
-def choose_geometry(command: Command, n_buffers: int, free_bytes: int) -> tuple[int, int, str | None]:
+def choose_geometry(
+    command: Sizes,
+    n_buffers: int,
+    free_bytes: int,
+    default: tuple[int, int] = (DEFAULT_SUBBUF_SIZE, DEFAULT_N_SUBBUFS),
+) -> tuple[int, int, str | None]:
     """Choose sizes for a channel: what was asked for, else defaults that leave room for others.
 
     n_buffers: how many buffers it will have
     free_bytes: how much of the store is free
+    default: size of a sub-buffer, and their number
 
     Returns sub-buffer size, their number, and what must be said when the defaults had to be reduced.
     """
-    subbuf_size = command.options.get("subbuf_size", DEFAULT_SUBBUF_SIZE)
-    n_subbufs = command.options.get("n_subbufs", DEFAULT_N_SUBBUFS)
+    subbuf_size = command.options.get("subbuf_size", default[0])
+    n_subbufs = command.options.get("n_subbufs", default[1])
     wanted = subbuf_size, n_subbufs
 
     def too_large() -> bool:

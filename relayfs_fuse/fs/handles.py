@@ -39,6 +39,19 @@ class TextHandle:
         return self._text[offset : offset + size]
 
 
+class JoinHandle(TextHandle):
+    """An open `join`: what was answered last.
+
+    answer: the name of the directory
+    """
+
+    answer = b""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return a part of the answer."""
+        return self.answer[offset : offset + size]
+
+
 class RelayHandle:
     """An open relay file.
 

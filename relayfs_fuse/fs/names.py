@@ -24,6 +24,7 @@ from relayfs_fuse.fs.tree import BufferFile, Directory, Node
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from relayfs_fuse.fs.announcements import Announcements
     from relayfs_fuse.fs.attributes import AttributeSource
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.store import Store
@@ -66,18 +67,21 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 class NameOperations(pyfuse3.Operations):
     """Answer the kernel's requests about names.
 
-    store, tree, attributes, errors: what it answers from
+    store, tree, attributes, errors, announcements: what it answers from
     """
 
     # Names that begin with a dot are ours, and the tree does not know "." and "..".
     supports_dot_lookup = False
 
-    def __init__(self, store: Store, tree: Tree, attributes: AttributeSource, errors: ErrorLog) -> None:
+    def __init__(
+        self, store: Store, tree: Tree, attributes: AttributeSource, errors: ErrorLog, announcements: Announcements
+    ) -> None:
         super().__init__()
         self._store = store
         self._tree = tree
         self._attributes = attributes
         self._errors = errors
+        self._announcements = announcements
         self._listings: dict[int, list[tuple[str, Node]]] = {}
         self._next_handle = 1
         # Names come and go one change at a time.
@@ -123,6 +127,9 @@ class NameOperations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Make a plain directory."""
+        announced = self._announced(parent_inode, name)
+        if announced is not None:
+            return announced
         async with self._naming:
             parent, text = self._directory(parent_inode), os.fsdecode(name)
             if parent.store_path is None:
@@ -139,6 +146,10 @@ class NameOperations(pyfuse3.Operations):
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove an empty plain directory."""
+        change = self._change(parent_inode, name)
+        if change is not None:
+            change()
+            return
         async with self._naming:
             node = self._directory(parent_inode).children.get(os.fsdecode(name))
             if node is None:
@@ -196,6 +207,21 @@ class NameOperations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """Refuse, as mknod does."""
         raise pyfuse3.FUSEError(errno.EACCES)
+
+    def _change(self, parent_inode: int, name: bytes) -> Callable[[], Node | None] | None:
+        """Return what the server itself wants to be done about a name; None: somebody else asks."""
+        parent = self._directory(parent_inode)
+        path = f"{parent.path}/{os.fsdecode(name)}"
+        return self._announcements.take(tap.request().pid, path)
+
+    def _announced(self, parent_inode: int, name: bytes) -> pyfuse3.EntryAttributes | None:
+        change = self._change(parent_inode, name)
+        node = change() if change is not None else None
+        if node is None:
+            return None
+        entry = self._entry(node)
+        node.lookups += 1
+        return entry
 
     def _node(self, inode: int) -> Node:
         node = self._tree.node(inode)

@@ -22,8 +22,8 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands import Caller
 from relayfs_fuse.fs.control import NAME_MAX
-from relayfs_fuse.fs.handles import Handle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
-from relayfs_fuse.fs.mapped import Mapped
+from relayfs_fuse.fs.handles import Handle, JoinHandle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
+from relayfs_fuse.fs.mapped import Mapped, process_of
 from relayfs_fuse.fs.names import NameOperations, guarded
 from relayfs_fuse.fs.rings import RingHandle, StoredRing
 from relayfs_fuse.fs.store import StoredBuffer
@@ -34,6 +34,8 @@ from relayfs_fuse.fs.tree import (
     CountersFile,
     Directory,
     ErrorLogFile,
+    JoinFile,
+    MappedFile,
     MemFile,
     Node,
     RelayFile,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.streams import Streams
+    from relayfs_fuse.fs.tracing import Tracing
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -61,7 +64,7 @@ ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLW
 class Operations(NameOperations):
     """Answer the kernel.
 
-    store, tree, attributes, commands, errors, streams, counters: what it answers from
+    store, tree, attributes, commands, errors, streams, counters, tracing: what it answers from
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class Operations(NameOperations):
         errors: ErrorLog,
         streams: Streams,
         counters: Counters | None,
+        tracing: Tracing,
     ) -> None:
-        super().__init__(store, tree, attributes, errors)
+        super().__init__(store, tree, attributes, errors, tracing.announcements)
+        self._tracing = tracing
         self._counters = counters
         if counters is not None:
             self.requests = counters.requests
@@ -134,8 +139,8 @@ class Operations(NameOperations):
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         """Name the file behind a memory."""
         node = self._node(inode)
-        if isinstance(node, CountersFile) and name == BACKING_XATTR:
-            return os.fsencode(node.counters.path)
+        if isinstance(node, MappedFile) and name == BACKING_XATTR:
+            return os.fsencode(node.backing_path)
         if not isinstance(node, MemFile) or name != BACKING_XATTR or node.removed:
             raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
         return os.fsencode(node.stored.buffer.path)
@@ -143,7 +148,7 @@ class Operations(NameOperations):
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
         """Name the attribute that memories have."""
         node = self._node(inode)
-        return [BACKING_XATTR] if isinstance(node, MemFile | CountersFile) and not node.removed else []
+        return [BACKING_XATTR] if isinstance(node, MemFile | MappedFile) and not node.removed else []
 
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse."""
@@ -176,7 +181,7 @@ class Operations(NameOperations):
             tap.open_stream(request.unique)
         elif isinstance(node, BufferFile) and self._back(node.stored):
             tap.open_backed(request.unique, node.stored.backing or 0)
-        elif isinstance(node, CountersFile) and self._back_counters(node):
+        elif isinstance(node, MappedFile) and self._back_mapped(node):
             tap.open_backed(request.unique, node.backing or 0)
         return pyfuse3.FileInfo(fh=handle, direct_io=True, keep_cache=False)
 
@@ -215,6 +220,8 @@ class Operations(NameOperations):
             await self._streams.write(handle, buf, request)
             if isinstance(handle, SeekableHandle):
                 handle.written = off + len(buf)
+        elif isinstance(handle, JoinHandle):
+            handle.answer = await self._join(os.fsdecode(buf), request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, CounterNamesFile):
             await self._change_counters(os.fsdecode(buf), request)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
@@ -270,9 +277,11 @@ class Operations(NameOperations):
                 raise pyfuse3.FUSEError(errno.EPERM)
             return MemHandle(node.stored)
         assert isinstance(node, TextFile)
+        if isinstance(node, JoinFile):
+            return JoinHandle(node)
+        if isinstance(node, MappedFile) and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise pyfuse3.FUSEError(errno.EACCES)
         if isinstance(node, CountersFile):
-            if flags & os.O_ACCMODE != os.O_RDONLY:
-                raise pyfuse3.FUSEError(errno.EACCES)
             node.refresh()
         if isinstance(node, ErrorLogFile) and flags & os.O_TRUNC:
             self._errors.clear()
@@ -284,10 +293,10 @@ class Operations(NameOperations):
             stored.backing = _register(stored.buffer.fileno(), stored.buffer.path)
         return stored.backing > 0
 
-    def _back_counters(self, node: CountersFile) -> bool:
-        """Do the same for counters."""
+    def _back_mapped(self, node: MappedFile) -> bool:
+        """Do the same for what can only be read."""
         if node.backing is None:
-            node.backing = _register(node.counters.descriptor, node.counters.path)
+            node.backing = _register(node.descriptor, node.backing_path)
         return node.backing > 0
 
     def _change_owner(self, node: Node, mode: int, uid: int, gid: int) -> None:
@@ -314,6 +323,11 @@ class Operations(NameOperations):
                 log.info("%s", self._errors.error(line, error))
                 raise
 
+    async def _join(self, line: str, request: tap.Request) -> bytes:
+        """Give a process a place in a trace; return its name."""
+        place = await self._tracing.join(line, request.uid, request.gid, process_of(request.pid))
+        return os.fsencode(f"{place}\n")
+
     async def _command(self, text: bytes, request: tap.Request) -> None:
         """Carry out commands; what blocks runs in a worker thread."""
         caller = Caller(request.uid, request.gid, request.pid, lambda: pyfuse3.get_sup_groups(request.pid))
@@ -329,7 +343,9 @@ class Operations(NameOperations):
                     else:
                         job = work.send(result)
             except StopIteration:
-                return
+                pass
+        # What was removed is hidden, and the kernel told of it, which tells us: not while names are kept from changing.
+        await self._tracing.compare_all()
 
 
 def _register(descriptor: int, path: str) -> int:

@@ -18,6 +18,7 @@ import pyfuse3
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
+from relayfs_fuse.fs.announcements import Announcements
 from relayfs_fuse.fs.attributes import AttributeSource
 from relayfs_fuse.fs.commands import Commands, for_each
 from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S, Counters
@@ -25,6 +26,8 @@ from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.operations import Operations
 from relayfs_fuse.fs.store import Problem, Store, StoredChannel
 from relayfs_fuse.fs.streams import Streams
+from relayfs_fuse.fs.traces import Traces
+from relayfs_fuse.fs.tracing import Tracing
 from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
 from relayfs_fuse.fs.waiting import Waiting
 
@@ -70,6 +73,7 @@ class Server:
         self._tree = Tree()
         self._waiting = Waiting()
         self._streams = Streams(self._waiting)
+        self._traces: Traces | None = None
         self._tree.attach(self._tree.root, ControlFile("control", self._channels_text))
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors.text))
 
@@ -77,15 +81,18 @@ class Server:
         """Find what the store holds, and mount."""
         native.guard_install()
         self._counters = self._open_counters()
+        self._traces = self._open_traces()
         self._scan()
+        self._tracing = Tracing(self._traces, Announcements(self._settings.mountpoint))
         operations = Operations(
             self._store,
             self._tree,
             AttributeSource(self._store, self._settings.control_mode),
-            Commands(self._store, self._tree, self._errors, _unregister),
+            Commands(self._store, self._tree, self._errors, _unregister, self._traces),
             self._errors,
             self._streams,
             self._counters,
+            self._tracing,
         )
         pyfuse3.init(operations, self._settings.mountpoint, self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
@@ -103,6 +110,8 @@ class Server:
             pyfuse3.close(unmount=True)
             if self._counters is not None:
                 self._counters.close()
+            if self._traces is not None:
+                self._traces.close()
             self._store.close()
 
     async def _main(self, answers: Callable[[], None]) -> None:
@@ -112,6 +121,7 @@ class Server:
             nursery.start_soon(self._streams.serve_interrupts)
             nursery.start_soon(self._flush_regularly)
             nursery.start_soon(self._count_regularly)
+            nursery.start_soon(self._tracing.run)
             nursery.start_soon(self._announce, answers)
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
@@ -182,14 +192,26 @@ class Server:
         self._tree.attach(self._tree.root, TextFile("counters.txt", values_text))
         return counters
 
+    def _open_traces(self) -> Traces | None:
+        try:
+            traces = Traces(self._store, self._tree, self._errors, _unregister)
+        except OSError as error:
+            self._report("traces", f"{self._store.directory}/.traces cannot be used: {error.strerror}")
+            return None
+        traces.load()
+        return traces
+
     def _scan(self) -> None:
-        for found in self._store.scan():
+        for found in self._store.scan(self._traces.names if self._traces is not None else ()):
             if isinstance(found, StoredChannel):
                 self._scan_channel(found)
             elif isinstance(found, Problem):
                 self._report(found.path, found.message)
             else:
                 self._tree.add_directory(found)
+        if self._traces is not None:
+            self._traces.show_all()
+            self._traces.note_log()
 
     def _scan_channel(self, channel: StoredChannel) -> None:
         try:
@@ -206,6 +228,7 @@ class Server:
 
     def _channels_text(self) -> bytes:
         lines = [self._tree.channels[path].create_line() for path in sorted(self._tree.channels)]
+        lines += self._traces.lines() if self._traces is not None else []
         return os.fsencode("".join(f"{line}\n" for line in lines))
 
 

@@ -2,6 +2,7 @@
 
     STORE/.lock                   held by the server of this store, names it
     STORE/.counters/              counters (native/src/perf.h)
+    STORE/.traces                 which traces there are (native/src/traces.c); their directories are in traces.py
     STORE/app/                    a plain directory: holds directories only
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete
@@ -32,12 +33,13 @@ from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.native_ring import RingFacts, RingMemory, RingSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
 # A server that was killed gives up its lock only when the kernel has taken its memory apart.
 LOCK_WAIT_S = 10.0
 LOCK_NAME = ".lock"
 COUNTERS_NAME = ".counters"
+TRACES_NAME = ".traces"
 
 _REASONS = {
     errno.EPROTO: "it has another layout version than this relayfs knows",
@@ -186,6 +188,8 @@ class Store:
         for directory, names, files in os.walk(self.directory):
             names[:] = [name for name in names if not name.startswith(".")]
             for name in files:
+                if directory == self.directory:
+                    continue  # nobody's memory
                 total += os.lstat(os.path.join(directory, name)).st_blocks * 512
         return total
 
@@ -233,17 +237,22 @@ class Store:
         """Remove an empty plain directory."""
         os.rmdir(self.locate(path))
 
-    def scan(self) -> Iterator[str | StoredChannel | Problem]:
-        """Find what is there: directories by path, parents first; channels; and what cannot be shown."""
-        yield from self._scan("")
+    def scan(self, traces: Container[str] = ()) -> Iterator[str | StoredChannel | Problem]:
+        """Find what is there: directories by path, parents first; channels; and what cannot be shown.
 
-    def _scan(self, path: str) -> Iterator[str | StoredChannel | Problem]:
+        traces: directories that are none of these
+        """
+        yield from self._scan("", traces)
+
+    def _scan(self, path: str, traces: Container[str] = ()) -> Iterator[str | StoredChannel | Problem]:
         with os.scandir(self.locate(path)) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
             inner = f"{path}/{entry.name}" if path else entry.name
             if entry.name.startswith("."):
                 self._sweep(path, entry)
+            elif inner in traces:
+                continue
             elif entry.is_dir(follow_symlinks=False):
                 yield from self._scan_directory(inner)
             else:
@@ -269,7 +278,7 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete what a dead server left behind: half made, or half removed."""
-        if not (path == "" and entry.name in (LOCK_NAME, COUNTERS_NAME)):
+        if not (path == "" and entry.name in (LOCK_NAME, COUNTERS_NAME, TRACES_NAME)):
             _delete(entry.path)
 
     def _discard(self, directory: str) -> None:

@@ -2,6 +2,7 @@
 
     control  error_log
     DIR/...            plain directories, as in the store
+    TRACE/PROCESS/     what a process writes to a trace (traces.py)
     PATH0 ..           relay files
     .channels/PATH/    facts of the channel, bufferN/ those of each buffer, memN its memory
 
@@ -56,8 +57,11 @@ class Node:
 class Directory(Node):
     """Hold other nodes.
 
-    store_path: its path in the store; None: it is not there
+    store_path: its path in the store; None: it is not there, or nobody may make anything in it
+    mode: permission bits of one that has no store_path
     """
+
+    mode = 0o555
 
     def __init__(self, name: str = "", store_path: str | None = None) -> None:
         super().__init__(name)
@@ -69,17 +73,32 @@ class Directory(Node):
         """What it holds, by name."""
         return self._children
 
+    @property
+    def n_directories(self) -> int:
+        """How many directories it holds."""
+        return sum(isinstance(child, Directory) for child in self.children.values())
+
+
+class TraceDirectory(Directory):
+    """Hold the directories of a trace; the server itself makes and removes them."""
+
+    mode = 0o755
+
 
 class FactsDirectory(Directory):
     """Show facts of a channel, or of one of its buffers; its files come to be when somebody looks.
 
     fill: makes its files
+    n_directories: how many of them are directories; None: to know that one has to look
     """
 
-    def __init__(self, name: str, tree: Tree, fill: Callable[[], Iterator[Node]]) -> None:
+    def __init__(
+        self, name: str, tree: Tree, fill: Callable[[], Iterator[Node]], n_directories: int | None = None
+    ) -> None:
         super().__init__(name)
         self._tree = tree
         self._fill: Callable[[], Iterator[Node]] | None = fill
+        self._n_directories = n_directories
 
     def let_go(self) -> None:
         """Forget what it was about."""
@@ -93,6 +112,11 @@ class FactsDirectory(Directory):
             for node in fill():
                 self._tree.attach(self, node)
         return self._children
+
+    @property
+    def n_directories(self) -> int:
+        """How many directories it holds."""
+        return super().n_directories if self._n_directories is None else self._n_directories
 
 
 class TextFile(Node):
@@ -115,18 +139,41 @@ class ErrorLogFile(TextFile):
     """Show the refused ones."""
 
 
-class CountersFile(TextFile):
-    """The memory of the counters, which can be mapped but not written to.
+class MappedFile(TextFile):
+    """A file of the store, which can be mapped but not written to.
+
+    descriptor: it, open for reading
+    backing_path: where it lies
+    length: tells how long it is
+    """
+
+    def __init__(
+        self, name: str, text: Callable[[], bytes], descriptor: int, backing_path: str, length: Callable[[], int]
+    ) -> None:
+        super().__init__(name, text)
+        self.descriptor = descriptor
+        self.backing_path = backing_path
+        self.length = length
+        self.backing: int | None = None
+
+
+class CountersFile(MappedFile):
+    """The memory of the counters.
 
     counters: whose
     refresh: brings what others count up to date
     """
 
     def __init__(self, name: str, counters: Counters, refresh: Callable[[], None]) -> None:
-        super().__init__(name, counters.memory)
-        self.counters = counters
+        super().__init__(name, counters.memory, counters.descriptor, counters.path, counters.memory_bytes)
         self.refresh = refresh
-        self.backing: int | None = None
+
+
+class JoinFile(TextFile):
+    """Where programs ask for a place in a trace (traces.py)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, bytes)
 
 
 class CounterNamesFile(ControlFile):
@@ -229,6 +276,8 @@ class Tree:
             node = self.find(above)
             if above in self.channels or (node is not None and not isinstance(node, Directory)):
                 raise CommandError(errno.ENOTDIR, f"{above} is not a directory")
+            if isinstance(node, TraceDirectory):
+                raise CommandError(errno.EPERM, f"{above} is a trace: only what its processes write is in it")
             if node is None:
                 missing.append(above)
         return missing
@@ -254,7 +303,7 @@ class Tree:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")
             self.attach(self._directory(parent), RelayFile(name, stored))
         parent, _, name = channel.path.rpartition("/")
-        self.attach(self._facts_directory(parent), FactsDirectory(name, self, lambda: self._channel_facts(channel)))
+        self.attach(self.facts_directory(parent), FactsDirectory(name, self, lambda: self.channel_facts(channel)))
 
     def remove_channel(self, channel: StoredChannel) -> None:
         """Show it no longer."""
@@ -263,9 +312,10 @@ class Tree:
         for node in (*nodes, self.find(f".channels/{channel.path}")):
             if node is not None:
                 self.detach(node)
-        self._prune_facts(channel.path.rpartition("/")[0])
+        self.prune_facts(channel.path.rpartition("/")[0])
 
-    def _channel_facts(self, channel: StoredChannel) -> Iterator[Node]:
+    def channel_facts(self, channel: StoredChannel) -> Iterator[Node]:
+        """Make what .channels shows of a channel."""
         shown = ring_facts if channel.is_ring else facts
         for name, show in shown.OF_CHANNEL.items():
             yield TextFile(name, lambda show=show: show(channel))  # type: ignore[misc]
@@ -278,7 +328,8 @@ class Tree:
         assert isinstance(node, Directory), path
         return node
 
-    def _facts_directory(self, path: str) -> Directory:
+    def facts_directory(self, path: str) -> Directory:
+        """Find a directory of .channels; make it if it is missing."""
         directory = self.facts_root
         for name in path.split("/") if path else ():
             child = directory.children.get(name)
@@ -288,7 +339,7 @@ class Tree:
             directory = child
         return directory
 
-    def _prune_facts(self, path: str) -> None:
+    def prune_facts(self, path: str) -> None:
         """Remove directories of .channels in which no channel is left."""
         while path:
             node = self.find(f".channels/{path}")

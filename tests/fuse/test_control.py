@@ -42,7 +42,7 @@ def test_reading_gives_commands_that_make_the_channels_again(mount):
     assert mount.control.read_text() == ""
     mount.command(text)
     assert mount.control.read_text() == text
-    assert sorted(os.listdir(mount.path)) == [".channels", "a", "b", "c0", "control", *COUNTERS, "error_log"]
+    assert sorted(os.listdir(mount.path)) == [".channels", ".traces", "a", "b", "c0", "control", *COUNTERS, "error_log"]
 
 
 def test_one_write_may_hold_many_commands(mount):

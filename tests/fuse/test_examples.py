@@ -333,7 +333,11 @@ def test_the_table_of_examples_names_them_all():
 def test_shell_alone_is_enough(mount, shell):
     process = spawn(shell.split(), EXAMPLES / "tail.sh", mount.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert succeed(process) == b"first\nsecond\nthird\n"
-    assert sorted(path.name for path in mount.path.iterdir()) == [".channels", "control", *COUNTERS, "error_log"]
+    assert sorted(path.name for path in mount.path.iterdir()) == [
+        *(".channels", ".traces", "control"),
+        *COUNTERS,
+        "error_log",
+    ]
     assert mount.error_log == ""
 
 

@@ -8,10 +8,10 @@ import pytest
 from build import HEADERS, ROOT
 from c_declarations import declarations
 
-from relayfs_fuse import native, native_ring
+from relayfs_fuse import native, native_ring, native_trace
 from relayfs_fuse.cli import mount
 from relayfs_fuse.cli.counters import counters
-from relayfs_fuse.fs import control, errorlog, facts, ring_control, ring_facts
+from relayfs_fuse.fs import control, errorlog, facts, ring_control, ring_facts, trace_control
 
 MAN = ROOT / "mount/man"
 PAGES = sorted(MAN.iterdir())
@@ -103,11 +103,31 @@ def test_man_page_has_every_key():
         (KEYS_OF_RELAY, "reserve", native.RESERVES),
         (KEYS_OF_RELAY, "timestamp", native.TIMESTAMPS),
         (KEYS_OF_RING, "framing", native_ring.FRAMINGS),
+        ("Keys of trace create", "mode", trace_control.MODES),
+        ("Keys of trace create", "buffers", native_trace.TRACE_BUFFERS),
+        ("Keys of trace create", "clock", native_trace.CLOCKS),
     ],
 )
 def test_man_page_has_every_value(name, key, values):
     tag = next(tag for tag in tags(section("relayfs.5", name)) if tag.startswith(f"{key}="))
     assert tag.partition("=")[2].split(" | ") == list(values)
+
+
+KEYS_OF_TRACE = "Keys of trace create"
+
+
+def test_man_page_has_every_command_about_traces():
+    tags_of_traces = [tag for tag in tags(section("relayfs.5", "COMMANDS")) if words(tag)[0] == "trace"]
+    assert {words(tag)[1] for tag in tags_of_traces} == set(trace_control.ACTIONS)
+
+
+def test_man_page_has_every_key_of_traces():
+    keys = [re.match(r"(\w+)=", tag) for tag in tags(section("relayfs.5", KEYS_OF_TRACE))]
+    assert [key[1] for key in keys if key] == list(trace_control.KEYS)
+    source = section("relayfs.5", KEYS_OF_TRACE)
+    assert f"Default: {control.format_size(trace_control.DEFAULT_SUBBUF_SIZE)}." in source
+    assert f"Default: {trace_control.DEFAULT_N_SUBBUFS}." in source
+    assert f"from {trace_control.LEAST_SUBBUF_SIZE} to" in source
 
 
 def test_man_page_tells_the_values_that_rings_have():

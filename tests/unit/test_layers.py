@@ -13,7 +13,7 @@ PACKAGE = ROOT / "relayfs_fuse"
 NATIVE = ROOT / "native"
 
 PYTHON_LAYERS = [
-    {"errors", "ctf"},
+    {"errors", "ctf", "inotify"},
     {"native"},
     {"native_ring", "native_trace"},
     {"channel", "counters", "reader", "ring"},
@@ -136,7 +136,7 @@ def test_python_modules_have_no_import_cycle():
     ("library", "users"),
     [
         ("pyfuse3", {"fs.names", "fs.operations", "fs.server"}),
-        ("trio", {"fs.names", "fs.streams", "fs.waiting", "fs.operations", "fs.server"}),
+        ("trio", {"fs.names", "fs.streams", "fs.tracing", "fs.waiting", "fs.operations", "fs.server"}),
         ("relayfs_fuse._native", {"native", "native_ring", "native_trace"}),
     ],
 )

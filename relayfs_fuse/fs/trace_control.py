@@ -1,0 +1,241 @@
+"""The language of the control file, as far as it is about traces.
+
+    trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB
+    trace remove NAME                    trace stop NAME     trace disable NAME GLOB
+
+Like control.py, this module knows what may be said, not what is.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native, native_trace
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.control import Word, format_size, parse_size
+from relayfs_fuse.native_trace import CLOCKS, TRACE_BUFFERS, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+VERB = "trace"
+ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
+KEYS = ("subbuf_size", "n_subbufs", "mode", "buffers", "clock", "filter")
+MODES = native.MODES[:2]
+
+DEFAULT_SUBBUF_SIZE = 64 * 1024
+DEFAULT_N_SUBBUFS = 8
+# Of sub-buffers: what is smaller would hold little beside the heads of packets.
+LEAST_SUBBUF_SIZE = 4096
+LEAST_N_SUBBUFS = 2
+
+# What may stand in a name: it goes into paths, and into the metadata of traces.
+_NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
+_GLOB = re.compile(r"[!-~]+")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_ID_MAX = 2**32 - 1
+
+
+@dataclass
+class TraceCommand:
+    """A command about a trace that could be understood.
+
+    action: one of ACTIONS
+    options: of create; keys that were not given are not in it
+    filter: of create
+    glob: of enable and disable
+    columns: where each key's word begins, and the glob
+    """
+
+    action: str
+    name: str
+    column: int
+    line: str
+    options: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
+    filter: str = ""
+    glob: str = ""
+
+    @property
+    def reserved(self) -> int:
+        """How many bytes of a sub-buffer no event takes."""
+        return native_trace.PACKET_HEAD_BYTES
+
+    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
+        """Make the error that points at a key's word, or at the name."""
+        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
+
+
+def parse(line: str) -> TraceCommand | None:
+    """Understand one line; None: it is not about traces."""
+    words = [Word(match.group(), match.start()) for match in re.finditer(r"[^ \t]+", line)]
+    if not words or words[0].text != VERB:
+        return None
+    if len(words) < 2:
+        raise CommandError(errno.EINVAL, f"{VERB}: one of {', '.join(ACTIONS)} must follow", len(line))
+    action = words[1]
+    if action.text not in ACTIONS:
+        raise _invalid(action, f"unknown command {VERB} {action.text!r}; there are: {', '.join(ACTIONS)}")
+    if len(words) < 3:
+        raise CommandError(errno.EINVAL, f"{VERB} {action.text}: the NAME of a trace must follow", len(line))
+    _check_name(words[2])
+    command = TraceCommand(action.text, words[2].text, words[2].column, line)
+    if action.text == "create":
+        _parse_options(command, words[3:])
+    elif action.text in ("enable", "disable"):
+        _parse_glob(command, words[3:])
+    elif len(words) > 3:
+        raise _invalid(words[3], f"{VERB} {action.text} takes a NAME and nothing else")
+    return command
+
+
+def _invalid(word: Word, message: str) -> CommandError:
+    return CommandError(errno.EINVAL, message, word.column)
+
+
+def _check_name(word: Word) -> None:
+    if len(word.text) > native_trace.NAME_MAX:
+        raise CommandError(
+            errno.ENAMETOOLONG, f"the name of a trace is longer than {native_trace.NAME_MAX} bytes", word.column
+        )
+    if not _NAME.fullmatch(word.text):
+        raise _invalid(
+            word,
+            f"{word.text!r}: the name of a trace is made of letters, digits and . _ + @ : = - and does not begin with "
+            "a dot",
+        )
+
+
+def _number(text: str, largest: int) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > largest:
+        raise ValueError(text)
+    return int(text)
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if not LEAST_SUBBUF_SIZE <= size <= _ID_MAX:
+        raise ValueError(text)
+    return size
+
+
+def _one_of(words: Sequence[str]) -> tuple[Callable[[str], int], str]:
+    return words.index, " or ".join(words)
+
+
+def _n_subbufs(text: str) -> int:
+    number = _number(text, _ID_MAX)
+    if not number:
+        raise ValueError(text)
+    return number
+
+
+# For each key: what understands its value (ValueError: it does not), and what is allowed.
+_VALUES: dict[str, tuple[Callable[[str], int], str]] = {
+    "subbuf_size": (_size, f"bytes, {LEAST_SUBBUF_SIZE} to {_ID_MAX}, with an optional K, M or G"),
+    "n_subbufs": (_n_subbufs, f"a number, 1 to {_ID_MAX}"),
+    "mode": _one_of(MODES),
+    "buffers": _one_of(TRACE_BUFFERS),
+    "clock": _one_of(CLOCKS),
+}
+
+
+def _parse_options(command: TraceCommand, words: Sequence[Word]) -> None:
+    for word in words:
+        key, equals, value = word.text.partition("=")
+        if key not in KEYS or not equals:
+            raise _invalid(word, f"unknown key {key!r}; there are: {', '.join(f'{key}=' for key in KEYS)}")
+        if key in command.columns:
+            raise _invalid(word, f"{key} is given twice")
+        command.columns[key] = word.column
+        if key == "filter":
+            command.filter = _filter(Word(value, word.column + len("filter=")))
+            continue
+        understand, allowed = _VALUES[key]
+        try:
+            command.options[key] = understand(value)
+        except ValueError:
+            raise _invalid(word, f"{key}={value}: not allowed; allowed: {allowed}") from None
+    _check_geometry(command)
+
+
+def _check_geometry(command: TraceCommand) -> None:
+    subbuf_size = command.options.get("subbuf_size", LEAST_SUBBUF_SIZE)
+    n_subbufs = command.options.get("n_subbufs", LEAST_N_SUBBUFS)
+    if not native.buf_file_bytes(subbuf_size, n_subbufs):
+        key = "n_subbufs" if "n_subbufs" in command.options else "subbuf_size"
+        raise command.refuse(
+            errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: at most {2**40} bytes together", key
+        )
+
+
+def _filter(word: Word) -> str:
+    if len(word.text) > native_trace.FILTER_MAX:
+        raise CommandError(errno.ENOSPC, f"a filter is longer than {native_trace.FILTER_MAX} bytes", word.column)
+    at = word.column
+    for term in word.text.split(","):
+        kind, colon, number = term.partition(":")
+        if colon and kind in ("pid", "uid"):
+            if not _NUMBER.fullmatch(number) or int(number) > _ID_MAX:
+                raise CommandError(errno.EINVAL, f"{term!r}: a number must follow {kind}:", at)
+        elif not _GLOB.fullmatch(term):
+            raise CommandError(
+                errno.EINVAL, f"{term!r}: pid:NUMBER, uid:NUMBER or a pattern of program names is needed", at
+            )
+        at += len(term) + 1
+    return word.text
+
+
+def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
+    if not words:
+        message = f"{VERB} {command.action} NAME GLOB: the pattern of events is missing"
+        raise CommandError(errno.EINVAL, message, len(command.line))
+    if len(words) > 1:
+        raise _invalid(words[1], f"{VERB} {command.action} takes NAME and GLOB and nothing else")
+    glob = words[0]
+    if not _GLOB.fullmatch(glob.text):
+        raise _invalid(glob, f"{glob.text!r}: a pattern of events is made of printable ASCII characters")
+    if not set(glob.text) & set(":*"):
+        raise _invalid(glob, f"{glob.text!r} matches nothing: events are called PROVIDER:NAME")
+    command.glob, command.columns["glob"] = glob.text, glob.column
+
+
+def add_rule(rules: str, command: TraceCommand) -> str:
+    """Return the rules of a trace with one more: its last that matches an event decides.
+
+    The first rule stays, for it says whether events that none matches are taken.
+    """
+    rule = ("+" if command.action == "enable" else "-") + command.glob
+    first, *others = rules.split("\n")[:-1] or [""]
+    if not first:
+        return f"{rule}\n"
+    kept = [other for other in others if other[1:] != command.glob]
+    if kept or rule != first:
+        kept.append(rule)
+    text = "".join(f"{line}\n" for line in (first, *kept))
+    if len(text) > native_trace.RULES_MAX:
+        raise command.refuse(
+            errno.ENOSPC, f"the patterns of {command.name} would be longer than {native_trace.RULES_MAX} bytes", "glob"
+        )
+    return text
+
+
+def format_trace(trace: Trace) -> list[str]:
+    """Write the commands that would make this trace again."""
+    words = {
+        "subbuf_size": format_size(trace.subbuf_size),
+        "n_subbufs": str(trace.n_subbufs),
+        "mode": MODES[trace.mode],
+        "buffers": TRACE_BUFFERS[trace.buffers],
+        "clock": CLOCKS[trace.clock - native_trace.CLOCK_MONO],
+        **({"filter": trace.filter} if trace.filter else {}),
+    }
+    lines = [f"{VERB} create {trace.name} " + " ".join(f"{key}={value}" for key, value in words.items())]
+    for rule in trace.rules.split("\n")[:-1]:
+        lines.append(f"{VERB} {'enable' if rule[0] == '+' else 'disable'} {trace.name} {rule[1:]}")
+    if trace.is_started:
+        lines.append(f"{VERB} start {trace.name}")
+    return lines

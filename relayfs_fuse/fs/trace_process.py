@@ -1,0 +1,174 @@
+"""What one process (user, everybody) writes to a trace: a directory of the store, and what the mount shows of it.
+
+    STORE/TRACE/PROCESS/          MNT/TRACE/PROCESS/    MNT/.channels/TRACE/PROCESS/
+        .events                       metadata
+        cpu/mem0 ..                   cpu0 ..               cpu/...
+
+Its memory is mapped when somebody looks, for there can be thousands of them at whom nobody does.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import ctf, native, native_trace
+from relayfs_fuse.errors import StoreError
+from relayfs_fuse.fs.store import StoredChannel
+from relayfs_fuse.fs.tree import Directory, FactsDirectory, Node, RelayFile, TextFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from relayfs_fuse.fs.tree import Tree
+    from relayfs_fuse.native_trace import Clocks
+
+log = logging.getLogger(__name__)
+
+# A process may write anything to .events.
+EVENTS_MAX = 4 << 20
+# Of a buffer that is of no use to anybody.
+_SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
+
+
+class TraceProcess:
+    """One directory of a trace.
+
+    trace, name: of which, and its own
+    directory: where it lies in the store
+    clocks: tells what the clocks are, or were last while the trace could be written to
+    """
+
+    def __init__(self, trace: str, name: str, directory: str, clocks: Callable[[], Clocks]) -> None:
+        self.trace = trace
+        self.name = name
+        self.directory = directory
+        self._clocks = clocks
+        self._channel: StoredChannel | None = None
+        self._nodes: list[Node] = []
+        self._told: set[int] = set()
+
+    # ---------------------------------------------------------------- what the mount shows
+
+    def show(self, tree: Tree, parent: Directory, facts_parent: Directory) -> Node:
+        """Show it in two directories."""
+        files = FactsDirectory(self.name, tree, self._files, n_directories=0)
+        facts = FactsDirectory(self.name, tree, lambda: self._facts(tree), n_directories=1)
+        self._nodes = [files, facts]
+        tree.attach(parent, files)
+        tree.attach(facts_parent, facts)
+        return files
+
+    def hide(self, tree: Tree, unregister: Callable[[StoredChannel], None]) -> None:
+        """Show it no longer; who reads a file of it to its end may."""
+        for node in self._nodes:
+            tree.detach(node)
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            unregister(channel)
+            channel.removed = True
+            channel.buffers = []
+
+    def metadata(self) -> bytes:
+        """Describe its events, in TSDL, as they are declared by now."""
+        try:
+            return ctf.metadata(self._events(), self._clocks())
+        except ValueError as error:
+            log.info("%s/%s: no metadata: %s", self.trace, self.name, error)
+            return b""
+
+    def _files(self) -> Iterator[Node]:
+        yield TextFile("metadata", self.metadata)
+        channel = self._map()
+        if channel is not None:
+            for stored in channel.buffers:
+                yield RelayFile(f"cpu{stored.index}", stored)
+
+    def _facts(self, tree: Tree) -> Iterator[Node]:
+        channel = self._map()
+        if channel is not None:
+            yield FactsDirectory("cpu", tree, partial(tree.channel_facts, channel))
+
+    def _map(self) -> StoredChannel | None:
+        """Map its buffers, once; None: its process has damaged them."""
+        if self._channel is None:
+            try:
+                self._channel = StoredChannel(f"{self.trace}/{self.name}/cpu", os.path.join(self.directory, "cpu"))
+            except (StoreError, OSError) as error:
+                log.info("%s/%s cannot be shown: %s", self.trace, self.name, error)
+        return self._channel
+
+    def _events(self) -> bytes:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(os.path.join(self.directory, ".events"), flags)
+        try:
+            return os.pread(descriptor, EVENTS_MAX, 0)
+        finally:
+            os.close(descriptor)
+
+    # ---------------------------------------------------------------- what becomes of it; all of this blocks
+
+    def flush(self) -> None:
+        """Finish the sub-buffers in which something is: only then can they be read."""
+        for path in self._mem_paths():
+            _with_buffer(path, _flush_used)
+
+    def is_over(self, is_kept: bool) -> bool:
+        """Tell whether nobody will write or read here any more: its process is dead, and all it wrote is consumed.
+
+        is_kept: what nobody has read is not to go either: somebody may want to see the last of it
+        """
+        if native_trace.trace_is_alive(self.directory):
+            return False
+        left = [_with_buffer(path, partial(self._finish, index)) for index, path in enumerate(self._mem_paths())]
+        if any(facts is None for facts in left):
+            return False
+        seen = [facts for facts in left if isinstance(facts, native.Facts)]
+        return not is_kept or any(facts.reads for facts in seen) or not any(facts.records for facts in seen)
+
+    def _finish(self, index: int, buffer: native.Buffer) -> native.Facts | None:
+        """Finish what a dead process has begun; return what is known when all of it is consumed, else None."""
+        before = buffer.facts()
+        # A packet more, though it be empty: only packets say what was lost.
+        says_loss = index not in self._told and _lost(before) > 0
+        if says_loss or before.offset > before.reserved_at_start:
+            buffer.flush()
+        facts = buffer.facts()
+        if facts.produced != before.produced:
+            self._told.add(index)
+        return None if facts.produced != facts.consumed or facts.unread_bytes else facts
+
+    def _mem_paths(self) -> list[str]:
+        directory = os.path.join(self.directory, "cpu")
+        return [os.path.join(directory, f"mem{index}") for index in range(native.n_possible_cpus())]
+
+
+def _lost(facts: native.Facts) -> int:
+    return facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records
+
+
+def _flush_used(buffer: native.Buffer) -> None:
+    facts = buffer.facts()
+    if facts.offset > facts.reserved_at_start:
+        buffer.flush()
+
+
+def _with_buffer(path: str, act: Callable[[native.Buffer], native.Facts | None]) -> native.Facts | OSError | None:
+    """Map a buffer and do something with it.
+
+    Returns what came of it. An error: its process has damaged it, and there is nothing to be had. None also if it
+    cannot be told now.
+    """
+    try:
+        buffer = native.Buffer(path)
+    except OSError as error:
+        return error if error.errno in _SPOILED else None
+    try:
+        return act(buffer)
+    except OSError as error:
+        return error if error.errno in _SPOILED else None
+    finally:
+        buffer.close()

@@ -1,0 +1,429 @@
+"""The traces of a mount: what the `trace` commands do, and which processes' directories there are.
+
+    STORE/.traces        the control file, which every traced program maps: what is wanted, and of whom
+    STORE/TRACE/         a trace
+    STORE/TRACE/.new-*   a process is making its directory; .removed-*: somebody is removing one
+
+Directories come from the processes themselves, or from join(); they go when their process is dead and what it wrote is
+consumed. The control file alone says which traces there are: a directory of the store that it does not name is none.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse import native, native_trace
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs import trace_control
+from relayfs_fuse.fs.control import choose_geometry, format_size
+from relayfs_fuse.fs.store import TRACES_NAME
+from relayfs_fuse.fs.trace_process import TraceProcess
+from relayfs_fuse.fs.tree import Directory, JoinFile, MappedFile, TraceDirectory
+from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
+from relayfs_fuse.native_trace import Clocks, Process, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.trace_control import TraceCommand
+    from relayfs_fuse.fs.tree import Node, Tree
+
+    Work = Generator[Callable[[], Any], Any, None]
+
+log = logging.getLogger(__name__)
+
+# What a command waits for buffers that a stopped or hostile process holds; what is left is done behind its back.
+PATIENCE_S = 5.0
+# How long something half made may lie there.
+STALE_S = 10.0
+# How often a stopped trace is flushed again, for processes that were in the middle of an event.
+N_FLUSHES = 3
+
+
+class Traces:
+    """Serve the traces of a store.
+
+    store, tree, errors: where they are, are shown, and where it is said what is wrong
+    unregister: is told of a channel that is about to go
+    """
+
+    def __init__(self, store: Store, tree: Tree, errors: ErrorLog, unregister: Callable[[StoredChannel], None]) -> None:
+        self._store = store
+        self._tree = tree
+        self._errors = errors
+        self._unregister = unregister
+        self._control = native_trace.Traces(store.directory, serves=True)
+        self._path = os.path.join(store.directory, TRACES_NAME)
+        # Only to read: mappings of it cannot be made writable.
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._boot = native_trace.boot_id()
+        self._slots: dict[str, int] = {}
+        self._processes: dict[str, dict[str, TraceProcess]] = {}
+        self._to_flush: dict[str, int] = {}
+        self.inotify = Inotify()
+        self._watches: dict[int, str] = {}
+        self._attach_files()
+
+    def close(self) -> None:
+        """Let go of them; they stay as they are."""
+        self.inotify.close()
+        os.close(self._descriptor)
+        self._control.close()
+
+    def _attach_files(self) -> None:
+        directory = Directory(TRACES_NAME)
+        self._tree.attach(self._tree.root, directory)
+        length = os.fstat(self._descriptor).st_size
+        self._tree.attach(
+            directory,
+            MappedFile(
+                "control", lambda: os.pread(self._descriptor, length, 0), self._descriptor, self._path, lambda: length
+            ),
+        )
+        self._tree.attach(directory, JoinFile("join"))
+
+    # ---------------------------------------------------------------- what there is
+
+    @property
+    def names(self) -> set[str]:
+        """The traces there are."""
+        return set(self._slots)
+
+    def find(self, name: str) -> Trace | None:
+        """Return a trace as it is now."""
+        slot = self._slots.get(name)
+        return None if slot is None else self._control.get(slot)
+
+    def lines(self) -> list[str]:
+        """Write the commands that would make all of them again."""
+        traces = [trace for name in sorted(self._slots) if (trace := self.find(name)) is not None]
+        return [line for trace in traces for line in trace_control.format_trace(trace)]
+
+    def load(self) -> None:
+        """Take over what another server has left, before anything is shown."""
+        there = self._control.all()
+        for slot in range(native_trace.N_TRACES):
+            trace = there.get(slot)
+            if trace is None or not os.path.isdir(self._store.locate(trace.name)) or trace.name in self._slots:
+                self._control.set(slot, None)
+                continue
+            if trace.boot != self._boot and trace.is_started:
+                self._control.set(slot, replace(trace, is_started=False))
+            self._slots[trace.name] = slot
+
+    def show_all(self) -> None:
+        """Show what was loaded."""
+        for name in sorted(self._slots):
+            self._add(name)
+            for directory in self.changes(name)[0]:
+                self.show(name, directory)
+
+    def _add(self, name: str) -> None:
+        """Show a trace, still empty."""
+        self._processes[name] = {}
+        self._tree.attach(self._tree.root, TraceDirectory(name))
+        watch = self.inotify.add(self._store.locate(name), MOVED_TO | MOVED_FROM | ONLY_DIRECTORIES)
+        self._watches[watch] = name
+
+    # ---------------------------------------------------------------- directories
+
+    def touched(self) -> set[str]:
+        """Return the traces in whose directories names have come or gone."""
+        events = self.inotify.events()
+        if any(mask & QUEUE_OVERFLOW for _, mask, _ in events):
+            return self.names
+        return {name for watch, _, _ in events if (name := self._watches.get(watch)) is not None}
+
+    def changes(self, name: str) -> tuple[list[str], list[str]]:
+        """Compare a trace's directory with what is shown of it: what is to be shown, and what to be hidden."""
+        present = set(self._present(name)) if name in self._slots else set()
+        shown = self._processes.get(name, {}).keys()
+        return sorted(present - shown), sorted(shown - present)
+
+    def _present(self, name: str) -> Iterable[str]:
+        try:
+            with os.scandir(self._store.locate(name)) as entries:
+                yield from (
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                )
+        except OSError as error:
+            log.info("trace %s: %s", name, error)
+
+    def show(self, name: str, directory: str) -> Node | None:
+        """Show a process's directory; None: there is no such trace any more."""
+        parent = self._tree.find(name)
+        if not isinstance(parent, TraceDirectory) or directory in self._processes.get(name, {}):
+            return None
+        process = TraceProcess(
+            name, directory, os.path.join(self._store.locate(name), directory), lambda: self._clocks(name)
+        )
+        self._processes[name][directory] = process
+        return process.show(self._tree, parent, self._tree.facts_directory(name))
+
+    def hide(self, name: str, directory: str) -> None:
+        """Show it no longer."""
+        process = self._processes.get(name, {}).pop(directory, None)
+        if process is not None:
+            process.hide(self._tree, self._unregister)
+            self._tree.prune_facts(name)
+
+    def forget(self, name: str) -> None:
+        """Show a trace that was removed no longer, once all of its directories are hidden."""
+        node = self._tree.find(name)
+        if name in self._slots or not isinstance(node, TraceDirectory):
+            return
+        self._processes.pop(name, None)
+        self._tree.detach(node)
+
+    def removed(self) -> set[str]:
+        """Return the traces that are still shown, but are none any more."""
+        return self._processes.keys() - self._slots.keys()
+
+    def _clocks(self, name: str) -> Clocks:
+        trace = self.find(name)
+        if trace is not None and trace.boot != self._boot:
+            return trace.latest
+        return native_trace.read_clocks()
+
+    def join(self, line: str, uid: int, gid: int, pid: int) -> tuple[str, Callable[[], str]]:
+        """Understand what a process wrote to `join`: which trace, and what makes it a directory there; may block.
+
+        uid, gid, pid: of the process; pid 0: it is not known
+        """
+        name, _, program = line.rstrip("\n").partition(" ")
+        trace = self.find(name)
+        if trace is None or not trace.is_started:
+            raise CommandError(errno.ENOENT, f"no trace {name} is started")
+        if not pid:
+            raise CommandError(errno.ESRCH, "the process cannot be seen from the server's PID namespace")
+        if os.geteuid() not in (0, uid):
+            raise CommandError(errno.EPERM, "this server makes files for its own user only")
+        room = self._store.room_bytes()
+        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
+        if room is not None and need > room:
+            raise CommandError(errno.ENOSPC, f"its buffers take {need} bytes; {room} are left of the limit")
+        process = Process(program, pid, uid, gid)
+        return name, lambda: native_trace.trace_make(self._store.directory, trace, process)[0]
+
+    # ---------------------------------------------------------------- from time to time
+
+    def note_clocks(self) -> None:
+        """Keep what the clocks are, for who reads this after the machine has been started anew."""
+        clocks = native_trace.read_clocks()
+        for name, slot in self._slots.items():
+            trace = self.find(name)
+            if trace is not None and trace.boot == self._boot:
+                self._control.set(slot, replace(trace, latest=clocks))
+
+    def note_log(self) -> None:
+        """Say whether there is a channel for relay_log(), and which: its file's number."""
+        channel = self._tree.channels.get("log")
+        if channel is None or channel.is_ring:
+            self._control.set_log(0)
+        else:
+            number = os.fstat(channel.buffers[0].buffer.fileno()).st_ino
+            self._control.set_log(number & 0x7FFFFFFF or 1)
+
+    def tidy(self) -> Callable[[], None]:
+        """Return the job that does what is due: it blocks."""
+        kept = {name: trace.mode == native.MODE_OVERWRITE for name in self._slots if (trace := self.find(name))}
+        processes = [(process, kept[name]) for name in kept for process in self._processes[name].values()]
+        to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]
+        self._to_flush = {name: left - 1 for name, left in self._to_flush.items() if left > 1}
+        directories = [self._store.locate(name) for name in kept]
+
+        def job() -> None:
+            _flush(to_flush)
+            for process, is_kept in processes:
+                _remove_if_over(process, is_kept)
+            for directory in directories:
+                _sweep(directory)
+
+        return job
+
+    # ---------------------------------------------------------------- commands
+
+    def run(self, command: TraceCommand, uid: int) -> Work:
+        """Carry out a command for a user; see commands.py."""
+        if uid not in (0, os.geteuid()):
+            raise command.refuse(errno.EPERM, f"traces are for root and user {os.geteuid()}, whose mount this is")
+        if command.action == "create":
+            yield from self._create(command)
+            return
+        trace = self.find(command.name)
+        if trace is None:
+            known = sorted(self._slots)
+            hint = f"there are: {', '.join(known)}" if known else "there are none"
+            raise command.refuse(errno.ENOENT, f"no trace {command.name}; {hint}")
+        if command.action == "remove":
+            yield from self._remove(command)
+        elif command.action == "start":
+            self._start(command, trace)
+        elif command.action == "stop":
+            yield from self._stop(trace)
+        else:
+            self._set(replace(trace, rules=trace_control.add_rule(trace.rules, command)))
+
+    def _set(self, trace: Trace) -> None:
+        self._control.set(self._slots[trace.name], trace)
+
+    def _create(self, command: TraceCommand) -> Work:
+        slot = self._free_slot(command)
+        self._check_name(command)
+        trace, notice = self._plan(command)
+        # Before the directory: one that the control file does not name would be taken for somebody's.
+        self._control.set(slot, trace)
+        try:
+            yield lambda: self._store.make_directory(command.name, 0o711)
+        except OSError as error:
+            self._control.set(slot, None)
+            raise command.refuse(error.errno or errno.EIO, f"the store could not make it: {error.strerror}") from error
+        self._slots[command.name] = slot
+        self._add(command.name)
+        if notice:
+            log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _free_slot(self, command: TraceCommand) -> int:
+        if command.name in self._slots:
+            raise command.refuse(errno.EEXIST, f"trace {command.name} exists")
+        free = set(range(native_trace.N_TRACES)) - set(self._slots.values())
+        if not free:
+            raise command.refuse(
+                errno.ENOSPC,
+                f"there are {native_trace.N_TRACES} traces, as many as there can be at once; `trace remove` frees one: "
+                + ", ".join(sorted(self._slots)),
+            )
+        return min(free)
+
+    def _check_name(self, command: TraceCommand) -> None:
+        if command.name in self._tree.channels or self._tree.find(command.name) is not None:
+            raise command.refuse(errno.EEXIST, f"{command.name} exists: the trace's directory would have its name")
+
+    def _plan(self, command: TraceCommand) -> tuple[Trace, str | None]:
+        clock = native_trace.CLOCK_MONO + command.options.get("clock", 0)
+        if clock == native_trace.CLOCK_TSC and not native.has_tsc():
+            raise command.refuse(
+                errno.EINVAL, "clock=tsc: this machine has no counter of constant rate; allowed: mono", "clock"
+            )
+        free_bytes, n_buffers = self._store.free_bytes(), native.n_possible_cpus()
+        default = trace_control.DEFAULT_SUBBUF_SIZE, trace_control.DEFAULT_N_SUBBUFS
+        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, default)
+        need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
+        if need > free_bytes:
+            key = next((key for key in ("n_subbufs", "subbuf_size") if key in command.options), None)
+            raise command.refuse(
+                errno.ENOSPC,
+                f"each process would take {need} bytes, {n_buffers} buffers of {n_subbufs} sub-buffers of "
+                f"{format_size(subbuf_size)}; {free_bytes} are free in the store",
+                key,
+            )
+        trace = Trace(
+            id=self._control.new_id(),
+            name=command.name,
+            is_started=False,
+            clock=clock,
+            buffers=command.options.get("buffers", 0),
+            mode=command.options.get("mode", 0),
+            subbuf_size=subbuf_size,
+            n_subbufs=n_subbufs,
+            boot=self._boot,
+            made=native_trace.read_clocks(),
+            filter=command.filter,
+        )
+        return trace, notice
+
+    def _start(self, command: TraceCommand, trace: Trace) -> None:
+        if trace.boot != self._boot:
+            raise command.refuse(
+                errno.ESTALE, f"{trace.name} was made before the machine was started anew: it can be read and removed"
+            )
+        self._to_flush.pop(trace.name, None)
+        self._set(replace(trace, is_started=True))
+
+    def _stop(self, trace: Trace) -> Work:
+        self._set(replace(trace, is_started=False))
+        self._to_flush[trace.name] = N_FLUSHES
+        for directory in self.changes(trace.name)[0]:
+            self.show(trace.name, directory)
+        processes = list(self._processes[trace.name].values())
+        yield lambda: _patiently(lambda: _flush(processes), f"trace stop {trace.name}")
+
+    def _remove(self, command: TraceCommand) -> Work:
+        name = command.name
+        hidden = self._store.locate(f".removed-{os.getpid()}-{time.monotonic_ns()}")
+        try:
+            yield lambda: os.rename(self._store.locate(name), hidden)
+        except OSError as error:
+            raise command.refuse(error.errno or errno.EIO, f"the store refuses: {error.strerror}") from error
+        self._control.set(self._slots.pop(name), None)
+        self._to_flush.pop(name, None)
+        self._unwatch(name)
+        yield lambda: _patiently(lambda: _delete(hidden), f"trace remove {name}")
+
+    def _unwatch(self, name: str) -> None:
+        for watch in [watch for watch, watched in self._watches.items() if watched == name]:
+            del self._watches[watch]
+            self.inotify.remove(watch)
+
+
+def _patiently(job: Callable[[], object], what: str) -> None:
+    """Do a job that a hostile process may hold up; wait for it, but not for ever."""
+    thread = threading.Thread(target=job, name=what, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if thread.is_alive():
+        log.info("%s: somebody holds it up; it goes on behind the scenes", what)
+
+
+def _flush(processes: Iterable[TraceProcess]) -> None:
+    for process in processes:
+        process.flush()
+
+
+def _delete(directory: str) -> None:
+    """Remove a trace's directory; who still writes finds the buffers closed."""
+    with os.scandir(directory) as entries:
+        paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for path in paths:
+        _remove_process(path)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_process(directory: str) -> None:
+    try:
+        native_trace.trace_remove(directory)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            log.info("%s cannot be removed: %s", directory, error.strerror)
+
+
+def _remove_if_over(process: TraceProcess, is_kept: bool) -> None:
+    try:
+        if process.is_over(is_kept):
+            _remove_process(process.directory)
+    except OSError as error:
+        log.debug("%s: %s", process.directory, error)
+
+
+def _sweep(directory: str) -> None:
+    """Remove what has been half made, or half removed, for so long that its maker must be dead."""
+    try:
+        with os.scandir(directory) as entries:
+            hidden = [entry for entry in entries if entry.name.startswith(".")]
+        for entry in hidden:
+            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+            if age > STALE_S and not native_trace.trace_is_alive(entry.path):
+                shutil.rmtree(entry.path, ignore_errors=True)
+    except OSError as error:
+        log.debug("%s: %s", directory, error)

@@ -1,0 +1,93 @@
+"""What happens in the traces of a mount without a command: processes come, and go.
+
+A process's directory appears in the store, which inotify tells; it is shown in the mount, and the kernel hears of it
+(announcements.py). Whatever the events are, the store is what is compared with, so none can be missed.
+"""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from relayfs_fuse.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.announcements import Announcements
+    from relayfs_fuse.fs.traces import Traces
+
+TIDY_S = 1.0
+
+
+class Tracing:
+    """Keep what is shown of traces up to date.
+
+    traces: what there is
+    announcements: tell the kernel
+    """
+
+    def __init__(self, traces: Traces | None, announcements: Announcements) -> None:
+        self._traces = traces
+        self.announcements = announcements
+        self._comparing = trio.Lock()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self._traces is not None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, self._traces)
+                nursery.start_soon(self._tidy, self._traces)
+
+    async def join(self, line: str, uid: int, gid: int, pid: int) -> str:
+        """Give a process a directory in a trace; return its name."""
+        if self._traces is None:
+            raise CommandError(errno.ENOENT, "this store has no traces")
+        name, make = self._traces.join(line, uid, gid, pid)
+        directory: str = await trio.to_thread.run_sync(make)
+        await self.compare(name)
+        return directory
+
+    async def compare(self, name: str) -> None:
+        """Show of a trace what is in the store; not for who holds what a handler of names waits for."""
+        traces = self._traces
+        if traces is None:
+            return
+        async with self._comparing:
+            new, gone = traces.changes(name)
+            for directory in new:
+                self.announcements.expect(f"{name}/{directory}", partial(traces.show, name, directory))
+            for directory in gone:
+                self.announcements.expect(f"{name}/{directory}", partial(traces.hide, name, directory))
+            if gone:
+                await self._tell(self.announcements.remove, [f"{name}/{directory}" for directory in gone])
+            if new:
+                await self._tell(self.announcements.make, [f"{name}/{directory}" for directory in new])
+            traces.forget(name)
+
+    async def compare_all(self) -> None:
+        """Do so for traces that were removed."""
+        if self._traces is not None:
+            for name in self._traces.removed():
+                await self.compare(name)
+
+    async def _tell(self, act: Callable[[list[str]], None], paths: list[str]) -> None:
+        await trio.to_thread.run_sync(act, paths)
+        for path in paths:
+            self.announcements.settle(path)
+
+    async def _watch(self, traces: Traces) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(traces.inotify.fileno())
+            for name in traces.touched():
+                await self.compare(name)
+
+    async def _tidy(self, traces: Traces) -> None:
+        while True:
+            traces.note_clocks()
+            if traces.names:
+                await trio.to_thread.run_sync(traces.tidy())
+            await trio.sleep(TIDY_S)
