@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -299,6 +300,28 @@ def test_who_holds_a_store_for_a_moment_is_waited_for(nowhere: Path, early: Make
 def test_who_holds_a_store_for_ever_is_told_of(nowhere: Path, early: Maker, held: int) -> None:
     assert early(f"open cpu - {GEOMETRY}") == "EBUSY"
     assert os.listdir(nowhere.parent / "store") == [".lock"]
+
+
+@pytest.mark.parametrize("mounted", [True, False], ids=["mount", "store"])
+def test_who_dies_in_relay_open_leaves_all_of_a_channel_or_nothing(
+    make_mount: Callable[..., Mount], mounted: bool
+) -> None:
+    mount = make_mount(start=mounted)
+    program = compile_c([Path(__file__).with_name("dying_opener.c")])
+    done = subprocess.run(
+        [program, "app/cpu"], env={**os.environ, **environment_of(mount)}, capture_output=True, text=True,
+        timeout=2 * DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    n_whole, n_killed = map(int, done.stdout.split())
+    assert 0 < n_whole < n_killed
+    if mounted:
+        mount.stop()
+    mount.start()  # what was half made goes
+    assert mount.control.read_text() == ""
+    assert {path.name for path in mount.store.rglob("*") if path.parent.name != ".counters"} == {
+        ".counters", ".lock", "app"
+    }  # fmt: skip
 
 
 def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late_mount: Mount) -> None:
