@@ -16,7 +16,7 @@
 
 /* The directory stays its maker's: whoever else may write to it could put another file under a name. Programs
  * that map the store's files may pass through; what they may open, the files' own modes say. */
-enum { DIR_MODE = 0711 };
+enum { DIR_MODE = 0711, HIDDEN_TRIES = 1000 };
 
 unsigned relay_n_possible_cpus(void)
 {
@@ -162,13 +162,38 @@ static void remove_dir(const char *dir, uint32_t n_buffers)
 	rmdir(dir);
 }
 
-/* "PARENT/.new-PID-CHANNEL": hidden until it is whole, or before it goes. */
-static char *hidden_name(const char *dir, const char *why)
+/* "PARENT/.new-PID-N-CHANNEL": hidden until it is whole, or before it goes. */
+static char *hidden_name(const char *dir, const char *why, unsigned n)
 {
 	const char *slash = strrchr(dir, '/');
 	int parent = slash ? (int)(slash - dir + 1) : 0;
 	char *name = NULL;
-	return asprintf(&name, "%.*s.%s-%ld-%s", parent, dir, why, (long)getpid(), dir + parent) < 0 ? NULL : name;
+	int length = asprintf(&name, "%.*s.%s-%ld-%u-%s", parent, dir, why, (long)getpid(), n, dir + parent);
+	return length < 0 ? NULL : name;
+}
+
+/* Do it under the first such name that is free: who died over one may have had our process id. */
+static int hide(const char *dir, const char *why, int (*act)(const char *dir, const char *hidden), char **hidden)
+{
+	int err = -EEXIST;
+	*hidden = NULL;
+	for (unsigned n = 0; err == -EEXIST && n < HIDDEN_TRIES; n++) {
+		free(*hidden);
+		*hidden = hidden_name(dir, why, n);
+		err = *hidden ? act(dir, *hidden) : -ENOMEM;
+	}
+	return err;
+}
+
+static int make_hidden(const char *dir, const char *hidden)
+{
+	(void)dir;
+	return mkdir(hidden, 0700) ? -errno : 0;
+}
+
+static int move_away(const char *dir, const char *hidden)
+{
+	return renameat2(AT_FDCWD, dir, AT_FDCWD, hidden, RENAME_NOREPLACE) ? -errno : 0;
 }
 
 static int fill(const char *staging, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
@@ -189,13 +214,9 @@ static int fill(const char *staging, uint32_t n_buffers, relay_put_buffer *put, 
 
 int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
 {
-	char *staging = hidden_name(dir, "new");
-	if (!staging)
-		return -ENOMEM;
-	int err = 0;
-	if (mkdir(staging, 0700)) {
-		err = -errno;
-	} else {
+	char *staging;
+	int err = hide(dir, "new", make_hidden, &staging);
+	if (!err) {
 		err = fill(staging, n_buffers, put, arg);
 		/* An empty directory would be replaced by rename(2) without RENAME_NOREPLACE. */
 		if (!err && renameat2(AT_FDCWD, staging, AT_FDCWD, dir, RENAME_NOREPLACE))
@@ -241,10 +262,8 @@ int relay_store_adopt(const char *dir, const int *fds, size_t n)
 
 int relay_store_remove(const char *dir, uint32_t n_buffers)
 {
-	char *hidden = hidden_name(dir, "removed");
-	if (!hidden)
-		return -ENOMEM;
-	int err = renameat2(AT_FDCWD, dir, AT_FDCWD, hidden, RENAME_NOREPLACE) ? -errno : 0;
+	char *hidden;
+	int err = hide(dir, "removed", move_away, &hidden);
 	if (!err)
 		remove_dir(hidden, n_buffers);
 	free(hidden);

@@ -324,6 +324,17 @@ def test_who_dies_in_relay_open_leaves_all_of_a_channel_or_nothing(
     }  # fmt: skip
 
 
+def test_what_a_dead_program_of_the_same_number_left_half_done_is_in_nobodys_way(nowhere: Path, early: Maker) -> None:
+    store = nowhere.parent / "store"
+    for why in ("new", "removed"):
+        (store / f".{why}-{early.process.pid}-0-cpu").mkdir(parents=True)
+    store.chmod(0o755)
+    early.ask(f"open cpu - {GEOMETRY}")
+    assert (store / "cpu/mem0").exists()
+    early.ask("close")
+    assert not (store / "cpu").exists()
+
+
 def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late_mount: Mount) -> None:
     environment = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
     makers = [Maker(environment) for _ in range(4)]
