@@ -8,13 +8,20 @@
 #include <cpuid.h>
 #endif
 
-enum { READINGS = 4, INVARIANT_TSC_LEAF = 0x80000007, INVARIANT_TSC_BIT = 1 << 8 };
+enum {
+	READINGS = 4,
+	RDTSCP_LEAF = 0x80000001,
+	RDTSCP_BIT = 1 << 27,
+	INVARIANT_TSC_LEAF = 0x80000007,
+	INVARIANT_TSC_BIT = 1 << 8
+};
 
 int relay_has_tsc(void)
 {
 #if defined(__x86_64__)
 	unsigned eax, ebx, ecx, edx;
-	return __get_cpuid(INVARIANT_TSC_LEAF, &eax, &ebx, &ecx, &edx) && edx & INVARIANT_TSC_BIT;
+	return __get_cpuid(RDTSCP_LEAF, &eax, &ebx, &ecx, &edx) && edx & RDTSCP_BIT &&
+	       __get_cpuid(INVARIANT_TSC_LEAF, &eax, &ebx, &ecx, &edx) && edx & INVARIANT_TSC_BIT;
 #elif defined(__aarch64__)
 	return 1;
 #else

@@ -117,6 +117,15 @@ static struct relay_tracing *fail(struct relay_tracing *tracing, int err)
 	return NULL;
 }
 
+static struct relay_tracing *ready(struct relay_tracing *tracing)
+{
+	if (tracing->pid == 0 && tracing->chan->scheme == RELAY_RSEQ) {
+		tracing->bufs = tracing->chan->bufs;
+		tracing->n_bufs = tracing->chan->n_buffers;
+	}
+	return tracing;
+}
+
 static struct relay_tracing *new_tracing(void)
 {
 	struct relay_tracing *tracing = calloc(1, sizeof(*tracing));
@@ -138,8 +147,7 @@ struct relay_tracing *relay_tracing_open(const char *store, const struct relay_t
 		return fail(tracing, err);
 	tracing->id = trace->id;
 	tracing->pid = trace->buffers == RELAY_TRACE_PERPROCESS ? 0 : (uint32_t)getpid();
-	tracing->is_plain = tracing->pid == 0 && tracing->chan->scheme == RELAY_RSEQ;
-	return tracing;
+	return ready(tracing);
 }
 
 /* --- without a mount --- */
@@ -165,8 +173,7 @@ struct relay_tracing *relay_tracing_open_unnamed(const char *options)
 	free(fds);
 	if (err)
 		return tracing ? fail(tracing, err) : NULL;
-	tracing->is_plain = tracing->chan->scheme == RELAY_RSEQ;
-	return tracing;
+	return ready(tracing);
 }
 
 int relay_tracing_name(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace)

@@ -12,7 +12,9 @@ struct relay_tracing {
 	uint64_t id;        /* of the trace */
 	struct rchan *chan; /* where its events go */
 	uint32_t pid;       /* said in each event, where several processes write; 0: in none */
-	bool is_plain;      /* it is in none, and the buffers are of scheme rseq */
+	/* The channel's, for the fast path: none unless it is rseq, and no pid is said. */
+	struct rchan_buf *bufs;
+	uint32_t n_bufs;
 	int events; /* descriptor of .events, locked: as long as it is, we live; -1: there is none yet, but ... */
 	char *text; /* ... this is to stand there; NULL: nothing */
 	uint64_t *declared; /* ids of the events that stand in .events */
@@ -44,11 +46,9 @@ void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_
  */
 static inline void relay_tracing_write(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
 {
-	const struct rchan *chan = tracing->chan;
 	uint32_t cpu = relay_rseq_cpu();
-	if (__builtin_expect(tracing->is_plain && cpu < chan->n_buffers && record, 1)) {
-		struct rchan_buf *buf = &chan->bufs[cpu];
-		int err = relay_write_rseq_here(buf, record, length, &record->timestamp);
+	if (__builtin_expect(cpu < tracing->n_bufs && record, 1)) {
+		int err = relay_write_rseq_here(&tracing->bufs[cpu], record, length, &record->timestamp);
 		if (__builtin_expect(err <= 0, 1))
 			return; /* written, or counted as lost */
 	}
