@@ -265,12 +265,21 @@ static int write_with_pid(struct relay_tracing *tracing, const struct relay_trac
 	return relay_chan_write_stamped(tracing->chan, copy, length + sizeof(tracing->pid), &copy->head.timestamp);
 }
 
+/* Nobody made a record that is longer than any may be. */
+static void count_too_large(struct relay_tracing *tracing, size_t length)
+{
+	uint32_t cpu = relay_rseq_cpu();
+	relay_buf_refuse_too_large(&tracing->chan->bufs[cpu < tracing->chan->n_buffers ? cpu : 0], length);
+}
+
 void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
 {
 	int saved = errno;
-	if (tracing->pid != 0 && record)
+	if (!record)
+		count_too_large(tracing, length);
+	else if (tracing->pid != 0)
 		write_with_pid(tracing, record, length);
 	else
-		relay_chan_write_stamped(tracing->chan, record, length, record ? &record->timestamp : NULL);
+		relay_chan_write_stamped(tracing->chan, record, length, &record->timestamp);
 	errno = saved;
 }
