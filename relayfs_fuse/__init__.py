@@ -1,4 +1,4 @@
-"""Relay channels: streams of records in shared memory, seen as files; and counters."""
+"""Relay channels: streams of records in shared memory, seen as files; counters; tracing."""
 
 from relayfs_fuse.channel import Channel
 from relayfs_fuse.counters import Counter, Counters
@@ -6,5 +6,18 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native_ring import ring_hash
 from relayfs_fuse.reader import Reader
 from relayfs_fuse.ring import Ring
+from relayfs_fuse.trace import Event, LogHandler, TraceHandler, log
 
-__all__ = ["Channel", "Counter", "Counters", "Reader", "RelayError", "Ring", "ring_hash"]
+__all__ = [
+    "Channel",
+    "Counter",
+    "Counters",
+    "Event",
+    "LogHandler",
+    "Reader",
+    "RelayError",
+    "Ring",
+    "TraceHandler",
+    "log",
+    "ring_hash",
+]

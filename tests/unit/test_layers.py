@@ -15,8 +15,8 @@ NATIVE = ROOT / "native"
 PYTHON_LAYERS = [
     {"errors", "ctf", "inotify"},
     {"native"},
-    {"native_ring", "native_trace"},
-    {"channel", "counters", "reader", "ring"},
+    {"native_ring", "native_trace", "native_events"},
+    {"channel", "counters", "reader", "ring", "trace"},
     {""},  # the package itself: it names the API
     {"fs"},
     {"fs.tree", "fs.control"},
@@ -137,7 +137,7 @@ def test_python_modules_have_no_import_cycle():
     [
         ("pyfuse3", {"fs.names", "fs.operations", "fs.server"}),
         ("trio", {"fs.names", "fs.streams", "fs.tracing", "fs.waiting", "fs.operations", "fs.server"}),
-        ("relayfs_fuse._native", {"native", "native_ring", "native_trace"}),
+        ("relayfs_fuse._native", {"native", "native_ring", "native_trace", "native_events"}),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):

@@ -1,0 +1,158 @@
+"""Trace this program: declare events and emit them; send what it logs into traces, or to the log.
+
+request = Event("server", "request", {"id": "u32", "path": "string", "ms": "f64"})
+
+request(7, "/index.html", 1.25)            # or request(7, path="/index.html", ms=1.25)
+if request.wanted:                         # where it costs something to know what to tell
+    request(*details())
+
+Events go to the traces of the mount that want them (`echo 'trace create t' >MNT/control`); relayfs-trace(3) tells where
+that is looked for. As long as no trace wants an event a call looks, and returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+
+from relayfs_fuse.native_events import FIELD_TYPES, HEAD_BYTES, EventHandle, log_is_heard, log_text, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Event", "LogHandler", "TraceHandler", "log", "log_is_heard", "prepare"]
+
+_LENGTH = struct.Struct("<I")
+
+
+def _pack_string(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("it is to be a str")
+    if "\0" in value:
+        raise ValueError("a null character ends a string; use bytes")
+    # What is no character, as in names of files, is shown as \udc80.
+    return value.encode("utf-8", "backslashreplace") + b"\0"
+
+
+def _pack_bytes(value: object) -> bytes:
+    data = bytes(memoryview(value))  # type: ignore[arg-type]  # TypeError: it is none
+    return _LENGTH.pack(len(data)) + data
+
+
+_NUMBERS = dict(zip(FIELD_TYPES, "BHIQbhiqBHIQfd", strict=False))
+_PACKERS: dict[str, Callable[[object], bytes]] = {
+    **{name: struct.Struct(f"<{letter}").pack for name, letter in _NUMBERS.items()},
+    "string": _pack_string,
+    "bytes": _pack_bytes,
+}
+
+_LOG_FIELDS = {
+    "level": "string", "logger": "string", "message": "string",
+    "file": "string", "line": "u32", "function": "string", "thread": "string",
+}  # fmt: skip
+
+
+class Event:
+    """Declare an event; calling it emits one.
+
+    provider, name: letters, digits and _; in provider dots, too
+    fields: from names to types: u8 u16 u32 u64, i8 i16 i32 i64, x8 x16 x32 x64 (shown in hexadecimal), f32 f64,
+        string (str) or bytes (what has a buffer); 64 at most
+
+    Any number of threads may emit. A child of fork() has buffers of its own. ValueError: there is no such type, or a
+    name is not allowed. Emitting raises TypeError or ValueError, and writes nothing, if what is given does not go into
+    the fields and a trace wants it; what cannot be written is counted in the trace as lost.
+    """
+
+    def __init__(self, provider: str, name: str, fields: Mapping[str, str] | None = None) -> None:
+        types = dict(fields or {})
+        for field, word in types.items():
+            if word not in FIELD_TYPES:
+                raise ValueError(f"{field}: type {word!r} is not one of {', '.join(FIELD_TYPES)}")
+        self.name = f"{provider}:{name}"
+        self._names = tuple(types)
+        self._packers = tuple(_PACKERS[word] for word in types.values())
+        try:
+            self._handle = EventHandle(provider, name, {field: FIELD_TYPES.index(types[field]) for field in types})
+        except OSError as error:
+            raise ValueError(f"{self.name}: a name is not allowed, or there are more than 64 fields") from error
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a trace wants it."""
+        return self._handle.is_wanted()
+
+    def __call__(self, /, *values: object, **named: object) -> None:
+        """Emit one: the fields in order, by name, or both."""
+        if self._handle.is_wanted():
+            self._handle.emit(self._record(self._in_order(values, named)))
+
+    def _in_order(self, values: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
+        if not named and len(values) == len(self._names):
+            return values
+        rest = self._names[len(values) :]
+        if len(values) > len(self._names) or named.keys() != set(rest):
+            raise TypeError(f"{self.name} takes the fields {', '.join(self._names) or 'none'}")
+        return (*values, *(named[name] for name in rest))
+
+    def _record(self, values: tuple[object, ...]) -> bytearray:
+        record = bytearray(HEAD_BYTES)
+        for index, pack in enumerate(self._packers):
+            try:
+                record += pack(values[index])
+            except (struct.error, TypeError, ValueError, OverflowError) as error:
+                raise self._refusal(index, values[index], error) from None
+        return record
+
+    def _refusal(self, index: int, value: object, error: Exception) -> Exception:
+        is_range = isinstance(value, (SupportsFloat, SupportsIndex)) and not isinstance(error, TypeError)
+        kind = ValueError if is_range or isinstance(error, ValueError) else TypeError
+        return kind(f"{self.name}: {self._names[index]}={value!r:.100}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<Event {self.name}({', '.join(self._names)})>"
+
+
+def log(text: str) -> bool:
+    """Write a line of text to the channel `log` of the mount; tell whether there is one.
+
+    With the time and this program's name and number before it, as in the kernel's log. OSError: as Channel.write().
+    """
+    return log_is_heard() and log_text(text.encode("utf-8", "backslashreplace"))
+
+
+class TraceHandler(logging.Handler):
+    """Make what is logged events "python:log" of traces, each with where it was logged.
+
+    logging.getLogger().addHandler(TraceHandler())
+    """
+
+    def __init__(self, level: int | str = logging.NOTSET) -> None:
+        super().__init__(level)
+        self._event = Event("python", "log", _LOG_FIELDS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Emit it, formatted, if a trace wants it."""
+        if not self._event.wanted:
+            return
+        try:
+            where = record.pathname, record.funcName, record.threadName
+            texts = (str(text or "") for text in (record.levelname, record.name, self.format(record), *where))
+            level, name, message, path, function, thread = (text.replace("\0", "\\0") for text in texts)
+            self._event(level, name, message, path, record.lineno, function, thread)
+        except Exception:  # as all handlers: logging ends no program
+            self.handleError(record)
+
+
+class LogHandler(logging.Handler):
+    """Write what is logged to the channel `log` of the mount, as log() does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, formatted, if there is one."""
+        if not log_is_heard():
+            return
+        try:
+            log(self.format(record))
+        except Exception:  # as all handlers: logging ends no program
+            self.handleError(record)
