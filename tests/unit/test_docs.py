@@ -68,7 +68,8 @@ def documented(declaration: str) -> str:
 
 def function_names(header: Path) -> set[str]:
     found = (re.search(r"(\w+)\([^()]*(?:\(.*\))?[^()]*\)$", documented(text)) for text in declarations(header))
-    return {match[1] for match in found if match}
+    # trace.h's parts, whose names end in _, are not for users.
+    return {match[1] for match in found if match and not match[1].endswith("_")}
 
 
 # --- the mount ---
