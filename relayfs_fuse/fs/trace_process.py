@@ -139,7 +139,8 @@ class TraceProcess:
         facts = buffer.facts()
         if facts.produced != before.produced:
             self._told.add(index)
-        return None if facts.produced != facts.consumed or facts.unread_bytes else facts
+        # Behind what is finished there may be the room for the next packet's head.
+        return None if facts.produced != facts.consumed or facts.offset > facts.reserved_at_start else facts
 
     def _mem_paths(self) -> list[str]:
         directory = os.path.join(self.directory, "cpu")
