@@ -12,6 +12,8 @@ import click
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.counters import counters
+from relayfs_fuse.cli.record import record
+from relayfs_fuse.errors import RelayError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,7 +24,8 @@ def relayctl() -> None:
     """
 
 
-relayctl.add_command(counters)
+for command in (counters, record):
+    relayctl.add_command(command)
 
 
 def main() -> None:
@@ -33,6 +36,9 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"relayctl: {where}{error.strerror}", file=sys.stderr)
+        sys.exit(1)
+    except RelayError as error:
+        print(f"relayctl: {error}", file=sys.stderr)
         sys.exit(1)
 
 

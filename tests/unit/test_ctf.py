@@ -120,7 +120,8 @@ def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
     [
         "", "/* relayfs */\n", EVENT, first_line().replace("id=3 ", ""), first_line().replace("pid=42", "pid=x"),
         first_line().replace("pid=42", f"pid={1 << 64}"), first_line("sundial"),
-        first_line().replace("mono=2", "mono=-2"), first_line().replace(BOOT, 'x";'), first_line().replace("my-prog", 'my"prog'), first_line().removesuffix("\n"),
+        first_line().replace("mono=2", "mono=-2"), first_line().replace(BOOT, 'x";'),
+        first_line().replace("my-prog", 'my"prog'), first_line().removesuffix("\n"),
         first_line().replace("my-prog", "*/event{"),
     ],
 )  # fmt: skip

@@ -1,0 +1,91 @@
+"""relayctl record: write a trace to disk while it runs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from relayfs_fuse.cli.common import Size, mount_option, store_option
+from relayfs_fuse.record.compress import Compressor
+from relayfs_fuse.record.output import DirectoryOutput
+from relayfs_fuse.record.recorder import Options, Recorder
+from relayfs_fuse.record.report import Progress, as_json, summarize
+from relayfs_fuse.record.source import Source, find_store
+from relayfs_fuse.record.tar import TarOutput
+
+if TYPE_CHECKING:
+    from relayfs_fuse.record.output import Output
+
+_STDOUT = "-"
+
+
+@click.command()
+@click.argument("name")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where to; - means a tar archive on stdout.")
+@mount_option
+@store_option
+@click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after so many bytes.")
+@click.option("--rotate-time", type=click.FloatRange(min=0.1), metavar="SECONDS", help="The same after so long.")
+@click.option("--compress", is_flag=True, help="Compress with zstd what is complete.")
+@click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
+@click.option("--duration", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long.")
+@click.option("--progress", is_flag=True, help="Show progress although stderr is no terminal.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print what was recorded as a JSON object.")
+def record(  # noqa: PLR0913, PLR0917  # an option each
+    name: str,
+    output: str,
+    mount: str | None,
+    store: str | None,
+    rotate_size: int | None,
+    rotate_time: float | None,
+    compress: bool,
+    until_stopped: bool,
+    duration: float | None,
+    progress: bool,
+    json_wanted: bool,
+) -> None:
+    """Record the trace NAME until it is removed, or until interrupted (SIGINT, SIGTERM).
+
+    DIR is a CTF trace for babeltrace2 and others at every moment. If recording to it was interrupted, it goes on.
+    """
+    if output == _STDOUT and (compress or rotate_size or rotate_time):
+        raise click.UsageError("a stream is neither rotated nor compressed")
+    options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None)
+    shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
+    _permit_many_files()
+    with ExitStack() as stack:
+        source = Source(name, find_store(mount, store))
+        stack.callback(source.close)
+        compressor = Compressor() if compress else None
+        if compressor:
+            stack.callback(compressor.close)
+        to = _open(output, source, bool(rotate_size or rotate_time), compressor)
+        recorder = Recorder(source, to, options, shown.say, lambda: shown.tick(recorder))
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, lambda *_: recorder.stop())
+        # Somebody opens a file whose lease we hold, for a moment: see stream.py.
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        stack.callback(shown.end)
+        recorder.run()
+    if json_wanted:
+        click.echo(as_json(name, output, recorder.summary), err=output == _STDOUT)
+    else:
+        click.echo(summarize(name, output, recorder.summary), err=True)
+
+
+def _open(output: str, source: Source, rotates: bool, compressor: Compressor | None) -> Output:
+    if output == _STDOUT:
+        return TarOutput(sys.stdout.fileno())
+    return DirectoryOutput(os.path.abspath(output), source.identity, rotates=rotates, compressor=compressor)
+
+
+def _permit_many_files() -> None:
+    """Permit as many open files as there may be: each buffer is one, and each stream."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,1 @@
+"""Traces on disk: what relayctl record and snapshot do."""

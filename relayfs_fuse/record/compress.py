@@ -1,0 +1,60 @@
+"""Compress what is complete, while the recording goes on: each FILE becomes FILE.zst, as zstd(1) makes and undoes it.
+
+`zstd -d --rm DIRECTORY/*.zst` makes it a trace again. The metadata goes first: without that it is none.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+
+import zstandard
+
+_SUFFIX = ".zst"
+
+
+class Compressor:
+    """Compress directories of single processes in a thread."""
+
+    def __init__(self) -> None:
+        self._directories: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def add(self, directory: str) -> None:
+        """Compress a process's directory."""
+        self._directories.put(directory)
+
+    def add_all(self, directory: str) -> None:
+        """Compress all processes' directories in one."""
+        if os.path.isdir(directory):
+            for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+                if entry.is_dir():
+                    self.add(entry.path)
+
+    def close(self) -> None:
+        """Return when all is done; OSError: something could not be, and is as it was."""
+        self._directories.put(None)
+        self._thread.join()
+        if self._error:
+            raise self._error
+
+    def _run(self) -> None:
+        while (directory := self._directories.get()) is not None:
+            try:
+                compress(directory)
+            except OSError as error:
+                self._error = error
+
+
+def compress(directory: str) -> None:
+    """Compress a directory's files, those that are not yet."""
+    names = [name for name in os.listdir(directory) if not name.startswith(".") and not name.endswith(_SUFFIX)]
+    for name in sorted(names, key=lambda name: (name != "metadata", name)):
+        path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{_SUFFIX}")
+        with open(path, "rb") as source, open(hidden, "wb") as target:
+            zstandard.ZstdCompressor(write_checksum=True).copy_stream(source, target)
+        os.rename(hidden, path + _SUFFIX)
+        os.unlink(path)

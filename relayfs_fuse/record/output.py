@@ -1,0 +1,256 @@
+"""Where a recording goes: a directory for each process of the trace, which is a CTF trace of its own.
+
+DIR/.relayfs                which trace this is
+DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; the next file of a stream that has filled one is cpu0_1
+DIR/PROCESS-PID.damaged     why what it wrote is not recorded any further
+DIR/0001/PROCESS-PID/...    the same, with rotation
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record.stream import StreamFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relayfs_fuse.ctf import Origin
+    from relayfs_fuse.record.compress import Compressor
+    from relayfs_fuse.record.packet import Head, Packet
+
+_MARK = ".relayfs"
+_NUMBER = re.compile(r"\d{4,}")
+_STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
+
+
+class ProcessOutput(Protocol):
+    """Take what one process writes."""
+
+    def set_metadata(self, data: bytes) -> None:
+        """Take metadata, before packets that need it."""
+
+    def last(self, cpu: int) -> Head | None:
+        """Tell what is known of the last packet of a stream."""
+
+    def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
+        """Append packets to a stream, if they were valid all the time; tell whether they were."""
+
+    def close(self, discarded: dict[int, int]) -> None:
+        """End the streams; how many events each has lost in all."""
+
+
+class Output(Protocol):
+    """Take a recording."""
+
+    def process(self, name: str, origin: Origin) -> ProcessOutput:
+        """Begin, or go on with, what a process writes."""
+
+    def damaged(self, name: str, why: str) -> None:
+        """Mark that what a process writes is not recorded any further."""
+
+    def rotate(self) -> None:
+        """Let what follows be a trace of its own."""
+
+    def close(self) -> None:
+        """End the recording."""
+
+
+class DirectoryOutput:
+    """Record to a directory.
+
+    path: it is made; or one in which a recording of this trace was begun, which goes on
+    rotates: whether there are numbered directories in it
+    compressor: takes directories that are complete
+    """
+
+    def __init__(self, path: str, origin: str, *, rotates: bool = False, compressor: Compressor | None = None) -> None:
+        self.path = path
+        self.compressor = compressor
+        self._processes: list[_Process] = []
+        self._claim(origin)
+        self.number = self._last_number() if rotates else 0
+        if compressor and rotates:
+            for number in range(1, self.number):
+                compressor.add_all(os.path.join(path, f"{number:04}"))
+
+    @property
+    def current(self) -> str:
+        """The directory that holds processes now."""
+        return os.path.join(self.path, f"{self.number:04}") if self.number else self.path
+
+    def _claim(self, origin: str) -> None:
+        os.makedirs(self.path, exist_ok=True)
+        mark = os.path.join(self.path, _MARK)
+        try:
+            with open(mark, encoding="utf-8") as file:
+                there = file.read().strip()
+        except FileNotFoundError:
+            if os.listdir(self.path):
+                raise RelayError(f"{self.path} is not empty, and no recording of relayctl") from None
+            with open(mark, "w", encoding="utf-8") as file:
+                file.write(f"{origin}\n")
+            return
+        if there != origin:
+            raise RelayError(f"{self.path} holds another trace ({there}), not {origin}")
+
+    def _last_number(self) -> int:
+        return max([int(name) for name in os.listdir(self.path) if _NUMBER.fullmatch(name)], default=1)
+
+    def process(self, name: str, origin: Origin) -> ProcessOutput:
+        """Begin, or go on with, what a process writes."""
+        process = _Process(self, name, origin)
+        self._processes.append(process)
+        return process
+
+    def damaged(self, name: str, why: str) -> None:
+        """Write a file beside the process's directory, as readers of traces look into that."""
+        os.makedirs(self.current, exist_ok=True)
+        with open(os.path.join(self.current, f"{name}.damaged"), "w", encoding="utf-8") as file:
+            file.write(f"{why}\n")
+
+    def rotate(self) -> None:
+        """Go on in the directory of the next number."""
+        for process in self._processes:
+            process.cut({})
+        done = self.current
+        self.number += 1
+        if self.compressor:
+            self.compressor.add_all(done)
+
+    def forget(self, process: _Process) -> None:
+        """Take a process for ended; its directory is complete."""
+        self._processes.remove(process)
+        if self.compressor and not self.number and process.path:
+            self.compressor.add(process.path)
+
+    def close(self) -> None:
+        """End the recording; what is compressed at the end is complete."""
+        for process in list(self._processes):
+            process.close({})
+        if self.compressor and self.number:
+            self.compressor.add_all(self.current)
+
+
+class _Process:
+    """One process's directory, or with rotation, its latest.
+
+    path: None before there is one
+    """
+
+    def __init__(self, output: DirectoryOutput, name: str, origin: Origin) -> None:
+        self.path: str | None = None
+        self._output = output
+        self._name = name
+        self._line = origin.line
+        self._metadata = b""
+        self._files: dict[int, StreamFile] = {}
+        self._last: dict[int, Head] = {}
+        self._n_files: dict[int, int] = {}
+        self._open()
+
+    def _open(self) -> None:
+        """Go on in the directory that a recorder has left, if there is one of this very process."""
+        path = self._place()
+        if not os.path.isdir(path):
+            return
+        self.path = path
+        names = os.listdir(path)
+        for name in names:
+            if name.startswith("."):
+                os.unlink(os.path.join(path, name))
+        for match in sorted(filter(None, map(_STREAM.fullmatch, names)), key=_file_number):
+            cpu = int(match[1])
+            last, file = StreamFile.reopen(os.path.join(path, match[0]))
+            self._n_files[cpu] = _file_number(match) + 1
+            if last:
+                self._last[cpu] = last
+            if file:
+                self._files[cpu] = file
+
+    def _place(self) -> str:
+        """Choose a name that is free, or this process's: numbers of processes come again."""
+        number = 1
+        while True:
+            path = os.path.join(self._output.current, self._name if number == 1 else f"{self._name}-{number}")
+            try:
+                with open(os.path.join(path, "metadata"), "rb") as file:
+                    if self._line.encode() in file.read(4096).split(b"\n"):
+                        return path
+            except FileNotFoundError:
+                # A directory without it is one that was begun, or is compressed.
+                if not os.path.isdir(path) or not os.listdir(path):
+                    return path
+            number += 1
+
+    def last(self, cpu: int) -> Head | None:
+        """Tell what is known of the last packet of a stream."""
+        return self._last.get(cpu)
+
+    def set_metadata(self, data: bytes) -> None:
+        """Take metadata; if there is a directory, write it there."""
+        self._metadata = data
+        if self.path:
+            hidden = os.path.join(self.path, ".metadata")
+            with open(hidden, "wb") as file:
+                file.write(data)
+            os.rename(hidden, os.path.join(self.path, "metadata"))
+
+    def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
+        """Append packets to a stream file; if they do not all fit, to several."""
+        if not self.path:
+            path = self._place()
+            os.makedirs(path, exist_ok=True)
+            self.path = path
+            self.set_metadata(self._metadata)
+        rest = list(packets)
+        while rest:
+            file = self._file(cpu, rest[0])
+            n = file.n_that_fit(rest)
+            if not file.append(rest[:n], is_valid):
+                return False
+            self._last[cpu] = file.last
+            rest = rest[n:]
+        return True
+
+    def _file(self, cpu: int, packet: Packet) -> StreamFile:
+        """Return the file for the next packet."""
+        assert self.path, "append() makes the directory"
+        file = self._files.get(cpu)
+        if file and file.n_that_fit([packet]):
+            return file
+        if file:
+            del self._files[cpu]
+            file.close()
+        number = self._n_files.get(cpu, 0)
+        path = os.path.join(self.path, f"cpu{cpu}_{number}" if number else f"cpu{cpu}")
+        before = self._last.get(cpu)
+        file = StreamFile.create(path, packet, None if number else before.events_discarded if before else 0)
+        self._files[cpu] = file
+        self._n_files[cpu] = number + 1
+        return file
+
+    def cut(self, discarded: dict[int, int]) -> None:
+        """Complete the files; what follows goes to a new directory."""
+        files, self._files = self._files, {}
+        self._n_files = {}
+        self.path = None
+        with ExitStack() as stack:
+            for cpu, file in files.items():
+                stack.callback(file.close)
+                stack.callback(file.end_with, discarded.get(cpu, 0))
+
+    def close(self, discarded: dict[int, int]) -> None:
+        """Complete the files."""
+        path = self.path
+        self.cut(discarded)
+        self.path = path
+        self._output.forget(self)
+
+
+def _file_number(match: re.Match[str]) -> int:
+    return int(match[2] or 0)

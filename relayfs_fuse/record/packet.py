@@ -1,0 +1,121 @@
+"""CTF packets: their heads, and where they lie in pieces of memory and in files. See struct relay_packet."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAGIC = 0xC1FC1FC1
+_HEAD = struct.Struct("<IIQQQQQQQII")
+HEAD_BYTES = _HEAD.size
+# Where in a head these begin: see stream.py for the order in which they are written.
+PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, CONTENT_SIZE_AT = 16, 24, 32, 56
+
+
+class Head(NamedTuple):
+    """The head of a packet; sizes are in bits."""
+
+    magic: int
+    stream_id: int
+    stream_instance_id: int
+    packet_size: int
+    events_discarded: int
+    packet_seq_num: int
+    timestamp_end: int
+    timestamp_begin: int
+    content_size: int
+    cpu_id: int
+    pid: int
+
+    @property
+    def packet_bytes(self) -> int:
+        """The packet's length, padding included."""
+        return self.packet_size // 8
+
+    @property
+    def content_bytes(self) -> int:
+        """The packet's length without padding."""
+        return self.content_size // 8
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no event in it."""
+        return self.content_bytes == HEAD_BYTES
+
+    def pack(self) -> bytes:
+        """Return it as it stands in memory and on disk."""
+        return _HEAD.pack(*self)
+
+    def empty(self, packet_bytes: int = HEAD_BYTES, **changes: int) -> Head:
+        """Return the head of a packet of the same stream without events, at the same place of it."""
+        return self._replace(packet_size=8 * packet_bytes, content_size=8 * HEAD_BYTES, **changes)
+
+    def after(self, packet_bytes: int) -> Head:
+        """Return the head of a packet without events that follows this one."""
+        return self.empty(
+            packet_bytes, packet_seq_num=self.packet_seq_num + 1, timestamp_begin=self.timestamp_end
+        )  # fmt: skip
+
+
+def unpack(data: Any) -> Head | None:
+    """Read a head; None: there is none."""
+    if len(data) < HEAD_BYTES:
+        return None
+    head = Head(*_HEAD.unpack_from(data))
+    good = head.magic == MAGIC and HEAD_BYTES <= head.content_bytes <= head.packet_bytes
+    return head if good else None
+
+
+@dataclass(slots=True)
+class Packet:
+    """A packet in memory.
+
+    body: what follows the head, in pieces that lie where the writer put them
+    """
+
+    head: Head
+    body: list[Any]
+
+
+def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
+    """Find packets in pieces of memory, each head being a piece of its own.
+
+    Return them; how many bytes before the first are the rest of one that somebody else has begun to read; and whether
+    the last one is whole, too, which otherwise is left out.
+    """
+    packets: list[Packet] = []
+    skipped, at = 0, 0
+    while at < len(pieces):
+        head = unpack(pieces[at]) if len(pieces[at]) == HEAD_BYTES else None
+        at += 1
+        if head is None:
+            if packets:
+                raise ValueError("there is no packet where one should begin")
+            skipped += len(pieces[at - 1])
+            continue
+        start, left = at, head.packet_bytes - HEAD_BYTES
+        while left > 0 and at < len(pieces):
+            left -= len(pieces[at])
+            at += 1
+        if left > 0:
+            return packets, skipped, False
+        if left < 0:
+            raise ValueError("a packet is longer than it says")
+        packets.append(Packet(head, list(pieces[start:at])))
+    return packets, skipped, True
+
+
+def walk(descriptor: int, end: int) -> Iterator[tuple[int, Head]]:
+    """Go from packet to packet of a file, up to `end` or to what is no packet."""
+    at = 0
+    while at < end:
+        head = unpack(os.pread(descriptor, HEAD_BYTES, at))
+        if head is None or at + head.packet_bytes > end:
+            return
+        yield at, head
+        at += head.packet_bytes

@@ -1,0 +1,81 @@
+"""What a recording tells people while it runs, and at its end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from relayfs_fuse.record.recorder import Recorder
+    from relayfs_fuse.record.recording import Summary
+
+_INTERVAL_S = 1.0
+
+
+class Progress:
+    """Show a line that changes on a terminal; elsewhere, if it is wanted, a line a second.
+
+    file: where; None: nowhere
+    """
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+        self._bytes, self._time = 0, time.monotonic()
+        self._width = 0
+
+    def tick(self, recorder: Recorder) -> None:
+        """Show how far it is, if the last time is long enough ago."""
+        now = time.monotonic()
+        if not self._file or now - self._time < _INTERVAL_S:
+            return
+        summary = recorder.summary
+        rate = (summary.bytes - self._bytes) / (now - self._time)
+        self._bytes, self._time = summary.bytes, now
+        line = f"{size(rate)}/s, {size(summary.bytes)}, {summary.lost} events lost, {recorder.n_buffers} buffers"
+        if self._file.isatty():
+            self._file.write(f"\r{line:{self._width}}")
+            self._width = len(line)
+        else:
+            self._file.write(f"{line}\n")
+        self._file.flush()
+
+    def say(self, line: str) -> None:
+        """Say something else meanwhile, on stderr."""
+        self.end()
+        print(f"relayctl: {line}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._file and self._width:
+            self._file.write("\n")
+            self._width = 0
+
+
+def size(n: float) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.4g} GB"
+
+
+def summarize(trace: str, where: str, summary: Summary) -> str:
+    """Tell people what was recorded."""
+    text = (
+        f"{trace}: {size(summary.bytes)} in {summary.packets} packets of {summary.processes} processes to {where},"
+        f" {summary.lost} events lost"
+    )
+    if summary.damaged:
+        text += f"; damaged: {', '.join(sorted(summary.damaged))}"
+    if summary.skipped:
+        text += f"; not recorded: {', '.join(sorted(summary.skipped))}"
+    return text
+
+
+def as_json(trace: str, where: str, summary: Summary) -> str:
+    """Tell programs the same."""
+    return json.dumps({"trace": trace, "output": where, **asdict(summary)})

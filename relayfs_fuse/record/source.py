@@ -1,0 +1,107 @@
+"""Where a trace is: its store, by way of a mount or directly, and the directories of processes that appear in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native_trace
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record import inotify
+
+if TYPE_CHECKING:
+    from relayfs_fuse.native_trace import Clocks
+
+_BACKING = "user.relayfs.backing"
+
+
+def find_store(mount: str | None = None, store: str | None = None) -> str:
+    """Find the store to work on.
+
+    mount: where one is mounted; None: $RELAYFS, or the first mount that is root's or this user's
+    store: the store itself, which nobody need serve
+    """
+    if store is not None:
+        return store
+    place = mount or os.environ.get("RELAYFS") or _first_mount()
+    if place is None:
+        raise RelayError("no relayfs is mounted; --mount or --store tells which one to use")
+    if os.path.isfile(os.path.join(place, ".traces")):
+        return place
+    control = os.path.join(place, ".traces", "control")
+    try:
+        return os.path.dirname(os.fsdecode(os.getxattr(control, _BACKING)))
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
+        raise RelayError(f"{place} does not tell where its store is") from error
+
+
+def _first_mount() -> str | None:
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        mounts = [line.split(" ") for line in file]
+    for _, path, kind, options, *_ in mounts:
+        ours = {"user_id=0", f"user_id={os.getuid()}"} & set(options.split(","))
+        if kind == "fuse.relayfs" and ours:
+            return path.encode().decode("unicode_escape") if "\\" in path else path
+    return None
+
+
+class Source:
+    """A trace in a store.
+
+    name: of the trace
+    store: its directory
+
+    RelayError: there is no such trace. inotify tells when to look for new directories.
+    """
+
+    def __init__(self, name: str, store: str) -> None:
+        self.name = name
+        self.store = store
+        self.directory = os.path.join(store, name)
+        self._traces = native_trace.Traces(os.path.join(store, ".traces"))
+        trace = self._traces.find(name)
+        if trace is None:
+            raise RelayError(f"there is no trace {name} in {store}")
+        self.trace = trace
+        self.inotify = inotify.Inotify()
+        self.inotify.add(self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.DELETE_SELF)
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all others."""
+        return f"trace={self.trace.name} id={self.trace.id} boot={self.trace.boot}"
+
+    @property
+    def is_of_the_past(self) -> bool:
+        """Whether it was made before the machine was started: nobody writes to it any more."""
+        return self.trace.boot != native_trace.boot_id()
+
+    def look(self) -> bool:
+        """Look what has become of it; False: it was removed."""
+        trace = self._traces.find(self.name)
+        if trace is None or trace.id != self.trace.id:
+            return False
+        self.trace = trace
+        return True
+
+    def clocks(self) -> Clocks:
+        """Return the clocks, as late as they are known of the boot in which the trace was made."""
+        if self.trace.boot == native_trace.boot_id():
+            return native_trace.read_clocks()
+        return self.trace.latest if self.trace.latest.mono_ns else self.trace.made
+
+    def processes(self) -> list[str]:
+        """Return the names of the directories that there are now."""
+        self.inotify.read()
+        try:
+            return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.inotify.close()
+        self._traces.close()

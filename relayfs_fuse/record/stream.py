@@ -1,0 +1,225 @@
+"""A stream file that grows, and is valid CTF at every moment.
+
+    |head|events...|head|events......|head|                                       |
+     '---- packet --''--- packet ----''------- an empty packet, as far as EOF -----'
+
+A file is made with room for many packets, sparse; what is not used yet is the padding of an empty packet. To append,
+all is written into that padding: the events of the first new packet, which is to begin where the empty one does, the
+further packets, and behind them a new empty packet. Nobody sees that. Then the old empty packet's head becomes the
+first new one's, in three steps, after each of which the file is valid and holds a beginning of the trace:
+
+    what it says of losses and times      still an empty packet
+    content_size                          a packet that fills the file; the further ones are in its padding
+    packet_size                           all of them
+
+Who is killed between these leaves such a file; reopen() goes on with it. When a file is complete it is cut where the
+packet begins: at once if nobody has it open, which a lease tells, else as a copy that takes its place, as somebody who
+looks at the file where it is cut would find neither the packet nor, if he maps it, memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.record.packet import CONTENT_SIZE_AT, DISCARDED_AT, HEAD_BYTES, PACKET_SIZE_AT, SEQUENCE_AT, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from relayfs_fuse.record.packet import Head, Packet
+
+# Of a file, unless a single packet needs more.
+ROOM_BYTES = 256 << 20
+# The kernel takes no more pieces at once.
+_IOV_MAX = 1024
+
+
+class StreamFile:
+    """One stream's file, or one of several, while it grows.
+
+    last: what is known of its last packet; its packet_seq_num is that of the last one with events
+    """
+
+    def __init__(self, path: str, descriptor: int, tail: int, last: Head) -> None:
+        self.path = path
+        self.last = last
+        self._descriptor = descriptor
+        self._tail = self._last_at = tail
+        self._room = os.fstat(descriptor).st_size
+        self._is_hidden = False
+
+    @classmethod
+    def create(cls, path: str, first: Packet, discarded: int | None) -> StreamFile:
+        """Make a file for packets from this one on, which is not written yet; it appears with the first append().
+
+        discarded: None, if it goes on where another file ends; else how many events were lost up to where it begins
+        """
+        descriptor = os.open(_hidden(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        room = max(ROOM_BYTES, first.head.packet_bytes + 3 * HEAD_BYTES)
+        beginning = [] if discarded is None else [before(first.head, discarded).pack()]
+        tail = HEAD_BYTES * len(beginning)
+        start = first.head.empty(room - tail, timestamp_end=first.head.timestamp_begin)
+        try:
+            os.ftruncate(descriptor, room)
+            _write_all(descriptor, [*beginning, start.pack()], 0)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(_hidden(path))
+            raise
+        file = cls(path, descriptor, tail, start)
+        file._is_hidden = True
+        return file
+
+    @classmethod
+    def reopen(cls, path: str) -> tuple[Head | None, StreamFile | None]:
+        """Look at a file that a recorder has left: its last packet's head; and the file, if it can grow on."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        end = os.fstat(descriptor).st_size
+        last, last_at, tail = None, 0, end
+        for at, head in walk(descriptor, end):
+            reaches_end = at + head.packet_bytes == end
+            if reaches_end and head.is_empty and head.packet_bytes > HEAD_BYTES:
+                tail = at
+                break
+            last, last_at = _later(last, head), at
+            if reaches_end and head.content_bytes < head.packet_bytes:
+                # Its packet_size was to be next.
+                tail = at + head.content_bytes
+                _write_all(descriptor, [head.after(end - tail).pack()], tail)
+                _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
+        if last is None or tail == end:
+            os.close(descriptor)
+            return last, None
+        file = cls(path, descriptor, tail, last)
+        file._last_at = last_at
+        return last, file
+
+    def n_that_fit(self, packets: Sequence[Packet]) -> int:
+        """Count how many of them, from the first on, there is room for."""
+        left = self._room - self._tail - HEAD_BYTES
+        for n, packet in enumerate(packets):
+            left -= packet.head.packet_bytes
+            if left <= 0:
+                return n
+        return len(packets)
+
+    def append(self, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
+        """Append packets, if what they were copied from was valid all the time; tell whether it was.
+
+        OSError: nothing was appended
+        """
+        first, end = packets[0], self._tail + sum(packet.head.packet_bytes for packet in packets)
+        last = packets[-1].head
+        pieces = [*first.body]
+        for packet in packets[1:]:
+            pieces += [packet.head.pack(), *packet.body]
+        pieces.append(last.after(self._room - end).pack())
+        _write_all(self._descriptor, pieces, self._tail + HEAD_BYTES)
+        if not is_valid():
+            return False
+        self._show(first.head, end, last)
+        return True
+
+    def end_with(self, discarded: int) -> None:
+        """Have the last packet say how many events were lost up to the end, if it does not."""
+        if discarded > self.last.events_discarded:
+            self.last = self.last._replace(events_discarded=discarded)
+            _patch(self._descriptor, self._last_at, self.last, DISCARDED_AT, SEQUENCE_AT)
+
+    def _show(self, head: Head, end: int, last: Head) -> None:
+        _patch(self._descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
+        _patch(self._descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
+        _patch(self._descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
+        self._last_at = end - last.packet_bytes
+        self._tail, self.last = end, last
+        if self._is_hidden:
+            os.rename(_hidden(self.path), self.path)
+            self._is_hidden = False
+
+    def close(self) -> None:
+        """Cut it after its last packet: it is complete."""
+        if self._is_hidden:
+            self.discard()
+            return
+        try:
+            if not self._cut_alone():
+                self._replace()
+        except OSError as error:
+            # Then it stays valid, and sparse.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        finally:
+            os.close(self._descriptor)
+
+    def discard(self) -> None:
+        """Leave it as it is; if nothing has been appended, remove it."""
+        os.close(self._descriptor)
+        if self._is_hidden:
+            os.unlink(_hidden(self.path))
+
+    def _cut_alone(self) -> bool:
+        """Cut the file, unless somebody else has it open; who comes now waits until it is done."""
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            # EINVAL: this file system has no leases, as network ones.
+            if error.errno != errno.EINVAL:
+                return False
+        os.ftruncate(self._descriptor, self._tail)
+        with suppress(OSError):
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    def _replace(self) -> None:
+        copy = os.open(_hidden(self.path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            at = 0
+            while at < self._tail:
+                at += os.sendfile(copy, self._descriptor, at, self._tail - at)
+            os.rename(_hidden(self.path), self.path)
+        except OSError:
+            os.unlink(_hidden(self.path))
+            raise
+        finally:
+            os.close(copy)
+
+
+def before(head: Head, discarded: int) -> Head:
+    """Return the head of an empty packet before the first one: readers count what is lost between two packets.
+
+    It is a moment earlier: readers put packets of one time in any order.
+    """
+    time = max(0, head.timestamp_begin - 1)
+    return head.empty(timestamp_begin=time, timestamp_end=time, events_discarded=discarded)
+
+
+def _later(last: Head | None, head: Head) -> Head:
+    """Tell what is known after one more packet; those without events may be of the recorder's own making."""
+    return head if last is None or not head.is_empty else head._replace(packet_seq_num=last.packet_seq_num)
+
+
+def _hidden(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}")
+
+
+def _patch(descriptor: int, at: int, head: Head, start: int, stop: int) -> None:
+    _write_all(descriptor, [head.pack()[start:stop]], at + start)
+
+
+def _write_all(descriptor: int, pieces: Sequence[Any], at: int) -> None:
+    left = list(pieces)
+    done = 0
+    while done < len(left):
+        written = os.pwritev(descriptor, left[done : done + _IOV_MAX], at)
+        at += written
+        while done < len(left) and written >= len(left[done]):
+            written -= len(left[done])
+            done += 1
+        if written:
+            left[done] = memoryview(left[done])[written:]

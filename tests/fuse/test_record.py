@@ -1,0 +1,417 @@
+"""relayctl record, with babeltrace2 as the judge."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from tracing import RELAYCTL, Program, Store, finish, read, read_if_any, recorded, recording
+
+from relayfs_fuse import native, native_trace
+
+
+@pytest.fixture
+def store(scratch_store: Path) -> Iterator[Store]:
+    store = Store(scratch_store)
+    yield store
+    store.traces.close()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def record(store: Store, out: Path) -> Callable[..., object]:
+    """Record trace t to `out`."""
+    return lambda *arguments, **options: recording("t", "--store", store.path, "-o", out, *arguments, **options)
+
+
+@pytest.fixture
+def run(store: Store) -> Iterator[Callable[..., Program]]:
+    """Start programs that write to a trace."""
+    programs: list[Program] = []
+
+    def run(*arguments: object, **options: object) -> Program:
+        programs.append(Program(store, *arguments, **options))
+        return programs[-1]
+
+    yield run
+    for program in programs:
+        program.__exit__()
+
+
+def files(directory: Path) -> list[str]:
+    """What is in a directory, by relative path, directories left out."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+# --- what is recorded ---
+
+
+@pytest.mark.parametrize("clock", [native_trace.CLOCK_MONO, native_trace.CLOCK_TSC])
+def test_all_events_are_recorded_in_order(store, run, record, out, clock):
+    if clock == native_trace.CLOCK_TSC and not native.has_tsc():
+        pytest.skip("this machine has no time stamp counter to trace with")
+    trace = store.create("t", clock=clock)
+    with record() as process:
+        programs = [run(trace, "one"), run(trace, "two", cpu=native.n_possible_cpus() - 1)]
+        for program in programs:
+            program.start_patiently(5000)
+        refused = sum(program.done() for program in programs)
+        said = finish(process)
+    seen = read(out)
+    assert seen.events == {"one": list(range(5000)), "two": list(range(5000))}
+    assert seen.lost == refused
+    assert f"of 2 processes to {out}, {refused} events lost\n" in said
+
+
+def test_what_was_written_before_the_recording_is_in_it(store, run, record, out):
+    program = run(store.create("t"), "app")
+    program.write(10)
+    with record() as process:
+        finish(process)
+    assert read(out).events == {"app": list(range(10))}
+
+
+def test_events_that_are_lost_are_counted(store, run, record, out):
+    program = run(store.create("t"), "app")
+    lost = program.write(5000)
+    assert lost > 3000
+    with record("--json", stdout=subprocess.PIPE) as process:
+        recorded(out, 5000 - lost - 200, "app")
+        refused = program.write_patiently(1000)
+        lost += program.write(3000)
+        process.send_signal(signal.SIGINT)
+        summary = json.loads(process.communicate()[0])
+    seen = read(out)
+    assert len(seen.events["app"]) == 9000 - lost
+    assert seen.lost == summary["lost"] == lost + refused
+    assert summary["packets"] > 8
+    assert summary["processes"] == 1
+
+
+def test_overwritten_events_are_counted(store, run, record, out):
+    program = run(store.create("t", mode=native.MODE_OVERWRITE), "app")
+    program.write(5000)
+    with record() as process:
+        recorded(out, 500, "app")
+        program.write(100)
+        finish(process)
+    seen = read(out)
+    assert seen.events["app"] == list(range(5100 - len(seen.events["app"]), 5100))
+    assert seen.lost == 5100 - len(seen.events["app"])
+
+
+def test_a_killed_program_leaves_all_events_up_to_its_end(store, run, record, out):
+    trace = store.create("t")
+    with record() as process:
+        program = run(trace, "app")
+        program.start_flat_out()
+        recorded(out, 1000, "app")
+        program.kill()
+        written = program.counted()
+        # It is drained, and out of the store, without anybody's doing.
+        wait_until(lambda: not store.programs(trace), "the removal of the dead program's buffers")
+        seen = read(out).events["app"]
+        assert seen == list(range(len(seen)))
+        assert written <= len(seen) <= written + 101
+        again = run(trace, "app")
+        again.write_patiently(100)
+        again.flush()
+        recorded(out, len(seen) + 100, "app")
+        finish(process)
+    assert read(out).events["app"] == [*seen, *range(100)]
+
+
+def test_programs_come_and_go_while_others_read(store, run, record, out):
+    """babeltrace2 reads the directory again and again, at whatever moment it is."""
+    trace = store.create("t")
+    total, reads = 0, 0
+    with record() as process:
+        steady = run(trace, "steady")
+        steady.start_flat_out()
+        end = time.monotonic() + (60 if os.environ.get("RELAYFS_STRESS") == "long" else 6)
+        before: dict[str, int] = {}
+        while time.monotonic() < end:
+            brief = run(trace, "brief")
+            brief.write_patiently(random.randrange(1, 3000))
+            brief.end()
+            seen = {name: len(events) for name, events in read_if_any(out).events.items()}
+            assert all(seen[name] >= n for name, n in before.items()), "events were there, and are not"
+            before, reads = seen, reads + 1
+            total += 1
+        steady.kill()
+        wait_until(lambda: not store.programs(trace), "the removal of dead programs' buffers")
+        finish(process)
+    assert reads > 3
+    seen = read(out).events["steady"]
+    assert seen == list(range(len(seen)))
+    assert len(list(out.glob("brief-*/metadata"))) == total
+
+
+def test_events_that_are_declared_later_are_read(store, run, record, out):
+    program = run(store.create("t"), "app")
+    with record() as process:
+        program.write_patiently(300)
+        recorded(out, 100, "app")
+        program.declare("later")
+        program.write_patiently(300)
+        finish(process)
+    seen = read(out)
+    assert seen.events["app"] == list(range(600))
+    assert seen.names == {"first", "later"}
+
+
+def test_more_buffers_than_one_thread_waits_for(store, run, record, out):
+    trace = store.create("t")
+    n = native.WAIT_MAX // native.n_possible_cpus() + 3
+    with record() as process:
+        programs = [run(trace, "app") for _ in range(n)]
+        for _ in range(3):
+            for program in programs:
+                program.write_patiently(200)
+        finish(process)
+    assert read(out).events["app"].count(599) == n
+
+
+# --- how it ends, and goes on ---
+
+
+def test_it_ends_when_the_trace_is_stopped(store, run, record, out):
+    trace = store.create("t")
+    with record("--until-stopped") as process:
+        run(trace, "app").write(10)
+        recorded(out, 0, "app")
+        store.change(trace, is_started=False)
+        assert process.wait(60) == 0
+    assert read(out).events == {"app": list(range(10))}
+
+
+def test_it_ends_when_the_trace_is_removed(store, run, record, out):
+    trace = store.create("t")
+    program = run(trace, "app")
+    program.write(10)
+    program.flush()
+    with record() as process:
+        native_trace.trace_remove(str(program.directory))
+        store.change(trace, id=0)
+        assert process.wait(60) == 0
+    assert read(out).events == {"app": list(range(10))}
+
+
+def test_it_ends_after_its_time(store, run, record, out):
+    run(store.create("t"), "app").write(10)
+    with record("--duration", "0.2") as process:
+        assert process.wait(60) == 0
+    assert read(out).events == {"app": list(range(10))}
+
+
+def test_a_killed_recorder_goes_on_without_loss_or_repetition(store, run, record, out):
+    trace = store.create("t")
+    program = run(trace, "app")
+    program.start_flat_out()
+    for _ in range(5):
+        n = len(read_if_any(out).events.get("app", []))
+        with record() as process:
+            recorded(out, n + 500, "app")
+            time.sleep(random.random() / 20)
+            process.kill()
+            process.wait()
+        seen = read(out).events["app"]
+        assert seen == list(range(len(seen)))
+    program.kill()
+    with record() as process:
+        wait_until(lambda: not store.programs(trace), "the removal of the dead program's buffers")
+        finish(process)
+    seen = read(out).events["app"]
+    assert seen == list(range(len(seen)))
+    assert program.counted() <= len(seen)
+    assert files(out) == [".relayfs", *files_of(program, out)]
+
+
+def files_of(program: Program, out: Path) -> list[str]:
+    names = files(out / program.name)
+    assert "metadata" in names
+    assert all(name.startswith("cpu0") for name in names if name != "metadata")
+    return [f"{program.name}/{name}" for name in names]
+
+
+def test_a_recording_that_was_ended_goes_on(store, run, record, out):
+    program = run(store.create("t"), "app")
+    lost = refused = 0
+    for _ in range(3):
+        with record() as process:
+            refused += program.write_patiently(500)
+            lost += program.write(2000)
+            finish(process)
+        assert read(out).lost == lost + refused
+    seen = read(out)
+    assert len(seen.events["app"]) == 7500 - lost
+    assert sorted(set(seen.events["app"])) == seen.events["app"]
+
+
+def test_another_recording_is_left_alone(store, run, record, out, tmp_path):
+    trace = store.create("t")
+    with record() as process:
+        run(trace, "app").write(10)
+        finish(process)
+    store.create("other")
+    done = subprocess.run(
+        [RELAYCTL, "record", "other", "--store", store.path, "-o", out], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"{out} holds another trace" in done.stderr
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("x")
+    done = subprocess.run(
+        [RELAYCTL, "record", "t", "--store", store.path, "-o", tmp_path / "mine"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "is not empty" in done.stderr
+    assert files(tmp_path / "mine") == ["file"]
+
+
+def test_what_is_wrong_is_told_in_a_line(store, out):
+    done = subprocess.run(
+        [RELAYCTL, "record", "none", "--store", store.path, "-o", out], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, f"relayctl: there is no trace none in {store.path}\n")
+    assert not out.exists()
+
+
+# --- rotation, compression, pipes ---
+
+
+def test_rotation_by_size_makes_traces_of_their_own(store, run, record, out):
+    program = run(store.create("t"), "app")
+    with record("--rotate-size", "20K") as process:
+        refused = program.write_patiently(5000)
+        lost = program.write(3000)
+        refused += program.write_patiently(1000)
+        finish(process)
+    parts = [read(part) for part in sorted(out.iterdir()) if part.is_dir()]
+    assert len(parts) > 4
+    events = [n for part in parts for n in part.events.get("app", [])]
+    assert len(events) == len(set(events)) == 9000 - lost
+    assert events == sorted(events)
+    assert sum(part.lost for part in parts) == lost + refused
+    assert read(out).lost == lost + refused
+
+
+def test_rotation_by_time_and_compression(store, run, record, out):
+    program = run(store.create("t"), "app")
+    with record("--rotate-time", "0.5", "--compress") as process:
+        program.write(50)
+        wait_until(lambda: list(out.glob("0001/*/cpu0.zst")), "the first rotation")
+        program.write(50)
+        wait_until(lambda: list(out.glob("*/*/cpu0.zst"))[1:], "the second rotation")
+        finish(process)
+    assert [name for name in files(out) if not name.endswith(".zst")] == [".relayfs"]
+    for path in out.rglob("*.zst"):
+        subprocess.run(["zstd", "-q", "-d", "--rm", path], check=True)
+    assert read(out).events == {"app": list(range(100))}
+
+
+def test_processes_that_have_ended_are_compressed(store, run, record, out):
+    trace = store.create("t")
+    with record("--compress") as process:
+        ended, stays = run(trace, "ended"), run(trace, "stays")
+        ended.write(10)
+        stays.write(10)
+        ended.end()
+        wait_until((out / ended.name / "cpu0.zst").exists, "compression")
+        process.kill()
+    assert list(read_if_any(out).events) in ([], ["stays"])
+
+
+def test_a_stream_is_a_tar_archive(store, run, out, tmp_path):
+    program = run(store.create("t"), "app")
+    out.mkdir()
+    with recording("t", "--store", store.path, "-o", "-", stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(["tar", "x", "-C", out], stdin=process.stdout) as tar:
+            process.stdout.close()
+            refused = program.write_patiently(2000)
+            program.declare("later")
+            lost = program.write(3000)
+            process.send_signal(signal.SIGTERM)
+            assert tar.wait(60) == 0
+        assert process.wait(60) == 0
+    seen = read(out)
+    assert len(seen.events["app"]) == 5000 - lost
+    assert seen.lost == lost + refused
+    assert seen.names == {"first", "later"}
+
+
+# --- damage ---
+
+
+def spoil(path: Path, seed: int, start: int = 0) -> None:
+    """Write rubbish over a store file, as a process can over what it has mapped."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(random.Random(seed).randbytes(size - start))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_ends_the_recording_of_that_process_only(store, run, record, out, seed):
+    trace = store.create("t")
+    good, bad = run(trace, "good"), run(trace, "bad")
+    with record() as process:
+        bad.write_patiently(500)
+        recorded(out, 125, "bad")
+        # The positions: the last page but for the geometry.
+        path = bad.directory / "cpu/mem0"
+        spoil(path, seed, path.stat().st_size - 4096 + 128)
+        wait_until((out / f"{bad.name}.damaged").exists, "the mark")
+        good.write_patiently(5000)
+        said = finish(process)
+    assert f"{bad.name} is damaged" in said
+    seen = read(out).events
+    assert seen["good"] == list(range(5000))
+    assert seen["bad"] == list(range(len(seen["bad"])))
+
+
+def test_what_cannot_be_opened_is_marked(store, run, record, out):
+    trace = store.create("t")
+    good, bad, strange = run(trace, "good"), run(trace, "bad"), run(trace, "strange")
+    spoil(bad.directory / "cpu/mem0", 1)
+    spoil(strange.directory / ".events", 2)
+    with record() as process:
+        good.write(100)
+        wait_until(lambda: len(list(out.glob("*.damaged"))) == 2, "the marks")
+        finish(process)
+    assert read(out).events == {"good": list(range(100))}
+
+
+def test_a_full_disk_leaves_the_rest_in_the_buffers(store, run, own_tmpfs, out):
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    small = own_tmpfs / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", small], check=True)
+    try:
+        with recording("t", "--store", store.path, "-o", small / "out") as process:
+            program.start_flat_out()
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == 1
+            assert "No space left on device" in said
+            assert said.count("\n") == 1
+        program.kill()
+        first = read(small / "out").events["app"]
+        assert len(first) > 20_000
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+    with recording("t", "--store", store.path, "-o", out) as process:
+        finish(process)
+    both = first + read(out).events["app"]
+    assert both == list(range(len(both)))
+    assert len(both) >= program.counted()
