@@ -134,7 +134,7 @@ class TraceProcess:
         before = buffer.facts()
         # A packet more, though it be empty: only packets say what was lost.
         says_loss = index not in self._told and _lost(before) > 0
-        if says_loss or before.offset > before.reserved_at_start:
+        if says_loss or _is_unfinished(before):
             buffer.flush()
         facts = buffer.facts()
         if facts.produced != before.produced:
@@ -151,9 +151,14 @@ def _lost(facts: native.Facts) -> int:
     return facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records
 
 
+def _is_unfinished(facts: native.Facts) -> bool:
+    """Whether something is in its sub-buffer; or it has none, since who was to begin the next one was killed."""
+    return facts.offset > facts.reserved_at_start or (facts.records > 0 and facts.offset < facts.reserved_at_start)
+
+
 def _flush_used(buffer: native.Buffer) -> None:
     facts = buffer.facts()
-    if facts.offset > facts.reserved_at_start:
+    if _is_unfinished(facts):
         buffer.flush()
 
 
