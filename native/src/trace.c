@@ -158,9 +158,12 @@ static void look(void)
 				all.traces[slot].id = 0;
 		all.generation = generation;
 	}
+	const struct relay_tracing *left_before = all.leaving;
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 		if (all.open[slot] && all.open[slot]->id != all.traces[slot].id)
 			take_out(slot);
+	if (all.leaving != left_before && !relay_trace_await_all())
+		all.leaving = NULL;
 	free_left();
 }
 
@@ -231,8 +234,9 @@ __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event
 	look();
 	uint64_t generation = all.control ? all.generation : own.page.generation;
 	uint64_t wanted = generation | who_wants(event);
-	/* Relaxed: an older answer is found out by its generation. */
-	__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
+	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
+	if (!all.leaving)
+		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
 	relay_trace_unlock(&before);
 	errno = saved;
 	return wanted;

@@ -73,6 +73,8 @@ static struct logging *change(uint32_t number)
 		logging->next = leaving, leaving = logging;
 	/* Pairs with the acquire in the_log(): all of it before the pointer. */
 	__atomic_store_n(&logging, new, __ATOMIC_RELEASE);
+	if (leaving && !relay_trace_await_all())
+		leaving = NULL;
 	free_left();
 	relay_trace_unlock(&before);
 	return new;

@@ -66,13 +66,35 @@ void relay_trace_know_thread(void)
 	pthread_setspecific(ends, self);
 }
 
+bool relay_trace_await_all(void)
+{
+	sigset_t before;
+	if (!relay_fence_writers())
+		return false;
+	block(&threads_lock, &before);
+	for (struct relay_trace_thread *thread = threads; thread; thread = thread->next) {
+		uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
+		bool counts = (inside & RELAY_TRACE_NESTED) > (thread == &relay_trace_self);
+		thread->awaited = counts ? inside : 0;
+	}
+	unblock(&threads_lock, &before);
+	return true;
+}
+
+static bool has_left(const struct relay_trace_thread *thread)
+{
+	/* Pairs with the release in relay_trace_leave(): all of its write is done. */
+	uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
+	return !thread->awaited || (inside ^ thread->awaited) & ~(uint32_t)RELAY_TRACE_NESTED;
+}
+
 bool relay_trace_all_left(void)
 {
 	sigset_t before;
-	bool left = relay_fence_writers();
+	bool left = true;
 	block(&threads_lock, &before);
 	for (const struct relay_trace_thread *thread = threads; left && thread; thread = thread->next)
-		left = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE) <= (thread == &relay_trace_self);
+		left = has_left(thread);
 	unblock(&threads_lock, &before);
 	return left;
 }

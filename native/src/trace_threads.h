@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who is writing an event: what is taken away under a writer's eyes may be freed when nobody is inside any more.
+ * Who is writing an event: what is taken away under a writer's eyes may be freed when all who were inside have left.
  *
  *     writer                                        who takes away
  *     inside++                                      pointer = NULL
  *     pointer? write                                fence all threads of this process (membarrier(2))
- *     inside--                                      nobody inside? free
+ *     inside--; the last one out: passed++          who is inside?   ... they have passed since: free
  *
  * Plain stores and no fence for the writer: either it sees the NULL, or the other sees it inside.
  */
@@ -16,8 +16,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The parts of relay_trace_thread.inside. */
+enum { RELAY_TRACE_NESTED = 0xffff, RELAY_TRACE_PASSED = 0x10000 };
+
 struct relay_trace_thread {
-	uint32_t inside; /* nested as often: a signal handler may write, too. Writer: the thread */
+	uint32_t
+	    inside; /* nested as often: a signal handler may write, too; how often it has left. Writer: the thread */
+	uint32_t awaited; /* `inside` when something was last taken away; 0: it was not inside. Under a lock */
 	bool is_known;
 	struct relay_trace_thread *next, *previous;
 };
@@ -39,11 +44,17 @@ static inline void relay_trace_enter(void)
 
 static inline void relay_trace_leave(void)
 {
+	uint32_t inside = relay_trace_self.inside - 1;
 	/* Release: all of the write comes before. */
-	__atomic_store_n(&relay_trace_self.inside, relay_trace_self.inside - 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&relay_trace_self.inside, inside & RELAY_TRACE_NESTED ? inside : inside + RELAY_TRACE_PASSED,
+	                 __ATOMIC_RELEASE);
 }
 
-/* Is nobody inside who entered before this? A caller that is inside once itself does not count. */
+/* Something has been taken away: note who is inside. A caller that is inside once itself does not count. false: that cannot
+ * be known, since the kernel has no membarrier(2); it must stay. */
+bool relay_trace_await_all(void);
+
+/* Have all left who were inside at the last relay_trace_await_all()? What was taken away before may be freed. */
 bool relay_trace_all_left(void);
 
 /* In the child of a fork() there is this thread only. */
