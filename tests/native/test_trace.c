@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: MIT */
+/* Tracepoints, as a program has them: test_trace.py runs each test in a process of its own, whose traces are those of the
+ * store SCRATCH, which the test itself serves. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <relayfs/trace.h>
+#include <relayfs/trace_store.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+RELAY_TRACE_EVENT(test, tick)
+RELAY_TRACE_EVENT(test, number, (u32, n))
+RELAY_TRACE_EVENT(other, text, (string, text))
+RELAY_TRACE_EVENT(other, data, (bytes, data))
+
+enum { SUBBUF_SIZE = 65536, N_SUBBUFS = 8, N_THREADS = 32, N_EVENTS = 500, ROUNDS = 100, SIGNAL_US = 200 };
+
+static struct relay_traces *server;
+
+static const char *path_of(const char *trace, const char *name)
+{
+	static char paths[4][4096];
+	static unsigned n;
+	char *path = paths[n++ % 4];
+	snprintf(path, sizeof(paths[0]), *name ? "%s/%s/%s" : "%s/%s", scratch, trace, name);
+	return path;
+}
+
+static struct relay_trace a_trace(const char *name)
+{
+	struct relay_trace trace = {
+	    .is_started = 1, .clock = RELAY_MONO, .subbuf_size = SUBBUF_SIZE, .n_subbufs = N_SUBBUFS, .boot = "boot"};
+	if (!server)
+		server = relay_traces_serve(scratch);
+	CHECK(server != NULL);
+	trace.id = relay_traces_new_id(server);
+	relay_clocks_read(&trace.made);
+	snprintf(trace.name, sizeof(trace.name), "%s", name);
+	CHECK_EQ(mkdir(path_of(name, ""), 0711), 0);
+	return trace;
+}
+
+/* Let programs see it in this slot. */
+static void show(unsigned slot, const struct relay_trace *trace)
+{
+	relay_traces_set(server, slot, trace);
+}
+
+static struct relay_trace start(unsigned slot, const char *name)
+{
+	struct relay_trace trace = a_trace(name);
+	show(slot, &trace);
+	return trace;
+}
+
+/* What has been written to a trace, by all who did. */
+struct written {
+	unsigned n_processes;
+	uint64_t events, bytes, lost, too_large;
+};
+
+static void add_process(struct written *sum, const char *trace, const char *process)
+{
+	char name[512];
+	sum->n_processes++;
+	for (unsigned cpu = 0; cpu < relay_n_possible_cpus(); cpu++) {
+		snprintf(name, sizeof(name), "%s/cpu/mem%u", process, cpu);
+		struct rchan_buf *buf = relay_buf_open(path_of(trace, name));
+		CHECK(buf != NULL);
+		struct relay_facts facts = facts_of(buf);
+		sum->events += facts.records;
+		sum->bytes += facts.bytes;
+		sum->lost += facts.lost_full_records;
+		sum->too_large += facts.lost_too_large_records;
+		relay_buf_release(buf);
+	}
+}
+
+static struct written written_to(const char *trace)
+{
+	struct written sum = {0};
+	DIR *dir = opendir(path_of(trace, ""));
+	CHECK(dir != NULL);
+	for (struct dirent *entry; (entry = readdir(dir));)
+		if (entry->d_name[0] != '.')
+			add_process(&sum, trace, entry->d_name);
+	closedir(dir);
+	return sum;
+}
+
+static uint64_t events_in(const char *trace)
+{
+	return written_to(trace).events;
+}
+
+/* --- which traces take an event --- */
+
+TEST(each_event_goes_to_all_traces)
+{
+	char name[8];
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++) {
+		snprintf(name, sizeof(name), "t%u", i);
+		start(i, name);
+	}
+	for (int i = 0; i < 10; i++)
+		trace_test_number(1);
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++) {
+		snprintf(name, sizeof(name), "t%u", i);
+		CHECK_EQ(events_in(name), 10);
+	}
+}
+
+TEST(nothing_is_made_before_the_first_event)
+{
+	start(0, "t");
+	trace_test_number(1);
+	start(1, "u");
+	CHECK_EQ(written_to("t").n_processes, 1);
+	CHECK_EQ(written_to("u").n_processes, 0);
+}
+
+TEST(what_is_prepared_is_there_before_the_first_event)
+{
+	struct relay_trace trace = a_trace("t"), unwanted = a_trace("u");
+	strcpy(unwanted.rules, "+no:*\n");
+	show(0, &trace);
+	show(1, &unwanted);
+	relay_trace_prepare();
+	CHECK_EQ(written_to("t").n_processes, 1);
+	CHECK_EQ(written_to("u").n_processes, 0);
+	trace_test_tick();
+	CHECK_EQ(events_in("t"), 1);
+}
+
+TEST(a_stopped_trace_takes_nothing_and_goes_on_when_it_is_started)
+{
+	struct relay_trace trace = start(0, "t");
+	trace_test_tick();
+	trace.is_started = 0;
+	show(0, &trace);
+	trace_test_tick();
+	CHECK_EQ(events_in("t"), 1);
+	trace.is_started = 1;
+	show(0, &trace);
+	trace_test_tick();
+	CHECK_EQ(events_in("t"), 2);
+	CHECK_EQ(written_to("t").n_processes, 1);
+}
+
+/* Which of test:tick, test:number, other:text, as bits. */
+static int taken_by(struct relay_trace *trace, const char *rules)
+{
+	uint64_t before = events_in("t");
+	int taken = 0;
+	strcpy(trace->rules, rules);
+	show(0, trace);
+	for (int i = 0; i < 3; i++) {
+		if (i == 0)
+			trace_test_tick();
+		else if (i == 1)
+			trace_test_number(1);
+		else
+			trace_other_text("x");
+		taken |= (int)(events_in("t") - before) << i;
+		before = events_in("t");
+	}
+	return taken;
+}
+
+TEST(rules_are_seen_at_once)
+{
+	struct relay_trace trace = start(0, "t");
+	CHECK_EQ(taken_by(&trace, ""), 7);
+	CHECK_EQ(taken_by(&trace, "-test:tick\n"), 6);
+	CHECK_EQ(taken_by(&trace, "+test:tick\n"), 1);
+	CHECK_EQ(taken_by(&trace, "+*\n-test:*\n"), 4);
+	CHECK_EQ(taken_by(&trace, "-*\n+test:*\n-test:number\n"), 1);
+	CHECK_EQ(taken_by(&trace, "+none\n"), 0);
+	CHECK_EQ(taken_by(&trace, "-*:t*\n"), 2);
+	CHECK_EQ(taken_by(&trace, ""), 7);
+}
+
+static bool is_taken(struct relay_trace *trace, const char *filter)
+{
+	uint64_t before = events_in("t");
+	strcpy(trace->filter, filter);
+	show(0, trace);
+	trace_test_tick();
+	return events_in("t") - before == 1;
+}
+
+TEST(filters_choose_processes)
+{
+	struct relay_trace trace = start(0, "t");
+	char own[64];
+	CHECK(is_taken(&trace, ""));
+	CHECK(is_taken(&trace, "test_trac*"));
+	CHECK(!is_taken(&trace, "trac*"));
+	snprintf(own, sizeof(own), "pid:%ld", (long)getpid());
+	CHECK(is_taken(&trace, own));
+	snprintf(own, sizeof(own), "pid:1,uid:%ld", (long)geteuid());
+	CHECK(is_taken(&trace, own));
+	snprintf(own, sizeof(own), "pid:%ld,uid:%ld", (long)getpid() + 1, (long)geteuid() + 1);
+	CHECK(!is_taken(&trace, own));
+	snprintf(own, sizeof(own), "pid:%ldx", (long)getpid());
+	CHECK(!is_taken(&trace, own));
+	CHECK(is_taken(&trace, "a,b,test_*"));
+}
+
+/* --- what is lost --- */
+
+TEST(an_event_that_is_too_large_is_counted)
+{
+	struct relay_trace large = a_trace("large");
+	char *data = calloc(1, RELAY_TRACE_EVENT_MAX);
+	CHECK(data != NULL);
+	large.subbuf_size = 4 * RELAY_TRACE_EVENT_MAX;
+	large.n_subbufs = 2;
+	start(0, "t");
+	show(1, &large);
+	/* 16 of the head, 4 of the length; a packet has a head, too. */
+	size_t longest = RELAY_TRACE_EVENT_MAX - 20, longest_there = SUBBUF_SIZE - sizeof(struct relay_packet) - 20;
+	trace_other_data(data, longest_there);
+	trace_other_data(data, longest);
+	trace_other_data(data, longest + 1);
+	trace_other_data(data, SIZE_MAX);
+	trace_test_tick();
+	CHECK_EQ(events_in("t"), 2);
+	CHECK_EQ(written_to("t").too_large, 3);
+	CHECK_EQ(events_in("large"), 3);
+	CHECK_EQ(written_to("large").too_large, 2);
+	free(data);
+}
+
+TEST(what_finds_no_room_is_counted)
+{
+	struct relay_trace trace = a_trace("t");
+	trace.subbuf_size = 4096;
+	trace.n_subbufs = 2;
+	show(0, &trace);
+	for (unsigned i = 0; i < 1000; i++)
+		trace_test_number(i);
+	struct written sum = written_to("t");
+	CHECK(sum.events > 300 && sum.lost > 0);
+	CHECK_EQ(sum.events + sum.lost, 1000);
+}
+
+TEST(what_comes_before_the_trace_can_be_joined_is_counted)
+{
+	struct relay_trace trace = a_trace("t");
+	char name[] = "moved";
+	/* Its directory is gone for a while. */
+	CHECK_EQ(rename(path_of("t", ""), path_of(name, "")), 0);
+	show(0, &trace);
+	for (int i = 0; i < 5; i++)
+		trace_test_tick();
+	CHECK_EQ(rename(path_of(name, ""), path_of("t", "")), 0);
+	uint64_t written = 0, tries = 0;
+	while (!written && tries < 10000) {
+		usleep(1000);
+		trace_test_tick();
+		tries++;
+		written = events_in("t");
+	}
+	CHECK_EQ(written, 1);
+	CHECK_EQ(written_to("t").lost, 5 + tries - 1);
+}
+
+/* --- what the process holds --- */
+
+static int count_lines(const char *file, const char *what)
+{
+	char line[4096];
+	int n = 0;
+	FILE *stream = fopen(file, "r");
+	CHECK(stream != NULL);
+	while (fgets(line, sizeof(line), stream))
+		n += strstr(line, what) != NULL;
+	fclose(stream);
+	return n;
+}
+
+static int count_descriptors(void)
+{
+	int n = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	CHECK(dir != NULL);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+TEST(traces_that_come_and_go_leave_nothing_in_the_process)
+{
+	char name[16];
+	int descriptors = 0, mappings = 0;
+	for (int round = 0; round < ROUNDS; round++) {
+		snprintf(name, sizeof(name), "t%d", round);
+		start(0, name);
+		trace_test_number((uint32_t)round);
+		CHECK_EQ(events_in(name), 1);
+		if (round == 1) {
+			descriptors = count_descriptors();
+			mappings = count_lines("/proc/self/maps", "/mem");
+			CHECK(mappings > 0);
+		}
+	}
+	CHECK_EQ(count_descriptors(), descriptors);
+	CHECK_EQ(count_lines("/proc/self/maps", "/mem"), mappings);
+	show(0, &(struct relay_trace){.id = 0});
+	trace_test_number(1);
+	start(0, "last");
+	trace_test_number(1);
+	CHECK(count_descriptors() <= descriptors);
+	CHECK(count_lines("/proc/self/maps", "/mem") <= mappings);
+}
+
+TEST(the_control_page_cannot_be_written)
+{
+	start(0, "t");
+	trace_test_tick();
+	CHECK_EQ(mprotect(&relay_trace_page_, RELAY_TRACE_PAGE_BYTES, PROT_READ | PROT_WRITE), -1);
+	CHECK_EQ(errno, EACCES);
+	pid_t child = fork();
+	if (!child) {
+		signal(SIGSEGV, SIG_DFL);
+		*(volatile uint32_t *)&relay_trace_page_.page.active = 0;
+		_exit(0);
+	}
+	int status;
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	/* A sanitizer tells of it in its own way. */
+	CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV : WEXITSTATUS(status) != 0);
+}
+
+TEST(errno_stays)
+{
+	start(0, "t");
+	errno = E2BIG;
+	trace_test_tick();
+	trace_other_data("", SIZE_MAX);
+	relay_trace_prepare();
+	CHECK_EQ(relay_log("nobody listens"), 0);
+	CHECK_EQ(errno, E2BIG);
+	CHECK_EQ(events_in("t"), 1);
+}
+
+/* --- events that are declared at run time --- */
+
+TEST(an_event_that_is_declared_twice_is_one)
+{
+	const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}}, others[] = {{"n", RELAY_TRACE_X32}};
+	struct relay_trace_event *event = relay_trace_declare("test", "number", fields, 1);
+	CHECK(event != NULL && event == relay_trace_declare("test", "number", fields, 1));
+	CHECK(event->id == trace_test_number_event.id);
+	CHECK(relay_trace_declare("test", "number", others, 1)->id != event->id);
+	CHECK(!relay_trace_wants(event));
+	start(0, "t");
+	CHECK(relay_trace_wants(event));
+	struct {
+		struct relay_trace_record head;
+		uint32_t n;
+	} record = {.n = 5};
+	relay_trace_emit(event, &record.head, sizeof(record.head) + sizeof(record.n));
+	trace_test_number(5);
+	CHECK_EQ(events_in("t"), 2);
+	CHECK_EQ(written_to("t").bytes, sizeof(struct relay_packet) + 2 * 20);
+}
+
+static int refused(const char *provider, const char *name, const struct relay_trace_field *fields, uint32_t n)
+{
+	errno = 0;
+	CHECK(relay_trace_declare(provider, name, fields, n) == NULL);
+	return errno;
+}
+
+TEST(what_cannot_be_declared_is_refused)
+{
+	struct relay_trace_field fields[65] = {{"a", RELAY_TRACE_U8}, {"a", RELAY_TRACE_U8}};
+	char name[129], names[65][8];
+	CHECK_EQ(refused("test", "two", fields, 2), EINVAL);
+	CHECK_EQ(refused("", "x", NULL, 0), EINVAL);
+	CHECK_EQ(refused("test", "x.y", NULL, 0), EINVAL);
+	CHECK_EQ(refused("test", "x\"", NULL, 0), EINVAL);
+	memset(name, 'x', sizeof(name));
+	name[128] = 0;
+	CHECK_EQ(refused("test", name, NULL, 0), EINVAL);
+	CHECK(relay_trace_declare("test.sub", name + 1, NULL, 0) != NULL);
+	fields[0].type = RELAY_N_TRACE_TYPES;
+	CHECK_EQ(refused("test", "type", fields, 1), EINVAL);
+	for (int i = 0; i < 65; i++) {
+		snprintf(names[i], sizeof(names[i]), "f%d", i);
+		fields[i] = (struct relay_trace_field){names[i], RELAY_TRACE_U8};
+	}
+	CHECK_EQ(refused("test", "many", fields, 65), EINVAL);
+	CHECK(relay_trace_declare("test", "many", fields, 64) != NULL);
+}
+
+/* --- processes, threads and signals --- */
+
+static void *write_events(void *n)
+{
+	for (uintptr_t i = 0; i < (uintptr_t)n; i++)
+		trace_test_number((uint32_t)i);
+	return NULL;
+}
+
+static void run_threads(pthread_t *threads, int n, uintptr_t n_events)
+{
+	for (int i = 0; i < n; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, write_events, (void *)n_events), 0);
+}
+
+static void join_threads(const pthread_t *threads, int n)
+{
+	for (int i = 0; i < n; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
+TEST(threads_write_at_once)
+{
+	pthread_t threads[N_THREADS];
+	start(0, "t");
+	run_threads(threads, N_THREADS, N_EVENTS);
+	join_threads(threads, N_THREADS);
+	CHECK_EQ(events_in("t"), N_THREADS * N_EVENTS);
+	CHECK_EQ(written_to("t").n_processes, 1);
+}
+
+TEST(threads_come_and_go_while_traces_do)
+{
+	pthread_t thread;
+	uint64_t sum = 0;
+	char name[16];
+	for (int round = 0; round < ROUNDS; round++) {
+		snprintf(name, sizeof(name), "t%d", round);
+		start(0, name);
+		run_threads(&thread, 1, 10);
+		join_threads(&thread, 1);
+		sum += events_in(name);
+	}
+	CHECK_EQ(sum, ROUNDS * 10);
+}
+
+static volatile bool is_over;
+
+static void *write_until_over(void *unused)
+{
+	while (!is_over)
+		trace_test_tick();
+	return unused;
+}
+
+/* How many descriptors a trace takes. */
+static int measure_trace(const char *name)
+{
+	int before = count_descriptors();
+	start(0, name);
+	trace_test_tick();
+	return count_descriptors() - before;
+}
+
+TEST(traces_are_replaced_under_the_eyes_of_writers)
+{
+	pthread_t threads[4];
+	char name[16];
+	a_trace("none");
+	int none = count_descriptors(), one = measure_trace("measured");
+	CHECK(one > 0);
+	for (int i = 0; i < 4; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, write_until_over, NULL), 0);
+	for (int round = 0; round < ROUNDS; round++) {
+		snprintf(name, sizeof(name), "t%d", round);
+		start((unsigned)round % 2, name);
+		for (int tries = 0; !written_to(name).n_processes && tries < 60000; tries++)
+			usleep(1000);
+		CHECK_EQ(written_to(name).n_processes, 1);
+	}
+	/* They go on writing: in the last two traces. */
+	for (int tries = 0; count_descriptors() > none + 2 * one && tries < 60000; tries++)
+		usleep(1000);
+	CHECK_EQ(count_descriptors(), none + 2 * one);
+	is_over = true;
+	join_threads(threads, 4);
+	for (unsigned slot = 0; slot < 2; slot++) {
+		snprintf(name, sizeof(name), "last%u", slot);
+		start(slot, name);
+		trace_test_tick();
+	}
+	CHECK_EQ(count_descriptors(), none + 2 * one);
+}
+
+static uint64_t n_handled;
+
+static void handle(int signum)
+{
+	(void)signum;
+	trace_other_text("from the handler");
+	n_handled++;
+}
+
+TEST(handlers_trace_in_the_middle_of_other_events)
+{
+	uint64_t n = 0;
+	start(0, "t");
+	relay_trace_prepare();
+	CHECK(signal(SIGALRM, handle) != SIG_ERR);
+	CHECK_EQ(setitimer(ITIMER_REAL, &(struct itimerval){{0, SIGNAL_US}, {0, SIGNAL_US}}, NULL), 0);
+	while (n_handled < 200)
+		trace_test_number((uint32_t)n++);
+	CHECK_EQ(setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 0}}, NULL), 0);
+	struct written sum = written_to("t");
+	CHECK_EQ(sum.events + sum.lost, n + n_handled);
+}
+
+TEST(children_have_buffers_of_their_own)
+{
+	enum { N_CHILDREN = 10 };
+	pthread_t threads[4];
+	start(0, "t");
+	run_threads(threads, 4, N_EVENTS);
+	for (int i = 0; i < N_CHILDREN; i++) {
+		pid_t child = fork();
+		if (!child) {
+			write_events((void *)10);
+			_exit(0);
+		}
+		int status;
+		CHECK_EQ(waitpid(child, &status, 0), child);
+		CHECK_EQ(status, 0);
+	}
+	join_threads(threads, 4);
+	CHECK_EQ(events_in("t"), 4 * N_EVENTS + N_CHILDREN * 10);
+	CHECK_EQ(written_to("t").n_processes, 1 + N_CHILDREN);
+}
+
+/* --- the log --- */
+
+TEST(lines_go_to_the_log_while_there_is_one)
+{
+	struct relay_spec spec = a_spec(4096, 4, RELAY_NO_OVERWRITE);
+	char long_text[3000], path[4096], expected[4096];
+	spec.buffers = RELAY_SINGLE;
+	spec.n_buffers = 1;
+	spec.scheme = RELAY_LOCKLESS;
+	memset(long_text, 'y', sizeof(long_text) - 1);
+	long_text[sizeof(long_text) - 1] = 0;
+	a_trace("t");
+	for (uint32_t number = 1; number < 4; number++) {
+		CHECK_EQ(relay_log("%d", 1), 0);
+		CHECK(!relay_log_is_heard());
+		CHECK_EQ(relay_store_create(path_of("log", ""), &spec), 0);
+		relay_traces_set_log(server, number);
+		CHECK(relay_log_is_heard());
+		CHECK_EQ(relay_log("%d %s\n", 5, "things"), 1);
+		CHECK_EQ(relay_log_text("100 %s\n", 7), 1);
+		CHECK_EQ(relay_log("%s", long_text), 1);
+		snprintf(path, sizeof(path), "%s", path_of("log", "mem0"));
+		struct rchan_buf *buf = relay_buf_open(path);
+		CHECK(buf != NULL);
+		char *text = strdup(drain(buf)), *next = text, *line;
+		const char *const lines[] = {"5 things", "100 %s", long_text};
+		for (int i = 0; i < 3; i++) {
+			CHECK((line = strsep(&next, "\n")) != NULL);
+			snprintf(expected, sizeof(expected), "%s[%ld]: %s", program_invocation_short_name,
+			         (long)getpid(), lines[i]);
+			CHECK_TEXT(strstr(line, "] ") + 2, expected);
+		}
+		CHECK_TEXT(next, "");
+		free(text);
+		relay_buf_release(buf);
+		CHECK_EQ(unlink(path), 0);
+		CHECK_EQ(rmdir(path_of("log", "")), 0);
+		relay_traces_set_log(server, 0);
+	}
+}
