@@ -40,8 +40,8 @@ static void begin_early(const char *wish)
 	const char *name = strsep(&further, ",");
 	if (options && *name && strlen(name) < sizeof(waiting.name)) {
 		strcpy(waiting.name, name);
-		for (char *comma = further; comma && (comma = strchr(comma, ','));)
-			*comma = ' ';
+		for (char *at = further; at && *at; at++)
+			*at = *at == ',' ? ' ' : *at;
 		waiting.early = relay_tracing_open_unnamed(further ? further : "");
 		if (waiting.early)
 			relay_traced_begin_early(waiting.early);
