@@ -451,11 +451,11 @@ TEST(threads_come_and_go_while_traces_do)
 	CHECK_EQ(sum, ROUNDS * 10);
 }
 
-static volatile bool is_over;
+static bool is_over;
 
 static void *write_until_over(void *unused)
 {
-	while (!is_over)
+	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED))
 		trace_test_tick();
 	return unused;
 }
@@ -489,7 +489,7 @@ TEST(traces_are_replaced_under_the_eyes_of_writers)
 	for (int tries = 0; count_descriptors() > none + 2 * one && tries < 60000; tries++)
 		usleep(1000);
 	CHECK_EQ(count_descriptors(), none + 2 * one);
-	is_over = true;
+	__atomic_store_n(&is_over, true, __ATOMIC_RELAXED);
 	join_threads(threads, 4);
 	for (unsigned slot = 0; slot < 2; slot++) {
 		snprintf(name, sizeof(name), "last%u", slot);

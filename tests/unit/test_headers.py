@@ -91,6 +91,25 @@ int main(void)
 }
 """
 
+# Tracepoints without fields and with as many as there can be, of all types.
+TRACED = r"""
+#include <relayfs/trace.h>
+
+RELAY_TRACE_EVENT(app, tick)
+RELAY_TRACE_EVENT(app, one, (u32, n))
+RELAY_TRACE_EVENT(app, many, (u8, a), (u16, b), (u32, c), (u64, d), (i8, e), (i16, f), (i32, g), (i64, h), (x8, i), (x16, j),
+	(x32, k), (x64, l), (f32, m), (f64, n), (string, o), (bytes, p))
+
+int main(void)
+{
+	trace_app_tick();
+	trace_app_one(1);
+	trace_app_many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13.0f, 14.0, "15", "16", 2);
+	relay_trace_prepare();
+	return relay_log("%d", 1);
+}
+"""
+
 
 def run(*command: object, **environment: str) -> str:
     done = subprocess.run(
@@ -131,6 +150,23 @@ def test_a_program_written_from_the_document_of_2003_compiles_and_links(compiler
     places = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
     delivered = run(program, LD_LIBRARY_PATH=pkg_config("--variable=libdir")[0], **places)
     assert re.fullmatch(r"\d+: 24 bytes\n", delivered)
+
+
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        ["gcc", "-std=c99"], ["gcc", "-std=c11"], ["gcc", "-std=gnu17", "-O2"], ["clang", "-std=c99"],
+        ["g++", "-std=c++11"], ["g++", "-std=c++20", "-O2"], ["clang++", "-std=c++17"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_tracepoints_compile_without_a_warning(compiler, tmp_path, nowhere):
+    source, program = tmp_path / ("traced.cc" if "++" in compiler[0] else "traced.c"), tmp_path / "traced"
+    source.write_text(TRACED)
+    warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-pedantic", "-Werror"]
+    run(*compiler, *warnings, *pkg_config("--cflags"), "-o", program, source, *pkg_config("--libs"))
+    places = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
+    run(program, LD_LIBRARY_PATH=pkg_config("--variable=libdir")[0], **places)
 
 
 def test_a_program_includes_one_of_the_two_headers(tmp_path):
