@@ -209,9 +209,7 @@ def add_rule(rules: str, command: TraceCommand) -> str:
     The first rule stays, for it says whether events that none matches are taken.
     """
     rule = ("+" if command.action == "enable" else "-") + command.glob
-    first, *others = rules.split("\n")[:-1] or [""]
-    if not first:
-        return f"{rule}\n"
+    first, *others = rules.split("\n")[:-1] or [rule]
     kept = [other for other in others if other[1:] != command.glob]
     if kept or rule != first:
         kept.append(rule)
