@@ -178,6 +178,10 @@ class Traces(_Handle):
         c_trace = ffi.new("struct relay_trace *") if trace is None else _c_trace(trace)
         lib.relay_traces_set(self._open, slot, c_trace)
 
+    def settle(self) -> None:
+        """Have nobody look for what was taken away any more."""
+        lib.relay_traces_settle(self._open)
+
     def new_id(self) -> int:
         """Return an id that no trace of this store has had."""
         return int(lib.relay_traces_new_id(self._open))

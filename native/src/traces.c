@@ -307,7 +307,8 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
 	struct traces_page *page = page_of(traces);
 	struct traces_slot *to = slot_of(traces, slot);
 	bool is_news = to->seq & 1 || differs(&to->trace, trace);
-	uint32_t bit = trace->id && trace->is_started ? 1u << slot : 0;
+	bool is_taken_away = !trace->id && to->trace.id;
+	uint32_t bit = (trace->id && trace->is_started) || is_taken_away ? 1u << slot : 0;
 	if (trace->id > page->last_id)
 		page->last_id = trace->id;
 	begin_change(to);
@@ -317,6 +318,15 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
 	__atomic_store_n(&page->seen.active, (page->seen.active & ~(1u << slot)) | bit, __ATOMIC_RELAXED);
 	if (is_news)
 		announce(traces);
+}
+
+void relay_traces_settle(struct relay_traces *traces)
+{
+	uint32_t *active = &page_of(traces)->seen.active;
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
+		if (!slot_of(traces, i)->trace.id)
+			/* Relaxed: it only says whether to look. */
+			__atomic_store_n(active, *active & ~(1u << i), __ATOMIC_RELAXED);
 }
 
 uint64_t relay_traces_new_id(struct relay_traces *traces)

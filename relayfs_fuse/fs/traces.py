@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 5.0
 # How long something half made may lie there.
 STALE_S = 10.0
+# How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
+LINGER_S = 5.0
 # How often a stopped trace is flushed again, for processes that were in the middle of an event.
 N_FLUSHES = 3
 
@@ -69,6 +71,7 @@ class Traces:
         self._slots: dict[str, int] = {}
         self._processes: dict[str, dict[str, TraceProcess]] = {}
         self._to_flush: dict[str, int] = {}
+        self._settled_at: float | None = time.monotonic() + LINGER_S
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -226,6 +229,12 @@ class Traces:
             if trace is not None and trace.boot == self._boot:
                 self._control.set(slot, replace(trace, latest=clocks))
 
+    def settle(self) -> None:
+        """Let programs forget what has gone for long."""
+        if self._settled_at is not None and time.monotonic() >= self._settled_at:
+            self._settled_at = None
+            self._control.settle()
+
     def note_log(self) -> None:
         """Say whether there is a channel for relay_log(), and which: its file's number."""
         channel = self._tree.channels.get("log")
@@ -367,6 +376,7 @@ class Traces:
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"the store refuses: {error.strerror}") from error
         self._control.set(self._slots.pop(name), None)
+        self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
         self._unwatch(name)
         yield lambda: _patiently(lambda: _delete(hidden), f"trace remove {name}")

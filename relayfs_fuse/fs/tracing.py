@@ -88,6 +88,7 @@ class Tracing:
     async def _tidy(self, traces: Traces) -> None:
         while True:
             traces.note_clocks()
+            traces.settle()
             if traces.names:
                 await trio.to_thread.run_sync(traces.tidy())
             await trio.sleep(TIDY_S)

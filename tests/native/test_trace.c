@@ -316,12 +316,25 @@ TEST(traces_that_come_and_go_leave_nothing_in_the_process)
 	}
 	CHECK_EQ(count_descriptors(), descriptors);
 	CHECK_EQ(count_lines("/proc/self/maps", "/mem"), mappings);
+}
+
+TEST(the_buffers_of_a_trace_that_is_taken_away_are_let_go_with_the_next_event)
+{
+	struct relay_trace trace = start(0, "t");
+	int descriptors = count_descriptors();
+	trace_test_number(1);
+	CHECK(count_lines("/proc/self/maps", "/mem") > 0);
+	/* As `trace stop` and `trace remove` do. */
+	trace.is_started = 0;
+	show(0, &trace);
+	trace_test_number(2);
 	show(0, &(struct relay_trace){.id = 0});
-	trace_test_number(1);
-	start(0, "last");
-	trace_test_number(1);
-	CHECK(count_descriptors() <= descriptors);
-	CHECK(count_lines("/proc/self/maps", "/mem") <= mappings);
+	trace_test_number(3);
+	CHECK_EQ(count_lines("/proc/self/maps", "/mem"), 0);
+	CHECK_EQ(count_descriptors(), descriptors);
+	relay_traces_settle(server);
+	trace_test_number(4);
+	CHECK_EQ(count_lines("/proc/self/maps", "/mem"), 0);
 }
 
 TEST(the_control_page_cannot_be_written)

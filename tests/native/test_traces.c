@@ -123,6 +123,23 @@ TEST(programs_see_what_is_started_and_each_change)
 	relay_traces_close(server);
 }
 
+TEST(what_is_taken_away_is_active_until_programs_have_let_go_of_it)
+{
+	struct relay_traces *server = serve();
+	const struct relay_trace_page *page = map_page();
+	struct relay_trace trace = a_trace(RELAY_TRACE_PERPROCESS);
+	relay_traces_set(server, 1, &trace);
+	trace.is_started = 0;
+	relay_traces_set(server, 3, &trace);
+	trace.id = 0;
+	relay_traces_set(server, 3, &trace);
+	relay_traces_set(server, 5, &trace);
+	CHECK_EQ(page->active, 0xa);
+	relay_traces_settle(server);
+	CHECK_EQ(page->active, 0x2);
+	relay_traces_close(server);
+}
+
 TEST(there_are_sixteen)
 {
 	struct relay_traces *server = serve();

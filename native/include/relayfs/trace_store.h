@@ -77,6 +77,10 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 /* Change one trace, or, with id 0, take it away: every program sees it at its next event. For the server. */
 void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct relay_trace *trace);
 
+/* A trace that is taken away stays among those that are active, as one that wants nothing, so that programs look once more
+ * and let go of its buffers. This ends that, some time later. For the server. */
+void relay_traces_settle(struct relay_traces *traces);
+
 /* An id that no trace of this store has had. For the server. */
 uint64_t relay_traces_new_id(struct relay_traces *traces);
 
