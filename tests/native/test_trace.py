@@ -71,8 +71,8 @@ def program(directory: Path, declared: str, main: str, *sources: Path, name: str
 def test_fields_of_all_types_arrive(store, tmp_path):
     declared = f"RELAY_TRACE_EVENT(all, types, {', '.join(f'({word}, f_{word})' for word in TYPES)})"
     main = """
-	trace_all_types(UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT64_MAX, INT8_MIN, INT16_MIN, INT32_MIN, INT64_MIN, 254, 65534,
-		0xfedcba98, 0xfedcba9876543210, 0.5f, -1e300, "gr\\xc3\\xbc\\xc3\\x9f \\"e\\"", "\\x00\\xff", 2);
+	trace_all_types(UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT64_MAX, INT8_MIN, INT16_MIN, INT32_MIN, INT64_MIN, 254,
+		65534, 0xfedcba98, 0xfedcba9876543210, 0.5f, -1e300, "gr\\xc3\\xbc\\xc3\\x9f \\"e\\"", "\\x00\\xff", 2);
 	trace_all_types(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0);
 	trace_all_types(1, 2, 3, 4, -1, -2, -3, -4, 5, 6, 7, 8, -0.25f, 0.125, "", "x", 1);"""
     store.run(program(tmp_path, declared, main))
