@@ -337,11 +337,9 @@ static bool say_packet(struct walk *walk, struct relay_packet *packet)
 	uint64_t pos = plan.to.position;
 	if (!pass_subbuf(&whole))
 		return false;
-	if (packet)
-		relay_packet_say(walk->buf, packet, relay_pos_number(walk->buf, pos), walk->head,
-		                 relay_pos_offset(walk->buf, pos) + whole.total,
-		                 plan.to.overwritten_records + plan.to.torn_records);
-	return true;
+	return !packet || relay_packet_say(walk->buf, packet, relay_pos_number(walk->buf, pos), walk->head,
+	                                   relay_pos_offset(walk->buf, pos) + whole.total,
+	                                   plan.to.overwritten_records + plan.to.torn_records);
 }
 
 /* walk_data(), a packet at a time. */

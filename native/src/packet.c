@@ -13,28 +13,55 @@
 
 #include "begin.h"
 
+#include <errno.h>
+
 enum { BITS = 8 };
 
-void relay_packet_say(const struct rchan_buf *buf, struct relay_packet *packet, uint64_t number, uint64_t head,
+static bool has_begun(const struct rchan_buf *buf, uint64_t number, uint64_t head)
+{
+	return number < relay_pos_number(buf, head) || relay_has_begun(buf, head);
+}
+
+/*
+ * Until the next one has begun, what is lost is lost behind this one, and it may end now. But the next one's time may be
+ * noted already, and its beginning not published: only who has the lock knows that it will be later than now.
+ */
+static int end_now(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number)
+{
+	sigset_t before;
+	uint64_t head, second;
+	int err = relay_switch_lock(buf, &before);
+	if (err)
+		return err;
+	if (relay_head(buf, &head, &second) || has_begun(buf, number + 1, head))
+		err = -EAGAIN;
+	packet->events_discarded = relay_lost(buf);
+	packet->timestamp_end = relay_clock_now(buf->timestamp);
+	relay_switch_unlock(buf, &before);
+	return err;
+}
+
+bool relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number, uint64_t head,
                       uint64_t bytes, uint64_t more)
 {
 	const struct relay_subbuf *ledger = relay_pos_ledger(buf, relay_pos_start(buf, number));
 	const struct relay_subbuf *next = relay_pos_ledger(buf, relay_pos_start(buf, number + 1));
-	/* Until the next one has begun, what is lost is lost behind this one, and it may end now. */
-	bool has_next = number + 1 < relay_pos_number(buf, head) || relay_has_begun(buf, head);
-	/* Relaxed: published by head, which the caller loaded before and checks after. */
+	int err = has_begun(buf, number + 1, head) ? -EAGAIN : end_now(buf, packet, number);
+	if (err && err != -EAGAIN)
+		return false;
+	/* Relaxed: published by head, which the caller, or end_now(), loaded before, and the caller checks after. */
 	*packet = (struct relay_packet){
 	    .magic = RELAY_PACKET_MAGIC,
 	    .stream_instance_id = buf->cpu,
 	    .packet_size = bytes * BITS,
 	    .events_discarded =
-		(has_next ? __atomic_load_n(&next->start_lost, __ATOMIC_RELAXED) : relay_lost(buf)) + more,
+		(err ? __atomic_load_n(&next->start_lost, __ATOMIC_RELAXED) : packet->events_discarded) + more,
 	    .packet_seq_num = number,
-	    .timestamp_end =
-		has_next ? __atomic_load_n(&next->start_clock, __ATOMIC_RELAXED) : relay_clock_now(buf->timestamp),
+	    .timestamp_end = err ? __atomic_load_n(&next->start_clock, __ATOMIC_RELAXED) : packet->timestamp_end,
 	    .timestamp_begin = __atomic_load_n(&ledger->start_clock, __ATOMIC_RELAXED),
 	    .content_size = bytes * BITS,
 	    .cpu_id = buf->cpu,
 	    .pid = buf->pid,
 	};
+	return true;
 }
