@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-# Fixtures of programs that make channels.
-pytest_plugins = ["making"]
+# Fixtures of programs that make channels, and that write to traces.
+pytest_plugins = ["making", "tracing"]
 
 RELAYFS = Path(sys.executable).with_name("relayfs")
 USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")

@@ -8,20 +8,22 @@
 """
 
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 from build import compile_c
 from conftest import wait_until
 
-from relayfs_fuse import native, native_trace
-from relayfs_fuse.native_trace import Clocks, Trace, Traces
+from relayfs_fuse import native_trace
+from relayfs_fuse.native_trace import Trace, Traces
 
 RELAYCTL = Path(sys.executable).with_name("relayctl")
 SOURCE = Path(__file__).parent / "fuse/event_writer.c"
@@ -58,16 +60,17 @@ class Store:
 
 
 class Program:
-    """A program that writes events to a trace, as the library does."""
+    """tests/fuse/event_writer.c, running: it is traced as a program of this name."""
 
     def __init__(self, store: Store, trace: Trace, name: str, cpu: int = 0) -> None:
+        environment = {**os.environ, "RELAYFS": str(store.path), "RELAYFS_STORE": str(store.path)}
         self.process = subprocess.Popen(
-            [compile_c([SOURCE])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        process = native_trace.Process(name, self.process.pid, os.geteuid(), os.getegid())
-        self.name, _ = native_trace.trace_make(str(store.path), trace, process)
+            [name], executable=compile_c([SOURCE]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            bufsize=1, env=environment,
+        )  # fmt: skip
+        self.name = f"{name}-{self.process.pid}"
         self.directory = store.path / trace.name / self.name
-        self._tell(f"{self.directory} {cpu} {int(trace.clock == native_trace.CLOCK_TSC)}")
+        self._tell(f"{self.directory} {cpu}")
         assert self._answer() == "ready"
 
     def _tell(self, line: str) -> None:
@@ -134,6 +137,41 @@ class Program:
                 pipe.close()
 
 
+@pytest.fixture
+def store(scratch_store: Path) -> Iterator[Store]:
+    """A store that nobody serves."""
+    store = Store(scratch_store)
+    yield store
+    store.traces.close()
+
+
+@pytest.fixture
+def run(store: Store) -> Iterator[Callable[..., Program]]:
+    """Start programs that write to a trace: run(trace, NAME, cpu=1)."""
+    programs: list[Program] = []
+
+    def run(*arguments: object, **options: object) -> Program:
+        programs.append(Program(store, *arguments, **options))
+        return programs[-1]
+
+    yield run
+    for program in programs:
+        program.__exit__()
+
+
+def spoil(path: Path, seed: int, start: int = 0) -> None:
+    """Write rubbish over a store file, as a process can over what it has mapped."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(random.Random(seed).randbytes(size - start))
+
+
+def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [str(RELAYCTL), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
 @dataclass
 class Read:
     """What babeltrace2 reads: of each process, by PROCESS, the numbers of its events; and how many it says are lost."""
@@ -198,7 +236,3 @@ def recorded(directory: Path, n: int, process: str) -> None:
 
 def read_if_any(directory: Path) -> Read:
     return read(directory) if any(directory.rglob("metadata")) else Read({}, set(), 0, "")
-
-
-CLOCKS = Clocks
-WAIT_MAX = native.WAIT_MAX

@@ -66,7 +66,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         if compressor:
             stack.callback(compressor.close)
         to = _open(output, source, bool(rotate_size or rotate_time), compressor)
-        recorder = Recorder(source, to, options, shown.say, lambda: shown.tick(recorder))
+        recorder = Recorder(source, to, options, shown.say, lambda: shown.tick(recorder.summary, recorder.n_buffers))
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda *_: recorder.stop())
         # Somebody opens a file whose lease we hold, for a moment: see stream.py.

@@ -12,7 +12,10 @@ import click
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.counters import counters
+from relayfs_fuse.cli.log import log
 from relayfs_fuse.cli.record import record
+from relayfs_fuse.cli.snapshot import snapshot
+from relayfs_fuse.cli.traces import list_traces, stat
 from relayfs_fuse.errors import RelayError
 
 
@@ -24,7 +27,7 @@ def relayctl() -> None:
     """
 
 
-for command in (counters, record):
+for command in (counters, list_traces, log, record, snapshot, stat):
     relayctl.add_command(command)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,14 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.tree import Tree
-    from relayfs_fuse.native_trace import Clocks, Process
+    from relayfs_fuse.native_trace import Clocks
 
 log = logging.getLogger(__name__)
 
 # A process may write anything to .events.
 EVENTS_MAX = 4 << 20
-# So often a dead process's buffer is tried to be finished, which takes a second if somebody has spoiled its locks.
-FAILURES_MAX = 3
 # Of a buffer that is of no use to anybody.
 _SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
@@ -53,7 +50,6 @@ class TraceProcess:
         self._channel: StoredChannel | None = None
         self._nodes: list[Node] = []
         self._told: set[int] = set()
-        self._failures: Counter[int] = Counter()
 
     # ---------------------------------------------------------------- what the mount shows
 
@@ -120,16 +116,6 @@ class TraceProcess:
         for path in self._mem_paths():
             _with_buffer(path, _flush_used)
 
-    def belongs_to(self, process: Process) -> bool:
-        """Tell whether it is this very process's; whose it says it is, its owner may have written."""
-        try:
-            owner = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_uid
-            origin = ctf.Origin.of(self._events())
-        except (OSError, ValueError):
-            return False
-        is_named = (owner, origin.uid, origin.pid) == (process.uid, process.uid, process.pid)
-        return is_named and origin.buffers == "perprocess" and native_trace.trace_is_alive(self.directory)
-
     def is_over(self, is_kept: bool) -> bool:
         """Tell whether nobody will write or read here any more: its process is dead, and all it wrote is consumed.
 
@@ -149,21 +135,12 @@ class TraceProcess:
         # A packet more, though it be empty: only packets say what was lost.
         says_loss = index not in self._told and _lost(before) > 0
         if says_loss or _is_unfinished(before):
-            self._try_flush(index, buffer)
+            buffer.flush()
         facts = buffer.facts()
         if facts.produced != before.produced:
             self._told.add(index)
         # Behind what is finished there may be the room for the next packet's head.
-        is_finished = facts.offset <= facts.reserved_at_start or self._failures[index] >= FAILURES_MAX
-        return facts if is_finished and facts.produced == facts.consumed else None
-
-    def _try_flush(self, index: int, buffer: native.Buffer) -> None:
-        try:
-            buffer.flush()
-        except OSError as error:
-            if error.errno == errno.EPERM:  # the server may not run on that CPU; who reads it perhaps may
-                raise
-            self._failures[index] += 1
+        return None if facts.produced != facts.consumed or facts.offset > facts.reserved_at_start else facts
 
     def _mem_paths(self) -> list[str]:
         directory = os.path.join(self.directory, "cpu")

@@ -75,8 +75,7 @@ class Tracing:
                 await self.compare(name)
 
     async def _tell(self, act: Callable[[list[str]], None], paths: list[str]) -> None:
-        # Abandoned when the server ends: nobody answers its own requests any more.
-        await trio.to_thread.run_sync(act, paths, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(act, paths)
         for path in paths:
             self.announcements.settle(path)
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import StreamFile
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.ctf import Origin
     from relayfs_fuse.record.compress import Compressor
-    from relayfs_fuse.record.packet import Head, Packet
+    from relayfs_fuse.record.packet import Head
 
 _MARK = ".relayfs"
 _NUMBER = re.compile(r"\d{4,}")
+# In a process's directory, with rotation: events of a stream that were lost before it.
+_LOST = ".lost_before_cpu"
 _STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
 
 
@@ -149,6 +152,7 @@ class _Process:
         self._line = origin.line
         self._metadata = b""
         self._files: dict[int, StreamFile] = {}
+        self._lost_before: dict[int, int] = {}
         self._last: dict[int, Head] = {}
         self._n_files: dict[int, int] = {}
         self._open()
@@ -161,14 +165,18 @@ class _Process:
         self.path = path
         names = os.listdir(path)
         for name in names:
-            if name.startswith("."):
+            if name.startswith(_LOST):
+                with open(os.path.join(path, name), encoding="ascii") as text:
+                    self._lost_before[int(name.removeprefix(_LOST))] = int(text.read())
+            elif name.startswith("."):
                 os.unlink(os.path.join(path, name))
         for match in sorted(filter(None, map(_STREAM.fullmatch, names)), key=_file_number):
             cpu = int(match[1])
             last, file = StreamFile.reopen(os.path.join(path, match[0]))
             self._n_files[cpu] = _file_number(match) + 1
             if last:
-                self._last[cpu] = last
+                lost = last.events_discarded + self._lost_before.get(cpu, 0)
+                self._last[cpu] = last._replace(events_discarded=lost)
             if file:
                 self._files[cpu] = file
 
@@ -211,9 +219,9 @@ class _Process:
         while rest:
             file = self._file(cpu, rest[0])
             n = file.n_that_fit(rest)
-            if not file.append(rest[:n], is_valid):
+            if not file.append(_less_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
                 return False
-            self._last[cpu] = file.last
+            self._last[cpu] = rest[n - 1].head
             rest = rest[n:]
         return True
 
@@ -229,10 +237,19 @@ class _Process:
         number = self._n_files.get(cpu, 0)
         path = os.path.join(self.path, f"cpu{cpu}_{number}" if number else f"cpu{cpu}")
         before = self._last.get(cpu)
-        file = StreamFile.create(path, packet, None if number else before.events_discarded if before else 0)
+        if not number and before and before.events_discarded:
+            self._count_from(cpu, before.events_discarded)
+        file = StreamFile.create(path, packet, goes_on=number > 0)
         self._files[cpu] = file
         self._n_files[cpu] = number + 1
         return file
+
+    def _count_from(self, cpu: int, discarded: int) -> None:
+        """Count lost events from here on: those before are another trace's."""
+        assert self.path, "append() makes the directory"
+        with open(os.path.join(self.path, f"{_LOST}{cpu}"), "w", encoding="ascii") as file:
+            file.write(f"{discarded}\n")
+        self._lost_before[cpu] = discarded
 
     def cut(self, discarded: dict[int, int]) -> None:
         """Complete the files; what follows goes to a new directory."""
@@ -242,7 +259,7 @@ class _Process:
         with ExitStack() as stack:
             for cpu, file in files.items():
                 stack.callback(file.close)
-                stack.callback(file.end_with, discarded.get(cpu, 0))
+                stack.callback(file.end_with, discarded.get(cpu, 0) - self._lost_before.get(cpu, 0))
 
     def close(self, discarded: dict[int, int]) -> None:
         """Complete the files."""
@@ -250,6 +267,13 @@ class _Process:
         self.cut(discarded)
         self.path = path
         self._output.forget(self)
+
+
+def _less_lost(packets: list[Packet], before: int) -> list[Packet]:
+    if not before:
+        return packets
+    heads = [packet.head._replace(events_discarded=packet.head.events_discarded - before) for packet in packets]
+    return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]
 
 
 def _file_number(match: re.Match[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ class Process:
     OSError: it cannot be opened, or EBADMSG, EPROTO: it is damaged; ValueError: what it tells is not what the library
     writes.
 
-    n_subbufs: how many sub-buffers a buffer has
+    n_subbufs, subbuf_size: how many sub-buffers a buffer has, and their bytes
     """
 
     def __init__(self, directory: str) -> None:
@@ -43,7 +44,9 @@ class Process:
             channel = os.path.join(directory, "cpu")
             for cpu in sorted(int(name[3:]) for name in os.listdir(channel)):
                 self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
-            self.n_subbufs = max(consumer.buffer.facts().n_subbufs for consumer in self.buffers.values())
+            facts = [consumer.buffer.facts() for consumer in self.buffers.values()]
+            self.n_subbufs = max(fact.n_subbufs for fact in facts)
+            self.subbuf_size = max(fact.subbuf_size for fact in facts)
         except BaseException:
             self.close()
             raise
@@ -76,9 +79,14 @@ class Process:
         self.close()
 
     def flush(self) -> None:
-        """Finish the sub-buffers that are being filled."""
+        """Finish the sub-buffers that are being filled, so that they can be read."""
         for consumer in self.buffers.values():
-            consumer.buffer.flush()
+            try:
+                consumer.buffer.flush()
+            except OSError as error:
+                # Others: it was removed; nobody fills it any more.
+                if error.errno == errno.EBADMSG:
+                    raise
 
     def lost(self) -> dict[int, int]:
         """Count the events that each buffer has lost."""

@@ -19,6 +19,7 @@ from relayfs_fuse.record import packet as packets_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.ctf import Origin
     from relayfs_fuse.native_packets import Consumer
     from relayfs_fuse.record.output import ProcessOutput
     from relayfs_fuse.record.packet import Head, Packet
@@ -59,6 +60,35 @@ class Summary:
 def reason(error: OSError) -> str:
     """Tell people what went wrong."""
     return os.strerror(error.errno or errno.EIO)
+
+
+def check_heads(cpu: int, packets: list[Packet], last: Head | None, origin: Origin) -> None:
+    """Refuse heads that cannot be: one process's are not to make the whole trace unreadable.
+
+    last: what is known of the packet before them
+    """
+    latest = _latest(origin)
+    for packet in packets:
+        head = packet.head
+        if last and head.timestamp_begin < last.timestamp_end <= head.timestamp_begin + _SKEW:
+            head = head._replace(timestamp_begin=last.timestamp_end)
+            head = head._replace(timestamp_end=max(head.timestamp_begin, head.timestamp_end))
+        begin = last.timestamp_end if last else 0
+        if not begin <= head.timestamp_begin <= head.timestamp_end <= latest:
+            raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} has a time that cannot be")
+        if head.stream_instance_id != cpu:
+            raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} is of another CPU")
+        if last and head.events_discarded < last.events_discarded:
+            head = head._replace(events_discarded=last.events_discarded)
+        packet.head = last = head
+
+
+def _latest(origin: Origin) -> int:
+    """Return a time that no packet can have, by the trace's clock."""
+    if origin.boot != native_trace.boot_id():
+        return 1 << 64
+    clocks = native_trace.read_clocks()
+    return clocks.tsc + 16 * _AHEAD_NS if origin.is_tsc else clocks.mono_ns + _AHEAD_NS
 
 
 class Recording:
@@ -137,7 +167,7 @@ class Recording:
                 del packets[0]
         if not packets:
             return True
-        self._check(cpu, packets, last)
+        check_heads(cpu, packets, last, self.process.origin)
         self.update()
         lost = last.events_discarded if last else 0
         try:
@@ -151,30 +181,6 @@ class Recording:
         summary.bytes += sum(packet.head.packet_bytes for packet in packets)
         summary.lost += packets[-1].head.events_discarded - lost
         return True
-
-    def _check(self, cpu: int, packets: list[Packet], last: Head | None) -> None:
-        """Refuse heads that cannot be: one process's are not to make the whole trace unreadable."""
-        now = self._now()
-        for packet in packets:
-            head = packet.head
-            if last and head.timestamp_begin < last.timestamp_end <= head.timestamp_begin + _SKEW:
-                head = head._replace(timestamp_begin=last.timestamp_end)
-                head = head._replace(timestamp_end=max(head.timestamp_begin, head.timestamp_end))
-            begin = last.timestamp_end if last else 0
-            if not begin <= head.timestamp_begin <= head.timestamp_end <= now:
-                raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} has a time that cannot be")
-            if head.stream_instance_id != cpu:
-                raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} is of another CPU")
-            if last and head.events_discarded < last.events_discarded:
-                head = head._replace(events_discarded=last.events_discarded)
-            packet.head = last = head
-
-    def _now(self) -> int:
-        """Return a time that no packet can have, by the trace's clock."""
-        if self.process.origin.boot != native_trace.boot_id():
-            return 1 << 64
-        clocks = native_trace.read_clocks()
-        return clocks.tsc + 16 * _AHEAD_NS if self.process.origin.is_tsc else clocks.mono_ns + _AHEAD_NS
 
     def finish(self, summary: Summary) -> None:
         """Take all that there is now, also of sub-buffers that are not full, and complete the output."""
@@ -196,6 +202,4 @@ class Recording:
         try:
             self.process.flush()
         except OSError as error:
-            # Others: it was removed; nobody fills it any more.
-            if error.errno == errno.EBADMSG:
-                raise SpoiledError(reason(error)) from error
+            raise SpoiledError(reason(error)) from error

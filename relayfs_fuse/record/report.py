@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from relayfs_fuse.record.recorder import Recorder
     from relayfs_fuse.record.recording import Summary
 
 _INTERVAL_S = 1.0
@@ -26,15 +25,15 @@ class Progress:
         self._bytes, self._time = 0, time.monotonic()
         self._width = 0
 
-    def tick(self, recorder: Recorder) -> None:
+    def tick(self, summary: Summary, n_buffers: int | None = None) -> None:
         """Show how far it is, if the last time is long enough ago."""
         now = time.monotonic()
         if not self._file or now - self._time < _INTERVAL_S:
             return
-        summary = recorder.summary
         rate = (summary.bytes - self._bytes) / (now - self._time)
         self._bytes, self._time = summary.bytes, now
-        line = f"{size(rate)}/s, {size(summary.bytes)}, {summary.lost} events lost, {recorder.n_buffers} buffers"
+        n_buffers = summary.buffers if n_buffers is None else n_buffers
+        line = f"{size(rate)}/s, {size(summary.bytes)}, {summary.lost} events lost, {n_buffers} buffers"
         if self._file.isatty():
             self._file.write(f"\r{line:{self._width}}")
             self._width = len(line)

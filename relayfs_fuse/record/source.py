@@ -6,9 +6,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native_trace
+from relayfs_fuse import inotify, native_trace
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.record import inotify
 
 if TYPE_CHECKING:
     from relayfs_fuse.native_trace import Clocks
@@ -95,7 +94,7 @@ class Source:
 
     def processes(self) -> list[str]:
         """Return the names of the directories that there are now."""
-        self.inotify.read()
+        self.inotify.events()
         try:
             return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))
         except FileNotFoundError:

@@ -54,14 +54,14 @@ class StreamFile:
         self._is_hidden = False
 
     @classmethod
-    def create(cls, path: str, first: Packet, discarded: int | None) -> StreamFile:
+    def create(cls, path: str, first: Packet, *, goes_on: bool) -> StreamFile:
         """Make a file for packets from this one on, which is not written yet; it appears with the first append().
 
-        discarded: None, if it goes on where another file ends; else how many events were lost up to where it begins
+        goes_on: it begins where another file of the same stream ends
         """
         descriptor = os.open(_hidden(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         room = max(ROOM_BYTES, first.head.packet_bytes + 3 * HEAD_BYTES)
-        beginning = [] if discarded is None else [before(first.head, discarded).pack()]
+        beginning = [] if goes_on else [before(first.head).pack()]
         tail = HEAD_BYTES * len(beginning)
         start = first.head.empty(room - tail, timestamp_end=first.head.timestamp_begin)
         try:
@@ -189,13 +189,13 @@ class StreamFile:
             os.close(copy)
 
 
-def before(head: Head, discarded: int) -> Head:
+def before(head: Head) -> Head:
     """Return the head of an empty packet before the first one: readers count what is lost between two packets.
 
     It is a moment earlier: readers put packets of one time in any order.
     """
     time = max(0, head.timestamp_begin - 1)
-    return head.empty(timestamp_begin=time, timestamp_end=time, events_discarded=discarded)
+    return head.empty(timestamp_begin=time, timestamp_end=time, events_discarded=0)
 
 
 def _later(last: Head | None, head: Head) -> Head:

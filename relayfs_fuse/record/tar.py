@@ -85,7 +85,7 @@ class TarProcess:
         """Write packets as a file, if they were valid all the time; tell whether they were."""
         pieces = []
         if cpu not in self._last:
-            pieces.append(before(packets[0].head, 0).pack())
+            pieces.append(before(packets[0].head).pack())
         for packet in packets:
             pieces += [packet.head.pack(), *packet.body]
         data = b"".join(pieces)

@@ -1,71 +1,59 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writes events to a process's directory of a trace, as the library does, but when it is told to:
- *
- *     event_writer        first line on stdin: DIR CPU CLOCK; then commands, each of which it answers with a number
+ * Writes events to a trace when it is told to; on stdin first DIR, its directory in the trace, and CPU, where it runs; then
+ * commands, each of which it answers with a number:
  *
  * N            write N events, answer how many were lost
- * patient N    the same, each as soon as there is room; answer how often there was none
+ * patient N    the same, each until there is room for it; answer how often there was none, which counts as lost, too
  * flat         write until it is killed, and tell each hundred how many
  * declare NAME further events are of this name
  * flush
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <relayfs/trace_store.h>
+#include <relayfs/store.h>
+#include <relayfs/trace.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct rchan_buf *buf;
-static int events_fd, uses_tsc;
-static uint64_t n_names, id;
-
-struct event {
-	uint64_t timestamp, id, n, fill;
-};
-
-static uint64_t now(void)
-{
-	struct relay_clocks clocks;
-	relay_clocks_read(&clocks);
-	return uses_tsc ? clocks.tsc : clocks.mono_ns;
-}
-
-static int write_event(uint64_t n)
-{
-	struct event event = {0, id, n, n};
-	void *to;
-	int err = relay_buf_reserve(buf, sizeof(event), &to);
-	if (err)
-		return err;
-	/* Not before: the sub-buffer may have begun just now. */
-	event.timestamp = now();
-	memcpy(to, &event, sizeof(event));
-	relay_buf_commit(buf, to);
-	return 0;
-}
+static struct relay_trace_event *declared;
 
 static void declare(const char *name)
 {
-	char text[512];
-	id = 1000 + n_names++;
-	int length = snprintf(text, sizeof(text),
-	                      "event {\n\tname = \"test:%s\";\n\tid = %llu;\n\tstream_id = 0;\n\tfields := struct {\n"
-	                      "\t\tuint64_t _n;\n\t\tuint64_t _fill;\n\t};\n};\n",
-	                      name, (unsigned long long)id);
-	if (write(events_fd, text, (size_t)length) != length)
+	static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U64}, {"fill", RELAY_TRACE_U64}};
+	declared = relay_trace_declare("test", name, fields, 2);
+	if (!declared)
 		exit(3);
 }
 
-/* How often it was refused, each of which counts as lost. */
+static uint64_t n_lost(void)
+{
+	struct relay_facts facts;
+	if (relay_buf_facts(buf, &facts))
+		exit(4);
+	return facts.lost_full_records;
+}
+
+/* Returns how many were lost: 0 or 1. */
+static uint64_t write_event(uint64_t n)
+{
+	struct {
+		struct relay_trace_record head;
+		uint64_t n, fill;
+	} event = {.n = n, .fill = n};
+	uint64_t before = n_lost();
+	if (relay_trace_wants(declared))
+		relay_trace_emit(declared, &event.head, sizeof(event));
+	return n_lost() - before;
+}
+
 static uint64_t write_patiently(uint64_t n)
 {
 	uint64_t refused = 0;
-	for (; write_event(n) == -ENOSPC; refused++)
+	for (; write_event(n); refused++)
 		usleep(200);
 	return refused;
 }
@@ -73,26 +61,27 @@ static uint64_t write_patiently(uint64_t n)
 static void open_all(const char *dir, unsigned cpu)
 {
 	char path[4224];
-	struct flock lock = {.l_type = F_RDLCK};
-	snprintf(path, sizeof(path), "%s/.events", dir);
-	events_fd = open(path, O_RDWR | O_APPEND);
-	if (events_fd < 0 || fcntl(events_fd, F_SETLK, &lock))
+	cpu_set_t set;
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
 		exit(1);
+	declare("first");
+	relay_trace_prepare();
 	snprintf(path, sizeof(path), "%s/cpu/mem%u", dir, cpu);
 	buf = relay_buf_open(path);
 	if (!buf)
 		exit(2);
-	declare("first");
 }
 
 int main(void)
 {
-	char line[4096], dir[4096], word[256];
+	char line[4352], dir[4096], word[256];
 	unsigned cpu;
 	uint64_t n = 0, count;
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (!fgets(line, sizeof(line), stdin) || sscanf(line, "%4095s %u %d", dir, &cpu, &uses_tsc) != 3)
-		return 4;
+	if (!fgets(line, sizeof(line), stdin) || sscanf(line, "%4095s %u", dir, &cpu) != 2)
+		return 5;
 	open_all(dir, cpu);
 	puts("ready");
 	while (fgets(line, sizeof(line), stdin)) {
@@ -107,12 +96,14 @@ int main(void)
 		else if (strcmp(line, "flat\n") == 0)
 			for (;;) {
 				write_patiently(n++);
-				if (n % 100 == 0)
-					printf("%lu\n", n);
+				if (n % 100)
+					continue;
+				printf("%lu\n", n);
+				usleep(5000); /* so that its judge can keep up */
 			}
 		else if (sscanf(line, "%lu", &count) == 1)
 			for (; count; count--)
-				lost += write_event(n++) != 0;
+				lost += write_event(n++);
 		printf("%lu\n", lost);
 	}
 	return 0;

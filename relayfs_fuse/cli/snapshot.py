@@ -1,0 +1,36 @@
+"""relayctl snapshot: write what a trace's buffers hold now."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+
+import click
+
+from relayfs_fuse.cli.common import mount_option, store_option
+from relayfs_fuse.record.report import Progress, as_json, summarize
+from relayfs_fuse.record.snapshot import Snapshot
+from relayfs_fuse.record.source import Source, find_store
+
+
+@click.command()
+@click.argument("name")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where to; it is made, or empty.")
+@mount_option
+@store_option
+@click.option("--progress", is_flag=True, help="Show progress although stderr is no terminal.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print what was taken as a JSON object.")
+def snapshot(  # noqa: PLR0913, PLR0917  # an option each
+    name: str, output: str, mount: str | None, store: str | None, progress: bool, json_wanted: bool
+) -> None:
+    """Write what the buffers of the trace NAME hold now to a CTF trace, stopping nobody and consuming nothing."""
+    shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
+    with closing(Source(name, find_store(mount, store))) as source:
+        taken = Snapshot(source, os.path.abspath(output), shown.say)
+        taken.take(lambda: shown.tick(taken.summary))
+    shown.end()
+    if json_wanted:
+        click.echo(as_json(name, output, taken.summary))
+    else:
+        click.echo(summarize(name, output, taken.summary), err=True)

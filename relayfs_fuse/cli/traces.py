@@ -1,0 +1,116 @@
+"""relayctl list and stat: which traces there are, and who writes to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from relayfs_fuse import native, native_trace
+from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
+from relayfs_fuse.fs.control import format_size
+from relayfs_fuse.record.figures import Figures, figures_of
+from relayfs_fuse.record.source import find_store
+
+if TYPE_CHECKING:
+    from relayfs_fuse.native_trace import Trace
+
+_json_option = click.option("--json", "json_wanted", is_flag=True, help="As one JSON object.")
+
+
+@click.command("list")
+@mount_option
+@store_option
+@_json_option
+def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None:
+    """List the traces.
+
+    A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes.
+    """
+    where = find_store(mount, store)
+    traces = _traces(where)
+    if json_wanted:
+        click.echo(json.dumps({"traces": [_describe(where, trace) for trace in traces]}))
+        return
+    rows = [
+        [
+            text["name"], "started" if text["started"] else "stopped", text["mode"], text["buffers"], text["clock"],
+            f"{text['n_subbufs']}x{format_size(text['subbuf_size'])}", str(text["processes"]),
+        ]
+        for text in (_describe(where, trace) for trace in traces)
+    ]  # fmt: skip
+    _show(["TRACE", "STATE", "MODE", "BUFFERS", "CLOCK", "SUBBUFS", "PROCESSES"], rows)
+
+
+@click.command()
+@click.argument("name", required=False)
+@mount_option
+@store_option
+@_json_option
+def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bool) -> None:
+    """Show the figures of each process in the trace NAME, or in all.
+
+    A line is TRACE, PROCESS-PID, its state, events and bytes written, events lost, bytes unread.
+    """
+    where = find_store(mount, store)
+    traces = [trace for trace in _traces(where) if name in (None, trace.name)]
+    found = {trace.name: [figures_of(os.path.join(where, trace.name, one)) for one in _processes(where, trace)]
+             for trace in traces}  # fmt: skip
+    if json_wanted:
+        described = [
+            {**_describe(where, trace), "processes": [asdict(one) for one in found[trace.name] if one]}
+            for trace in traces
+        ]
+        click.echo(json.dumps({"traces": described}))
+    else:
+        rows = [[trace, *_row(one)] for trace, all_of in found.items() for one in all_of if one]
+        _show(["TRACE", "PROCESS", "STATE", "EVENTS", "BYTES", "LOST", "UNREAD"], rows)
+    if name is not None and not traces:
+        sys.exit(NOTHING_MATCHES)
+
+
+def _traces(store: str) -> list[Trace]:
+    with closing(native_trace.Traces(os.path.join(store, ".traces"))) as traces:
+        return sorted(traces.all().values(), key=lambda trace: trace.name)
+
+
+def _processes(store: str, trace: Trace) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(os.path.join(store, trace.name)) if not name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def _describe(store: str, trace: Trace) -> dict[str, Any]:
+    return {
+        "name": trace.name,
+        "id": trace.id,
+        "started": trace.is_started,
+        "mode": native.MODES[trace.mode],
+        "buffers": native_trace.TRACE_BUFFERS[trace.buffers],
+        "clock": native_trace.CLOCKS[int(trace.clock == native_trace.CLOCK_TSC)],
+        "subbuf_size": trace.subbuf_size,
+        "n_subbufs": trace.n_subbufs,
+        "boot": trace.boot,
+        "filter": trace.filter,
+        "rules": trace.rules.splitlines(),
+        "processes": len(_processes(store, trace)),
+    }
+
+
+def _row(figures: Figures) -> list[str]:
+    numbers = (figures.events, figures.bytes, figures.lost, figures.unread)
+    return [figures.name, figures.state, *("-" if number is None else str(number) for number in numbers)]
+
+
+def _show(titles: list[str], rows: list[list[str]]) -> None:
+    """Print a table, its titles for people only."""
+    lines = [titles, *rows] if sys.stdout.isatty() else rows
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))] if lines else []
+    for line in lines:
+        click.echo("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,83 @@
+"""relayctl list, stat and log."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Mount
+from tracing import RELAYCTL, relayctl, spoil
+from traffic import drain
+
+from relayfs_fuse import native
+
+
+def shown(*arguments: object) -> str:
+    done = relayctl(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_traces_are_listed(store, run):
+    store.create("two", mode=native.MODE_OVERWRITE, is_started=False, subbuf_size=64 << 10, filter="uid:7")
+    run(store.create("one"), "app")
+    assert [line.split() for line in shown("list", "--store", store.path).splitlines()] == [
+        ["one", "started", "no-overwrite", "perprocess", "mono", "8x4K", "1"],
+        ["two", "stopped", "overwrite", "perprocess", "mono", "8x64K", "0"],
+    ]
+    one, two = json.loads(shown("list", "--store", store.path, "--json"))["traces"]
+    assert (one["name"], one["started"], one["processes"]) == ("one", True, 1)
+    assert (two["mode"], two["subbuf_size"], two["filter"], two["rules"]) == ("overwrite", 65536, "uid:7", [])
+
+
+def test_figures_of_processes_are_shown(store, run):
+    trace = store.create("t")
+    dead, bad, alive = run(trace, "dead"), run(trace, "bad"), run(trace, "alive")
+    lost = dead.write(3000)
+    dead.kill()
+    spoil(bad.directory / "cpu/mem0", 1)
+    alive.write(10)
+    rows = {row[1].rpartition("-")[0]: row for row in map(str.split, shown("stat", "--store", store.path).splitlines())}
+    assert rows["alive"][2:] == ["alive", "10", rows["alive"][4], "0", rows["alive"][6]]
+    assert int(rows["alive"][4]) >= 320
+    assert [*rows["dead"][2:4], rows["dead"][5]] == ["dead", str(3000 - lost), str(lost)]
+    assert rows["bad"][2:] == ["damaged", "-", "-", "-", "-"]
+    (one,) = json.loads(shown("stat", "t", "--store", store.path, "--json"))["traces"]
+    found = {process["name"]: process for process in one["processes"]}
+    assert found[alive.name]["events"] == 10
+    assert found[dead.name]["lost"] == lost
+    assert found[bad.name]["events"] is None
+
+
+def test_a_trace_that_is_not_there_has_no_figures(store):
+    done = relayctl("stat", "none", "--store", store.path)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+@pytest.fixture
+def log(mount: Mount) -> Path:
+    return mount.create("log", "buffers=global")
+
+
+def test_lines_are_logged(mount, log):
+    done = relayctl("log", "-m", mount.path, "hello,", "world")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert relayctl("log", "-m", mount.path, "-", input="one\ntwo").returncode == 0
+    lines = drain(mount.path / "log0").decode().splitlines()
+    assert [line.rpartition(": ")[2] for line in lines] == ["hello, world", "one", "two"]
+    assert all(line.startswith("[") for line in lines)
+
+
+def test_nobody_need_listen(mount):
+    assert relayctl("log", "-m", mount.path, "hello").returncode == 0
+    assert relayctl("log", "-m", mount.path, "--check", "hello").returncode == 3
+    assert relayctl("log", "-m", mount.path, "--check").returncode == 3
+    mount.create("log", "buffers=global")
+    assert relayctl("log", "-m", mount.path, "--check").returncode == 0
+    assert drain(mount.path / "log0") == b""
+
+
+def test_everybody_may_log_if_the_channel_says_so(mount, unprivileged):
+    mount.create("log", "buffers=global mode=overwrite perm=666")
+    done = unprivileged.run(RELAYCTL, "log", "-m", mount.path, "hello")
+    assert done.returncode == 0, done.stderr
+    assert drain(mount.path / "log0").endswith(b": hello\n")

@@ -1,0 +1,102 @@
+"""relayctl snapshot, with babeltrace2 as the judge."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from tracing import finish, read, recording, relayctl, spoil
+
+from relayfs_fuse import native
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def snapshot(store, out: Path, *arguments: object) -> str:
+    done = relayctl("snapshot", "t", "--store", store.path, "-o", out, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stderr if "--json" not in arguments else done.stdout
+
+
+def test_the_newest_events_of_a_flight_recorder_are_taken(store, run, out):
+    program = run(store.create("t", mode=native.MODE_OVERWRITE), "app")
+    program.write(10_000)
+    summary = json.loads(snapshot(store, out, "--json"))
+    seen = read(out)
+    n = len(seen.events["app"])
+    assert n > 800
+    assert seen.events["app"] == list(range(10_000 - n, 10_000))
+    assert seen.lost == summary["lost"] == 10_000 - n
+    assert sorted(path.name for path in out.iterdir()) == [program.name]
+
+
+def test_it_stops_nobody_and_consumes_nothing(store, run, out, tmp_path):
+    trace = store.create("t", mode=native.MODE_OVERWRITE)
+    program, still = run(trace, "app"), run(trace, "still")
+    still.write(300)
+    program.start_flat_out()
+    last = -1
+    for i in range(5):
+        snapshot(store, tmp_path / str(i))
+        seen = read(tmp_path / str(i)).events
+        assert seen["still"] == list(range(300))
+        if "app" in seen:  # overwritten as fast as it is copied: the machine may be so busy
+            assert seen["app"] == list(range(seen["app"][0], seen["app"][-1] + 1))
+            assert seen["app"][-1] > last
+            last = seen["app"][-1]
+    assert last > 0
+
+
+def test_a_trace_that_is_recorded_can_be_looked_at(store, run, out, tmp_path):
+    program = run(store.create("t"), "app")
+    program.write(700)
+    snapshot(store, out)
+    assert read(out).events == {"app": list(range(700))}
+    with recording("t", "--store", store.path, "-o", tmp_path / "recorded") as process:
+        program.write(100)
+        finish(process)
+    assert read(tmp_path / "recorded").events == {"app": list(range(800))}
+
+
+def test_what_the_dead_have_left_is_taken(store, run, out):
+    program = run(store.create("t", mode=native.MODE_OVERWRITE), "app")
+    program.start_flat_out()
+    time.sleep(0.2)
+    program.kill()
+    written = program.counted()
+    snapshot(store, out)
+    seen = read(out).events["app"]
+    assert seen == list(range(seen[0], seen[0] + len(seen)))
+    assert written <= seen[-1] + 1 <= written + 101
+
+
+def test_damage_costs_its_process_only(store, run, out):
+    trace = store.create("t")
+    for seed, name in enumerate(("one", "two", "three")):
+        program = run(trace, name)
+        program.write(200)
+        if name != "two":
+            path = program.directory / "cpu/mem0"
+            spoil(path, seed, path.stat().st_size - 4096 + 128)
+    said = snapshot(store, out)
+    assert read(out).events == {"two": list(range(200))}
+    assert len(list(out.glob("*.damaged"))) == said.count("is damaged: ") == 2
+
+
+def test_a_directory_that_holds_something_is_refused(store, run, out):
+    store.create("t")
+    snapshot(store, out)
+    (out / "file").write_text("")
+    done = relayctl("snapshot", "t", "--store", store.path, "-o", out)
+    assert (done.returncode, done.stderr) == (1, f"relayctl: {out} is not empty\n")
+
+
+def test_processes_without_events_leave_nothing(store, run, out):
+    program = run(store.create("t"), "app")
+    wait_until(program.directory.exists, "the program")
+    snapshot(store, out)
+    assert list(out.iterdir()) == []
