@@ -128,6 +128,11 @@ def trace_remove(directory: str) -> None:
     _check(lib.relay_trace_remove(os.fsencode(directory)), directory)
 
 
+def trace_remove_dead(directory: str) -> None:
+    """Do the same unless a process writes to it, or is about to: OSError EBUSY."""
+    _check(lib.relay_trace_remove_dead(os.fsencode(directory)), directory)
+
+
 def trace_is_alive(directory: str) -> bool:
     """Tell whether a process writes to the directory, or is about to."""
     return bool(lib.relay_trace_is_alive(os.fsencode(directory)))

@@ -35,7 +35,8 @@ enum {
 	LINE_BYTES = 1024,  /* of the first line of .events, at most */
 	TOLD_S = 10,        /* how long a process may take to lock what it was told of */
 	MAX_TRIES = 10000,  /* names that are taken */
-	MAX_DEPTH = 3       /* of what is removed */
+	MAX_DEPTH = 3,      /* of what is removed */
+	REMOVAL_PAUSE_NS = 1000000
 };
 
 /* What is to be made, in a trace's directory. */
@@ -171,7 +172,7 @@ static void close_buffers(int dir_fd)
 	}
 }
 
-/* Put it out of sight, then take it apart. */
+/* Put it out of sight, then take it apart. The caller sees to it that nobody writes there, or does not care. */
 static int remove_named(int parent_fd, const char *name)
 {
 	char hidden[NAME_MAX];
@@ -256,6 +257,34 @@ int relay_trace_is_alive(const char *dir)
 	int alive = is_locked(fd) || is_told(fd);
 	close(fd);
 	return alive;
+}
+
+/* ------------------------------------------------------------------ removing what is over */
+
+/* As long as the descriptor is open no process can take part; -EBUSY: one does. */
+static int lock_against_processes(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	if (fcntl(fd, F_OFD_SETLK, &lock))
+		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
+	/* Pairs with touch(): whoever was told after this look will find it gone. */
+	return is_told(fd) ? -EBUSY : 0;
+}
+
+int relay_trace_remove_dead(const char *dir)
+{
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof(path), "%s/.events", dir) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0 && errno != ENOENT)
+		return -errno;
+	int err = fd < 0 ? 0 : lock_against_processes(fd);
+	if (!err)
+		err = relay_trace_remove(dir);
+	if (fd >= 0)
+		close(fd);
+	return err;
 }
 
 /* ------------------------------------------------------------------ making */
@@ -359,7 +388,15 @@ static int show(const struct making *making, char name[RELAY_TRACE_NAME_BYTES])
 	return -EEXIST;
 }
 
-/* Take part in one that is there. -ENOENT: it is gone. */
+/* Note that a process is told of it now. */
+static int touch(int fd)
+{
+	/* Goes with the descriptor. Whoever removes it has looked already, or will see what we do. */
+	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	return fcntl(fd, F_OFD_SETLK, &lock) || futimens(fd, NULL) ? -errno : 0;
+}
+
+/* Take part in one that is there. -ENOENT: it is gone; -EEXIST: it is going. */
 static int join(const struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	char path[2 * NAME_MAX];
@@ -369,7 +406,11 @@ static int join(const struct making *making, int *lock, char name[RELAY_TRACE_NA
 	int fd = openat(making->trace_fd, path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return -errno;
-	int err = lock ? lock_events(fd) : futimens(fd, NULL) ? -errno : 0;
+	int err = lock ? lock_events(fd) : touch(fd);
+	if (err == -EAGAIN || err == -EACCES) {
+		nanosleep(&(struct timespec){.tv_nsec = REMOVAL_PAUSE_NS}, NULL);
+		err = -EEXIST;
+	}
 	/* Whoever removes it may have looked before. */
 	if (!err && (fstatat(making->trace_fd, path, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)))
 		err = -ENOENT;

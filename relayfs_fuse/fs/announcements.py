@@ -38,6 +38,11 @@ class Announcements:
         self._pending: dict[str, Callable[[], Node | None]] = {}
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._device: int | None = None
+
+    def begin(self) -> None:
+        """Remember which file system this is, now that it is mounted; blocks."""
+        self._device = os.stat(self._mountpoint).st_dev
 
     def expect(self, path: str, change: Callable[[], Node | None]) -> None:
         """Say what will be done in the tree when the kernel hears of a name."""
@@ -72,11 +77,20 @@ class Announcements:
         done.result()
 
     def _act_on_all(self, act: Callable[[str], None], paths: list[str]) -> None:
+        if self._is_elsewhere():
+            return
         for path in paths:
             try:
                 act(os.path.join(self._mountpoint, path))
             except OSError as error:
                 log.debug("%s is not announced: %s", path, error)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether names at the mountpoint are somebody else's: it is unmounted, or something is mounted over it."""
+        try:
+            return os.stat(self._mountpoint).st_dev != self._device
+        except OSError:
+            return True
 
     def _run(self) -> None:
         while True:

@@ -128,6 +128,7 @@ class Server:
 
     async def _announce(self, answers: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(os.stat, os.path.join(self._settings.mountpoint, "control"))
+        await trio.to_thread.run_sync(self._tracing.announcements.begin)
         if not tap.has_passthrough():
             log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
         answers()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.tree import Tree
-    from relayfs_fuse.native_trace import Clocks
+    from relayfs_fuse.native_trace import Clocks, Process
 
 log = logging.getLogger(__name__)
 
 # A process may write anything to .events.
 EVENTS_MAX = 4 << 20
+# So often a dead process's buffer is tried to be finished, which takes a second if somebody has spoiled its locks.
+FAILURES_MAX = 3
 # Of a buffer that is of no use to anybody.
 _SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
@@ -50,6 +53,7 @@ class TraceProcess:
         self._channel: StoredChannel | None = None
         self._nodes: list[Node] = []
         self._told: set[int] = set()
+        self._failures: Counter[int] = Counter()
 
     # ---------------------------------------------------------------- what the mount shows
 
@@ -116,6 +120,16 @@ class TraceProcess:
         for path in self._mem_paths():
             _with_buffer(path, _flush_used)
 
+    def belongs_to(self, process: Process) -> bool:
+        """Tell whether it is this very process's; whose it says it is, its owner may have written."""
+        try:
+            owner = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_uid
+            origin = ctf.Origin.of(self._events())
+        except (OSError, ValueError):
+            return False
+        is_named = (owner, origin.uid, origin.pid) == (process.uid, process.uid, process.pid)
+        return is_named and origin.buffers == "perprocess" and native_trace.trace_is_alive(self.directory)
+
     def is_over(self, is_kept: bool) -> bool:
         """Tell whether nobody will write or read here any more: its process is dead, and all it wrote is consumed.
 
@@ -135,12 +149,21 @@ class TraceProcess:
         # A packet more, though it be empty: only packets say what was lost.
         says_loss = index not in self._told and _lost(before) > 0
         if says_loss or _is_unfinished(before):
-            buffer.flush()
+            self._try_flush(index, buffer)
         facts = buffer.facts()
         if facts.produced != before.produced:
             self._told.add(index)
         # Behind what is finished there may be the room for the next packet's head.
-        return None if facts.produced != facts.consumed or facts.offset > facts.reserved_at_start else facts
+        is_finished = facts.offset <= facts.reserved_at_start or self._failures[index] >= FAILURES_MAX
+        return facts if is_finished and facts.produced == facts.consumed else None
+
+    def _try_flush(self, index: int, buffer: native.Buffer) -> None:
+        try:
+            buffer.flush()
+        except OSError as error:
+            if error.errno == errno.EPERM:  # the server may not run on that CPU; who reads it perhaps may
+                raise
+            self._failures[index] += 1
 
     def _mem_paths(self) -> list[str]:
         directory = os.path.join(self.directory, "cpu")

@@ -217,7 +217,11 @@ class Traces:
         if room is not None and need > room:
             raise CommandError(errno.ENOSPC, f"its buffers take {need} bytes; {room} are left of the limit")
         process = Process(program, pid, uid, gid)
-        return name, lambda: native_trace.trace_make(self._store.directory, trace, process)[0]
+        own = [known for known in self._processes[name].values() if f"-{pid}" in known.name]
+        return (
+            name,
+            lambda: _place_of(own, process) or native_trace.trace_make(self._store.directory, trace, process)[0],
+        )
 
     # ---------------------------------------------------------------- from time to time
 
@@ -387,6 +391,11 @@ class Traces:
             self.inotify.remove(watch)
 
 
+def _place_of(known: Iterable[TraceProcess], process: Process) -> str | None:
+    """Find the directory that a process has been given before: it asks again, or means to fill the store."""
+    return next((place.name for place in known if place.belongs_to(process)), None)
+
+
 def _patiently(job: Callable[[], object], what: str) -> None:
     """Do a job that a hostile process may hold up; wait for it, but not for ever."""
     thread = threading.Thread(target=job, name=what, daemon=True)
@@ -421,8 +430,9 @@ def _remove_process(directory: str) -> None:
 def _remove_if_over(process: TraceProcess, is_kept: bool) -> None:
     try:
         if process.is_over(is_kept):
-            _remove_process(process.directory)
+            native_trace.trace_remove_dead(process.directory)
     except OSError as error:
+        # Gone already, or another process takes part in it by now.
         log.debug("%s: %s", process.directory, error)
 
 

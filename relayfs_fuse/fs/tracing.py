@@ -75,7 +75,8 @@ class Tracing:
                 await self.compare(name)
 
     async def _tell(self, act: Callable[[list[str]], None], paths: list[str]) -> None:
-        await trio.to_thread.run_sync(act, paths)
+        # Abandoned when the server ends: nobody answers its own requests any more.
+        await trio.to_thread.run_sync(act, paths, abandon_on_cancel=True)
         for path in paths:
             self.announcements.settle(path)
 

@@ -137,6 +137,34 @@ def test_reader_tells_why_it_cannot(mount, reader: Program):
     assert b"No such file or directory" in done.stderr
 
 
+# --- traces ---
+
+TRACED = re.compile(r"(?P<process>\S+):\(\d+\) (?P<name>\w+:\w+): \{ cpu_id = \d+, pid = \d+ \}, \{ (?P<fields>.*) \}")
+
+
+def test_programs_of_two_languages_are_traced_and_recorded(mount):
+    programs = [f"{c_program('traced')[0]} 30", f"{' '.join(python_program('traced'))} 30"]
+    path = f"{RELAYFS.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [EXAMPLES / "record.sh", mount.path, *programs], env={**os.environ, "PATH": path}, capture_output=True,
+        text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("27") == 2
+    found = [match for line in lines if (match := TRACED.search(line))]
+    assert len(found) == len(lines) - 2 == 2 * 60 + 1, done.stdout
+    for process in ("traced", "python"):
+        events = [event for event in found if event["process"].split(":")[-1].startswith(process)]
+        numbers = [event["fields"] for event in events if event["name"] == "collatz:begin"]
+        assert numbers == [f"number = {n}" for n in range(1, 31)]
+        ends = [event["fields"] for event in events if event["name"] == "collatz:end"]
+        assert ends[26] == 'number = 27, steps = 111, steps_per_digit = 55.5, verdict = "a record"'
+    (logged,) = (event["fields"] for event in found if event["name"] == "python:log")
+    assert 'level = "WARNING", logger = "root", message = "27 takes 111 steps"' in logged
+    assert "trace" not in mount.control.read_text()
+
+
 # --- rings ---
 
 

@@ -412,6 +412,26 @@ def test_a_name_in_join_is_only_a_name(open_mount: Mount, unprivileged: User) ->
     assert join(unprivileged, open_mount, "../t program\n") == "ENOENT"
 
 
+def test_who_asks_again_gets_the_same_place(open_mount: Mount, unprivileged: User) -> None:
+    start_trace(open_mount)
+    code = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for _ in range(3):
+    os.write(fd, b"t program\\n")
+    print(os.pread(fd, 4096, 0).decode(), end="")
+if not os.fork():
+    os.write(fd, b"t program\\n")
+    print(os.pread(fd, 4096, 0).decode(), end="")
+else:
+    os.wait()
+"""
+    names = unprivileged.python(code, str(open_mount.path / ".traces/join")).stdout.split()
+    assert len(names) == 4
+    assert len(set(names)) == 2
+    assert sorted(set(names)) == processes(open_mount.path / "t")
+
+
 def test_joining_counts_against_the_limit(make_mount: Callable[..., Mount], unprivileged: User) -> None:
     mount = make_mount("size=1M")
     start_trace(mount, options="subbuf_size=16K n_subbufs=8")

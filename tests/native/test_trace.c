@@ -21,7 +21,15 @@ RELAY_TRACE_EVENT(test, number, (u32, n))
 RELAY_TRACE_EVENT(other, text, (string, text))
 RELAY_TRACE_EVENT(other, data, (bytes, data))
 
-enum { SUBBUF_SIZE = 65536, N_SUBBUFS = 8, N_THREADS = 32, N_EVENTS = 500, ROUNDS = 100, SIGNAL_US = 200 };
+enum {
+	SUBBUF_SIZE = 65536,
+	N_SUBBUFS = 8,
+	N_THREADS = 32,
+	N_EVENTS = 500,
+	ROUNDS = 100,
+	SIGNAL_US = 200,
+	BUSY_ROUNDS = 30
+};
 
 static struct relay_traces *server;
 
@@ -491,7 +499,7 @@ TEST(traces_are_replaced_under_the_eyes_of_writers)
 	CHECK(one > 0);
 	for (int i = 0; i < 4; i++)
 		CHECK_EQ(pthread_create(&threads[i], NULL, write_until_over, NULL), 0);
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < BUSY_ROUNDS; round++) {
 		snprintf(name, sizeof(name), "t%d", round);
 		start((unsigned)round % 2, name);
 		for (int tries = 0; !written_to(name).n_processes && tries < 60000; tries++)

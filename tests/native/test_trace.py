@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_command, run_environment
-from conftest import DEADLINE_S
+from conftest import DEADLINE_S, tmpfs_directory, wait_until
 from trace_store import TraceStore, tracing
 
 from relayfs_fuse import native_trace
@@ -71,8 +71,8 @@ def program(directory: Path, declared: str, main: str, *sources: Path, name: str
 def test_fields_of_all_types_arrive(store, tmp_path):
     declared = f"RELAY_TRACE_EVENT(all, types, {', '.join(f'({word}, f_{word})' for word in TYPES)})"
     main = """
-	trace_all_types(UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT64_MAX, INT8_MIN, INT16_MIN, INT32_MIN, INT64_MIN, 254, 65534,
-		0xfedcba98, 0xfedcba9876543210, 0.5f, -1e300, "gr\\xc3\\xbc\\xc3\\x9f \\"e\\"", "\\x00\\xff", 2);
+	trace_all_types(UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT64_MAX, INT8_MIN, INT16_MIN, INT32_MIN, INT64_MIN, 254,
+		65534, 0xfedcba98, 0xfedcba9876543210, 0.5f, -1e300, "gr\\xc3\\xbc\\xc3\\x9f \\"e\\"", "\\x00\\xff", 2);
 	trace_all_types(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0);
 	trace_all_types(1, 2, 3, 4, -1, -2, -3, -4, 5, 6, 7, 8, -0.25f, 0.125, "", "x", 1);"""
     store.run(program(tmp_path, declared, main))
@@ -201,3 +201,29 @@ def test_a_tracepoint_that_is_off_is_a_load_and_a_branch(compiler, tmp_path):
     assert len(loads) == 1, text
     assert taken[-1].startswith("j"), text
     assert len(taken) <= 4, text
+
+
+def test_events_of_before_the_store_wait_for_a_trace_of_that_name(tmp_path):
+    main = """
+	for (int i = 0; i < 5; i++)
+		trace_app_step((uint32_t)i);
+	puts("ready");
+	fflush(stdout);
+	getchar();
+	trace_app_step(5);"""
+    built = program(tmp_path, "RELAY_TRACE_EVENT(app, step, (u32, n))", main)
+    with tmpfs_directory() as path:
+        places = {"RELAYFS_STORE": str(path), "RELAYFS": str(path / "nowhere"), "RELAYFS_TRACE_EARLY": "t,n_subbufs=2"}
+        with subprocess.Popen(
+            [built], env={**os.environ, **places}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            store = TraceStore(path)
+            store.start("other", slot=0)
+            store.start("t", slot=1)
+            # Without a mount there is nothing to wait for: it looks every ten seconds.
+            wait_until(lambda: store.processes("t"), "it finds the store")
+            process.communicate("\n", DEADLINE_S)
+        assert store.events("t") == [f"app:step: {{ n = {n} }}" for n in range(6)]
+        assert len(store.events("other")) <= 1

@@ -610,6 +610,48 @@ TEST(what_is_removed_is_closed_and_gone)
 	relay_buf_release(buf);
 }
 
+TEST(only_what_is_dead_is_removed_as_such)
+{
+	char name[RELAY_TRACE_NAME_BYTES];
+	make_trace_dir();
+	pid_t child = start_process(RELAY_TRACE_PERPROCESS, NULL);
+	CHECK_EQ(relay_trace_remove_dead(in_trace("a-42")), -EBUSY);
+	end_process(child);
+	CHECK_EQ(relay_trace_remove_dead(in_trace("a-42")), 0);
+	CHECK_EQ(relay_trace_remove_dead(in_trace("a-42")), -ENOENT);
+	/* Told, but not there yet. */
+	CHECK_EQ(make(RELAY_TRACE_SHARED, "a", NULL, name), 0);
+	CHECK_EQ(relay_trace_remove_dead(in_trace(name)), -EBUSY);
+	make_old(in_trace("shared/.events"), 60);
+	CHECK_EQ(make(RELAY_TRACE_SHARED, "a", NULL, name), 1);
+	CHECK_EQ(relay_trace_remove_dead(in_trace(name)), -EBUSY);
+	make_old(in_trace("shared/.events"), 60);
+	CHECK_EQ(relay_trace_remove_dead(in_trace(name)), 0);
+	CHECK_EQ(n_entries(in_trace("")), 0);
+}
+
+/* Whoever has the directory has it until he lets go of it, though somebody tries to remove it all the time. */
+TEST(who_takes_part_has_a_directory_that_is_there)
+{
+	char name[RELAY_TRACE_NAME_BYTES];
+	struct stat by_lock, by_name;
+	int lock;
+	make_trace_dir();
+	pid_t remover = fork();
+	if (!remover)
+		for (;;)
+			relay_trace_remove_dead(in_trace("shared"));
+	for (int i = 0; i < 300; i++) {
+		CHECK(make(RELAY_TRACE_SHARED, "a", &lock, name) >= 0);
+		CHECK_EQ(fstat(lock, &by_lock), 0);
+		CHECK_EQ(stat(in_trace("shared/.events"), &by_name), 0);
+		CHECK_EQ(by_lock.st_ino, by_name.st_ino);
+		make_old(in_trace("shared/.events"), 60);
+		close(lock);
+	}
+	end_process(remover);
+}
+
 TEST(as_root_files_are_their_users)
 {
 	struct relay_trace trace = a_trace(RELAY_TRACE_PERPROCESS);

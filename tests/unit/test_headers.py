@@ -97,8 +97,8 @@ TRACED = r"""
 
 RELAY_TRACE_EVENT(app, tick)
 RELAY_TRACE_EVENT(app, one, (u32, n))
-RELAY_TRACE_EVENT(app, many, (u8, a), (u16, b), (u32, c), (u64, d), (i8, e), (i16, f), (i32, g), (i64, h), (x8, i), (x16, j),
-	(x32, k), (x64, l), (f32, m), (f64, n), (string, o), (bytes, p))
+RELAY_TRACE_EVENT(app, many, (u8, a), (u16, b), (u32, c), (u64, d), (i8, e), (i16, f), (i32, g), (i64, h), (x8, i),
+	(x16, j), (x32, k), (x64, l), (f32, m), (f64, n), (string, o), (bytes, p))
 
 int main(void)
 {

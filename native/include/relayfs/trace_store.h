@@ -112,6 +112,10 @@ int relay_trace_adopt(const char *store, const struct relay_trace *trace, const 
 /* Take it out of the store, at once; its buffers are closed. */
 int relay_trace_remove(const char *dir);
 
+/* The same unless a process writes to it, or is about to: -EBUSY. None can begin to meanwhile. Not for a process that has the
+ * directory itself. */
+int relay_trace_remove_dead(const char *dir);
+
 /* 1: a process writes to the directory (or has been told of it within the last ten seconds); 0: nobody does or will. Not
  * for a process that has the directory itself: the lock goes with any descriptor of the file that it closes. */
 int relay_trace_is_alive(const char *dir);

@@ -1,0 +1,34 @@
+"""How long the numbers up to N take to become 1: traced.py N. What happens on the way is traced, as by traced.c."""
+
+import logging
+import sys
+
+from relayfs_fuse import Event, TraceHandler
+
+begin = Event("collatz", "begin", {"number": "u64"})
+end = Event("collatz", "end", {"number": "u64", "steps": "u32", "steps_per_digit": "f64", "verdict": "string"})
+
+
+def count_steps(number: int) -> int:
+    """Count until 1."""
+    steps = 0
+    while number > 1:
+        number = 3 * number + 1 if number % 2 else number // 2
+        steps += 1
+    return steps
+
+
+# What is logged becomes events, too: python:log.
+logging.getLogger().addHandler(TraceHandler())
+
+most = longest = 0
+for number in range(1, int(sys.argv[1]) + 1):
+    begin(number)
+    steps = count_steps(number)
+    # Only worth its while if somebody wants to know.
+    if end.wanted:
+        end(number, steps, steps / len(str(number)), "a record" if steps > most else "as others")
+    if steps > most:
+        most, longest = steps, number
+logging.warning("%d takes %d steps", longest, most)
+print(longest)
