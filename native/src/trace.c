@@ -322,17 +322,23 @@ static void show_page(struct relay_trace_page *page)
 	}
 }
 
-static void show_all(void)
+/* Have each event find out anew who wants it. */
+static void forget_wanted(void)
 {
-	show_page(&own.page);
-	for (struct relay_trace_object *object = all.objects; object; object = object->next) {
-		show_page(object->page);
+	for (struct relay_trace_object *object = all.objects; object; object = object->next)
 		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
 			if (*event)
 				__atomic_store_n(&(*event)->wanted, 0, __ATOMIC_RELAXED);
-	}
 	for (struct declared *declared = all.declared; declared; declared = declared->next)
 		__atomic_store_n(&declared->event.wanted, 0, __ATOMIC_RELAXED);
+}
+
+static void show_all(void)
+{
+	show_page(&own.page);
+	for (struct relay_trace_object *object = all.objects; object; object = object->next)
+		show_page(object->page);
+	forget_wanted();
 }
 
 static sigset_t before_fork;
@@ -359,6 +365,9 @@ static void begin_child(void)
 		next = all.leaving->next;
 		relay_tracing_close(all.leaving);
 	}
+	/* A filter may take the one and not the other; and what the parent lost it says itself. */
+	forget_wanted();
+	memset(all.failed, 0, sizeof(all.failed));
 	if (!all.store && !all.is_off) {
 		show_all();
 		relay_trace_wait();

@@ -564,6 +564,48 @@ TEST(children_have_buffers_of_their_own)
 	CHECK_EQ(written_to("t").n_processes, 1 + N_CHILDREN);
 }
 
+static int in_child(void (*function)(void))
+{
+	pid_t child = fork();
+	if (!child) {
+		function();
+		_exit(0);
+	}
+	int status;
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	return status;
+}
+
+static void tick(void)
+{
+	trace_test_tick();
+}
+
+TEST(a_child_is_not_taken_for_its_parent)
+{
+	struct relay_trace trace = a_trace("t");
+	snprintf(trace.filter, sizeof(trace.filter), "pid:%ld", (long)getpid());
+	show(0, &trace);
+	tick();
+	CHECK_EQ(in_child(tick), 0);
+	CHECK_EQ(events_in("t"), 1);
+	tick();
+	CHECK_EQ(events_in("t"), 2);
+}
+
+TEST(a_child_does_not_say_again_what_its_parent_lost)
+{
+	struct relay_trace trace = a_trace("t");
+	CHECK_EQ(rename(path_of("t", ""), path_of("moved", "")), 0);
+	show(0, &trace);
+	tick();
+	CHECK_EQ(rename(path_of("moved", ""), path_of("t", "")), 0);
+	CHECK_EQ(in_child(tick), 0);
+	struct written sum = written_to("t");
+	CHECK_EQ(sum.events, 1);
+	CHECK_EQ(sum.lost, 0);
+}
+
 /* --- the log --- */
 
 TEST(lines_go_to_the_log_while_there_is_one)
