@@ -14,42 +14,60 @@ enum { MAX_ABORTS = 8 };
 
 #define WAKEUP_FLAGS (uint64_t)(RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP)
 
-/* --- in two steps --- */
+/* --- by reservation --- */
 
-static void end(struct relay_ring *ring, struct relay_ring_claim *claim, uint32_t bits, uint64_t flags)
+/* length: as the header shall have it. */
+static inline void end(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
+                       uint64_t flags)
 {
-	/* Relaxed: the claim is the caller's. */
-	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
-	uint32_t length = (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits;
 	/* Pairs with the acquire in ring_read.c: the payload before the end of BUSY. */
 	__atomic_store_n(relay_ring_length_at(ring, pos), length, __ATOMIC_RELEASE);
 	relay_ring_claim_release(ring, claim);
 	relay_ring_wake(ring, pos, flags);
 }
 
-/* One record by reservation, copy and commit: from this CPU, in scheme rseq. */
-static int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+/* memcpy(), without the call where that would show: 16 to 64 bytes go as two or four pieces that may overlap. */
+static inline void copy(unsigned char *to, const unsigned char *from, size_t length)
+{
+	enum { PIECE = 16 };
+	unsigned char first[PIECE], second[PIECE], third[PIECE], last[PIECE];
+	if (length - PIECE > 3 * PIECE) {
+		if (length)
+			memcpy(to, from, length);
+		return;
+	}
+	memcpy(first, from, PIECE);
+	memcpy(last, from + length - PIECE, PIECE);
+	if (length > 2 * PIECE) {
+		memcpy(second, from + PIECE, PIECE);
+		memcpy(third, from + length - 2 * PIECE, PIECE);
+		memcpy(to + PIECE, second, PIECE);
+		memcpy(to + length - 2 * PIECE, third, PIECE);
+	}
+	memcpy(to, first, PIECE);
+	memcpy(to + length - PIECE, last, PIECE);
+}
+
+/* One record by reservation, copy and commit. */
+static inline int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
 	int err = relay_ring_reserve_claimed(ring, length, &claim, &pos);
 	if (err)
 		return err;
-	if (length)
-		memcpy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
-	end(ring, claim, 0, flags);
+	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
+	end(ring, claim, pos, (uint32_t)length, flags);
 	return 0;
 }
 
-/* --- in one --- */
+/* --- in one restartable section --- */
 
 /* All cases. */
-__attribute__((noinline)) static int output_slow(struct relay_ring *ring, const void *data, size_t length,
-                                                 uint64_t flags)
+__attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, const void *data, size_t length,
+                                                   uint64_t flags)
 {
-	if (ring->scheme != RELAY_RSEQ || relay_ring_is_too_large(ring, length))
-		return output_claimed(ring, data, length, flags);
-	for (int aborts = 0; aborts <= MAX_ABORTS;) {
+	for (int aborts = 0; aborts <= MAX_ABORTS && !relay_ring_is_too_large(ring, length);) {
 		struct relay_ring_put put;
 		int err = relay_ring_prepare(ring, length, 0, &put);
 		if (err)
@@ -67,17 +85,14 @@ __attribute__((noinline)) static int output_slow(struct relay_ring *ring, const 
 	return output_claimed(ring, data, length, flags);
 }
 
-/*
- * From this CPU. As relay_ring_output(), or RELAY_RING_WRONG_CPU. The fast path is scheme rseq with room for the record:
- * one restartable section, no locked instruction, no fence.
- */
-static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+/* The fast path: there is room for the record; no locked instruction, no fence. */
+static inline int output_restartable(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
 	uint64_t total = relay_ring_total(length);
 	put.next = put.expect + total;
-	if (__builtin_expect(ring->scheme == RELAY_RSEQ && length <= RELAY_RING_RECORD_MAX && total <= ring->mask &&
-	                         put.expect % 8 == 0 && put.next - relay_ring_floor(ring) <= ring->mask,
+	if (__builtin_expect(length <= RELAY_RING_RECORD_MAX && total <= ring->mask && put.expect % 8 == 0 &&
+	                         put.next - relay_ring_floor(ring) <= ring->mask,
 	                     1)) {
 		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
 		put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
@@ -88,7 +103,39 @@ static inline int output_here(struct relay_ring *ring, const void *data, size_t 
 			return 0;
 		}
 	}
-	return output_slow(ring, data, length, flags);
+	return output_anyhow(ring, data, length, flags);
+}
+
+/* --- one step of a producer --- */
+
+/* What this thread has reserved last, to find it again at once. A signal handler may have stored any of it: relied on
+ * only as far as the claim confirms it. */
+static __thread struct {
+	struct relay_ring *ring;
+	uint64_t pos;
+	uint32_t claim;
+} latest __attribute__((tls_model("initial-exec")));
+
+/* From this CPU. As relay_ring_output(), or RELAY_RING_WRONG_CPU. */
+static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	return ring->scheme == RELAY_RSEQ ? output_restartable(ring, data, length, flags)
+	                                  : output_claimed(ring, data, length, flags);
+}
+
+/* The same for relay_ring_reserve(). */
+static inline int reserve_here(struct relay_ring *ring, size_t length, void **record)
+{
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	int err = relay_ring_reserve_claimed(ring, length, &claim, &pos);
+	if (err)
+		return err;
+	latest.ring = ring;
+	latest.pos = pos;
+	latest.claim = (uint32_t)(claim - ring->claims);
+	*record = relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
+	return 0;
 }
 
 /* --- on whose CPU --- */
@@ -104,18 +151,11 @@ struct product {
 
 static int produce_here(struct relay_ring *ring, struct product *product)
 {
-	struct relay_ring_claim *claim;
-	uint64_t pos;
 	if (product->data)
 		return output_here(ring, product->data, product->length, product->flags);
 	if (product->refused)
 		return relay_ring_refuse_too_large(ring, product->length);
-	int err = relay_ring_reserve_claimed(ring, product->length, &claim, &pos);
-	if (err)
-		return err;
-	relay_ring_claim_confirm(claim);
-	product->record = relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
-	return 0;
+	return reserve_here(ring, product->length, &product->record);
 }
 
 __attribute__((noinline)) static int produce_there(struct relay_ring *ring, struct product *product)
@@ -180,8 +220,11 @@ static void *reserved(int err, const struct product *product)
 
 void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 {
+	void *record;
+	int err = flags ? -EINVAL : reserve_here(ring, length, &record);
+	if (__builtin_expect(!err, 1))
+		return record;
 	struct product product = {.length = length};
-	int err = flags ? -EINVAL : produce_here(ring, &product);
 	return reserved(err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err, &product);
 }
 
@@ -193,13 +236,35 @@ void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_
 
 /* --- the second step --- */
 
-static int finish(void *record, uint32_t bits, uint64_t flags)
+/* All cases. */
+__attribute__((noinline)) static int finish_any(const void *record, uint32_t bits, uint64_t flags)
 {
 	struct relay_ring *ring = relay_ring_of(record);
 	struct relay_ring_claim *claim = ring ? relay_ring_claim_at(ring, record) : NULL;
 	if (!claim || flags & ~WAKEUP_FLAGS)
 		return -EINVAL;
-	end(ring, claim, bits, flags);
+	/* Relaxed: the claim is the caller's. */
+	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint32_t length = (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+	end(ring, claim, pos, length | bits, flags);
+	return 0;
+}
+
+/* Mostly it is the latest one of this thread. What is to be stored where is known at once, then: to find it by loads,
+ * one behind the other, costs as much as half of all the rest. */
+static inline int finish(const void *record, uint32_t bits, uint64_t flags)
+{
+	struct relay_ring *ring = latest.ring;
+	uint64_t pos = latest.pos;
+	if (__builtin_expect(!ring || relay_ring_of(record) != ring || flags & ~WAKEUP_FLAGS, 0))
+		return finish_any(record, bits, flags);
+	struct relay_ring_claim *claim = &ring->claims[latest.claim];
+	if (__builtin_expect(record != relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES ||
+	                         !relay_ring_claim_holds(ring, claim, pos),
+	                     0))
+		return finish_any(record, bits, flags);
+	/* Relaxed: the claim is the caller's. */
+	end(ring, claim, pos, (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits, flags);
 	return 0;
 }
 

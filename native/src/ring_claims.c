@@ -2,12 +2,12 @@
 /*
  * Claims: how a reservation survives the death of its producer. The idea is that of claims.c:
  *
- *     claim.word = MARKED                 so that a signal handler takes another one
+ *     claim.in_use = 1                    so that a signal handler takes another one
  *     claim.word = PENDING | pos          say what is about to be reserved
  *     tail or last names the claim        reserve it: one step
  *     header = BUSY ...                   (in scheme rseq that step does this, too)
  *     header without BUSY                 commit
- *     claim.word = FREE
+ *     claim.word = FREE, in_use = 0
  *
  * Whether a PENDING claim was reserved can always be told: the last reservation is named, and whoever reserves next first
  * marks it TAKEN ("helps"). Consumers never pass a BUSY header, so while it stands, the memory is that record's.
@@ -21,29 +21,19 @@
 #define _GNU_SOURCE
 #include "ring_claims.h"
 
-#include "owner.h"
 #include "ring_wake.h"
 
 #include <errno.h>
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64 };
+enum { FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64 };
 
-/* Which claim this thread owns in which ring. Direct-mapped by the ring's id. */
-static __thread struct {
-	uint32_t ring_id, epoch; /* epoch: relay_fork_epoch then */
-	uint32_t claim;
-} cached[CACHED] __attribute__((tls_model("initial-exec")));
+__thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT];
 
 static uint32_t n_used(const struct relay_ring *ring)
 {
 	uint32_t n = __atomic_load_n(&ring->producer->n_claims_used, __ATOMIC_ACQUIRE);
 	return n < RELAY_RING_N_CLAIMS ? n : RELAY_RING_N_CLAIMS;
-}
-
-static uint64_t word_of(const struct relay_ring_claim *claim)
-{
-	return __atomic_load_n(&claim->word.first, __ATOMIC_ACQUIRE);
 }
 
 static bool change(uint64_t *at, uint64_t from, uint64_t to)
@@ -62,36 +52,20 @@ static void raise_used(struct relay_ring *ring, uint32_t n)
 		;
 }
 
-/* FREE -> MARKED. The claim is this thread's, so only its own signal handlers compete: one instruction, not a locked
- * one. */
-static bool mark(struct relay_ring_claim *claim)
-{
-#if defined(__x86_64__)
-	uint64_t word = RELAY_CLAIM_FREE;
-	bool marked;
-	__asm__ volatile("cmpxchgq %[marked_word], %[word]"
-	                 : "=@ccz"(marked), [word] "+m"(claim->word.first), "+a"(word)
-	                 : [marked_word] "r"(RELAY_RING_MARKED)
-	                 : "memory");
-	return marked;
-#else
-	return change(&claim->word.first, RELAY_CLAIM_FREE, RELAY_RING_MARKED);
-#endif
-}
-
-/* Make a free claim ours, if it is ours or nobody's, and mark it. */
+/* Make a claim ours that is not in use, if it is ours or nobody's, and mark it. */
 static bool try_own(struct relay_ring *ring, uint32_t i, uint64_t self)
 {
 	struct relay_ring_claim *claim = &ring->claims[i];
 	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
-	if (word_of(claim) != RELAY_CLAIM_FREE || (owner && (owner != self || i >= RELAY_RING_N_CLAIMS_KEPT)))
+	bool in_use = __atomic_load_n(&claim->in_use, __ATOMIC_ACQUIRE);
+	if (in_use || (owner && (owner != self || i >= RELAY_RING_N_CLAIMS_KEPT)))
 		return false;
 	if (!owner && !change(&claim->owner, 0, self))
 		return false;
 	__atomic_store_n(&claim->token, __atomic_load_n(&ring->token, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 	raise_used(ring, i + 1);
 	/* If not, a handler has it: ours for later, if it is one of those we may keep. */
-	bool marked = mark(claim);
+	bool marked = relay_ring_claim_mark(claim);
 	if (!marked && i >= RELAY_RING_N_CLAIMS_KEPT)
 		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
 	return marked;
@@ -124,27 +98,31 @@ static struct relay_ring_claim *find(struct relay_ring *ring)
 	return NULL;
 }
 
+/* Keep it, for as long as the ring has this id. */
+static void keep(const struct relay_ring *ring, const struct relay_ring_claim *claim, uint32_t id, uint32_t epoch)
+{
+	struct relay_ring_kept *kept = &relay_ring_kept[id % RELAY_RING_N_KEPT];
+	/* A handler between these lines leaves one of ours, whichever. */
+	kept->epoch = 0;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	kept->claim = (uint32_t)(claim - ring->claims);
+	kept->ring_id = id;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	kept->epoch = epoch;
+}
+
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 {
-	/* Pairs with the release in forget_kept(): what find() takes for a new id has the new token. */
-	uint32_t id = __atomic_load_n(&ring->id, __ATOMIC_ACQUIRE), slot = id % CACHED;
+	/* Before the search: under a new id, or in a child, it is to be made anew. */
+	uint32_t id = __atomic_load_n(&ring->id, __ATOMIC_ACQUIRE);
 	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
-	if (__builtin_expect(cached[slot].ring_id == id && cached[slot].epoch == epoch, 1)) {
-		struct relay_ring_claim *claim = &ring->claims[cached[slot].claim];
-		/* Not free: it is a reservation, or this is a signal handler and the interrupted code is using it. */
-		if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE && mark(claim), 1))
-			return claim;
-	}
-	struct relay_ring_claim *claim = find(ring);
-	if (claim && claim - ring->claims < RELAY_RING_N_CLAIMS_KEPT) {
-		/* A handler between these lines leaves one of ours, whichever. */
-		cached[slot].epoch = 0;
-		__atomic_signal_fence(__ATOMIC_SEQ_CST);
-		cached[slot].claim = (uint32_t)(claim - ring->claims);
-		cached[slot].ring_id = id;
-		__atomic_signal_fence(__ATOMIC_SEQ_CST);
-		cached[slot].epoch = epoch;
-	}
+	struct relay_ring_claim *claim = relay_ring_claim_kept(ring);
+	/* In use: it is a reservation, or this is a signal handler and the interrupted code is using it. */
+	if (claim && relay_ring_claim_mark(claim))
+		return claim;
+	claim = find(ring);
+	if (claim && claim - ring->claims < RELAY_RING_N_CLAIMS_KEPT)
+		keep(ring, claim, id, epoch);
 	return claim;
 }
 
@@ -161,12 +139,42 @@ void relay_ring_set_token(struct relay_ring *ring, uint64_t token)
 	relay_ring_claims_forget_kept(ring);
 }
 
+/* --- helping --- */
+
+/* The claim of the last reservation, if it still says PENDING, and its word; NULL: it does not. */
+static struct relay_ring_claim *in_question(const struct relay_ring *ring, uint64_t *word)
+{
+	struct relay_ring_last last = relay_ring_last(ring);
+	uint64_t number = last.who >> RELAY_OWNER_SHIFT;
+	if (number == 0 || number > RELAY_RING_N_CLAIMS)
+		return NULL;
+	struct relay_ring_claim *claim = &ring->claims[number - 1];
+	*word = relay_ring_claim_word(claim);
+	bool pending = (*word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING;
+	return pending && relay_ring_made_last(ring, &last, claim, *word & RELAY_POSITION_MASK) ? claim : NULL;
+}
+
+void relay_ring_claims_help(struct relay_ring *ring)
+{
+	uint64_t word;
+	struct relay_ring_claim *claim = in_question(ring, &word);
+	/* Fails if somebody has helped already, or it has ended. */
+	if (claim)
+		change(&claim->word.first, word, relay_ring_claim_taken(word));
+}
+
 struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, const void *record)
 {
-	struct relay_ring_claim *found = NULL;
-	uint64_t at = (uint64_t)((const unsigned char *)record - ring->data) - RELAY_RING_HEADER_BYTES, latest = 0;
+	uint64_t at = (uint64_t)((const unsigned char *)record - ring->data) - RELAY_RING_HEADER_BYTES, latest = 0,
+		 word;
+	/* In this order: what is not the last reservation any more is TAKEN. */
+	struct relay_ring_claim *found = in_question(ring, &word);
+	if (found && (word & ring->mask) == at)
+		return found;
+	found = NULL;
 	for (uint32_t i = 0; i < n_used(ring); i++) {
-		uint64_t word = word_of(&ring->claims[i]), pos = word & RELAY_POSITION_MASK;
+		word = relay_ring_claim_word(&ring->claims[i]);
+		uint64_t pos = word & RELAY_POSITION_MASK;
 		if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_TAKEN || (pos & ring->mask) != at || pos < latest)
 			continue;
 		/* An earlier one is that of a producer that died after its commit. */
@@ -176,87 +184,19 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 	return found;
 }
 
-/* --- helping --- */
-
-static struct relay_ring_claim *named(const struct relay_ring *ring, uint64_t name)
-{
-	uint64_t number = name >> RELAY_OWNER_SHIFT;
-	return number && number <= RELAY_RING_N_CLAIMS ? &ring->claims[number - 1] : NULL;
-}
-
-/* tail[0] is {end of the last reservation, who made it}. */
-static void help_lockless(struct relay_ring *ring)
-{
-	/* In this order: a claim that has reserved on since is found at a later position, and does not fit. */
-	uint64_t end = __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_ACQUIRE);
-	struct relay_ring_claim *claim =
-	    named(ring, __atomic_load_n(&ring->producer->tail[0].second, __ATOMIC_ACQUIRE));
-	if (!claim)
-		return;
-	uint64_t word = word_of(claim), pos = word & RELAY_POSITION_MASK;
-	uint64_t total = relay_ring_total(__atomic_load_n(&claim->length, __ATOMIC_RELAXED));
-	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING && pos + total == end)
-		change(&claim->word.first, word, RELAY_CLAIM_TAKEN | pos);
-}
-
-/* last is {who made the last reservation, where}; or who was interrupted when about to, and then nothing is there yet. */
-static void help_rseq(struct relay_ring *ring)
-{
-	/* In this order: if somebody else has reserved there, he is named by now. */
-	uint64_t produced = relay_ring_produced(ring);
-	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
-	struct relay_ring_claim *claim = named(ring, last);
-	if (!claim)
-		return;
-	uint64_t word = word_of(claim), pos = word & RELAY_POSITION_MASK;
-	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING &&
-	    (pos & RELAY_RECORDS_MASK) == (last & RELAY_RECORDS_MASK) && (int64_t)(produced - pos) > 0)
-		change(&claim->word.first, word, RELAY_CLAIM_TAKEN | pos);
-}
-
-void relay_ring_claims_help(struct relay_ring *ring)
-{
-	if (ring->scheme == RELAY_RSEQ)
-		help_rseq(ring);
-	else
-		help_lockless(ring);
-}
-
-void relay_ring_publish(struct relay_ring *ring, uint64_t pos, uint64_t number)
-{
-	struct relay_two *position = &ring->producer->position;
-	for (;;) {
-		/* Pairs with the release of who put the header there. */
-		uint64_t end = __atomic_load_n(&ring->ready[number % RELAY_RING_N_READY], __ATOMIC_ACQUIRE);
-		/* Not yet: the entry is of an earlier record. */
-		bool ready = end - pos - RELAY_RING_HEADER_BYTES < ring->size;
-		if (ready && relay_two_swap(position, pos, number, end, number + 1)) {
-			pos = end;
-			number++;
-			continue;
-		}
-		uint64_t seen = pos;
-		pos = __atomic_load_n(&position->first, __ATOMIC_ACQUIRE);
-		number = __atomic_load_n(&position->second, __ATOMIC_ACQUIRE);
-		if (pos == seen)
-			return;
-	}
-}
-
 /* --- burying --- */
 
 /* Its owner died before all could see that it has a header? Then here it is. */
 static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos, uint64_t length)
 {
-	uint64_t *ready = &ring->ready[claim->number % RELAY_RING_N_READY], end = pos + relay_ring_total(length);
-	/* In this order: the entry is another record's only when the position has passed this one. */
-	uint64_t seen = __atomic_load_n(ready, __ATOMIC_ACQUIRE);
-	if (seen == end || (int64_t)(relay_ring_produced(ring) - pos) > 0)
-		return;
+	struct relay_ring_place place = {.pos = pos,
+	                                 .end = pos + relay_ring_total(length),
+	                                 .number = __atomic_load_n(&claim->number, __ATOMIC_RELAXED)};
 	uint64_t header = relay_ring_header(ring, pos, (uint32_t)length | RELAY_RING_BUSY);
-	__atomic_store_n((uint64_t *)relay_ring_at(ring, pos), header, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_ring_publish(): the header before the entry. */
-	change(ready, seen, end);
+	if (!relay_ring_is_published(ring, &place))
+		/* Relaxed: published by what follows. */
+		__atomic_store_n((uint64_t *)relay_ring_at(ring, pos), header, __ATOMIC_RELAXED);
+	relay_ring_publish_dead(ring, &place);
 }
 
 /* A reservation of the dead. */
@@ -282,15 +222,11 @@ static void bury_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 static void end_claim(struct relay_ring *ring, struct relay_ring_claim *claim)
 {
 	relay_ring_claims_help(ring);
-	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE;
+	uint64_t word = relay_ring_claim_word(claim), state = word & RELAY_CLAIM_STATE;
 	if (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_BURIED)
 		bury_record(ring, claim, word);
-	/* Before the claim is free: when this burier dies, too, another one does it. */
-	if (ring->scheme != RELAY_RSEQ) {
-		__atomic_thread_fence(__ATOMIC_SEQ_CST);
-		relay_ring_publish(ring, 0, 0);
-	}
 	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+	__atomic_store_n(&claim->in_use, 0, __ATOMIC_RELEASE);
 	/* The token goes first: it must never stand beside a new owner. */
 	__atomic_store_n(&claim->token, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
@@ -318,7 +254,7 @@ int relay_ring_claims_bury_at(struct relay_ring *ring, uint64_t pos)
 {
 	relay_ring_claims_help(ring);
 	for (uint32_t i = 0; i < n_used(ring); i++) {
-		uint64_t word = word_of(&ring->claims[i]), state = word & RELAY_CLAIM_STATE;
+		uint64_t word = relay_ring_claim_word(&ring->claims[i]), state = word & RELAY_CLAIM_STATE;
 		if ((word & RELAY_POSITION_MASK) == (pos & RELAY_POSITION_MASK) &&
 		    (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_BURIED))
 			return bury(ring, &ring->claims[i], false);

@@ -44,8 +44,9 @@ static bool layout_of(uint64_t size, struct layout *layout)
 	if (size < RELAY_PAGE_BYTES || size > RELAY_RING_SIZE_MAX || size & (size - 1))
 		return false;
 	layout->ready_at = RELAY_RING_DATA_AT + 2 * size;
-	layout->claims_at = layout->ready_at + RELAY_RING_N_READY * sizeof(uint64_t);
-	layout->state_at = layout->claims_at + RELAY_RING_N_CLAIMS * sizeof(struct relay_ring_claim);
+	layout->claims_at = layout->ready_at + RELAY_RING_N_READY * sizeof(uint64_t) + RELAY_RING_CLAIMS_GAP;
+	layout->state_at = layout->claims_at + RELAY_RING_N_CLAIMS * sizeof(struct relay_ring_claim) +
+	                   RELAY_PAGE_BYTES - RELAY_RING_CLAIMS_GAP;
 	layout->file_bytes = layout->state_at + RELAY_PAGE_BYTES;
 	return true;
 }

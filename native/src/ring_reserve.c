@@ -9,12 +9,10 @@
  *
  *     tail:  {end, n | who} -> {end + total, n + 1 | claim}     reserved: one step decides order and owner
  *     header at end = BUSY ...                                  the owner alone, so that nothing stores there late
- *     ready[n % N] = end + total                                it is in place
- *     {position, n} -> {ready[n % N], n + 1}                    whoever comes first, as far as entries are ready
+ *     position = end + total                                    ring_publish.c
  *
  * An owner that is held up between the first and the third step holds up the position, but nobody's reservation, and
- * readers no more than with a header that stays BUSY. Positions never come again, so an entry of an earlier record cannot
- * be taken for one that is ready.
+ * readers no more than with a header that stays BUSY.
  *
  * Mode overwrite: `oldest` passes records one by one until there is room, then the new one may be stored there; a
  * reader that finds its record not passed after copying has copied it whole. One that is BUSY is not passed.
@@ -131,11 +129,9 @@ static int give_way(struct relay_ring *ring)
 	return change_pair(ring, oldest, first, second, next, second + !(length & RELAY_RING_DISCARD));
 }
 
-/* See that there is room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_ring_misplaced(). */
-static int make_room(struct relay_ring *ring, uint64_t end)
+int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 {
-	/* Never quite full: see ring_layout.h. */
-	while (end - relay_ring_floor(ring) > ring->mask) {
+	while (!relay_ring_has_room(ring, end)) {
 		int err = ring->mode == RELAY_OVERWRITE ? give_way(ring) : -EAGAIN;
 		if (err)
 			return err;
@@ -145,58 +141,60 @@ static int make_room(struct relay_ring *ring, uint64_t end)
 
 static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length)
 {
-	int err = make_room(ring, end);
+	int err = relay_ring_make_room(ring, end);
 	return err == -EAGAIN ? refuse_full(ring, length) : err;
 }
 
 /* --- scheme lockless --- */
 
-/* Is there an entry for one more record that is not ready? The dead may hold some. */
+/* Is there an entry for one more record that is not passed? The dead may hold some. */
 static bool has_entry(struct relay_ring *ring, uint64_t number)
 {
 	for (int tries = 0; tries < 2; tries++) {
-		uint64_t published = __atomic_load_n(&ring->producer->position.second, __ATOMIC_ACQUIRE);
-		if (number - published < RELAY_RING_N_READY)
+		/* May be one ahead of the position: see relay_ring_pass(). */
+		uint64_t passed = __atomic_load_n(&ring->producer->position.second, __ATOMIC_ACQUIRE) - 1;
+		if (((number - passed) & RELAY_RECORDS_MASK) < RELAY_RING_N_READY)
 			return true;
 		relay_ring_resolve(ring, 0);
 	}
 	return false;
 }
 
+/* See that `place`, the next one, can be had. turn: the producer position is there. 0 or an error. */
+static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool *turn)
+{
+	/* After the look: whoever stops the ring sets the flag, then changes the tail. */
+	int err = refuse_stopped(ring, length);
+	if (err)
+		return err;
+	relay_ring_claims_help(ring);
+	err = find_room(ring, place->end, length);
+	if (err)
+		return err;
+	if (place->pos % 8)
+		return -EBADMSG;
+	*turn = relay_ring_produced(ring) == place->pos;
+	return *turn || has_entry(ring, place->number) ? 0 : refuse_full(ring, length);
+}
+
 static int reserve_lockless(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
 {
-	struct relay_two *tail = &ring->producer->tail[0];
-	uint64_t second, number, end;
 	for (;;) {
-		*pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
-		second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
-		number = second & RELAY_RECORDS_MASK;
-		/* After the look: whoever stops the ring sets the flag, then changes tail. */
-		int err = refuse_stopped(ring, length);
+		uint64_t who;
+		bool turn;
+		struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
+		int err = check_place(ring, &place, length, &turn);
 		if (err)
 			return err;
-		relay_ring_claims_help(ring);
-		end = *pos + relay_ring_total(length);
-		err = find_room(ring, end, length);
-		if (err)
-			return err;
-		if (*pos % 8)
-			return -EBADMSG;
-		if (!has_entry(ring, number))
-			return refuse_full(ring, length);
-		relay_ring_claim_state(claim, *pos, length, number);
-		if (relay_two_swap(tail, *pos, second, end,
-		                   ((number + 1) & RELAY_RECORDS_MASK) | relay_ring_claim_name(ring, claim)))
-			break;
+		relay_ring_claim_state(claim, place.pos, length, place.number);
+		if (relay_ring_take_place(ring, &place, who, relay_ring_claim_name(ring, claim))) {
+			relay_ring_show_place(ring, &place, length, turn);
+			*pos = place.pos;
+			return 0;
+		}
 		relay_ring_claim_withdraw(claim);
+		relay_ring_stand_back();
 	}
-	uint64_t header = relay_ring_header(ring, *pos, (uint32_t)length | RELAY_RING_BUSY);
-	/* Relaxed: published by what follows. */
-	__atomic_store_n((uint64_t *)relay_ring_at(ring, *pos), header, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_ring_publish(): the header before the entry. */
-	__atomic_store_n(&ring->ready[number % RELAY_RING_N_READY], end, __ATOMIC_RELEASE);
-	relay_ring_publish(ring, *pos, number);
-	return 0;
 }
 
 /* --- scheme rseq --- */
@@ -242,7 +240,7 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_r
 
 /* --- both --- */
 
-int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos)
+int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos)
 {
 	if (relay_ring_is_too_large(ring, length)) {
 		int err = refuse_stopped(ring, length);

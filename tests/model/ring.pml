@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The record ring's scheme lockless (native/src/ring_reserve.c, ring_claims.c): producers reserve, publish and commit, a
- * consumer and a file server bury the dead; producers and the server are killed anywhere.
+ * The record ring's scheme lockless (native/src/ring_reserve.c, ring_publish.c, ring_claims.c): producers reserve,
+ * publish and commit, a consumer and a file server bury the dead; producers and the server are killed anywhere.
  *
  *     spin -a [-DFIRST=1] ring.pml && gcc -O2 -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -o pan pan.c && ./pan -m100000
  *
  * Each record takes one unit of the ring, so its number is its position. Checked:
- *   - the producer position passes a record only when its header is in place                      (assert in publish)
- *   - no header is stored over another record's                                                   (assert in store_header)
- *   - every record is passed once, as committed or as torn, and the counts agree                  (asserts at the end)
- *   - the consumer always comes to the end: who waits is woken by what comes or by a death        (no invalid end state)
- * Left out: the order in which other CPUs see stores (each pair of accesses that relies on one says so in the code), and
- * the restartable sequences, of which only the last store is ever seen.
+ *   - the producer position passes a record only when its header is in place, and never goes back
+ *                                                                                  (assert in move_position)
+ *   - no header is stored over another record's                                    (assert in store_header)
+ *   - every record is passed once, as committed or as torn, and the counts agree   (asserts at the end)
+ *   - the consumer always comes to the end: who waits is woken by what comes or by a death
+ *                                                                                  (no invalid end state)
+ * Of the order in which other CPUs see stores, what the protocol leaves unfenced is in it: that a producer looks for the
+ * next entry before others see the position that it has stored. Left out: the rest of that order (each pair of accesses
+ * that relies on one says so in the code), and the restartable sequences, of which only the last store is ever seen.
  */
 #define PRODUCERS 2
 #ifndef FIRST
 #define FIRST 2 /* records of the first producer; the second one has one */
 #endif
-#define RING 3    /* units: one is never used */
-#define READY 2   /* entries */
+#define RING 3  /* units: one is never used */
+#define READY 3 /* entries */
 #define SERVER PRODUCERS
 #define CONSUMER (PRODUCERS + 1)
 #define NOBODY 255
@@ -26,7 +29,8 @@
 mtype = { FREE, PENDING, TAKEN, BURIED, NOTHING, BUSY, COMMITTED, DISCARD };
 
 byte tail, tail_name = NOBODY; /* {end, who}: read one after the other, changed at once */
-byte position;                 /* the kernel's producer position */
+byte position, numbered;      /* the kernel's producer position, and how many records lie before it */
+byte unseen[PRODUCERS] = NOBODY; /* both of them, stored and not yet seen by others */
 byte consumed;
 byte ready[READY];
 mtype header[RING] = NOTHING;
@@ -51,6 +55,18 @@ inline store_header(at, what)
 	}
 }
 
+inline move_position(to)
+{
+	atomic {
+		assert(position == to - 1 && whose[position % RING] == position);
+		position = to
+	}
+}
+
+/* Every store that one, or any, producer made before is seen. */
+#define FENCED_BY(me) (unseen[me] == NOBODY)
+#define FENCED (FENCED_BY(0) && FENCED_BY(1))
+
 /* {tail, name} was read: mark the claim that it names as taken, if it is in question. */
 inline help(end, name)
 {
@@ -68,8 +84,8 @@ inline help(end, name)
 	fi
 }
 
-/* First try {from, ready[from]}; then wherever the position is. */
-inline publish(from, to)
+/* From the record at `from` on. */
+inline follow(from, to)
 {
 	do
 	:: to = ready[from % READY];
@@ -77,37 +93,83 @@ inline publish(from, to)
 		:: to == from + 1 ->
 			atomic {
 				if
-				:: position == from ->
-					assert(whose[from % RING] == from);
-					position = to;
+				:: position == from && numbered == from ->
+					numbered = to;
+					move_position(to);
 					from = to
-				:: else -> from = position
+				:: else ->
+					if
+					:: position > from -> from = to
+					:: else -> break
+					fi
 				fi
 			}
-		:: else ->
-			if
-			:: position == from -> break
-			:: else -> from = position
-			fi
+		:: else -> break
 		fi
 	od
 }
 
-inline bury_record(c, at, now)
+/* In pass(), others see the two stores some time later; in the order in which they were made, like all others. */
+inline pass(me, at, to)
 {
-	/* put_in_place */
+	unseen[me] = at + 1;
+	to = ready[(at + 1) % READY];
+	FENCED_BY(me);
+	if
+	:: to == at + 2 ->
+		at++;
+		follow(at, to)
+	:: else
+	fi
+}
+
+inline defer(me, at, to)
+{
+	if
+	:: position == at -> pass(me, at, to)
+	:: true -> /* it takes too long */
+		to = ready[(at + READY - 1) % READY];
+		ready[at % READY] = at + 1;
+		if
+		:: at > 0 && to == at
+		:: else -> FENCED /* membarrier */
+		fi;
+		follow(at, to)
+	fi
+}
+
+/* A burier fences: it does not matter when others see what it stores. */
+inline publish_dead(at, now)
+{
 	now = ready[at % READY];
 	if
-	:: now == at + 1 || position > at
-	:: else ->
-		store_header(at, BUSY);
+	:: now != at + 1 && position == at ->
+		numbered = at + 1;
+		move_position(at + 1)
+	:: now != at + 1 && position < at ->
 		atomic {
 			if
 			:: ready[at % READY] == now -> ready[at % READY] = at + 1
 			:: else
 			fi
 		}
+	:: else
 	fi;
+	FENCED;
+	follow(at, now)
+}
+
+inline bury_record(c, at, now)
+{
+	now = ready[at % READY];
+	if
+	:: now == at + 1 || position > at
+	:: else -> store_header(at, BUSY)
+	fi;
+	publish_dead(at, now);
+	at = place[c] + 1;
+	follow(at, now);
+	at = place[c];
 	if
 	:: header[at % RING] == BUSY ->
 		if
@@ -148,8 +210,6 @@ inline bury(me, c, at, now)
 				:: state[c] == TAKEN || state[c] == BURIED -> bury_record(c, at, now)
 				:: else
 				fi;
-				at = 0;
-				publish(at, now);
 				state[c] = FREE;
 				owned[c] = false
 			:: else
@@ -158,12 +218,15 @@ inline bury(me, c, at, now)
 		:: else
 		fi
 	:: else
-	fi
+	fi;
+	at = 0;
+	now = 0
 }
 
 proctype producer(byte me)
 {
 	byte end, name, at, to, n;
+	bool turn;
 
 	{
 		do
@@ -172,8 +235,9 @@ proctype producer(byte me)
 			end = tail;
 			name = tail_name;
 			help(at, to);
+			turn = position == end;
 			if
-			:: end + 1 - consumed >= RING || end - position >= READY ->
+			:: end + 1 - consumed >= RING || (!turn && end + 1 - numbered >= READY) ->
 				n++ /* refused */
 			:: else ->
 				atomic { place[me] = end; state[me] = PENDING }
@@ -188,9 +252,12 @@ proctype producer(byte me)
 				:: at == NOBODY -> state[me] = FREE
 				:: else ->
 					store_header(at, BUSY);
-					ready[at % READY] = at + 1;
 					end = at;
-					publish(end, to);
+					if
+					:: turn -> pass(me, at, to)
+					:: else -> defer(me, at, to)
+					fi;
+					at = end;
 					/* the record is filled */
 					atomic { store_header(at, COMMITTED); committed++ }
 					state[me] = FREE;
@@ -198,9 +265,12 @@ proctype producer(byte me)
 				fi;
 				at = 0;
 				to = 0
-			fi
+			fi;
+			turn = false
 		od
 	} unless { killed[me] };
+	/* Who is seen to be dead has stored all that it has. */
+	FENCED_BY(me);
 	atomic {
 		dead[me] = killed[me];
 		ended[me] = true
@@ -210,6 +280,16 @@ proctype producer(byte me)
 #define ALL_ENDED (ended[0] && ended[1])
 /* What it has reserved is for others to end. */
 #define LEFT(c) (dead[c] && owned[c])
+
+/* What producers have stored becomes seen. */
+proctype memory()
+{
+	do
+	:: unseen[0] != NOBODY -> numbered = unseen[0]; atomic { move_position(unseen[0]); unseen[0] = NOBODY }
+	:: unseen[1] != NOBODY -> numbered = unseen[1]; atomic { move_position(unseen[1]); unseen[1] = NOBODY }
+	:: ALL_ENDED && FENCED -> break
+	od
+}
 
 proctype server()
 {
@@ -264,6 +344,7 @@ init
 	atomic {
 		run producer(0);
 		run producer(1);
+		run memory();
 		run server();
 		run consumer();
 		run killer()

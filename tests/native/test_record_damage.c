@@ -55,7 +55,8 @@ static struct spoilt map_words(struct relay_ring *ring)
 /* A word of one of the parts, each as likely as the others: most of the file is data. */
 static uint64_t *any_word(const struct spoilt *file)
 {
-	const uint64_t claims_at = file->n - RELAY_RING_N_CLAIMS * 8, ready_at = claims_at - RELAY_RING_N_READY;
+	const uint64_t ready_at = 2 * PAGE / 8 + 2 * SIZE / 8;
+	const uint64_t claims_at = ready_at + RELAY_RING_N_READY + RELAY_RING_CLAIMS_GAP / 8;
 	uint64_t r = random_word();
 
 	switch (r % 6) {
@@ -339,7 +340,7 @@ TEST(a_geometry_that_does_not_fit_the_file_is_refused)
 	int fd = relay_ring_fd(ring);
 
 	check_refused(&file, fd, 0, 0, EBADMSG);                               /* magic */
-	check_refused(&file, fd, 1, 2, EPROTO);                                /* version */
+	check_refused(&file, fd, 1, RELAY_RING_VERSION + 1, EPROTO);           /* version */
 	check_refused(&file, fd, 2, 2 * SIZE, EBADMSG);                        /* size */
 	check_refused(&file, fd, 3, 0, EBADMSG);                               /* file_bytes */
 	check_refused(&file, fd, 4, 0, EBADMSG);                               /* n_rings */

@@ -386,3 +386,67 @@ TEST(read_is_killed_at_every_instruction)
 {
 	kill_everywhere_in(copy_one, RELAY_OVERWRITE, 0, 0);
 }
+
+/* --- held up --- */
+
+/* A child that has reserved a record in scheme lockless, which the producer position has not passed yet. */
+static pid_t start_held_up(void)
+{
+	const struct relay_ring_producer *producer = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, relay_ring_fd(ring), PAGE);
+	pid_t pid;
+
+	CHECK(producer != MAP_FAILED);
+	operation = output_one;
+	pid = start_child();
+	while (producer->tail[0].first == producer->position.first)
+		CHECK(step(pid));
+	return pid;
+}
+
+/* Others go on, behind it; nothing is to be had by the kernel's format before its turn. */
+static void produce_behind(void)
+{
+	struct kernel_ring k = kernel_map(relay_ring_fd(ring), RING_BYTES);
+	uint64_t before_it = *k.producer;
+	int i;
+
+	CHECK_LETTERS(ring, "c");
+	for (i = 0; i < 3; i++)
+		CHECK_EQ(output_letters(ring, (char)('x' + i), 24, 0), 0);
+	CHECK_EQ(*k.producer, before_it);
+	CHECK_LETTERS(ring, "");
+}
+
+TEST(who_is_held_up_publishes_also_what_came_behind)
+{
+	pid_t pid;
+
+	alarm(WATCHDOG_S);
+	ring = make_ring(RING_BYTES, RELAY_NO_OVERWRITE);
+	if (scheme == RELAY_RSEQ)
+		return;
+	pid = start_held_up();
+	produce_behind();
+	CHECK(!resume(pid, PTRACE_CONT));
+	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 5 * 32);
+	CHECK_LETTERS(ring, "cxyz");
+	kill_child(pid);
+	relay_ring_close(ring);
+}
+
+TEST(who_dies_held_up_is_torn_and_what_came_behind_is_not)
+{
+	pid_t pid;
+
+	alarm(WATCHDOG_S);
+	ring = make_ring(RING_BYTES, RELAY_NO_OVERWRITE);
+	if (scheme == RELAY_RSEQ)
+		return;
+	pid = start_held_up();
+	produce_behind();
+	kill_child(pid);
+	CHECK_LETTERS(ring, "xyz");
+	CHECK_EQ(ring_facts(ring).torn_records, 1);
+	CHECK_EQ(ring_facts(ring).records, 5);
+	relay_ring_close(ring);
+}

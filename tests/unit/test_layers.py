@@ -40,7 +40,7 @@ C_LAYERS = [
     {"traces", "trace_dir"},
     {"mountpoint", "options", "bench"},
     {"ring_map.h"},  # what a mapped ring is
-    {"ring_wake", "ring_read.h"},
+    {"ring_wake", "ring_read.h", "ring_publish"},
     {"ring_claims"},
     {"ring_reserve"},
     {"ring_map.c", "ring", "ring_read.c", "ring_manage"},

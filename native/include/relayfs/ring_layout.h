@@ -4,10 +4,10 @@
  * BPF_MAP_TYPE_RINGBUF, so programs that know only that can consume it from a plain mapping of the file:
  *
  *   page 0        page 1        page 2           2 + size           2 + 2 * size
- *   +-------------+-------------+----------------+------------------+-------+--------+-------+
- *   | consumer    | producer    | data           | what wrapped     | ready | claims | state |
- *   | position .. | position .. | size bytes     | size bytes       |       |        |       |
- *   +-------------+-------------+----------------+------------------+-------+--------+-------+
+ *   +-------------+-------------+----------------+------------------+-------+---+--------+---+-------+
+ *   | consumer    | producer    | data           | what wrapped     | ready |gap| claims |gap| state |
+ *   | position .. | position .. | size bytes     | size bytes       |       |   |        |   |       |
+ *   +-------------+-------------+----------------+------------------+-------+---+--------+---+-------+
  *
  * Positions count bytes and only ever grow; position & (size - 1) is where in the data. A record is a header of 8 bytes
  * and its bytes, together rounded up to 8:
@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 #define RELAY_RING_MAGIC 0x31474e4952594c52ull /* "RLYRING1", little-endian */
-#define RELAY_RING_VERSION 1u
+#define RELAY_RING_VERSION 2u
 
 #define RELAY_RING_BUSY (1u << 31)
 #define RELAY_RING_DISCARD (1u << 30)
@@ -45,7 +45,11 @@ enum {
 	RELAY_RING_FIRST_PAGE = 3,      /* second header word of a record in the data's first page */
 	RELAY_RING_N_CLAIMS = 256,      /* reservations under way at once, at most */
 	RELAY_RING_N_CLAIMS_KEPT = 192, /* the first of them stay with the thread that took one */
-	RELAY_RING_N_READY = 1024       /* records reserved and not yet behind the producer position */
+	RELAY_RING_N_READY = 1024,      /* records reserved and not yet behind the producer position */
+	/* Bytes between ready and claims; what is missing to a page follows the claims. A CPU takes a load for one of what it
+	 * has just stored at the same offset in another page, and waits: the claims that are used most lie at other offsets
+	 * than what producers load and change together with them. */
+	RELAY_RING_CLAIMS_GAP = 1024
 };
 
 /* What read(2) of a ring's file gives of a record. */
@@ -76,8 +80,8 @@ struct relay_ring_consumer {
 
 /* Page 1. Writers: producers. One line for the whole fast path. */
 struct relay_ring_producer {
-	/* {the kernel's producer position, how many records lie before it}. The latter in scheme lockless only, where
-	 * both change in one step. */
+	/* {the kernel's producer position, how many records lie before it}. The latter in scheme lockless only, and for a
+	 * moment it is one ahead: see ring_publish.c. */
 	struct relay_two position;
 	/* lockless: tail[0] is {reserved up to here, records | claim}: see ring_reserve.c.
 	 * rseq: {position, records before it} in the one of the two whose `first` is the producer position. */
@@ -91,12 +95,12 @@ struct relay_ring_producer {
 struct relay_ring_claim {
 	struct relay_two
 	    word; /* RELAY_CLAIM_ states; buried: RELAY_RING_BURIED. Writer: owner; PENDING->TAKEN also helpers */
-	uint64_t length; /* bytes. Writer: owner, before word */
-	uint64_t number; /* of the record: lockless only. Writer: owner, before word */
+	uint64_t length; /* bytes. Writer: owner, before it reserves */
+	uint64_t number; /* of the record: lockless only. Writer: owner, the same */
 	uint64_t owner;  /* owner word. Writer: whoever takes it, by compare-and-swap */
 	uint64_t token;  /* the file server's name for the owner's open file, or 0 */
 	uint64_t burier; /* owner word of who ends it for a dead owner. Writer: the same way */
-	uint64_t unused;
+	uint64_t in_use; /* 0 or 1. Writer: owner, not by a locked instruction; so nobody else may */
 };
 #define RELAY_RING_BURIED RELAY_CLAIM_HOLE /* its owner died and it is counted as torn; to become DISCARD */
 
