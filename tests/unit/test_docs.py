@@ -4,13 +4,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from build import HEADERS, ROOT
 from c_declarations import declarations
 
 from relayfs_fuse import native, native_ring, native_trace
 from relayfs_fuse.cli import mount
-from relayfs_fuse.cli.counters import counters
+from relayfs_fuse.cli.relayctl import relayctl
 from relayfs_fuse.fs import control, errorlog, facts, ring_control, ring_facts, trace_control
 
 MAN = ROOT / "mount/man"
@@ -172,9 +173,42 @@ def test_man_page_has_every_mount_option():
     assert others == {*mount.FUSE_OPTIONS, *mount.IGNORED_OPTIONS}
 
 
-def test_man_page_has_every_option_of_relayctl():
-    options = {word for tag in tags(section("relayctl.1", "OPTIONS")) for word in words(tag) if word.startswith("-")}
-    assert options - {"-h", "--help"} == {name for option in counters.params for name in option.opts if "-" in name}
+RELAYCTL = sorted(relayctl.commands.items())
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for option in command.params for name in option.opts if name.startswith("-")}
+
+
+@pytest.mark.parametrize(("name", "command"), RELAYCTL)
+def test_man_page_has_every_option_of_relayctl(name, command):
+    source = section("relayctl.1", f"Options of {name}").replace(".TQ\n", ".TP\n")
+    assert {word for tag in tags(source) for word in re.findall(r"(?<!\w)--?[a-z][a-z-]*", tag)} == options_of(command)
+    assert f".B relayctl {name}\n" in section("relayctl.1", "SYNOPSIS")
+
+
+def test_completion_has_every_option_of_relayctl():
+    text = (ROOT / "mount/completions/relayctl").read_text()
+    lists = dict(re.findall(r"^\t\t\[(\w+)\]='([^']*)'$", text, re.MULTILINE))
+    assert {name: set(words.split()) for name, words in lists.items()} == {
+        name: options_of(command) | {"-h", "--help"} for name, command in RELAYCTL
+    }
+    named = re.search(r"^\tlocal commands='(.*)'$", text, re.MULTILINE)
+    assert named
+    assert named[1].split() == [name for name, _ in RELAYCTL]
+
+
+@pytest.mark.parametrize(
+    ("typed", "replies"),
+    [("relayctl sn", ["snapshot"]), ("relayctl record --rot", ["--rotate-size", "--rotate-time"]),
+     ("relayctl record -o /proc/sel", ["/proc/self"])],
+)  # fmt: skip
+def test_completion_of_relayctl_completes(typed, replies):
+    count = len(typed.split())
+    script = f"""compopt() {{ :; }}; . '{ROOT}/mount/completions/relayctl'; COMP_WORDS=({typed})
+        COMP_CWORD={count - 1}; _relayctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == replies
 
 
 def test_completion_has_every_mount_option():
