@@ -49,12 +49,13 @@ def mounted() -> Iterator[Mount]:
 
 
 @contextmanager
-def compiled(source: str) -> Iterator[Path]:
-    """Compile a program as a user of the installed library does."""
+def compiled(source: str, library: str = "relayfs") -> Iterator[Path]:
+    """Compile a program as a user of the installed library does; other users can run it, too."""
     with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
         program = Path(directory) / Path(source).stem
-        flags = _pkg_config("--cflags", "--libs")
-        libdir = _pkg_config("--variable=libdir")[0]
+        flags = _pkg_config(library, "--cflags", "--libs")
+        libdir = _pkg_config(library, "--variable=libdir")[0]
         # -Xlinker and not -Wl: a comma in the path would end the option.
         command: list[str | Path] = [
             "gcc",
@@ -62,6 +63,7 @@ def compiled(source: str) -> Iterator[Path]:
             "-O2",
             "-Wall",
             "-Wextra",
+            f"-I{HERE}",
             "-o",
             program,
             HERE / source,
@@ -72,8 +74,8 @@ def compiled(source: str) -> Iterator[Path]:
         yield program
 
 
-def _pkg_config(*query: str) -> list[str]:
-    done = subprocess.run(["pkg-config", *query, "relayfs"], check=True, capture_output=True, text=True)
+def _pkg_config(library: str, *query: str) -> list[str]:
+    done = subprocess.run(["pkg-config", *query, library], check=True, capture_output=True, text=True)
     # One option a word; a path may hold spaces, which pkg-config escapes.
     return [word.replace("\0", " ") for word in done.stdout.replace("\\ ", "\0").split()]
 

@@ -1,0 +1,285 @@
+"""Measure what an event costs, next to LTTng-UST with the same event, and what the recorder keeps up with.
+
+    ./dev bench trace [ROUNDS]
+
+One pinned thread, through the shared library; nanoseconds an event, medians over the rounds. Both tracers overwrite,
+and nobody reads. The status is 1 if a promise is missed twice.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import TMPFS, Limit, Mount, Samples, compiled, judge, mounted
+
+ROUNDS = 15
+EVENTS = 1_000_000
+GEOMETRY = "subbuf_size=64K n_subbufs=8"
+RECORDED_BYTES = 1 << 30
+# Of what dd writes: what the recorder is given, and what it must keep up with.
+PACE = 0.95
+NOBODY = 65534
+
+TRACES = {
+    "relayfs-tsc": "clock=tsc mode=overwrite",
+    "relayfs-mono": "clock=mono mode=overwrite",
+    "relayfs-peruser": "clock=mono mode=overwrite buffers=peruser",
+    "full-tsc": "clock=tsc mode=no-overwrite",
+    "full-mono": "clock=mono mode=no-overwrite",
+}
+SESSIONS = {"lttng-peruser": "--buffers-uid", "lttng-perprocess": "--buffers-pid"}
+
+
+@dataclass(frozen=True)
+class Within(Limit):
+    """A promise about a difference of two medians."""
+
+    def ratio(self, samples: Samples) -> float:
+        """Return the difference."""
+        return samples.median(self.value) - samples.median(self.base)
+
+
+LIMITS = [
+    Limit("clock=mono: times LTTng-UST, buffers of the user", "relayfs-mono", "lttng-peruser", most=1 / 3),
+    Limit("clock=mono: times LTTng-UST, of the process", "relayfs-mono", "lttng-perprocess", most=1 / 3),
+    Limit("clock=tsc: times LTTng-UST, buffers of the user", "relayfs-tsc", "lttng-peruser", most=1 / 3),
+    Limit("clock=tsc: times LTTng-UST, of the process", "relayfs-tsc", "lttng-perprocess", most=1 / 3),
+    Within("no trace: ns above an empty loop", "off", "empty", most=0.5),
+    Limit("clock=mono, refused because full: times one that is taken", "full-mono", "relayfs-mono", most=1),
+    Limit("clock=tsc, refused because full: times one that is taken", "full-tsc", "relayfs-tsc", most=1),
+    Limit("recorder, nothing lost: times dd", "recorder", "dd", least=0.8),
+    Within("recorder: events lost", "recorder-lost", "none-lost", most=0),
+]
+
+
+class Program:
+    """One that takes samples when it is told to."""
+
+    def __init__(self, path: Path, cpu: int, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [path, str(cpu)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", **as_user(environment)
+        )
+
+    def sample(self, kind: str) -> float:
+        """Return what an event costs now."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{kind} {EVENTS}\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def __enter__(self) -> "Program":
+        """Return it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End it."""
+        self.process.communicate()
+
+
+# --- LTTng ---
+
+
+class Lttng:
+    """A session daemon of our own, that nobody else sees: as an unprivileged user it works below LTTNG_HOME."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = {"LTTNG_HOME": str(home), "LTTNG_UST_REGISTER_TIMEOUT": "-1"}
+        self.daemon = subprocess.Popen(
+            ["lttng-sessiond", "--no-kernel"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            **as_user(self.environment),
+        )  # fmt: skip
+
+    def __call__(self, *words: str | Path) -> None:
+        """Run a command of lttng(1)."""
+        subprocess.run(["lttng", "-n", *words], check=True, stdout=subprocess.DEVNULL, **as_user(self.environment))
+
+    def wait(self) -> None:
+        """Wait until the daemon answers."""
+        socket = Path(self.environment["LTTNG_HOME"]) / ".lttng/client-lttng-sessiond"
+        for _ in range(1000):
+            if socket.exists() or self.daemon.poll() is not None:
+                return
+            time.sleep(0.01)
+
+    def create(self, session: str, buffers: str) -> None:
+        """Make a flight recorder of the same geometry as ours."""
+        home = self.environment["LTTNG_HOME"]
+        self("create", session, "--snapshot", f"--output={home}/{session}")
+        geometry = ["--overwrite", buffers, "--subbuf-size=64k", "--num-subbuf=8"]
+        self("enable-channel", "-u", "-s", session, *geometry, "channel")
+        self("enable-event", "-u", "-s", session, "-c", "channel", "bench:payload")
+
+    @contextmanager
+    def started(self, session: str) -> Iterator[None]:
+        """Trace into one session."""
+        self("start", session)
+        yield
+        self("stop", "--no-wait", session)
+
+    def check(self, session: str) -> None:
+        """Fail if the buffers hold no events: nothing would have been measured."""
+        self("snapshot", "record", "-s", session)
+        home = Path(self.environment["LTTNG_HOME"])
+        if sum(path.stat().st_size for path in (home / session).rglob("channel_*")) < 7 * 65536:
+            raise RuntimeError(f"LTTng recorded nothing in {session}")
+
+    def __enter__(self) -> "Lttng":
+        """Return it, ready."""
+        self.wait()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the daemon; it ends its consumer."""
+        self.daemon.terminate()
+        self.daemon.wait()
+
+
+def as_user(environment: dict[str, str]) -> dict[str, object]:
+    """Return arguments of Popen: nobody where we are root, for LTTng's root would be one for the whole machine."""
+    is_root = os.geteuid() == 0
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if is_root and "LTTNG_HOME" in environment else {}
+    return {"env": {**os.environ, **environment}, **user}
+
+
+@contextmanager
+def lttng_home() -> Iterator[Path]:
+    """Give a directory that the unprivileged user owns; take away what LTTng leaves elsewhere."""
+    there = set(TMPFS.glob("lttng-ust-wait-*"))
+    with tempfile.TemporaryDirectory() as directory:
+        if os.geteuid() == 0:
+            os.chown(directory, NOBODY, NOBODY)
+        yield Path(directory)
+    for path in set(TMPFS.glob("lttng-ust-wait-*")) - there:
+        path.unlink()
+
+
+# --- relayfs ---
+
+
+@contextmanager
+def started(mount: Mount, trace: str) -> Iterator[None]:
+    """Trace into one trace."""
+    mount.command(f"trace start {trace}")
+    yield
+    mount.command(f"trace stop {trace}")
+
+
+def counts(mount: Mount, trace: str) -> dict[str, int]:
+    """Return how many events a trace has taken and refused in the only process that it has."""
+    (directory,) = (mount.path / ".channels" / trace).iterdir()
+    facts = {name: int((directory / "cpu" / name).read_text()) for name in ("records", "lost_full")}
+    return {"hits": facts["records"], "drops": facts["lost_full"]}
+
+
+# --- the recorder ---
+
+
+def dd(directory: Path) -> float:
+    """Return how fast dd writes zeros there, in GB/s."""
+    target = directory / "dd"
+    begin = time.monotonic()
+    count = f"count={RECORDED_BYTES >> 20}"
+    subprocess.run(["dd", "if=/dev/zero", f"of={target}", "bs=1M", count, "status=none"], check=True)
+    seconds = time.monotonic() - begin
+    target.unlink()
+    return RECORDED_BYTES / seconds / 1e9
+
+
+def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, bytes_a_s: float) -> tuple[float, int]:
+    """Return how fast, in GB/s, the recorder wrote what came so fast, and how many events were lost."""
+    out = directory / "trace"
+    mount.command("trace create recorded subbuf_size=1M n_subbufs=64")
+    mount.command("trace start recorded")
+    begin = time.monotonic()
+    relayctl = Path(sys.executable).with_name("relayctl")
+    recorder = subprocess.Popen(
+        ["taskset", "-c", str(cpus[-1]), relayctl, "record", "recorded", "-o", out, "--until-stopped", "--json"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "RELAYFS": str(mount.path)},
+    )  # fmt: skip
+    subprocess.run(
+        [program, str(cpus[0]), str(bytes_a_s), str(RECORDED_BYTES)], check=True, stdout=subprocess.DEVNULL,
+        env={**os.environ, "RELAYFS": str(mount.path)},
+    )  # fmt: skip
+    mount.command("trace stop recorded")
+    summary = json.loads(recorder.communicate()[0])
+    seconds = time.monotonic() - begin
+    written = sum(path.stat().st_size for path in out.rglob("cpu*"))
+    mount.command("trace remove recorded")
+    shutil.rmtree(out)
+    return written / seconds / 1e9, summary["lost"]
+
+
+def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequence[int]) -> None:
+    """Let dd write, then the recorder, into the same directory."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("RELAYFS_BENCH_DIR", "/var/tmp")) as directory:
+        samples.add("dd", dd(Path(directory)))
+        os.sync()
+        rate, lost = record(mount, program, cpus, Path(directory), PACE * samples.values["dd"][-1] * 1e9)
+        samples.add("recorder", rate)
+        samples.add("recorder-lost", lost)
+        samples.add("none-lost", 0)
+        os.sync()
+
+
+# --- all ---
+
+
+def sample_round(samples: Samples, mount: Mount, ours: Program, theirs: Program, lttng: Lttng) -> None:
+    """Measure everything that takes one thread once."""
+    for name in ("empty", "off"):
+        samples.add(name, ours.sample("empty" if name == "empty" else "events"))
+    with started(mount, "unwanted"):
+        samples.add("unwanted", ours.sample("events"))
+    for session in SESSIONS:
+        with lttng.started(session):
+            samples.add(session, theirs.sample("events"))
+    for trace in TRACES:
+        with started(mount, trace):
+            samples.add(trace, ours.sample("events"))
+
+
+def measure(rounds: int, cpus: Sequence[int]) -> Samples:
+    """Run both programs side by side, each sample in turn."""
+    samples = Samples()
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        mount = enter(mounted())
+        program = enter(compiled("bench_trace.c"))
+        lttng = enter(Lttng(enter(lttng_home())))
+        for name, options in [*TRACES.items(), ("unwanted", "")]:
+            mount.command(f"trace create {name} {GEOMETRY} {options}")
+        mount.command("trace enable unwanted other:*")
+        for session, buffers in SESSIONS.items():
+            lttng.create(session, buffers)
+        theirs = enter(Program(enter(compiled("bench_trace_lttng.c", "lttng-ust")), cpus[0], **lttng.environment))
+        ours = enter(Program(program, cpus[0], RELAYFS=str(mount.path)))
+        for _ in range(rounds):
+            sample_round(samples, mount, ours, theirs, lttng)
+        for trace in TRACES:
+            for what, count in counts(mount, trace).items():
+                samples.counts[trace][what] = count
+        for session in SESSIONS:
+            lttng.check(session)
+        for _ in range((rounds + 2) // 3):
+            sample_recorder(samples, mount, program, cpus)
+    return samples
+
+
+def main() -> int:
+    """Measure, judge."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    return judge(lambda: measure(rounds, cpus), LIMITS, "ns/event, dd, recorder: GB/s, recorder-lost: events")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
