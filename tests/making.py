@@ -54,8 +54,16 @@ class Maker:
 
     def __call__(self, command: str) -> str:
         """Have it do something; return its answer."""
+        self.start(command)
+        return self.answer(command)
+
+    def start(self, command: str) -> None:
+        """Have it do something, without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
+
+    def answer(self, command: str = "what was started") -> str:
+        """Wait for its next answer."""
         with self._heard:
             assert self._heard.wait_for(lambda: self._answers, DEADLINE_S), f"{command}: no answer"
             return self._answers.pop(0)

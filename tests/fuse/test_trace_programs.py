@@ -1,0 +1,278 @@
+"""What traced programs do: threads, signals, fork, exec, libraries that come and go, a start before the mount.
+
+Each event that a program says it has written is in the trace once, in its own process's part.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from build import compile_c
+from conftest import Mount, wait_until
+from making import making
+from traced import FUSE, copy_stopped, program, record_stopped, start_trace, traced, wait_for_directories
+
+# Nobody reads meanwhile: all of it must find room, also on one CPU.
+ROOM = "subbuf_size=256K n_subbufs=16"
+CLOCKS = ["mono", "tsc"]
+BUFFERS = ["perprocess", "peruser", "shared"]
+
+
+def in_order(n: int) -> list[int]:
+    return list(range(n))
+
+
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_events_of_threads_are_all_there_each_threads_in_its_order(mount: Mount, tmp_path: Path, buffers: str) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers}")
+    with traced(mount) as one, traced(mount) as other:
+        one.ask("threads 8 2000")
+        other.ask("threads 8 2000")
+        pids = {one.process.pid, other.process.pid}
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.lost == 0
+    for pid in pids:
+        for who in range(1, 9):
+            seen = [event["seq"] for event in trace.named("judge:step") if (event.pid, event["who"]) == (pid, who)]
+            assert seen == in_order(2000)
+    assert len(trace.events) == 2 * 8 * 2000
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("buffers", ["perprocess", "shared"])
+def test_signal_handlers_trace_in_the_middle_of_other_events(
+    mount: Mount, tmp_path: Path, buffers: str, clock: str
+) -> None:
+    start_trace(mount, "t", f"subbuf_size=256K n_subbufs=64 buffers={buffers} clock={clock}")
+    with traced(mount) as program:
+        n_handled = int(program("signals 50"))
+        (pid,) = {program.process.pid}
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    handled = trace.numbers(who=1000)
+    written = trace.numbers(who=0)
+    assert n_handled >= 100
+    assert sorted(written) == written
+    assert sorted(handled) == handled
+    assert len(set(written)) == len(written)
+    assert max(handled) < n_handled
+    if trace.lost == 0:
+        assert handled == in_order(n_handled)
+        assert written == in_order(len(written))
+    assert {event.pid for event in trace.events} == {pid}
+
+
+def test_a_child_of_fork_has_buffers_of_its_own(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount) as program:
+        program.ask("emit 10")
+        child = int(program("fork 500"))
+        other = int(program("fork 500"))
+        pid = program.process.pid
+        wait_for_directories(mount, "t", lambda names: len(names) == 3)
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.by_pid() == {pid: in_order(1010), child: in_order(500), other: in_order(500)}
+    assert trace.lost == 0
+
+
+def test_a_child_of_vfork_becomes_another_program(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount) as program:
+        child = int(program("vfork 500"))
+        program.ask("emit 10")
+        pid = program.process.pid
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.by_pid() == {pid: in_order(510), child: in_order(500)}
+    assert trace.lost == 0
+
+
+def test_a_program_that_becomes_another_leaves_its_events(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount) as program:
+        program.ask("emit 100")
+        program.ask("exec")
+        program.ask("emit 50")
+        program.ask("exec")
+        program.ask("emit 25")
+        pid = program.process.pid
+        names = wait_for_directories(mount, "t", lambda names: len(names) == 3)
+    assert names[0] == f"traced-{pid}"
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.by_pid() == {pid: [*range(100), *range(50), *range(25)]}
+    assert trace.lost == 0
+
+
+def test_events_of_a_library_remain_when_it_is_unloaded(mount: Mount, tmp_path: Path) -> None:
+    library = compile_c([FUSE / "traced_library.c"], None, "", "-shared", "-fPIC")
+    start_trace(mount, "t", ROOM)
+    with traced(mount) as program:
+        for _ in range(50):
+            program.ask(f"library {library} 20")
+            program.ask("emit 1")
+        pid = program.process.pid
+        assert "traced_library" not in Path(f"/proc/{pid}/maps").read_text()
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.numbers("library:loaded") == 50 * in_order(20)
+    assert trace.numbers() == in_order(50)
+    assert trace.lost == 0
+
+
+def test_libraries_that_come_and_go_leave_nothing_in_the_program(mount: Mount) -> None:
+    library = compile_c([FUSE / "traced_library.c"], None, "", "-shared", "-fPIC")
+    start_trace(mount, "t", ROOM)
+    with traced(mount) as program:
+
+        def held() -> tuple[int, int]:
+            process = Path(f"/proc/{program.process.pid}")
+            return len(os.listdir(process / "fd")), len((process / "maps").read_text().splitlines())
+
+        program.ask(f"library {library} 20")
+        before = held()
+        for _ in range(100):
+            program.ask(f"library {library} 20")
+        assert held() == before
+
+
+def test_a_trace_that_starts_while_a_library_is_there_sees_it_and_one_that_stopped_does_not(
+    mount: Mount, tmp_path: Path
+) -> None:
+    library = compile_c([FUSE / "traced_library.c"], None, "", "-shared", "-fPIC")
+    mount.command(f"trace create t {ROOM}")
+    with traced(mount) as program:
+        program.ask(f"library {library} 20")
+        mount.command("trace start t")
+        program.ask(f"library {library} 30")
+        mount.command("trace stop t")
+        program.ask(f"library {library} 40")
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.numbers("library:loaded") == in_order(30)
+
+
+def test_every_started_trace_gets_the_event(mount: Mount, tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(16)]
+    for number, name in enumerate(names):
+        start_trace(mount, name, f"subbuf_size=16K n_subbufs=4 clock={CLOCKS[number % 2]}")
+    with traced(mount) as program:
+        program.ask("emit 200")
+    for name in names:
+        trace = record_stopped(mount, name, tmp_path / name)
+        assert (trace.numbers(), trace.lost) == (in_order(200), 0)
+
+
+@pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
+def test_what_cat_reads_is_ctf(mount: Mount, tmp_path: Path, mode: str) -> None:
+    start_trace(mount, "t", f"{ROOM} mode={mode}")
+    with traced(mount) as program:
+        program.ask("threads 2 3000")
+        program.ask("emit 1000")
+        trace = copy_stopped(mount, "t", tmp_path / "out")
+    assert (trace.numbers(who=0), trace.numbers(who=1), trace.numbers(who=2)) == (
+        in_order(1000),
+        in_order(3000),
+        in_order(3000),
+    )
+    assert trace.lost == 0
+
+
+def test_what_found_no_room_is_counted(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", "subbuf_size=4K n_subbufs=4")
+    with traced(mount, cpus=[min(os.sched_getaffinity(0))]) as program:
+        program.ask("emit 5000")
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    seen = trace.numbers()
+    assert seen == in_order(len(seen))
+    assert 100 < len(seen) < 5000
+    assert trace.lost == 5000 - len(seen)
+
+
+def test_what_was_overwritten_is_counted(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", "subbuf_size=4K n_subbufs=4 mode=overwrite")
+    with traced(mount, cpus=[min(os.sched_getaffinity(0))]) as program:
+        program.ask("emit 5000")
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    seen = trace.numbers()
+    assert seen == list(range(5000 - len(seen), 5000))
+    assert 100 < len(seen) < 5000
+    assert trace.lost == 5000 - len(seen)
+
+
+# --- before there is a mount ---
+
+
+@pytest.fixture
+def early_mount(make_mount: Callable[..., Mount]) -> Mount:
+    return make_mount(start=False)
+
+
+def test_events_of_before_the_mount_appear_in_the_trace(early_mount: Mount, tmp_path: Path) -> None:
+    environment = {"RELAYFS": str(early_mount.path), "RELAYFS_TRACE_EARLY": "boot"}
+    with making(environment, None, [program("traced")]) as early:
+        early.ask("emit 300")
+        early.ask("threads 4 100")
+        early_mount.start()
+        early.ask("emit 100")
+        early_mount.command(f"trace create boot {ROOM}")
+        early_mount.command("trace start boot")
+        wait_for_directories(early_mount, "boot", lambda names: names == [f"traced-{early.process.pid}"])
+        early.ask("emit 100")
+    trace = record_stopped(early_mount, "boot", tmp_path / "out")
+    assert trace.numbers(who=0) == in_order(500)
+    for who in range(1, 5):
+        assert trace.numbers(who=who) == in_order(100)
+    assert trace.lost == 0
+
+
+def test_what_early_buffers_could_not_hold_is_counted(early_mount: Mount, tmp_path: Path) -> None:
+    environment = {
+        "RELAYFS": str(early_mount.path),
+        "RELAYFS_TRACE_EARLY": "boot,subbuf_size=4K,n_subbufs=4,mode=overwrite",
+    }
+    command: list[str | Path] = ["taskset", "-c", str(min(os.sched_getaffinity(0))), program("traced")]
+    with making(environment, None, command) as early:
+        early.ask("emit 5000")
+        early_mount.start()
+        start_trace(early_mount, "boot", ROOM)
+        wait_for_directories(early_mount, "boot", lambda names: len(names) == 1)
+    trace = record_stopped(early_mount, "boot", tmp_path / "out")
+    seen = trace.numbers()
+    assert seen == list(range(5000 - len(seen), 5000))
+    assert trace.lost == 5000 - len(seen)
+    assert len(seen) > 100
+
+
+def test_a_program_that_started_before_the_mount_is_traced_without_being_asked(
+    early_mount: Mount, tmp_path: Path
+) -> None:
+    with making({"RELAYFS": str(early_mount.path)}, None, [program("traced")]) as early:
+        early.ask("emit 10")
+        early_mount.start()
+        start_trace(early_mount, "t", ROOM)
+
+        def is_seen() -> bool:
+            early.ask("emit 1")
+            return bool(os.listdir(early_mount.path / "t"))
+
+        wait_until(is_seen, "the program has found the mount")
+    trace = record_stopped(early_mount, "t", tmp_path / "out")
+    seen = trace.numbers()
+    assert seen[0] >= 10
+    assert seen == list(range(seen[0], seen[0] + len(seen)))
+
+
+def test_a_program_runs_the_same_without_a_mount(nowhere: Path) -> None:
+    with making({"RELAYFS": str(nowhere)}, None, [program("traced")]) as alone:
+        alone.ask("emit 1000")
+        assert int(alone("fork 10")) > 0
+        alone.ask("exec")
+        alone.ask("threads 2 10")
+        alone.end()
+        assert alone.process.returncode == 0
+
+
+def test_tracing_can_be_forbidden(mount: Mount) -> None:
+    start_trace(mount, "t", ROOM)
+    with making({"RELAYFS": str(mount.path), "RELAYFS_TRACE": "off"}, None, [program("traced")]) as quiet:
+        quiet.ask("emit 1000")
+        with traced(mount) as program_:
+            program_.ask("emit 1")
+            wait_for_directories(mount, "t", lambda names: names == [f"traced-{program_.process.pid}"])
