@@ -84,8 +84,8 @@ static inline void relay_ring_show_place(struct relay_ring *ring, const struct r
  * The usual case, with no call and one locked instruction: this thread has made the last reservation, too, the producer
  * position has passed that, and there is room. false: it is not so, and nothing has been done.
  */
-static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
-                                            uint64_t *pos)
+static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, uint64_t length,
+                                                     struct relay_ring_claim **claim, uint64_t *pos)
 {
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
 	uint64_t who;
@@ -112,14 +112,51 @@ static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t le
 	return true;
 }
 
+/* --- scheme rseq --- */
+
+/* The same, with no locked instruction. */
+static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64_t length,
+                                                 struct relay_ring_claim **claim, uint64_t *pos)
+{
+	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
+	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
+	/* After the position, as in reserve_rseq(). */
+	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
+	uint64_t who = last & ~RELAY_RECORDS_MASK;
+	put.next = put.expect + relay_ring_total(length);
+	if (!mine || who != relay_ring_claim_name(ring, mine) || put.expect % 8 ||
+	    relay_ring_is_too_large(ring, length) || !relay_ring_has_room(ring, put.next) ||
+	    !relay_ring_claim_mark(mine))
+		return false;
+	put.header = relay_ring_header(ring, put.expect, (uint32_t)length | RELAY_RING_BUSY);
+	put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
+	relay_ring_claim_state(mine, put.expect, length, 0);
+	RELAY_RING_PUBLISHES(ring);
+	if (relay_rseq_ring_reserve(ring->producer, &put, last, who | (put.expect & RELAY_RECORDS_MASK), ring->cpu) !=
+	    RELAY_RSEQ_DONE) {
+		relay_ring_claim_release(ring, mine);
+		return false;
+	}
+	*claim = mine;
+	*pos = put.expect;
+	return true;
+}
+
 /* --- both --- */
+
+static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
+                                            uint64_t *pos)
+{
+	return ring->scheme == RELAY_RSEQ ? relay_ring_reserve_again_rseq(ring, length, claim, pos)
+	                                  : relay_ring_reserve_again_lockless(ring, length, claim, pos);
+}
 
 /* Reserve `length` bytes for a claim, which is then the caller's, at *pos. 0, an error of relay_ring_output(), or
  * RELAY_RING_WRONG_CPU. */
 static inline int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
                                              uint64_t *pos)
 {
-	if (__builtin_expect(ring->scheme != RELAY_RSEQ && relay_ring_reserve_again(ring, length, claim, pos), 1))
+	if (__builtin_expect(relay_ring_reserve_again(ring, length, claim, pos), 1))
 		return 0;
 	return relay_ring_reserve_anyhow(ring, length, claim, pos);
 }
