@@ -137,7 +137,7 @@ struct relay_packet {
 	uint32_t magic;              /* 0xc1fc1fc1 */
 	uint32_t stream_id;          /* 0 */
 	uint64_t stream_instance_id; /* the CPU */
-	/* These in the order in which an appended packet is made valid: see relayfs_fuse/record. */
+	/* In which order these make an appended packet valid: see relayfs_fuse/record/stream.py. */
 	uint64_t packet_size;      /* bits */
 	uint64_t events_discarded; /* lost up to the packet's end, since the buffer was made */
 	uint64_t packet_seq_num;   /* the sub-buffer's number */

@@ -1,0 +1,235 @@
+"""Stream files: valid CTF after each step of their growth, and whatever step was the last of a recorder's."""
+
+import fcntl
+import itertools
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from relayfs_fuse import ctf
+from relayfs_fuse.record import stream
+from relayfs_fuse.record.packet import HEAD_BYTES, Head, Packet, split, walk
+from relayfs_fuse.record.stream import StreamFile
+
+EVENTS = b"""\
+/* relayfs trace=t id=3 process=p pid=42 uid=0 buffers=perprocess clock=mono tsc=0 mono=1 real=1700000000000000000 \
+boot=11111111-2222-3333-4444-555555555555 made_mono=1 */
+event {
+	name = "test:e";
+	id = 7;
+	stream_id = 0;
+	fields := struct {
+		uint64_t _n;
+	};
+};
+"""
+
+
+class AtStart:
+    tsc, mono_ns = 0, 1
+
+
+def packet(number: int, lost: int = 0) -> Packet:
+    """Three events, numbered 3 * number and so on, in pieces."""
+    events = [struct.pack("<QQQ", 1000 * n + 500, 7, n) for n in range(3 * number, 3 * number + 3)]
+    size = 8 * (HEAD_BYTES + sum(map(len, events)))
+    times = 1000 * (3 * number + 3), 1000 * 3 * number + 500
+    return Packet(Head(0xC1FC1FC1, 0, 5, size, lost, number, *times, size, 5, 42), events)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "trace"
+    path.mkdir()
+    (path / "metadata").write_bytes(ctf.metadata(EVENTS, AtStart()))
+    return path
+
+
+def read(directory: Path) -> list[int]:
+    """The numbers of the events, as babeltrace2 reads them; it may warn of lost events."""
+    done = subprocess.run(["babeltrace2", directory], capture_output=True, text=True, check=False)
+    warnings = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Tracer discarded")]
+    assert (done.returncode, warnings) == (0, []), done.stderr
+    return [int(line.partition("n = ")[2].split()[0]) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are looked at often."""
+    monkeypatch.setattr(stream, "ROOM_BYTES", 1 << 16)
+
+
+@pytest.fixture
+def after_each_write(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Have something done after each write to a file."""
+    write, act = os.pwritev, [lambda: None]
+
+    def watched(*arguments: object) -> int:
+        written = write(*arguments)
+        act[0]()
+        return written
+
+    monkeypatch.setattr(os, "pwritev", watched)
+    yield lambda function: act.__setitem__(0, function)
+    act[0] = lambda: None
+
+
+def valid() -> bool:
+    return True
+
+
+def grow(path: Path) -> StreamFile:
+    file = StreamFile.create(str(path), packet(0), goes_on=False)
+    file.append([packet(0)], valid)
+    file.append([packet(1), packet(2, 4)], valid)
+    file.append([packet(3, 4)], valid)
+    return file
+
+
+def test_each_step_leaves_a_beginning_of_the_trace(directory, tmp_path, after_each_write):
+    seen: list[list[int]] = [[]]
+
+    def look() -> None:
+        seen.append(read(directory) if (directory / "cpu5").exists() else [])
+
+    after_each_write(look)
+    grow(directory / "cpu5").close()
+    after_each_write(lambda: None)
+    whole = list(range(12))
+    assert all(whole[: len(events)] == events for events in seen)
+    assert all(len(a) <= len(b) for a, b in itertools.pairwise(seen))
+    # Among them that in which of two packets only the first is shown.
+    assert {0, 3, 6, 9, 12} <= {len(events) for events in seen}
+    assert read(directory) == whole
+
+
+def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_write):
+    """Copies of the file after each step are what a killed recorder leaves."""
+    copies: list[Path] = []
+
+    def copy() -> None:
+        if (directory / "cpu5").exists():
+            copies.append(tmp_path / f"copy{len(copies)}")
+            shutil.copytree(directory, copies[-1])
+
+    after_each_write(copy)
+    grow(directory / "cpu5").discard()
+    after_each_write(lambda: None)
+    assert len(copies) == 8
+    for one in copies:
+        last, file = StreamFile.reopen(str(one / "cpu5"))
+        assert last
+        assert file
+        left = [packet(n, 4) for n in range(4) if n > last.packet_seq_num]
+        if left:
+            file.append(left, valid)
+        file.close()
+        assert read(one) == list(range(12))
+        end = (one / "cpu5").stat().st_size
+        with (one / "cpu5").open("rb") as opened:
+            assert end == sum(head.packet_bytes for _, head in walk(opened.fileno(), end)) < 1 << 12
+
+
+def test_what_was_not_valid_is_not_shown(directory):
+    file = grow(directory / "cpu5")
+    assert not file.append([packet(4), packet(5)], lambda: False)
+    assert read(directory) == list(range(12))
+    file.append([packet(4)], valid)
+    file.close()
+    assert read(directory) == list(range(15))
+
+
+def test_a_file_that_is_full_says_so(directory):
+    file = grow(directory / "cpu5")
+    n = file.n_that_fit([packet(i) for i in range(4, 2000)])
+    assert 400 < n < 500
+    file.append([packet(i) for i in range(4, 4 + n)], valid)
+    assert file.n_that_fit([packet(4 + n)]) == 0
+    file.close()
+    again = StreamFile.create(str(directory / "cpu5_1"), packet(4 + n), goes_on=True)
+    again.append([packet(4 + n)], valid)
+    assert read(directory) == list(range(12 + 3 * n + 3))
+    again.close()
+    assert read(directory) == list(range(12 + 3 * n + 3))
+
+
+def test_a_packet_that_needs_more_gets_a_file_of_its_own(directory):
+    large = packet(0)
+    events = [struct.pack("<QQQ", 500 + n, 7, n) for n in range(5000)]
+    size = 8 * (HEAD_BYTES + 24 * len(events))
+    large = Packet(large.head._replace(packet_size=size, content_size=size, timestamp_end=6000), events)
+    file = StreamFile.create(str(directory / "cpu5"), large, goes_on=False)
+    assert file.n_that_fit([large]) == 1
+    file.append([large], valid)
+    file.close()
+    assert read(directory) == list(range(5000))
+
+
+def test_who_has_it_open_reads_on_when_it_is_cut(directory):
+    """The file is replaced; who opened it before finds what was there."""
+    file = grow(directory / "cpu5")
+    with (directory / "cpu5").open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        file.close()
+        assert os.fstat(opened.fileno()).st_size == size
+        assert sum(head.packet_bytes for _, head in walk(opened.fileno(), size)) == size
+    assert (directory / "cpu5").stat().st_size < 1 << 12
+    assert read(directory) == list(range(12))
+    assert sorted(path.name for path in directory.iterdir()) == ["cpu5", "metadata"]
+
+
+def test_a_file_system_without_leases_will_do(directory, monkeypatch):
+    def refuse(descriptor: int, command: int, *rest: int) -> int:
+        assert command == fcntl.F_SETLEASE
+        raise OSError(22, "Invalid argument")
+
+    file = grow(directory / "cpu5")
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    file.close()
+    assert read(directory) == list(range(12))
+    assert (directory / "cpu5").stat().st_size < 1 << 12
+
+
+def test_losses_up_to_the_end_are_said(directory):
+    file = grow(directory / "cpu5")
+    file.end_with(9)
+    file.close()
+    done = subprocess.run(["babeltrace2", directory], capture_output=True, text=True, check=False)
+    assert [int(line.split()[3]) for line in done.stderr.splitlines()] == [4, 5]
+
+
+def test_a_file_that_was_never_shown_is_removed(directory):
+    StreamFile.create(str(directory / "cpu5"), packet(0), goes_on=False).close()
+    assert [path.name for path in directory.iterdir()] == ["metadata"]
+
+
+# --- packets in memory ---
+
+
+def pieces(*packets: Packet) -> list[bytes]:
+    return [piece for one in packets for piece in (one.head.pack(), *one.body)]
+
+
+def test_packets_are_found_in_pieces():
+    given = [packet(0), packet(1)]
+    assert split(pieces(*given)) == (given, 0, True)
+    assert split([]) == ([], 0, True)
+
+
+def test_the_rest_of_a_packet_is_passed_over():
+    assert split([*packet(0).body, *pieces(packet(1))]) == ([packet(1)], 72, True)
+
+
+def test_a_packet_that_is_not_whole_is_left_out():
+    assert split(pieces(packet(0), packet(1))[:-1]) == ([packet(0)], 0, False)
+
+
+@pytest.mark.parametrize("rubbish", [[b"x" * 72], [b"x" * 10], [packet(0).head.pack(), b"x" * 100]])
+def test_rubbish_is_no_packet(rubbish):
+    with pytest.raises(ValueError, match="packet"):
+        split([*pieces(packet(0)), *rubbish])
