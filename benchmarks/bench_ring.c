@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Time record rings. One line a sample:  NAME NANOSECONDS_PER_RECORD TAKEN REFUSED
+ * If the kernel's own ring cannot be measured, the first line says why:  # REASON
  *
  *     bench_ring ROUNDS CPU OTHER_CPU DIRECTORY
  *
@@ -9,7 +10,7 @@
  * the time, by setting the consumer's position as a program that maps the ring may. DIRECTORY is on tmpfs.
  */
 #define _GNU_SOURCE
-#include "bench.h"
+#include "bench_kernel_ring.h"
 
 #include <relayfs/layout.h>
 #include <relayfs/ring.h>
@@ -32,7 +33,7 @@ enum {
 
 static const size_t sizes[] = {16, 64, 256, 4096};
 static int cpus[2];
-static char record[4096];
+static _Alignas(8) char record[4096];
 
 static struct relay_ring *make(const char *directory, const char *name, uint32_t buffers, uint32_t mode)
 {
@@ -105,6 +106,17 @@ static int reserve_and_commit(struct relay_ring *ring, const void *data, size_t 
 	return relay_ring_commit(to, flags);
 }
 
+/* What the kernel's program does. */
+static int reserve_and_commit_word(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	uint64_t *to = relay_ring_reserve(ring, length, 0);
+
+	if (!to)
+		return -errno;
+	*to = *(const uint64_t *)data;
+	return relay_ring_commit(to, flags);
+}
+
 /* How fast a full ring is emptied in place, touching each record. */
 static void sample_consumer(struct relay_ring *ring)
 {
@@ -143,6 +155,8 @@ static long produce(void *on)
 int main(int argc, char **argv)
 {
 	struct bench copy, percpu, global, percpu_overwrite, global_overwrite;
+	struct kernel_ring kernel;
+	bool kernel_lets;
 	int round, rounds;
 	unsigned i;
 
@@ -158,7 +172,12 @@ int main(int argc, char **argv)
 	global = make_bench(argv[4], "global", RELAY_GLOBAL, RELAY_NO_OVERWRITE);
 	percpu_overwrite = make_bench(argv[4], "percpu-overwrite", RELAY_PERCPU, RELAY_OVERWRITE);
 	global_overwrite = make_bench(argv[4], "global-overwrite", RELAY_GLOBAL, RELAY_OVERWRITE);
+	kernel_lets = kernel_make(&kernel);
+	if (!kernel_lets)
+		printf("# the kernel's own ring was not measured: bpf(2): %s\n", strerror(errno));
 	for (round = 0; round < rounds; round++) {
+		if (kernel_lets)
+			kernel_sample_all(&kernel);
 		for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 			sample("copy", relay_bench_ring_copy, &copy, sizes[i]);
 			sample("percpu", relay_ring_output, &percpu, sizes[i]);
@@ -166,6 +185,8 @@ int main(int argc, char **argv)
 		}
 		sample("percpu-reserve", reserve_and_commit, &percpu, 64);
 		sample("global-reserve", reserve_and_commit, &global, 64);
+		sample("percpu-reserve", reserve_and_commit_word, &percpu, 8);
+		sample("global-reserve", reserve_and_commit_word, &global, 8);
 		sample("percpu-overwrite", relay_ring_output, &percpu_overwrite, 64);
 		sample("global-overwrite", relay_ring_output, &global_overwrite, 64);
 		sample_consumer(percpu.ring);

@@ -1,9 +1,10 @@
-"""Measure what a record costs in a ring, next to a bare copy of it into the same memory.
+"""Measure what a record costs in a ring, next to a bare copy of it into the same memory, and to the kernel's own ring.
 
     ./dev bench ring [ROUNDS]
 
 One pinned thread, through the shared library; nanoseconds a record, medians over the rounds. The status is 1 if a
-promised ratio is missed twice.
+promised ratio is missed twice. The kernel's is a BPF ring buffer that a program outputs to in BPF_PROG_TEST_RUN, which
+needs privileges; what the repeating itself costs is measured with the same program without the calls.
 """
 
 import os
@@ -28,17 +29,39 @@ LIMITS = [
     Limit("global, overwriting, 64 bytes: times in an empty ring", "global-overwrite-64", "global-64", most=3),
     Limit("consumed in place, 64 bytes: times the copy", "next-release-64", "copy-64", most=12),
 ]
+KERNEL = [
+    Limit("per CPU, 64 bytes: times bpf_ringbuf_output()", "percpu-64", "kernel-output-64", most=1 / 3),
+    Limit("global, 64 bytes: times bpf_ringbuf_output()", "global-64", "kernel-output-64", most=1 / 2),
+    Limit("the same, of which its loop is taken off", "global-64", "kernel-output-64-net"),
+    Limit("per CPU, 8 bytes: times bpf_ringbuf_reserve(), _submit()", "percpu-reserve-8", "kernel-reserve-8", most=0.6),
+    Limit("global, 8 bytes: times bpf_ringbuf_reserve(), _submit()", "global-reserve-8", "kernel-reserve-8", most=0.65),
+    Limit("the same, of which their loop is taken off", "global-reserve-8", "kernel-reserve-8-net"),
+]
 TWO_CPUS = Limit("global, two producers: times the rate of one", "two-producers", "one-producer", least=0.3)
 
 
-def measure(program: Path, rounds: int, cpus: list[int]) -> Samples:
-    """Run the program once; each line of it is a sample."""
-    samples = Samples()
+def take_off_loop(samples: Samples, what: str, loop: str) -> None:
+    """Add what the kernel's calls cost without the test run around them."""
+    for value, around in zip(samples.values.get(what, []), samples.values.get(loop, []), strict=True):
+        samples.add(f"{what}-net", value - around)
+
+
+def run(program: Path, rounds: int, cpus: list[int]) -> list[str]:
+    """Run the program once; return its lines."""
     with tempfile.TemporaryDirectory(dir=TMPFS) as directory:
         command: list[str | Path] = [program, str(rounds), str(cpus[0]), str(cpus[-1]), directory]
-        for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def measure(program: Path, rounds: int, cpus: list[int]) -> Samples:
+    """Run the program once; each line of it is a sample, but for a remark."""
+    samples = Samples()
+    for line in run(program, rounds, cpus):
+        if not line.startswith("#"):
             name, value, taken, refused = line.split()
             samples.add(name, float(value), hits=int(taken), drops=int(refused))
+    take_off_loop(samples, "kernel-output-64", "kernel-loop-64")
+    take_off_loop(samples, "kernel-reserve-8", "kernel-loop-8")
     return samples
 
 
@@ -47,8 +70,11 @@ def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     cpus = sorted(os.sched_getaffinity(0))[:2]
     with compiled("bench_ring.c") as program:
-        limits = LIMITS + [TWO_CPUS] * (len(cpus) > 1)
+        remarks = run(program, 0, cpus)
+        limits = LIMITS + KERNEL * (not remarks) + [TWO_CPUS] * (len(cpus) > 1)
         status = judge(lambda: measure(program, rounds, cpus), limits, "ns/record, *-producer(s): records/us")
+    for remark in remarks:
+        print(remark.removeprefix("# "))
     if len(cpus) < 2:
         print("one CPU only: two producers were not measured")
     return status

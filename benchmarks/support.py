@@ -100,7 +100,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Limit:
-    """One promise: a ratio of two medians, and what it must not pass."""
+    """One promise: a ratio of two medians, and what it must not pass; with no bound it is only told."""
 
     what: str
     value: str
@@ -119,9 +119,10 @@ class Limit:
 
     def line(self, samples: Samples) -> str:
         """Return the table's line."""
-        bound = f"at most {self.most:g}" if self.most is not None else f"at least {self.least:g}"
+        bound = "" if self.most is None else f"at most {self.most:.3g}"
+        bound = bound if self.least is None else f"at least {self.least:.3g}"
         verdict = "" if self.kept(samples) else "   MISSED"
-        return f"{self.what:<58} {self.ratio(samples):6.2f}   {bound}{verdict}"
+        return f"{self.what:<58} {self.ratio(samples):6.2f}   {bound}{verdict}".rstrip()
 
 
 def table(samples: Samples, unit: str) -> None:
