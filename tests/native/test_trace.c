@@ -472,6 +472,38 @@ TEST(threads_come_and_go_while_traces_do)
 	CHECK_EQ(sum, ROUNDS * 10);
 }
 
+static pthread_key_t key;
+
+static void trace_at_the_end(void *value)
+{
+	(void)value;
+	trace_test_tick();
+}
+
+static void *end_with_an_event(void *value)
+{
+	trace_test_tick();
+	CHECK_EQ(pthread_setspecific(key, value), 0);
+	return NULL;
+}
+
+TEST(threads_trace_while_they_end)
+{
+	pthread_t thread;
+	CHECK_EQ(pthread_key_create(&key, trace_at_the_end), 0);
+	start(0, "t0");
+	for (int i = 0; i < ROUNDS; i++) {
+		CHECK_EQ(pthread_create(&thread, NULL, end_with_an_event, &key), 0);
+		join_threads(&thread, 1);
+	}
+	CHECK_EQ(events_in("t0"), 2 * ROUNDS);
+	/* Whoever is still taken for a thread of this process is looked at now. */
+	start(0, "t1");
+	trace_test_tick();
+	CHECK_EQ(count_lines("/proc/self/maps", "/t0/"), 0);
+	CHECK(count_lines("/proc/self/maps", "/t1/") > 0);
+}
+
 static bool is_over;
 
 static void *write_until_over(void *unused)
