@@ -1,10 +1,10 @@
-"""Traces for tests of what records them: a store that nobody serves, programs that write events, what babeltrace2 reads.
+"""Traces for tests of recorders: a store that nobody serves, programs that write events, what babeltrace2 reads.
 
-    store = Store(path)
-    trace = store.create("t")
-    with Program(store, trace, "app") as app:
-        app.write(100)
-    read(directory).events                  # {"app": [0, 1, 2 ...]}
+>>> store = Store(path)
+>>> trace = store.create("t")
+>>> with Program(store, trace, "app") as app:
+...     app.write(100)
+>>> read(directory).events["app"]  # [0, 1, 2 ...]
 """
 
 import os
