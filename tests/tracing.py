@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import wait_until
+from conftest import Mount, wait_until
 
 from relayfs_fuse import native_trace
 from relayfs_fuse.native_trace import Trace, Traces
@@ -36,6 +36,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.default_mount = path  # none: so programs take RELAYFS_STORE
         path.mkdir(exist_ok=True)
         self.traces = Traces(str(path), serves=True)
 
@@ -59,14 +60,32 @@ class Store:
         return sorted(name for name in os.listdir(self.path / trace.name) if not name.startswith("."))
 
 
+@dataclass
+class Served:
+    """A mount's store."""
+
+    path: Path
+    default_mount: Path
+    name: str = ""
+
+    def create(self, mount: Mount, name: str, options: str = "") -> "Served":
+        """Make and start a trace in its mount; what this returns stands for it."""
+        mount.command(f"trace create {name} subbuf_size=4K n_subbufs=8 {options}\n")
+        mount.command(f"trace start {name}\n")
+        self.name = name
+        return self
+
+
 class Program:
     """tests/fuse/event_writer.c, running: it is traced as a program of this name."""
 
-    def __init__(self, store: Store, trace: Trace, name: str, cpu: int = 0) -> None:
-        environment = {**os.environ, "RELAYFS": str(store.path), "RELAYFS_STORE": str(store.path)}
+    def __init__(
+        self, store: Store | Served, trace: Trace | Served, name: str, cpu: int = 0, user: int | None = None
+    ) -> None:
+        environment = {**os.environ, "RELAYFS": str(store.default_mount), "RELAYFS_STORE": str(store.path)}
         self.process = subprocess.Popen(
             [name], executable=compile_c([SOURCE]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            bufsize=1, env=environment,
+            bufsize=1, env=environment, user=user, group=user, extra_groups=None if user is None else [], cwd="/",
         )  # fmt: skip
         self.name = f"{name}-{self.process.pid}"
         self.directory = store.path / trace.name / self.name

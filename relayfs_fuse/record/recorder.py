@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.output import Output
     from relayfs_fuse.record.source import Source
 
+# In this time a server removes what a dead process has left, once it is read.
+SERVER_S = 5.0
 # How often to look who lives.
 TICK_S = 0.5
 
@@ -133,6 +135,18 @@ class Recorder:
         self.summary.processes += 1
         self.summary.buffers += len(process.buffers)
 
+    def _see_off(self, name: str, now: float) -> None:
+        """Record what a dead process has left, until its directory is gone: the server, if there is one, removes it."""
+        recording = self._recordings[name]
+        if recording.died is None and not recording.process.is_closed() and not self._options.removes:
+            recording.died = now
+            try:
+                recording.flush()
+            except SpoiledError as spoiled:
+                self._give_up(name, str(spoiled))
+        elif recording.died is None or recording.process.is_closed() or now - recording.died > SERVER_S:
+            self._finish(name)
+
     def _finish(self, name: str) -> None:
         """Take the last of a process, and let go of it."""
         recording = self._recordings[name]
@@ -207,7 +221,7 @@ class Recorder:
                 self._give_up(name, str(spoiled))
                 continue
             if recording.process.has_ended():
-                self._finish(name)
+                self._see_off(name, now)
         if self._options.rotate_s and now - self._rotated >= self._options.rotate_s:
             self._flush_all()
             self._rotate()

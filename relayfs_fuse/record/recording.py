@@ -98,6 +98,7 @@ class Recording:
         self.process = process
         self.output = output
         self._source = source
+        self.died: float | None = None
         self._busy: dict[int, float] = {}
         self.update()
 

@@ -1,0 +1,123 @@
+"""relayctl record and snapshot of a trace in a mount, whose server lives, dies, and removes what the dead have left."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Mount, User, wait_until
+from tracing import RELAYCTL, Program, Served, finish, read, recorded, recording, relayctl
+
+
+@pytest.fixture
+def served(mount: Mount) -> Served:
+    """The mount's store, with a trace t."""
+    served = Served(mount.store, mount.path)
+    return served.create(mount, "t")
+
+
+@pytest.fixture
+def run(served: Served) -> Iterator[Callable[..., Program]]:
+    """Start programs that write to t."""
+    programs: list[Program] = []
+
+    def run(*arguments: object, **options: object) -> Program:
+        programs.append(Program(served, served, *arguments, **options))
+        return programs[-1]
+
+    yield run
+    for program in programs:
+        program.__exit__()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def processes(mount: Mount) -> list[str]:
+    return sorted(os.listdir(mount.path / "t"))
+
+
+def test_what_is_recorded_of_the_dead_goes_from_the_mount(mount, run, out):
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        one, two = run("one"), run("two")
+        refused = one.write_patiently(3000) + two.write_patiently(3000)
+        assert processes(mount) == [one.name, two.name]
+        one.kill()
+        wait_until(lambda: processes(mount) == [two.name], "the removal of what the dead program has left")
+        finish(process)
+    seen = read(out)
+    assert seen.events == {"one": list(range(3000)), "two": list(range(3000))}
+    assert seen.lost == refused
+
+
+def test_it_ends_with_the_trace(mount, run, out):
+    program = run("app")
+    with recording("t", "-o", out, "--until-stopped", env={**os.environ, "RELAYFS": str(mount.path)}) as process:
+        program.write(100)
+        mount.command("trace stop t\n")
+        assert process.wait(60) == 0
+        assert read(out).events == {"app": list(range(100))}
+    mount.command("trace start t\n")
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        program.write(100)
+        mount.command("trace stop t\n")
+        mount.command("trace remove t\n")
+        assert process.wait(60) == 0
+    assert read(out).events == {"app": list(range(200))}
+
+
+def test_a_server_that_dies_is_not_missed(mount, run, out):
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        program = run("app")
+        program.write_patiently(1000)
+        mount.kill()
+        program.write_patiently(1000)
+        later = run("later")
+        later.write_patiently(1000)
+        recorded(out, 1800, "app")
+        mount.start()
+        wait_until(lambda: processes(mount) == sorted([program.name, later.name]), "the same programs")
+        program.write_patiently(1000)
+        finish(process)
+    assert read(out).events == {"app": list(range(3000)), "later": list(range(1000))}
+
+
+def test_programs_of_other_users_are_recorded_by_root(mount, run, out, unprivileged):
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        program, ours = run("theirs", user=unprivileged.uid), run("ours")
+        refused = program.write_patiently(2000) + ours.write_patiently(2000)
+        finish(process)
+    seen = read(out)
+    assert seen.events == {"theirs": list(range(2000)), "ours": list(range(2000))}
+    assert seen.lost == refused
+
+
+def test_who_may_not_read_the_buffers_is_told(mount, run, unprivileged: User):
+    run("ours").write(10)
+    done = unprivileged.run(RELAYCTL, "snapshot", "t", "-m", mount.path, "-o", "/nowhere")
+    assert (done.returncode, done.stderr) == (1, f"relayctl: {mount.store}/t: Permission denied\n")
+
+
+def test_many_short_programs_are_recorded(mount, run, out):
+    """Each is a process, makes its buffers, writes a little, and is gone."""
+    n = 2000 if os.environ.get("RELAYFS_STRESS") == "long" else 150
+    descriptors = len(os.listdir(f"/proc/{mount.process.pid}/fd"))
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        for i in range(n):
+            program = run("brief")
+            program.write(i % 100)
+            program.end()
+        wait_until(lambda: processes(mount) == [], "the removal of what they have left")
+        finish(process)
+    seen = read(out).events["brief"]
+    assert len(seen) == sum(i % 100 for i in range(n))
+    assert len(os.listdir(f"/proc/{mount.process.pid}/fd")) <= descriptors + 2
+
+
+def test_traces_of_the_mount_are_listed(mount, run):
+    run("app").write(10)
+    done = relayctl("stat", "t", "-m", mount.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split()[2:4] == ["alive", "10"]
