@@ -197,6 +197,13 @@ def declarations(events: bytes) -> list[bytes]:
     return list(found.values())
 
 
+def event_id(declaration: bytes) -> int:
+    """Return the id in a declaration that declarations() has found."""
+    event = _EVENT.fullmatch(declaration)
+    assert event, "it is well formed"
+    return int(event["id"])
+
+
 def _are_fields(text: bytes) -> bool:
     names: list[bytes] = []
     at = 0

@@ -1,7 +1,7 @@
 """Where a recording goes: a directory for each process of the trace, which is a CTF trace of its own.
 
 DIR/.relayfs                which trace this is
-DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; the next file of a stream that has filled one is cpu0_1
+DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or new events are declared
 DIR/PROCESS-PID.damaged     why what it wrote is not recorded any further
 DIR/0001/PROCESS-PID/...    the same, with rotation
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
@@ -33,6 +33,9 @@ _STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
 
 class ProcessOutput(Protocol):
     """Take what one process writes."""
+
+    def metadata(self) -> bytes:
+        """Return the metadata that there is."""
 
     def set_metadata(self, data: bytes) -> None:
         """Take metadata, before packets that need it."""
@@ -155,7 +158,13 @@ class _Process:
         self._lost_before: dict[int, int] = {}
         self._last: dict[int, Head] = {}
         self._n_files: dict[int, int] = {}
+        # With how many declarations of events a stream's file was begun.
+        self._declared: dict[int, int] = {}
         self._open()
+
+    @property
+    def _n_declared(self) -> int:
+        return self._metadata.count(b"\nevent {\n")
 
     def _open(self) -> None:
         """Go on in the directory that a recorder has left, if there is one of this very process."""
@@ -163,6 +172,8 @@ class _Process:
         if not os.path.isdir(path):
             return
         self.path = path
+        with suppress(FileNotFoundError), open(os.path.join(path, "metadata"), "rb") as file:
+            self._metadata = file.read()
         names = os.listdir(path)
         for name in names:
             if name.startswith(_LOST):
@@ -172,13 +183,14 @@ class _Process:
                 os.unlink(os.path.join(path, name))
         for match in sorted(filter(None, map(_STREAM.fullmatch, names)), key=_file_number):
             cpu = int(match[1])
-            last, file = StreamFile.reopen(os.path.join(path, match[0]))
+            last, stream = StreamFile.reopen(os.path.join(path, match[0]))
             self._n_files[cpu] = _file_number(match) + 1
             if last:
                 lost = last.events_discarded + self._lost_before.get(cpu, 0)
                 self._last[cpu] = last._replace(events_discarded=lost)
-            if file:
-                self._files[cpu] = file
+            if stream:
+                self._files[cpu] = stream
+                self._declared[cpu] = self._n_declared
 
     def _place(self) -> str:
         """Choose a name that is free, or this process's: numbers of processes come again."""
@@ -198,6 +210,10 @@ class _Process:
     def last(self, cpu: int) -> Head | None:
         """Tell what is known of the last packet of a stream."""
         return self._last.get(cpu)
+
+    def metadata(self) -> bytes:
+        """Return what was given before, be it to another recorder."""
+        return self._metadata
 
     def set_metadata(self, data: bytes) -> None:
         """Take metadata; if there is a directory, write it there."""
@@ -226,10 +242,13 @@ class _Process:
         return True
 
     def _file(self, cpu: int, packet: Packet) -> StreamFile:
-        """Return the file for the next packet."""
+        """Return the file for the next packet.
+
+        Who reads the last one may have read the metadata before, so events that are declared since go into another.
+        """
         assert self.path, "append() makes the directory"
         file = self._files.get(cpu)
-        if file and file.n_that_fit([packet]):
+        if file and file.n_that_fit([packet]) and self._declared[cpu] == self._n_declared:
             return file
         if file:
             del self._files[cpu]
@@ -241,6 +260,7 @@ class _Process:
             self._count_from(cpu, before.events_discarded)
         file = StreamFile.create(path, packet, goes_on=number > 0)
         self._files[cpu] = file
+        self._declared[cpu] = self._n_declared
         self._n_files[cpu] = number + 1
         return file
 

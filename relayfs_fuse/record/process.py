@@ -36,6 +36,7 @@ class Process:
         )
         self.buffers: dict[int, Consumer] = {}
         self._n_events_bytes = -1
+        self._declared: dict[bytes, None] = {}
         self._baseline = 0
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
@@ -113,5 +114,11 @@ class Process:
         events = os.pread(self._events_fd, min(size, _EVENTS_MAX), 0)
         self._n_events_bytes = size
         self._baseline = clocks.mono_ns - self.origin.mono
-        # The line of its beginning: the process may have changed it since.
-        return ctf.preamble(self.origin, clocks) + b"".join(ctf.declarations(events))
+        # The process may have changed what it has once said, which packets need that are recorded.
+        self.learn(ctf.declarations(events))
+        return ctf.preamble(self.origin, clocks) + b"".join(self._declared)
+
+    def learn(self, declarations: list[bytes]) -> None:
+        """Add declarations of events to those that are known, the first of each id."""
+        known = {ctf.event_id(one) for one in self._declared}
+        self._declared |= dict.fromkeys(one for one in declarations if ctf.event_id(one) not in known)

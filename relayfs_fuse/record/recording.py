@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native_trace
+from relayfs_fuse import ctf, native_trace
 from relayfs_fuse.record import packet as packets_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # How much a time may be wrong that comes from another CPU, or from who is just writing, in ticks of either clock.
 _SKEW = 1_000_000_000
 _AHEAD_NS = 10_000_000_000
+# It may be overwritten as fast as it is read; the next time may be better.
+_TRIES = 8
 # Other readers take so long at most.
 _BUSY_S = 3.0
 # The library describes so many packets at once.
@@ -100,6 +102,7 @@ class Recording:
         self._source = source
         self.died: float | None = None
         self._busy: dict[int, float] = {}
+        process.learn(ctf.declarations(output.metadata()))
         self.update()
 
     def check(self) -> None:
@@ -122,7 +125,7 @@ class Recording:
 
     def _drain(self, cpu: int, consumer: Consumer, summary: Summary) -> bool:
         limit: int | None = None
-        while True:
+        for _ in range(_TRIES):
             packets, skipped, whole = self._begin(cpu, consumer, limit)
             if not packets and not skipped and whole:
                 return False
@@ -137,6 +140,7 @@ class Recording:
             limit = skipped + sum(packet.head.packet_bytes for packet in some)
             if not limit:
                 raise SpoiledError(f"cpu{cpu}: a packet in too many pieces")
+        return False
 
     def _begin(self, cpu: int, consumer: Consumer, limit: int | None) -> tuple[list[Packet], int, bool]:
         try:

@@ -77,6 +77,10 @@ class TarProcess:
         """Tell what is known of the last packet of a stream."""
         return self._last.get(cpu)
 
+    def metadata(self) -> bytes:
+        """Return what was given before."""
+        return self._metadata
+
     def set_metadata(self, data: bytes) -> None:
         """Write it before the next packets."""
         self._metadata, self._is_written = data, False

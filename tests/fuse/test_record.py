@@ -149,6 +149,42 @@ def test_events_that_are_declared_later_are_read(store, run, record, out):
     assert seen.names == {"first", "later"}
 
 
+def test_events_that_are_declared_again_and_again_are_read_meanwhile(store, run, record, out):
+    """Who has read the metadata is not given events that it does not tell of."""
+    program = run(store.create("t"), "app")
+    with record() as process:
+        n = 0
+        for i in range(30):
+            program.declare(f"event{i}")
+            program.start_patiently(500)
+            seen = read_if_any(out).events.get("app", [])
+            assert seen == list(range(len(seen)))
+            program.done()
+            n += 500
+        finish(process)
+    seen = read(out)
+    assert seen.events["app"] == list(range(n))
+    assert len(seen.names) == 30
+
+
+def test_what_was_declared_stays_declared(store, run, record, out):
+    """Also when the process spoils its own declarations, and another recorder goes on."""
+    trace = store.create("t")
+    program, other = run(trace, "app"), run(trace, "other")
+    with record() as process:
+        program.write_patiently(500)
+        recorded(out, 250, "app")
+        spoil(program.directory / ".events", 1, start=300)
+        program.write_patiently(500)
+        recorded(out, 750, "app")
+        process.kill()
+    with record() as process:
+        program.write_patiently(500)
+        other.write_patiently(500)
+        finish(process)
+    assert read(out).events == {"app": list(range(1500)), "other": list(range(500))}
+
+
 def test_more_buffers_than_one_thread_waits_for(store, run, record, out):
     trace = store.create("t")
     n = native.WAIT_MAX // native.n_possible_cpus() + 3
