@@ -48,13 +48,13 @@ class Announcements:
         """Say what will be done in the tree when the kernel hears of a name."""
         self._pending[path] = change
 
-    def make(self, paths: Iterable[str]) -> None:
-        """Make directories; blocks."""
-        self._act(os.mkdir, list(paths))
+    def make(self, parent: str, names: Iterable[str]) -> None:
+        """Make directories in another; blocks."""
+        self._act(lambda name, above: os.mkdir(name, dir_fd=above), parent, list(names))
 
-    def remove(self, paths: Iterable[str]) -> None:
-        """Remove directories; blocks."""
-        self._act(os.rmdir, list(paths))
+    def remove(self, parent: str, names: Iterable[str]) -> None:
+        """Remove directories in another; blocks."""
+        self._act(lambda name, above: os.rmdir(name, dir_fd=above), parent, list(names))
 
     def settle(self, path: str) -> None:
         """Do what was to be done, if nobody could be told."""
@@ -68,29 +68,27 @@ class Announcements:
             return None
         return self._pending.pop(path, None)
 
-    def _act(self, act: Callable[[str], None], paths: list[str]) -> None:
+    def _act(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="announcements", daemon=True)
             self._thread.start()
         done: Future[None] = Future()
-        self._queue.put((lambda: self._act_on_all(act, paths), done))
+        self._queue.put((lambda: self._act_on_all(act, parent, names), done))
         done.result()
 
-    def _act_on_all(self, act: Callable[[str], None], paths: list[str]) -> None:
-        if self._is_elsewhere():
-            return
-        for path in paths:
-            try:
-                act(os.path.join(self._mountpoint, path))
-            except OSError as error:
-                log.debug("%s is not announced: %s", path, error)
-
-    def _is_elsewhere(self) -> bool:
-        """Whether names at the mountpoint are somebody else's: it is unmounted, or something is mounted over it."""
+    def _act_on_all(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> None:
         try:
-            return os.stat(self._mountpoint).st_dev != self._device
-        except OSError:
-            return True
+            above = os.open(os.path.join(self._mountpoint, parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            log.debug("%s: nothing is announced: %s", parent, error)
+            return
+        try:
+            # Otherwise these are somebody else's names: it is unmounted, or something is mounted over it.
+            if os.fstat(above).st_dev == self._device:
+                for name in names:
+                    _try(act, name, above)
+        finally:
+            os.close(above)
 
     def _run(self) -> None:
         while True:
@@ -99,3 +97,10 @@ class Announcements:
                 job()
             finally:
                 done.set_result(None)
+
+
+def _try(act: Callable[[str, int], None], name: str, above: int) -> None:
+    try:
+        act(name, above)
+    except OSError as error:
+        log.debug("%s is not announced: %s", name, error)

@@ -54,6 +54,7 @@ class TraceProcess:
         self._nodes: list[Node] = []
         self._told: set[int] = set()
         self._failures: Counter[int] = Counter()
+        self._left: dict[int, native.Facts | OSError | None] = {}
 
     # ---------------------------------------------------------------- what the mount shows
 
@@ -114,11 +115,11 @@ class TraceProcess:
             os.close(descriptor)
 
     # ---------------------------------------------------------------- what becomes of it; all of this blocks
+    # A buffer is best flushed on its CPU: see visits() in traces.py.
 
-    def flush(self) -> None:
-        """Finish the sub-buffers in which something is: only then can they be read."""
-        for path in self._mem_paths():
-            _with_buffer(path, _flush_used)
+    def flush(self, cpu: int) -> None:
+        """Finish the sub-buffer of a CPU if something is in it: only then can it be read."""
+        _with_buffer(self._mem_path(cpu), _flush_used)
 
     def belongs_to(self, process: Process) -> bool:
         """Tell whether it is this very process's; whose it says it is, its owner may have written."""
@@ -130,44 +131,56 @@ class TraceProcess:
         is_named = (owner, origin.uid, origin.pid) == (process.uid, process.uid, process.pid)
         return is_named and origin.buffers == "perprocess" and native_trace.trace_is_alive(self.directory)
 
+    def is_alive(self) -> bool:
+        """Tell whether a process writes here, or is about to."""
+        return native_trace.trace_is_alive(self.directory)
+
+    def finish(self, cpu: int, closes: bool) -> None:
+        """Finish what its process, which is dead, has begun in a CPU's buffer.
+
+        closes: nobody else will write to it once all of it is consumed
+        """
+        self._left[cpu] = _with_buffer(self._mem_path(cpu), partial(self._finish, cpu, closes))
+
     def is_over(self, is_kept: bool) -> bool:
-        """Tell whether nobody will write or read here any more: its process is dead, and all it wrote is consumed.
+        """Tell whether all is consumed in the buffers that have been finished.
 
         is_kept: what nobody has read is not to go either: somebody may want to see the last of it
         """
-        if native_trace.trace_is_alive(self.directory):
-            return False
-        left = [_with_buffer(path, partial(self._finish, index)) for index, path in enumerate(self._mem_paths())]
+        left = self._left.values()
         if any(facts is None for facts in left):
             return False
         seen = [facts for facts in left if isinstance(facts, native.Facts)]
         return not is_kept or any(facts.reads for facts in seen) or not any(facts.records for facts in seen)
 
-    def _finish(self, index: int, buffer: native.Buffer) -> native.Facts | None:
-        """Finish what a dead process has begun; return what is known when all of it is consumed, else None."""
+    def _finish(self, cpu: int, closes: bool, buffer: native.Buffer) -> native.Facts | None:
+        """Finish a buffer; return what is known when all of it is consumed, else None."""
         before = buffer.facts()
         # A packet more, though it be empty: only packets say what was lost.
-        says_loss = index not in self._told and _lost(before) > 0
+        says_loss = cpu not in self._told and _lost(before) > 0
         if says_loss or _is_unfinished(before):
-            self._try_flush(index, buffer)
+            self._try_flush(cpu, buffer)
         facts = buffer.facts()
         if facts.produced != before.produced:
-            self._told.add(index)
+            self._told.add(cpu)
         # Behind what is finished there may be the room for the next packet's head.
-        is_finished = facts.offset <= facts.reserved_at_start or self._failures[index] >= FAILURES_MAX
-        return facts if is_finished and facts.produced == facts.consumed else None
+        is_finished = facts.offset <= facts.reserved_at_start or self._failures[cpu] >= FAILURES_MAX
+        if not is_finished or facts.produced != facts.consumed:
+            return None
+        if closes:
+            buffer.stop(native.CLOSED, True)
+        return facts
 
-    def _try_flush(self, index: int, buffer: native.Buffer) -> None:
+    def _try_flush(self, cpu: int, buffer: native.Buffer) -> None:
         try:
             buffer.flush()
         except OSError as error:
             if error.errno == errno.EPERM:  # the server may not run on that CPU; who reads it perhaps may
                 raise
-            self._failures[index] += 1
+            self._failures[cpu] += 1
 
-    def _mem_paths(self) -> list[str]:
-        directory = os.path.join(self.directory, "cpu")
-        return [os.path.join(directory, f"mem{index}") for index in range(native.n_possible_cpus())]
+    def _mem_path(self, cpu: int) -> str:
+        return os.path.join(self.directory, f"cpu/mem{cpu}")
 
 
 def _lost(facts: native.Facts) -> int:

@@ -10,6 +10,7 @@ consumed. The control file alone says which traces there are: a directory of the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -30,7 +31,7 @@ from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_O
 from relayfs_fuse.native_trace import Clocks, Process, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.store import Store, StoredChannel
@@ -250,16 +251,15 @@ class Traces:
 
     def tidy(self) -> Callable[[], None]:
         """Return the job that does what is due: it blocks."""
-        kept = {name: trace.mode == native.MODE_OVERWRITE for name in self._slots if (trace := self.find(name))}
-        processes = [(process, kept[name]) for name in kept for process in self._processes[name].values()]
+        traces = {name: trace for name in self._slots if (trace := self.find(name)) is not None}
+        processes = [(process, trace) for name, trace in traces.items() for process in self._processes[name].values()]
         to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]
         self._to_flush = {name: left - 1 for name, left in self._to_flush.items() if left > 1}
-        directories = [self._store.locate(name) for name in kept]
+        directories = [self._store.locate(name) for name in traces]
 
         def job() -> None:
             _flush(to_flush)
-            for process, is_kept in processes:
-                _remove_if_over(process, is_kept)
+            _remove_what_is_over([(process, trace) for process, trace in processes if not process.is_alive()])
             for directory in directories:
                 _sweep(directory)
 
@@ -405,9 +405,23 @@ def _patiently(job: Callable[[], object], what: str) -> None:
         log.info("%s: somebody holds it up; it goes on behind the scenes", what)
 
 
-def _flush(processes: Iterable[TraceProcess]) -> None:
-    for process in processes:
-        process.flush()
+def visits() -> Iterator[int]:
+    """Go to each CPU in turn: what many buffers of one want to be done there is done without going to and fro."""
+    before = os.sched_getaffinity(0)
+    try:
+        for cpu in range(native.n_possible_cpus()):
+            if cpu in before:
+                with contextlib.suppress(OSError):  # it has been taken away
+                    os.sched_setaffinity(0, {cpu})
+            yield cpu
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _flush(processes: Sequence[TraceProcess]) -> None:
+    for cpu in visits() if processes else ():
+        for process in processes:
+            process.flush(cpu)
 
 
 def _delete(directory: str) -> None:
@@ -427,13 +441,17 @@ def _remove_process(directory: str) -> None:
             log.info("%s cannot be removed: %s", directory, error.strerror)
 
 
-def _remove_if_over(process: TraceProcess, is_kept: bool) -> None:
-    try:
-        if process.is_over(is_kept):
-            native_trace.trace_remove_dead(process.directory)
-    except OSError as error:
-        # Gone already, or another process takes part in it by now.
-        log.debug("%s: %s", process.directory, error)
+def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
+    for cpu in visits() if dead else ():
+        for process, trace in dead:
+            process.finish(cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS)
+    for process, trace in dead:
+        try:
+            if process.is_over(trace.mode == native.MODE_OVERWRITE):
+                native_trace.trace_remove_dead(process.directory)
+        except OSError as error:
+            # Gone already, or another process takes part in it by now.
+            log.debug("%s: %s", process.directory, error)
 
 
 def _sweep(directory: str) -> None:

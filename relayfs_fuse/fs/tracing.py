@@ -7,6 +7,7 @@ A process's directory appears in the store, which inotify tells; it is shown in 
 from __future__ import annotations
 
 import errno
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.announcements import Announcements
     from relayfs_fuse.fs.traces import Traces
 
+log = logging.getLogger(__name__)
+
 TIDY_S = 1.0
+# Where many processes come and go, they are shown together.
+GATHER_S = 0.02
 
 
 class Tracing:
@@ -63,9 +68,9 @@ class Tracing:
             for directory in gone:
                 self.announcements.expect(f"{name}/{directory}", partial(traces.hide, name, directory))
             if gone:
-                await self._tell(self.announcements.remove, [f"{name}/{directory}" for directory in gone])
+                await self._tell(self.announcements.remove, name, gone)
             if new:
-                await self._tell(self.announcements.make, [f"{name}/{directory}" for directory in new])
+                await self._tell(self.announcements.make, name, new)
             traces.forget(name)
 
     async def compare_all(self) -> None:
@@ -74,22 +79,26 @@ class Tracing:
             for name in self._traces.removed():
                 await self.compare(name)
 
-    async def _tell(self, act: Callable[[list[str]], None], paths: list[str]) -> None:
+    async def _tell(self, act: Callable[[str, list[str]], None], name: str, directories: list[str]) -> None:
         # Abandoned when the server ends: nobody answers its own requests any more.
-        await trio.to_thread.run_sync(act, paths, abandon_on_cancel=True)
-        for path in paths:
-            self.announcements.settle(path)
+        await trio.to_thread.run_sync(act, name, directories, abandon_on_cancel=True)
+        for directory in directories:
+            self.announcements.settle(f"{name}/{directory}")
 
     async def _watch(self, traces: Traces) -> None:
         while True:
             await trio.lowlevel.wait_readable(traces.inotify.fileno())
+            await trio.sleep(GATHER_S)
             for name in traces.touched():
                 await self.compare(name)
 
     async def _tidy(self, traces: Traces) -> None:
         while True:
-            traces.note_clocks()
-            traces.settle()
-            if traces.names:
-                await trio.to_thread.run_sync(traces.tidy())
+            try:
+                traces.note_clocks()
+                traces.settle()
+                if traces.names:
+                    await trio.to_thread.run_sync(traces.tidy(), abandon_on_cancel=True)
+            except OSError as error:
+                log.info("traces: %s", error)
             await trio.sleep(TIDY_S)

@@ -84,6 +84,11 @@ class TraceDirectory(Directory):
 
     mode = 0o755
 
+    @property
+    def n_directories(self) -> int:
+        """How many directories it holds: there is nothing else in it, and there may be thousands."""
+        return len(self.children)
+
 
 class FactsDirectory(Directory):
     """Show facts of a channel, or of one of its buffers; its files come to be when somebody looks.
@@ -245,13 +250,13 @@ class Tree:
 
     def detach(self, node: Node) -> None:
         """Take a node, with all that is in it, out of its directory."""
+        node.let_go()  # first: what nobody has looked at is not to be filled now
         if isinstance(node, Directory):
             for child in list(node.children.values()):
                 self.detach(child)
         if node.parent is not None:
             node.parent.children.pop(node.name, None)
         node.removed = True
-        node.let_go()
         self.forget(node, 0)
 
     def forget(self, node: Node, lookups: int) -> None:
