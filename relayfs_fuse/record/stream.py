@@ -19,6 +19,7 @@ looks at the file where it is cut would find neither the packet nor, if he maps 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 ROOM_BYTES = 256 << 20
 # The kernel takes no more pieces at once.
 _IOV_MAX = 1024
+_SYNC_FILE_RANGE_WRITE = 2
+_libc = ctypes.CDLL(None)
 
 
 class StreamFile:
@@ -135,6 +138,7 @@ class StreamFile:
         _patch(self._descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
         _patch(self._descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
         _patch(self._descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
+        _write_back(self._descriptor, self._tail, end)
         self._last_at = end - last.packet_bytes
         self._tail, self.last = end, last
         if self._is_hidden:
@@ -201,6 +205,11 @@ def before(head: Head) -> Head:
 def _later(last: Head | None, head: Head) -> Head:
     """Tell what is known after one more packet; those without events may be of the recorder's own making."""
     return head if last is None or not head.is_empty else head._replace(packet_seq_num=last.packet_seq_num)
+
+
+def _write_back(descriptor: int, start: int, end: int) -> None:
+    """Have the disk begin to write what is complete: else much of it comes at once, and we wait for that."""
+    _libc.sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(end - start), _SYNC_FILE_RANGE_WRITE)
 
 
 def _hidden(path: str) -> str:
