@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIDY_S = 1.0
-# Where many processes come and go, they are shown together.
-GATHER_S = 0.02
+# Where many processes come and go, those that follow one within this time are shown together.
+GATHER_S = 0.01
 
 
 class Tracing:
@@ -88,9 +88,9 @@ class Tracing:
     async def _watch(self, traces: Traces) -> None:
         while True:
             await trio.lowlevel.wait_readable(traces.inotify.fileno())
-            await trio.sleep(GATHER_S)
             for name in traces.touched():
                 await self.compare(name)
+            await trio.sleep(GATHER_S)
 
     async def _tidy(self, traces: Traces) -> None:
         while True:

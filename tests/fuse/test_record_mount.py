@@ -43,7 +43,7 @@ def test_what_is_recorded_of_the_dead_goes_from_the_mount(mount, run, out):
     with recording("t", "-m", mount.path, "-o", out) as process:
         one, two = run("one"), run("two")
         refused = one.write_patiently(3000) + two.write_patiently(3000)
-        assert processes(mount) == [one.name, two.name]
+        wait_until(lambda: processes(mount) == [one.name, two.name], "both are shown")
         one.kill()
         wait_until(lambda: processes(mount) == [two.name], "the removal of what the dead program has left")
         finish(process)

@@ -26,7 +26,7 @@ DURATION_S = 60 if IS_LONG else 5
 N_STEPS = 20
 READ_BYTES = 1 << 16
 # At once: a slow machine is not to be buried under them.
-RUNNING_MAX = 50
+RUNNING_MAX = 16
 
 
 class Recorder:
