@@ -27,6 +27,7 @@ N_STEPS = 20
 READ_BYTES = 1 << 16
 # At once: a slow machine is not to be buried under them.
 RUNNING_MAX = 16
+GROWTH_KIB = 16 << 10
 
 
 class Recorder:
@@ -76,6 +77,12 @@ def n_descriptors(mount: Mount) -> int:
     return len(os.listdir(f"/proc/{mount.process.pid}/fd"))
 
 
+def buffers_mapped(mount: Mount, trace: str) -> list[str]:
+    assert mount.process is not None
+    maps = Path(f"/proc/{mount.process.pid}/maps").read_text()
+    return [line for line in maps.splitlines() if f"{mount.store}/{trace}/" in line]
+
+
 def churn(mount: Mount, duration_s: float, user: int | None = None) -> int:
     """Start programs at an even rate, as far as the machine can; return how many, all of which have ended."""
     program = compile_c([SOURCE])
@@ -116,8 +123,9 @@ def check_nothing_is_lost_or_left(mount: Mount, user: int | None = None) -> None
     wait_until(lambda: not os.listdir(trace), lambda: f"{os.listdir(trace)} go")
     wait_until(lambda: not (mount.path / ".channels/t").exists(), "facts go")
     wait_until(lambda: n_descriptors(mount) <= descriptors, lambda: f"{n_descriptors(mount)} of {descriptors}")
-    # Python's and malloc's own memory settles within a few hundred of them; what leaks grows with each.
-    assert rss_kib(mount) - before < max(4096, started // 4)
+    wait_until(lambda: not buffers_mapped(mount, "t"), lambda: "\n".join(buffers_mapped(mount, "t")))
+    # Python's and malloc's own memory has settled then; at full length what leaks with each would be seen.
+    assert rss_kib(mount) - before < GROWTH_KIB
 
 
 @pytest.mark.stress
