@@ -14,7 +14,7 @@ MAGIC = 0xC1FC1FC1
 _HEAD = struct.Struct("<IIQQQQQQQII")
 HEAD_BYTES = _HEAD.size
 # Where in a head these begin: see stream.py for the order in which they are written.
-PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, CONTENT_SIZE_AT = 16, 24, 32, 56
+PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, END_AT, BEGIN_AT, CONTENT_SIZE_AT = 16, 24, 32, 40, 48, 56
 
 
 class Head(NamedTuple):

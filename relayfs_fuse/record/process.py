@@ -83,7 +83,10 @@ class Process:
         """Finish the sub-buffers that are being filled, so that they can be read."""
         for consumer in self.buffers.values():
             try:
-                consumer.buffer.flush()
+                facts = consumer.buffer.facts()
+                # A flight recorder would lose its oldest events for a packet without any.
+                if facts.offset > facts.reserved_at_start or (facts.records and facts.offset < facts.reserved_at_start):
+                    consumer.buffer.flush()
             except OSError as error:
                 # Others: it was removed; nobody fills it any more.
                 if error.errno == errno.EBADMSG:

@@ -23,10 +23,18 @@ import ctypes
 import errno
 import fcntl
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.record.packet import CONTENT_SIZE_AT, DISCARDED_AT, HEAD_BYTES, PACKET_SIZE_AT, SEQUENCE_AT, walk
+from relayfs_fuse.record.packet import (
+    BEGIN_AT,
+    CONTENT_SIZE_AT,
+    DISCARDED_AT,
+    END_AT,
+    HEAD_BYTES,
+    PACKET_SIZE_AT,
+    SEQUENCE_AT,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,8 +91,9 @@ class StreamFile:
         """Look at a file that a recorder has left: its last packet's head; and the file, if it can grow on."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         end = os.fstat(descriptor).st_size
-        last, last_at, tail = None, 0, end
+        last, last_at, tail, reached = None, 0, end, 0
         for at, head in walk(descriptor, end):
+            reached = at + head.packet_bytes
             reaches_end = at + head.packet_bytes == end
             if reaches_end and head.is_empty and head.packet_bytes > HEAD_BYTES:
                 tail = at
@@ -96,6 +105,8 @@ class StreamFile:
                 _write_all(descriptor, [head.after(end - tail).pack()], tail)
                 _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
         if last is None or tail == end:
+            # Who was killed while he cut it has left what is no packet.
+            os.ftruncate(descriptor, reached)
             os.close(descriptor)
             return last, None
         file = cls(path, descriptor, tail, last)
@@ -151,7 +162,9 @@ class StreamFile:
             self.discard()
             return
         try:
-            if not self._cut_alone():
+            if self._is_ours_alone():
+                self._cut(self._descriptor)
+            else:
                 self._replace()
         except OSError as error:
             # Then it stays valid, and sparse.
@@ -166,25 +179,32 @@ class StreamFile:
         if self._is_hidden:
             os.unlink(_hidden(self.path))
 
-    def _cut_alone(self) -> bool:
-        """Cut the file, unless somebody else has it open; who comes now waits until it is done."""
+    def _is_ours_alone(self) -> bool:
+        """Tell whether nobody else has the file open; who opens it now waits until we have closed it."""
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError as error:
             # EINVAL: this file system has no leases, as network ones.
-            if error.errno != errno.EINVAL:
-                return False
-        os.ftruncate(self._descriptor, self._tail)
-        with suppress(OSError):
-            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            return error.errno == errno.EINVAL
         return True
 
+    def _cut(self, descriptor: int) -> None:
+        """Leave of the empty packet its head: who knows of it looks for it there.
+
+        It is a moment earlier than what another file may go on with, as readers put packets of one time in any order.
+        """
+        end = max(self.last.timestamp_begin, self.last.timestamp_end - 1)
+        _patch(descriptor, self._last_at, self.last._replace(timestamp_end=end), END_AT, BEGIN_AT)
+        _write_all(descriptor, [self.last.empty(timestamp_begin=end, timestamp_end=end).pack()], self._tail)
+        os.ftruncate(descriptor, self._tail + HEAD_BYTES)
+
     def _replace(self) -> None:
-        copy = os.open(_hidden(self.path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        copy = os.open(_hidden(self.path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             at = 0
             while at < self._tail:
                 at += os.sendfile(copy, self._descriptor, at, self._tail - at)
+            self._cut(copy)
             os.rename(_hidden(self.path), self.path)
         except OSError:
             os.unlink(_hidden(self.path))

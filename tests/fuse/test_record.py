@@ -149,22 +149,19 @@ def test_events_that_are_declared_later_are_read(store, run, record, out):
     assert seen.names == {"first", "later"}
 
 
-def test_events_that_are_declared_again_and_again_are_read_meanwhile(store, run, record, out):
-    """Who has read the metadata is not given events that it does not tell of."""
+def test_events_that_are_declared_again_and_again_have_files_of_their_own(store, run, record, out):
+    """Who reads a file has read metadata that tells of all that is in it, or will be."""
     program = run(store.create("t"), "app")
     with record() as process:
-        n = 0
-        for i in range(30):
+        for i in range(20):
             program.declare(f"event{i}")
-            program.start_patiently(500)
-            seen = read_if_any(out).events.get("app", [])
-            assert seen == list(range(len(seen)))
-            program.done()
-            n += 500
+            program.write_patiently(500)
+            recorded(out, 500 * i + 375, "app")
         finish(process)
     seen = read(out)
-    assert seen.events["app"] == list(range(n))
-    assert len(seen.names) == 30
+    assert seen.events["app"] == list(range(10_000))
+    assert len(seen.names) == 20
+    assert len(list(out.glob("*/cpu0*"))) >= 20
 
 
 def test_what_was_declared_stays_declared(store, run, record, out):

@@ -98,8 +98,9 @@ def test_each_step_leaves_a_beginning_of_the_trace(directory, tmp_path, after_ea
         seen.append(read(directory) if (directory / "cpu5").exists() else [])
 
     after_each_write(look)
-    grow(directory / "cpu5").close()
+    file = grow(directory / "cpu5")
     after_each_write(lambda: None)
+    file.close()
     whole = list(range(12))
     assert all(whole[: len(events)] == events for events in seen)
     assert all(len(a) <= len(b) for a, b in itertools.pairwise(seen))
@@ -133,6 +134,21 @@ def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_
         end = (one / "cpu5").stat().st_size
         with (one / "cpu5").open("rb") as opened:
             assert end == sum(head.packet_bytes for _, head in walk(opened.fileno(), end)) < 1 << 12
+        assert StreamFile.reopen(str(one / "cpu5"))[1] is None
+
+
+def test_a_file_that_was_just_being_cut_is_cut(directory, monkeypatch):
+    """Who was killed then has said where the empty packet ends, and not cut off what is behind."""
+    file = grow(directory / "cpu5")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "ftruncate", lambda *_: None)
+        file.close()
+    assert (directory / "cpu5").stat().st_size == 1 << 16
+    last, again = StreamFile.reopen(str(directory / "cpu5"))
+    assert last
+    assert (last.packet_seq_num, again) == (3, None)
+    assert (directory / "cpu5").stat().st_size < 1 << 12
+    assert read(directory) == list(range(12))
 
 
 def test_what_was_not_valid_is_not_shown(directory):
