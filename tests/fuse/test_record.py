@@ -14,6 +14,10 @@ from conftest import wait_until
 from tracing import Program, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native, native_trace
+from relayfs_fuse.native_packets import Consumer
+from relayfs_fuse.record.output import DirectoryOutput
+from relayfs_fuse.record.recorder import Options, Recorder
+from relayfs_fuse.record.source import Source
 
 
 @pytest.fixture
@@ -247,6 +251,33 @@ def test_a_killed_recorder_goes_on_without_loss_or_repetition(store, run, record
     assert seen == list(range(len(seen)))
     assert program.counted() <= len(seen)
     assert files(out) == [".relayfs", *files_of(program, out)]
+
+
+class DiesError(Exception):
+    """What ends a recorder in this test."""
+
+
+def die(*_: object) -> None:
+    raise DiesError
+
+
+@pytest.mark.parametrize("ends_in_order", [True, False])
+def test_packets_that_are_written_but_not_consumed_are_not_repeated(
+    store, run, record, out, monkeypatch, ends_in_order
+):
+    run(store.create("t"), "app").write(900)
+    with monkeypatch.context() as patched:
+        patched.setattr(Consumer, "end", die)
+        if not ends_in_order:
+            patched.setattr(DirectoryOutput, "close", lambda _: None)
+        source = Source("t", str(store.path))
+        with pytest.raises(DiesError):
+            Recorder(source, DirectoryOutput(str(out), source.identity), Options(), print, lambda: None).run()
+        source.close()
+    assert read(out).events == {"app": list(range(875))}
+    with record() as process:
+        finish(process)
+    assert read(out).events == {"app": list(range(900))}
 
 
 def files_of(program: Program, out: Path) -> list[str]:
