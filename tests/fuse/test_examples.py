@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,7 +144,7 @@ TRACED = re.compile(r"(?P<process>\S+):\(\d+\) (?P<name>\w+:\w+): \{ cpu_id = \d
 
 
 def test_programs_of_two_languages_are_traced_and_recorded(mount):
-    programs = [f"{c_program('traced')[0]} 30", f"{' '.join(python_program('traced'))} 30"]
+    programs = [f"{shlex.join(map(str, command))} 30" for command in (c_program("traced"), python_program("traced"))]
     path = f"{RELAYFS.parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [EXAMPLES / "record.sh", mount.path, *programs], env={**os.environ, "PATH": path}, capture_output=True,
