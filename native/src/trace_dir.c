@@ -272,19 +272,29 @@ static int lock_against_processes(int fd)
 	return is_told(fd) ? -EBUSY : 0;
 }
 
+/* Does the name still lead to what is open? */
+static bool is_at(const char *path, int fd)
+{
+	struct stat by_name, opened;
+	return lstat(path, &by_name) == 0 && fstat(fd, &opened) == 0 && by_name.st_dev == opened.st_dev &&
+	       by_name.st_ino == opened.st_ino;
+}
+
 int relay_trace_remove_dead(const char *dir)
 {
-	char path[PATH_MAX];
-	if (snprintf(path, sizeof(path), "%s/.events", dir) >= (int)sizeof(path))
-		return -ENAMETOOLONG;
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0 && errno != ENOENT)
-		return -errno;
-	int err = fd < 0 ? 0 : lock_against_processes(fd);
+	/* First the directory: one without .events is nobody's, as they appear whole; one that comes now is another. */
+	int dir_fd = open_dir(dir);
+	if (dir_fd < 0)
+		return dir_fd;
+	int fd = openat(dir_fd, ".events", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	int err = fd >= 0 ? lock_against_processes(fd) : errno == ENOENT ? 0 : -errno;
+	if (!err && !is_at(dir, dir_fd))
+		err = -ENOENT;
 	if (!err)
 		err = relay_trace_remove(dir);
 	if (fd >= 0)
 		close(fd);
+	close(dir_fd);
 	return err;
 }
 
