@@ -129,8 +129,13 @@ int main(int argc, char **argv)
 				return 1;
 			p_gen1 = &kernel_perf_header->gen1;
 			p_gen2 = &kernel_perf_header->gen2;
+			/* The generation before all else: memcpy(3) may load it last, beside sizes of the one before. */
+			uint64_t gen = *p_gen1;
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);
 			memcpy(&user_perf_header, (const void *)kernel_perf_header, minimum_header_size);
-			if (user_perf_header.gen1 == *p_gen1 && user_perf_header.gen1 == *p_gen2) {
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);
+			agree = gen == user_perf_header.gen1 && gen == *p_gen1 && gen == *p_gen2;
+			if (agree) {
 				map_rest_of_counters_into_user_space();
 				agree = read_list_of_instances_and_names_into_user_space();
 			}
