@@ -87,6 +87,9 @@ class Announcements:
             if os.fstat(above).st_dev == self._device:
                 for name in names:
                     _try(act, name, above)
+        except OSError as error:
+            # The mount ends.
+            log.debug("%s: nothing is announced: %s", parent, error)
         finally:
             os.close(above)
 

@@ -10,6 +10,7 @@
 #include <relayfs/trace_store.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -642,9 +643,11 @@ TEST(who_takes_part_has_a_directory_that_is_there)
 	int lock;
 	make_trace_dir();
 	pid_t remover = fork();
-	if (!remover)
+	if (!remover) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (;;)
 			relay_trace_remove_dead(in_trace("shared"));
+	}
 	for (int i = 0; i < 300; i++) {
 		CHECK(make(RELAY_TRACE_SHARED, "a", &lock, name) >= 0);
 		CHECK_EQ(fstat(lock, &by_lock), 0);
