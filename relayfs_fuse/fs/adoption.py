@@ -26,12 +26,14 @@ _COMMON = (
 def take(command: Command, process: int, uid: int, store: str) -> list[native.Buffer]:
     """Map the buffers that a command names; CommandError: they cannot be taken.
 
-    process: that wrote the command; a thread's number will do
+    process: that opened control
     uid: its user
     store: the directory where they will get names
     """
     if process == 0:
-        raise command.refuse(errno.ESRCH, "you are in a PID namespace that this mount's server cannot see")
+        raise command.refuse(
+            errno.ESRCH, "the process that opened control is gone, or in a PID namespace that the server cannot see"
+        )
     buffers: list[native.Buffer] = []
     try:
         for descriptor in command.descriptors:

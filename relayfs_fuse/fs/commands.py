@@ -15,19 +15,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import adoption, control, ring_control, trace_control
-from relayfs_fuse.fs.mapped import process_of
 from relayfs_fuse.fs.memory import Memory
 from relayfs_fuse.fs.tree import RelayFile
 from relayfs_fuse.native_ring import RingSpec
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store, StoredChannel
     from relayfs_fuse.fs.traces import Traces
     from relayfs_fuse.fs.tree import Tree
@@ -42,20 +41,6 @@ Work = Generator[Callable[[], Any], Any, None]
 # How long a command waits for a program that holds a buffer's lock, and how often it looks.
 BUSY_S = 1.0
 BUSY_PAUSE_S = 0.001
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who wrote the command.
-
-    thread: which; 0: it cannot be seen from here
-    groups: finds out the other groups
-    """
-
-    uid: int
-    gid: int
-    thread: int
-    groups: Callable[[], set[int]]
 
 
 class Commands:
@@ -79,29 +64,29 @@ class Commands:
         self._errors = errors
         self._removed = removed
 
-    def run(self, text: str, caller: Caller) -> Work:
+    def run(self, text: str, opener: Opener) -> Work:
         """Carry out lines of text."""
         for line in text.split("\n"):
             try:
                 about_trace = trace_control.parse(line)
                 command = None if about_trace else control.parse(line)
                 if about_trace is not None:
-                    yield from self._run_trace(about_trace, caller)
+                    yield from self._run_trace(about_trace, opener)
                 elif command is not None:
-                    yield from self._run(command, caller)
+                    yield from self._run(command, opener)
             except CommandError as error:
                 log.info("%s", self._errors.error(line, error))
                 raise
 
-    def _run(self, command: control.Command, caller: Caller) -> Work:
+    def _run(self, command: control.Command, opener: Opener) -> Work:
         if command.verb == "create":
-            yield from self._create(command, caller)
+            yield from self._create(command, opener)
             return
         if command.verb == "adopt":
-            yield from self._adopt(command, caller)
+            yield from self._adopt(command, opener)
             return
         channel = self._find(command)
-        if caller.uid not in (0, channel.uid):
+        if opener.uid not in (0, channel.uid):
             raise command.refuse(errno.EPERM, f"only user {channel.uid}, who owns {channel.path}, or root may do this")
         if command.verb == "remove":
             yield from self._remove(channel)
@@ -111,10 +96,10 @@ class Commands:
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
 
-    def _run_trace(self, command: trace_control.TraceCommand, caller: Caller) -> Work:
+    def _run_trace(self, command: trace_control.TraceCommand, opener: Opener) -> Work:
         if self._traces is None:
             raise command.refuse(errno.EIO, "the traces of this store cannot be used: see the server's log")
-        yield from self._traces.run(command, caller.uid)
+        yield from self._traces.run(command, opener.uid)
 
     def _note_log(self, path: str) -> None:
         if self._traces is not None and path == LOG_CHANNEL:
@@ -168,15 +153,15 @@ class Commands:
         self._note_log(channel.path)
         yield lambda: self._store.remove(channel)
 
-    def _create(self, command: control.Command, caller: Caller) -> Work:
-        spec, notice = self._plan(command, caller)
-        yield from self._make(command, caller, lambda: self._store.create(command.path, spec))
+    def _create(self, command: control.Command, opener: Opener) -> Work:
+        spec, notice = self._plan(command, opener)
+        yield from self._make(command, opener, lambda: self._store.create(command.path, spec))
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
-    def _adopt(self, command: control.Command, caller: Caller) -> Work:
-        self._check_owner(command, caller)
-        buffers = yield lambda: adoption.take(command, caller.thread, caller.uid, self._store.directory)
+    def _adopt(self, command: control.Command, opener: Opener) -> Work:
+        self._check_owner(command, opener)
+        buffers = yield lambda: adoption.take(command, opener.pid, opener.uid, self._store.directory)
         try:
             facts = buffers[0].facts()
             self._check_names(command, facts.buffers, len(buffers))
@@ -184,14 +169,14 @@ class Commands:
             if room is not None and need > room:
                 raise command.refuse(errno.ENOSPC, f"these buffers have {need} bytes; {room} are left of the limit")
             perm = command.options.get("perm", control.DEFAULT_PERM)
-            uid = command.options.get("uid", caller.uid)
-            gid = command.options.get("gid", caller.gid)
-            yield from self._make(command, caller, lambda: self._store.adopt(command.path, buffers, perm, uid, gid))
+            uid = command.options.get("uid", opener.uid)
+            gid = command.options.get("gid", opener.gid)
+            yield from self._make(command, opener, lambda: self._store.adopt(command.path, buffers, perm, uid, gid))
         finally:
             for buffer in buffers:
                 buffer.close()
 
-    def _make(self, command: control.Command, caller: Caller, job: Callable[[], StoredChannel]) -> Work:
+    def _make(self, command: control.Command, opener: Opener, job: Callable[[], StoredChannel]) -> Work:
         """Make the directories above a channel, then the channel itself, and show them."""
         made = []
         try:
@@ -205,23 +190,23 @@ class Commands:
                 self._tree.detach(self._tree.find(path) or self._tree.root)
                 self._store.remove_directory(path)
             raise command.refuse(error.errno or errno.EIO, _explain(command.path, error)) from error
-        channel.maker = process_of(caller.thread)
+        channel.maker = opener.pid
         self._tree.add_channel(channel)
         self._note_log(channel.path)
 
-    def _plan(self, command: control.Command, caller: Caller) -> tuple[native.Spec | RingSpec, str | None]:
+    def _plan(self, command: control.Command, opener: Opener) -> tuple[native.Spec | RingSpec, str | None]:
         default = native.BUFFERS_GLOBAL if command.is_ring else native.BUFFERS_PERCPU
         buffers = command.options.get("buffers", default)
         n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
         self._check_names(command, buffers, n_buffers)
         self._check_machine(command, buffers)
-        self._check_owner(command, caller)
+        self._check_owner(command, opener)
         if command.is_ring:
-            return self._plan_rings(command, caller, buffers, n_buffers)
-        return self._plan_buffers(command, caller, buffers, n_buffers)
+            return self._plan_rings(command, opener, buffers, n_buffers)
+        return self._plan_buffers(command, opener, buffers, n_buffers)
 
     def _plan_rings(
-        self, command: control.Command, caller: Caller, buffers: int, n_rings: int
+        self, command: control.Command, opener: Opener, buffers: int, n_rings: int
     ) -> tuple[RingSpec, str | None]:
         options = command.options
         free_bytes = self._store.free_bytes()
@@ -240,15 +225,15 @@ class Commands:
             scheme=options.get("scheme", native.SCHEME_ANY),
             buffers=buffers,
             file_mode=options.get("perm", control.DEFAULT_PERM),
-            uid=options.get("uid", caller.uid),
-            gid=options.get("gid", caller.gid),
+            uid=options.get("uid", opener.uid),
+            gid=options.get("gid", opener.gid),
             read=options.get("read", 0),
             framing=options.get("framing", 0),
         )
         return spec, notice
 
     def _plan_buffers(
-        self, command: control.Command, caller: Caller, buffers: int, n_buffers: int
+        self, command: control.Command, opener: Opener, buffers: int, n_buffers: int
     ) -> tuple[native.Spec, str | None]:
         options = command.options
         free_bytes = self._store.free_bytes()
@@ -273,8 +258,8 @@ class Commands:
             read=options.get("read", 0),
             flush_interval_ms=options.get("flush_interval", 0),
             file_mode=options.get("perm", control.DEFAULT_PERM),
-            uid=options.get("uid", caller.uid),
-            gid=options.get("gid", caller.gid),
+            uid=options.get("uid", opener.uid),
+            gid=options.get("gid", opener.gid),
             reserve=options.get("reserve", 0),
             timestamp=options.get("timestamp", 0),
             start_reserve=options.get("start_reserve", 0),
@@ -311,14 +296,14 @@ class Commands:
                 "timestamp",
             )
 
-    def _check_owner(self, command: control.Command, caller: Caller) -> None:
-        if caller.uid != 0 and command.options.get("uid", caller.uid) != caller.uid:
-            raise command.refuse(errno.EPERM, f"only root makes channels for others; your uid is {caller.uid}", "uid")
-        gid = command.options.get("gid", caller.gid)
-        if caller.uid != 0 and gid != caller.gid and gid not in caller.groups():
+    def _check_owner(self, command: control.Command, opener: Opener) -> None:
+        if opener.uid != 0 and command.options.get("uid", opener.uid) != opener.uid:
+            raise command.refuse(errno.EPERM, f"only root makes channels for others; your uid is {opener.uid}", "uid")
+        gid = command.options.get("gid", opener.gid)
+        if opener.uid != 0 and gid not in opener.groups:
             raise command.refuse(errno.EPERM, f"gid={gid}: you are not in this group", "gid")
         server = os.geteuid()
-        if server not in (0, command.options.get("uid", caller.uid)):
+        if server not in (0, command.options.get("uid", opener.uid)):
             raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
 
 

@@ -11,6 +11,7 @@ from relayfs_fuse.fs.rings import RingHandle
 
 if TYPE_CHECKING:
     from relayfs_fuse import native
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.tree import TextFile
@@ -24,10 +25,14 @@ KEPT_OF_LARGE = 16 << 10
 
 
 class TextHandle:
-    """An open text: what it was when it was last read from the beginning."""
+    """An open text: what it was when it was last read from the beginning.
 
-    def __init__(self, node: TextFile) -> None:
+    opener: who opened it, and decides what a write may do
+    """
+
+    def __init__(self, node: TextFile, opener: Opener) -> None:
         self.node = node
+        self.opener = opener
         self._text: bytes | None = None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -177,11 +182,13 @@ class SeekableHandle(RelayHandle):
 class MemHandle:
     """An open memory file.
 
+    opener: who opened it
     token: names it in the memory itself, so that what a producer had reserved is known when the producer dies
     """
 
-    def __init__(self, stored: StoredBuffer | StoredRing) -> None:
+    def __init__(self, stored: StoredBuffer | StoredRing, opener: Opener) -> None:
         self.stored = stored
+        self.opener = opener
         self.token = secrets.randbits(63) | 1
 
     def read(self, offset: int, size: int) -> bytes:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.opener import process_of
 from relayfs_fuse.fs.rings import StoredRing
 
 if TYPE_CHECKING:
     from relayfs_fuse import native
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
-
-
-def process_of(thread: int) -> int:
-    """Tell which process a thread belongs to; 0: it is gone, or cannot be seen from here."""
-    try:
-        with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("Tgid:")), 0)
-    except OSError:
-        return 0
 
 
 class Mapped:

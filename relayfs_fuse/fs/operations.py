@@ -20,11 +20,11 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.commands import Caller
 from relayfs_fuse.fs.control import NAME_MAX
 from relayfs_fuse.fs.handles import Handle, JoinHandle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
-from relayfs_fuse.fs.mapped import Mapped, process_of
+from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
+from relayfs_fuse.fs.opener import opener_of
 from relayfs_fuse.fs.rings import RingHandle, StoredRing
 from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.tree import (
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.streams import Streams
     from relayfs_fuse.fs.tracing import Tracing
@@ -221,11 +222,11 @@ class Operations(NameOperations):
             if isinstance(handle, SeekableHandle):
                 handle.written = off + len(buf)
         elif isinstance(handle, JoinHandle):
-            handle.answer = await self._join(os.fsdecode(buf), request)
+            handle.answer = await self._join(os.fsdecode(buf), handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, CounterNamesFile):
-            await self._change_counters(os.fsdecode(buf), request)
+            await self._change_counters(os.fsdecode(buf), handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
-            await self._command(buf, request)
+            await self._command(buf, handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ErrorLogFile):
             self._errors.clear()
         else:
@@ -275,17 +276,17 @@ class Operations(NameOperations):
         if isinstance(node, MemFile):
             if flags & os.O_TRUNC:
                 raise pyfuse3.FUSEError(errno.EPERM)
-            return MemHandle(node.stored)
+            return MemHandle(node.stored, opener_of(request))
         assert isinstance(node, TextFile)
         if isinstance(node, JoinFile):
-            return JoinHandle(node)
+            return JoinHandle(node, opener_of(request))
         if isinstance(node, MappedFile) and flags & os.O_ACCMODE != os.O_RDONLY:
             raise pyfuse3.FUSEError(errno.EACCES)
         if isinstance(node, CountersFile):
             node.refresh()
         if isinstance(node, ErrorLogFile) and flags & os.O_TRUNC:
             self._errors.clear()
-        return TextHandle(node)
+        return TextHandle(node, opener_of(request))
 
     def _back(self, stored: StoredBuffer | StoredRing) -> bool:
         """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""
@@ -311,28 +312,26 @@ class Operations(NameOperations):
         else:
             raise pyfuse3.FUSEError(errno.EPERM)
 
-    async def _change_counters(self, text: str, request: tap.Request) -> None:
+    async def _change_counters(self, text: str, opener: Opener) -> None:
         """Carry out what was written to counters.names; a line that is refused ends it."""
-        gids = [request.gid, *pyfuse3.get_sup_groups(request.pid)] if request.pid else [request.gid]
         counters = self._counters
         assert counters is not None
         for line in text.split("\n"):
             try:
-                await trio.to_thread.run_sync(counters.change, line, request.uid, gids)
+                await trio.to_thread.run_sync(counters.change, line, opener.uid, opener.groups)
             except CommandError as error:
                 log.info("%s", self._errors.error(line, error))
                 raise
 
-    async def _join(self, line: str, request: tap.Request) -> bytes:
+    async def _join(self, line: str, opener: Opener) -> bytes:
         """Give a process a place in a trace; return its name."""
-        place = await self._tracing.join(line, request.uid, request.gid, process_of(request.pid))
+        place = await self._tracing.join(line, opener.uid, opener.gid, opener.pid)
         return os.fsencode(f"{place}\n")
 
-    async def _command(self, text: bytes, request: tap.Request) -> None:
+    async def _command(self, text: bytes, opener: Opener) -> None:
         """Carry out commands; what blocks runs in a worker thread."""
-        caller = Caller(request.uid, request.gid, request.pid, lambda: pyfuse3.get_sup_groups(request.pid))
         async with self._naming:
-            work = self._commands.run(os.fsdecode(text), caller)
+            work = self._commands.run(os.fsdecode(text), opener)
             try:
                 job = next(work)
                 while True:

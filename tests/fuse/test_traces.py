@@ -421,6 +421,8 @@ for _ in range(3):
     os.write(fd, b"t program\\n")
     print(os.pread(fd, 4096, 0).decode(), end="")
 if not os.fork():
+    os.write(fd, b"t program\\n")  # a descriptor is its opener's
+    fd = os.open(sys.argv[1], os.O_RDWR)
     os.write(fd, b"t program\\n")
     print(os.pread(fd, 4096, 0).decode(), end="")
 else:

@@ -1,0 +1,48 @@
+"""Who opened a descriptor: its requests are carried out with these credentials, whoever makes them.
+
+A descriptor is passed on: to children, through sockets, and as the standard error of a setuid program, whose messages
+are then written to it. So the credentials of open(2) decide what a write may do, as they do for files of the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.tap import Request
+
+
+@dataclass(frozen=True)
+class Opener:
+    """The credentials of whoever opened a descriptor, as they were at the open(2).
+
+    groups: all its groups, the effective one first
+    pid: its process; 0: that is gone, or cannot be seen from here
+    """
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    pid: int
+
+
+def opener_of(request: Request) -> Opener:
+    """Tell who makes a request; the thread sleeps in it, so that its credentials cannot change meanwhile."""
+    pid, groups = _look(request.pid)
+    return Opener(request.uid, request.gid, (request.gid, *(gid for gid in groups if gid != request.gid)), pid)
+
+
+def process_of(thread: int) -> int:
+    """Tell which process a thread belongs to; 0: it is gone, or cannot be seen from here."""
+    return _look(thread)[0]
+
+
+def _look(thread: int) -> tuple[int, list[int]]:
+    """Return a thread's process and its supplementary groups; 0 and none if it cannot be seen."""
+    try:
+        with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:
+            facts = dict(line.rstrip("\n").partition(":")[::2] for line in file)
+    except OSError:
+        return 0, []
+    return int(facts.get("Tgid", 0)), [int(word) for word in facts.get("Groups", "").split()]
