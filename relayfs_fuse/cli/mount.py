@@ -18,13 +18,14 @@ import re
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs.control import parse_size
+from relayfs_fuse.fs.ledger import UNLIMITED
 from relayfs_fuse.fs.server import Server, Settings
 
 if TYPE_CHECKING:
@@ -42,10 +43,14 @@ IGNORED_OPTIONS = (
     *("defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"),
     *("relatime", "norelatime", "strictatime", "default_permissions"),
 )
-OWN_OPTIONS = ("store=DIR", "size=BYTES", "control_mode=OCTAL", "counters=N", "log=FILE", "fsname=NAME")
+OWN_OPTIONS = (
+    *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "log=FILE"),
+    "fsname=NAME",
+)
 # Only root may ask for these.
 ROOT_OPTIONS = ("suid", "dev")
 DEAD_MOUNTS_MAX = 32
+USER_FILES_MAX = 1 << 20
 
 
 @dataclass
@@ -140,7 +145,7 @@ def _apply_options(arguments: Arguments, options: Sequence[str]) -> None:
     settings = arguments.settings
     for option in options:
         key, equals, value = option.partition("=")
-        if equals and key in ("store", "size", "control_mode", "counters", "log", "fsname"):
+        if equals and key in [own.partition("=")[0] for own in OWN_OPTIONS]:
             _apply_own(arguments, key, value)
         elif option in FUSE_OPTIONS:
             if os.geteuid() == 0 or option not in ROOT_OPTIONS:
@@ -156,22 +161,42 @@ def _apply_own(arguments: Arguments, key: str, value: str) -> None:
     if key == "store":
         settings.store = os.path.abspath(value)
     elif key == "size":
-        try:
-            settings.limit = parse_size(value)
-        except ValueError:
-            raise OptionError(f"size={value}: a number of bytes is needed, with an optional K, M or G") from None
+        settings.limits = replace(settings.limits, size=_limit(key, value))
+    elif key == "user_size":
+        settings.limits = replace(settings.limits, user_size=_limit(key, value))
+    elif key == "user_files":
+        settings.limits = replace(settings.limits, user_files=_number(key, value, USER_FILES_MAX))
     elif key == "control_mode":
         if not re.fullmatch(r"0*[0-7]{1,3}", value) or int(value, 8) & 0o111:
             raise OptionError(f"control_mode={value}: octal permissions without execute are needed, such as 0660")
         settings.control_mode = int(value, 8)
     elif key == "counters":
-        if not re.fullmatch(r"[0-9]{1,9}", value) or not 0 < int(value) <= native.COUNTERS_HIGHEST_LIMIT:
-            raise OptionError(f"counters={value}: a number from 1 to {native.COUNTERS_HIGHEST_LIMIT} is needed")
-        settings.counters_limit = int(value)
+        settings.counters_limit = _number(key, value, native.COUNTERS_HIGHEST_LIMIT)
     elif key == "log":
         arguments.log_file = os.path.abspath(value)
     else:
         settings.fuse_options.add(f"fsname={value}")
+
+
+def _number(key: str, value: str, highest: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", value) or not 0 < int(value) <= highest:
+        raise OptionError(f"{key}={value}: a number from 1 to {highest} is needed")
+    return int(value)
+
+
+def _limit(key: str, value: str) -> int:
+    """Understand a limit of bytes."""
+    if value == "none":
+        return UNLIMITED
+    try:
+        limit = parse_size(value)
+    except ValueError:
+        limit = 0
+    if limit == 0:
+        raise OptionError(
+            f"{key}={value}: a number of bytes above 0 is needed, with an optional K, M or G; or none, for no limit"
+        )
+    return min(limit, UNLIMITED)
 
 
 # ---------------------------------------------------------------- the mountpoint

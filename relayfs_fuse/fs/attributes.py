@@ -79,9 +79,7 @@ class AttributeSource:
     def space(self) -> Space:
         """Tell how much memory the store has and how much of it is free."""
         status = os.statvfs(self._store.directory)
-        total = status.f_blocks * status.f_frsize
-        if self._store.limit is not None:
-            total = min(total, self._store.limit)
+        total = min(status.f_blocks * status.f_frsize, self._store.ledger.size)
         free = min(total, self._store.free_bytes())
         return Space(_STATFS_BLOCK, total // _STATFS_BLOCK, free // _STATFS_BLOCK, status.f_files)
 

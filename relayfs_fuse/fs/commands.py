@@ -154,8 +154,15 @@ class Commands:
         yield lambda: self._store.remove(channel)
 
     def _create(self, command: control.Command, opener: Opener) -> Work:
-        spec, notice = self._plan(command, opener)
-        yield from self._make(command, opener, lambda: self._store.create(command.path, spec))
+        try:
+            spec, notice = self._plan(command, opener)
+        except CommandError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            yield self._store.make_room
+            spec, notice = self._plan(command, opener)
+        with self._store.claim_room(_file_bytes(spec), opener.uid):
+            yield from self._make(command, opener, lambda: self._store.create(command.path, spec))
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
@@ -164,14 +171,14 @@ class Commands:
         buffers = yield lambda: adoption.take(command, opener.pid, opener.uid, self._store.directory)
         try:
             facts = buffers[0].facts()
-            self._check_names(command, facts.buffers, len(buffers))
-            need, room = facts.file_bytes * len(buffers), self._store.room_bytes()
-            if room is not None and need > room:
-                raise command.refuse(errno.ENOSPC, f"these buffers have {need} bytes; {room} are left of the limit")
+            self._check_names(command, facts.buffers, len(buffers), opener)
+            need = facts.file_bytes * len(buffers)
+            yield lambda: self._ensure_room(command, need, opener)
             perm = command.options.get("perm", control.DEFAULT_PERM)
             uid = command.options.get("uid", opener.uid)
             gid = command.options.get("gid", opener.gid)
-            yield from self._make(command, opener, lambda: self._store.adopt(command.path, buffers, perm, uid, gid))
+            with self._store.ledger.claim(need, opener.uid):
+                yield from self._make(command, opener, lambda: self._store.adopt(command.path, buffers, perm, uid, gid))
         finally:
             for buffer in buffers:
                 buffer.close()
@@ -182,6 +189,7 @@ class Commands:
         try:
             for path in self._tree.missing_directories(command.path):
                 self._store.make_directory(path, 0o755)
+                self._store.ledger.add_directory(path, opener.uid)
                 self._tree.add_directory(path)
                 made.append(path)
             channel = yield job
@@ -198,7 +206,7 @@ class Commands:
         default = native.BUFFERS_GLOBAL if command.is_ring else native.BUFFERS_PERCPU
         buffers = command.options.get("buffers", default)
         n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
-        self._check_names(command, buffers, n_buffers)
+        self._check_names(command, buffers, n_buffers, opener)
         self._check_machine(command, buffers)
         self._check_owner(command, opener)
         if command.is_ring:
@@ -209,15 +217,9 @@ class Commands:
         self, command: control.Command, opener: Opener, buffers: int, n_rings: int
     ) -> tuple[RingSpec, str | None]:
         options = command.options
-        free_bytes = self._store.free_bytes()
-        ring_size, notice = ring_control.choose_ring_size(command, n_rings, free_bytes)
-        need = native_ring.ring_file_bytes(ring_size) * n_rings
-        if need > free_bytes:
-            message = (
-                f"{n_rings} rings of {ring_size} bytes take {need} bytes, as each ends in room for its wrapped "
-                f"records; {free_bytes} are free in the store"
-            )
-            raise command.refuse(errno.ENOSPC, message, "size" if "size" in options else None)
+        ring_size, notice = ring_control.choose_ring_size(command, n_rings, self._store.free_bytes(opener.uid))
+        what = f"{n_rings} rings of {ring_size} bytes, each of which ends in room for its wrapped records"
+        self._check_room(command, native_ring.ring_file_bytes(ring_size) * n_rings, opener, what, "size")
         spec = RingSpec(
             ring_size=ring_size,
             n_rings=n_rings,
@@ -236,17 +238,11 @@ class Commands:
         self, command: control.Command, opener: Opener, buffers: int, n_buffers: int
     ) -> tuple[native.Spec, str | None]:
         options = command.options
-        free_bytes = self._store.free_bytes()
+        free_bytes = self._store.free_bytes(opener.uid)
         subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
         need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
-        if need > free_bytes:
-            key = next((key for key in ("n_subbufs", "subbuf_size") if key in options), None)
-            raise command.refuse(
-                errno.ENOSPC,
-                f"{n_buffers} buffers of {n_subbufs} sub-buffers of {subbuf_size} bytes take {need} bytes; "
-                f"{free_bytes} are free in the store",
-                key,
-            )
+        what = f"{n_buffers} buffers of {n_subbufs} sub-buffers of {subbuf_size} bytes"
+        self._check_room(command, need, opener, what, "n_subbufs", "subbuf_size")
         spec = native.Spec(
             subbuf_size=subbuf_size,
             n_subbufs=n_subbufs,
@@ -268,13 +264,33 @@ class Commands:
         )
         return spec, notice
 
-    def _check_names(self, command: control.Command, buffers: int, n_buffers: int) -> None:
+    def _check_names(self, command: control.Command, buffers: int, n_buffers: int, opener: Opener) -> None:
         relay_paths = [
             command.path if buffers == native.BUFFERS_SINGLE else f"{command.path}{index}" for index in range(n_buffers)
         ]
         try:
             self._tree.check_free(command.path, relay_paths)
-            self._tree.missing_directories(command.path)
+            n_directories = len(self._tree.missing_directories(command.path))
+            self._store.ledger.check_files(n_directories + n_buffers, opener.uid)
+        except CommandError as error:
+            raise command.refuse(error.errno, error.message) from None
+
+    def _check_room(self, command: control.Command, need: int, opener: Opener, what: str, *keys: str) -> None:
+        """Refuse what there is no memory for.
+
+        what: needs it
+        keys: of the options that say how much, the one to point at first
+        """
+        try:
+            self._store.check_room(need, opener.uid)
+        except CommandError as error:
+            key = next((key for key in keys if key in command.options), None)
+            raise command.refuse(error.errno, f"{what}: {error.message}", key) from None
+
+    def _ensure_room(self, command: control.Command, need: int, opener: Opener) -> None:
+        """Do so, after a second look; may block."""
+        try:
+            self._store.ensure_room(need, opener.uid)
         except CommandError as error:
             raise command.refuse(error.errno, error.message) from None
 
@@ -305,6 +321,13 @@ class Commands:
         server = os.geteuid()
         if server not in (0, command.options.get("uid", opener.uid)):
             raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
+
+
+def _file_bytes(spec: native.Spec | RingSpec) -> int:
+    """Count the bytes of all files of a channel that is to be made."""
+    if isinstance(spec, RingSpec):
+        return native_ring.ring_file_bytes(spec.ring_size) * spec.n_rings
+    return native.buf_file_bytes(spec.subbuf_size, spec.n_subbufs) * spec.n_buffers
 
 
 def _act_on_rings(command: control.Command, paths: list[str]) -> None:

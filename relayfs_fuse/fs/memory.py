@@ -11,6 +11,8 @@ from relayfs_fuse import native
 from relayfs_fuse.native_ring import RingMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relayfs_fuse.fs.store import StoredChannel
 
 Memory = TypeVar("Memory", bound=native.Buffer | RingMemory)
@@ -24,7 +26,10 @@ class Stored(Generic[Memory]):
     buffer: its memory
     moved: a count that changes when data moves, as it is now
     backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
+    closed: is called, in another thread, once the memory is unmapped and its file closed
     """
+
+    closed: Callable[[], None] | None = None
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory, moved: int) -> None:
         self.channel = channel
@@ -49,25 +54,38 @@ class Stored(Generic[Memory]):
 
     def __del__(self) -> None:
         # The last reference to a removed buffer frees its memory, which takes long when it is large.
-        _unmapper.put(self.buffer)
+        _unmapper.put(self.buffer, self.closed)
+
+
+def wait_until_unmapped(deadline_s: float) -> None:
+    """Wait until what nobody refers to any more is unmapped, but not longer than this."""
+    _unmapper.wait(deadline_s)
 
 
 class _Unmapper:
     """Unmap memory in a thread of its own."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[native.Buffer | RingMemory] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def put(self, buffer: native.Buffer | RingMemory) -> None:
+    def put(self, buffer: native.Buffer | RingMemory, closed: Callable[[], None] | None) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
             self._thread.start()
-        self._queue.put(buffer)
+        self._queue.put(buffer.close)
+        if closed is not None:
+            self._queue.put(closed)
+
+    def wait(self, deadline_s: float) -> None:
+        if self._thread is not None:
+            done = threading.Event()
+            self._queue.put(done.set)
+            done.wait(deadline_s)
 
     def _run(self) -> None:
         while True:
-            self._queue.get().close()
+            self._queue.get()()
 
 
 _unmapper = _Unmapper()

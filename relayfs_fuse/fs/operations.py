@@ -302,7 +302,7 @@ class Operations(NameOperations):
 
     def _change_owner(self, node: Node, mode: int, uid: int, gid: int) -> None:
         if isinstance(node, BufferFile):
-            node.stored.channel.change_owner(mode & 0o666, uid, gid)
+            self._store.change_owner(node.stored.channel, mode & 0o666, uid, gid)
         elif isinstance(node, Directory) and node.store_path is not None:
             # Who could write to a store's directory could move things under our hands.
             if mode & 0o022 or uid != os.geteuid():

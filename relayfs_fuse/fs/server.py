@@ -23,6 +23,7 @@ from relayfs_fuse.fs.attributes import AttributeSource
 from relayfs_fuse.fs.commands import Commands, for_each
 from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S, Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.fs.ledger import Limits
 from relayfs_fuse.fs.operations import Operations
 from relayfs_fuse.fs.store import Problem, Store, StoredChannel
 from relayfs_fuse.fs.streams import Streams
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 # Every sleeping read(2) is a task of its own, and must never keep others from being served.
 TASKS_MAX = 1_000_000
+# How often the store is surveyed, and how many times as long as a survey takes the next one is put off.
+SURVEY_S = 5.0
+SURVEY_REST = 50
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Settings:
 
     mountpoint: a directory
     store: the directory that holds the memory
-    limit: how many bytes channels may take together; None: as many as there are
+    limits: how much of the store users may take
     control_mode: permission bits of the control file
     fuse_options: what the kernel and fusermount3 are told
     counters_limit: how many names of counters there can be in a new store
@@ -54,9 +58,9 @@ class Settings:
 
     mountpoint: str
     store: str
-    limit: int | None = None
     control_mode: int = 0o644
     fuse_options: set[str] = field(default_factory=set)
+    limits: Limits = field(default_factory=Limits)
     counters_limit: int = native.COUNTERS_LIMIT
 
 
@@ -68,7 +72,7 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._store = Store(settings.store, settings.mountpoint, settings.limit)
+        self._store = Store(settings.store, settings.mountpoint, settings.limits)
         self._errors = ErrorLog()
         self._tree = Tree()
         self._waiting = Waiting()
@@ -83,12 +87,13 @@ class Server:
         self._counters = self._open_counters()
         self._traces = self._open_traces()
         self._scan()
+        self._store.survey()
         self._tracing = Tracing(self._traces, Announcements(self._settings.mountpoint))
         operations = Operations(
             self._store,
             self._tree,
             AttributeSource(self._store, self._settings.control_mode),
-            Commands(self._store, self._tree, self._errors, _unregister, self._traces),
+            Commands(self._store, self._tree, self._errors, self._let_go, self._traces),
             self._errors,
             self._streams,
             self._counters,
@@ -122,6 +127,7 @@ class Server:
             nursery.start_soon(self._flush_regularly)
             nursery.start_soon(self._count_regularly)
             nursery.start_soon(self._tracing.run)
+            nursery.start_soon(self._survey_regularly)
             nursery.start_soon(self._announce, answers)
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
@@ -155,6 +161,13 @@ class Server:
                     paths = channel.mem_paths()
                     await trio.to_thread.run_sync(_flush_used, paths)
             await trio.sleep(min([*(end - now for end in due.values()), 1.0]))
+
+    async def _survey_regularly(self) -> None:
+        """Count what programs make and remove in the store without a command; a large store is surveyed less often."""
+        while True:
+            started = time.monotonic()
+            await trio.to_thread.run_sync(self._store.survey, abandon_on_cancel=True)
+            await trio.sleep(max(SURVEY_S, SURVEY_REST * (time.monotonic() - started)))
 
     async def _count_regularly(self) -> None:
         """Show in the counters what others and the server itself count."""
@@ -195,7 +208,7 @@ class Server:
 
     def _open_traces(self) -> Traces | None:
         try:
-            traces = Traces(self._store, self._tree, self._errors, _unregister)
+            traces = Traces(self._store, self._tree, self._errors, self._let_go)
         except OSError as error:
             self._report("traces", f"{self._store.directory}/.traces cannot be used: {error.strerror}")
             return None
@@ -223,6 +236,14 @@ class Server:
             mapped.forget(channel)
             self._tree.add_channel(channel)
 
+    def _let_go(self, channel: StoredChannel) -> None:
+        """Give back what the kernel was told of a channel that is about to go; those who have it open may go on."""
+        self._store.unname(channel)
+        for stored in channel.buffers:
+            if stored.backing:
+                tap.backing_close(stored.backing)
+                stored.backing = None
+
     def _report(self, path: str, message: str) -> None:
         log.warning("%s", message)
         self._errors.notice(f"mount {path}", message, len("mount "))
@@ -248,10 +269,3 @@ def _flush_used(paths: list[str]) -> None:
     except OSError as error:
         # Removed meanwhile, or damaged: not the timer's to tell.
         log.debug("flush_interval: %s", error)
-
-
-def _unregister(channel: StoredChannel) -> None:
-    for stored in channel.buffers:
-        if stored.backing:
-            tap.backing_close(stored.backing)
-            stored.backing = None

@@ -20,21 +20,29 @@ import math
 import os
 import shutil
 import stat
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.control import check_path, format_create
-from relayfs_fuse.fs.memory import Stored
+from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
+from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.ring_control import format_create_ring
 from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.native_ring import RingFacts, RingMemory, RingSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
+# A survey that was made so recently is not made again because room is short.
+FRESH_S = 0.5
+# How long a command that finds no room waits for memory that is being freed.
+FREEING_S = 2.0
 # A server that was killed gives up its lock only when the kernel has taken its memory apart.
 LOCK_WAIT_S = 10.0
 LOCK_NAME = ".lock"
@@ -139,6 +147,11 @@ class StoredChannel:
             return format_create_ring(self.path, self.facts, *owner)
         return format_create(self.path, self.facts, *owner)
 
+    def charges(self) -> dict[int, Charge]:
+        """Tell whom its files are charged to, by inode number."""
+        statuses = [os.fstat(stored.buffer.fileno()) for stored in self.buffers]
+        return {status.st_ino: Charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
+
     def mem_paths(self) -> list[str]:
         """Name the files of its buffers."""
         return [stored.buffer.path for stored in self.buffers]
@@ -164,13 +177,15 @@ class Store:
 
     directory: on tmpfs; made if it is missing
     mountpoint: to tell others who serves it
-    limit: how many bytes channels may take in it together; None: as much as there is
+    limits: how much of it users may take
     """
 
-    def __init__(self, directory: str, mountpoint: str, limit: int | None = None) -> None:
+    def __init__(self, directory: str, mountpoint: str, limits: Limits) -> None:
         self.directory = os.path.abspath(directory)
-        self.limit = limit
         self._check_directory()
+        self.ledger = Ledger(limits, self.directory)
+        self._surveying = threading.Lock()
+        self._surveyed_at = -math.inf
         self._lock = self._take_lock()
         self._sign(mountpoint)
 
@@ -182,27 +197,75 @@ class Store:
         """Name the place of a channel or directory in the store."""
         return os.path.join(self.directory, path) if path else self.directory
 
-    def used_bytes(self) -> int:
-        """Count the memory of all channels."""
-        total = 0
-        for directory, names, files in os.walk(self.directory):
-            names[:] = [name for name in names if not name.startswith(".")]
-            for name in files:
-                if directory == self.directory:
-                    continue  # nobody's memory
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-        return total
+    def free_bytes(self, uid: int | None = None) -> int:
+        """Count the memory that a user's new channels can have; None: those of all users together."""
+        return min(self._machine_bytes(), self.ledger.room_bytes(uid))
 
-    def free_bytes(self) -> int:
-        """Count the memory that new channels can have."""
+    def check_room(self, need: int, uid: int) -> None:
+        """Refuse more bytes than a user may have, or than there are; CommandError: ENOSPC."""
+        self.ledger.check_bytes(need, uid)
+        free = self._machine_bytes()
+        if need > free:
+            raise CommandError(errno.ENOSPC, f"{need} bytes are needed; {free} are free in the store")
+
+    def ensure_room(self, need: int, uid: int) -> None:
+        """Do so, after a second look at what has been freed lately; may take long."""
+        try:
+            self.check_room(need, uid)
+        except CommandError:
+            self.make_room()
+            self.check_room(need, uid)
+
+    @contextmanager
+    def claim_room(self, need: int, uid: int) -> Iterator[None]:
+        """Check so, and hold the room while the files are made that will take it."""
+        self.check_room(need, uid)
+        with self.ledger.claim(need, uid):
+            yield
+
+    def make_room(self) -> None:
+        """Find out what has been freed lately; for who was refused, and can wait."""
+        wait_until_unmapped(FREEING_S)
+        if time.monotonic() - self._surveyed_at > FRESH_S:
+            self.survey()
+
+    def survey(self) -> None:
+        """Bring the ledger up to date with what is there; may take long.
+
+        The store's own files, which have fixed sizes, are nobody's.
+        """
+        with self._surveying:
+            self.ledger.begin_survey()
+            found: dict[int, Charge] = {}
+            directories: set[str] = set()
+            for directory, names, files in os.walk(self.directory):
+                is_top = directory == self.directory
+                names[:] = [name for name in names if not name.startswith(".") or (is_top and name == COUNTERS_NAME)]
+                directories.add(os.path.relpath(directory, self.directory))
+                if not is_top:
+                    found.update(_charges_in(directory, files, directory == self.locate(COUNTERS_NAME)))
+            self.ledger.end_survey(found, directories)
+            self._surveyed_at = time.monotonic()
+
+    def charge(self, directory: str) -> None:
+        """Charge the files below a directory of the store, which somebody has just made, to their owners."""
+        for path, _, names in os.walk(directory):
+            self.ledger.add(dict(_charges_in(path, names, of_users=False)))
+
+    def unname(self, channel: StoredChannel) -> None:
+        """Keep charging for a channel that is about to go, until nobody has it open."""
+        self.ledger.unname(channel.charges())
+        for stored in channel.buffers:
+            stored.closed = partial(self.ledger.release, os.fstat(stored.buffer.fileno()).st_ino)
+
+    def change_owner(self, channel: StoredChannel, mode: int, uid: int, gid: int) -> None:
+        """Give a channel's files this mode, owner and group; the owner is charged for them."""
+        channel.change_owner(mode, uid, gid)
+        self.ledger.add(channel.charges())
+
+    def _machine_bytes(self) -> int:
         status = os.statvfs(self.directory)
-        free = min(status.f_bavail * status.f_frsize, _memory_available())
-        room = self.room_bytes()
-        return free if room is None else min(free, room)
-
-    def room_bytes(self) -> int | None:
-        """Count how much more the limit lets channels have; None: there is no limit."""
-        return None if self.limit is None else max(0, self.limit - self.used_bytes())
+        return min(status.f_bavail * status.f_frsize, memory_available())
 
     def create(self, path: str, spec: native.Spec | RingSpec) -> StoredChannel:
         """Make a channel; may take long."""
@@ -211,7 +274,7 @@ class Store:
             native_ring.ring_create(directory, spec)
         else:
             native.store_create(directory, spec)
-        return StoredChannel(path, directory)
+        return self._made(path, directory)
 
     def adopt(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
         """Make a channel of buffers that have no names yet."""
@@ -220,7 +283,12 @@ class Store:
             os.chown(buffer.fileno(), uid, gid)
             os.chmod(buffer.fileno(), perm)
         native.store_adopt(directory, [buffer.fileno() for buffer in buffers])
-        return StoredChannel(path, directory)
+        return self._made(path, directory)
+
+    def _made(self, path: str, directory: str) -> StoredChannel:
+        channel = StoredChannel(path, directory)
+        self.ledger.add(channel.charges())
+        return channel
 
     def remove(self, channel: StoredChannel) -> None:
         """Take a channel out of the store; its memory lives on while somebody has it mapped."""
@@ -236,6 +304,7 @@ class Store:
     def remove_directory(self, path: str) -> None:
         """Remove an empty plain directory."""
         os.rmdir(self.locate(path))
+        self.ledger.remove_directory(path)
 
     def scan(self, traces: Container[str] = ()) -> Iterator[str | StoredChannel | Problem]:
         """Find what is there: directories by path, parents first; channels; and what cannot be shown.
@@ -274,6 +343,7 @@ class Store:
             if channel.buffers[0].buffer.state() & native.IS_CLOSED:
                 self.remove(channel)  # a server died half-way through removing it
             else:
+                self.ledger.add(channel.charges())
                 yield channel
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
@@ -396,13 +466,18 @@ def _map_either(path: str) -> native.Buffer | RingMemory:
     return RingMemory(path)
 
 
-def _memory_available() -> int:
-    """Ask how much can be allocated without swapping: tmpfs promises more than there is."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
+def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterator[tuple[int, Charge]]:
+    """Tell whom files are charged to, by inode number.
+
+    of_users: those of the server's own user are not counted
+    """
+    for name in names:
+        try:
+            status = os.lstat(os.path.join(directory, name))
+        except OSError:
+            continue  # it has gone meanwhile
+        if not (of_users and status.st_uid == os.geteuid()):
+            yield status.st_ino, Charge(status.st_uid, status.st_blocks * 512)
 
 
 def _delete(path: str) -> None:

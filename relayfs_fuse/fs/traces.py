@@ -213,16 +213,18 @@ class Traces:
             raise CommandError(errno.ESRCH, "the process cannot be seen from the server's PID namespace")
         if os.geteuid() not in (0, uid):
             raise CommandError(errno.EPERM, "this server makes files for its own user only")
-        room = self._store.room_bytes()
-        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
-        if room is not None and need > room:
-            raise CommandError(errno.ENOSPC, f"its buffers take {need} bytes; {room} are left of the limit")
         process = Process(program, pid, uid, gid)
         own = [known for known in self._processes[name].values() if f"-{pid}" in known.name]
-        return (
-            name,
-            lambda: _place_of(own, process) or native_trace.trace_make(self._store.directory, trace, process)[0],
-        )
+        return name, lambda: _place_of(own, process) or self._make_place(trace, process)
+
+    def _make_place(self, trace: Trace, process: Process) -> str:
+        """Make a directory for a process that is charged for its memory."""
+        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
+        self._store.ensure_room(need, process.uid)
+        with self._store.ledger.claim(need, process.uid):
+            name = native_trace.trace_make(self._store.directory, trace, process)[0]
+            self._store.charge(os.path.join(self._store.locate(trace.name), name))
+        return name
 
     # ---------------------------------------------------------------- from time to time
 

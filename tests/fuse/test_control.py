@@ -83,7 +83,7 @@ def furnished(shared_mount):
         ("create x subbuf_size=4T", errno.EINVAL, "subbuf_size=4T", "K, M or G"),
         ("create x subbuf_size=1G n_subbufs=1025", errno.EINVAL, "n_subbufs=1025", str(2**40)),
         ("create x subbuf_size=99999999999999999999G", errno.EINVAL, "subbuf_size=99999999999999999999G", "1 to"),
-        ("create x subbuf_size=1G n_subbufs=1024", errno.ENOSPC, "n_subbufs=1024", "are free"),
+        ("create x subbuf_size=1G n_subbufs=1024", errno.ENOSPC, "n_subbufs=1024", "left of the limit size="),
         ("create x mode=maybe", errno.EINVAL, "mode=maybe", "no-overwrite or overwrite"),
         ("create x scheme=spinning", errno.EINVAL, "scheme=spinning", "any or rseq or lockless or locking"),
         ("create x buffers=single scheme=rseq", errno.EINVAL, "scheme=rseq", "lockless"),

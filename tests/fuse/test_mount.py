@@ -145,6 +145,9 @@ def test_a_dead_mount_is_cleared(mountpoint, scratch_store):
     [
         ("nonsense", "unknown mount option 'nonsense'"),
         ("size=lots", "size=lots"),
+        ("size=0", "size=0: a number of bytes above 0"),
+        ("user_size=-1", "or none, for no limit"),
+        ("user_files=0", "user_files=0: a number from 1"),
         ("control_mode=rw", "control_mode=rw"),
         ("store=", "store="),
         ("store=/proc/x", "cannot use /proc/x as a store"),
@@ -230,7 +233,7 @@ def test_the_default_store_is_named_after_the_user(mountpoint, monkeypatch):
 
 def test_options_come_in_any_order_and_number():
     arguments = parse(["-o", "size=1M,allow_other", "src", "-o", "ro", "/mnt", "-f"])
-    assert (arguments.settings.limit, arguments.settings.mountpoint) == (1 << 20, "/mnt")
+    assert (arguments.settings.limits.size, arguments.settings.mountpoint) == (1 << 20, "/mnt")
     assert {"allow_other", "ro", "fsname=src", "subtype=relayfs"} <= arguments.settings.fuse_options
     assert arguments.foreground
     with pytest.raises(OptionError, match="size"):

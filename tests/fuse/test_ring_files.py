@@ -92,7 +92,7 @@ def test_reading_control_gives_commands_that_make_the_rings_again(mount: Mount) 
         ("create x type=ring scheme=locking", errno.EINVAL, "scheme=locking", "any or rseq or lockless"),
         ("create x type=ring scheme=rseq", errno.EINVAL, "scheme=rseq", "needs buffers=percpu"),
         ("create x type=ring framing=lines", errno.EINVAL, "framing=lines", "raw or length or line"),
-        ("create x type=ring size=1024G", errno.ENOSPC, "size=1024G", "are free in the store"),
+        ("create x type=ring size=1024G", errno.ENOSPC, "size=1024G", "left of the limit size="),
         ("create app/ring0 type=ring", errno.EEXIST, "app/ring0", "exists"),
         ("flush app/ring0", errno.EOPNOTSUPP, "app/ring0", "is a ring: a record can be read as soon as"),
         ("reset app/ring0", errno.EOPNOTSUPP, "app/ring0", "cannot be reset"),
