@@ -73,7 +73,7 @@ void relay_chan_free(struct rchan *chan)
 static int attach_buffer(const struct rchan *chan, struct rchan_buf *buf, uint32_t cpu)
 {
 	char *mem = relay_place_mem(&chan->place, cpu);
-	int err = mem ? relay_buf_attach(buf, mem) : -ENOMEM;
+	int err = mem ? relay_buf_attach(buf, mem, !chan->place.in_store) : -ENOMEM;
 	free(mem);
 	if (!err && buf->cpu != cpu) {
 		relay_buf_fini(buf);
@@ -137,7 +137,7 @@ void relay_chan_show(struct rchan *chan)
 		/* Pairs with the acquire in write_through_file(). */
 		__atomic_store_n(&buf->relay_file, relay_chan_file(chan, buf), __ATOMIC_RELEASE);
 		char *mem = relay_place_mem(&chan->place, i);
-		int fd = mem ? open(mem, O_RDWR | O_CLOEXEC) : -1;
+		int fd = mem ? relay_shm_open(mem, O_RDWR, true) : -1;
 		if (fd >= 0)
 			relay_buf_sign(buf, fd);
 		free(mem);

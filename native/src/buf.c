@@ -145,11 +145,11 @@ static int dup_cloexec(int fd)
 	return copy < 0 ? -errno : copy;
 }
 
-int relay_buf_attach(struct rchan_buf *buf, const char *mem_path)
+int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 {
-	int sign = open(mem_path, O_RDWR | O_CLOEXEC);
+	int sign = relay_shm_open(mem_path, O_RDWR, in_mount);
 	if (sign < 0)
-		return -errno;
+		return sign;
 	int fd = dup_cloexec(sign);
 	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	if (err == -ENODEV) {

@@ -151,8 +151,9 @@ static inline void relay_count_hole(struct rchan_buf *buf)
 int relay_buf_init(struct rchan_buf *buf, int fd);
 void relay_buf_fini(struct rchan_buf *buf);
 
-/* The same for a mount's buffer: maps mem_path, or the store's file behind it where that cannot be mapped. */
-int relay_buf_attach(struct rchan_buf *buf, const char *mem_path);
+/* The same for mem_path, which lies in a mount or in a store: maps it, or the store's file behind it where the mount
+ * cannot map, if this user may open that. */
+int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount);
 
 /* Let the release of this open memN of a mount, which then belongs to buf, tell the server that we are gone. */
 void relay_buf_sign(struct rchan_buf *buf, int mem_fd);

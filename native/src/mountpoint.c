@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "mountpoint.h"
 
+#include "shm.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <relayfs/layout.h>
@@ -68,7 +70,7 @@ static bool is_single_in_mount(const struct relay_place *place)
 	char *path, text[sizeof(single)] = "";
 	if (asprintf(&path, "%s/.channels/%s/buffers", place->root, place->channel) < 0)
 		return false;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = relay_shm_open(path, O_RDONLY, true);
 	free(path);
 	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
 	if (fd >= 0)
@@ -253,8 +255,10 @@ int relay_place_control(const struct relay_place *place, const char *command, co
 	                  asprintf(&line, "%s %s %s\n", command, place->channel, words) < 0
 	              ? -ENOMEM
 	              : 0;
-	int fd = err ? -1 : open(file, O_WRONLY | O_CLOEXEC);
-	if (!err && (fd < 0 || write(fd, line, strlen(line)) < 0))
+	int fd = err ? err : relay_shm_open(file, O_WRONLY, true);
+	if (fd < 0)
+		err = fd;
+	else if (write(fd, line, strlen(line)) < 0)
 		err = -errno;
 	if (fd >= 0)
 		close(fd);

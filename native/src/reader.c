@@ -24,7 +24,7 @@ static int open_buffer(struct rchan_buf *buf, const char *relay_file)
 	if (err)
 		return err;
 	char *mem = relay_place_mem(&place, place.cpu);
-	err = mem ? relay_buf_attach(buf, mem) : -ENOMEM;
+	err = mem ? relay_buf_attach(buf, mem, !place.in_store) : -ENOMEM;
 	free(mem);
 	relay_place_free(&place);
 	return err;

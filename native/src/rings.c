@@ -30,8 +30,10 @@ static struct relay_ring *map(int fd, const char *mem)
 	if (ring || errno != ENODEV)
 		return ring;
 	int backing = relay_shm_open_backing(mem);
-	if (backing < 0)
+	if (backing < 0) {
+		errno = -backing;
 		return NULL;
+	}
 	ring = relay_ring_fdopen(backing);
 	int err = errno;
 	close(backing);
@@ -39,11 +41,11 @@ static struct relay_ring *map(int fd, const char *mem)
 	return ring;
 }
 
-static int attach_ring(const char *mem, uint32_t cpu, struct relay_ring **ring, int *sign)
+static int attach_ring(const char *mem, bool in_mount, uint32_t cpu, struct relay_ring **ring, int *sign)
 {
-	*sign = open(mem, O_RDWR | O_CLOEXEC);
+	*sign = relay_shm_open(mem, O_RDWR, in_mount);
 	if (*sign < 0)
-		return -errno;
+		return *sign;
 	*ring = map(*sign, mem);
 	int err = !*ring ? -errno : (*ring)->cpu != cpu ? -EBADMSG : 0;
 	if (err) {
@@ -62,7 +64,8 @@ static int attach_next(struct attached *attached, const struct relay_place *plac
 {
 	unsigned cpu = attached->rings.n;
 	char *mem = relay_place_mem(place, cpu);
-	int err = mem ? attach_ring(mem, cpu, &attached->rings.ring[cpu], &attached->signs[cpu]) : -ENOMEM;
+	int err =
+	    mem ? attach_ring(mem, !place->in_store, cpu, &attached->rings.ring[cpu], &attached->signs[cpu]) : -ENOMEM;
 	free(mem);
 	attached->rings.n += !err;
 	return err;

@@ -14,15 +14,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/xattr.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { GUARD_SLOTS = 65536 };
@@ -134,6 +137,29 @@ int relay_guard_install(void)
 	return err;
 }
 
+/* Whose file `path` names may be anybody's choice: a FIFO or a device must not even be opened, because that alone can
+ * block or have effects. O_PATH opens nothing, and /proc/self/fd then opens what was looked at. */
+int relay_shm_open(const char *path, int flags, bool in_mount)
+{
+	struct stat st;
+	struct statfs fs;
+	char seen_path[64];
+	int seen = open(path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	if (seen < 0)
+		return -errno;
+	int fd = fstat(seen, &st) || fstatfs(seen, &fs) ? -errno : 0;
+	if (!fd && (!S_ISREG(st.st_mode) || (in_mount && fs.f_type != FUSE_SUPER_MAGIC)))
+		fd = -EBADMSG;
+	snprintf(seen_path, sizeof(seen_path), "/proc/self/fd/%d", seen);
+	if (!fd && (fd = open(seen_path, flags | O_CLOEXEC | O_NONBLOCK)) < 0)
+		fd = -errno;
+	/* No /proc in this root directory. */
+	if (fd == -ENOENT && (fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
+		fd = -errno;
+	close(seen);
+	return fd;
+}
+
 int relay_shm_open_backing(const char *mem_path)
 {
 	char path[PATH_MAX];
@@ -142,8 +168,7 @@ int relay_shm_open_backing(const char *mem_path)
 	if (got < 0)
 		return -errno;
 	path[got] = 0;
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	return fd < 0 ? -errno : fd;
+	return relay_shm_open(path, O_RDWR, false);
 }
 
 int relay_shm_map(struct relay_shm *shm, int fd)

@@ -23,6 +23,10 @@ int relay_shm_create_unnamed(const char *dir, uint64_t bytes);
 /* Say who may use it. 0 or -errno. */
 int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid);
 
+/* Open what should be a file of a relayfs: nothing happens to what is no regular file or, with `in_mount`, does not lie
+ * in a FUSE mount. Returns its descriptor, or -errno (-EBADMSG: it is something else). */
+int relay_shm_open(const char *path, int flags, bool in_mount);
+
 /* Open, O_RDWR, the file behind a memory file of a mount that cannot be mapped (old kernel, unprivileged server).
  * Returns its descriptor, or -errno. */
 int relay_shm_open_backing(const char *mem_path);
