@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0755 };
+/* Only its own user opens a store's files: as the server has it. */
+enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0700, DIR_MODE = 0755 };
 
 /* While somebody else makes a channel, or a server starts or ends. */
 enum { STORE_WAIT_MS = 5000 };
@@ -113,11 +114,11 @@ static int make_directory(const struct relay_place *place, char *path, unsigned 
 	if (!err && access(dir, F_OK) != 0) {
 		if (relay_place_is_taken(place, path))
 			err = -ENOTDIR;
-		else if (mkdir(dir, STORE_MODE))
+		else if (mkdir(dir, DIR_MODE))
 			err = -errno;
 		else
 			++*n_made;
-		if (!err && chmod(dir, STORE_MODE))
+		if (!err && chmod(dir, DIR_MODE))
 			err = -errno;
 	}
 	free(mem);

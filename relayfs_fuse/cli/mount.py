@@ -45,7 +45,7 @@ IGNORED_OPTIONS = (
 )
 OWN_OPTIONS = (
     *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "log=FILE"),
-    "fsname=NAME",
+    *("trusted", "fsname=NAME"),
 )
 # Only root may ask for these.
 ROOT_OPTIONS = ("suid", "dev")
@@ -145,8 +145,10 @@ def _apply_options(arguments: Arguments, options: Sequence[str]) -> None:
     settings = arguments.settings
     for option in options:
         key, equals, value = option.partition("=")
-        if equals and key in [own.partition("=")[0] for own in OWN_OPTIONS]:
+        if equals and key in [own.partition("=")[0] for own in OWN_OPTIONS if "=" in own]:
             _apply_own(arguments, key, value)
+        elif option == "trusted":
+            settings.trusted = True
         elif option in FUSE_OPTIONS:
             if os.geteuid() == 0 or option not in ROOT_OPTIONS:
                 settings.fuse_options.add(option)

@@ -91,11 +91,12 @@ class AttributeSource:
                 node.inode, stat.S_IFDIR | node.mode, os.geteuid(), os.getegid(), 0, times, times, 2 + n_directories
             )
         status = os.stat(self._store.locate(node.store_path))
+        owner = os.stat(self._store.owner_path(node.store_path))
         return Attributes(
             inode=node.inode,
-            mode=status.st_mode,
-            uid=status.st_uid,
-            gid=status.st_gid,
+            mode=stat.S_IFDIR | stat.S_IMODE(owner.st_mode),
+            uid=owner.st_uid,
+            gid=owner.st_gid,
             size=0,
             mtime_ns=status.st_mtime_ns,
             ctime_ns=status.st_ctime_ns,

@@ -307,8 +307,8 @@ class Operations(NameOperations):
             # Who could write to a store's directory could move things under our hands.
             if mode & 0o022 or uid != os.geteuid():
                 raise pyfuse3.FUSEError(errno.EPERM)
-            os.chown(self._store.locate(node.store_path), -1, gid)
-            os.chmod(self._store.locate(node.store_path), mode | 0o700)
+            os.chown(self._store.owner_path(node.store_path), -1, gid)
+            os.chmod(self._store.owner_path(node.store_path), mode | 0o700)
         else:
             raise pyfuse3.FUSEError(errno.EPERM)
 

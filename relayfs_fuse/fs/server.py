@@ -54,6 +54,7 @@ class Settings:
     control_mode: permission bits of the control file
     fuse_options: what the kernel and fusermount3 are told
     counters_limit: how many names of counters there can be in a new store
+    trusted: whether other users may open the store's files
     """
 
     mountpoint: str
@@ -62,6 +63,7 @@ class Settings:
     fuse_options: set[str] = field(default_factory=set)
     limits: Limits = field(default_factory=Limits)
     counters_limit: int = native.COUNTERS_LIMIT
+    trusted: bool = True
 
 
 class Server:
@@ -72,7 +74,7 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._store = Store(settings.store, settings.mountpoint, settings.limits)
+        self._store = Store(settings.store, settings.mountpoint, settings.limits, settings.trusted)
         self._errors = ErrorLog()
         self._tree = Tree()
         self._waiting = Waiting()

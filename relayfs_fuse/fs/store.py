@@ -1,5 +1,6 @@
 """The store on disk: which channels and directories there are, and how they come and go.
 
+    STORE/.root                   an empty file: its mode and group are those that the mount's root directory shows
     STORE/.lock                   held by the server of this store, names it
     STORE/.counters/              counters (native/src/perf.h)
     STORE/.traces                 which traces there are (native/src/traces.c); their directories are in traces.py
@@ -8,7 +9,9 @@
     STORE/.removed-*              what a server that died was about to delete
 
 Nothing here is trusted: directories are not followed out of the store, files are opened by the library, which checks
-them. All directories belong to the server's user and only that user may write to them, so that nobody else can move
+them. Nobody but the server's user opens them: a descriptor that writes a file also truncates it, and whoever maps it
+dies of SIGBUS then. Other users map files through the mount, whose descriptors do no more than read, write and map.
+All directories belong to the server's user and only that user may write to them, so that nobody else can move
 things under our hands; who may use a channel is said by the modes of its mem files.
 """
 
@@ -22,7 +25,7 @@ import shutil
 import stat
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -46,6 +49,7 @@ FREEING_S = 2.0
 # A server that was killed gives up its lock only when the kernel has taken its memory apart.
 LOCK_WAIT_S = 10.0
 LOCK_NAME = ".lock"
+ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
 TRACES_NAME = ".traces"
 
@@ -178,15 +182,17 @@ class Store:
     directory: on tmpfs; made if it is missing
     mountpoint: to tell others who serves it
     limits: how much of it users may take
+    trusted: whether other users may open its files, as far as the files' own modes let them
     """
 
-    def __init__(self, directory: str, mountpoint: str, limits: Limits) -> None:
+    def __init__(self, directory: str, mountpoint: str, limits: Limits, trusted: bool = False) -> None:
         self.directory = os.path.abspath(directory)
         self._check_directory()
         self.ledger = Ledger(limits, self.directory)
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
         self._lock = self._take_lock()
+        self._set_modes(trusted)
         self._sign(mountpoint)
 
     def close(self) -> None:
@@ -196,6 +202,10 @@ class Store:
     def locate(self, path: str) -> str:
         """Name the place of a channel or directory in the store."""
         return os.path.join(self.directory, path) if path else self.directory
+
+    def owner_path(self, path: str) -> str:
+        """Name what has the mode, owner and group that the mount shows of a directory."""
+        return self.locate(path or ROOT_NAME)
 
     def free_bytes(self, uid: int | None = None) -> int:
         """Count the memory that a user's new channels can have; None: those of all users together."""
@@ -348,7 +358,7 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete what a dead server left behind: half made, or half removed."""
-        if not (path == "" and entry.name in (LOCK_NAME, COUNTERS_NAME, TRACES_NAME)):
+        if not (path == "" and entry.name in (LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME)):
             _delete(entry.path)
 
     def _discard(self, directory: str) -> None:
@@ -358,12 +368,8 @@ class Store:
 
     def _check_directory(self) -> None:
         try:
-            try:
-                os.mkdir(self.directory, 0o755)
-            except FileExistsError:
-                pass
-            else:
-                os.chmod(self.directory, 0o755)  # whatever the umask is
+            with suppress(FileExistsError):
+                os.mkdir(self.directory, 0o700)
             status = os.lstat(self.directory)
         except OSError as error:
             raise StoreError(f"cannot use {self.directory} as a store: {error.strerror}") from error
@@ -374,6 +380,15 @@ class Store:
                 f"cannot use {self.directory} as a store: it must belong to user {os.geteuid()} and be writable to "
                 f"nobody else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
             )
+
+    def _set_modes(self, trusted: bool) -> None:
+        """Say who may enter the store and, if nobody has said it before, the mount."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with suppress(FileExistsError):
+            descriptor = os.open(self.locate(ROOT_NAME), flags, 0o755)
+            os.fchmod(descriptor, 0o755)  # whatever the umask is
+            os.close(descriptor)
+        os.chmod(self.directory, 0o755 if trusted else 0o700)
 
     def _take_lock(self) -> int:
         """Keep other servers away: each would have its own idea of what exists, and give out the same names."""

@@ -244,7 +244,7 @@ def test_the_default_store_is_that_of_the_users_server(user: int, name: str) -> 
         store = Path(f"/proc/{maker.process.pid}/root/dev/shm/{name}")
         status = (store / "app/cpu/mem0").stat()
         assert (status.st_uid, status.st_mode & 0o777) == (user, 0o640)
-        assert store.stat().st_mode & 0o777 == 0o755
+        assert store.stat().st_mode & 0o777 == 0o700
         maker.ask("close")
         maker.ask(f"open - - {GEOMETRY}")
         maker.ask("late cpu -")

@@ -307,7 +307,7 @@ def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> N
             assert not (mount.path / ".channels/t").exists()
             reader.read()
         program.ask("step 100")
-        assert sorted(path.name for path in mount.store.iterdir()) == [".counters", ".lock", ".traces"]
+        assert sorted(path.name for path in mount.store.iterdir()) == [".counters", ".lock", ".root", ".traces"]
         # The same name once more is another trace.
         trace = start_trace(mount)
         program.ask("step 100")
