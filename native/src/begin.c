@@ -49,7 +49,7 @@ static void take_over(struct rchan_buf *buf)
 
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 {
-	int result = relay_lock_take(&buf->control->switch_lock, buf->patient, before);
+	int result = relay_lock_take(&buf->control->switch_lock, relay_patience(buf), before);
 	if (result == 1)
 		take_over(buf);
 	return result < 0 ? result : 0;
@@ -57,7 +57,7 @@ int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 {
-	relay_lock_release(&buf->control->switch_lock, before);
+	relay_lock_release(&buf->control->switch_lock, relay_patience(buf) == RELAY_QUIET ? NULL : before);
 }
 
 /* Move head behind what is reserved. */

@@ -5,6 +5,8 @@
 
 #include "buf.h"
 #include "clock.h"
+#include "lock.h"
+#include "quiet.h"
 
 #include <signal.h>
 
@@ -70,6 +72,14 @@ static inline bool relay_is_settled(const struct rchan_buf *buf, uint64_t pos)
 /* Let the sub-buffer begin at whose start head is, unless somebody else has; *header: bytes reserved at its start. From
  * any CPU. Clients wait for each other, at most a second. */
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);
+
+/* How long this buffer's writers wait for its locks. */
+static inline enum relay_patience relay_patience(const struct rchan_buf *buf)
+{
+	if (buf->never_waits)
+		return relay_is_quiet() ? RELAY_QUIET : RELAY_NEVER_WAITS;
+	return buf->patient ? RELAY_PATIENT : RELAY_COMES_AGAIN;
+}
 
 /* The lock under which sub-buffers begin, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
  * -EBUSY: a living thread has it for longer than a moment, or, for the patient, a second. */

@@ -28,6 +28,7 @@
 #include "claims.h"
 
 #include "owner.h"
+#include "quiet.h"
 
 #include <sched.h>
 
@@ -114,9 +115,10 @@ static struct relay_claim *find_in(struct rchan_buf *buf, uint32_t from, uint32_
  * theirs back. To ask who is dead costs system calls: now and then. */
 static struct relay_claim *find(struct rchan_buf *buf)
 {
-	for (int round = 0; round < FIND_ROUNDS; round++) {
+	for (int rounds = buf->never_waits ? 1 : FIND_ROUNDS; rounds--;) {
 		struct relay_claim *claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
-		if (!claim && __atomic_fetch_add(&buf->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
+		if (!claim && !relay_is_quiet() &&
+		    __atomic_fetch_add(&buf->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
 		    relay_buf_resolve(buf, 0))
 			claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
 		if (!claim)
@@ -124,7 +126,8 @@ static struct relay_claim *find(struct rchan_buf *buf)
 		if (claim)
 			return claim;
 		/* All in use this moment. */
-		sched_yield();
+		if (rounds)
+			sched_yield();
 	}
 	return NULL;
 }
@@ -241,7 +244,8 @@ static bool bury(struct rchan_buf *buf, struct relay_claim *claim, uint64_t owne
 bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim)
 {
 	uint64_t owner = owner_of(claim);
-	return owner && !relay_owner_alive(owner) && bury(buf, claim, owner);
+	/* To ask takes system calls. */
+	return owner && !relay_is_quiet() && !relay_owner_alive(owner) && bury(buf, claim, owner);
 }
 
 int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)

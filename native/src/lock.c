@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "owner.h"
+#include "quiet.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -11,6 +12,14 @@
 
 /* Each yield may last as long as all others care to run: who is in a hurry, as a file server is, comes again instead. */
 enum { YIELDS = 100, HURRIED_YIELDS = 2, ASK_NS = 5000000, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
+/* About two microseconds: longer than a holder takes that runs on another CPU. */
+enum { SPINS = 64, ASK_AGAIN_NS = 10000000 };
+
+/* Whom this thread found alive at a lock last, and when: to ask takes system calls, and a tracepoint may meet the same
+ * holder at each event. */
+static __thread struct {
+	uint64_t holder, at_ns;
+} asked __attribute__((tls_model("initial-exec")));
 
 static bool change(uint64_t *word, uint64_t *from, uint64_t to)
 {
@@ -26,6 +35,31 @@ static bool is_time_to_ask(int tries, int yields, uint64_t *last_ns)
 	if (ask || tries == 0)
 		*last_ns = now;
 	return ask;
+}
+
+static bool has_died(uint64_t holder)
+{
+	uint64_t now = relay_clock_ns(CLOCK_MONOTONIC);
+	if (holder == asked.holder && now - asked.at_ns < ASK_AGAIN_NS)
+		return false;
+	asked.holder = holder;
+	asked.at_ns = now;
+	return !relay_owner_alive(holder);
+}
+
+static int take_at_once(uint64_t *word, bool may_ask)
+{
+	uint64_t self = relay_owner_self(), holder = 0;
+	for (int spins = 0; spins < SPINS; spins++) {
+		/* Relaxed: change() looks again. */
+		holder = __atomic_load_n(word, __ATOMIC_RELAXED);
+		if (!holder && change(word, &holder, self))
+			return 0;
+		if (holder == self)
+			return -EDEADLK;
+		relay_relax();
+	}
+	return holder && may_ask && has_died(holder) && change(word, &holder, self) ? 1 : -EBUSY;
 }
 
 static int take(uint64_t *word, bool patient)
@@ -49,15 +83,22 @@ static int take(uint64_t *word, bool patient)
 	return -EBUSY;
 }
 
-int relay_lock_take(uint64_t *word, bool patient, sigset_t *before)
+/* Faults are not put off: they would kill. */
+static void block_signals(sigset_t *before)
 {
-	/* Faults are not put off: they would kill. */
 	sigset_t all;
 	sigfillset(&all);
 	for (const int *fault = (const int[]){SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, 0}; *fault; fault++)
 		sigdelset(&all, *fault);
 	pthread_sigmask(SIG_SETMASK, &all, before);
-	int result = take(word, patient);
+}
+
+int relay_lock_take(uint64_t *word, enum relay_patience patience, sigset_t *before)
+{
+	if (patience == RELAY_QUIET)
+		return take_at_once(word, false);
+	block_signals(before);
+	int result = patience == RELAY_NEVER_WAITS ? take_at_once(word, true) : take(word, patience == RELAY_PATIENT);
 	if (result < 0)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return result;
@@ -67,5 +108,6 @@ void relay_lock_release(uint64_t *word, const sigset_t *before)
 {
 	uint64_t self = relay_owner_self();
 	__atomic_compare_exchange_n(word, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
-	pthread_sigmask(SIG_SETMASK, before, NULL);
+	if (before)
+		pthread_sigmask(SIG_SETMASK, before, NULL);
 }

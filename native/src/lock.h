@@ -7,15 +7,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* How long to wait for a living holder. */
+enum relay_patience {
+	RELAY_COMES_AGAIN, /* a moment: a file server, which only passes records on and tries again later */
+	RELAY_PATIENT,     /* a second */
+	RELAY_NEVER_WAITS, /* some microseconds at most, without sleep or yield: a tracepoint */
+	RELAY_QUIET        /* the same without a system call: of a thread that may make none (quiet.h) */
+};
+
 /*
- * Take it, with asynchronous signals blocked: a handler that wants it must not find its own thread in there.
+ * Take it, with asynchronous signals blocked: a handler that wants it must not find its own thread in there. RELAY_QUIET
+ * leaves them as they are, and the handler gets -EDEADLK.
  *
- * patient  wait a second for a living holder; else a moment
- * before   what relay_lock_release() needs
+ * before   what relay_lock_release() needs, which is given NULL for RELAY_QUIET
  *
  * Returns 0; 1: taken over from a thread that died with it; -EDEADLK: this thread has it; -EBUSY.
  */
-int relay_lock_take(uint64_t *word, bool patient, sigset_t *before);
+int relay_lock_take(uint64_t *word, enum relay_patience patience, sigset_t *before);
 void relay_lock_release(uint64_t *word, const sigset_t *before);
 
 #endif

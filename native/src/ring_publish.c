@@ -26,6 +26,7 @@
 #include "ring_publish.h"
 
 #include "pair.h"
+#include "quiet.h"
 #include "sleep.h"
 
 #include <errno.h>
@@ -34,19 +35,10 @@
 /* A record before this one takes a few stores, unless its producer is interrupted. */
 enum { TURN_SPINS = 64, STAND_BACK_SPINS = 128, SETTLE_NS = 1000000 };
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#else
-	__asm__ volatile("yield");
-#endif
-}
-
 void relay_ring_stand_back(void)
 {
 	for (int i = 0; i < STAND_BACK_SPINS; i++)
-		relax();
+		relay_relax();
 }
 
 static uint64_t *entry_of(const struct relay_ring *ring, uint64_t number)
@@ -96,7 +88,7 @@ void relay_ring_defer(struct relay_ring *ring, const struct relay_ring_place *pl
 			return;
 		}
 		fenced = __atomic_load_n(before, __ATOMIC_ACQUIRE) == place->pos;
-		relax();
+		relay_relax();
 	}
 	int saved = errno;
 	/* Pairs with the acquire in relay_ring_is_ready(): the header before the entry. */

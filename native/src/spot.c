@@ -86,7 +86,7 @@ int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 {
 	if (buf->scheme != RELAY_LOCKING)
 		return 0;
-	int result = relay_lock_take(&buf->control->write_lock, buf->patient, before);
+	int result = relay_lock_take(&buf->control->write_lock, relay_patience(buf), before);
 	if (result == 1)
 		leave_hole(buf);
 	return result < 0 ? result : 0;
@@ -225,7 +225,8 @@ int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t leng
 	case RELAY_SPOT_TOO_LARGE:
 		return relay_refuse_too_large(buf, length);
 	case RELAY_SPOT_IN_CALLBACK:
-		return -EDEADLK;
+		/* A signal handler of a quiet thread has interrupted a tracepoint. */
+		return buf->never_waits ? relay_refuse_full(buf, length) : -EDEADLK;
 	default:
 		return -EBADMSG;
 	}

@@ -119,6 +119,8 @@ static struct relay_tracing *fail(struct relay_tracing *tracing, int err)
 
 static struct relay_tracing *ready(struct relay_tracing *tracing)
 {
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+		tracing->chan->bufs[i].never_waits = true;
 	if (tracing->pid == 0 && tracing->chan->scheme == RELAY_RSEQ) {
 		tracing->bufs = tracing->chan->bufs;
 		tracing->n_bufs = tracing->chan->n_buffers;

@@ -251,3 +251,25 @@ def test_a_snapshot_is_taken_while_programs_write(mount: Mount, tmp_path: Path) 
             seen = trace.numbers()
             assert seen == sorted(set(seen))
             assert seen[-1] >= before - 1
+
+
+# --- stopped, not killed ---
+
+
+@pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
+@pytest.mark.parametrize("buffers", ["peruser", "shared"])
+def test_a_program_that_is_stopped_while_it_begins_a_sub_buffer_delays_nobody(
+    mount: Mount, tmp_path: Path, buffers: str, mode: str
+) -> None:
+    start_trace(mount, "t", f"subbuf_size=4K n_subbufs=8 buffers={buffers} mode={mode}")
+    done = subprocess.run(
+        [program("trace_stuck"), "while_it_begins_a_sub_buffer", "-", mount.store / "t"],
+        env={**run_environment(), **environment_of(mount)},
+        capture_output=True, text=True, timeout=KILL_DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pid, tried = map(int, done.stdout.split())
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    seen = trace.by_pid()[pid]
+    assert seen[-9:] == list(range(tried - 9, tried))
+    assert trace.lost == tried - len(seen)
