@@ -5,12 +5,14 @@ from pathlib import Path
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+# How a function is bound is no part of how it is called.
+BINDING = re.compile(r"\bRELAY_TRACE_BOUND_EARLY\s+")
 EXTERN_C = re.compile(r'extern\s+"C"\s*\{')
 
 
 def declarations(path: Path) -> list[str]:
     """Top-level declarations, without assertions, white space normalised."""
-    text = EXTERN_C.sub("", DIRECTIVE.sub("", COMMENT.sub("", path.read_text())))
+    text = BINDING.sub("", EXTERN_C.sub("", DIRECTIVE.sub("", COMMENT.sub("", path.read_text()))))
     found, start, depth = [], 0, 0
     for position, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)

@@ -17,6 +17,8 @@
  */
 #define _GNU_SOURCE
 #include "clock.h"
+#include "scratch.h"
+#include "stack.h"
 #include "traced.h"
 #include "trace_find.h"
 #include "trace_threads.h"
@@ -226,34 +228,70 @@ static struct relay_tracing *join(unsigned slot, size_t length)
 
 /* --- writing --- */
 
-__attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event)
+/* Under the lock, on the library's stack: paths and declarations need more of it than a thread may have. */
+static void locked(void (*run)(void *arg), void *arg)
 {
 	sigset_t before;
 	int saved = errno;
 	relay_trace_lock(&before);
-	look();
-	uint64_t generation = all.control ? all.generation : own.page.generation;
-	uint64_t wanted = generation | who_wants(event);
-	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
-	if (!all.leaving)
-		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
+	relay_on_own_stack(run, arg);
 	relay_trace_unlock(&before);
 	errno = saved;
-	return wanted;
+}
+
+struct decision {
+	struct relay_trace_event *event;
+	uint64_t wanted;
+};
+
+static void decide_here(void *arg)
+{
+	struct decision *decision = arg;
+	look();
+	uint64_t generation = all.control ? all.generation : own.page.generation;
+	decision->wanted = generation | who_wants(decision->event);
+	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
+	if (!all.leaving)
+		__atomic_store_n(&decision->event->wanted, decision->wanted, __ATOMIC_RELAXED);
+}
+
+__attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event)
+{
+	struct decision decision = {event, 0};
+	locked(decide_here, &decision);
+	return decision.wanted;
+}
+
+struct place {
+	unsigned slot;
+	size_t length;
+	struct relay_tracing *tracing;
+};
+
+static void find_place(void *arg)
+{
+	struct place *place = arg;
+	look();
+	place->tracing = all.open[place->slot];
+	if (!place->tracing && place->slot != RELAY_EARLY)
+		place->tracing = join(place->slot, place->length);
 }
 
 __attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot, size_t length)
 {
-	sigset_t before;
-	int saved = errno;
-	relay_trace_lock(&before);
-	look();
-	struct relay_tracing *tracing = all.open[slot];
-	if (!tracing && slot != RELAY_EARLY)
-		tracing = join(slot, length);
-	relay_trace_unlock(&before);
-	errno = saved;
-	return tracing;
+	struct place place = {slot, length, NULL};
+	locked(find_place, &place);
+	return place.tracing;
+}
+
+struct relay_trace_record *relay_trace_borrow(size_t length)
+{
+	return length <= RELAY_TRACE_EVENT_MAX ? relay_scratch_take() : NULL;
+}
+
+void relay_trace_give_back(struct relay_trace_record *record)
+{
+	relay_scratch_give_back(record);
 }
 
 void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
@@ -276,11 +314,9 @@ void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record
 	relay_trace_leave();
 }
 
-void relay_trace_prepare(void)
+static void prepare(void *unused)
 {
-	sigset_t before;
-	int saved = errno;
-	relay_trace_lock(&before);
+	(void)unused;
 	look();
 	uint32_t wanted = 0;
 	for (struct relay_trace_object *object = all.objects; object; object = object->next)
@@ -291,8 +327,11 @@ void relay_trace_prepare(void)
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 		if (wanted & 1u << slot && !all.open[slot])
 			join(slot, 0);
-	relay_trace_unlock(&before);
-	errno = saved;
+}
+
+void relay_trace_prepare(void)
+{
+	locked(prepare, NULL);
 }
 
 /* --- objects --- */
@@ -358,6 +397,7 @@ static void begin_child(void)
 {
 	sigset_t before = before_fork;
 	relay_trace_forget_threads();
+	relay_scratch_forget();
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if (all.open[slot])
 			take_out(slot);
@@ -423,11 +463,9 @@ static void begin(void)
 		relay_trace_wait();
 }
 
-void relay_trace_register(struct relay_trace_object *object)
+static void enter(void *arg)
 {
-	sigset_t before;
-	int saved = errno;
-	relay_trace_lock(&before);
+	struct relay_trace_object *object = arg;
 	begin();
 	for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
 		if (*event && relay_tsdl_allows(*event)) {
@@ -438,8 +476,11 @@ void relay_trace_register(struct relay_trace_object *object)
 	all.objects = object;
 	if (!all.is_off)
 		show_page(object->page);
-	relay_trace_unlock(&before);
-	errno = saved;
+}
+
+void relay_trace_register(struct relay_trace_object *object)
+{
+	locked(enter, object);
 }
 
 void relay_trace_unregister(struct relay_trace_object *object)

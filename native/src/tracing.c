@@ -13,12 +13,15 @@
 
 #include "home.h"
 #include "options.h"
+#include "scratch.h"
+#include "spot.h"
 #include "trace_find.h"
 #include "tsdl.h"
 #include "write.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <relayfs/trace_store.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,32 +256,52 @@ int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trac
 
 /* --- events --- */
 
-/* Where several processes write, the pid stands before the fields. */
-static int write_with_pid(struct relay_tracing *tracing, const struct relay_trace_record *record, size_t length)
+/* An event of which there is no record, either because it is longer than any may be, or for want of memory to make it in. */
+static void count_lost(const struct relay_tracing *tracing, size_t length)
 {
-	struct {
-		struct relay_trace_record head;
-		unsigned char rest[];
-	} *copy = __builtin_alloca(length + sizeof(tracing->pid));
-	size_t fields = length - sizeof(*record);
+	const struct rchan *chan = tracing->chan;
+	for (int err = RELAY_WRONG_CPU; err == RELAY_WRONG_CPU;) {
+		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu() : (uint32_t)sched_getcpu();
+		struct rchan_buf *buf = &chan->bufs[cpu < chan->n_buffers ? cpu : 0];
+		err = length > RELAY_TRACE_EVENT_MAX ? relay_refuse_too_large(buf, length)
+		                                     : relay_refuse_full(buf, length);
+	}
+}
+
+struct with_pid {
+	struct relay_trace_record head;
+	unsigned char rest[];
+};
+
+static int write_copy(const struct relay_tracing *tracing, struct with_pid *copy,
+                      const struct relay_trace_record *record, size_t length)
+{
 	copy->head = *record;
 	memcpy(copy->rest, &tracing->pid, sizeof(tracing->pid));
-	memcpy(copy->rest + sizeof(tracing->pid), record + 1, fields);
+	memcpy(copy->rest + sizeof(tracing->pid), record + 1, length - sizeof(*record));
 	return relay_chan_write_stamped(tracing->chan, copy, length + sizeof(tracing->pid), &copy->head.timestamp);
 }
 
-/* Nobody made a record that is longer than any may be. */
-static void count_too_large(struct relay_tracing *tracing, size_t length)
+/* Where several processes write, the pid stands before the fields. */
+static void write_with_pid(const struct relay_tracing *tracing, const struct relay_trace_record *record, size_t length)
 {
-	uint32_t cpu = relay_rseq_cpu();
-	relay_buf_refuse_too_large(&tracing->chan->bufs[cpu < tracing->chan->n_buffers ? cpu : 0], length);
+	uint64_t room[RELAY_TRACE_STACK_MAX / sizeof(uint64_t) + 1];
+	bool is_short = length <= RELAY_TRACE_STACK_MAX;
+	void *copy = is_short ? room : length <= RELAY_TRACE_EVENT_MAX ? relay_scratch_take() : NULL;
+	if (!copy) {
+		count_lost(tracing, length);
+		return;
+	}
+	write_copy(tracing, copy, record, length);
+	if (!is_short)
+		relay_scratch_give_back(copy);
 }
 
 void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
 {
 	int saved = errno;
 	if (!record)
-		count_too_large(tracing, length);
+		count_lost(tracing, length);
 	else if (tracing->pid != 0)
 		write_with_pid(tracing, record, length);
 	else

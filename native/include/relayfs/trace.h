@@ -235,15 +235,19 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 	{                                                                                                              \
 		RELAY_TRACE_EACH_(RELAY_TRACE_SIZE, __VA_ARGS__)                                                       \
 		size_t length_ = sizeof(struct relay_trace_record) RELAY_TRACE_EACH_(RELAY_TRACE_ADD, __VA_ARGS__);    \
-		if (length_ > RELAY_TRACE_EVENT_MAX) {                                                                 \
+		struct relay_trace_record *record_ = length_ <= RELAY_TRACE_STACK_MAX                                  \
+		                                         ? (struct relay_trace_record *)__builtin_alloca(length_)      \
+		                                         : relay_trace_borrow(length_);                                \
+		if (!record_) {                                                                                        \
 			relay_trace_emit(event_, NULL, length_);                                                       \
 			return;                                                                                        \
 		}                                                                                                      \
-		struct relay_trace_record *record_ = (struct relay_trace_record *)__builtin_alloca(length_);           \
 		unsigned char *at_ = (unsigned char *)(record_ + 1);                                                   \
 		RELAY_TRACE_EACH_(RELAY_TRACE_PUT, __VA_ARGS__)                                                        \
 		(void)at_;                                                                                             \
 		relay_trace_emit(event_, record_, length_);                                                            \
+		if (length_ > RELAY_TRACE_STACK_MAX)                                                                   \
+			relay_trace_give_back(record_);                                                                \
 	}                                                                                                              \
 	static inline __attribute__((__always_inline__, __unused__)) void trace_##provider##_##name(                   \
 	    RELAY_TRACE_PARAMS_(__VA_ARGS__))                                                                          \

@@ -16,6 +16,9 @@ extern "C" {
 /* Bytes of one event at most, header included; one that is longer is counted as lost. */
 enum { RELAY_TRACE_EVENT_MAX = 65536 };
 
+/* Bytes of an event that may be made on the stack of its thread; a longer one is made in memory of the library's. */
+enum { RELAY_TRACE_STACK_MAX = 512 };
+
 enum relay_trace_type {
 	RELAY_TRACE_U8,
 	RELAY_TRACE_U16,
@@ -90,11 +93,30 @@ struct relay_trace_object {
 	                         __atomic_load_n(&(page)->generation, __ATOMIC_RELAXED), \
 	                 0)
 
+/* Of functions that are bound when the program starts: to find one at its first call takes more stack than an event may. */
+#if defined(__has_attribute)
+#if __has_attribute(__noplt__)
+#define RELAY_TRACE_BOUND_EARLY __attribute__((__noplt__))
+#endif
+#endif
+#ifndef RELAY_TRACE_BOUND_EARLY
+#define RELAY_TRACE_BOUND_EARLY
+#endif
+
 /*
  * Write one record, of `length` bytes, its head included, to each trace that wants the event. What cannot be written is
- * counted in the buffers as lost. Leaves errno as it was; never blocks once the buffers are there.
+ * counted in the buffers as lost; so is an event whose record is NULL. Leaves errno as it was; never blocks once the buffers
+ * are there.
  */
-void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length);
+RELAY_TRACE_BOUND_EARLY void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record,
+                                              size_t length);
+
+/*
+ * Memory for a record of so many bytes, until relay_trace_give_back(). NULL: it is longer than RELAY_TRACE_EVENT_MAX, or there
+ * is none, which is so while 64 threads of this process are making long records.
+ */
+RELAY_TRACE_BOUND_EARLY struct relay_trace_record *relay_trace_borrow(size_t length);
+RELAY_TRACE_BOUND_EARLY void relay_trace_give_back(struct relay_trace_record *record);
 
 /* Make this process's buffers in all started traces that want one of its events, as its first event would. */
 void relay_trace_prepare(void);

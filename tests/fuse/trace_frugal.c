@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A traced program that may do little: its stack is small, or the kernel forbids it what tracing needs.
+ *
+ *     trace_frugal small        a first event in a thread with the smallest stack; says how much of it that takes
+ *     trace_frugal long         an event of 60,000 bytes in a thread with a stack of 64 KiB
+ *
+ * The last line says "PID EVENTS".
+ */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <pthread.h>
+#include <relayfs/trace.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+RELAY_TRACE_EVENT(frugal, step, (u64, seq))
+RELAY_TRACE_EVENT(frugal, text, (u64, seq), (string, text))
+
+enum { LONG_BYTES = 60000, PAINT = 0xa5, PAINTED_BYTES = 256 * 1024 };
+
+static char long_text[LONG_BYTES + 1];
+
+static void *emit_one(void *seq)
+{
+	trace_frugal_step((uintptr_t)seq);
+	return NULL;
+}
+
+static void *emit_none(void *unused)
+{
+	return unused;
+}
+
+static void *emit_long(void *seq)
+{
+	trace_frugal_text((uintptr_t)seq, long_text);
+	return NULL;
+}
+
+static void run_with(size_t stack_bytes, void *(*run)(void *), uintptr_t seq)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	pthread_attr_init(&attr);
+	if (pthread_attr_setstacksize(&attr, stack_bytes) || pthread_create(&thread, &attr, run, (void *)seq) ||
+	    pthread_join(thread, NULL))
+		exit(2);
+	pthread_attr_destroy(&attr);
+}
+
+/* How much of its stack a thread uses. */
+static size_t stack_used(void *(*run)(void *), uintptr_t seq)
+{
+	unsigned char *stack = mmap(NULL, PAINTED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t untouched = 0;
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	memset(stack, PAINT, PAINTED_BYTES);
+	pthread_attr_init(&attr);
+	if (pthread_attr_setstack(&attr, stack, PAINTED_BYTES) || pthread_create(&thread, &attr, run, (void *)seq) ||
+	    pthread_join(thread, NULL))
+		exit(2);
+	while (stack[untouched] == PAINT)
+		untouched++;
+	return PAINTED_BYTES - untouched;
+}
+
+static int small(void)
+{
+	size_t before = stack_used(emit_none, 0), with = stack_used(emit_one, 0);
+
+	run_with((size_t)PTHREAD_STACK_MIN, emit_one, 1);
+	printf("%zu\n", with - before);
+	return 2;
+}
+
+static int long_event(void)
+{
+	memset(long_text, 'x', LONG_BYTES);
+	run_with(64 * 1024, emit_long, 0);
+	run_with(64 * 1024, emit_long, 1);
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc == 2 ? argv[1] : "";
+	int n = strcmp(what, "small") == 0 ? small() : strcmp(what, "long") == 0 ? long_event() : -1;
+
+	printf("%d %d\n", getpid(), n);
+	return n < 0;
+}
