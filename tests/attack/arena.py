@@ -1,0 +1,475 @@
+"""A mount under attack: who attacks, who works on meanwhile, and what must be true of them afterwards.
+
+    arena = Arena(mount, seed, tmp_path)
+    arena.attack("relay", mem_file, relay_file)
+    arena.bystander("reader", relay_file)
+    arena.fight(6.0)
+    arena.judge()
+
+Attackers are programs of other users; bystanders are root's, or honest users', and must not be killed, stand still or
+lose anything. Everything random follows from the seed, which is printed.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from build import compile_c
+from conftest import DEADLINE_S, NOBODY, Mount, wait_until
+from making import Maker
+from stress import is_long
+from traced import Ledger, Recorder, babeltrace, environment_of, program, relayctl, start_trace
+from traffic import Stream, append, lines, some_cpu
+
+HERE = Path(__file__).parent
+HONEST = 60_002
+# Who floods files of commands: not the owner of what the others attack, who could remove it.
+FLOODER = 60_003
+# One round in the tests; in ./dev stress they add up to half an hour for each kind.
+ROUND_S = 300.0 if is_long() else 6.0
+N_ROUNDS = 6 if is_long() else 1
+# How often there is something new to spoil.
+RENEW_S = 0.4
+# Memory is measured when the attack has shown the server everything there is: after this part of it.
+WARM_UP = 1 / 3
+GROWTH_MAX = 1.1
+STAT_P99_US = 100_000
+# Where the machine is so busy that the server is slow with nobody attacking, it may be this much slower.
+STAT_RATIO = 3
+CALM_S = 1.0
+
+RING_PRODUCER = """
+import os, select, sys, time
+from relayfs_fuse import Ring
+
+n = 0
+with Ring(sys.argv[1]) as ring:
+    while not select.select([0], [], [], 0.01)[0]:
+        for _ in range(20):
+            ring.output(b"line %08d ................" % n)
+            n += 1
+print(n)
+"""
+
+
+def choose_seed() -> int:
+    """Return the seed of a round: RELAYFS_ATTACK_SEED repeats one."""
+    seed = int(os.environ.get("RELAYFS_ATTACK_SEED") or random.SystemRandom().randrange(1, 1 << 31))
+    print(f"RELAYFS_ATTACK_SEED={seed}")
+    return seed
+
+
+def as_user(user: int | None) -> dict[str, object]:
+    return {"user": user, "group": user, "extra_groups": None if user is None else []}
+
+
+class Helper:
+    """A program that works until its input ends, and then says what it did."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], user: int | None, environment: dict[str, str]) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd="/", env=environment, **as_user(user),
+        )  # fmt: skip
+
+    def wait_ready(self, word: str) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if line != word:
+            _, err = self.process.communicate()
+            raise AssertionError(f"{self.name}: {line!r} {err!r}")
+
+    def finish(self) -> str:
+        """End it in order; a program that was killed, or stands still, is a victim."""
+        try:
+            out, err = self.process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} stands still: {_where(self.process.pid)}") from None
+        assert self.process.returncode == 0, f"{self.name}: status {self.process.returncode}: {err}{out}"
+        return out
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        with suppress(ValueError):
+            self.process.communicate()
+
+
+def _where(pid: int) -> str:
+    """Tell where a process sleeps."""
+    with suppress(OSError):
+        return f"{Path(f'/proc/{pid}/syscall').read_text()}{Path(f'/proc/{pid}/wchan').read_text()}"
+    return "it has gone"
+
+
+class Tool:
+    """A command that is run over and over; each run must end by itself, and well."""
+
+    def __init__(self, command: Sequence[str | Path], environment: dict[str, str], complaints: str = "") -> None:
+        self.command = list(map(str, command))
+        self._environment = environment
+        self._complaints = complaints
+        self.runs = 0
+        self.failures: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            self._run()
+            self.runs += 1
+            self._stop.wait(0.3)
+
+    def _run(self) -> None:
+        process = subprocess.Popen(
+            self.command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/"
+        )
+        try:
+            _, err = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            where = _where(process.pid)
+            process.kill()
+            process.communicate()
+            self.failures.append(f"{self.command} stands still: {where}")
+            return
+        strange = [line for line in err.splitlines() if not (self._complaints and re.search(self._complaints, line))]
+        if process.returncode < 0 or strange:
+            self.failures.append(f"{self.command}: status {process.returncode}: {err}")
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert not self.failures, f"{len(self.failures)} of {self.runs}: {self.failures[0]}"
+        assert self.runs > 0
+
+
+@dataclass
+class Neighbours:
+    """Honest users of the same mount: a stream, a ring, a traced program that is recorded."""
+
+    mount: Mount
+    directory: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self) -> None:
+        mount = self.mount
+        self.stream = Stream(mount, "neighbour/cpu")
+        mount.create("neighbour/cpu", f"uid={HONEST} gid={HONEST} perm=0600 subbuf_size=64K n_subbufs=64")
+        mount.create(
+            "neighbour/ring",
+            f"type=ring buffers=single framing=line read=wait uid={HONEST} gid={HONEST} perm=0600 size=1M",
+        )
+        self.stream.start(user=HONEST)
+        self._read(["tail", "-c", "+1", "-f", "-s", "0.05", self.stream.file], "stream")
+        self._read(["cat", mount.path / "neighbour/ring"], "ring")
+        self.ring = Helper("the ring's producer", [sys.executable, "-c", RING_PRODUCER, mount.path / "neighbour/ring"],
+                           HONEST, environment_of(mount))  # fmt: skip
+        start_trace(mount, "t", "subbuf_size=64K n_subbufs=16")
+        self.out = self.directory / "out"
+        self.recorder = Recorder(mount, "t", self.out)
+        self.recorder.start()
+        self.ledger = Ledger(self.directory / "ledger")
+        self.traced = Maker(environment_of(mount), None, [program("traced"), self.ledger.path])
+        self.traced.start("flood 20 5000")
+
+    def _read(self, command: Sequence[str | Path], name: str) -> None:
+        with (self.directory / name).open("wb") as out:
+            self.processes.append(subprocess.Popen(list(map(str, command)), stdout=out, cwd="/", **as_user(HONEST)))
+
+    def _read_so_far(self, name: str) -> bytes:
+        return (self.directory / name).read_bytes()
+
+    def judge(self) -> None:
+        """Everything that was written has been read, once and in order."""
+        n = self.stream.finish()
+        assert n > 0
+        wait_until(lambda: len(self._read_so_far("stream")) >= len(lines(n)), "the neighbour's reader has read all")
+        assert self._read_so_far("stream") == lines(n)
+        tail, cat = self.processes
+        assert tail.poll() is None
+        tail.terminate()
+        assert tail.wait(DEADLINE_S) == -signal.SIGTERM
+        n = int(self.ring.finish())
+        assert n > 0
+        self.mount.command("remove neighbour/ring")
+        assert cat.wait(DEADLINE_S) == 0
+        assert self._read_so_far("ring") == lines(n)
+        self._judge_trace()
+
+    def _judge_trace(self) -> None:
+        assert self.traced.process.poll() is None, "the honest traced program has ended"
+        self.traced.kill()
+        written = self.ledger.written
+        self.mount.command("trace stop t")
+        assert self.recorder.process is not None
+        assert self.recorder.process.poll() is None, self.recorder.process.communicate()
+        self.recorder.finish()
+        trace = babeltrace(self.out)
+        # The kill may have come between an event and its ledger.
+        numbers = [event["seq"] for event in trace.named("judge:step") if event["who"] == 0]
+        assert numbers in (list(range(written)), list(range(written + 1))), f"{written} written, {len(numbers)} read"
+
+    def kill(self) -> None:
+        self.stream.kill()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for each in ("ring", "traced"):
+            if hasattr(self, each):
+                getattr(self, each).kill()
+        if hasattr(self, "recorder") and self.recorder.process is not None and self.recorder.process.poll() is None:
+            self.recorder.kill()
+
+
+class Reader:
+    """A program that reads an attacker's file, as long as there is something; its end is no reason to stop."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", stdin=subprocess.DEVNULL
+        )
+
+    def _check(self, *statuses: int) -> None:
+        assert self.process.returncode in statuses, f"{self._command}: {self.process.returncode}"
+
+    def start_again(self) -> None:
+        if self.process.poll() is not None:
+            self._check(0, 1)
+            self._start()
+
+    def finish(self) -> None:
+        self.process.terminate()
+        self.process.wait(DEADLINE_S)
+        self._check(0, 1, -signal.SIGTERM)
+
+
+@dataclass
+class Victim:
+    """A channel of another user, whom others let write, too."""
+
+    mount: Mount
+    channel: str
+    options: str
+    records: Sequence[bytes]
+    of_ring: bool
+
+    def make(self) -> None:
+        type_ = "type=ring framing=line" if self.of_ring else ""
+        self.mount.create(self.channel, f"{type_} {self.options} uid={NOBODY} gid={NOBODY} perm=0666")
+        for record in self.records:
+            # It may be scribbled on already.
+            with suppress(OSError):
+                append(self.file, record)
+
+    @property
+    def _number(self) -> str:
+        return "" if "buffers=single" in self.options else str(some_cpu())
+
+    @property
+    def path(self) -> Path:
+        return self.mount.path / self.channel
+
+    @property
+    def file(self) -> Path:
+        return Path(f"{self.path}{self._number}")
+
+    @property
+    def memory(self) -> Path:
+        return self.mount.path / ".channels" / self.channel / f"mem{self._number or 0}"
+
+
+@dataclass
+class Times:
+    """How long stat(control) took, in microseconds."""
+
+    n: int
+    errors: int
+    median: int
+    p99: int
+    longest: int
+
+
+class Arena:
+    """One round: it is built up, fought in, and judged."""
+
+    def __init__(self, mount: Mount, seed: int, directory: Path) -> None:
+        self.mount = mount
+        self.seed = seed
+        self.environment = environment_of(mount)
+        self.directory = directory
+        directory.chmod(0o755)
+        self.attackers: list[Helper] = []
+        self.bystanders: list[Helper] = []
+        self.tools: list[Tool] = []
+        self.readers: list[Reader] = []
+        self.makers: list[Maker] = []
+        self.neighbours = Neighbours(mount, directory)
+        self.victims: dict[str, Victim] = {}
+        mount.expect("damaged|positions|WARNING")
+
+    # --- who is there ---
+
+    def victim(self, name: str, options: str, records: Sequence[bytes], of_ring: bool = False) -> "Victim":
+        """Make a channel that is attacked, and removed and made again meanwhile."""
+        victim = Victim(self.mount, f"victim/{name}", options, records, of_ring)
+        self.victims[victim.channel] = victim
+        victim.make()
+        self.attack("ring" if of_ring else "relay", victim.memory, victim.file)
+        return victim
+
+    def attack(self, kind: str, memory: Path, file: Path | None = None, user: int = NOBODY) -> None:
+        command = [compile_c([HERE / "hostile.c", HERE / "hostile_layout.c"]), self.next_seed(), kind, memory]
+        self._start_attacker(f"attack on {memory}", [*command, *([file] if file else [])], user)
+
+    def flood(self, *files: Path, user: int = FLOODER) -> None:
+        self._start_attacker("flood", [compile_c([HERE / "flooder.c"]), self.next_seed(), *files], user)
+
+    def _start_attacker(self, name: str, command: Sequence[str | Path], user: int) -> None:
+        # Their CPU time is not what they attack with: neighbours shall get on, too.
+        helper = Helper(name, ["nice", *command], user, self.environment)
+        self.attackers.append(helper)
+        helper.wait_ready("attacking")
+
+    def next_seed(self) -> str:
+        return str(self.seed + len(self.attackers))
+
+    def bystander(self, role: str, file: Path, user: int | None = None) -> Helper:
+        helper = Helper(f"{role} of {file}", [compile_c([HERE / "bystander.c"]), role, file], user, self.environment)
+        helper.wait_ready("ready")
+        self.bystanders.append(helper)
+        return helper
+
+    def tool(self, *command: str | Path, complaints: str = "") -> None:
+        self.tools.append(Tool(command, self.environment, complaints))
+
+    def reader(self, *command: str | Path) -> None:
+        """Run a program that reads for ever; what it reads is the attacker's, and is thrown away."""
+        self.readers.append(Reader(list(map(str, command))))
+
+    def usual_tools(self) -> None:
+        self.tool("relayctl", "list")
+        self.tool("relayctl", "stat")
+        self.tool("relayctl", "counters")
+        # Names may go between readdir and stat.
+        self.tool("ls", "-laR", self.mount.path, complaints="No such file or directory")
+
+    # --- the fight ---
+
+    def watch_calm(self) -> None:
+        """See how long stat(control) takes before anybody attacks."""
+        assert self.mount.process is not None
+        # What is judged is what the server does, and not how the kernel shares the CPUs among dozens of processes.
+        os.setpriority(os.PRIO_PROCESS, self.mount.process.pid, -10)
+        watch = self._watch()
+        time.sleep(CALM_S)
+        self.calm = self._times(watch)
+
+    def _watch(self) -> Helper:
+        watch = self.bystander("stat", self.mount.control)
+        os.setpriority(os.PRIO_PROCESS, watch.process.pid, -10)
+        return watch
+
+    def _times(self, watch: Helper) -> "Times":
+        self.bystanders.remove(watch)
+        return Times(*map(int, watch.finish().split()))
+
+    def fight(self, seconds: float) -> None:
+        """Let all of them go on for a while, and look at the server."""
+        assert self.mount.process is not None
+        end = time.monotonic() + seconds
+        warm_until = end - seconds * (1 - WARM_UP)
+        watch = self._watch()
+        warm, chance = 0, random.Random(self.seed)
+        renew_at = time.monotonic() + RENEW_S
+        while time.monotonic() < end:
+            time.sleep(0.1)
+            assert self.mount.process.poll() is None, f"the server has ended\n{self.mount.log.read_text()[-5000:]}"
+            for reader in self.readers:
+                reader.start_again()
+            if self.victims and time.monotonic() > renew_at:
+                # What is known to be damaged is looked at no longer.
+                victim = self.victims[chance.choice(sorted(self.victims))]
+                self.mount.command(f"remove {victim.channel}")
+                victim.make()
+                renew_at += RENEW_S
+            if warm == 0 and time.monotonic() > warm_until:
+                warm = self._server_bytes()
+        self.grown = self._server_bytes() / warm
+        self.times = self._times(watch)
+
+    def _server_bytes(self) -> int:
+        """Count the server's own memory; what it maps of channels belongs to these."""
+        assert self.mount.process is not None
+        status = Path(f"/proc/{self.mount.process.pid}/status").read_text()
+        return sum(int(kb) for kb in re.findall(r"Rss(?:Anon|File):\s+(\d+)", status)) * 1024
+
+    # --- what must be true ---
+
+    def judge(self) -> None:
+        done = [f"{attacker.name}: {attacker.finish().strip()}" for attacker in self.attackers]
+        print(*done, sep="\n")
+        print(
+            f"stat(control): {self.times}, before: {self.calm}; memory of the server: {self.grown:.3f} of what it was"
+        )
+        for helper in self.bystanders:
+            print(f"{helper.name}: {helper.finish().strip()}")
+        for tool in self.tools:
+            tool.finish()
+        for reader in self.readers:
+            reader.finish()
+        self.neighbours.judge()
+        assert "Traceback" not in self.mount.log.read_text(), self.mount.log.read_text()[-5000:]
+        assert self.times.n > 0
+        assert self.times.errors == 0
+        assert self.times.p99 < max(STAT_P99_US, STAT_RATIO * self.calm.p99), f"{self.times}; before: {self.calm}"
+        assert self.grown < GROWTH_MAX
+        for maker in self.makers:
+            maker.kill()
+        for line in done:
+            assert "broke 0" in line or "writes" in line, line
+
+    def restart(self) -> None:
+        """A new server mounts what is left, lists it, and can remove it."""
+        channels = set(self.victims)
+        assert self.mount.stop() == 0
+        self.mount.start()
+        listed = {line.split()[1] for line in self.mount.control.read_text().splitlines() if line.startswith("create")}
+        assert channels <= listed
+        done = subprocess.run(["ls", "-laR", self.mount.path], capture_output=True, text=True, timeout=DEADLINE_S,
+                              check=False)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert relayctl(self.mount, "list").returncode == 0
+        for channel in channels:
+            self.mount.command(f"remove {channel}")
+        left = {line.split()[1] for line in self.mount.control.read_text().splitlines() if line.startswith("create")}
+        assert not left & channels
+        assert "Traceback" not in self.mount.log.read_text(), self.mount.log.read_text()[-5000:]
+
+    def end(self) -> None:
+        """Leave no process behind, whatever has happened."""
+        for helper in [*self.attackers, *self.bystanders]:
+            helper.kill()
+        for maker in self.makers:
+            maker.kill()
+        for reader in self.readers:
+            reader.process.kill()
+            reader.process.wait()
+        for tool in self.tools:
+            with suppress(AssertionError):
+                tool.finish()
+        self.neighbours.kill()

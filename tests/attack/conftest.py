@@ -1,0 +1,30 @@
+"""Rounds of attacks."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attack.arena import Arena, choose_seed
+from conftest import Mount
+
+Begin = Callable[..., Arena]
+
+
+@pytest.fixture
+def begin(make_mount: Callable[..., Mount], unprivileged: object, tmp_path: Path) -> Iterator[Begin]:
+    """Begin a round, with neighbours and tools: begin("size=256M")."""
+    arenas: list[Arena] = []
+
+    def start(*options: str) -> Arena:
+        directory = tmp_path / str(len(arenas))
+        directory.mkdir()
+        arena = Arena(make_mount(*options), choose_seed(), directory)
+        arenas.append(arena)
+        arena.neighbours.start()
+        arena.usual_tools()
+        arena.watch_calm()
+        return arena
+
+    yield start
+    for arena in arenas:
+        arena.end()
