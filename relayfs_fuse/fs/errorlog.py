@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 N_ENTRIES = 8
 # Of a command that is much longer only the part around the fault is shown.
 _LINE_MAX = 512
+# A longer message loses its middle.
+_MESSAGE_MAX, _TAIL = 2048, 128
 
 
 class ErrorLog:
@@ -45,11 +47,18 @@ class ErrorLog:
 
     def _add(self, line: str, kind: str, message: str, column: int) -> str:
         start = max(0, column - _LINE_MAX // 2)
-        shown = "".join(char if char.isprintable() else "?" for char in line[start : start + _LINE_MAX])
-        shown = os.fsencode(shown).decode(errors="replace")
-        verb = (line.split() or ["?"])[0][:32]
-        verb = "".join(char if char.isprintable() else "?" for char in verb)
+        shown = os.fsencode(_printable(line[start : start + _LINE_MAX])).decode(errors="replace")
+        verb = _printable((line.split() or ["?"])[0][:32])
+        # The message quotes the command, which anybody may have written: it goes to the server's log as one line.
+        if len(message) > _MESSAGE_MAX:
+            message = f"{message[:_MESSAGE_MAX]} ... {message[-_TAIL:]}"
+        message = _printable(message)
         now = datetime.now().astimezone().isoformat(" ", "milliseconds")[:23]
         head = f"{verb}: {kind}: {message}"
         self._entries.append(f"[{now}] {head}\n  Command: {shown}\n           {' ' * (column - start)}^\n")
         return head
+
+
+def _printable(text: str) -> str:
+    """Replace what is no character to be shown, such as a control character."""
+    return "".join(char if char.isprintable() else "?" for char in text)

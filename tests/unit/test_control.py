@@ -71,6 +71,13 @@ def test_any_line_is_understood_or_refused_with_a_place_in_it(line):
         assert shown.text().count(b"\n") == 3
 
 
+def test_what_is_logged_of_a_refused_command_is_one_short_line() -> None:
+    word = "x\x0b\r\x1c\x85\x1b[2J\udcff" + "y" * 100_000
+    said = ErrorLog().error(f"add {word}", CommandError(errno.EINVAL, f"{word}: unknown", 4))
+    assert said.isprintable()
+    assert len(said) < 3000
+
+
 MALFORMED = st.one_of(
     st.tuples(st.just("n_subbufs"), st.sampled_from(["0", "-1", "1K", "x", "", "4294967296", "1.5"])),
     st.tuples(st.just("subbuf_size"), st.sampled_from(["0", "-1", "4G", "x", "", "1KK", "0x10", "1e3"])),
