@@ -202,6 +202,11 @@ def store_adopt(directory: str, descriptors: Sequence[int]) -> None:
     _check(lib.relay_store_adopt(os.fsencode(directory), list(descriptors), len(descriptors)), directory)
 
 
+def store_copy(directory: str, descriptors: Sequence[int], mode: int, uid: int, gid: int) -> None:
+    """Make a channel, in a new directory, of copies of such files."""
+    _check(lib.relay_store_copy(os.fsencode(directory), list(descriptors), len(descriptors), mode, uid, gid), directory)
+
+
 def guard_install() -> None:
     """Survive store files that somebody truncates under our mapping."""
     _check(lib.relay_guard_install())

@@ -70,6 +70,7 @@ struct rchan_buf {
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
 	bool never_waits;   /* a tracepoint's: gives a record up as lost before it waits for a lock or a claim */
+	bool moving;        /* its memory is being replaced: writers that meet RELAY_RESETTING wait for the end of it */
 	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
 	const struct rchan_callbacks *cb; /* NULL: none */

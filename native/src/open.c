@@ -11,6 +11,7 @@
 #include "channel.h"
 #include "home.h"
 #include "mapped.h"
+#include "move.h"
 #include "names.h"
 #include "options.h"
 #include "owner.h"
@@ -249,11 +250,12 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	if (err)
 		return err;
 	struct relay_place place = {0};
+	struct relay_step step = {adopt_in_mount, adopt_in_store, chan};
 	err = settle_spec(chan, buffers);
 	if (!err)
 		err = relay_place_new(&place, path);
 	if (!err)
-		err = relay_carry_out(&place, &(struct relay_step){adopt_in_mount, adopt_in_store, chan});
+		err = relay_is_foreign(&place) ? relay_chan_move(chan, &place, &step) : relay_carry_out(&place, &step);
 	free(path);
 	if (err) {
 		relay_place_free(&place);

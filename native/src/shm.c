@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
@@ -46,8 +47,20 @@ int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid)
 	return fchmod(fd, mode) ? -errno : 0;
 }
 
+/* A file longer than the process's limit would be refused with a signal, SIGXFSZ, that kills. */
+static int check_limit(uint64_t bytes)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_FSIZE, &limit))
+		return -errno;
+	return limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur ? -EFBIG : 0;
+}
+
 static int allocate(int fd, uint64_t bytes)
 {
+	int over = check_limit(bytes);
+	if (over)
+		return over;
 	int err = posix_fallocate(fd, 0, (off_t)bytes);
 	return err == EFBIG ? -ENOSPC : -err;
 }

@@ -18,6 +18,10 @@
 #include "lock.h"
 #include "wake.h"
 
+#include <time.h>
+
+enum { MOVING_PAUSE_NS = 100000 };
+
 static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length)
 {
 	if (buf->scheme == RELAY_RSEQ)
@@ -101,6 +105,11 @@ void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before)
 int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length)
 {
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+	/* Pairs with the release in move.c, which stores `moving` before the flag and clears it after the flag. */
+	while (__builtin_expect(flags & RELAY_STOPPED && __atomic_load_n(&buf->moving, __ATOMIC_ACQUIRE), 0)) {
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = MOVING_PAUSE_NS}, NULL);
+		flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+	}
 	if (flags & RELAY_CLOSED)
 		return -EPIPE;
 	if (flags & RELAY_STOPPED)

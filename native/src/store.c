@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,6 +150,37 @@ static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *a
 	return err;
 }
 
+/* What relay_store_copy() is asked for. */
+struct copying {
+	const int *fds;
+	uint32_t file_mode, uid, gid;
+};
+
+static int copy_contents(int to, int from, uint64_t bytes)
+{
+	for (off_t at = 0; (uint64_t)at < bytes;) {
+		ssize_t n = sendfile(to, from, &at, bytes - (uint64_t)at);
+		if (n <= 0)
+			return n ? -errno : -EBADMSG; /* its owner has truncated it meanwhile */
+	}
+	return 0;
+}
+
+static int copy_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
+{
+	struct stat st;
+	const struct copying *copying = arg;
+	if (fstat(copying->fds[cpu], &st))
+		return -errno;
+	uint64_t bytes = (uint64_t)st.st_size;
+	int fd = relay_shm_create(dir_fd, name, bytes, copying->file_mode, copying->uid, copying->gid);
+	if (fd < 0)
+		return fd;
+	int err = copy_contents(fd, copying->fds[cpu], bytes);
+	close(fd);
+	return err;
+}
+
 static void remove_dir(const char *dir, uint32_t n_buffers)
 {
 	char name[32];
@@ -258,6 +290,14 @@ int relay_store_adopt(const char *dir, const int *fds, size_t n)
 	if (access(dir, F_OK) == 0)
 		return -EEXIST;
 	return relay_make_dir(dir, (uint32_t)n, link_buffer, fds);
+}
+
+int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mode, uint32_t uid, uint32_t gid)
+{
+	struct copying copying = {.fds = fds, .file_mode = file_mode, .uid = uid, .gid = gid};
+	if (n == 0 || n > RELAY_MAX_BUFFERS || file_mode & ~0777u)
+		return -EINVAL;
+	return relay_make_dir(dir, (uint32_t)n, copy_buffer, &copying);
 }
 
 int relay_store_remove(const char *dir, uint32_t n_buffers)

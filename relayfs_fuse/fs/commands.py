@@ -177,8 +177,10 @@ class Commands:
             perm = command.options.get("perm", control.DEFAULT_PERM)
             uid = command.options.get("uid", opener.uid)
             gid = command.options.get("gid", opener.gid)
+            # Who keeps a descriptor of a store file could truncate it: other users' memory is copied.
+            take = self._store.adopt if opener.uid == os.geteuid() else self._store.copy
             with self._store.ledger.claim(need, opener.uid):
-                yield from self._make(command, opener, lambda: self._store.adopt(command.path, buffers, perm, uid, gid))
+                yield from self._make(command, opener, lambda: take(command.path, buffers, perm, uid, gid))
         finally:
             for buffer in buffers:
                 buffer.close()

@@ -295,6 +295,16 @@ class Store:
         native.store_adopt(directory, [buffer.fileno() for buffer in buffers])
         return self._made(path, directory)
 
+    def copy(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
+        """Make a channel of copies of such buffers: their user's program keeps their descriptors, as it may."""
+        directory = self.locate(path)
+        native.store_copy(directory, [buffer.fileno() for buffer in buffers], perm, uid, gid)
+        try:
+            return self._made(path, directory)
+        except StoreError as error:
+            self._discard(directory)
+            raise OSError(errno.EBADMSG, str(error)) from error
+
     def _made(self, path: str, directory: str) -> StoredChannel:
         channel = StoredChannel(path, directory)
         self.ledger.add(channel.charges())

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
-from conftest import NOBODY, Mount, User, wait_until
+from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
 from traffic import drain
 
@@ -74,6 +75,53 @@ def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, scheme: str
         assert maker.process.returncode == 0
     written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
     assert sorted(got.splitlines()) == sorted(written)
+
+
+@pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
+def test_moving_another_users_memory_amid_writing_threads_loses_nothing(
+    make_mount: Callable[..., Mount], unprivileged: User, scheme: str
+) -> None:
+    mount = make_mount("control_mode=0666")
+    n_threads, n_records = 4, 20_000
+    with making(environment_of(mount), user=unprivileged.uid) as maker:
+        maker.ask(f"options scheme={scheme}")
+        maker.ask("open - - 65536 64")
+        maker.ask(f"threads {n_threads} {n_records}")
+        maker.ask("late cpu -")
+        got = b""
+        maker.start("join")
+        mapped = Path(f"/proc/{maker.process.pid}/maps").read_text()
+        assert all(f"{mount.path}/.channels/cpu/mem{cpu}" in mapped for cpu in range(N_CPUS))
+        deadline = time.monotonic() + DEADLINE_S
+        while got.count(b"\n") < n_threads * n_records and time.monotonic() < deadline:
+            got += contents(mount.path / "cpu")
+        assert maker.answer() == "0"
+        assert not [line for line in maker.told if line.startswith("lost")]
+        assert mount.fact("cpu", "lost") == "0"
+        maker.ask("close")
+    written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
+    assert sorted(got.splitlines()) == sorted(written)
+
+
+def test_another_users_memory_is_not_moved_under_an_open_reservation(
+    make_mount: Callable[..., Mount], unprivileged: User
+) -> None:
+    mount = make_mount("control_mode=0666")
+    with making(environment_of(mount), user=unprivileged.uid) as maker:
+        maker.ask("options scheme=lockless buffers=single")
+        maker.ask("open - - 4096 4")
+        maker.ask("reserve 100")
+        assert maker("late log -") == "EBUSY"
+        assert mount.control.read_text() == ""
+        maker.ask("write behind")
+
+
+def test_a_limit_on_the_length_of_files_is_an_error_and_no_signal(mount: Mount) -> None:
+    command = ["prlimit", "--fsize=100000", compile_c([SOURCE])]
+    with making(environment_of(mount), command=command) as maker:
+        assert maker("open - - 65536 64") == "EFBIG"
+        maker.ask("open - - 4096 2")
+        maker.ask("write one")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +249,10 @@ def test_a_user_without_privileges_sets_up_files_in_roots_mount(
     with making(environment_of(mount), user=unprivileged.uid) as maker:
         maker.ask(f"open - - {GEOMETRY}")
         maker.ask("write one")
-        # Root's store may not be written: the memory lies above it.
         maker.ask("late cpu -")
+        # With a descriptor of a store file it could truncate what others have mapped.
+        held = {os.stat(link)[1:3] for link in Path(f"/proc/{maker.process.pid}/fd").iterdir() if link.exists()}
+        assert not held & {file.stat()[1:3] for file in (mount.store / "cpu").iterdir()}
         status = (mount.path / "cpu0").stat()
         assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (NOBODY, NOBODY, 0o640)
         assert contents(mount.path / "cpu") == b"one\n"
@@ -384,6 +434,11 @@ def test_nobody_adopts_what_belongs_to_another(
         )
         assert done.returncode == 0, done.stderr
         assert (mount.path / "cpu0").stat().st_uid == unprivileged.uid
+        # They are copied: who keeps such a descriptor may do with its file whatever he likes.
+        for descriptor in descriptors:
+            os.ftruncate(descriptor, 0)
+        assert drain(mount.path / "cpu0") == b""
+        assert mount.fact("cpu", "records") == "0"
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

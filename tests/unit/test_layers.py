@@ -50,7 +50,7 @@ C_LAYERS = [
     {"perf_change"},
     {"counters", "counters_reader"},
     {"channel.h"},  # what a channel is
-    {"attach", "names", "rings", "watch", "channel_ids"},
+    {"attach", "move", "names", "rings", "watch", "channel_ids"},
     {"events", "mapped"},
     {"reader", "channel.c", "open", "classic"},
     {"trace_find", "trace_threads", "tsdl"},

@@ -142,9 +142,13 @@ struct rchan *relay_open(const char *base_filename, const char *parent, size_t s
  *
  * base_filename, parent  as for relay_open(); create_buf_file is asked as there
  *
- * The very memory gets names: nothing is copied. The server opens it through /proc, so it must see this process.
+ * In a mount of this user the very memory gets names: nothing is copied. The server of another user copies it, and the
+ * copy is mapped at the same addresses: writers wait meanwhile, and nobody may flush, reset or consume. Children of
+ * fork() that have the memory find the channel closed then. The server opens the memory through /proc, so it must see
+ * this process.
  * May block. Returns 0 or an error as relay_open() has; -EEXIST: it has files already, or there is such a channel;
- * -EXDEV: the mount's store lies in another file system than the memory, see $RELAYFS_STORE. On failure the channel
+ * -EXDEV: the mount's store lies in another file system than the memory, see $RELAYFS_STORE. In a mount of another user
+ * also -EBUSY: a record is reserved and not committed; -EOPNOTSUPP: reserve=visible; -ENODEV: it maps no files. On failure the channel
  * is as before, and one can try again. Follows relay_late_setup_files() in kernel/relay.c.
  */
 int relay_late_setup_files(struct rchan *chan, const char *base_filename, const char *parent);

@@ -76,6 +76,14 @@ int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, i
  */
 int relay_store_adopt(const char *dir, const int *fds, size_t n);
 
+/*
+ * Make the channel `dir` of copies of such files, for a user who must not hold descriptors of the store's own. Whether
+ * they are a channel's buffers, the caller looks at afterwards: their owner may change them until they are copied.
+ *
+ * -EEXIST `dir` exists; -ENOSPC no memory; -EBADMSG one was truncated meanwhile.
+ */
+int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mode, uint32_t uid, uint32_t gid);
+
 /* Take a channel out of the store, all at once; its memory lives on while somebody has it mapped. */
 int relay_store_remove(const char *dir, uint32_t n_buffers);
 
