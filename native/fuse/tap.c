@@ -7,6 +7,7 @@
  *     kernel  <- writev --  tap_writev  <--  libfuse  <--  pyfuse3  <--  its reply
  *                            | INIT, OPEN: flags that libfuse does not know
  *                            | READ: the bytes, straight out of the ring
+ *                            | FALLOCATE: an error that no C library makes up for by writing
  *
  * It gets between them by defining fuse_session_mount() in a library that is loaded before pyfuse3; no other
  * symbol is touched. libfuse does not splice on a session with custom I/O that offers no splice functions, so
@@ -258,13 +259,24 @@ static ssize_t send_read(int fd, const struct iovec *header)
 	return sent;
 }
 
+/*
+ * libfuse answers FALLOCATE, which pyfuse3 has no handler for, with ENOSYS at once. The kernel would make that
+ * EOPNOTSUPP, on which posix_fallocate(3) of the GNU C library writes a zero byte into each block: records.
+ */
+static void refuse_fallocate(struct fuse_out_header *out)
+{
+	if (tap.request.opcode == FUSE_FALLOCATE && tap.request.unique == out->unique && out->error == -ENOSYS)
+		out->error = -EPERM;
+}
+
 static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
-	const struct fuse_out_header *out = iov[0].iov_base;
+	struct fuse_out_header *out = iov[0].iov_base;
 	const uint64_t unique = out->unique;
 	ssize_t sent;
 
 	(void)userdata;
+	refuse_fallocate(out);
 	if (unique && reply.kind != TAP_REPLY_NONE && unique == reply.unique) {
 		if (!out->error && reply.kind == TAP_REPLY_INIT)
 			extend_init(iov, count);

@@ -381,6 +381,7 @@ def test_a_bad_store_file_is_refused_and_the_rest_works(mount, damage, reason):
 def test_a_file_truncated_under_the_server_costs_only_its_channel(mount, single):
     other = mount.create("other", "buffers=single")
     append(single, b"gone\n")
+    mount.expect("log is damaged: mem0: ")
     os.truncate(mount.store / "log/mem0", 0)
     with pytest.raises(OSError):
         single.read_bytes()
@@ -428,3 +429,17 @@ def test_flush_interval_leaves_empty_sub_buffers_alone(mount):
         wait_until(lambda produced=produced: mount.fact("timed", "produced") == produced, "a flush")
     # Many intervals have passed between the first and the second: none of them switched.
     assert mount.fact("timed", "bytes") == "2"
+
+
+def test_space_cannot_be_allocated_in_a_file_and_nothing_is_written_instead(mount, single):
+    """posix_fallocate(3) writes zeros where the file system says that it does not know fallocate(2)."""
+    mem = mount.path / ".channels/log/mem0"
+    for path, flags in ((single, os.O_RDWR), (single, os.O_WRONLY), (mem, os.O_RDWR), (mount.control, os.O_WRONLY)):
+        descriptor = os.open(path, flags)
+        for _ in range(2):  # the kernel must not have learned that it need not ask
+            with pytest.raises(PermissionError):
+                os.posix_fallocate(descriptor, 0, 65536)
+        os.close(descriptor)
+    assert mount.fact("log", "records") == "0"
+    append(single, b"the first\n")
+    assert single.read_bytes() == b"the first\n"
