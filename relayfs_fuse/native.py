@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse._native import ffi, lib
 
@@ -244,7 +244,7 @@ class Buffer(_Handle):
         self._take_over(lib.relay_buf_open(os.fsencode(mem_file)), mem_file)
 
     @classmethod
-    def of_descriptor(cls, descriptor: int) -> Buffer:
+    def of_descriptor(cls, descriptor: int) -> Self:
         """Map a file that is open for reading and writing; the descriptor stays the caller's."""
         buffer = cls.__new__(cls)
         buffer._take_over(lib.relay_buf_fdopen(descriptor), f"descriptor {descriptor}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import native
 from relayfs_fuse._native import ffi, lib
@@ -120,8 +120,18 @@ class RingMemory(_Handle):
     """
 
     def __init__(self, mem_file: str) -> None:
-        super().__init__(_pointer(lib.relay_ring_open(os.fsencode(mem_file)), mem_file))
-        self.path = mem_file
+        self._take_over(lib.relay_ring_open(os.fsencode(mem_file)), mem_file)
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Self:
+        """Map a file that is open for reading and writing; the descriptor stays the caller's."""
+        ring = cls.__new__(cls)
+        ring._take_over(lib.relay_ring_fdopen(descriptor), f"descriptor {descriptor}")
+        return ring
+
+    def _take_over(self, pointer: Any, path: str) -> None:
+        super().__init__(_pointer(pointer, path))
+        self.path = path
         self._facts = ffi.new("struct relay_ring_facts *")
         self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 

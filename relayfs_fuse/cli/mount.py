@@ -78,6 +78,9 @@ def main() -> None:
             _serve(arguments, lambda: log.info("%s is mounted", arguments.settings.mountpoint))
         except (RelayError, RuntimeError) as error:
             _fail(str(error))
+        except Exception as error:
+            log.exception("the server failed")
+            _fail(f"the server failed: {error!r}")
     else:
         _start_in_background(arguments)
 

@@ -34,6 +34,11 @@ def take(command: Command, process: int, uid: int, store: str) -> list[native.Bu
         raise command.refuse(
             errno.ESRCH, "the process that opened control is gone, or in a PID namespace that the server cannot see"
         )
+    if len(command.descriptors) > native.n_possible_cpus():
+        message = (
+            f"{len(command.descriptors)} descriptors: a channel has at most {native.n_possible_cpus()} buffers here"
+        )
+        raise command.refuse(errno.EINVAL, message, "descriptors")
     buffers: list[native.Buffer] = []
     try:
         for descriptor in command.descriptors:

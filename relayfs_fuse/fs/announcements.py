@@ -98,6 +98,9 @@ class Announcements:
             job, done = self._queue.get()
             try:
                 job()
+            except Exception:
+                # Whoever waits for this thread must not wait for ever; settle() does what was not announced.
+                log.exception("names could not be announced")
             finally:
                 done.set_result(None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.fs.tree import (
     BufferFile,
     ControlFile,
+    DamagedFile,
     Directory,
     ErrorLogFile,
     JoinFile,
@@ -21,10 +23,13 @@ from relayfs_fuse.fs.tree import (
 )
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.store import Store
+    from relayfs_fuse.fs.rings import StoredRing
+    from relayfs_fuse.fs.store import Store, StoredBuffer
 
 # Programs that obey st_blksize, as cat does, read as much at a time as one request carries.
 BLOCK_SIZE = 1 << 20
+# What st_size can say.
+SIZE_MAX = 2**63 - 1
 _STATFS_BLOCK = 4096
 
 
@@ -73,6 +78,8 @@ class AttributeSource:
             return self._of_directory(node)
         if isinstance(node, BufferFile):
             return self._of_buffer(node, pid)
+        if isinstance(node, DamagedFile):
+            return self._of_damaged(node)
         assert isinstance(node, TextFile)
         return self._of_text(node)
 
@@ -106,7 +113,7 @@ class AttributeSource:
     def _of_buffer(self, node: BufferFile, pid: int) -> Attributes:
         stored = node.stored
         status = os.fstat(stored.buffer.fileno())
-        size, mtime_ns = stored.measure(pid)
+        size, mtime_ns = _measure(stored, pid)
         return Attributes(
             inode=node.inode,
             mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
@@ -116,6 +123,18 @@ class AttributeSource:
             mtime_ns=mtime_ns,
             ctime_ns=status.st_ctime_ns,
             nlink=0 if node.removed else 1,
+        )
+
+    def _of_damaged(self, node: DamagedFile) -> Attributes:
+        status = node.channel.status(node.mem_name)
+        return Attributes(
+            inode=node.inode,
+            mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
+            uid=status.st_uid,
+            gid=status.st_gid,
+            size=0,
+            mtime_ns=status.st_mtime_ns,
+            ctime_ns=status.st_ctime_ns,
         )
 
     def _of_text(self, node: TextFile) -> Attributes:
@@ -137,6 +156,17 @@ class AttributeSource:
             mtime_ns=now,
             ctime_ns=now,
         )
+
+
+def _measure(stored: StoredBuffer | StoredRing, pid: int) -> tuple[int, int]:
+    """Ask a buffer for its size and time; a damaged one is empty, so that its directory can be listed."""
+    try:
+        size, mtime_ns = stored.measure(pid)
+    except OSError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+        return 0, stored.mtime_ns
+    return min(max(size, 0), SIZE_MAX), mtime_ns
 
 
 def _length(node: TextFile) -> int:

@@ -1,11 +1,13 @@
 """What the commands of the control file do.
 
-Commands are carried out one at a time. Each is a generator: it runs in the server's thread, where names and inodes may
-be changed, and yields the jobs that may block; whoever drives it runs those in a worker thread and sends back what
-they returned. Jobs map the buffers anew, because a mapping is for one thread at a time.
+Names change one command at a time. Each command is a generator: it runs in the server's thread, where names and inodes
+may be changed, and yields the jobs that may block; whoever drives it runs those in a worker thread and sends back what
+they returned. Jobs map the buffers anew, because a mapping is for one thread at a time. A job that a program may hold
+up is a Patient one: other commands go on meanwhile.
 
 Several lines in one write are carried out in order. The first that is refused makes the write(2) fail with its errno;
-lines before it have been carried out, those after it have not; error_log tells which it was.
+lines before it have been carried out, those after it have not; error_log tells which it was. A write of too many lines
+is refused as a whole.
 """
 
 from __future__ import annotations
@@ -13,21 +15,25 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import adoption, control, ring_control, trace_control
-from relayfs_fuse.fs.memory import Memory
+from relayfs_fuse.fs.damaged import DamagedChannel
+from relayfs_fuse.fs.jobs import Patient, for_each
+from relayfs_fuse.fs.store import StoredChannel
 from relayfs_fuse.fs.tree import RelayFile
 from relayfs_fuse.native_ring import RingSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.jobs import Work
     from relayfs_fuse.fs.opener import Opener
-    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.rings import StoredRing
+    from relayfs_fuse.fs.store import Store, StoredBuffer
     from relayfs_fuse.fs.traces import Traces
     from relayfs_fuse.fs.tree import Tree
 
@@ -35,12 +41,6 @@ log = logging.getLogger(__name__)
 
 # Where relay_log() writes to.
 LOG_CHANNEL = "log"
-
-Work = Generator[Callable[[], Any], Any, None]
-
-# How long a command waits for a program that holds a buffer's lock, and how often it looks.
-BUSY_S = 1.0
-BUSY_PAUSE_S = 0.001
 
 
 class Commands:
@@ -64,19 +64,26 @@ class Commands:
         self._errors = errors
         self._removed = removed
 
-    def run(self, text: str, opener: Opener) -> Work:
-        """Carry out lines of text."""
-        for line in text.split("\n"):
-            try:
-                about_trace = trace_control.parse(line)
-                command = None if about_trace else control.parse(line)
-                if about_trace is not None:
-                    yield from self._run_trace(about_trace, opener)
-                elif command is not None:
-                    yield from self._run(command, opener)
-            except CommandError as error:
-                log.info("%s", self._errors.error(line, error))
-                raise
+    def lines(self, text: bytes) -> list[str]:
+        """Take a write apart; CommandError: it is too much for one."""
+        try:
+            return control.split_write(text)
+        except CommandError as error:
+            log.info("%s", self._errors.error(os.fsdecode(text[: control.WRITE_MAX].split(b"\n", 1)[0]), error))
+            raise
+
+    def run(self, line: str, opener: Opener) -> Work:
+        """Carry out a line."""
+        try:
+            about_trace = trace_control.parse(line)
+            command = None if about_trace else control.parse(line)
+            if about_trace is not None:
+                yield from self._run_trace(about_trace, opener)
+            elif command is not None:
+                yield from self._run(command, opener)
+        except CommandError as error:
+            log.info("%s", self._errors.error(line, error))
+            raise
 
     def _run(self, command: control.Command, opener: Opener) -> Work:
         if command.verb == "create":
@@ -85,14 +92,16 @@ class Commands:
         if command.verb == "adopt":
             yield from self._adopt(command, opener)
             return
-        channel = self._find(command)
+        channel = self._tree.damaged.get(command.path) or self._find(command)
         if opener.uid not in (0, channel.uid):
             raise command.refuse(errno.EPERM, f"only user {channel.uid}, who owns {channel.path}, or root may do this")
         if command.verb == "remove":
-            yield from self._remove(channel)
+            yield from self._remove(command, channel)
             return
+        if isinstance(channel, DamagedChannel):
+            raise command.refuse(errno.EBADMSG, f"{channel.path} is damaged ({channel.damage}): it can only be removed")
         try:
-            yield lambda: self._act(command, channel)
+            yield Patient(lambda: self._act(command, channel))
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
 
@@ -118,16 +127,16 @@ class Commands:
         raise command.refuse(errno.ENOENT, f"no channel {command.path}{hint}")
 
     def _act(self, command: control.Command, channel: StoredChannel) -> None:
-        paths = channel.mem_paths()
+        buffers = channel.buffers
         if channel.is_ring:
-            _act_on_rings(command, paths)
+            _act_on_rings(command, buffers)
             return
         if command.verb == "consumed":
-            if command.cpu >= len(paths):
+            if command.cpu >= len(buffers):
                 raise command.refuse(
-                    errno.EINVAL, f"buffer {command.cpu}: {channel.path} has 0 to {len(paths) - 1}", "cpu"
+                    errno.EINVAL, f"buffer {command.cpu}: {channel.path} has 0 to {len(buffers) - 1}", "cpu"
                 )
-            paths = [paths[command.cpu]]
+            buffers = [buffers[command.cpu]]
         acts: dict[str, Callable[[native.Buffer], None]] = {
             "flush": native.Buffer.flush,
             "reset": native.Buffer.reset,
@@ -136,19 +145,28 @@ class Commands:
             "disable": lambda buffer: buffer.stop(native.DISABLED, True),
             "consumed": lambda buffer: buffer.subbufs_consumed(command.count),
         }
-        for_each(native.Buffer, paths, acts[command.verb])
+        for_each(native.Buffer.of_descriptor, buffers, acts[command.verb])
+        if command.verb == "reset":
+            channel.damage = ""
 
-    def _remove(self, channel: StoredChannel) -> Work:
+    def _remove(self, command: control.Command, channel: StoredChannel | DamagedChannel) -> Work:
         def take_away() -> None:
             try:
-                _stop(channel.is_ring, channel.mem_paths(), native.CLOSED, True)
+                if isinstance(channel, DamagedChannel):
+                    channel.close()
+                else:
+                    _stop(channel.is_ring, channel.buffers, native.CLOSED, True)
             except OSError as error:
                 # A CPU that this process may not visit, where a write may still end, in memory that is mapped; or a
                 # damaged buffer, which must not make the channel immortal.
                 log.info("remove %s: not all of it could be stopped: %s", channel.path, error.strerror)
 
-        yield take_away
-        self._removed(channel)
+        yield Patient(take_away)
+        if channel.removed:
+            raise command.refuse(errno.ENOENT, f"another command has removed {channel.path} meanwhile")
+        channel.removed = True
+        if isinstance(channel, StoredChannel):
+            self._removed(channel)
         self._tree.remove_channel(channel)
         self._note_log(channel.path)
         yield lambda: self._store.remove(channel)
@@ -332,45 +350,18 @@ def _file_bytes(spec: native.Spec | RingSpec) -> int:
     return native.buf_file_bytes(spec.subbuf_size, spec.n_subbufs) * spec.n_buffers
 
 
-def _act_on_rings(command: control.Command, paths: list[str]) -> None:
+def _act_on_rings(command: control.Command, rings: Sequence[StoredBuffer | StoredRing]) -> None:
     reason = ring_control.REFUSED.get(command.verb)
     if reason:
         raise command.refuse(errno.EOPNOTSUPP, f"{command.path} is a ring: {reason}")
-    _stop(True, paths, native.DISABLED, command.verb == "disable")
+    _stop(True, rings, native.DISABLED, command.verb == "disable")
 
 
-def _stop(is_ring: bool, paths: list[str], flag: int, on: bool) -> None:
+def _stop(is_ring: bool, buffers: Sequence[StoredBuffer | StoredRing], flag: int, on: bool) -> None:
     if is_ring:
-        for_each(native_ring.RingMemory, paths, lambda ring: ring.stop(flag, on))
+        for_each(native_ring.RingMemory.of_descriptor, buffers, lambda ring: ring.stop(flag, on))
     else:
-        for_each(native.Buffer, paths, lambda buffer: buffer.stop(flag, on))
-
-
-def for_each(kind: type[Memory], paths: list[str], act: Callable[[Memory], None]) -> None:
-    """Map each of these mem files in turn and do something with it; raise the first failure after all are done."""
-    failure: OSError | None = None
-    for path in paths:
-        buffer = kind(path)
-        try:
-            _act_patiently(act, buffer)
-        except OSError as error:
-            failure = failure or error
-        finally:
-            buffer.close()
-    if failure is not None:
-        raise failure
-
-
-def _act_patiently(act: Callable[[Memory], None], buffer: Memory) -> None:
-    """Wait for a program that reads or writes this very moment; not for ever."""
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        try:
-            return act(buffer)
-        except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() >= deadline:
-                raise
-        time.sleep(BUSY_PAUSE_S)
+        for_each(native.Buffer.of_descriptor, buffers, lambda buffer: buffer.stop(flag, on))
 
 
 def _explain(path: str, error: OSError) -> str:

@@ -50,6 +50,9 @@ LEAST_N_SUBBUFS = 2
 # Leaves room, within the 255 bytes of a file name, for a CPU number and for the name while it is made.
 NAME_MAX = 200
 PATH_MAX = 1024
+# What one write may hold. A write is carried out in one go for who made it, so this bounds how long that takes.
+LINES_MAX = 1024
+WRITE_MAX = 64 << 10
 _ID_MAX = 2**32 - 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -104,6 +107,20 @@ class Sizes(Protocol):
     @property
     def reserved(self) -> int:
         """How many bytes of the first sub-buffer no record takes."""
+
+
+def split_write(text: bytes) -> list[str]:
+    """Take apart what was written to a file of commands; CommandError: it is too much for one write."""
+    if len(text) > WRITE_MAX:
+        raise CommandError(
+            errno.E2BIG, f"a write of {len(text)} bytes: at most {WRITE_MAX} are allowed; nothing of it was done"
+        )
+    n_lines = text.count(b"\n") + (not text.endswith(b"\n"))
+    if n_lines > LINES_MAX:
+        raise CommandError(
+            errno.E2BIG, f"{n_lines} lines in one write: at most {LINES_MAX} are allowed; nothing of it was done"
+        )
+    return [line for line in os.fsdecode(text).split("\n") if line and not line.isspace()]
 
 
 def parse(line: str) -> Command | None:

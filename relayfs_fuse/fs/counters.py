@@ -252,11 +252,13 @@ class Counters:
             self._add_figures(channel.path, {name: FIGURES[name] for name in _counts(channel)})
         for stored in channel.buffers:
             try:
-                now = stored.buffer.facts()
-            except OSError:
-                continue  # its producer has damaged it: the figures stay as they were
-            for name, count in _counts(channel).items():
-                self._set(channel.path, name, stored.index, count(now))
+                now = stored.facts()
+                for name, count in _counts(channel).items():
+                    self._set(channel.path, name, stored.index, count(now))
+            except OSError as error:
+                stored.note(error)  # the figures stay as they were
+            except OverflowError:
+                channel.note_damage(f"mem{stored.index}: a figure has more than 63 bits")
 
     def _known_figures(self) -> dict[str, dict[str, int]]:
         """Find those of channels that another server has shown."""

@@ -11,6 +11,7 @@
     discarded, discarded_bytes  reservations that their producer took back
     offset                      bytes used of the current sub-buffer (of a buffer only)
     switch_time_ns              when a sub-buffer was last finished, in nanoseconds since 1970
+    state                       ok, disabled, closed, or `damaged: memN: ` and what is wrong (of a channel only)
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _line(value: int | str) -> bytes:
 def _over_buffers(
     combine: Callable[[Sequence[int]], int], count: Callable[[Any], int]
 ) -> Callable[[StoredChannel], bytes]:
-    return lambda channel: _line(combine([count(stored.buffer.facts()) for stored in channel.buffers]))
+    return lambda channel: _line(combine([count(stored.facts()) for stored in channel.buffers]))
 
 
 def _constant(show: Callable[[Any], int | str]) -> Callable[[StoredChannel], bytes]:
@@ -93,7 +94,7 @@ def _constant(show: Callable[[Any], int | str]) -> Callable[[StoredChannel], byt
 
 
 def _of_buffer(count: Callable[[Any], int]) -> Callable[[Any], bytes]:
-    return lambda stored: _line(count(stored.buffer.facts()))
+    return lambda stored: _line(count(stored.facts()))
 
 
 def of_channel(
@@ -103,6 +104,7 @@ def of_channel(
 ) -> Shown:
     """Make what is shown of a channel: what always holds, sums over its buffers, the largest of its buffers'."""
     return {
+        "state": lambda channel: _line(channel.state()),
         **{name: _constant(show) for name, show in constants.items()},
         **{name: _over_buffers(sum, count) for name, count in counters.items()},
         **{name: _over_buffers(max, count) for name, count in latest.items()},

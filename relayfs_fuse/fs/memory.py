@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import queue
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relayfs_fuse.fs.store import StoredChannel
+
+log = logging.getLogger(__name__)
 
 Memory = TypeVar("Memory", bound=native.Buffer | RingMemory)
 
@@ -40,6 +46,20 @@ class Stored(Generic[Memory]):
         if not 0 < self._mtime_ns <= time.time_ns():  # nobody has kept one, or somebody nonsense
             self._keep(moved, time.time_ns())
         self._mtime(moved)
+
+    @property
+    def mtime_ns(self) -> int:
+        """When data last moved, as far as is known."""
+        return self._mtime_ns
+
+    def note(self, error: OSError) -> None:
+        """Mark the channel as damaged if this error says so."""
+        if error.errno == errno.EBADMSG:
+            self.channel.note_damage(f"mem{self.index}: {self._describe(error)}")
+
+    def _describe(self, error: OSError) -> str:
+        """Say what is wrong with the memory."""
+        return error.strerror or os.strerror(errno.EBADMSG)
 
     def _mtime(self, moved: int) -> int:
         """Tell when data last moved: at the latest when it was first seen to have moved."""
@@ -70,6 +90,8 @@ class _Unmapper:
         self._thread: threading.Thread | None = None
 
     def put(self, buffer: native.Buffer | RingMemory, closed: Callable[[], None] | None) -> None:
+        if sys.is_finalizing():
+            return  # no thread can be started, and all memory is unmapped anyway
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
             self._thread.start()
@@ -85,7 +107,10 @@ class _Unmapper:
 
     def _run(self) -> None:
         while True:
-            self._queue.get()()
+            try:
+                self._queue.get()()
+            except Exception:
+                log.exception("a buffer could not be unmapped")
 
 
 _unmapper = _Unmapper()

@@ -87,12 +87,19 @@ class NameOperations(pyfuse3.Operations):
         # Names come and go one change at a time.
         self._naming = trio.Lock()
         self.requests = Requests()
+        # The kernel is told now what this file system can do; only then can anybody use it.
+        self.begun = trio.Event()
+
+    def init(self) -> None:
+        """Note that the kernel's first request is being answered: tasks run only after the answer is sent."""
+        self.begun.set()
 
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Find a name."""
         node = self._directory(parent_inode).children.get(os.fsdecode(name))
         if node is None:
             raise pyfuse3.FUSEError(errno.ENOENT)
+        node = self._tree.view(node, ctx.uid)
         entry = self._entry(node)
         node.lookups += 1
         return entry
@@ -112,10 +119,14 @@ class NameOperations(pyfuse3.Operations):
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """Give as much of the list as the kernel takes."""
-        for index, (name, node) in enumerate(self._listings[fh][start_id:], start_id + 1):
-            if node.removed:
+        uid = tap.request().uid
+        listing = self._listings[fh]
+        for index in range(max(0, start_id), len(listing)):
+            name, listed = listing[index]
+            if listed.removed:
                 continue
-            if not pyfuse3.readdir_reply(token, os.fsencode(name), self._entry(node), index):
+            node = self._tree.view(listed, uid)
+            if not pyfuse3.readdir_reply(token, os.fsencode(name), self._entry(node), index + 1):
                 return
             node.lookups += 1
 

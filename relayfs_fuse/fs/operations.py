@@ -12,7 +12,7 @@ import logging
 import os
 import select
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyfuse3
 import trio
@@ -20,8 +20,9 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.control import NAME_MAX
+from relayfs_fuse.fs.control import NAME_MAX, split_write
 from relayfs_fuse.fs.handles import Handle, JoinHandle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
+from relayfs_fuse.fs.jobs import Patient
 from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
 from relayfs_fuse.fs.opener import opener_of
@@ -32,6 +33,7 @@ from relayfs_fuse.fs.tree import (
     ControlFile,
     CounterNamesFile,
     CountersFile,
+    DamagedFile,
     Directory,
     ErrorLogFile,
     JoinFile,
@@ -41,13 +43,17 @@ from relayfs_fuse.fs.tree import (
     RelayFile,
     TextFile,
 )
+from relayfs_fuse.fs.turns import Turns
 from relayfs_fuse.fs.waiting import READABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relayfs_fuse.fs.attributes import AttributeSource
     from relayfs_fuse.fs.commands import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.jobs import Work
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.streams import Streams
@@ -88,6 +94,7 @@ class Operations(NameOperations):
         self._streams = streams
         self._handles: dict[int, Handle] = {}
         self._mapped = Mapped()
+        self._turns = Turns()
 
     # ---------------------------------------------------------------- attributes
 
@@ -170,6 +177,8 @@ class Operations(NameOperations):
         request = tap.request()
         node = self._node(inode)
         handle = self._new_handle()
+        if isinstance(node, DamagedFile):
+            raise pyfuse3.FUSEError(errno.EBADMSG)
         stream = isinstance(node, RelayFile) and await self._is_stream(node.stored, flags, handle)
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)
@@ -224,7 +233,7 @@ class Operations(NameOperations):
         elif isinstance(handle, JoinHandle):
             handle.answer = await self._join(os.fsdecode(buf), handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, CounterNamesFile):
-            await self._change_counters(os.fsdecode(buf), handle.opener)
+            await self._change_counters(buf, handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
             await self._command(buf, handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ErrorLogFile):
@@ -269,7 +278,7 @@ class Operations(NameOperations):
         if isinstance(node, RelayFile):
             if isinstance(node.stored, StoredRing):
                 return RingHandle(node.stored, request.pid)
-            opened = kind(node.stored, node.stored.buffer.facts(), request.pid)
+            opened = kind(node.stored, node.stored.facts(), request.pid)
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 node.stored.readers.append(opened)
             return opened
@@ -312,16 +321,18 @@ class Operations(NameOperations):
         else:
             raise pyfuse3.FUSEError(errno.EPERM)
 
-    async def _change_counters(self, text: str, opener: Opener) -> None:
+    async def _change_counters(self, text: bytes, opener: Opener) -> None:
         """Carry out what was written to counters.names; a line that is refused ends it."""
         counters = self._counters
         assert counters is not None
-        for line in text.split("\n"):
-            try:
-                await trio.to_thread.run_sync(counters.change, line, opener.uid, opener.groups)
-            except CommandError as error:
-                log.info("%s", self._errors.error(line, error))
-                raise
+        line = ""
+        try:
+            async with self._turns.of(opener.uid):
+                for line in split_write(text):
+                    await trio.to_thread.run_sync(counters.change, line, opener.uid, opener.groups)
+        except CommandError as error:
+            log.info("%s", self._errors.error(line, error))
+            raise
 
     async def _join(self, line: str, opener: Opener) -> bytes:
         """Give a process a place in a trace; return its name."""
@@ -330,21 +341,37 @@ class Operations(NameOperations):
 
     async def _command(self, text: bytes, opener: Opener) -> None:
         """Carry out commands; what blocks runs in a worker thread."""
-        async with self._naming:
-            work = self._commands.run(os.fsdecode(text), opener)
-            try:
-                job = next(work)
-                while True:
-                    try:
-                        result = await trio.to_thread.run_sync(job)
-                    except (OSError, CommandError) as error:
-                        job = work.throw(error)
-                    else:
-                        job = work.send(result)
-            except StopIteration:
-                pass
+        async with self._turns.of(opener.uid):
+            for line in self._commands.lines(text):
+                # Others' commands, and their requests about names, come in between.
+                async with self._naming:
+                    await self._carry_out(self._commands.run(line, opener))
         # What was removed is hidden, and the kernel told of it, which tells us: not while names are kept from changing.
         await self._tracing.compare_all()
+
+    async def _carry_out(self, work: Work) -> None:
+        """Do the jobs of a command, in worker threads."""
+        try:
+            job = next(work)
+            while True:
+                try:
+                    result = await self._do(job)
+                except (OSError, CommandError) as error:
+                    job = work.throw(error)
+                else:
+                    job = work.send(result)
+        except StopIteration:
+            pass
+
+    async def _do(self, job: Callable[[], Any]) -> Any:
+        if not isinstance(job, Patient):
+            return await trio.to_thread.run_sync(job)
+        self._naming.release()
+        try:
+            return await trio.to_thread.run_sync(job)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._naming.acquire()
 
 
 def _register(descriptor: int, path: str) -> int:

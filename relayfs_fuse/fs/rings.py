@@ -9,7 +9,6 @@ but is kept for the next reader here, who gets all of it.
 from __future__ import annotations
 
 import errno
-import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -20,22 +19,18 @@ from relayfs_fuse.native_ring import HEADER_BYTES, RingFacts, RingMemory
 if TYPE_CHECKING:
     from relayfs_fuse.fs.store import StoredChannel
 
-log = logging.getLogger(__name__)
-
 
 class StoredRing(Stored[RingMemory]):
     """One ring of a channel.
 
     readers: descriptors that have its relay file open
     returned: records that somebody has read a part of
-    is_reported: it was said that it is damaged
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: RingMemory) -> None:
         super().__init__(channel, index, buffer, buffer.facts().producer_position)
         self.readers: list[RingHandle] = []
         self.returned: deque[bytes] = deque()
-        self.is_reported = False
 
     def measure(self, pid: int) -> tuple[int, int]:
         """Return the relay file's size and time.
@@ -45,10 +40,18 @@ class StoredRing(Stored[RingMemory]):
 
         pid: the thread that asks, for it may be a reader itself
         """
-        facts = self.buffer.facts()
+        facts = self.facts()
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
         unread = facts.unread_bytes + sum(map(len, self.returned))
         return given + unread, self._mtime(facts.producer_position)
+
+    def facts(self) -> RingFacts:
+        """Read its counters; what is wrong with them is noted."""
+        try:
+            return self.buffer.facts()
+        except OSError as error:
+            self.note(error)
+            raise
 
     def take(self, size: int) -> bytes:
         """Take whole records, framed, at most so many bytes; or one that is longer; or none."""
@@ -57,17 +60,12 @@ class StoredRing(Stored[RingMemory]):
         try:
             return self.buffer.read_framed(min(size, self.channel.facts.file_bytes))
         except OSError as error:
-            if error.errno == errno.EBADMSG:
-                self._report()
             if error.errno != errno.EMSGSIZE:
                 raise
         return self._take_long(size)
 
-    def _report(self) -> None:
-        """Say once that it is damaged, and where."""
-        if not self.is_reported:
-            log.warning("%s is damaged at position %d: remove it", self.buffer.path, self.buffer.damaged_at())
-        self.is_reported = True
+    def _describe(self, error: OSError) -> str:
+        return f"{super()._describe(error)} at position {self.buffer.damaged_at()}"
 
     def _take_long(self, size: int) -> bytes:
         """Take one record that is longer; no record fills its file."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
-import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,16 +19,19 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.announcements import Announcements
 from relayfs_fuse.fs.attributes import AttributeSource
-from relayfs_fuse.fs.commands import Commands, for_each
-from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S, Counters
+from relayfs_fuse.fs.commands import Commands
+from relayfs_fuse.fs.counters import Counters
+from relayfs_fuse.fs.damaged import DamagedChannel
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.ledger import Limits
 from relayfs_fuse.fs.operations import Operations
 from relayfs_fuse.fs.store import Problem, Store, StoredChannel
 from relayfs_fuse.fs.streams import Streams
+from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces import Traces
 from relayfs_fuse.fs.tracing import Tracing
 from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
+from relayfs_fuse.fs.upkeep import Counting, Flushing, survey
 from relayfs_fuse.fs.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -39,9 +41,6 @@ log = logging.getLogger(__name__)
 
 # Every sleeping read(2) is a task of its own, and must never keep others from being served.
 TASKS_MAX = 1_000_000
-# How often the store is surveyed, and how many times as long as a survey takes the next one is put off.
-SURVEY_S = 5.0
-SURVEY_REST = 50
 
 
 @dataclass
@@ -91,7 +90,7 @@ class Server:
         self._scan()
         self._store.survey()
         self._tracing = Tracing(self._traces, Announcements(self._settings.mountpoint))
-        operations = Operations(
+        self._operations = Operations(
             self._store,
             self._tree,
             AttributeSource(self._store, self._settings.control_mode),
@@ -101,7 +100,7 @@ class Server:
             self._counters,
             self._tracing,
         )
-        pyfuse3.init(operations, self._settings.mountpoint, self._settings.fuse_options)
+        pyfuse3.init(self._operations, self._settings.mountpoint, self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
             pyfuse3.close()
             raise StoreError("pyfuse3 does not call the shared libfuse3: relayfs cannot see its requests")
@@ -113,6 +112,8 @@ class Server:
         """
         try:
             trio.run(self._main, answers)
+        except Exception as error:
+            raise _cause(error) from error
         finally:
             pyfuse3.close(unmount=True)
             if self._counters is not None:
@@ -124,19 +125,31 @@ class Server:
     async def _main(self, answers: Callable[[], None]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
-            nursery.start_soon(self._waiting.run)
-            nursery.start_soon(self._streams.serve_interrupts)
-            nursery.start_soon(self._flush_regularly)
-            nursery.start_soon(self._count_regularly)
-            nursery.start_soon(self._tracing.run)
-            nursery.start_soon(self._survey_regularly)
-            nursery.start_soon(self._announce, answers)
+            nursery.start_soon(self._work, nursery, answers)
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
 
+    async def _work(self, nursery: trio.Nursery, answers: Callable[[], None]) -> None:
+        """Start all other tasks, once the kernel's first request is answered.
+
+        Whoever touches a mount before that sleeps, and cannot be killed, as long as this process lives.
+        """
+        await self._operations.begun.wait()
+        nursery.start_soon(keep, self._waiting.run, "waiting")
+        nursery.start_soon(keep, self._streams.serve_interrupts, "interrupting reads")
+        nursery.start_soon(keep, Flushing(self._tree).run, "flush_interval")
+        if self._counters is not None:
+            counting = Counting(self._counters, self._tree, self._report_counters)
+            nursery.start_soon(keep, counting.run, "counters")
+        nursery.start_soon(keep, self._tracing.run, "tracing")
+        nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
+        await self._announce(answers)
+
     async def _announce(self, answers: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(os.stat, os.path.join(self._settings.mountpoint, "control"))
-        await trio.to_thread.run_sync(self._tracing.announcements.begin)
+        # Abandoned if the server ends meanwhile: nobody answers its own requests any more.
+        control = os.path.join(self._settings.mountpoint, "control")
+        await trio.to_thread.run_sync(os.stat, control, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
         if not tap.has_passthrough():
             log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
         answers()
@@ -149,44 +162,6 @@ class Server:
     def _end(self, scope: trio.CancelScope) -> None:
         self._waiting.stop()
         scope.cancel()
-
-    async def _flush_regularly(self) -> None:
-        """Switch sub-buffers of channels that have a flush_interval, when there is something in them."""
-        due: dict[str, float] = {}
-        while True:
-            now = time.monotonic()
-            channels = [channel for channel in self._tree.channels.values() if channel.flush_interval_ms]
-            due = {channel.path: due.get(channel.path, now + _interval(channel)) for channel in channels}
-            for channel in channels:
-                if due[channel.path] <= now:
-                    due[channel.path] = now + _interval(channel)
-                    paths = channel.mem_paths()
-                    await trio.to_thread.run_sync(_flush_used, paths)
-            await trio.sleep(min([*(end - now for end in due.values()), 1.0]))
-
-    async def _survey_regularly(self) -> None:
-        """Count what programs make and remove in the store without a command; a large store is surveyed less often."""
-        while True:
-            started = time.monotonic()
-            await trio.to_thread.run_sync(self._store.survey, abandon_on_cancel=True)
-            await trio.sleep(max(SURVEY_S, SURVEY_REST * (time.monotonic() - started)))
-
-    async def _count_regularly(self) -> None:
-        """Show in the counters what others and the server itself count."""
-        counters, figures_due = self._counters, 0.0
-        while counters is not None:
-            try:
-                counters.mirror()
-                if time.monotonic() >= figures_due:
-                    figures_due = time.monotonic() + FIGURES_S
-                    counters.show(self._tree.channels.values())
-                    await trio.to_thread.run_sync(counters.repair)
-            except OSError as error:
-                if error.errno == errno.EBADMSG:
-                    self._report("counters", "somebody has damaged the counters: they are shown as they were")
-                    return
-                log.info("counters: %s", error.strerror)
-            await trio.sleep(MIRROR_S)
 
     def _open_counters(self) -> Counters | None:
         try:
@@ -221,6 +196,8 @@ class Server:
         for found in self._store.scan(self._traces.names if self._traces is not None else ()):
             if isinstance(found, StoredChannel):
                 self._scan_channel(found)
+            elif isinstance(found, DamagedChannel):
+                self._scan_damaged(found)
             elif isinstance(found, Problem):
                 self._report(found.path, found.message)
             else:
@@ -246,28 +223,33 @@ class Server:
                 tap.backing_close(stored.backing)
                 stored.backing = None
 
+    def _scan_damaged(self, channel: DamagedChannel) -> None:
+        try:
+            self._tree.check_free(channel.path, list(channel.relay_paths))
+        except CommandError as error:
+            self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
+        else:
+            self._tree.add_damaged(channel)
+
+    def _report_counters(self) -> None:
+        self._report("counters", "somebody has damaged the counters: they are shown as they were")
+
     def _report(self, path: str, message: str) -> None:
         log.warning("%s", message)
         self._errors.notice(f"mount {path}", message, len("mount "))
 
     def _channels_text(self) -> bytes:
-        lines = [self._tree.channels[path].create_line() for path in sorted(self._tree.channels)]
+        channels = [self._tree.channels[path] for path in sorted(self._tree.channels)]
+        lines = [channel.create_line() for channel in channels]
         lines += self._traces.lines() if self._traces is not None else []
+        damaged: list[StoredChannel | DamagedChannel] = [*self._tree.damaged.values()]
+        damaged += [channel for channel in channels if channel.damage]
+        lines += [f"# {channel.path} is damaged: {channel.damage}" for channel in damaged]
         return os.fsencode("".join(f"{line}\n" for line in lines))
 
 
-def _interval(channel: StoredChannel) -> float:
-    return channel.flush_interval_ms / 1000
-
-
-def _flush_used(paths: list[str]) -> None:
-    def flush(buffer: native.Buffer) -> None:
-        facts = buffer.facts()
-        if facts.offset > facts.reserved_at_start:
-            buffer.flush()
-
-    try:
-        for_each(native.Buffer, paths, flush)
-    except OSError as error:
-        # Removed meanwhile, or damaged: not the timer's to tell.
-        log.debug("flush_interval: %s", error)
+def _cause(error: Exception) -> Exception:
+    """Return what alone made several tasks end."""
+    if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        return _cause(error.exceptions[0])
+    return error

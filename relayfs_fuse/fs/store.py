@@ -8,6 +8,8 @@
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete
 
+A channel whose files cannot be used is a DamagedChannel.
+
 Nothing here is trusted: directories are not followed out of the store, files are opened by the library, which checks
 them. Nobody but the server's user opens them: a descriptor that writes a file also truncates it, and whoever maps it
 dies of SIGBUS then. Other users map files through the mount, whose descriptors do no more than read, write and map.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import math
 import os
 import shutil
@@ -28,11 +31,12 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.control import check_path, format_create
+from relayfs_fuse.fs.damaged import MEM_FILE, BadMemoryError, DamagedChannel
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.ring_control import format_create_ring
@@ -41,6 +45,8 @@ from relayfs_fuse.native_ring import RingFacts, RingMemory, RingSpec
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
+
+log = logging.getLogger(__name__)
 
 # A survey that was made so recently is not made again because room is short.
 FRESH_S = 0.5
@@ -56,6 +62,7 @@ TRACES_NAME = ".traces"
 _REASONS = {
     errno.EPROTO: "it has another layout version than this relayfs knows",
     errno.EBADMSG: "it is truncated, damaged or no relay buffer or ring at all",
+    errno.ELOOP: "it is a symbolic link",
 }
 
 
@@ -87,8 +94,16 @@ class StoredBuffer(Stored[native.Buffer]):
 
         pid: the thread that asks, for it may be a reader itself
         """
-        facts = self.buffer.facts()
+        facts = self.facts()
         return self._size(facts, pid), self._mtime(facts.bytes)
+
+    def facts(self) -> native.Facts:
+        """Read its counters; what is wrong with them is noted."""
+        try:
+            return self.buffer.facts()
+        except OSError as error:
+            self.note(error)
+            raise
 
     def has_news(self) -> bool:
         """Whether somebody who sleeps should look again."""
@@ -107,6 +122,7 @@ class StoredChannel:
     path: its path in the mount
     directory: where it lies
     maker: the process that made it; 0: it is not known any more
+    damage: where its memory contradicts itself, and how; "": nowhere, as far as anybody has looked
     """
 
     def __init__(self, path: str, directory: str) -> None:
@@ -114,6 +130,7 @@ class StoredChannel:
         self.directory = directory
         self.removed = False
         self.maker = 0
+        self.damage = ""
         self.buffers: Sequence[StoredBuffer | StoredRing] = []
         mapped = _map_buffers(directory)
         self.facts = mapped[0].facts()
@@ -156,9 +173,25 @@ class StoredChannel:
         statuses = [os.fstat(stored.buffer.fileno()) for stored in self.buffers]
         return {status.st_ino: Charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
 
-    def mem_paths(self) -> list[str]:
-        """Name the files of its buffers."""
-        return [stored.buffer.path for stored in self.buffers]
+    def note_damage(self, damage: str) -> None:
+        """Mark it as damaged; the log says so once."""
+        if not self.damage:
+            log.warning("%s is damaged: %s; `remove %s` takes it away", self.path, damage, self.path)
+            self.damage = damage
+
+    def state(self) -> str:
+        """Look whether its memory is sound, and whether it is in use."""
+        facts: list[native.Facts | RingFacts] = []
+        for stored in self.buffers:
+            try:
+                facts.append(stored.facts())
+            except OSError as error:
+                stored.note(error)
+        if self.damage:
+            return f"damaged: {self.damage}"
+        if any(stored.buffer.state() & native.IS_CLOSED for stored in self.buffers):
+            return "closed"
+        return "disabled" if any(one.disabled for one in facts) else "ok"
 
     def change_owner(self, mode: int, uid: int, gid: int) -> None:
         """Give all of its files this mode, owner and group."""
@@ -174,6 +207,10 @@ class Problem:
 
     path: str
     message: str
+
+
+# Of the store: a directory by its path, a channel, or what cannot be shown.
+Found: TypeAlias = str | StoredChannel | DamagedChannel | Problem
 
 
 class Store:
@@ -310,11 +347,12 @@ class Store:
         self.ledger.add(channel.charges())
         return channel
 
-    def remove(self, channel: StoredChannel) -> None:
+    def remove(self, channel: StoredChannel | DamagedChannel) -> None:
         """Take a channel out of the store; its memory lives on while somebody has it mapped."""
         self._discard(channel.directory)
         channel.removed = True
-        channel.buffers = []  # whoever reads one to its end has that one
+        if isinstance(channel, StoredChannel):
+            channel.buffers = []  # whoever reads one to its end has that one
 
     def make_directory(self, path: str, mode: int) -> None:
         """Make a plain directory, writable to the server's user alone."""
@@ -326,14 +364,14 @@ class Store:
         os.rmdir(self.locate(path))
         self.ledger.remove_directory(path)
 
-    def scan(self, traces: Container[str] = ()) -> Iterator[str | StoredChannel | Problem]:
+    def scan(self, traces: Container[str] = ()) -> Iterator[Found]:
         """Find what is there: directories by path, parents first; channels; and what cannot be shown.
 
         traces: directories that are none of these
         """
         yield from self._scan("", traces)
 
-    def _scan(self, path: str, traces: Container[str] = ()) -> Iterator[str | StoredChannel | Problem]:
+    def _scan(self, path: str, traces: Container[str] = ()) -> Iterator[Found]:
         with os.scandir(self.locate(path)) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
@@ -347,7 +385,7 @@ class Store:
             else:
                 yield Problem(inner, f"{entry.path} is no directory: only channels and directories belong in a store")
 
-    def _scan_directory(self, path: str) -> Iterator[str | StoredChannel | Problem]:
+    def _scan_directory(self, path: str) -> Iterator[Found]:
         try:
             check_path(path)
             if not _holds_files(self.locate(path)):
@@ -355,6 +393,9 @@ class Store:
                 yield from self._scan(path)
                 return
             channel = StoredChannel(path, self.locate(path))
+        except BadMemoryError as error:
+            yield Problem(path, str(error))
+            yield DamagedChannel(path, self.locate(path), _mem_names(self.locate(path)), error.damage)
         except (StoreError, CommandError) as error:
             yield Problem(path, str(error))
         except OSError as error:
@@ -450,12 +491,19 @@ def _stored(channel: StoredChannel, index: int, memory: native.Buffer | RingMemo
     return StoredBuffer(channel, index, memory)
 
 
+def _mem_names(directory: str) -> list[str]:
+    return [name for name in os.listdir(directory) if not name.startswith(".")]
+
+
 def _map_buffers(directory: str) -> Sequence[native.Buffer | RingMemory]:
-    names = [name for name in os.listdir(directory) if not name.startswith(".")]
+    names = _mem_names(directory)
     expected = [f"mem{index}" for index in range(len(names))]
     strangers = set(names) - set(expected)
     if strangers:
-        raise StoreError(f"{directory} is no channel: {min(strangers)!r} is not one of mem0 to mem{len(names) - 1}")
+        message = f"{min(strangers)!r} is not one of mem0 to mem{len(names) - 1}"
+        if all(MEM_FILE.fullmatch(name) for name in names):
+            raise BadMemoryError(os.path.join(directory, min(strangers)), message)
+        raise StoreError(f"{directory} is no channel: {message}")
     buffers: list[native.Buffer | RingMemory] = []
     try:
         for index, name in enumerate(expected):
@@ -463,10 +511,10 @@ def _map_buffers(directory: str) -> Sequence[native.Buffer | RingMemory]:
             buffers.append(_map_buffer(path))
             facts = buffers[-1].facts()
             if type(buffers[-1]) is not type(buffers[0]):
-                raise StoreError(f"{directory} is no channel: mem0 and {name} are of different types")
+                raise BadMemoryError(path, "it and mem0 are of different types")
             if (facts.cpu, facts.n_buffers) != (index, len(expected)):
                 found = f"buffer {facts.cpu} of {facts.n_buffers}"
-                raise StoreError(f"{path} cannot be used: it is {found}, not {index} of {len(expected)}")
+                raise BadMemoryError(path, f"it is {found}, not {index} of {len(expected)}")
     except BaseException:
         for buffer in buffers:
             buffer.close()
@@ -475,11 +523,20 @@ def _map_buffers(directory: str) -> Sequence[native.Buffer | RingMemory]:
 
 
 def _map_buffer(path: str) -> native.Buffer | RingMemory:
+    """Map a mem file; BadMemoryError: what is in it does not let us."""
     try:
-        return _map_either(path)
+        memory = _map_either(path)
+        try:
+            memory.facts()
+        except BaseException:
+            memory.close()
+            raise
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0, error.strerror)
-        raise StoreError(f"{path} cannot be used: {reason}") from error
+        code, message = error.errno or 0, error.strerror or ""
+        if code not in _REASONS:
+            raise StoreError(f"{path} cannot be used: {message}") from error
+        raise BadMemoryError(path, _REASONS[code] if message == os.strerror(code) else message) from error
+    return memory
 
 
 def _map_either(path: str) -> native.Buffer | RingMemory:

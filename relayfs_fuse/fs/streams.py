@@ -79,6 +79,9 @@ class Streams:
                     if not await self._wait(handle.stored, patient):
                         break
                 return b""  # the tap replaces it
+            except OSError as error:
+                handle.stored.note(error)
+                raise
             finally:
                 del self._sleeping[request.unique]
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
@@ -105,7 +108,7 @@ class Streams:
         patient = not request.nonblocking
         handle.follow_write(offset)
         if offset != handle.end:
-            facts = handle.stored.buffer.facts()
+            facts = handle.stored.facts()
             if handle.was_reset(facts):
                 handle.begin_anew(offset)
             elif offset < handle.end:
@@ -166,7 +169,7 @@ class Streams:
             handle.stored.readers.remove(handle)
         if not isinstance(handle, SeekableHandle) or not handle.seen:
             return
-        facts = handle.stored.buffer.facts()
+        facts = handle.stored.facts()
         if not handle.was_reset(facts):
             await self._when_free(lambda: handle.stored.buffer.consume_to(handle.seen), True)
             self.waiting.changed(handle.stored)
@@ -213,6 +216,7 @@ class Streams:
             except OSError as error:
                 if error.errno == errno.ENOSPC and request.nonblocking:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+                handle.stored.note(error)
                 # Another program is in the middle of a write: it has the channel's lock.
                 if error.errno != errno.EBUSY or trio.current_time() >= deadline:
                     raise

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from relayfs_fuse.errors import CommandError
+from relayfs_fuse.errors import CommandError, RelayError
+from relayfs_fuse.fs.supervise import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +45,8 @@ class Tracing:
         """Serve until cancelled."""
         if self._traces is not None:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, self._traces)
-                nursery.start_soon(self._tidy, self._traces)
+                nursery.start_soon(keep, partial(self._watch, self._traces), "watching traces")
+                nursery.start_soon(keep, partial(self._tidy, self._traces), "tidying traces")
 
     async def join(self, line: str, uid: int, gid: int, pid: int) -> str:
         """Give a process a directory in a trace; return its name."""
@@ -89,7 +90,10 @@ class Tracing:
         while True:
             await trio.lowlevel.wait_readable(traces.inotify.fileno())
             for name in traces.touched():
-                await self.compare(name)
+                try:
+                    await self.compare(name)
+                except (OSError, RelayError) as error:
+                    log.info("trace %s: %s", name, error)
             await trio.sleep(GATHER_S)
 
     async def _tidy(self, traces: Traces) -> None:

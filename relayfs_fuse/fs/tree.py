@@ -11,6 +11,7 @@ Knows what is there, not what the kernel wants to hear about it.
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import weakref
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import facts, ring_facts
+from relayfs_fuse.fs.damaged import DamagedChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,7 @@ class Node:
     """Anything that has an inode.
 
     lookups: how often the kernel was given it and has not yet forgotten it
+    view_of: the node and the user, if it stands for a node to one user only; see Tree.view()
     """
 
     def __init__(self, name: str = "") -> None:
@@ -42,6 +45,7 @@ class Node:
         self.lookups = 0
         self.parent: Directory | None = None
         self.removed = False
+        self.view_of: tuple[Node, int] | None = None
 
     @property
     def path(self) -> str:
@@ -209,6 +213,19 @@ class BufferFile(Node):
         self._stored = None
 
 
+class DamagedFile(Node):
+    """Stand for a relay file that cannot be used.
+
+    channel: which
+    mem_name: its file in the store
+    """
+
+    def __init__(self, name: str, channel: DamagedChannel, mem_name: str) -> None:
+        super().__init__(name)
+        self.channel = channel
+        self.mem_name = mem_name
+
+
 class RelayFile(BufferFile):
     """A relay file."""
 
@@ -228,6 +245,8 @@ class Tree:
         self.facts_root = Directory(".channels")
         self.attach(self.root, self.facts_root)
         self.channels: dict[str, StoredChannel] = {}
+        self.damaged: dict[str, DamagedChannel] = {}
+        self._views: dict[tuple[Node, int], Node] = {}
 
     def node(self, inode: int) -> Node | None:
         """Find a node by its inode."""
@@ -262,8 +281,24 @@ class Tree:
     def forget(self, node: Node, lookups: int) -> None:
         """Let the kernel forget a node so many times."""
         node.lookups = max(0, node.lookups - lookups)
-        if node.removed and node.lookups == 0:
+        if node.lookups == 0 and (node.removed or node.view_of is not None):
             self._inodes.pop(node.inode, None)
+            if node.view_of is not None:
+                self._views.pop(node.view_of, None)
+
+    def view(self, node: Node, uid: int) -> Node:
+        """Return what stands for a node to a user: itself, or, of a file of commands, an inode of the user's own.
+
+        The kernel carries out one write(2) to an inode at a time; who waits for another's cannot even be killed.
+        """
+        if uid in (0, os.geteuid()) or not isinstance(node, ControlFile | JoinFile):
+            return node
+        view = self._views.get((node, uid))
+        if view is None:
+            view = self._views[node, uid] = copy.copy(node)
+            view.view_of, view.lookups = (node, uid), 0
+            self._number(view)
+        return view
 
     def add_directory(self, path: str) -> Directory:
         """Show a plain directory whose parent is there."""
@@ -279,7 +314,11 @@ class Tree:
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
             node = self.find(above)
-            if above in self.channels or (node is not None and not isinstance(node, Directory)):
+            if (
+                above in self.channels
+                or above in self.damaged
+                or (node is not None and not isinstance(node, Directory))
+            ):
                 raise CommandError(errno.ENOTDIR, f"{above} is not a directory")
             if isinstance(node, TraceDirectory):
                 raise CommandError(errno.EPERM, f"{above} is a trace: only what its processes write is in it")
@@ -294,6 +333,8 @@ class Tree:
         """
         if path in self.channels:
             raise CommandError(errno.EEXIST, f"channel {path} exists")
+        if path in self.damaged:
+            raise CommandError(errno.EEXIST, f"channel {path} exists, though damaged: it can be removed")
         taken = self.find(path)
         if isinstance(taken, Directory):
             raise CommandError(errno.EEXIST, f"{path} is a directory: a channel and a directory cannot share a path")
@@ -310,11 +351,26 @@ class Tree:
         parent, _, name = channel.path.rpartition("/")
         self.attach(self.facts_directory(parent), FactsDirectory(name, self, lambda: self.channel_facts(channel)))
 
-    def remove_channel(self, channel: StoredChannel) -> None:
+    def add_damaged(self, channel: DamagedChannel) -> None:
+        """Show a channel that cannot be used."""
+        self.damaged[channel.path] = channel
+        for path, mem_name in channel.relay_paths.items():
+            parent, _, name = path.rpartition("/")
+            self.attach(self._directory(parent), DamagedFile(name, channel, mem_name))
+        parent, _, name = channel.path.rpartition("/")
+        directory = Directory(name)
+        self.attach(self.facts_directory(parent), directory)
+        self.attach(directory, TextFile("state", f"{channel.state()}\n".encode))
+
+    def remove_channel(self, channel: StoredChannel | DamagedChannel) -> None:
         """Show it no longer."""
-        del self.channels[channel.path]
-        nodes = [self.find(channel.relay_path(stored.index)) for stored in channel.buffers]
-        for node in (*nodes, self.find(f".channels/{channel.path}")):
+        if isinstance(channel, DamagedChannel):
+            del self.damaged[channel.path]
+            paths = list(channel.relay_paths)
+        else:
+            del self.channels[channel.path]
+            paths = [channel.relay_path(stored.index) for stored in channel.buffers]
+        for node in map(self.find, (*paths, f".channels/{channel.path}")):
             if node is not None:
                 self.detach(node)
         self.prune_facts(channel.path.rpartition("/")[0])

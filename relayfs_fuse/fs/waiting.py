@@ -9,11 +9,15 @@ sleeps, in a worker thread, until one of its buffers or the group's own word cha
 
 Arming comes before looking, so nothing falls between the two. A producer can be killed between writing a record and
 waking: all is looked at again every second.
+
+A buffer that cannot be looked at, because somebody has damaged it, fails those who wait for it and nobody else.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import select
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +25,7 @@ import trio
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.rings import StoredRing
+from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.native_ring import wait_any_ring
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ SAFETY_MS = 1000
 # The same while a reservation keeps readers of a ring waiting, whose owner may be dead.
 RESERVED_MS = 50
 
+# The task's name in the log.
+WAITING = "waiting for buffers"
+
 READABLE = select.POLLIN | select.POLLRDNORM
 WRITABLE = select.POLLOUT | select.POLLWRNORM
 GONE = select.POLLERR | select.POLLHUP
@@ -44,7 +52,7 @@ def readiness(stored: StoredBuffer | StoredRing) -> tuple[int, int]:
     if isinstance(stored, StoredRing):
         return _readiness_of_ring(stored)
     state = stored.buffer.state()
-    facts = stored.buffer.facts()
+    facts = stored.facts()
     bulk = facts.delivery == native.DELIVERY_BULK
     progress = facts.produced if bulk else facts.bytes
     events = 0
@@ -114,6 +122,7 @@ class _Waiter:
     """Everybody who waits for one buffer.
 
     patience_ms: when to look again at the latest
+    failure: why nobody can wait for it any more
     """
 
     def __init__(self, stored: StoredBuffer | StoredRing) -> None:
@@ -122,6 +131,7 @@ class _Waiter:
         self.sleepers: set[trio.Event] = set()
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
+        self.failure: OSError | None = None
         self._armed = 0
 
     @property
@@ -129,7 +139,26 @@ class _Waiter:
         return bool(self.sleepers or self.polls)
 
     def look(self) -> None:
-        """Arm the buffer if that was used up, then tell whom it concerns what there is."""
+        """Arm the buffer if that was used up, then tell whom it concerns what there is, or that it cannot be known."""
+        try:
+            self._look()
+        except OSError as error:
+            self.stored.note(error)
+            self._fail(error)
+        except Exception:
+            log.exception("%s: waiting for %s failed", self.stored.channel.path, self.stored.buffer.path)
+            self._fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    def _fail(self, error: OSError) -> None:
+        # A copy: the traceback of the error itself would keep the buffer mapped.
+        self.failure = OSError(error.errno, error.strerror)
+        for event in self.sleepers:
+            event.set()
+        for poll in self.polls.values():
+            poll.announce(GONE, poll.progress)
+        self.polls.clear()
+
+    def _look(self) -> None:
         buffer = self.stored.buffer
         facts = self.stored.channel.facts
         packet = isinstance(facts, native.Facts) and facts.delivery != native.DELIVERY_BULK
@@ -172,6 +201,7 @@ class _Group:
             waiters = [waiter for waiter in self.waiters.values() if waiter.wanted]
             for waiter in waiters:
                 waiter.look()
+            waiters = self._remaining(waiters)
             if not waiters:
                 await self._news.wait()
                 continue
@@ -182,6 +212,13 @@ class _Group:
             await trio.to_thread.run_sync(
                 wait_any, buffers, seqs, self._word, value, patience_ms, limiter=self._limiter
             )
+
+    def _remaining(self, waiters: list[_Waiter]) -> list[_Waiter]:
+        """Drop those that failed."""
+        for waiter in waiters:
+            if waiter.failure is not None:
+                self.waiters.pop(waiter.stored, None)
+        return [waiter for waiter in waiters if waiter.failure is None]
 
 
 class Waiting:
@@ -196,7 +233,7 @@ class Waiting:
         """Serve until stop()."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self._add_group(of_rings=False).run()
+            await keep(self._add_group(of_rings=False).run, WAITING)
 
     def stop(self) -> None:
         """End run() soon."""
@@ -205,7 +242,7 @@ class Waiting:
             group.tell()
 
     async def sleep(self, stored: StoredBuffer | StoredRing) -> None:
-        """Return when there is data, or the buffer is closed, or for no reason."""
+        """Return when there is data, or the buffer is closed, or for no reason; OSError: it is damaged."""
         event = trio.Event()
         group, waiter = self._waiter(stored)
         waiter.sleepers.add(event)
@@ -215,10 +252,16 @@ class Waiting:
         finally:
             waiter.sleepers.discard(event)
             self._tidy(group, waiter)
+        if waiter.failure is not None:
+            raise OSError(waiter.failure.errno, waiter.failure.strerror)
 
     def poll(self, stored: StoredBuffer | StoredRing, descriptor: int, handle: pyfuse3.PollHandle | None) -> int:
         """Return what holds now; keep the handle, if there is one, to tell of what comes."""
-        events, progress = readiness(stored)
+        try:
+            events, progress = readiness(stored)
+        except OSError as error:
+            stored.note(error)
+            return GONE
         if handle is not None:
             group, waiter = self._waiter(stored)
             waiter.polls[descriptor] = _Poll(handle, events, progress)
@@ -257,8 +300,8 @@ class Waiting:
         return group, waiter
 
     def _tidy(self, group: _Group, waiter: _Waiter) -> None:
-        if not waiter.wanted:
-            group.waiters.pop(waiter.stored, None)
+        if not waiter.wanted and group.waiters.get(waiter.stored) is waiter:
+            del group.waiters[waiter.stored]
 
     def _add_group(self, of_rings: bool) -> _Group:
         group = _Group(of_rings, self._limiter)
@@ -269,5 +312,5 @@ class Waiting:
     def _start_group(self, of_rings: bool) -> _Group:
         group = self._add_group(of_rings)
         assert self._nursery is not None, "run() comes first"
-        self._nursery.start_soon(group.run)
+        self._nursery.start_soon(keep, group.run, WAITING)
         return group

@@ -195,6 +195,7 @@ def test_a_channel_that_is_spoilt_keeps_no_other_from_being_counted(mount, count
     spoilt, sound = (mount.create(name, "buffers=single subbuf_size=4K n_subbufs=4") for name in ("spoilt", "sound"))
     spoilt.write_bytes(b"record\n")
     assert values(mount)["relayfs/channels/spoilt/records"] == 1
+    mount.expect("spoilt is damaged: mem0: ")
     os.truncate(mount.store / "spoilt/mem0", 0)
     sound.write_bytes(b"record\n")
     assert values(mount)["relayfs/channels/sound/records"] == 1

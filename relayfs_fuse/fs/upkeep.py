@@ -1,0 +1,137 @@
+"""What a mount does for its channels from time to time: flush some, show figures, count the store's memory."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from relayfs_fuse import native
+from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S
+from relayfs_fuse.fs.jobs import for_each
+from relayfs_fuse.fs.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.counters import Counters
+    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.tree import Tree
+
+log = logging.getLogger(__name__)
+
+# A flush waits for whoever holds the buffer: each user's channels wait for each other, in threads of their own.
+FLUSHES_MAX = 64
+# How often the store is surveyed, and how many times as long as a survey takes the next one is put off.
+SURVEY_S = 5.0
+SURVEY_REST = 50
+
+
+class Flushing:
+    """Switch sub-buffers of channels that have a flush_interval, when there is something in them.
+
+    tree: where the channels are
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._turns = Turns()
+        self._limiter = trio.CapacityLimiter(FLUSHES_MAX)
+        self._due: dict[str, float] = {}
+        self._busy: set[str] = set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                now = time.monotonic()
+                channels = [channel for channel in self._tree.channels.values() if channel.flush_interval_ms]
+                self._due = {
+                    channel.path: self._due.get(channel.path, now + _interval(channel)) for channel in channels
+                }
+                for channel in channels:
+                    if self._due[channel.path] <= now and channel.path not in self._busy:
+                        self._due[channel.path] = now + _interval(channel)
+                        self._busy.add(channel.path)
+                        nursery.start_soon(self._flush, channel, channel.uid)
+                await trio.sleep(min([*(max(0.0, end - now) for end in self._due.values()), 1.0]))
+
+    async def _flush(self, channel: StoredChannel, uid: int) -> None:
+        try:
+            async with self._turns.of(uid):
+                flush = partial(for_each, native.Buffer.of_descriptor, channel.buffers, _flush_used)
+                await trio.to_thread.run_sync(flush, limiter=self._limiter)
+        except OSError as error:
+            # Removed meanwhile, or damaged: not the timer's to tell.
+            log.debug("flush_interval of %s: %s", channel.path, error)
+        except Exception:
+            log.exception("flush_interval of %s failed", channel.path)
+        finally:
+            self._busy.discard(channel.path)
+
+
+class Counting:
+    """Show in the counters what others and the server itself count.
+
+    counters: which
+    tree: where the channels are
+    damaged: is told when somebody has damaged the counters
+    """
+
+    def __init__(self, counters: Counters, tree: Tree, damaged: Callable[[], None]) -> None:
+        self._counters = counters
+        self._tree = tree
+        self._damaged = damaged
+        self._is_told = False
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        figures_due = 0.0
+        while True:
+            self._try(self._counters.mirror)
+            if time.monotonic() >= figures_due:
+                figures_due = time.monotonic() + FIGURES_S
+                self._try(self._show)
+                try:
+                    await trio.to_thread.run_sync(self._counters.repair)
+                except OSError as error:
+                    self._note(error)
+            await trio.sleep(MIRROR_S)
+
+    def _show(self) -> None:
+        self._counters.show(self._tree.channels.values())
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError as error:
+            self._note(error)
+
+    def _note(self, error: OSError) -> None:
+        if error.errno != errno.EBADMSG:
+            log.info("counters: %s", error.strerror)
+        elif not self._is_told:
+            self._is_told = True
+            self._damaged()
+
+
+async def survey(store: Store) -> None:
+    """Count what programs make and remove in the store without a command; a large store is surveyed less often."""
+    while True:
+        started = time.monotonic()
+        await trio.to_thread.run_sync(store.survey, abandon_on_cancel=True)
+        await trio.sleep(max(SURVEY_S, SURVEY_REST * (time.monotonic() - started)))
+
+
+def _interval(channel: StoredChannel) -> float:
+    return channel.flush_interval_ms / 1000
+
+
+def _flush_used(buffer: native.Buffer) -> None:
+    facts = buffer.facts()
+    if facts.offset > facts.reserved_at_start:
+        buffer.flush()

@@ -1,0 +1,192 @@
+"""A channel whose memory somebody has damaged: it fails those who use it, and neither the server nor a neighbour."""
+
+import errno
+import os
+import select
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+
+DAMAGED = "is damaged"
+
+
+def errno_of(act: Callable[[], object]) -> int:
+    try:
+        act()
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+@contextmanager
+def polled(path: Path) -> Iterator[select.epoll]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN)
+        epoll.poll(0)
+        yield epoll
+    os.close(descriptor)
+
+
+def still_serves(mount: Mount) -> None:
+    """The server lives, and another channel works."""
+    path = mount.create("neighbour", "buffers=single")
+    path.write_bytes(b"fine\n")
+    assert path.read_bytes() == b"fine\n"
+    mount.command("remove neighbour")
+    assert mount.process is not None
+    assert mount.process.poll() is None
+
+
+JOIN = """
+import os, sys
+join = os.open(sys.argv[1], os.O_RDWR)
+os.write(join, b"t hostile")
+print(os.pread(join, 4096, 0).decode().strip(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_polled_buffer_of_a_traced_program_is_truncated(mount: Mount, unprivileged) -> None:
+    mount.expect(DAMAGED)
+    mount.command("trace create t subbuf_size=4K n_subbufs=4\ntrace start t\n")
+    python = "import sys; sys.argv = ['', *sys.argv[1:]]\n" + JOIN
+    with subprocess.Popen(
+        ["python3", "-c", python, mount.path / ".traces/join"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+    ) as hostile:  # fmt: skip
+        assert hostile.stdout is not None
+        assert hostile.stdin is not None
+        place = hostile.stdout.readline().strip()
+        file = mount.path / "t" / place / "cpu0"
+        wait_until(file.exists, "the process's directory")
+        with polled(file) as epoll:
+            os.truncate(mount.store / "t" / place / "cpu/mem0", 0)
+            wait_until(lambda: epoll.poll(0.1), "the poller is told")
+        hostile.stdin.close()
+    still_serves(mount)
+
+
+@pytest.mark.parametrize("reads", ["read=nowait", "read=wait"])
+def test_who_waits_for_a_buffer_that_is_truncated_is_told(mount: Mount, reads: str) -> None:
+    mount.expect(DAMAGED)
+    path = mount.create("bad", f"buffers=single subbuf_size=4K n_subbufs=4 {reads}")
+    with polled(path) as epoll:
+        reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        os.truncate(mount.store / "bad/mem0", 0)
+        wait_until(lambda: epoll.poll(0.1), "the poller is told")
+        if reads == "read=wait":
+            assert "Bad message" in reader.communicate(timeout=DEADLINE_S)[1]
+        else:
+            reader.communicate(timeout=DEADLINE_S)
+    assert mount.fact("bad", "state").startswith("damaged: mem0: ")
+    assert mount._log_text().count(DAMAGED) == 1
+    still_serves(mount)
+
+
+def overwrite(path: Path, offset: int, value: int) -> bytes:
+    """Put a word into a file; return what was there."""
+    with path.open("r+b", buffering=0) as file:
+        before = os.pread(file.fileno(), 8, offset)
+        os.pwrite(file.fileno(), struct.pack("<Q", value), offset)
+    return before
+
+
+@pytest.mark.parametrize("options", ["buffers=single subbuf_size=4K n_subbufs=4", "type=ring size=4K buffers=single"])
+@pytest.mark.parametrize("value", [1 << 63, (1 << 64) - 1, 0xFF])
+def test_no_word_of_a_channel_ends_the_server_or_keeps_it_from_starting(mount: Mount, options: str, value: int) -> None:
+    """Each word, in turn, of the two control pages at the file's ends."""
+    mount.expect(f"{DAMAGED}|cannot be used")
+    path = mount.create("bad", options)
+    path.write_bytes(b"record\n")
+    memory = mount.store / "bad/mem0"
+    sound = memory.read_bytes()
+    places = [place for place in (*range(0, 4096, 8), *range(len(sound) - 4096, len(sound) - 3072, 8)) if place >= 0]
+    for place in places[:: max(1, len(places) // 60)]:
+        overwrite(memory, place, value)
+        os.listdir(mount.path)
+        for file in (path, mount.path / ".channels/bad/unread_bytes", mount.path / "counters.txt"):
+            errno_of(file.stat)
+        assert mount.process is not None
+        assert mount.process.poll() is None
+        with memory.open("r+b") as file:
+            file.write(sound)
+    overwrite(memory, len(sound) - 4096, value)
+    for start in (160, 4096 + 160, len(sound) - 3968):
+        overwrite(memory, start, value)
+    time.sleep(1.2)  # the figures are shown once more
+    mount.kill()
+    mount.start()
+    still_serves(mount)
+
+
+def error_of(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "none"
+
+
+def test_a_damaged_channel_is_listed_named_and_removed_and_its_neighbours_work(mount: Mount) -> None:
+    mount.expect(DAMAGED)
+    bad = mount.create("dir/bad", "buffers=single subbuf_size=4K n_subbufs=4")
+    good = mount.create("dir/good", "buffers=single subbuf_size=4K n_subbufs=4")
+    good.write_bytes(b"fine\n")
+    assert mount.fact("dir/bad", "state") == "ok"
+    os.truncate(mount.store / "dir/bad/mem0", 0)
+    assert sorted(path.name for path in (mount.path / "dir").iterdir() if path.stat().st_size >= 0) == ["bad", "good"]
+    assert bad.stat().st_size == 0
+    assert error_of(bad.read_bytes) == "EBADMSG"
+    assert mount.fact("dir/bad", "state").startswith("damaged: mem0: ")
+    assert mount.fact("dir/good", "state") == "ok"
+    assert "\n# dir/bad is damaged: mem0: " in mount.control.read_text()
+    assert good.read_bytes() == b"fine\n"
+    mount.command("remove dir/bad")
+    assert not bad.exists()
+    assert "dir/bad" not in mount.control.read_text()
+
+
+def test_a_channel_is_still_damaged_after_a_restart_and_can_be_removed(mount: Mount) -> None:
+    mount.create("dir/bad", "buffers=percpu subbuf_size=4K n_subbufs=4")
+    good = mount.create("dir/good", "buffers=single subbuf_size=4K n_subbufs=4")
+    good.write_bytes(b"fine\n")
+    mount.kill()
+    os.truncate(mount.store / "dir/bad/mem0", 4096)
+    mount.expect("dir/bad/mem0 cannot be used")
+    mount.start()
+    bad = mount.path / "dir/bad0"
+    assert bad.stat().st_size == 0
+    assert sorted(os.listdir(mount.path / "dir"))[0] == "bad0"
+    assert error_of(bad.read_bytes) == error_of(lambda: bad.write_bytes(b"lost\n")) == "EBADMSG"
+    assert mount.fact("dir/bad", "state").startswith("damaged: mem0: ")
+    assert "# dir/bad is damaged: mem0: " in mount.control.read_text()
+    assert error_of(lambda: mount.command("flush dir/bad")) == "EBADMSG"
+    assert error_of(lambda: mount.command("create dir/bad")) == "EEXIST"
+    assert good.read_bytes() == b"fine\n"
+    mount.command("remove dir/bad")
+    assert os.listdir(mount.path / "dir") == ["good"]
+    assert os.listdir(mount.store / "dir") == ["good"]
+    mount.create("dir/bad")
+
+
+def test_only_its_owner_or_root_removes_a_damaged_channel(make_mount, unprivileged: User) -> None:
+    mount: Mount = make_mount("control_mode=0666")
+    mount.create("roots", "buffers=single")
+    mount.create("theirs", f"buffers=single uid={unprivileged.uid}")
+    mount.kill()
+    for name in ("roots", "theirs"):
+        os.truncate(mount.store / name / "mem0", 4096)
+    mount.expect("cannot be used")
+    mount.start()
+    remove = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY), b'remove ' + sys.argv[2].encode())"
+    assert "PermissionError" in unprivileged.python(remove, mount.control, "roots").stderr
+    assert unprivileged.python(remove, mount.control, "theirs").stderr == ""
+    assert mount.fact("roots", "state").startswith("damaged")
+    assert not (mount.path / ".channels/theirs").exists()
