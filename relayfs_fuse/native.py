@@ -1,10 +1,12 @@
 """The C library, as Python sees it: the sole importer of the compiled module.
 
-Negative results become OSError. A wrapper that is closed refuses further use with ValueError, as files do.
+Negative results become OSError; that of EBADMSG says which word of the memory contradicts what. A wrapper that is
+closed refuses further use with ValueError, as files do.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +26,8 @@ HAS_DATA: int = lib.RELAY_HAS_DATA
 HAS_FINISHED: int = lib.RELAY_HAS_FINISHED
 IS_CLOSED: int = lib.RELAY_IS_CLOSED
 IS_DAMAGED: int = lib.RELAY_IS_DAMAGED
+LOOK_AGAIN: int = lib.RELAY_LOOK_AGAIN
+IS_HELD: int = lib.RELAY_IS_HELD
 
 # The words of the control file, in the order of the enums in <relayfs/layout.h>.
 MODES = ("no-overwrite", "overwrite", "callback")
@@ -234,7 +238,23 @@ class _Handle:
         return ffi.NULL if pointer is None else pointer
 
 
-class Buffer(_Handle):
+class _Memory(_Handle):
+    """Own a mapping of memory that others write to."""
+
+    path: str
+
+    def damage(self) -> str:
+        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        raise NotImplementedError
+
+    def check(self, result: int) -> int:
+        """Return a result of the library's, or raise the error that it is."""
+        if result == -errno.EBADMSG:
+            raise OSError(errno.EBADMSG, self.damage() or os.strerror(errno.EBADMSG), self.path)
+        return _check(result, self.path)
+
+
+class Buffer(_Memory):
     """Map one buffer of the store.
 
     mem_file: its file
@@ -277,7 +297,7 @@ class Buffer(_Handle):
 
     def facts(self) -> Facts:
         """Read all of its counters at one moment."""
-        _check(lib.relay_buf_facts(self._open, self._facts), self.path)
+        self.check(lib.relay_buf_facts(self._open, self._facts))
         facts = self._facts
         return Facts(*[getattr(facts, name) for name in _FACT_NAMES])
 
@@ -285,46 +305,50 @@ class Buffer(_Handle):
         """Tell what there is to read, as HAS_ and IS_ bits."""
         return int(lib.relay_buf_state(self._open))
 
+    def damage(self) -> str:
+        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        return os.fsdecode(ffi.string(lib.relay_buf_damage(self._open)))
+
     def write(self, data: AnyBuffer) -> None:
         """Write one record."""
         view = ffi.from_buffer(data)
-        _check(lib.relay_buf_write(self._open, view, len(view)))
+        self.check(lib.relay_buf_write(self._open, view, len(view)))
 
     def refuse_too_large(self, length: int) -> None:
         """Count a record as too large, and raise the error that says so."""
-        _check(lib.relay_buf_refuse_too_large(self._open, length))
+        self.check(lib.relay_buf_refuse_too_large(self._open, length))
 
     def flush(self) -> None:
         """Switch to the next sub-buffer."""
-        _check(lib.relay_buf_flush(self._open))
+        self.check(lib.relay_buf_flush(self._open))
 
     def reset(self) -> None:
         """Bring it to its initial state."""
-        _check(lib.relay_buf_reset(self._open))
+        self.check(lib.relay_buf_reset(self._open))
 
     def resume(self) -> None:
         """Let it be written to again, if it is suspended."""
-        _check(lib.relay_buf_resume(self._open))
+        self.check(lib.relay_buf_resume(self._open))
 
     def stop(self, flag: int, on: bool) -> None:
         """Set or clear CLOSED or DISABLED."""
-        _check(lib.relay_buf_stop(self._open, flag, on))
+        self.check(lib.relay_buf_stop(self._open, flag, on))
 
     def subbufs_consumed(self, n: int) -> None:
         """Count the next n sub-buffers as consumed."""
-        _check(lib.relay_buf_subbufs_consumed(self._open, n))
+        self.check(lib.relay_buf_subbufs_consumed(self._open, n))
 
     def consume_to(self, at: int) -> None:
         """Consume, unseen, what is unread before a stream position."""
-        _check(lib.relay_consume_to(self._open, at))
+        self.check(lib.relay_consume_to(self._open, at))
 
     def resolve(self, token: int) -> int:
         """Resolve what was reserved through the open file of this token; return how many reservations."""
-        return _check(lib.relay_buf_resolve(self._open, token))
+        return self.check(lib.relay_buf_resolve(self._open, token))
 
     def arm(self, what: int) -> int:
         """Ask for a wake-up; return the wake-up counter of before."""
-        _check(lib.relay_buf_arm(self._open, what, self._seq))
+        self.check(lib.relay_buf_arm(self._open, what, self._seq))
         return int(self._seq[0])
 
     def count_mapped(self, first: Buffer, opened: bool) -> None:

@@ -6,7 +6,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse._native import ffi, lib
-from relayfs_fuse.native import Buffer, _check
+from relayfs_fuse.native import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,9 @@ class Consumer:
 
         max_bytes: where to stop, be it within a packet
         """
-        n = _check(lib.relay_consume_begin(self.buffer.pointer, max_bytes, self._spans, _N_SPANS, self._total))
+        n = self.buffer.check(
+            lib.relay_consume_begin(self.buffer.pointer, max_bytes, self._spans, _N_SPANS, self._total)
+        )
         spans = self._spans
         return [ffi.buffer(spans[i].data, spans[i].length) for i in range(n)]
 
@@ -44,7 +46,7 @@ class Consumer:
         result = lib.relay_consume_valid(self.buffer.pointer)
         if result == -errno.EOVERFLOW:
             return False
-        return not _check(result)
+        return not self.buffer.check(result)
 
     def end(self) -> None:
         """Consume what begin() returned."""
@@ -62,6 +64,6 @@ def copy_packets(buffer: Buffer, size: int) -> Iterator[memoryview]:
     """
     data = ffi.new("char[]", size)
     number, records = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-    while length := _check(lib.relay_packet_copy(buffer.pointer, number, records, data, size)):
+    while length := buffer.check(lib.relay_packet_copy(buffer.pointer, number, records, data, size)):
         yield memoryview(ffi.buffer(data, length))
         number[0] += 1

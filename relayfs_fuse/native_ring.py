@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import native
 from relayfs_fuse._native import ffi, lib
-from relayfs_fuse.native import WakeWord, _check, _Handle, _pointer
+from relayfs_fuse.native import WakeWord, _check, _Handle, _Memory, _pointer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,8 +87,7 @@ class RingFacts:
     @property
     def unread_bytes(self) -> int:
         """Count the bytes between the positions: records with their headers, whatever becomes of them."""
-        # Who may write to the memory may write anything.
-        return min(max(self.producer_position - self.consumer_position, 0), self.ring_size)
+        return self.producer_position - self.consumer_position
 
 
 _FACT_NAMES = tuple(field.name for field in fields(RingFacts))
@@ -113,7 +112,7 @@ def ring_hash(key: int, n: int) -> int:
     return int(lib.relay_ring_hash(key & 0xFFFFFFFFFFFFFFFF, n))
 
 
-class RingMemory(_Handle):
+class RingMemory(_Memory):
     """Map one ring of the store.
 
     mem_file: its file
@@ -150,7 +149,7 @@ class RingMemory(_Handle):
 
     def facts(self) -> RingFacts:
         """Read all of its counters at one moment."""
-        _check(lib.relay_ring_facts(self._open, self._facts), self.path)
+        self.check(lib.relay_ring_facts(self._open, self._facts))
         facts = self._facts
         return RingFacts(*[getattr(facts, name) for name in _FACT_NAMES])
 
@@ -159,12 +158,16 @@ class RingMemory(_Handle):
         return int(lib.relay_ring_state(self._open))
 
     def avail_data(self) -> int:
-        """Count the bytes between the positions, whatever they are."""
+        """Count the bytes between the positions, at most the ring's size, whatever they are."""
         return int(lib.relay_ring_query(self._open, AVAIL_DATA))
 
     def damaged_at(self) -> int:
         """After EBADMSG or IS_DAMAGED: the position of the first byte that contradicts itself."""
         return int(lib.relay_ring_damaged_at(self._open))
+
+    def damage(self) -> str:
+        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        return os.fsdecode(ffi.string(lib.relay_ring_damage(self._open)))
 
     def write(self, data: AnyBuffer) -> None:
         """Write one record; ENOSPC: the ring is full; EMSGSIZE: no record can be so long."""
@@ -173,12 +176,12 @@ class RingMemory(_Handle):
         if result == -errno.EAGAIN:
             too_large = len(view) + 2 * HEADER_BYTES > lib.relay_ring_query(self._open, RING_SIZE)
             result = -errno.EMSGSIZE if too_large else -errno.ENOSPC
-        _check(result)
+        self.check(result)
 
     def refuse_too_large(self, length: int) -> None:
         """Count a record as too large, and raise the error that says so."""
         result = int(lib.relay_ring_refuse(self._open, length))
-        _check(-errno.EMSGSIZE if result == -errno.EAGAIN else result)
+        self.check(-errno.EMSGSIZE if result == -errno.EAGAIN else result)
 
     def read_framed(self, size: int, most: int = 0) -> bytes:
         """Take whole records, framed; none: there are none now.
@@ -190,15 +193,15 @@ class RingMemory(_Handle):
         got = int(lib.relay_ring_read_framed(self._open, data, size, most))
         if got in (-errno.EAGAIN, -errno.EPIPE):
             return b""
-        return bytes(ffi.buffer(data, _check(got)))
+        return bytes(ffi.buffer(data, self.check(got)))
 
     def stop(self, flag: int, on: bool) -> None:
         """Set or clear CLOSED or DISABLED."""
-        _check(lib.relay_ring_stop(self._open, flag, on))
+        self.check(lib.relay_ring_stop(self._open, flag, on))
 
     def resolve(self, token: int) -> int:
         """Discard what was reserved through the open file of this token; return how many reservations."""
-        return _check(lib.relay_ring_resolve(self._open, token))
+        return self.check(lib.relay_ring_resolve(self._open, token))
 
     def arm(self, what: int) -> int:  # noqa: ARG002  # as a Buffer; a ring has one kind of wake-up
         """Ask for a wake-up; return the wake-up counter of before."""

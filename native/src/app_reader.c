@@ -90,7 +90,10 @@ static int hand_on_planned(struct app_reader *reader, const struct relay_span *s
  * a record that was given up it is not true, and peek() finds out who will never commit. */
 static bool is_held_back(struct rchan_buf *buf)
 {
-	return relay_pos_offset(buf, buf->plan.to.position) != 0 && relay_consume_peek(buf, &buf->plan.to) == 0;
+	if (relay_pos_offset(buf, buf->plan.to.position) == 0)
+		return false;
+	int more = relay_consume_peek(buf, &buf->plan.to);
+	return more == 0 || more == -EINPROGRESS;
 }
 
 static int take_from_memory(struct app_reader *reader, bool finished_only)

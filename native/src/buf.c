@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* One buffer as a whole: its layout, taking it into this process, and what is known of it. */
+/* One buffer as a whole: its layout, and taking it into this process. */
 #define _GNU_SOURCE
 #include "buf.h"
 
 #include "begin.h"
 #include "claims.h"
-#include "consume.h"
 #include "sleep.h"
 
 #include <fcntl.h>
 #include <relayfs/trace_store.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-enum { RESET_TRIES = 10, RESET_YIELDS = 10000, MOVE_TRIES = 1000 };
 
 static uint32_t bits_for(uint64_t largest)
 {
@@ -113,6 +109,10 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->mode = geometry.mode;
 	buf->scheme = geometry.scheme;
 	buf->delivery = geometry.delivery;
+	buf->buffers = geometry.buffers;
+	buf->read = geometry.read;
+	buf->format = geometry.format;
+	buf->flush_interval_ms = geometry.flush_interval_ms;
 	buf->reserve = geometry.reserve;
 	buf->timestamp = geometry.timestamp;
 	buf->start_reserve = geometry.start_reserve;
@@ -134,6 +134,7 @@ void relay_buf_fini(struct rchan_buf *buf)
 	relay_shm_unmap(&buf->shm);
 	free(buf->relay_file);
 	free(buf->holes.at);
+	free(buf->holes_ahead.at);
 	free(buf->packets);
 	if (buf->sign_of_life >= 0)
 		close(buf->sign_of_life);
@@ -218,61 +219,19 @@ int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 	return 0;
 }
 
-/* Between these two nobody reset the buffer, or it is to be done again. */
-static uint32_t resets_begin(const struct rchan_buf *buf)
+int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 {
-	/* Pairs with manage.c: what the last reset left is seen after. */
-	return __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE);
+	if (!relay_pair_read(&buf->control->head, first, second))
+		return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	if (relay_pos_valid(buf, *first))
+		return 0;
+	return relay_damage_note(&buf->damage, "relay_control.head.first", 0, *first,
+	                         "not a position in sub-buffers of so many bytes:", buf->subbuf_size);
 }
 
-static bool resets_met(const struct rchan_buf *buf, uint32_t begin)
+const char *relay_buf_damage(struct rchan_buf *buf)
 {
-	/* Pairs with manage.c: if anything was seen of a reset under way, so is its number. */
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return begin & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin;
-}
-
-/* What is read of readers and then of writers, who are a lap farther by then, looks like damage. */
-static uint32_t readers_begin(const struct rchan_buf *buf)
-{
-	/* Relaxed: relay_consumer_read() loads it again, for what belongs to it. */
-	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
-}
-
-static bool readers_met(const struct rchan_buf *buf, uint32_t begin)
-{
-	/* Pairs with the release in publish() of consume.c: who saw writers go on sees the readers who let them. */
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED) != begin;
-}
-
-static int read_state(struct rchan_buf *buf)
-{
-	struct relay_consumer state;
-	uint64_t head, second;
-	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
-	if (__atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) != RELAY_MAGIC ||
-	    relay_head(buf, &head, &second) || !relay_consumer_read(buf, &state))
-		return RELAY_IS_DAMAGED;
-	int bits = flags & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
-	if ((int64_t)(relay_produced(buf, head) - relay_pos_number(buf, state.position)) > 0)
-		bits |= RELAY_HAS_FINISHED;
-	int data = relay_consume_peek(buf, &state);
-	return data < 0 ? RELAY_IS_DAMAGED : data ? bits | RELAY_HAS_DATA : bits;
-}
-
-int relay_buf_state(struct rchan_buf *buf)
-{
-	for (int resets = 0, moves = 0; resets < RESET_TRIES;) {
-		uint32_t begin = resets_begin(buf), readers = readers_begin(buf);
-		int state = read_state(buf);
-		if (resets_met(buf, begin))
-			resets++;
-		else if (!(state & RELAY_IS_DAMAGED) || !readers_met(buf, readers) || moves++ == MOVE_TRIES)
-			return state;
-	}
-	/* Under way: nothing is there to read, and its end wakes who waits. */
-	return __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
+	return relay_damage_text(&buf->damage);
 }
 
 int relay_buf_full(struct rchan_buf *buf)
@@ -294,100 +253,4 @@ uint64_t relay_lost(const struct rchan_buf *buf)
 		sum += records;
 	}
 	return sum;
-}
-
-/* Where head is and what has been written up to there, at one moment. */
-static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
-{
-	uint64_t pos, second, again;
-	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
-		if (relay_head(buf, &pos, &second))
-			return -EBADMSG;
-		relay_claims_help(buf, pos, second);
-		uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
-		again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
-		if (relay_pos_number(buf, again) != relay_pos_number(buf, pos))
-			continue; /* the ledger may be of a later lap */
-		facts->produced = relay_produced(buf, pos);
-		facts->offset = relay_pos_offset(buf, pos);
-		facts->records = second & RELAY_RECORDS_MASK;
-		facts->bytes = start + facts->offset;
-		facts->suspended = !!(relay_asked(buf, relay_pos_number(buf, pos)) & RELAY_ASKED_SUSPENDED);
-		facts->padding = relay_pos_number(buf, pos) * buf->subbuf_size + facts->offset - facts->bytes;
-		return 0;
-	}
-	return -EBADMSG;
-}
-
-static int read_facts(struct rchan_buf *buf, struct relay_facts *facts)
-{
-	const struct relay_control *control = buf->control;
-	struct relay_consumer state;
-	struct relay_geometry geometry = control->geometry;
-	uint32_t flags = __atomic_load_n(&control->flags, __ATOMIC_ACQUIRE);
-	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size,
-	                              .n_subbufs = buf->n_subbufs,
-	                              .file_bytes = buf->shm.bytes,
-	                              .cpu = buf->cpu,
-	                              .n_buffers = buf->n_buffers,
-	                              .mode = buf->mode,
-	                              .scheme = buf->scheme,
-	                              .buffers = geometry.buffers,
-	                              .delivery = buf->delivery,
-	                              .read = geometry.read,
-	                              .reserve = buf->reserve,
-	                              .timestamp = buf->timestamp,
-	                              .start_reserve = buf->start_reserve,
-	                              .end_reserve = (uint32_t)(buf->subbuf_size - buf->subbuf_end),
-	                              .channel_start_reserve = buf->channel_start_reserve,
-	                              .format = geometry.format,
-	                              .pid = geometry.pid,
-	                              .flush_interval_ms = geometry.flush_interval_ms,
-	                              .closed = !!(flags & RELAY_CLOSED),
-	                              .disabled = !!(flags & RELAY_DISABLED)};
-	/* The consumer first: it can only be behind what is read of the producers after it. */
-	if (geometry.magic != RELAY_MAGIC || !relay_consumer_read(buf, &state))
-		return -EBADMSG;
-	/* As readers left it: in overwrite mode it moves on with the next read only, losses are known at once. */
-	facts->consumed = relay_pos_number(buf, state.position);
-	if (relay_consumer_catch_up(buf, &state) || read_produced(buf, facts))
-		return -EBADMSG;
-	facts->lost_overwritten_records = state.overwritten_records;
-	facts->lost_overwritten_bytes = state.overwritten_bytes;
-	facts->lost_torn_records = state.torn_records;
-	facts->lost_torn_bytes = state.torn_bytes;
-	facts->discarded_records = state.discarded_records;
-	facts->discarded_bytes = state.discarded_bytes;
-	facts->read_records = state.records - state.overwritten_records - state.torn_records - state.discarded_records;
-	facts->read_bytes = state.bytes - state.overwritten_bytes - state.torn_bytes - state.discarded_bytes;
-	facts->unread_bytes = facts->bytes - state.bytes;
-	facts->unread_holes = relay_consume_holes(buf, &state);
-	facts->reads = state.reads;
-	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
-	facts->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
-	relay_pair_or_zero(&control->lost_full, &facts->lost_full_records, &facts->lost_full_bytes);
-	relay_pair_or_zero(&control->lost_too_large, &facts->lost_too_large_records, &facts->lost_too_large_bytes);
-	relay_pair_or_zero(&control->lost_disabled, &facts->lost_disabled_records, &facts->lost_disabled_bytes);
-	return 0;
-}
-
-int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
-{
-	for (int i = 0;; i++) {
-		uint32_t begin = resets_begin(buf), readers = readers_begin(buf);
-		int err = read_facts(buf, facts);
-		if ((!resets_met(buf, begin) && !(err && readers_met(buf, readers))) || i == RESET_YIELDS)
-			return err;
-		sched_yield();
-	}
-}
-
-void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
-{
-	relay_pair_or_zero(&buf->control->moved, count, time_ns);
-}
-
-void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns)
-{
-	relay_pair_store(&buf->control->moved, count, time_ns);
 }

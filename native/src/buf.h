@@ -6,6 +6,7 @@
 #ifndef RELAYFS_BUF_H
 #define RELAYFS_BUF_H
 
+#include "damage.h"
 #include "pair.h"
 #include "shm.h"
 #include "store_dir.h"
@@ -23,12 +24,23 @@ struct relay_plan {
 	bool active;                         /* this buffer's reader lock is ours */
 };
 
-/* The discarded records of one sub-buffer, as a reader found them last; see holes.c. */
+/* The discarded records of one sub-buffer, as far as a reader has collected them; see holes.c. */
 struct relay_holes {
-	uint64_t list;   /* the ledger's `holes` then */
+	uint64_t list;   /* the ledger's `holes` when it began to collect */
 	uint32_t resets; /* the buffer's, then */
+	uint32_t next;   /* offset + 1 of the one to be collected next; 0: all are */
+	uint32_t until;  /* offset + 1 of the one from which on all were collected before; 0: none was */
+	uint32_t left;   /* holes that the chain still has, as the last one collected says; 0: not known yet */
 	uint32_t n, capacity;
 	struct relay_found_hole *at;
+};
+
+/* Where a look along the data came to: what lies between `from` and `to` need not be looked at again. */
+struct relay_progress {
+	bool is_set;
+	uint32_t resets; /* the buffer's, then */
+	uint64_t from;   /* position */
+	struct relay_consumer to;
 };
 
 enum relay_begin {
@@ -56,7 +68,7 @@ struct rchan_buf {
 	uint64_t lap;                     /* one lap, as a difference of positions */
 	uint32_t offset_bits, index_bits;
 	uint32_t cpu;
-	uint32_t mode, scheme, delivery;
+	uint32_t mode, scheme, delivery, buffers, read, format, flush_interval_ms;
 	struct relay_subbuf *subbufs;
 	struct relay_claim *claims;
 	uint32_t n_claims;
@@ -73,16 +85,36 @@ struct rchan_buf {
 	bool moving;        /* its memory is being replaced: writers that meet RELAY_RESETTING wait for the end of it */
 	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
-	const struct rchan_callbacks *cb; /* NULL: none */
-	bool begins;                      /* sub-buffers begin by `begin`, under the switch lock; else at once */
-	relay_begin_function *begin;      /* NULL: this process may not decide */
-	uint64_t header;                  /* bytes that `begin` reserved; under the switch lock */
-	uint32_t pid;                     /* whose packets */
-	struct relay_packet *packets;     /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
-	struct relay_holes holes;
+	const struct rchan_callbacks *cb;      /* NULL: none */
+	bool begins;                           /* sub-buffers begin by `begin`, under the switch lock; else at once */
+	relay_begin_function *begin;           /* NULL: this process may not decide */
+	uint64_t header;                       /* bytes that `begin` reserved; under the switch lock */
+	uint32_t pid;                          /* whose packets */
+	struct relay_packet *packets;          /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
+	struct relay_holes holes, holes_ahead; /* where data is read, and where relay_consume_holes() has come to */
 	struct relay_shm shm;
 	struct relay_plan plan;
+	uint32_t work;                       /* what the call under way may still do; see relay_work_begin() */
+	struct relay_progress empty, passed; /* of relay_consume_peek(), relay_consume_holes() */
+	struct relay_damage damage;
 };
+
+/*
+ * The memory is anybody's to fill with things to walk over, and a file server has one thread for all channels. So one
+ * call does no more than RELAY_WORK units, each of them some 10 to 50 ns; what is left is for the next call, which goes
+ * on where this one stopped. Only a sub-buffer that has to be passed as a whole may take RELAY_WORK_SUBBUF.
+ */
+enum { RELAY_WORK = 1 << 16, RELAY_WORK_SUBBUF = 1 << 20 };
+
+static inline void relay_work_begin(struct rchan_buf *buf)
+{
+	buf->work = RELAY_WORK;
+}
+
+static inline void relay_work_add(struct rchan_buf *buf, uint32_t units)
+{
+	buf->work = buf->work > units ? buf->work - units : 0;
+}
 
 static inline uint64_t relay_pos_offset(const struct rchan_buf *buf, uint64_t pos)
 {
@@ -128,6 +160,18 @@ static inline bool relay_pos_valid(const struct rchan_buf *buf, uint64_t pos)
 	return relay_pos_index(buf, pos) < buf->n_subbufs && relay_pos_offset(buf, pos) <= buf->subbuf_size;
 }
 
+/* The most bytes that can have been written before pos: as if there were no padding. Below 2^62, as positions are. */
+static inline uint64_t relay_pos_most_bytes(const struct rchan_buf *buf, uint64_t pos)
+{
+	return relay_pos_number(buf, pos) * buf->subbuf_size + relay_pos_offset(buf, pos);
+}
+
+/* Which of `subbufs` it is that relay_pos_ledger() gives. */
+static inline uint64_t relay_pos_ledger_index(const struct rchan_buf *buf, uint64_t pos)
+{
+	return (relay_pos_lap(buf, pos) & 1) * buf->n_subbufs + relay_pos_index(buf, pos);
+}
+
 static inline unsigned char *relay_pos_data(const struct rchan_buf *buf, uint64_t pos)
 {
 	return buf->data + relay_pos_index(buf, pos) * buf->subbuf_size + relay_pos_offset(buf, pos);
@@ -139,7 +183,7 @@ static inline unsigned char *relay_pos_data(const struct rchan_buf *buf, uint64_
  */
 static inline struct relay_subbuf *relay_pos_ledger(const struct rchan_buf *buf, uint64_t pos)
 {
-	return &buf->subbufs[(relay_pos_lap(buf, pos) & 1) * buf->n_subbufs + relay_pos_index(buf, pos)];
+	return &buf->subbufs[relay_pos_ledger_index(buf, pos)];
 }
 
 /* One more that readers will have to pass. */
@@ -174,5 +218,8 @@ uint64_t relay_lost(const struct rchan_buf *buf);
 
 /* head, consistent and valid; -EBADMSG otherwise. `first` is a position, `second` has the owner in it. */
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second);
+
+/* The same for who reads: it is noted what is wrong. */
+int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second);
 
 #endif

@@ -32,7 +32,7 @@
 
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64, VIEW_TRIES = 1000 };
+enum { CACHED = 8, FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64, VIEW_TRIES = 16 };
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -40,7 +40,7 @@ static __thread struct {
 	uint32_t claim;
 } cached[CACHED] __attribute__((tls_model("initial-exec")));
 
-static uint32_t n_used(const struct rchan_buf *buf)
+uint32_t relay_claims_n_used(const struct rchan_buf *buf)
 {
 	uint32_t n = __atomic_load_n(&buf->control->n_claims_used, __ATOMIC_ACQUIRE);
 	return n < buf->n_claims ? n : buf->n_claims;
@@ -251,7 +251,7 @@ bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim)
 int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
 {
 	int n = 0;
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		struct relay_claim *claim = &buf->claims[i];
 		/* Before the token, which goes before it: so they belong together. */
 		uint64_t owner = owner_of(claim);
@@ -278,7 +278,7 @@ void relay_claims_forget_kept(struct rchan_buf *buf)
 
 struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
 {
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && relay_pos_valid(buf, word) &&
 		    relay_pos_data(buf, word) == to &&
@@ -300,7 +300,7 @@ void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bo
 uint32_t relay_claims_n_holes(const struct rchan_buf *buf)
 {
 	uint32_t n = 0;
-	for (uint32_t i = 0; i < n_used(buf); i++)
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++)
 		n += (word_of(&buf->claims[i]) & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE;
 	return n;
 }
@@ -335,7 +335,7 @@ static bool is_lap_before(const struct rchan_buf *buf, uint64_t word, uint64_t n
 
 bool relay_claims_hold(struct rchan_buf *buf, uint64_t next)
 {
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN &&
 		    !relay_claim_bury(buf, &buf->claims[i]))
@@ -346,7 +346,7 @@ bool relay_claims_hold(struct rchan_buf *buf, uint64_t next)
 
 bool relay_claims_fill(struct rchan_buf *buf, uint64_t pos)
 {
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		struct relay_claim_view seen = view(&buf->claims[i]);
 		if ((seen.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && seen.length != RELAY_CLAIM_SWITCH &&
 		    relay_pos_number(buf, seen.word) == relay_pos_number(buf, pos) &&
@@ -359,7 +359,7 @@ bool relay_claims_fill(struct rchan_buf *buf, uint64_t pos)
 void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next)
 {
 	/* What is overwritten is counted so, hole or not. */
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
 			change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
@@ -370,7 +370,7 @@ struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t
 {
 	struct relay_claim_view first = {0};
 	uint64_t number = relay_pos_number(buf, pos), least = buf->subbuf_size;
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		struct relay_claim_view seen = view(&buf->claims[i]);
 		uint64_t state = seen.word & RELAY_CLAIM_STATE, offset = relay_pos_offset(buf, seen.word);
 		if ((state != RELAY_CLAIM_TAKEN && state != RELAY_CLAIM_HOLE) || seen.length == RELAY_CLAIM_SWITCH ||
@@ -385,7 +385,7 @@ struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t
 
 bool relay_claims_busy(struct rchan_buf *buf)
 {
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t state = word_of(&buf->claims[i]) & RELAY_CLAIM_STATE;
 		if (state == RELAY_CLAIM_TAKEN && !relay_claim_bury(buf, &buf->claims[i]))
 			return true;
@@ -395,7 +395,7 @@ bool relay_claims_busy(struct rchan_buf *buf)
 
 void relay_claims_clear(struct rchan_buf *buf)
 {
-	for (uint32_t i = 0; i < n_used(buf); i++) {
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		/* Pending ones are refused: their threads release them. */
 		if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING)

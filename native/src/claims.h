@@ -79,6 +79,9 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to);
 /* Taken, and to be skipped by readers, who count it as discarded or torn and free it. */
 void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded);
 
+/* How many claims there are to look at. */
+uint32_t relay_claims_n_used(const struct rchan_buf *buf);
+
 /* How many claims wait as holes for readers. */
 uint32_t relay_claims_n_holes(const struct rchan_buf *buf);
 

@@ -30,10 +30,16 @@
 #include <string.h>
 
 enum {
-	READ_TRIES = 1000, /* each failed one means that somebody consumed meanwhile */
+	READ_TRIES = 100, /* each failed one means that somebody consumed meanwhile */
 	LAPPED_TRIES = 1000,
+	HOLES_TRIES = 32, /* until all holes of one sub-buffer are known */
+	LOCK_TRIES = 16,  /* each means that a dead owner was replaced by another one */
 	WHOLE_PIECES_BYTES = 4096
 };
+
+/* What it costs, in units of RELAY_WORK, to look at one claim's few words in 4 of them, and to ask whether somebody lives
+ * in system calls. */
+enum { CLAIMS_A_UNIT = 4, BURY_UNITS = 512 };
 
 /* Who died with the lock may have been about to reset: if he waited for writers still, it is as if he had not begun.
  * If he did not: only another reset can tell what to make of what he left. */
@@ -46,16 +52,19 @@ static void end_reset(struct rchan_buf *buf)
 int relay_reader_lock(struct rchan_buf *buf)
 {
 	uint64_t self = relay_owner_self(), holder = 0;
-	/* Acquire pairs with the release in relay_reader_unlock(): the state that the last holder left. */
-	while (!__atomic_compare_exchange_n(&buf->control->reader_lock, &holder, self, false, __ATOMIC_ACQUIRE,
-	                                    __ATOMIC_RELAXED)) {
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		/* Acquire pairs with the release in relay_reader_unlock(): the state that the last holder left. */
+		if (__atomic_compare_exchange_n(&buf->control->reader_lock, &holder, self, false, __ATOMIC_ACQUIRE,
+		                                __ATOMIC_RELAXED)) {
+			if (holder)
+				end_reset(buf);
+			return 0;
+		}
 		if (holder && relay_owner_alive(holder))
 			return -EBUSY;
 		/* Dead: the next round takes the lock from exactly that holder. */
 	}
-	if (holder)
-		end_reset(buf);
-	return 0;
+	return -EBUSY;
 }
 
 void relay_reader_unlock(struct rchan_buf *buf)
@@ -64,7 +73,38 @@ void relay_reader_unlock(struct rchan_buf *buf)
 	__atomic_compare_exchange_n(&buf->control->reader_lock, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
-bool relay_consumer_read(const struct rchan_buf *buf, struct relay_consumer *state)
+bool relay_reader_is_held(const struct rchan_buf *buf)
+{
+	uint64_t holder = __atomic_load_n(&buf->control->reader_lock, __ATOMIC_RELAXED);
+	return holder && holder != relay_owner_self() && relay_owner_alive(holder);
+}
+
+/* Is the sum of these parts no more than the whole? */
+static bool fit(uint64_t whole, uint64_t part1, uint64_t part2, uint64_t part3)
+{
+	return part1 <= whole && part2 <= whole - part1 && part3 <= whole - part1 - part2;
+}
+
+/* All that can be said of a state by itself. */
+static int check_state(struct rchan_buf *buf, const struct relay_consumer *state)
+{
+	struct relay_damage *damage = &buf->damage;
+	if (!relay_pos_valid(buf, state->position))
+		return relay_damage_note(damage, "relay_consumer.position", 0, state->position,
+		                         "not a position in sub-buffers of so many bytes:", buf->subbuf_size);
+	if (relay_damage_above(damage, "relay_consumer.bytes", 0, state->bytes,
+	                       relay_pos_most_bytes(buf, state->position)) ||
+	    relay_damage_above(damage, "relay_consumer.records", 0, state->records, RELAY_RECORDS_MASK) ||
+	    relay_damage_above(damage, "relay_consumer.reads", 0, state->reads, state->bytes))
+		return -EBADMSG;
+	if (!fit(state->records, state->overwritten_records, state->torn_records, state->discarded_records))
+		return relay_damage_say(damage, "relay_consumer: more records are lost or discarded than were passed");
+	if (!fit(state->bytes, state->overwritten_bytes, state->torn_bytes, state->discarded_bytes))
+		return relay_damage_say(damage, "relay_consumer: more bytes are lost or discarded than were passed");
+	return 0;
+}
+
+int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state)
 {
 	const struct relay_control *control = buf->control;
 	for (int i = 0; i < READ_TRIES; i++) {
@@ -73,9 +113,9 @@ bool relay_consumer_read(const struct rchan_buf *buf, struct relay_consumer *sta
 		/* A copy is rewritten only after `current` has moved on from it. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&control->current, __ATOMIC_RELAXED) == current)
-			return relay_pos_valid(buf, state->position);
+			return check_state(buf, state);
 	}
-	return false;
+	return relay_damage_say(&buf->damage, "relay_control.current does not come to rest");
 }
 
 /* Make `state` the truth. The caller has the lock. */
@@ -108,7 +148,7 @@ static struct relay_subbuf subbuf_at(const struct rchan_buf *buf, uint64_t pos)
 static int settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records)
 {
 	uint64_t second;
-	if (relay_head(buf, head, &second))
+	if (relay_head_checked(buf, head, &second))
 		return -EBADMSG;
 	relay_claims_help(buf, *head, second);
 	*records = second & RELAY_RECORDS_MASK;
@@ -125,6 +165,33 @@ static bool is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
 	return buf->mode != RELAY_NO_OVERWRITE && relay_is_lapped(buf, head, relay_pos_number(buf, pos));
 }
 
+bool relay_consume_is_lapped(const struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t head, second;
+	return !relay_head(buf, &head, &second) && is_lapped(buf, head, pos);
+}
+
+/* The sub-buffer at `oldest` stands, and `state` is before it: what lies between is lost. */
+static int pass_overwritten(struct rchan_buf *buf, struct relay_consumer *state, uint64_t oldest,
+                            const struct relay_subbuf *subbuf)
+{
+	uint64_t index = relay_pos_ledger_index(buf, oldest);
+	if (relay_damage_below(&buf->damage, "relay_subbuf[].start_records", index, subbuf->start_records,
+	                       state->records) ||
+	    relay_damage_above(&buf->damage, "relay_subbuf[].start_records", index, subbuf->start_records,
+	                       RELAY_RECORDS_MASK) ||
+	    relay_damage_below(&buf->damage, "relay_subbuf[].start_bytes", index, subbuf->start_bytes, state->bytes) ||
+	    relay_damage_above(&buf->damage, "relay_subbuf[].start_bytes", index, subbuf->start_bytes,
+	                       relay_pos_most_bytes(buf, oldest)))
+		return -EBADMSG;
+	state->overwritten_records += subbuf->start_records - state->records;
+	state->overwritten_bytes += subbuf->start_bytes - state->bytes;
+	state->position = oldest;
+	state->records = subbuf->start_records;
+	state->bytes = subbuf->start_bytes;
+	return 0;
+}
+
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 {
 	for (int i = 0; i < LAPPED_TRIES; i++) {
@@ -132,22 +199,17 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 		if (settled_head(buf, &head, &records))
 			return -EBADMSG;
 		if (!is_lapped(buf, head, state->position))
-			return ahead(buf, head, state->position) <= buf->n_subbufs ? 0 : -EBADMSG;
+			return relay_damage_above(&buf->damage, "the consumer's distance from head, in sub-buffers,", 0,
+			                          ahead(buf, head, state->position), buf->n_subbufs);
 		uint64_t oldest = relay_pos_start(buf, relay_oldest(buf, head));
 		struct relay_subbuf subbuf = subbuf_at(buf, oldest);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (settled_head(buf, &again, &records))
 			return -EBADMSG;
-		if (is_lapped(buf, again, oldest))
-			continue; /* the ledger may be of a later lap */
-		state->overwritten_records += subbuf.start_records - state->records;
-		state->overwritten_bytes += subbuf.start_bytes - state->bytes;
-		state->position = oldest;
-		state->records = subbuf.start_records;
-		state->bytes = subbuf.start_bytes;
-		return 0;
+		if (!is_lapped(buf, again, oldest)) /* else the ledger may be of a later lap */
+			return pass_overwritten(buf, state, oldest, &subbuf);
 	}
-	return -EBADMSG;
+	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }
 
 /* One walk along the data. */
@@ -162,6 +224,10 @@ struct walk {
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
 	uint64_t until;               /* number of the sub-buffer to stop at, if it is not 0 */
+	struct relay_claim_view stop; /* the first claim at or behind `looked_at`, as it was found */
+	uint64_t looked_at;           /* position from which on the claims were looked at; with is_looked_at */
+	bool is_looked_at;
+	struct relay_holes *holes;    /* of the sub-buffer where the walk is; NULL: buf->holes */
 	struct relay_packet *packets; /* the heads of packets; NULL: nobody wants them */
 	struct relay_packet *packet;  /* that of the sub-buffer where the walk is */
 };
@@ -175,38 +241,83 @@ struct stretch {
 	bool finished;                /* end is the end of a finished sub-buffer */
 };
 
+/*
+ * The first claim at or behind pos. Up to it nothing of what has been written can become a hole any more, so the list of
+ * holes, loaded later, tells all of them; the claims need not be looked at again for each.
+ */
+static struct relay_claim_view first_claim(struct walk *walk, uint64_t pos)
+{
+	struct rchan_buf *buf = walk->buf;
+	bool is_known = walk->is_looked_at && pos >= walk->looked_at &&
+	                relay_pos_number(buf, pos) == relay_pos_number(buf, walk->looked_at) &&
+	                (!walk->stop.claim || pos <= (walk->stop.word & RELAY_POSITION_MASK));
+	if (!is_known) {
+		walk->stop = relay_claims_first(buf, pos);
+		walk->looked_at = pos;
+		walk->is_looked_at = true;
+		relay_work_add(buf, 1 + relay_claims_n_used(buf) / CLAIMS_A_UNIT);
+	}
+	return walk->stop;
+}
+
+/* The end of a finished sub-buffer. */
+static int look_at_end(struct walk *walk, struct stretch *stretch, const struct relay_subbuf *subbuf)
+{
+	struct rchan_buf *buf = walk->buf;
+	uint64_t pos = walk->plan->to.position, next = relay_pos_next(buf, pos);
+	stretch->finished = true;
+	if (relay_pos_number(buf, subbuf->end) != relay_pos_number(buf, pos) ||
+	    relay_pos_offset(buf, subbuf->end) > buf->subbuf_size)
+		return relay_damage_note(&buf->damage, "relay_subbuf[].end", relay_pos_ledger_index(buf, pos),
+		                         subbuf->end, "not a position in sub-buffer", relay_pos_number(buf, pos));
+	stretch->end = relay_pos_offset(buf, subbuf->end);
+	stretch->end_records = subbuf_at(buf, next).start_records;
+	return relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_ledger_index(buf, next),
+	                          stretch->end_records, walk->head_records);
+}
+
 static int look_ahead(struct walk *walk, struct stretch *stretch)
 {
 	struct rchan_buf *buf = walk->buf;
-	uint64_t pos = walk->plan->to.position;
+	const struct relay_consumer *to = &walk->plan->to;
+	uint64_t pos = to->position;
 	*stretch = (struct stretch){.end = relay_pos_offset(buf, walk->head), .end_records = walk->head_records};
 	struct relay_subbuf subbuf = subbuf_at(buf, pos);
-	stretch->finished = relay_pos_number(buf, pos) != relay_pos_number(buf, walk->head);
-	if (stretch->finished) {
-		if (relay_pos_number(buf, subbuf.end) != relay_pos_number(buf, pos))
-			return -EBADMSG;
-		stretch->end = relay_pos_offset(buf, subbuf.end);
-		stretch->end_records = subbuf_at(buf, relay_pos_next(buf, pos)).start_records;
-	}
-	if (stretch->end > buf->subbuf_size || stretch->end < relay_pos_offset(buf, pos))
+	bool finished = relay_pos_number(buf, pos) != relay_pos_number(buf, walk->head);
+	if (finished && look_at_end(walk, stretch, &subbuf))
 		return -EBADMSG;
-	stretch->stop = relay_claims_first(buf, pos);
+	if (relay_damage_below(&buf->damage, "the end of the data, an offset,", 0, stretch->end,
+	                       relay_pos_offset(buf, pos)) ||
+	    relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_ledger_index(buf, pos),
+	                       subbuf.start_records, stretch->end_records))
+		return -EBADMSG;
+	stretch->stop = first_claim(walk, pos);
 	if (stretch->stop.claim && relay_pos_offset(buf, stretch->stop.word) < stretch->end) {
+		uint64_t claim = (uint64_t)(stretch->stop.claim - buf->claims);
+		if (stretch->stop.records >= stretch->end_records)
+			return relay_damage_note(&buf->damage, "relay_claim[].records", claim, stretch->stop.records,
+			                         "not less than", stretch->end_records);
 		stretch->end = relay_pos_offset(buf, stretch->stop.word);
 		stretch->end_records = stretch->stop.records;
 		stretch->finished = false;
 	} else {
 		stretch->stop.claim = NULL;
 	}
-	const struct relay_found_hole *hole = relay_holes_first(buf, pos);
+	const struct relay_found_hole *hole;
+	if (relay_holes_first(buf, walk->holes ? walk->holes : &buf->holes, pos, &hole))
+		return -EINPROGRESS;
 	if (hole && hole->offset < stretch->end) {
+		if (hole->record >= stretch->end_records - subbuf.start_records)
+			return relay_damage_note(&buf->damage, "relay_hole.record", 0, hole->record, "not less than",
+			                         stretch->end_records - subbuf.start_records);
 		stretch->end = hole->offset;
 		stretch->end_records = subbuf.start_records + hole->record;
 		stretch->discarded = hole->length;
 		stretch->stop.claim = NULL;
 		stretch->finished = false;
 	}
-	return 0;
+	return relay_damage_below(&buf->damage, "the number of the records up to there", 0, stretch->end_records,
+	                          to->records);
 }
 
 /* Step over a record that never came to be. 0 or -EBADMSG. */
@@ -215,7 +326,8 @@ static int pass_hole(struct walk *walk, const struct stretch *stretch)
 	struct relay_consumer *to = &walk->plan->to;
 	uint64_t length = stretch->discarded ? stretch->discarded : stretch->stop.length;
 	if (length == 0 || length > walk->buf->subbuf_size - stretch->end)
-		return -EBADMSG;
+		return relay_damage_note(&walk->buf->damage, "the length of a hole", 0, length,
+		                         "not 1 or more and at most", walk->buf->subbuf_size - stretch->end);
 	if (!stretch->discarded) {
 		ptrdiff_t claim = stretch->stop.claim - walk->buf->claims;
 		walk->plan->holes[claim / 64] |= 1ull << claim % 64;
@@ -274,15 +386,27 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 	return true;
 }
 
+/* What stands where the walk is keeps it: a reservation that is open. true: not any more, its owner was dead. */
+static bool bury(struct walk *walk, struct relay_claim *claim)
+{
+	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
+	if (walk->total && !walk->until)
+		return false;
+	relay_work_add(walk->buf, BURY_UNITS);
+	walk->is_looked_at = false;
+	return relay_claim_bury(walk->buf, claim);
+}
+
 /*
- * Walk from plan->to, which has caught up, to where data, spans or bytes end. 0 or -EBADMSG.
+ * Walk from plan->to, which has caught up, to where data, spans or bytes end. 0, -EBADMSG, or -EINPROGRESS: that is as
+ * much work as one call may do, and plan->to is as far as it came.
  * In overwrite mode it may have read ledgers while they changed: the caller checks that it was not lapped.
  */
 static int walk_data(struct walk *walk)
 {
 	struct rchan_buf *buf = walk->buf;
 	struct relay_consumer *to = &walk->plan->to;
-	for (;;) {
+	for (; buf->work; relay_work_add(buf, 1)) {
 		struct stretch stretch;
 		int err = look_ahead(walk, &stretch);
 		if (err)
@@ -296,8 +420,7 @@ static int walk_data(struct walk *walk)
 			if (err)
 				return err;
 		} else if (stretch.stop.claim) {
-			/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
-			if ((walk->total && !walk->until) || !relay_claim_bury(buf, stretch.stop.claim))
+			if (!bury(walk, stretch.stop.claim))
 				return 0;
 		} else if (stretch.finished && relay_pos_number(buf, to->position) < walk->produced) {
 			to->position = relay_pos_next(buf, to->position);
@@ -308,23 +431,32 @@ static int walk_data(struct walk *walk)
 			return 0;
 		}
 	}
+	return -EINPROGRESS;
 }
 
-/* Pass one finished sub-buffer, whole; false: there is none, or a reservation in it is still open. */
-static bool pass_subbuf(struct walk *walk)
+/* Pass one finished sub-buffer, whole. 1; 0: there is none, or a reservation in it is still open; or as walk_data(). */
+static int pass_subbuf(struct walk *walk)
 {
+	struct rchan_buf *buf = walk->buf;
 	struct relay_plan before = *walk->plan;
-	uint64_t number = relay_pos_number(walk->buf, before.to.position);
+	uint64_t number = relay_pos_number(buf, before.to.position);
+	uint32_t left = buf->work;
+	int err = left ? 0 : -EINPROGRESS;
 	walk->until = number + 1;
-	if (number < walk->produced && !walk_data(walk) &&
-	    relay_pos_number(walk->buf, walk->plan->to.position) == walk->until)
-		return true;
+	if (!err && number < walk->produced) {
+		buf->work = RELAY_WORK_SUBBUF;
+		err = walk_data(walk);
+		uint32_t used = RELAY_WORK_SUBBUF - buf->work;
+		buf->work = used < left ? left - used : 0;
+		if (!err && relay_pos_number(buf, walk->plan->to.position) == walk->until)
+			return 1;
+	}
 	*walk->plan = before;
-	return false;
+	return err;
 }
 
-/* Say the head of the sub-buffer where the walk is. false: it cannot be read whole yet. */
-static bool say_packet(struct walk *walk, struct relay_packet *packet)
+/* Say the head of the sub-buffer where the walk is. 1; 0: it cannot be read whole yet; or as walk_data(). */
+static int say_packet(struct walk *walk, struct relay_packet *packet)
 {
 	struct relay_plan plan = *walk->plan;
 	struct walk whole = {.buf = walk->buf,
@@ -332,14 +464,16 @@ static bool say_packet(struct walk *walk, struct relay_packet *packet)
 	                     .head = walk->head,
 	                     .head_records = walk->head_records,
 	                     .produced = walk->produced,
+	                     .holes = walk->holes,
 	                     .n_spans = SIZE_MAX,
 	                     .max_bytes = SIZE_MAX};
 	uint64_t pos = plan.to.position;
-	if (!pass_subbuf(&whole))
-		return false;
-	return !packet || relay_packet_say(walk->buf, packet, relay_pos_number(walk->buf, pos), walk->head,
-	                                   relay_pos_offset(walk->buf, pos) + whole.total,
-	                                   plan.to.overwritten_records + plan.to.torn_records);
+	int result = pass_subbuf(&whole);
+	if (result != 1 || !packet)
+		return result;
+	return relay_packet_say(walk->buf, packet, relay_pos_number(walk->buf, pos), walk->head,
+	                        relay_pos_offset(walk->buf, pos) + whole.total,
+	                        plan.to.overwritten_records + plan.to.torn_records);
 }
 
 /* walk_data(), a packet at a time. */
@@ -351,10 +485,15 @@ static int walk_packets(struct walk *walk)
 		walk->packet = walk->packets && relay_pos_offset(buf, to->position) < sizeof(*walk->packet)
 		                   ? &walk->packets[n]
 		                   : NULL;
-		if (!say_packet(walk, walk->packet))
-			return 0;
+		int result = say_packet(walk, walk->packet);
+		if (result != 1)
+			return result;
 		walk->until = relay_pos_number(buf, to->position) + 1;
+		uint32_t left = buf->work;
+		/* So much work as it has just been: none of it is left for the second time. */
+		buf->work = RELAY_WORK_SUBBUF;
 		int err = walk_data(walk);
+		buf->work = left;
 		if (err || relay_pos_number(buf, to->position) != walk->until)
 			return err;
 	}
@@ -380,6 +519,7 @@ static int plan(struct walk *walk)
 		walk->n_used = 0;
 		walk->total = 0;
 		walk->passed = 0;
+		walk->is_looked_at = false;
 		uint64_t again, records;
 		int err = relay_consumer_catch_up(buf, &walk->plan->to);
 		if (err)
@@ -396,27 +536,69 @@ static int plan(struct walk *walk)
 			return -EBADMSG;
 		if (!is_lapped(buf, again, start))
 			return err;
+		relay_damage_forget(&buf->damage);
+		if (!buf->work)
+			break;
 	}
-	return -EBADMSG;
+	/* Lapped at each try: by quick writers in small sub-buffers, or by somebody who moves head to and fro. */
+	*walk->plan = (struct relay_plan){.from = from, .to = from};
+	walk->n_used = 0;
+	walk->total = 0;
+	return -EINPROGRESS;
+}
+
+/* Has somebody walked before from before `state` to behind it? */
+static bool goes_on(const struct rchan_buf *buf, const struct relay_progress *progress,
+                    const struct relay_consumer *state)
+{
+	const struct relay_consumer *to = &progress->to;
+	/* Relaxed: after a reset the caller, who sees it, comes again. In overwrite mode, what was lost since is to be
+	 * counted as lost. */
+	return progress->is_set && progress->resets == __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) &&
+	       progress->from <= state->position && state->position <= to->position && to->bytes >= state->bytes &&
+	       to->overwritten_bytes == state->overwritten_bytes && to->discarded_bytes >= state->discarded_bytes &&
+	       to->torn_bytes >= state->torn_bytes;
+}
+
+/* To be called before the walk: what it finds is of this reset or a later one. */
+static void start_at(const struct rchan_buf *buf, struct relay_progress *progress, const struct relay_consumer *state)
+{
+	if (goes_on(buf, progress, state))
+		return;
+	progress->is_set = true;
+	progress->resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED);
+	progress->from = state->position;
+	progress->to = *state;
 }
 
 int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state)
 {
-	struct relay_plan peeked = {.from = *state};
+	struct relay_progress *empty = &buf->empty;
+	start_at(buf, empty, state);
+	struct relay_plan peeked = {.from = empty->to};
 	struct relay_span span;
 	struct walk walk = {.buf = buf, .plan = &peeked, .spans = &span, .n_spans = 1, .max_bytes = 1};
 	int err = plan(&walk);
-	return err ? err : walk.total > 0;
+	if (walk.total)
+		return err == -EBADMSG ? err : 1;
+	/* Nothing but padding and holes up to there: the next look begins there. */
+	if (err != -EBADMSG)
+		empty->to = peeked.to;
+	return err;
 }
 
 uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer *state)
 {
+	struct relay_progress *passed = &buf->passed;
 	if (__atomic_load_n(&buf->control->n_holes, __ATOMIC_RELAXED) == state->discarded_records + state->torn_records)
 		return 0;
-	struct relay_plan all = {.from = *state};
-	struct walk walk = {.buf = buf, .plan = &all, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
-	return plan(&walk) ? 0
-	                   : all.to.discarded_bytes - state->discarded_bytes + all.to.torn_bytes - state->torn_bytes;
+	start_at(buf, passed, state);
+	struct relay_plan all = {.from = passed->to};
+	struct walk walk = {
+	    .buf = buf, .plan = &all, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX, .holes = &buf->holes_ahead};
+	if (plan(&walk) != -EBADMSG && all.to.overwritten_bytes == state->overwritten_bytes)
+		passed->to = all.to;
+	return passed->to.discarded_bytes - state->discarded_bytes + passed->to.torn_bytes - state->torn_bytes;
 }
 
 int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
@@ -425,18 +607,27 @@ int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, stru
 	struct relay_plan look = {.from = *state, .to = *state};
 	struct walk walk = {
 	    .buf = buf, .plan = &look, .spans = spans, .n_spans = n_spans, .max_bytes = SIZE_MAX, .packet = packet};
-	int err = see_head(&walk);
+	relay_work_begin(buf);
+	int result = see_head(&walk);
 	uint64_t number = relay_pos_number(buf, state->position);
 	*start_records = subbuf_at(buf, state->position).start_records;
 	look.to.overwritten_records = 0;
-	if (err || !say_packet(&walk, packet))
-		return err;
-	walk.until = number + 1;
-	err = walk_data(&walk);
-	*state = look.to;
-	if (is_lapped(buf, walk.head, look.from.position) || relay_consume_stands(buf, number))
+	look.to.records = *start_records;
+	if (!result)
+		result = say_packet(&walk, packet);
+	if (result == 1) {
+		walk.until = number + 1;
+		buf->work = RELAY_WORK_SUBBUF;
+		result = walk_data(&walk);
+		*state = look.to;
+		if (!result)
+			result = relay_pos_number(buf, look.to.position) == walk.until ? (int)walk.n_used : -EBADMSG;
+	}
+	if (is_lapped(buf, walk.head, look.from.position) || relay_consume_stands(buf, number)) {
+		relay_damage_forget(&buf->damage);
 		return -EAGAIN;
-	return err ? err : relay_pos_number(buf, look.to.position) == walk.until ? (int)walk.n_used : -EBADMSG;
+	}
+	return result;
 }
 
 int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
@@ -481,21 +672,24 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 	                    .n_spans = n_spans,
 	                    .max_bytes = max_bytes,
 	                    .packets = buf->packets};
-	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
+	relay_work_begin(buf);
+	err = relay_consumer_read(buf, &buf->plan.from);
+	if (!err)
+		err = plan(&walk);
 	/* The last holder may have died in the middle of publish(). */
-	if (!err && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
+	if (err != -EBADMSG && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
 		publish(buf, &buf->plan.from);
-	if (!err && walk.total) {
+	if (err != -EBADMSG && walk.total) {
 		buf->plan.to.reads++;
 		buf->plan.active = true;
 		*end = buf->plan.to.bytes;
 		*total = walk.total;
 		return (int)walk.n_used;
 	}
-	if (!err && !skip && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
+	if (err != -EBADMSG && !skip && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
 		carry_out(buf); /* padding, holes and losses passed, nothing to give, nothing passed over */
 	relay_reader_unlock(buf);
-	return err;
+	return err == -EINPROGRESS ? -EBUSY : err;
 }
 
 int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
@@ -511,11 +705,14 @@ int relay_consume_to(struct rchan_buf *buf, uint64_t at)
 	if (err)
 		return err;
 	struct walk walk = {.buf = buf, .plan = &buf->plan, .at = at};
-	err = relay_consumer_read(buf, &buf->plan.from) ? plan(&walk) : -EBADMSG;
+	relay_work_begin(buf);
+	err = relay_consumer_read(buf, &buf->plan.from);
 	if (!err)
+		err = plan(&walk);
+	if (err != -EBADMSG)
 		carry_out(buf);
 	relay_reader_unlock(buf);
-	return err;
+	return err == -EINPROGRESS ? -EBUSY : err;
 }
 
 /* A callback may be about to let the sub-buffer at `start` be overwritten. 1: it did, or that cannot be known. */
@@ -571,11 +768,19 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 		return err;
 	struct walk walk = {.buf = buf, .plan = &buf->plan, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
 	buf->plan = (struct relay_plan){0};
-	err = relay_consumer_read(buf, &buf->plan.to) ? relay_consumer_catch_up(buf, &buf->plan.to) : -EBADMSG;
+	err = relay_consumer_read(buf, &buf->plan.to);
+	if (!err)
+		err = relay_consumer_catch_up(buf, &buf->plan.to);
 	if (!err)
 		err = see_head(&walk);
-	while (!err && n && pass_subbuf(&walk))
-		n--;
+	for (int tries = 0; !err && n && tries < HOLES_TRIES;) {
+		relay_work_begin(buf); /* for each: the caller has said how many */
+		int passed = pass_subbuf(&walk);
+		if (passed == 1)
+			n--;
+		tries = passed == 1 ? 0 : passed == 0 ? HOLES_TRIES : tries + 1;
+		err = passed == -EBADMSG ? passed : 0;
+	}
 	if (!err)
 		carry_out(buf);
 	relay_reader_unlock(buf);

@@ -13,8 +13,10 @@ struct relay_found_hole {
  * there are too many. */
 bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint32_t record);
 
-/* The first hole at or after pos in its sub-buffer; NULL: none. Call after looking at the claims. */
-const struct relay_found_hole *relay_holes_first(struct rchan_buf *buf, uint64_t pos);
+/* The first hole at or after pos in its sub-buffer, or NULL. Call after looking at the claims. 0; -EINPROGRESS: they are
+ * more than one call collects, call again. `holes` keeps those of the sub-buffer that was looked at last. */
+int relay_holes_first(struct rchan_buf *buf, struct relay_holes *holes, uint64_t pos,
+                      const struct relay_found_hole **hole);
 
 /* Forget all, after a reset. */
 void relay_holes_clear(struct rchan_buf *buf);

@@ -121,6 +121,8 @@ bool relay_owner_alive(uint64_t owner)
 	uint64_t tid = owner & FIELD_MASK(RELAY_OWNER_TID_BITS);
 	if (owner == relay_owner_self())
 		return true;
+	if (tid == 0)
+		return false; /* no thread's word */
 	int saved = errno;
 	uint64_t namespace = namespace_bits();
 	if ((owner >> RELAY_OWNER_TID_BITS & FIELD_MASK(RELAY_OWNER_NS_BITS)) != namespace)

@@ -41,14 +41,29 @@ static int end_now(struct rchan_buf *buf, struct relay_packet *packet, uint64_t 
 	return err;
 }
 
-bool relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number, uint64_t head,
-                      uint64_t bytes, uint64_t more)
+/* Times of CLOCK_MONOTONIC are in order whatever CPU they were taken on; those of the TSC nearly. */
+static int check_packet(struct rchan_buf *buf, const struct relay_packet *packet)
+{
+	struct relay_damage *damage = &buf->damage;
+	uint64_t number = packet->packet_seq_num, least = buf->timestamp == RELAY_MONO ? packet->timestamp_begin : 0;
+	if (relay_damage_above(damage, "the time when sub-buffer [] began", number, packet->timestamp_begin,
+	                       INT64_MAX) ||
+	    relay_damage_above(damage, "the time when sub-buffer [] ended", number, packet->timestamp_end, INT64_MAX) ||
+	    relay_damage_below(damage, "the time when sub-buffer [] ended", number, packet->timestamp_end, least) ||
+	    relay_damage_above(damage, "the number of records lost before the end of sub-buffer []", number,
+	                       packet->events_discarded, INT64_MAX))
+		return -EBADMSG;
+	return 1;
+}
+
+int relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number, uint64_t head, uint64_t bytes,
+                     uint64_t more)
 {
 	const struct relay_subbuf *ledger = relay_pos_ledger(buf, relay_pos_start(buf, number));
 	const struct relay_subbuf *next = relay_pos_ledger(buf, relay_pos_start(buf, number + 1));
 	int err = has_begun(buf, number + 1, head) ? -EAGAIN : end_now(buf, packet, number);
 	if (err && err != -EAGAIN)
-		return false;
+		return 0;
 	/* Relaxed: published by head, which the caller, or end_now(), loaded before, and the caller checks after. */
 	*packet = (struct relay_packet){
 	    .magic = RELAY_PACKET_MAGIC,
@@ -63,5 +78,5 @@ bool relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64
 	    .cpu_id = buf->cpu,
 	    .pid = buf->pid,
 	};
-	return true;
+	return check_packet(buf, packet);
 }

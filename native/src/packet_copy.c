@@ -6,12 +6,15 @@
 
 #include <string.h>
 
-enum { BITS = 8, COPY_TRIES = 1000, MOST_PIECES = RELAY_N_CLAIMS + 2 };
+enum { BITS = 8, COPY_TRIES = 100, MOST_PIECES = RELAY_N_CLAIMS + 2 };
 
-static size_t gather(unsigned char *to, const struct relay_span *spans, int n)
+/* 0: they are longer than `size`, which they were not when the packet's head was made. */
+static size_t gather(unsigned char *to, size_t size, const struct relay_span *spans, int n)
 {
 	size_t length = 0;
 	for (int i = 0; i < n; i++) {
+		if (spans[i].length > size - length)
+			return 0;
 		memcpy(to + length, spans[i].data, spans[i].length);
 		length += spans[i].length;
 	}
@@ -39,7 +42,7 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 			return err;
 		*number = relay_pos_number(buf, state.position);
 		int n = relay_consume_look(buf, &state, &packet, &start_records, spans, MOST_PIECES);
-		if (n == -EAGAIN)
+		if (n == -EAGAIN || n == -EINPROGRESS)
 			continue;
 		if (n <= 0)
 			return n;
@@ -48,11 +51,14 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 		/* Torn ones are among those that `state` passed; what was overwritten before is in no packet. */
 		uint64_t torn = state.torn_records + state.discarded_records;
 		packet.events_discarded += start_records - *records;
-		size_t length = gather(to, spans, n);
+		size_t length = gather(to, size, spans, n);
 		if (relay_consume_stands(buf, *number) != 0)
 			continue;
+		if (!length || relay_damage_below(&buf->damage, "the number of the packet's first record", 0,
+		                                  start_records, *records))
+			return -EBADMSG;
 		*records += state.records - start_records - torn;
 		return (ssize_t)length;
 	}
-	return -EBADMSG;
+	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }

@@ -54,7 +54,7 @@ void relay_reader_close(struct relay_reader *reader)
 int relay_reader_finished(struct relay_reader *reader)
 {
 	int state = relay_buf_state(&reader->buf);
-	return state & RELAY_IS_DAMAGED || (state & RELAY_IS_CLOSED && !(state & RELAY_HAS_DATA));
+	return state & RELAY_IS_DAMAGED || (state & RELAY_IS_CLOSED && !(state & (RELAY_HAS_DATA | RELAY_LOOK_AGAIN)));
 }
 
 /* 1: there is a piece; 0: nothing now; or an error. */
@@ -75,7 +75,7 @@ static int rest(struct relay_reader *reader, int busy, int64_t ms)
 	if (busy)
 		return nanosleep(&(struct timespec){.tv_nsec = BUSY_MS * 1000000l}, NULL) ? -EINTR : 0;
 	relay_buf_arm(buf, RELAY_ARM_RECORD, &seq);
-	if (relay_buf_state(buf) & (RELAY_HAS_DATA | RELAY_IS_CLOSED | RELAY_IS_DAMAGED))
+	if (relay_buf_state(buf) & (RELAY_HAS_DATA | RELAY_IS_CLOSED | RELAY_IS_DAMAGED | RELAY_LOOK_AGAIN))
 		return 0;
 	return relay_buf_wait_any(&buf, &seq, 1, NULL, 0, (int)(ms < LOOK_AGAIN_MS ? ms : LOOK_AGAIN_MS));
 }

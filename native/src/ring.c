@@ -280,19 +280,28 @@ int relay_ring_discard(void *record, uint64_t flags)
 
 /* --- asking --- */
 
+/* Bytes that stand between the positions; they are loaded one after the other, so what is more than can stand comes of
+ * what happened in between, or of nonsense. */
+static uint64_t avail_data(const struct relay_ring *ring)
+{
+	uint64_t consumed = relay_ring_consumed(ring), floor = relay_ring_floor(ring);
+	uint64_t produced = relay_ring_produced(ring), from = (int64_t)(floor - consumed) > 0 ? floor : consumed;
+	if ((int64_t)(produced - from) < 0)
+		return 0;
+	return produced - from < ring->size ? produced - from : ring->size;
+}
+
 uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
 {
-	uint64_t consumed = relay_ring_consumed(ring), produced = relay_ring_produced(ring);
-	uint64_t floor = relay_ring_floor(ring);
 	switch (what) {
 	case RELAY_RING_AVAIL_DATA:
-		return produced - ((int64_t)(floor - consumed) > 0 ? floor : consumed);
+		return avail_data(ring);
 	case RELAY_RING_RING_SIZE:
 		return ring->size;
 	case RELAY_RING_CONS_POS:
-		return consumed;
+		return relay_ring_consumed(ring);
 	case RELAY_RING_PROD_POS:
-		return produced;
+		return relay_ring_produced(ring);
 	default:
 		return 0;
 	}

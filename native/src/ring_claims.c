@@ -275,7 +275,10 @@ int relay_ring_resolve(struct relay_ring *ring, uint64_t token)
 uint64_t relay_ring_claims_torn(const struct relay_ring *ring)
 {
 	uint64_t n = 0;
-	for (uint32_t i = 0; i < n_used(ring); i++)
-		n += __atomic_load_n(&ring->claims[i].word.second, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < n_used(ring); i++) {
+		uint64_t more = __atomic_load_n(&ring->claims[i].word.second, __ATOMIC_RELAXED);
+		/* More than there can be stays more than there can be: who asks checks the sum. */
+		n = more > UINT64_MAX - n ? UINT64_MAX : n + more;
+	}
 	return n;
 }

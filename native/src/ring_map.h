@@ -3,6 +3,7 @@
 #ifndef RELAYFS_RING_MAP_H
 #define RELAYFS_RING_MAP_H
 
+#include "damage.h"
 #include "shm.h"
 
 #include <relayfs/ring.h>
@@ -31,7 +32,16 @@ struct relay_ring {
 	uint32_t n_held;
 	struct relay_ring_counts seen;
 	uint64_t damaged_at;
+	struct relay_damage damage;
+
+	/* Where relay_ring_state() came to: from `empty_from` to `empty` there is nothing but what readers skip. */
+	bool is_empty_known;
+	uint64_t empty_from;
+	struct relay_ring_counts empty;
 };
+
+/* So many records one call of a file server passes at most, some 10 to 50 ns each; the next call goes on. */
+enum { RELAY_RING_WORK = 1 << 16 };
 
 /* A record of `length` bytes with all that belongs to it. */
 static inline uint64_t relay_ring_total(uint64_t length)

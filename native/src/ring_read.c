@@ -15,13 +15,21 @@
  * record afterwards.
  */
 #define _GNU_SOURCE
+#include "ring_read.h"
+
 #include "owner.h"
 #include "ring_claims.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { READ_TRIES = 1000, LAPPED_TRIES = 1000 };
+enum {
+	READ_TRIES = 100, /* each failed one means that somebody consumed meanwhile */
+	BURY_TRIES = 16,
+	LAPPED_TRIES = 1000,
+	LOCK_TRIES = 16, /* each means that a dead owner was replaced by another one */
+	BURY_UNITS = 512 /* of RELAY_RING_WORK: what it costs to ask whether somebody lives */
+};
 
 /* What there is at a position. */
 enum look {
@@ -37,12 +45,15 @@ enum look {
 static int lock(struct relay_ring *ring)
 {
 	uint64_t *word = &ring->consumer->lock, self = relay_owner_self(), holder = 0;
-	/* Acquire pairs with the release in unlock(): the state that the last holder left. */
-	while (!__atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		/* Acquire pairs with the release in unlock(): the state that the last holder left. */
+		if (__atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			return 0;
 		if (holder && relay_owner_alive(holder))
 			return -EBUSY;
-	/* Dead: the next round takes the lock from exactly that holder. */
-	return 0;
+		/* Dead: the next round takes the lock from exactly that holder. */
+	}
+	return -EBUSY;
 }
 
 static void unlock(struct relay_ring *ring)
@@ -56,8 +67,43 @@ static bool is_behind(uint64_t pos, uint64_t other)
 	return (int64_t)(other - pos) > 0;
 }
 
-/* The state; false: it does not come to rest, which no honest consumer causes. */
-static bool read_counts(const struct relay_ring *ring, struct relay_ring_counts *counts)
+struct relay_ring_moment relay_ring_moment(const struct relay_ring *ring)
+{
+	/* Relaxed: what is read of the consumer's state is loaded again. */
+	return (struct relay_ring_moment){__atomic_load_n(&ring->consumer->current, __ATOMIC_RELAXED),
+	                                  __atomic_load_n(&ring->consumer->position, __ATOMIC_RELAXED)};
+}
+
+bool relay_ring_has_moved(const struct relay_ring *ring, struct relay_ring_moment since)
+{
+	/* Pairs with the release in publish(): who saw producers go on sees the consumer who let them. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	struct relay_ring_moment now = relay_ring_moment(ring);
+	return now.current != since.current || now.position != since.position;
+}
+
+static int damaged_at(struct relay_ring *ring, uint64_t pos)
+{
+	ring->damaged_at = pos;
+	return -EBADMSG;
+}
+
+/* All that can be said of a state by itself: each record takes a header of 8 bytes, positions stay below 2^63. */
+static int check_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
+{
+	struct relay_damage *damage = &ring->damage;
+	uint64_t most = counts->position / RELAY_RING_HEADER_BYTES;
+	if (relay_damage_above(damage, "the consumer position", 0, counts->position, INT64_MAX) ||
+	    relay_damage_above(damage, "relay_ring_counts.records", 0, counts->records, most) ||
+	    relay_damage_above(damage, "relay_ring_counts.discarded", 0, counts->discarded, most - counts->records) ||
+	    relay_damage_above(damage, "relay_ring_counts.bytes", 0, counts->bytes, counts->position) ||
+	    relay_damage_above(damage, "relay_ring_counts.missed", 0, counts->missed, counts->records))
+		return damaged_at(ring, counts->position);
+	return 0;
+}
+
+/* The state. 0 or -EBADMSG. */
+static int read_counts(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
 	const struct relay_ring_consumer *consumer = ring->consumer;
 	for (int i = 0; i < READ_TRIES; i++) {
@@ -67,13 +113,15 @@ static bool read_counts(const struct relay_ring *ring, struct relay_ring_counts 
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&consumer->current, __ATOMIC_RELAXED) != current)
 			continue;
+		if (check_counts(ring, counts))
+			return -EBADMSG;
 		/* Somebody else consumes by the kernel's format. */
 		uint64_t position = relay_ring_consumed(ring);
 		if (ring->mode != RELAY_OVERWRITE && is_behind(counts->position, position))
 			counts->position = position;
-		return true;
+		return relay_damage_above(&ring->damage, "the consumer position", 0, counts->position, INT64_MAX);
 	}
-	return false;
+	return relay_damage_say(&ring->damage, "relay_ring_consumer.current does not come to rest");
 }
 
 /* Make `counts` the state. The caller has the lock. */
@@ -90,23 +138,27 @@ static void publish(struct relay_ring *ring, const struct relay_ring_counts *cou
 
 /* --- looking --- */
 
-/* Overwrite mode: records were overwritten before the reader came. false: the pair does not come to rest. */
-static bool catch_up(const struct relay_ring *ring, struct relay_ring_counts *counts)
+/* Overwrite mode: records were overwritten before the reader came. 0 or -EBADMSG. */
+static int catch_up(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
 	uint64_t oldest, records;
 	if (ring->mode != RELAY_OVERWRITE)
-		return true;
+		return 0;
 	if (!relay_pair_read(&ring->state->oldest, &oldest, &records))
-		return false;
-	if (is_behind(counts->position, oldest)) {
-		counts->missed += records - counts->records;
-		counts->records = records;
-		counts->position = oldest;
-	}
-	return true;
+		return relay_damage_say(&ring->damage, "relay_ring_state.oldest does not come to rest");
+	if (!is_behind(counts->position, oldest))
+		return 0;
+	if (relay_damage_below(&ring->damage, "relay_ring_state.oldest.second", 0, records, counts->records) ||
+	    relay_damage_above(&ring->damage, "relay_ring_state.oldest.second", 0, records,
+	                       oldest / RELAY_RING_HEADER_BYTES))
+		return -EBADMSG;
+	counts->missed += records - counts->records;
+	counts->records = records;
+	counts->position = oldest;
+	return 0;
 }
 
-static bool is_lapped(const struct relay_ring *ring, uint64_t pos)
+bool relay_ring_is_lapped(const struct relay_ring *ring, uint64_t pos)
 {
 	/* What was loaded before is right if this is not so. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -124,10 +176,29 @@ static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again
 {
 	int buried = relay_ring_claims_bury_at(ring, pos);
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
-	if (is_lapped(ring, pos))
+	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
 	*again = buried == 1 || !busy;
-	return buried == -ENOENT && busy ? LOOK_DAMAGED : LOOK_NOTHING;
+	if (buried != -ENOENT || !busy)
+		return LOOK_NOTHING;
+	relay_damage_note(&ring->damage, "the header at position []", pos, *relay_ring_length_at(ring, pos),
+	                  "busy, and nobody has reserved it; the limit is", RELAY_RING_BUSY - 1);
+	return LOOK_DAMAGED;
+}
+
+/* The positions contradict each other. */
+static enum look look_at_positions(struct relay_ring *ring, uint64_t pos, uint64_t produced)
+{
+	if (relay_ring_is_lapped(ring, pos))
+		return LOOK_LAPPED;
+	if (pos % 8)
+		relay_damage_note(&ring->damage, "the consumer position", 0, pos, "no multiple of", 8);
+	else if (produced % 8)
+		relay_damage_note(&ring->damage, "the producer position", 0, produced, "no multiple of", 8);
+	else
+		relay_damage_note(&ring->damage, "the producer position", 0, produced,
+		                  "not less than a ring's size after the consumer position", pos);
+	return LOOK_DAMAGED;
 }
 
 static enum look look_once(struct relay_ring *ring, uint64_t pos, uint32_t *length, bool *again)
@@ -135,17 +206,21 @@ static enum look look_once(struct relay_ring *ring, uint64_t pos, uint32_t *leng
 	uint64_t produced = relay_ring_produced(ring);
 	*again = false;
 	if (pos % 8 || produced % 8 || produced - pos >= ring->size)
-		return is_lapped(ring, pos) ? LOOK_LAPPED : LOOK_DAMAGED;
+		return look_at_positions(ring, pos, produced);
 	if (produced == pos) {
 		*again = is_held_up(ring, pos);
 		return LOOK_NOTHING;
 	}
 	/* Pairs with the release that ends a reservation: the payload before it. */
 	*length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
-	if (is_lapped(ring, pos))
+	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
-	if (!relay_ring_fits(ring, pos, *length, produced))
+	if (!relay_ring_fits(ring, pos, *length, produced)) {
+		relay_damage_note(&ring->damage, "the length at position []", pos,
+		                  *length & ~(RELAY_RING_BUSY | RELAY_RING_DISCARD),
+		                  "too long for a record that ends at or before", produced);
 		return LOOK_DAMAGED;
+	}
 	if (*length & RELAY_RING_BUSY)
 		return look_at_busy(ring, pos, again);
 	bool discarded = *length & RELAY_RING_DISCARD;
@@ -153,25 +228,32 @@ static enum look look_once(struct relay_ring *ring, uint64_t pos, uint32_t *leng
 	return discarded ? LOOK_DISCARDED : LOOK_RECORD;
 }
 
-static enum look look(struct relay_ring *ring, uint64_t pos, uint32_t *length)
+static enum look look(struct relay_ring *ring, uint64_t pos, uint32_t *length, uint32_t *work)
 {
 	bool again;
 	enum look found;
 	int tries = 0;
-	do
+	do {
 		found = look_once(ring, pos, length, &again);
-	while (again && ++tries < READ_TRIES);
+		if (found == LOOK_NOTHING)
+			*work = *work > BURY_UNITS ? *work - BURY_UNITS : 0;
+	} while (again && ++tries < BURY_TRIES);
 	return found;
 }
 
-/* Pass what is to be skipped, up to a record: 1 and how long it is, 0 or -EPIPE: there is none, -EBADMSG. */
-static int find_next(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
+/*
+ * Pass what is to be skipped, up to a record: 1 and how long it is, 0 or -EPIPE: there is none, -EBADMSG; -EINPROGRESS:
+ * `*work` records have been passed, and there are more.
+ */
+static int find_next(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length, uint32_t *work)
 {
-	for (int laps = 0; laps < LAPPED_TRIES;) {
+	int laps = 0;
+	for (; *work && laps < LAPPED_TRIES; --*work) {
 		/* Before the look: what was there when the ring was closed is still given. */
 		bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
-		enum look found = catch_up(ring, counts) ? look(ring, counts->position, length) : LOOK_DAMAGED;
-		switch (found) {
+		if (catch_up(ring, counts))
+			return damaged_at(ring, counts->position);
+		switch (look(ring, counts->position, length, work)) {
 		case LOOK_RECORD:
 			return 1;
 		case LOOK_DISCARDED:
@@ -182,13 +264,28 @@ static int find_next(struct relay_ring *ring, struct relay_ring_counts *counts, 
 			laps++;
 			break;
 		case LOOK_DAMAGED:
-			ring->damaged_at = counts->position;
-			return -EBADMSG;
+			return damaged_at(ring, counts->position);
 		case LOOK_NOTHING:
 			return closed && relay_ring_reserved(ring) == counts->position ? -EPIPE : 0;
 		}
+		if (!*work)
+			break;
 	}
-	return 0;
+	return laps == LAPPED_TRIES ? 0 : -EINPROGRESS;
+}
+
+/* The same for a program, which has nobody to keep waiting but itself: up to all that a ring can hold. */
+static int find_next_of_all(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
+{
+	uint64_t before = counts->position;
+	for (;;) {
+		uint32_t work = RELAY_RING_WORK;
+		int result = find_next(ring, counts, length, &work);
+		if (result != -EINPROGRESS)
+			return result;
+		if (counts->position - before > ring->size)
+			return 0;
+	}
 }
 
 static void pass(struct relay_ring_counts *counts, uint32_t length)
@@ -209,9 +306,10 @@ static int begin(struct relay_ring *ring)
 	int err = lock(ring);
 	if (err)
 		return err;
-	if (!read_counts(ring, &ring->seen)) {
+	err = read_counts(ring, &ring->seen);
+	if (err) {
 		unlock(ring);
-		return -EBADMSG;
+		return err;
 	}
 	ring->consuming = true;
 	ring->n_held = 0;
@@ -240,7 +338,7 @@ int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 	if (result)
 		return result;
 	uint64_t before = ring->seen.position;
-	result = find_next(ring, &ring->seen, &bytes);
+	result = find_next_of_all(ring, &ring->seen, &bytes);
 	if (result == 1) {
 		*data = relay_ring_at(ring, ring->seen.position) + RELAY_RING_HEADER_BYTES;
 		*length = bytes;
@@ -285,19 +383,19 @@ struct frame {
 	size_t before, behind;
 };
 
-/* The next record's bytes go to `to` + before. */
+/* The next record's bytes go to `to` + before. work: as for find_next(); NULL: for a program. */
 static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
-                         struct frame frame)
+                         struct frame frame, uint32_t *work)
 {
 	for (int laps = 0; laps < LAPPED_TRIES; laps++) {
 		uint32_t length = 0;
-		int result = find_next(ring, counts, &length);
+		int result = work ? find_next(ring, counts, &length, work) : find_next_of_all(ring, counts, &length);
 		if (result != 1)
 			return result ? result : -EAGAIN;
 		if (length + frame.before + frame.behind > size)
 			return -EMSGSIZE;
 		memcpy(to + frame.before, relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES, length);
-		if (is_lapped(ring, counts->position))
+		if (relay_ring_is_lapped(ring, counts->position))
 			continue;
 		pass(counts, length);
 		return length;
@@ -311,10 +409,12 @@ static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 	if (ring->n_held)
 		return -EALREADY;
 	int err = lock(ring);
-	if (err || read_counts(ring, counts))
+	if (err)
 		return err;
-	unlock(ring);
-	return -EBADMSG;
+	err = read_counts(ring, counts);
+	if (err)
+		unlock(ring);
+	return err;
 }
 
 static void copy_end(struct relay_ring *ring, const struct relay_ring_counts *counts)
@@ -330,18 +430,19 @@ ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t
 	if (err)
 		return err;
 	uint64_t before = counts.missed;
-	ssize_t result = copy_next(ring, &counts, to, size, (struct frame){0});
+	ssize_t result = copy_next(ring, &counts, to, size, (struct frame){0}, NULL);
 	if (missed)
 		*missed = counts.missed - before;
 	copy_end(ring, &counts);
 	return result;
 }
 
-static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size)
+static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
+                           uint32_t *work)
 {
 	struct frame frame = {.before = ring->framing == RELAY_FRAMING_LENGTH ? sizeof(uint32_t) : 0,
 	                      .behind = ring->framing == RELAY_FRAMING_LINE};
-	ssize_t length = copy_next(ring, counts, to, size, frame);
+	ssize_t length = copy_next(ring, counts, to, size, frame, work);
 	if (length < 0)
 		return length;
 	uint32_t word = (uint32_t)length;
@@ -360,12 +461,16 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 		return err;
 	size_t done = 0;
 	ssize_t got = 0;
+	uint32_t work = RELAY_RING_WORK;
 	for (unsigned n = 0; (!max || n < max) && got >= 0; n++) {
-		got = copy_framed(ring, &counts, (unsigned char *)to + done, size - done);
+		got = copy_framed(ring, &counts, (unsigned char *)to + done, size - done, &work);
 		done += got > 0 ? (size_t)got : 0;
+		work -= work > 0;
 	}
 	copy_end(ring, &counts);
-	return done ? (ssize_t)done : got;
+	if (done)
+		return (ssize_t)done;
+	return got == -EINPROGRESS ? -EBUSY : got;
 }
 
 uint64_t relay_ring_damaged_at(const struct relay_ring *ring)
@@ -373,23 +478,71 @@ uint64_t relay_ring_damaged_at(const struct relay_ring *ring)
 	return ring->damaged_at;
 }
 
+const char *relay_ring_damage(struct relay_ring *ring)
+{
+	return relay_damage_text(&ring->damage);
+}
+
 /* --- for those who wait or count --- */
+
+int relay_ring_check_magic(struct relay_ring *ring)
+{
+	uint64_t magic = __atomic_load_n(&ring->state->geometry.magic, __ATOMIC_RELAXED);
+	if (magic == RELAY_RING_MAGIC)
+		return 0;
+	return relay_damage_note(&ring->damage, "relay_ring_geometry.magic", 0, magic, "not", RELAY_RING_MAGIC);
+}
+
+/* Look on from where the last look came to, unless a consumer has passed that: relay_ring_state() once. */
+static int look_on(struct relay_ring *ring, uint32_t *work)
+{
+	struct relay_ring_counts counts, *empty = &ring->empty;
+	uint32_t length;
+	if (relay_ring_check_magic(ring) || read_counts(ring, &counts))
+		return -EBADMSG;
+	bool goes_on = ring->is_empty_known && ring->empty_from <= counts.position &&
+	               counts.position <= empty->position && counts.missed <= empty->missed;
+	if (!goes_on) {
+		*empty = counts;
+		ring->empty_from = counts.position;
+	}
+	ring->is_empty_known = true;
+	counts = *empty;
+	int found = find_next(ring, &counts, &length, work);
+	if (found != -EBADMSG)
+		*empty = counts;
+	return found;
+}
+
+/* Does another thread hold what a read needs? */
+static bool is_held(const struct relay_ring *ring)
+{
+	uint64_t holder = __atomic_load_n(&ring->consumer->lock, __ATOMIC_RELAXED);
+	return holder && holder != relay_owner_self() && relay_owner_alive(holder);
+}
 
 int relay_ring_state(struct relay_ring *ring)
 {
-	struct relay_ring_counts counts;
-	uint32_t length;
 	bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
-	if (!read_counts(ring, &counts) ||
-	    __atomic_load_n(&ring->state->geometry.magic, __ATOMIC_RELAXED) != RELAY_RING_MAGIC)
-		return RELAY_IS_DAMAGED;
-	int found = find_next(ring, &counts, &length);
+	uint32_t work = RELAY_RING_WORK;
+	struct relay_ring_moment begin = relay_ring_moment(ring);
+	int found = look_on(ring, &work);
+	/* A consumer that goes on lets producers store where this one looks. */
+	for (int i = 0; found == -EBADMSG && i < RELAY_RING_MOVE_TRIES && relay_ring_has_moved(ring, begin); i++) {
+		relay_damage_forget(&ring->damage);
+		begin = relay_ring_moment(ring);
+		found = look_on(ring, &work);
+	}
 	if (found == -EBADMSG)
 		return RELAY_IS_DAMAGED;
-	return (found == 1 ? RELAY_HAS_DATA : 0) | (closed ? RELAY_IS_CLOSED : 0);
+	int bits = closed ? RELAY_IS_CLOSED : 0;
+	if (found == 1)
+		bits |= RELAY_HAS_DATA | (is_held(ring) ? RELAY_IS_HELD : 0);
+	return bits | (found == -EINPROGRESS ? RELAY_LOOK_AGAIN : 0);
 }
 
-int relay_ring_counts(const struct relay_ring *ring, struct relay_ring_counts *counts)
+int relay_ring_counts(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
-	return read_counts(ring, counts) && catch_up(ring, counts) ? 0 : -EBADMSG;
+	int err = read_counts(ring, counts);
+	return err ? err : catch_up(ring, counts);
 }

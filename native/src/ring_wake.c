@@ -53,7 +53,7 @@ int relay_ring_wait_any(struct relay_ring *const *rings, const uint32_t *seqs, s
 static bool is_any_ready(struct relay_ring *const *rings, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (relay_ring_state(rings[i]))
+		if (relay_ring_state(rings[i]) & ~RELAY_IS_HELD)
 			return true;
 	return false;
 }

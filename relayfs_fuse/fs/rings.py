@@ -82,8 +82,9 @@ class StoredRing(Stored[RingMemory]):
         return bool(self.returned) or self.buffer.state() != 0
 
     def is_held_up(self) -> bool:
-        """Whether a reservation that is not ended keeps readers waiting."""
-        return self.buffer.state() == 0 and self.buffer.avail_data() > 0
+        """Whether to look again soon: a reservation that is not ended, or another reader, keeps readers waiting."""
+        state = self.buffer.state()
+        return bool(state & (native.LOOK_AGAIN | native.IS_HELD)) or (state == 0 and self.buffer.avail_data() > 0)
 
     def has_room(self) -> bool:
         """Whether a record can be written, if it is short enough."""

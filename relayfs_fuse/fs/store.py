@@ -109,6 +109,10 @@ class StoredBuffer(Stored[native.Buffer]):
         """Whether somebody who sleeps should look again."""
         return self.buffer.state() != 0
 
+    def is_held_up(self) -> bool:
+        """Whether it pays to look again soon, though nobody wakes who waits."""
+        return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))
+
     def _size(self, facts: native.Facts, pid: int) -> int:
         """Count what its reader was given since the open, and what is unread."""
         readers = [reader for reader in self.readers if reader.pid == pid] or self.readers

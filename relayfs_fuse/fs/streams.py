@@ -38,6 +38,8 @@ LINE_BYTES = 4096
 # How soon to look again whether another reader is done with its piece, and how rarely at last.
 BUSY_FIRST_S = 0.0005
 BUSY_LAST_S = 0.02
+# How long to wait for it: EBUSY then. It may be stopped, or no reader at all, but a lock that somebody scribbled on.
+BUSY_MAX_S = 10.0
 # How long to wait for other writers, in scheme locking.
 WRITERS_S = 1.0
 
@@ -192,13 +194,14 @@ class Streams:
         return True
 
     async def _when_free(self, act: Callable[[], Result], patient: bool) -> Result:
-        """Do what takes the reader's lock; if patient, wait while another reader has it."""
+        """Do what takes the reader's lock; if patient, wait while another reader has it, but not for ever: EBUSY."""
         pause = BUSY_FIRST_S
+        deadline = trio.current_time() + BUSY_MAX_S
         while True:
             try:
                 return act()
             except OSError as error:
-                if error.errno not in (errno.EBUSY, errno.EAGAIN):
+                if error.errno not in (errno.EBUSY, errno.EAGAIN) or trio.current_time() >= deadline:
                     raise
             if not patient:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

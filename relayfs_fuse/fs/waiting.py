@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SAFETY_MS = 1000
-# The same while a reservation keeps readers of a ring waiting, whose owner may be dead.
+# The same where a look has not come to the next data yet, or another reader holds a lock; and while a reservation keeps
+# readers of a ring waiting, whose owner may be dead.
 RESERVED_MS = 50
 
 # The task's name in the log.
@@ -62,7 +63,8 @@ def readiness(stored: StoredBuffer | StoredRing) -> tuple[int, int]:
         # What is left can be read on to the end, finished or not.
         events |= GONE
         bulk = False
-    if state & (native.HAS_FINISHED if bulk else native.HAS_DATA):
+    # While another reader holds the reader's lock, a read would wait.
+    if state & (native.HAS_FINISHED if bulk else native.HAS_DATA) and not state & native.IS_HELD:
         events |= READABLE
     if _has_room(facts):
         events |= WRITABLE
@@ -76,7 +78,7 @@ def _readiness_of_ring(stored: StoredRing) -> tuple[int, int]:
     if state & native.IS_DAMAGED:
         return GONE, progress
     events = GONE if state & native.IS_CLOSED else 0
-    if state & native.HAS_DATA or stored.returned:
+    if (state & native.HAS_DATA and not state & native.IS_HELD) or stored.returned:
         events |= READABLE
     if stored.has_room():
         events |= WRITABLE
@@ -167,8 +169,7 @@ class _Waiter:
         if bits != self._armed or buffer.wake_seq() != self.seq:
             self.seq = buffer.arm(bits)
             self._armed = bits
-        if isinstance(self.stored, StoredRing):
-            self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS
+        self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS
         if self.sleepers and self.stored.has_news():
             for event in self.sleepers:
                 event.set()

@@ -103,7 +103,7 @@ static void use(struct victim *v)
 	uint32_t seq;
 
 	alarm(HANG_SECONDS);
-	CHECK(is_error_or(relay_buf_state(v->buf), 15));
+	CHECK(is_error_or(relay_buf_state(v->buf), 63));
 	CHECK(is_error_or(relay_buf_facts(v->buf, &facts), 0));
 	CHECK(is_error_or(write_letters(v->buf, 'x', 60), 0));
 	consume_damaged(v);

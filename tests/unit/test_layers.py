@@ -29,21 +29,21 @@ PYTHON_LAYERS = [
 
 C_LAYERS = [
     {"layout"},
-    {"pair", "owner", "clock", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
+    {"pair", "owner", "clock", "damage", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"begin", "change", "claims", "holes", "oncpu", "wake"},
     {"spot"},
     {"packet"},
     {"consume", "manage", "reserve", "write"},
-    {"buf.c", "packet_copy", "store"},
+    {"buf.c", "facts", "packet_copy", "store"},
     {"traces", "trace_dir"},
     {"mountpoint", "options", "bench"},
     {"ring_map.h"},  # what a mapped ring is
     {"ring_wake", "ring_read.h", "ring_publish"},
     {"ring_claims"},
     {"ring_reserve"},
-    {"ring_map.c", "ring", "ring_read.c", "ring_manage"},
+    {"ring_map.c", "ring", "ring_read.c", "ring_facts", "ring_manage"},
     {"home"},
     {"perf"},  # what mapped counters are
     {"perf_names", "perf_files"},

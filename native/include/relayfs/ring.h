@@ -97,7 +97,8 @@ void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_
 int relay_ring_commit(void *record, uint64_t flags);
 int relay_ring_discard(void *record, uint64_t flags);
 
-/* As bpf_ringbuf_query(): a moment's value, 0 for all other `what`. In overwrite mode AVAIL_DATA is what still stands. */
+/* As bpf_ringbuf_query(): a moment's value, 0 for all other `what`. In overwrite mode AVAIL_DATA is what still stands. It
+ * is at most the ring's size; where the positions contradict each other, 0. */
 enum { RELAY_RING_AVAIL_DATA = 0, RELAY_RING_RING_SIZE = 1, RELAY_RING_CONS_POS = 2, RELAY_RING_PROD_POS = 3 };
 uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what);
 
@@ -154,8 +155,10 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
  */
 ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t *missed);
 
-/* After -EBADMSG: the position of the first byte that contradicts itself. */
+/* After -EBADMSG: the position of the first byte that contradicts itself; and in words which value contradicts what, ""
+ * if nothing does. The text is valid until the next call with this ring. */
 uint64_t relay_ring_damaged_at(const struct relay_ring *ring);
+const char *relay_ring_damage(struct relay_ring *ring);
 
 /*
  * Sleep until one of up to 127 rings has a record to give, is closed or damaged. 1; 0: timeout_ms (-1: none) has
@@ -165,7 +168,7 @@ int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms);
 
 /* --- for file servers and tools --- */
 
-/* Everything there is to know of a ring, at one moment. Counts are since creation. */
+/* Everything there is to know of a ring, at one moment. Counts are since creation; each is below 2^63. */
 struct relay_ring_facts {
 	uint64_t ring_size, file_bytes;
 	uint32_t cpu, n_rings, mode, scheme, buffers;
@@ -186,15 +189,16 @@ int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts);
 
 /*
  * Copy and consume whole records, one behind the other, each as the ring's framing says: as many as fit, and at most
- * `max` (0: no limit). Returns how many bytes, 0 if all records were empty; -EMSGSIZE: the first does not fit; else as
- * relay_ring_read().
+ * `max` (0: no limit). Returns how many bytes, 0 if all records were empty; -EMSGSIZE: the first does not fit; -EBUSY also
+ * if there are so many records to skip that the next call has to go on with it; else as relay_ring_read().
  */
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max);
 
 /* Count a record as too large that was not even tried. Errors as relay_ring_output(): -EAGAIN. */
 int relay_ring_refuse(struct relay_ring *ring, size_t length);
 
-/* RELAY_HAS_DATA: next() would give a record; RELAY_IS_CLOSED; RELAY_IS_DAMAGED (store.h). Buries the dead. */
+/* RELAY_HAS_DATA: next() would give a record; RELAY_IS_CLOSED; RELAY_IS_DAMAGED, RELAY_IS_HELD, RELAY_LOOK_AGAIN
+ * (store.h). Buries the dead. */
 int relay_ring_state(struct relay_ring *ring);
 
 /* Set or clear RELAY_CLOSED or RELAY_DISABLED. When it returns, no record is reserved any more that was not before,

@@ -7,7 +7,9 @@
  * stands in its memN (layout.h); owner, group and mode are the file's own.
  *
  * All functions return 0 (or what they say) or a negative errno, and never trust the memory: a damaged buffer
- * gives -EBADMSG or no data. A struct rchan_buf is for one thread at a time, except relay_buf_wait_any().
+ * gives -EBADMSG or no data, every number that they give is in range, and no call takes more than a limited amount of
+ * work, however much there is in the memory to walk over: some go on with the next call. A struct rchan_buf is for one
+ * thread at a time, except relay_buf_wait_any().
  */
 #ifndef RELAYFS_STORE_H
 #define RELAYFS_STORE_H
@@ -96,7 +98,7 @@ struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is op
 void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
 int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
 
-/* Everything there is to know of a buffer, at one moment. Counts are since creation or reset. */
+/* Everything there is to know of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
 struct relay_facts {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
 	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
@@ -109,7 +111,8 @@ struct relay_facts {
 	 * of which a reader took a part, and whose rest was then overwritten, counts whole among the overwritten. */
 	uint64_t read_records, read_bytes;
 	uint64_t unread_bytes;
-	uint64_t unread_holes; /* bytes of those that nobody will get: discarded or torn */
+	uint64_t unread_holes; /* bytes of those that nobody will get: discarded or torn; where they are many, as far as
+	                        * they have been counted: the next call goes on */
 	uint64_t reads, wakeups;
 	uint64_t lost_full_records, lost_full_bytes;
 	uint64_t lost_too_large_records, lost_too_large_bytes;
@@ -160,15 +163,22 @@ enum {
 	RELAY_HAS_DATA = 1,     /* at least one byte, the current sub-buffer included */
 	RELAY_HAS_FINISHED = 2, /* produced > consumed: poll's condition for delivery=bulk */
 	RELAY_IS_CLOSED = 4,
-	RELAY_IS_DAMAGED = 8 /* the memory contradicts itself */
+	RELAY_IS_DAMAGED = 8,  /* the memory contradicts itself */
+	RELAY_LOOK_AGAIN = 16, /* there is so much to pass before the next byte that it is not known yet: ask again */
+	RELAY_IS_HELD = 32     /* beside RELAY_HAS_DATA: another thread or process is reading, so a read would wait */
 };
 int relay_buf_state(struct rchan_buf *buf);
+
+/* After -EBADMSG or RELAY_IS_DAMAGED: what contradicts itself, as "relay_subbuf[0].start_bytes is 9, more than 8"; "" if
+ * nothing has. Valid until the next call with this buffer. */
+const char *relay_buf_damage(struct rchan_buf *buf);
 
 /*
  * Consume in order. begin() takes the reader's lock and describes up to max_bytes of data in at most n_spans
  * pieces inside the memory, each of one sub-buffer, padding and torn records left out; then either end():
  * they are consumed, or abort(): they stay. Returns the number of pieces, *total their sum; 0: nothing to read
- * (the lock is not held). -EBUSY: another thread or process is consuming. -EBADMSG: damaged.
+ * (the lock is not held). -EBUSY: another thread or process is consuming, or there is so much to pass before the next
+ * byte that the next call has to go on with it. -EBADMSG: damaged.
  * valid(): 0 while what begin() described is intact; -EOVERFLOW: lapped by producers (overwrite mode only):
  * call abort(), the next begin() counts what was lost. end() may follow abort() or another end() without harm.
  */
