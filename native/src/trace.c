@@ -20,7 +20,7 @@
 #include "scratch.h"
 #include "stack.h"
 #include "traced.h"
-#include "trace_find.h"
+#include "traces.h"
 #include "trace_threads.h"
 #include "tsdl.h"
 
@@ -58,8 +58,8 @@ static struct {
 	bool is_begun, is_off;
 	struct relay_trace_object *objects;
 	struct declared *declared;
-	char *store; /* NULL: not connected */
-	struct relay_traces *control;
+	struct relay_trace_home home;
+	struct relay_traces *control;                 /* NULL: not connected */
 	uint64_t generation;                          /* of `traces` */
 	struct relay_trace traces[RELAY_N_TRACES];    /* a copy; id 0: there is none */
 	struct relay_tracing *open[RELAY_N_TRACINGS]; /* as in tracings[], for a child of fork() */
@@ -149,6 +149,17 @@ static void take_out(unsigned slot)
 	all.leaving = tracing;
 }
 
+/* It may be another server that has changed the control file. */
+static void renew_all(void)
+{
+	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++) {
+		const struct relay_trace *trace = &all.traces[slot];
+		struct relay_tracing *tracing = all.open[slot];
+		if (tracing && tracing->id == trace->id && !relay_tracing_renew(tracing, &all.home, trace))
+			take_out(slot);
+	}
+}
+
 /* Copy the control file, if it has changed. */
 static void look(void)
 {
@@ -159,6 +170,7 @@ static void look(void)
 			if (relay_traces_get(all.control, slot, &all.traces[slot]))
 				all.traces[slot].id = 0;
 		all.generation = generation;
+		renew_all();
 	}
 	const struct relay_tracing *left_before = all.leaving;
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
@@ -212,7 +224,7 @@ static struct relay_tracing *join(unsigned slot, size_t length)
 		return NULL;
 	int64_t now = relay_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000;
 	bool is_time = all.failed[slot].id != trace->id || now >= all.failed[slot].again_ms;
-	struct relay_tracing *tracing = is_time ? relay_tracing_open(all.store, trace) : NULL;
+	struct relay_tracing *tracing = is_time ? relay_tracing_open(&all.home, trace) : NULL;
 	if (!tracing) {
 		if (length)
 			note_failed(slot, trace->id, length);
@@ -339,21 +351,14 @@ void relay_trace_prepare(void)
 /* Let it see the control file's first page where its own was. If that fails it stays as it is: nobody traces. */
 static void map_page(struct relay_trace_page *page)
 {
-	char *name;
-	if (asprintf(&name, "%s/.traces", all.store) < 0)
-		return;
-	int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd >= 0) {
-		mmap(page, (size_t)sysconf(_SC_PAGESIZE), PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
-		close(fd);
-	}
-	free(name);
+	/* A size of 0 maps the same pages once more: without a descriptor, and without asking a server. */
+	mremap(relay_traces_page(all.control), 0, (size_t)sysconf(_SC_PAGESIZE), MREMAP_MAYMOVE | MREMAP_FIXED, page);
 }
 
 /* Before there is a mount the page is the object's own. */
 static void show_page(struct relay_trace_page *page)
 {
-	if (all.store) {
+	if (all.control) {
 		map_page(page);
 	} else if (all.open[RELAY_EARLY]) {
 		page->active = 1u << RELAY_EARLY;
@@ -408,7 +413,7 @@ static void begin_child(void)
 	/* A filter may take the one and not the other; and what the parent lost it says itself. */
 	forget_wanted();
 	memset(all.failed, 0, sizeof(all.failed));
-	if (!all.store && !all.is_off) {
+	if (!all.control && !all.is_off) {
 		show_all();
 		relay_trace_wait();
 	}
@@ -429,23 +434,18 @@ static bool make_places(void)
 	return true;
 }
 
-static void connect(char *store)
+static void connect(const struct relay_trace_home *home, struct relay_traces *control)
 {
-	char *name;
-	if (asprintf(&name, "%s/.traces", store) < 0)
-		return;
-	all.control = relay_traces_open(name);
-	free(name);
-	if (!all.control)
-		return;
-	all.store = store;
+	all.home = *home;
+	all.control = control;
 	show_all();
 }
 
 static void begin(void)
 {
 	const char *wish = getenv("RELAYFS_TRACE");
-	int fd;
+	struct relay_trace_home home;
+	struct relay_traces *control;
 	if (all.is_begun)
 		return;
 	all.is_begun = true;
@@ -454,12 +454,9 @@ static void begin(void)
 	             pthread_atfork(prepare_fork, continue_parent, begin_child);
 	if (all.is_off)
 		return;
-	char *store = relay_trace_find_store(&fd);
-	if (store) {
-		close(fd);
-		connect(store);
-	}
-	if (!all.store)
+	if (relay_trace_find(&home, &control))
+		connect(&home, control);
+	else
 		relay_trace_wait();
 }
 
@@ -578,26 +575,41 @@ void relay_traced_begin_early(struct relay_tracing *early)
 	show_all();
 }
 
-void relay_traced_connect(char *store, unsigned slot, struct relay_tracing *early)
+void relay_traced_connect(const struct relay_trace_home *home, struct relay_traces *control, unsigned slot,
+                          struct relay_tracing *early)
 {
 	sigset_t before;
 	relay_trace_lock(&before);
-	/* Who is about to write to it still finds it in its old place. */
-	all.open[RELAY_EARLY] = NULL;
-	if (early)
+	if (early) {
+		/* Who is about to write to it still finds it in its old place. */
+		all.open[RELAY_EARLY] = NULL;
 		set(slot, early);
-	connect(store);
+	} else if (all.open[RELAY_EARLY]) {
+		take_out(RELAY_EARLY);
+	}
+	connect(home, control);
 	relay_trace_unlock(&before);
 }
 
-char *relay_traced_store(void)
+static void begin_here(void *unused)
+{
+	(void)unused;
+	begin();
+}
+
+bool relay_traced_place(struct relay_place *place, const char *channel)
 {
 	sigset_t before;
+	locked(begin_here, NULL);
 	relay_trace_lock(&before);
-	begin();
-	char *store = all.store ? strdup(all.store) : NULL;
+	const char *root = all.home.store ? all.home.store : all.home.mount;
+	*place = (struct relay_place){
+	    .root = root ? strdup(root) : NULL, .in_store = all.home.store != NULL, .channel = strdup(channel)};
 	relay_trace_unlock(&before);
-	return store;
+	if (place->root && place->channel)
+		return true;
+	relay_place_free(place);
+	return false;
 }
 
 uint32_t relay_traced_log(void)
@@ -606,6 +618,6 @@ uint32_t relay_traced_log(void)
 	uint32_t log = __atomic_load_n(&own.page.log, __ATOMIC_RELAXED);
 	if (__builtin_expect(log != NOT_BEGUN, 1))
 		return log;
-	free(relay_traced_store());
+	locked(begin_here, NULL);
 	return __atomic_load_n(&own.page.log, __ATOMIC_RELAXED);
 }

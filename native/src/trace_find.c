@@ -2,38 +2,38 @@
 /*
  *     MNT/.traces/control      its extended attribute user.relayfs.backing is "STORE/.traces"
  *
- * Whoever may write the control file says what this program does: it must be root's, or this user's.
+ * Whoever may write the control file says what this program does: the mount must be root's, or this user's. Only its own user
+ * opens files of a store; all others see them through the mount.
  */
 #define _GNU_SOURCE
 #include "trace_find.h"
 
 #include "mountpoint.h"
 
-#include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
 static const char control_name[] = "/.traces";
 
-/* The control file of a store, if it is to be trusted. -1: it is not, or there is none. */
-static int open_control(const char *store)
+void relay_trace_home_free(struct relay_trace_home *home)
 {
-	struct stat st;
-	char *name;
-	if (asprintf(&name, "%s%s", store, control_name) < 0)
-		return -1;
-	int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	free(name);
-	if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_uid == 0 || st.st_uid == geteuid())))
-		return fd;
-	close(fd);
-	return -1;
+	free(home->store);
+	free(home->mount);
+	*home = (struct relay_trace_home){0};
+}
+
+static struct relay_traces *open_below(const char *root, const char *name)
+{
+	char *path;
+	if (asprintf(&path, "%s%s", root, name) < 0)
+		return NULL;
+	struct relay_traces *traces = relay_traces_open(path);
+	free(path);
+	return traces;
 }
 
 /* The store behind a mount, or NULL. */
@@ -52,52 +52,61 @@ static char *store_of(const char *mountpoint)
 }
 
 struct search {
-	const char *store; /* which store's mount; NULL: any */
-	char *found;       /* the mount, or the store */
-	int *fd;
+	struct relay_trace_home *home;
+	struct relay_traces *traces; /* what was found */
+	dev_t device;                /* of the mount that is looked for */
 };
 
-static bool try_store(struct search *search, char *store)
-{
-	*search->fd = store ? open_control(store) : -1;
-	if (*search->fd < 0)
-		free(store);
-	else
-		search->found = store;
-	return *search->fd >= 0;
-}
-
+/* The store's own user opens the file itself, which goes on also when the server has ended. */
 static bool try_mount(const char *mountpoint, void *arg)
 {
 	struct search *search = arg;
 	char *store = store_of(mountpoint);
-	if (!search->store)
-		return try_store(search, store);
-	if (store && strcmp(store, search->store) == 0)
-		search->found = strdup(mountpoint);
-	free(store);
-	return search->found != NULL;
-}
-
-char *relay_trace_find_store(int *fd)
-{
-	struct search search = {.fd = fd};
-	const char *named = getenv("RELAYFS");
-	if (named && *named) {
-		if (!try_mount(named, &search))
-			try_store(&search, relay_default_store());
-		return search.found;
+	bool is_own = store && relay_store_is_trusted(store);
+	search->traces = is_own ? open_below(store, control_name) : NULL;
+	if (!search->traces) {
+		free(store);
+		store = NULL;
+		search->traces = open_below(mountpoint, "/.traces/control");
 	}
-	if (!try_store(&search, relay_default_store()) && !try_store(&search, strdup("/dev/shm/relayfs")))
-		relay_each_mount(try_mount, &search);
-	return search.found;
+	if (!search->traces)
+		return false;
+	*search->home = (struct relay_trace_home){.store = store, .mount = strdup(mountpoint)};
+	return true;
 }
 
-char *relay_trace_find_mount(const char *store)
+/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. */
+static bool try_named(const char *mountpoint, void *arg)
 {
-	struct search search = {.store = store};
+	const struct search *search = arg;
+	struct stat st;
+	return stat(mountpoint, &st) == 0 && st.st_dev == search->device && try_mount(mountpoint, arg);
+}
+
+static void try_own_store(struct search *search)
+{
+	char *store = relay_default_store();
+	if (store && relay_store_is_trusted(store))
+		search->traces = open_below(store, control_name);
+	if (search->traces)
+		*search->home = (struct relay_trace_home){.store = store, .mount = relay_store_mountpoint(store)};
+	else
+		free(store);
+}
+
+bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces)
+{
+	struct search search = {.home = home};
 	const char *named = getenv("RELAYFS");
-	if (!named || !*named || !try_mount(named, &search))
+	struct stat st;
+	if (!named || !*named)
 		relay_each_mount(try_mount, &search);
-	return search.found;
+	else if (stat(named, &st) == 0) {
+		search.device = st.st_dev;
+		relay_each_mount(try_named, &search);
+	}
+	if (!search.traces)
+		try_own_store(&search);
+	*traces = search.traces;
+	return search.traces != NULL;
 }

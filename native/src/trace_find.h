@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Which store's traces are this program's. */
+/* Where this program's traces are. */
 #ifndef RELAYFS_TRACE_FIND_H
 #define RELAYFS_TRACE_FIND_H
 
-/*
- * STORE of the mount $RELAYFS; else this user's default store, else root's, else that of the first mount of root's or this
- * user's. In it the control file, open for reading, at *fd. NULL: there is none yet.
- */
-char *relay_trace_find_store(int *fd);
+#include <relayfs/trace_store.h>
+#include <stdbool.h>
 
-/* A mount of that store, where this process may ask to join a trace. NULL: there is none. */
-char *relay_trace_find_mount(const char *store);
+struct relay_trace_home {
+	char *store; /* if it is this user's; NULL: it is another user's, of which only the mount is to be used */
+	char *mount; /* NULL: nobody serves the store */
+};
+
+/*
+ * Find the mount $RELAYFS, else the first one of root's or of this user's, else this user's own store, which nobody serves.
+ * *traces is its control file. false: there is none yet, or it cannot be mapped.
+ */
+bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces);
+void relay_trace_home_free(struct relay_trace_home *home);
 
 #endif

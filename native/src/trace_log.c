@@ -32,15 +32,10 @@ static struct logging *leaving; /* under relay_trace_lock() */
 
 static void attach(struct logging *new)
 {
-	char *store = relay_traced_store();
-	new->chan = store ? relay_chan_new(0, NULL, NULL) : NULL;
-	new->err = new->chan ? 0 : -ENOENT;
-	if (!new->err) {
-		new->chan->place = (struct relay_place){.root = store, .in_store = true, .channel = strdup("log")};
-		new->err = new->chan->place.channel ? relay_chan_attach(new->chan) : -ENOMEM;
-		store = NULL;
-	}
-	free(store);
+	new->chan = relay_chan_new(0, NULL, NULL);
+	new->err = !new->chan ? -ENOMEM : relay_traced_place(&new->chan->place, "log") ? 0 : -ENOENT;
+	if (!new->err)
+		new->err = relay_chan_attach(new->chan);
 	if (new->err &&new->chan) {
 		relay_chan_free(new->chan);
 		new->chan = NULL;

@@ -9,7 +9,7 @@
 #define _GNU_SOURCE
 #include "sleep.h"
 #include "traced.h"
-#include "trace_find.h"
+#include "traces.h"
 #include "trace_threads.h"
 
 #include <fcntl.h>
@@ -19,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -68,47 +67,32 @@ static bool name_early(const char *store, const struct relay_trace *trace)
 	return !err;
 }
 
-/* Which slot's trace has our early events now; -1: the store is gone. */
-static int give_early(const char *store, int fd)
+/* Which slot's trace has our early events now; -1: another user serves it, who takes no memory of ours. */
+static int give_early(const struct relay_trace_home *home, const struct relay_traces *traces)
 {
-	char *name;
 	struct relay_trace trace;
-	struct relay_trace_page *page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
-	struct relay_traces *traces = NULL;
-	int slot = -1;
-	if (page != MAP_FAILED && asprintf(&name, "%s/.traces", store) >= 0) {
-		traces = relay_traces_open(name);
-		free(name);
-	}
-	while (traces && slot < 0) {
+	struct relay_trace_page *page = relay_traces_page(traces);
+	while (home->store) {
 		struct relay_sleep change = {&page->changes, __atomic_load_n(&page->changes, __ATOMIC_ACQUIRE)};
-		slot = find_trace(traces, &trace);
-		if (slot >= 0 && !name_early(store, &trace))
-			slot = -1;
-		if (slot < 0)
-			relay_sleep_any(&change, 1, TRACE_MS);
+		int slot = find_trace(traces, &trace);
+		if (slot >= 0 && name_early(home->store, &trace))
+			return slot;
+		relay_sleep_any(&change, 1, TRACE_MS);
 	}
-	if (traces)
-		relay_traces_close(traces);
-	if (page != MAP_FAILED)
-		munmap(page, sizeof(*page));
-	return slot;
+	return -1;
 }
 
 static bool try_to_connect(void)
 {
-	int fd, slot = 0;
-	char *store = relay_trace_find_store(&fd);
-	if (!store)
+	struct relay_trace_home home;
+	struct relay_traces *traces;
+	int slot = 0;
+	if (!relay_trace_find(&home, &traces))
 		return false;
 	if (waiting.early)
-		slot = give_early(store, fd);
-	close(fd);
-	if (slot < 0) {
-		free(store);
-		return false;
-	}
-	relay_traced_connect(store, (unsigned)slot, waiting.early);
+		slot = give_early(&home, traces);
+	/* Early events that nobody takes are given up, so that those that follow are traced. */
+	relay_traced_connect(&home, traces, (unsigned)slot, slot < 0 ? NULL : waiting.early);
 	waiting.early = NULL;
 	return true;
 }

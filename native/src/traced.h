@@ -10,17 +10,18 @@ enum {
 	RELAY_N_TRACINGS
 };
 
-/* The store whose traces are ours, a copy; NULL: there is none yet, or no memory. */
-char *relay_traced_store(void);
+/* Where a channel is of the store whose traces are ours. false: there is none yet, or no memory. */
+bool relay_traced_place(struct relay_place *place, const char *channel);
 
 /* relay_trace_page.log, as it is now. */
 uint32_t relay_traced_log(void);
 
 /* --- for trace_wait.c --- */
 
-/* From now on the traces of this store are ours, which keeps the string. `early`, if it is not NULL, is what was written
- * before, which has become part of the trace of that slot. */
-void relay_traced_connect(char *store, unsigned slot, struct relay_tracing *early);
+/* From now on the traces of this control file are ours; both become the library's. `early`, if it is not NULL, is what was
+ * written before, which has become part of the trace of that slot. */
+void relay_traced_connect(const struct relay_trace_home *home, struct relay_traces *control, unsigned slot,
+                          struct relay_tracing *early);
 
 /* Until then all events go there. Under relay_trace_lock(). */
 void relay_traced_begin_early(struct relay_tracing *early);

@@ -15,11 +15,11 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include "shm.h"
+#include "traces.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <relayfs/trace_store.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,6 +181,17 @@ static void repair(struct relay_traces *traces)
 	}
 }
 
+/* Have all programs look. */
+static void announce(struct relay_traces *traces)
+{
+	struct relay_trace_page *page = &page_of(traces)->seen;
+	uint32_t changes = page->changes + 1;
+	/* Pairs with the acquire of who looks at its `wanted` anew: the slots as they are now. */
+	__atomic_store_n(&page->generation, (uint64_t)changes << 32, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->changes, changes, __ATOMIC_RELEASE);
+	relay_wake_word(&page->changes);
+}
+
 struct relay_traces *relay_traces_serve(const char *store)
 {
 	char path[PATH_MAX];
@@ -189,6 +200,7 @@ struct relay_traces *relay_traces_serve(const char *store)
 		return NULL;
 	}
 	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	bool was_there = fd >= 0;
 	if (fd < 0 && errno == ENOENT) {
 		int err = make_file(store);
 		if (err) {
@@ -198,24 +210,38 @@ struct relay_traces *relay_traces_serve(const char *store)
 		fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	}
 	struct relay_traces *traces = fd < 0 ? NULL : map(fd, true);
-	if (traces)
-		repair(traces);
+	if (!traces)
+		return NULL;
+	repair(traces);
+	/* Programs whose sessions were the last server's see that it has gone, and open new ones. */
+	if (was_there)
+		announce(traces);
 	return traces;
+}
+
+static struct relay_traces *open_to_read(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return fd < 0 ? NULL : map(fd, false);
 }
 
 struct relay_traces *relay_traces_open(const char *file)
 {
 	char backing[PATH_MAX];
+	struct relay_traces *traces = open_to_read(file);
+	if (traces || errno != ENODEV)
+		return traces;
+	/* The mount cannot be mapped. Its store's own user opens the file behind it. */
 	ssize_t got = getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1);
-	int fd = -1;
-	if (got > 0) {
-		backing[got] = 0;
-		fd = open(backing, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	}
-	/* The store lies where this process cannot reach it, or this is the store's own file. */
-	if (fd < 0)
-		fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	return fd < 0 ? NULL : map(fd, false);
+	if (got <= 0)
+		return NULL;
+	backing[got] = 0;
+	return open_to_read(backing);
+}
+
+struct relay_trace_page *relay_traces_page(const struct relay_traces *traces)
+{
+	return &page_of(traces)->seen;
 }
 
 void relay_traces_close(struct relay_traces *traces)
@@ -279,17 +305,6 @@ static void end_change(struct traces_slot *slot)
 {
 	/* Pairs with the acquire in relay_traces_get(): what came before. */
 	__atomic_store_n(&slot->seq, (slot->seq | 1) + 1, __ATOMIC_RELEASE);
-}
-
-/* Have all programs look. */
-static void announce(struct relay_traces *traces)
-{
-	struct relay_trace_page *page = &page_of(traces)->seen;
-	uint32_t changes = page->changes + 1;
-	/* Pairs with the acquire of who looks at its `wanted` anew: the slots as they are now. */
-	__atomic_store_n(&page->generation, (uint64_t)changes << 32, __ATOMIC_RELEASE);
-	__atomic_store_n(&page->changes, changes, __ATOMIC_RELEASE);
-	relay_wake_word(&page->changes);
 }
 
 /* Does it matter to programs? That the clocks have been noted does not. */

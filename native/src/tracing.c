@@ -5,8 +5,8 @@
  *     STORE/NAME/PROCESS-PID/.events     appended to, one write(2) for each declaration, before such an event is written
  *                            cpu/memN    written to
  *
- * The directory is made here where the store is this user's; else the server makes it: it is told in MNT/.traces/join, and says
- * in the same file what it is called.
+ * The directory is made here where the store is this user's. Otherwise, or if this process may not make files of that size, the
+ * server makes it, and writes .events for us (session.h).
  */
 #define _GNU_SOURCE
 #include "tracing.h"
@@ -14,8 +14,8 @@
 #include "home.h"
 #include "options.h"
 #include "scratch.h"
+#include "session.h"
 #include "spot.h"
-#include "trace_find.h"
 #include "tsdl.h"
 #include "write.h"
 
@@ -26,88 +26,50 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
 	EARLY_SUBBUF_SIZE = 64 * 1024,
 	EARLY_N_SUBBUFS = 8,
+	EVENTS_BYTES = 16 << 20,   /* as long as .events may become */
 	DECLARATION_BYTES = 16384, /* the longest name and 64 fields of the longest names */
 	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8
 };
 
 /* --- joining --- */
 
-static bool owns(const char *store)
+/* Can this process make the files that are its own? */
+static bool makes_files(const struct relay_trace_home *home, const struct relay_trace *trace)
 {
-	struct stat st;
-	return stat(store, &st) == 0 && st.st_uid == geteuid();
+	return home->store && relay_may_write(relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs)) &&
+	       relay_may_write(EVENTS_BYTES);
 }
 
-static int ask_server(const char *store, const struct relay_trace *trace, char name[RELAY_TRACE_NAME_BYTES])
+/* Make or find our directory. 0 or -errno. */
+static int join(struct relay_tracing *tracing, const struct relay_trace_home *home, const struct relay_trace *trace)
 {
-	char *mountpoint = relay_trace_find_mount(store), *join = NULL, *line = NULL;
-	int err = !mountpoint ? -ENOENT
-	          : asprintf(&join, "%s/.traces/join", mountpoint) < 0 ||
-	                  asprintf(&line, "%s %s\n", trace->name, program_invocation_short_name) < 0
-	              ? -ENOMEM
-	              : 0;
-	int fd = err ? -1 : open(join, O_RDWR | O_CLOEXEC);
-	if (!err && (fd < 0 || write(fd, line, strlen(line)) < 0))
-		err = -errno;
-	ssize_t got = err ? 0 : pread(fd, name, RELAY_TRACE_NAME_BYTES - 1, 0);
-	if (got < 0)
-		err = -errno;
-	name[got > 0 ? got : 0] = 0;
-	name[strcspn(name, "\n")] = 0;
-	if (!err && (!*name || strchr(name, '/')))
-		err = -EPROTO;
-	if (fd >= 0)
-		close(fd);
-	free(mountpoint);
-	free(join);
-	free(line);
-	return err;
+	const char *program = program_invocation_short_name;
+	if (makes_files(home, trace)) {
+		int err = relay_trace_make(home->store, trace, program, (uint32_t)getpid(), geteuid(), getegid(),
+		                           &tracing->events, tracing->name);
+		return err < 0 ? err : 0;
+	}
+	if (!home->mount)
+		return -EFBIG;
+	tracing->session = relay_session_open(home->mount, trace->name, program, tracing->name);
+	return tracing->session < 0 ? tracing->session : 0;
 }
 
-/* "STORE/NAME/PROCESS-PID/.events", locked as long as this process lives. Its descriptor, or -errno. */
-static int open_events(const char *store, const char *trace, const char *name)
-{
-	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-	char *path;
-	if (asprintf(&path, "%s/%s/%s/.events", store, trace, name) < 0)
-		return -ENOMEM;
-	int fd = open(path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
-	int err = fd < 0 || fcntl(fd, F_SETLK, &lock) ? -errno : 0;
-	free(path);
-	if (err && fd >= 0)
-		close(fd);
-	return err ? err : fd;
-}
-
-/* Make or find our directory; *fd is its .events. */
-static int join(const char *store, const struct relay_trace *trace, char name[RELAY_TRACE_NAME_BYTES], int *fd)
-{
-	*fd = -1;
-	int err = owns(store) ? relay_trace_make(store, trace, program_invocation_short_name, (uint32_t)getpid(),
-	                                         geteuid(), getegid(), fd, name)
-	                      : ask_server(store, trace, name);
-	if (err < 0)
-		return err;
-	if (*fd < 0)
-		*fd = open_events(store, trace->name, name);
-	return *fd < 0 ? *fd : 0;
-}
-
-static int attach(struct relay_tracing *tracing, const char *store, const char *trace, const char *name)
+static int attach(struct relay_tracing *tracing, const struct relay_trace_home *home, const char *trace)
 {
 	char channel[CHANNEL_BYTES];
-	snprintf(channel, sizeof(channel), "%s/%s/cpu", trace, name);
+	const char *root = home->store ? home->store : home->mount;
+	snprintf(channel, sizeof(channel), "%s/%s/cpu", trace, tracing->name);
 	tracing->chan = relay_chan_new(0, NULL, NULL);
 	if (!tracing->chan)
 		return -errno;
 	tracing->chan->place =
-	    (struct relay_place){.root = strdup(store), .in_store = true, .channel = strdup(channel)};
+	    (struct relay_place){.root = strdup(root), .in_store = home->store, .channel = strdup(channel)};
 	if (!tracing->chan->place.root || !tracing->chan->place.channel)
 		return -ENOMEM;
 	return relay_chan_attach(tracing->chan);
@@ -135,24 +97,41 @@ static struct relay_tracing *new_tracing(void)
 {
 	struct relay_tracing *tracing = calloc(1, sizeof(*tracing));
 	if (tracing)
-		tracing->events = -1;
+		tracing->events = tracing->session = -1;
 	return tracing;
 }
 
-struct relay_tracing *relay_tracing_open(const char *store, const struct relay_trace *trace)
+struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, const struct relay_trace *trace)
 {
-	char name[RELAY_TRACE_NAME_BYTES];
 	struct relay_tracing *tracing = new_tracing();
 	if (!tracing)
 		return NULL;
-	int err = join(store, trace, name, &tracing->events);
+	int err = join(tracing, home, trace);
 	if (!err)
-		err = attach(tracing, store, trace->name, name);
+		err = attach(tracing, home, trace->name);
 	if (err)
 		return fail(tracing, err);
 	tracing->id = trace->id;
 	tracing->pid = trace->buffers == RELAY_TRACE_PERPROCESS ? 0 : (uint32_t)getpid();
 	return ready(tracing);
+}
+
+bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace_home *home,
+                         const struct relay_trace *trace)
+{
+	char name[RELAY_TRACE_NAME_BYTES];
+	if (tracing->session < 0 || !home->mount || relay_session_is_served(tracing->session))
+		return true;
+	int session = relay_session_open(home->mount, trace->name, program_invocation_short_name, name);
+	if (session < 0)
+		return true; /* the trace is stopped, or there is no server yet: its next one lets us look again */
+	if (strcmp(name, tracing->name) != 0) {
+		close(session);
+		return false;
+	}
+	close(tracing->session);
+	tracing->session = session;
+	return true;
 }
 
 /* --- without a mount --- */
@@ -183,14 +162,13 @@ struct relay_tracing *relay_tracing_open_unnamed(const char *options)
 
 int relay_tracing_name(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace)
 {
-	char name[RELAY_TRACE_NAME_BYTES];
 	struct rchan *chan = tracing->chan;
 	int *fds = calloc(chan->n_buffers, sizeof(*fds)), err = fds ? 0 : -ENOMEM;
 	for (uint32_t i = 0; !err && i < chan->n_buffers; i++)
 		fds[i] = relay_buf_fd(&chan->bufs[i]);
 	if (!err)
 		err = relay_trace_adopt(store, trace, program_invocation_short_name, fds, chan->n_buffers,
-		                        tracing->text, &tracing->events, name);
+		                        tracing->text, &tracing->events, tracing->name);
 	if (!err)
 		tracing->id = trace->id;
 	free(fds);
@@ -203,6 +181,8 @@ void relay_tracing_close(struct relay_tracing *tracing)
 		relay_chan_free(tracing->chan);
 	if (tracing->events >= 0)
 		close(tracing->events);
+	if (tracing->session >= 0)
+		close(tracing->session);
 	free(tracing->text);
 	free(tracing->declared);
 	free(tracing);
@@ -234,8 +214,12 @@ static int write_declaration(struct relay_tracing *tracing, const struct relay_t
 	size_t length = relay_tsdl_event(event, text, sizeof(text), 0);
 	if (length >= sizeof(text))
 		return -EINVAL;
+	if (tracing->session >= 0)
+		return relay_session_ask(tracing->session, text, length);
 	if (tracing->events < 0)
 		return keep_declaration(tracing, text);
+	if (!relay_may_write(EVENTS_BYTES))
+		return -EFBIG;
 	ssize_t written = write(tracing->events, text, length);
 	return written == (ssize_t)length ? 0 : written < 0 ? -errno : -ENOSPC;
 }

@@ -4,6 +4,7 @@
 #define RELAYFS_TRACING_H
 
 #include "channel.h"
+#include "trace_find.h"
 #include "write.h"
 
 #include <relayfs/trace_store.h>
@@ -15,15 +16,22 @@ struct relay_tracing {
 	/* The channel's, for the fast path: none unless it is rseq, and no pid is said. */
 	struct rchan_buf *bufs;
 	uint32_t n_bufs;
-	int events; /* descriptor of .events, locked: as long as it is, we live; -1: there is none yet, but ... */
-	char *text; /* ... this is to stand there; NULL: nothing */
-	uint64_t *declared; /* ids of the events that stand in .events */
+	/* One of these two says, as long as it is open, that this process writes. -1: none. */
+	int events;                        /* descriptor of .events, locked */
+	int session;                       /* session.h */
+	char name[RELAY_TRACE_NAME_BYTES]; /* of the directory, in the trace's */
+	char *text;                        /* before there is either: what is to stand in .events; NULL: nothing */
+	uint64_t *declared;                /* ids of the events that stand in .events */
 	size_t n_declared;
 	struct relay_tracing *next; /* of those that are to be freed */
 };
 
 /* Take part in a trace: make this process's directory, or have the server make it, and map its buffers. NULL and errno. */
-struct relay_tracing *relay_tracing_open(const char *store, const struct relay_trace *trace);
+struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, const struct relay_trace *trace);
+
+/* After its server has ended, have the next one know that this process writes there. false: it is not to write there any more. */
+bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace_home *home,
+                         const struct relay_trace *trace);
 
 /* Begin in memory without a name; options: "subbuf_size=.. n_subbufs=.. mode=..". NULL and errno. */
 struct relay_tracing *relay_tracing_open_unnamed(const char *options);

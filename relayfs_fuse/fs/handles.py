@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from relayfs_fuse import native
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.rings import StoredRing
+    from relayfs_fuse.fs.sessions import Session
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.tree import TextFile
 
@@ -45,16 +46,28 @@ class TextHandle:
 
 
 class JoinHandle(TextHandle):
-    """An open `join`: what was answered last.
+    """An open `join`: a process takes part in a trace as long as it is.
 
-    answer: the name of the directory
+    session: where; None: nowhere yet
+    token: names this handle in requests that are no write(2)
+    is_busy: a request of it is being carried out
     """
 
-    answer = b""
+    # Where the token is to be read: behind the end of every answer.
+    TOKEN_AT = 1 << 20
+
+    def __init__(self, node: TextFile, opener: Opener) -> None:
+        super().__init__(node, opener)
+        self.session: Session | None = None
+        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.is_busy = False
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return a part of the answer."""
-        return self.answer[offset : offset + size]
+        """Return a part of the directory's name, or the token."""
+        if offset == self.TOKEN_AT:
+            return self.token[:size]
+        answer = os.fsencode(f"{self.session.name}\n") if self.session else b""
+        return answer[offset : offset + size]
 
 
 class RelayHandle:

@@ -21,7 +21,16 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.control import NAME_MAX, split_write
-from relayfs_fuse.fs.handles import Handle, JoinHandle, MemHandle, RelayHandle, SeekableHandle, StreamHandle, TextHandle
+from relayfs_fuse.fs.handles import (
+    TOKEN_BYTES,
+    Handle,
+    JoinHandle,
+    MemHandle,
+    RelayHandle,
+    SeekableHandle,
+    StreamHandle,
+    TextHandle,
+)
 from relayfs_fuse.fs.jobs import Patient
 from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
@@ -63,6 +72,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKING_XATTR = b"user.relayfs.backing"
+# Of `join`: a token and a request, from processes that may not write to files (RLIMIT_FSIZE).
+JOIN_XATTR = b"user.relayfs.join"
+JOIN_REQUEST_MAX = 32768
 # How long the kernel may take to finish an open that was answered.
 SETTLE_S = 0.1
 ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
@@ -93,6 +105,7 @@ class Operations(NameOperations):
         self._commands = commands
         self._streams = streams
         self._handles: dict[int, Handle] = {}
+        self._joining: dict[int, JoinHandle] = {}
         self._mapped = Mapped()
         self._turns = Turns()
 
@@ -159,8 +172,15 @@ class Operations(NameOperations):
         return [BACKING_XATTR] if isinstance(node, MemFile | MappedFile) and not node.removed else []
 
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Refuse."""
-        raise pyfuse3.FUSEError(errno.ENOTSUP)
+        """Take a request of a process that may not write to files; refuse anything else."""
+        if not isinstance(self._node(inode), JoinFile) or name != JOIN_XATTR:
+            raise pyfuse3.FUSEError(errno.ENOTSUP)
+        token, request = value[:TOKEN_BYTES], value[TOKEN_BYTES:]
+        for fh, handle in self._joining.items():
+            if handle.token == token:
+                await self._ask(fh, handle, request)
+                return
+        raise pyfuse3.FUSEError(errno.EBADF)
 
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse."""
@@ -182,7 +202,8 @@ class Operations(NameOperations):
         stream = isinstance(node, RelayFile) and await self._is_stream(node.stored, flags, handle)
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)
-        self._handles[handle] = opened = self._open(node, flags, request, StreamHandle if stream else SeekableHandle)
+        kind = StreamHandle if stream else SeekableHandle
+        self._handles[handle] = opened = self._open(handle, node, flags, request, kind)
         # Who opens a relay file only to read hardly ever maps it.
         both = flags & os.O_ACCMODE == os.O_RDWR
         if isinstance(opened, MemHandle) or (isinstance(opened, SeekableHandle) and both):
@@ -198,7 +219,10 @@ class Operations(NameOperations):
     async def release(self, fh: int) -> None:
         """Close a file."""
         handle = self._handles.pop(fh, None)
+        self._joining.pop(fh, None)
         self._mapped.closed(fh)
+        if isinstance(handle, JoinHandle):
+            await self._leave(handle)
         if isinstance(handle, TextHandle) or handle is None:
             return
         self._streams.waiting.forget(handle.stored, fh)
@@ -231,7 +255,7 @@ class Operations(NameOperations):
             if isinstance(handle, SeekableHandle):
                 handle.written = off + len(buf)
         elif isinstance(handle, JoinHandle):
-            handle.answer = await self._join(os.fsdecode(buf), handle.opener)
+            await self._ask(fh, handle, bytes(buf))
         elif isinstance(handle, TextHandle) and isinstance(handle.node, CounterNamesFile):
             await self._change_counters(buf, handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):
@@ -274,7 +298,9 @@ class Operations(NameOperations):
         await trio.sleep_until(stored.last_stream + SETTLE_S)
         return False
 
-    def _open(self, node: Node, flags: int, request: tap.Request, kind: type[StreamHandle | SeekableHandle]) -> Handle:
+    def _open(
+        self, handle: int, node: Node, flags: int, request: tap.Request, kind: type[StreamHandle | SeekableHandle]
+    ) -> Handle:
         if isinstance(node, RelayFile):
             if isinstance(node.stored, StoredRing):
                 return RingHandle(node.stored, request.pid)
@@ -288,7 +314,8 @@ class Operations(NameOperations):
             return MemHandle(node.stored, opener_of(request))
         assert isinstance(node, TextFile)
         if isinstance(node, JoinFile):
-            return JoinHandle(node, opener_of(request))
+            self._joining[handle] = joining = JoinHandle(node, opener_of(request))
+            return joining
         if isinstance(node, MappedFile) and flags & os.O_ACCMODE != os.O_RDONLY:
             raise pyfuse3.FUSEError(errno.EACCES)
         if isinstance(node, CountersFile):
@@ -334,10 +361,28 @@ class Operations(NameOperations):
             log.info("%s", self._errors.error(line, error))
             raise
 
-    async def _join(self, line: str, opener: Opener) -> bytes:
-        """Give a process a place in a trace; return its name."""
-        place = await self._tracing.join(line, opener.uid, opener.gid, opener.pid)
-        return os.fsencode(f"{place}\n")
+    async def _ask(self, fh: int, handle: JoinHandle, request: bytes) -> None:
+        """Let a process take part in a trace, or do what it asks for as one that does."""
+        if len(request) > JOIN_REQUEST_MAX:
+            raise pyfuse3.FUSEError(errno.EMSGSIZE)
+        if handle.is_busy:
+            raise pyfuse3.FUSEError(errno.EBUSY)
+        handle.is_busy = True
+        try:
+            if handle.session is not None and request.startswith(b"event {"):
+                await trio.to_thread.run_sync(handle.session.declare, request)
+            else:
+                await self._leave(handle)
+                handle.session = await self._tracing.join(os.fsdecode(request), handle.opener)
+        finally:
+            handle.is_busy = False
+        if fh not in self._joining:
+            await self._leave(handle)
+
+    async def _leave(self, handle: JoinHandle) -> None:
+        session, handle.session = handle.session, None
+        if session is not None:
+            await self._tracing.leave(session)
 
     async def _command(self, text: bytes, opener: Opener) -> None:
         """Carry out commands; what blocks runs in a worker thread."""

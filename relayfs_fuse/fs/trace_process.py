@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.errors import StoreError
+from relayfs_fuse.fs.sessions import EVENTS_MAX
 from relayfs_fuse.fs.store import StoredChannel
 from relayfs_fuse.fs.tree import Directory, FactsDirectory, Node, RelayFile, TextFile
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A process may write anything to .events.
-EVENTS_MAX = 4 << 20
 # So often a dead process's buffer is tried to be finished, which takes a second if somebody has spoiled its locks.
 FAILURES_MAX = 3
 # Of a buffer that is of no use to anybody.

@@ -24,6 +24,7 @@ from relayfs_fuse import native, native_trace
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import trace_control
 from relayfs_fuse.fs.control import choose_geometry, format_size
+from relayfs_fuse.fs.sessions import Session, Sessions
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.trace_process import TraceProcess
 from relayfs_fuse.fs.tree import Directory, JoinFile, MappedFile, TraceDirectory
@@ -73,12 +74,14 @@ class Traces:
         self._processes: dict[str, dict[str, TraceProcess]] = {}
         self._to_flush: dict[str, int] = {}
         self._settled_at: float | None = time.monotonic() + LINGER_S
+        self.sessions = Sessions()
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
 
     def close(self) -> None:
         """Let go of them; they stay as they are."""
+        self.sessions.close_all()
         self.inotify.close()
         os.close(self._descriptor)
         self._control.close()
@@ -123,6 +126,8 @@ class Traces:
             if trace.boot != self._boot and trace.is_started:
                 self._control.set(slot, replace(trace, is_started=False))
             self._slots[trace.name] = slot
+            for directory in self._present(trace.name):
+                self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
 
     def show_all(self) -> None:
         """Show what was loaded."""
@@ -200,8 +205,8 @@ class Traces:
             return trace.latest
         return native_trace.read_clocks()
 
-    def join(self, line: str, uid: int, gid: int, pid: int) -> tuple[str, Callable[[], str]]:
-        """Understand what a process wrote to `join`: which trace, and what makes it a directory there; may block.
+    def join(self, line: str, uid: int, gid: int, pid: int) -> tuple[str, Callable[[], Session]]:
+        """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.
 
         uid, gid, pid: of the process; pid 0: it is not known
         """
@@ -215,7 +220,11 @@ class Traces:
             raise CommandError(errno.EPERM, "this server makes files for its own user only")
         process = Process(program, pid, uid, gid)
         own = [known for known in self._processes[name].values() if f"-{pid}" in known.name]
-        return name, lambda: _place_of(own, process) or self._make_place(trace, process)
+        return name, lambda: self._take_part(trace, process, own)
+
+    def _take_part(self, trace: Trace, process: Process, own: Iterable[TraceProcess]) -> Session:
+        place = _place_of(own, process) or self._make_place(trace, process)
+        return self.sessions.open(os.path.join(self._store.locate(trace.name), place), process.uid, process.pid)
 
     def _make_place(self, trace: Trace, process: Process) -> str:
         """Make a directory for a process that is charged for its memory."""
@@ -260,6 +269,7 @@ class Traces:
         directories = [self._store.locate(name) for name in traces]
 
         def job() -> None:
+            self.sessions.sweep()
             _flush(to_flush)
             _remove_what_is_over([(process, trace) for process, trace in processes if not process.is_alive()])
             for directory in directories:

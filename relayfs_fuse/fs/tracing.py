@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relayfs_fuse.fs.announcements import Announcements
+    from relayfs_fuse.fs.opener import Opener
+    from relayfs_fuse.fs.sessions import Session
     from relayfs_fuse.fs.traces import Traces
 
 log = logging.getLogger(__name__)
@@ -48,14 +50,19 @@ class Tracing:
                 nursery.start_soon(keep, partial(self._watch, self._traces), "watching traces")
                 nursery.start_soon(keep, partial(self._tidy, self._traces), "tidying traces")
 
-    async def join(self, line: str, uid: int, gid: int, pid: int) -> str:
-        """Give a process a directory in a trace; return its name."""
+    async def join(self, line: str, opener: Opener) -> Session:
+        """Let a process take part in a trace, and show where it writes."""
         if self._traces is None:
             raise CommandError(errno.ENOENT, "this store has no traces")
-        name, make = self._traces.join(line, uid, gid, pid)
-        directory: str = await trio.to_thread.run_sync(make)
+        name, make = self._traces.join(line, opener.uid, opener.gid, opener.pid)
+        session = await trio.to_thread.run_sync(make)
         await self.compare(name)
-        return directory
+        return session
+
+    async def leave(self, session: Session) -> None:
+        """Let a process take part no longer."""
+        if self._traces is not None:
+            await trio.to_thread.run_sync(self._traces.sessions.close, session)
 
     async def compare(self, name: str) -> None:
         """Show of a trace what is in the store; not for who holds what a handler of names waits for."""

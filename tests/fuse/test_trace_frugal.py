@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount
+from conftest import DEADLINE_S, NOBODY, Mount, User
 from traced import environment_of, program, record_stopped, start_trace
 
 ROOM = "subbuf_size=128K n_subbufs=4"
@@ -42,3 +42,22 @@ def test_a_long_event_takes_no_stack(mount: Mount, tmp_path: Path, buffers: str)
     assert trace.numbers("frugal:text") == list(range(n))
     assert trace.events[0].fields["text"] == '"' + 60_000 * "x" + '"'
     assert trace.lost == 0
+
+
+@pytest.mark.parametrize("user", [None, NOBODY])
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_a_program_that_may_write_no_files_is_traced_by_the_servers_hand(
+    mount: Mount, unprivileged: User, tmp_path: Path, buffers: str, user: int | None
+) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers}")
+    ((_, n),) = run(mount, "fsize", user=user)
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.numbers("frugal:step") == trace.numbers("frugal:text") == list(range(n))
+    assert trace.lost == 0
+
+
+@pytest.mark.parametrize("user", [None, NOBODY])
+def test_a_program_that_may_open_no_files_runs_on(mount: Mount, unprivileged: User, user: int | None) -> None:
+    start_trace(mount, "t", ROOM)
+    ((_, n),) = run(mount, "nofile", user=user)
+    assert n == 3

@@ -4,6 +4,8 @@
  *
  *     trace_frugal small        a first event in a thread with the smallest stack; says how much of it that takes
  *     trace_frugal long         an event of 60,000 bytes in a thread with a stack of 64 KiB
+ *     trace_frugal fsize        it may not write to files, nor make any
+ *     trace_frugal nofile       it may open no more files; tells how many events it wrote without being traced
  *
  * The last line says "PID EVENTS".
  */
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 RELAY_TRACE_EVENT(frugal, step, (u64, seq))
@@ -88,10 +91,34 @@ static int long_event(void)
 	return 2;
 }
 
+static int without_files(int resource)
+{
+	struct rlimit none = {resource == RLIMIT_NOFILE ? 4 : 0, resource == RLIMIT_NOFILE ? 4 : 0};
+	int i;
+
+	memset(long_text, 'x', LONG_BYTES);
+	if (setrlimit(resource, &none))
+		exit(2);
+	for (i = 0; i < 3; i++) {
+		emit_one((void *)(uintptr_t)i);
+		emit_long((void *)(uintptr_t)i);
+	}
+	return 3;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
-	int n = strcmp(what, "small") == 0 ? small() : strcmp(what, "long") == 0 ? long_event() : -1;
+	int n = -1;
+
+	if (strcmp(what, "small") == 0)
+		n = small();
+	else if (strcmp(what, "long") == 0)
+		n = long_event();
+	else if (strcmp(what, "fsize") == 0)
+		n = without_files(RLIMIT_FSIZE);
+	else if (strcmp(what, "nofile") == 0)
+		n = without_files(RLIMIT_NOFILE);
 
 	printf("%d %d\n", getpid(), n);
 	return n < 0;

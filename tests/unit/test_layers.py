@@ -53,7 +53,7 @@ C_LAYERS = [
     {"attach", "move", "names", "rings", "watch", "channel_ids"},
     {"events", "mapped"},
     {"reader", "channel.c", "open", "classic"},
-    {"trace_find", "trace_threads", "tsdl"},
+    {"trace_find", "trace_threads", "tsdl", "session"},
     {"tracing"},  # one trace in this process
     {"traced"},  # all of them
     {"trace", "trace_wait", "trace_log"},

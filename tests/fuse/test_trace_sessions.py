@@ -1,0 +1,185 @@
+"""Traced programs of other users than the store's: they open none of its files, and yet are traced as all others."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import NOBODY, Mount, User, wait_until
+from making import Maker
+from traced import babeltrace, record_stopped, recording, start_trace, traced
+
+from relayfs_fuse import native_trace
+
+ROOM = "subbuf_size=64K n_subbufs=16"
+BUFFERS = ["perprocess", "peruser", "shared"]
+EVENT = """event {
+\tname = "test:%s";
+\tid = %d;
+\tstream_id = 0;
+\tfields := struct {
+\t\tuint64_t _seq;
+\t};
+};
+"""
+
+
+@pytest.fixture(autouse=True)
+def closed_store(mount: Mount) -> None:
+    """Nobody but its own user reaches the store."""
+    mount.store.chmod(0o700)
+
+
+def store_files_of(program: Maker, mount: Mount) -> list[str]:
+    """Name the files of the store that a program holds, open or mapped."""
+    process = Path(f"/proc/{program.process.pid}")
+    held = [os.readlink(path) for path in (process / "fd").iterdir()]
+    held += [line.split(maxsplit=5)[5] for line in (process / "maps").read_text().splitlines() if line.count("/")]
+    return [name for name in held if name.startswith(str(mount.store))]
+
+
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_a_program_of_another_user_holds_no_file_of_the_store(
+    mount: Mount, unprivileged: User, tmp_path: Path, buffers: str
+) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers}")
+    with traced(mount, user=NOBODY) as program:
+        program.ask("emit 100")
+        program.ask("threads 4 100")
+        assert store_files_of(program, mount) == []
+        pid = program.process.pid
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.lost == 0
+    assert trace.numbers(who=0) == list(range(100))
+    assert {event.pid for event in trace.events} == {pid}
+    assert len(trace.events) == 500
+
+
+def test_its_directory_lives_as_long_as_the_program(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount, user=NOBODY) as program:
+        program.ask("emit 1")
+        directory = str(mount.store / "t" / f"traced-{program.process.pid}")
+        assert native_trace.trace_is_alive(directory)
+    wait_until(lambda: not native_trace.trace_is_alive(directory), "its death is known")
+
+
+def test_children_have_directories_of_their_own(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount, user=NOBODY) as program:
+        program.ask("emit 10")
+        child = int(program("fork 100"))
+        pid = program.process.pid
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.by_pid() == {pid: list(range(110)), child: list(range(100))}
+
+
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_it_outlives_servers(mount: Mount, unprivileged: User, tmp_path: Path, buffers: str) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers}")
+    with traced(mount, user=NOBODY) as program:
+        program.ask("emit 10")
+        (name,) = (path.name for path in (mount.path / "t").iterdir())
+        for n in range(1, 4):
+            mount.kill()
+            program.ask("emit 10")
+            mount.start()
+            mount.store.chmod(0o700)
+            # Before its next event it knows of no new server; the server knows of it.
+            assert native_trace.trace_is_alive(str(mount.store / "t" / name))
+            program.ask("emit 10")
+            program.ask(f"threads 1 {n}")
+        assert [path.name for path in (mount.path / "t").iterdir()] == [name]
+    directory = str(mount.store / "t" / name)
+    wait_until(lambda: not native_trace.trace_is_alive(directory), "its death is known")
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.numbers(who=0) == list(range(70))
+    assert trace.lost == 0
+
+
+def test_it_is_dead_for_the_next_server_if_it_dies_before_that(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount, user=NOBODY) as program:
+        program.ask("emit 1")
+        name = f"traced-{program.process.pid}"
+        mount.kill()
+    mount.start()
+    assert not native_trace.trace_is_alive(str(mount.store / "t" / name))
+
+
+def test_it_is_recorded_while_it_runs(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
+    start_trace(mount, "t", "subbuf_size=4K n_subbufs=256")
+    out = tmp_path / "out"
+    with recording(mount, "t", out) as recorder, traced(mount, user=NOBODY) as program:
+        program.ask("emit 1000")
+        wait_until(lambda: list(out.rglob(f"traced-{program.process.pid}")), "it is recorded")
+        program.ask("emit 1000")
+        mount.command("trace stop t")
+        recorder.finish()
+    assert babeltrace(out).numbers() == list(range(2000))
+
+
+SAY = """
+import os, sys
+joined = os.open(sys.argv[1], os.O_RDWR)
+os.write(joined, b"t program\\n")
+name = os.pread(joined, 200, 0).decode().strip()
+for text in sys.argv[2:]:
+    try:
+        os.pwrite(joined, text.encode(), 0)
+        print("done", end=" ")
+    except OSError as error:
+        print(os.strerror(error.errno).replace(" ", "_"), end=" ")
+print(name)
+"""
+
+
+def say(user: User, mount: Mount, *texts: str) -> list[str]:
+    """Take part in a trace, say these texts; return what came of each, and the directory's name."""
+    done = user.python(SAY.replace("\\\\", "\\"), str(mount.path / ".traces/join"), *texts)
+    assert done.returncode == 0, done.stderr
+    words: list[str] = done.stdout.split()
+    return words
+
+
+def test_only_declarations_get_into_the_metadata(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", ROOM)
+    one, other = EVENT % ("one", 1), EVENT % ("other", 2)
+    wrong = [
+        one + "\n/* x */\n",
+        one.replace("uint64_t", "no_type"),
+        one.replace("stream_id = 0", "stream_id = 1"),
+        one + "};\n",
+        one + one,
+        "event {\n" + "x" * 20_000,
+    ]
+    *said, name = say(unprivileged, mount, one, *wrong, one, other)
+    assert said == ["done", *len(wrong) * ["Invalid_argument"], "done", "done"]
+    _, declared = (mount.store / "t" / name / ".events").read_text().split("\n", 1)
+    assert declared == one + other
+
+
+def test_a_request_has_a_length(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", ROOM)
+    events = "".join(EVENT % (f"event_{n}", n) for n in range(1, 400))
+    said, name = say(unprivileged, mount, events)
+    assert said == "Message_too_long"
+    assert (mount.store / "t" / name / ".events").read_text().count("\n") == 1
+
+
+def test_a_user_takes_part_only_so_often(mount: Mount, unprivileged: User) -> None:
+    mount.expect("take part")
+    start_trace(mount, "t", "subbuf_size=4K n_subbufs=2")
+    code = """
+import os, sys
+open_ = []
+try:
+    for n in range(1100):
+        open_.append(os.open(sys.argv[1], os.O_RDWR))
+        os.write(open_[-1], b"t program")
+except OSError as error:
+    print(n, error.errno)
+"""
+    done = unprivileged.python(code, str(mount.path / ".traces/join"))
+    assert done.stdout.split() == ["1024", "28"]
+    assert subprocess.run(["ls", mount.path / "t"], check=False, capture_output=True).returncode == 0
