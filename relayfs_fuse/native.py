@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from relayfs_fuse._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -543,16 +543,32 @@ class CountersHandle(_Handle):
 
     def add(self, name: str, spec: CounterSpec) -> int:
         """Add a counter, or find it again; return its number."""
+        return self._add(lib.relay_perf_add_as, name, spec)
+
+    def _add(self, way: Callable[..., int], name: str, spec: CounterSpec) -> int:
         c_unit, c_help = ffi.new("char[]", os.fsencode(spec.unit)), ffi.new("char[]", os.fsencode(spec.help))
         c_spec = ffi.new("struct relay_perf_spec *")
         c_spec.size = ffi.sizeof("struct relay_perf_spec")
         c_spec.kind, c_spec.mode, c_spec.uid, c_spec.gid = spec.kind, spec.mode, spec.uid, spec.gid
         c_spec.unit, c_spec.help = c_unit, c_help
-        return _check(lib.relay_perf_add_as(self._open, os.fsencode(name), c_spec), name)
+        return _check(way(self._open, os.fsencode(name), c_spec), name)
+
+    def enter(self, name: str, spec: CounterSpec) -> int:
+        """Add a counter for somebody else, or find it again; return its number. This handle does not adjust it."""
+        return self._add(lib.relay_counters_enter, name, spec)
 
     def delete(self, instance: int) -> None:
         """Take a counter off the list."""
         _check(lib.relay_perf_del(self._open, instance))
+
+    def free(self, instance: int) -> None:
+        """Take a counter off the list that this process alone sets; its number may become another's."""
+        _check(lib.relay_counters_free(self._open, instance))
+
+    @property
+    def limit(self) -> int:
+        """How many names there can be."""
+        return int(lib.relay_counters_limit(self._open))
 
     def adjust(self, instance: int, delta: int) -> None:
         """Add to a counter on the current CPU."""

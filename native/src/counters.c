@@ -20,7 +20,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { STORE_MODE = 0755, MAX_ABORTS = 100 };
+enum { STORE_MODE = 0755, MAX_ABORTS = 100, ADD_TRIES = 10 };
 
 /* ------------------------------------------------------------------ opening */
 
@@ -30,14 +30,13 @@ static char *join(const char *dir, const char *name)
 	return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
 }
 
-/* The directory of the counters of the relayfs mounted at `mnt`; NULL: none is. */
-static char *dir_of_mount(const char *mnt)
+/* Where the counters of the relayfs mounted at `mnt` lie in its store; NULL: none is mounted there. */
+static char *main_file_of(const char *mnt)
 {
 	char backing[4096] = "", *file = join(mnt, "counters");
 	ssize_t got = file ? getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1) : -1;
 	free(file);
-	char *slash = got > 0 ? strrchr(backing, '/') : NULL;
-	return slash ? strndup(backing, (size_t)(slash - backing)) : NULL;
+	return got > 0 && strchr(backing, '/') ? strdup(backing) : NULL;
 }
 
 static bool exists(const char *dir, const char *name)
@@ -68,20 +67,54 @@ static char *dir_of_store(const char *store)
 	return join(store, ".counters");
 }
 
-/* *names: where the server is asked, or NULL. */
-static char *find_dir(const char *path, char **names)
+static bool is_ours(const char *dir)
+{
+	struct stat st;
+	return stat(dir, &st) == 0 && st.st_uid == geteuid();
+}
+
+/* Those of a mount. Its store's files are opened by the store's own user, and where the mount maps no files; all others
+ * open what the mount shows, and nobody can truncate that. */
+static int map_mount(struct relay_counters *counters, const char *mnt, const char *main_file)
+{
+	char *in_mount = join(mnt, ".counters"), *in_store = strdup(main_file);
+	counters->file = join(mnt, "counters.names");
+	int err = counters->file && in_mount && in_store ? -ENODEV : -ENOMEM;
+	if (in_store)
+		*strrchr(in_store, '/') = 0;
+	if (err == -ENODEV && !is_ours(in_store))
+		err = relay_perf_map(counters, in_mount, main_file);
+	if (err == -ENODEV) {
+		err = relay_perf_map(counters, in_store, NULL);
+		err = err == -EACCES ? -ENODEV : err;
+	}
+	free(in_mount);
+	free(in_store);
+	return err;
+}
+
+static int map_store(struct relay_counters *counters, const char *store)
+{
+	char *dir = dir_of_store(store);
+	int err = dir ? relay_perf_map(counters, dir, NULL) : -errno;
+	free(dir);
+	return err;
+}
+
+static int map(struct relay_counters *counters, const char *path)
 {
 	char *root = path ? strdup(path) : relay_default_root();
-	char *dir = root ? dir_of_mount(root) : NULL;
-	*names = dir ? join(root, "counters.names") : NULL;
-	if (!dir && !path) {
+	char *main_file = root ? main_file_of(root) : NULL;
+	int err = main_file ? map_mount(counters, root, main_file) : 0;
+	if (!main_file && !path) {
 		free(root);
 		root = relay_default_store();
 	}
-	if (!dir && root)
-		dir = dir_of_store(root);
+	if (!main_file)
+		err = root ? map_store(counters, root) : -ENOMEM;
+	free(main_file);
 	free(root);
-	return dir;
+	return err;
 }
 
 struct relay_counters *relay_counters_open(const char *path)
@@ -91,10 +124,7 @@ struct relay_counters *relay_counters_open(const char *path)
 		return NULL;
 	counters->dir_fd = -1;
 	pthread_mutex_init(&counters->mutex, NULL);
-	errno = ENOMEM;
-	char *dir = find_dir(path, &counters->file);
-	int err = dir ? relay_perf_map(counters, dir) : -errno;
-	free(dir);
+	int err = map(counters, path);
 	if (!err) {
 		counters->at = calloc(counters->chunks_max, sizeof(*counters->at));
 		counters->all = calloc(counters->chunks_max, sizeof(*counters->all));
@@ -183,25 +213,36 @@ static int add_by_server(const struct relay_counters *counters, const char *name
 	return err;
 }
 
-static bool is_live(const struct relay_counters *counters, uint32_t n)
+static int add_missing(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
-	return n && __atomic_load_n(&counters->records[n].state, __ATOMIC_ACQUIRE) == RELAY_PERF_LIVE;
+	if (counters->direct)
+		return relay_perf_change_add(counters, name, spec);
+	int err = add_by_server(counters, name, spec);
+	return err ? err : relay_perf_look_up(counters, name);
 }
 
 static int add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
-	uint32_t n = relay_perf_find(counters, name);
-	if (!is_live(counters, n)) {
-		int result = counters->direct ? relay_perf_change_add(counters, name, spec)
-		                              : add_by_server(counters, name, spec);
-		if (result < 0)
-			return result;
-		n = relay_perf_find(counters, name);
-	}
-	return n ? take(counters, n) : -EBADMSG;
+	int n = relay_perf_look_up(counters, name);
+	if (n == -ENOENT || n == -EAGAIN)
+		n = add_missing(counters, name, spec);
+	return n;
 }
 
-int relay_perf_add_as(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+/* Somebody may delete the name meanwhile, and another get its number. */
+static int add_and_take(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	for (int tries = 0; tries < ADD_TRIES; tries++) {
+		int n = add(counters, name, spec);
+		int err = n < 0 ? n : take(counters, (uint32_t)n);
+		if (n < 0 || relay_perf_look_up(counters, name) == n)
+			return err ? err : n;
+	}
+	return -EBUSY;
+}
+
+static int check_and_add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec,
+                         int (*way)(struct relay_counters *, const char *, const struct relay_perf_spec *))
 {
 	struct relay_perf_spec full;
 	int err = relay_perf_check_name(name);
@@ -210,9 +251,19 @@ int relay_perf_add_as(struct relay_counters *counters, const char *name, const s
 	if (err)
 		return err;
 	pthread_mutex_lock(&counters->mutex);
-	int n = add(counters, name, &full);
+	int n = way(counters, name, &full);
 	pthread_mutex_unlock(&counters->mutex);
 	return n;
+}
+
+int relay_perf_add_as(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	return check_and_add(counters, name, spec, add_and_take);
+}
+
+int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	return counters->direct ? check_and_add(counters, name, spec, relay_perf_change_add) : -EACCES;
 }
 
 int relay_perf_add(struct relay_counters *counters, const char *name)
@@ -230,9 +281,24 @@ int relay_perf_del(struct relay_counters *counters, int instance)
 		return counters->file ? write_line(counters->file, line) : -EACCES;
 	}
 	pthread_mutex_lock(&counters->mutex);
-	int err = relay_perf_change_del(counters, (uint32_t)instance);
+	int err = relay_perf_change_del(counters, (uint32_t)instance, false);
 	pthread_mutex_unlock(&counters->mutex);
 	return err;
+}
+
+int relay_counters_free(struct relay_counters *counters, int instance)
+{
+	if (!counters->direct)
+		return -EACCES;
+	pthread_mutex_lock(&counters->mutex);
+	int err = instance > 0 ? relay_perf_change_del(counters, (uint32_t)instance, true) : -ENOENT;
+	pthread_mutex_unlock(&counters->mutex);
+	return err;
+}
+
+uint32_t relay_counters_limit(const struct relay_counters *counters)
+{
+	return counters->table->limit;
 }
 
 /* ------------------------------------------------------------------ adjusting */

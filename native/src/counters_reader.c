@@ -187,9 +187,7 @@ int relay_counters_next(const struct relay_counters *counters, int after, struct
 int relay_counters_find(const struct relay_counters *counters, const char *name)
 {
 	int err = relay_perf_check_name(name);
-	uint32_t n = err ? 0 : relay_perf_find(counters, name);
-	bool is_live = n && __atomic_load_n(&counters->records[n].state, __ATOMIC_ACQUIRE) == RELAY_PERF_LIVE;
-	return err ? err : is_live ? (int)n : -ENOENT;
+	return err ? err : relay_perf_look_up(counters, name);
 }
 
 /* ------------------------------------------------------------------ the server's copies */
@@ -228,6 +226,7 @@ static int mirror(struct relay_counters *counters)
 	for (uint32_t i = 1; i < n_domains && i < RELAY_PERF_DOMAINS; i++)
 		whole[i] = relay_perf_map_domain(counters, i) == 0 && relay_perf_is_whole(&counters->domains[i]);
 	for (uint32_t chunk = 0; n_domains > 1 && chunk < counters->seen.nr_chunks; chunk++) {
+		/* Of a chunk that is free, domain_of() is 0, which is not copied. */
 		uint32_t domain = domain_of(counters, chunk * RELAY_PERF_SLOTS);
 		if (whole[domain])
 			changed |= mirror_chunk(counters, chunk, &counters->domains[domain]);

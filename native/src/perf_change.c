@@ -5,6 +5,7 @@
 
 #include "perf_files.h"
 #include "perf_names.h"
+#include "perf_numbers.h"
 
 #include <errno.h>
 #include <string.h>
@@ -37,8 +38,10 @@ static int lock(struct relay_counters *counters)
 	    counters->header->magic != RELAY_PERF_MAGIC)
 		return -EBADMSG;
 	int fd = relay_perf_lock(counters->dir_fd);
-	if (fd >= 0 && counters->header->gen1 != counters->header->gen2)
+	if (fd >= 0 && counters->header->gen1 != counters->header->gen2) {
+		relay_perf_mend(counters);
 		end(counters);
+	}
 	return fd;
 }
 
@@ -60,133 +63,12 @@ int relay_counters_repair(struct relay_counters *counters)
 	return fd < 0 ? fd : 0;
 }
 
-/* ------------------------------------------------------------------ who may */
-
-static bool may_adjust(const struct relay_perf_domain *domain, uint32_t uid, uint32_t gid)
-{
-	if (uid == 0)
-		return true;
-	if (uid == domain->uid)
-		return domain->mode & 0200;
-	return domain->mode & (gid == domain->gid ? 0020 : 0002);
-}
-
-static int new_domain(struct relay_counters *counters, const struct relay_perf_domain *wanted)
-{
-	struct relay_perf_table *table = counters->table;
-	uint32_t n = table->n_domains;
-	if (n >= RELAY_PERF_DOMAINS)
-		return -ENOSPC;
-	int err = relay_perf_make_domain(counters, wanted);
-	if (err)
-		return err;
-	table->domains[n] = *wanted;
-	/* Pairs with the acquire in relay_perf_map_domain(). */
-	__atomic_store_n(&table->n_domains, n + 1, __ATOMIC_RELEASE);
-	return (int)n;
-}
-
-/* The domain of a new group, or -errno. */
-static int domain_for(struct relay_counters *counters, const struct relay_perf_spec *spec)
-{
-	const struct relay_perf_table *table = counters->table;
-	uint32_t write = spec->mode & 0222;
-	struct relay_perf_domain wanted = {.uid = spec->uid, .gid = spec->gid, .mode = write | write << 1};
-	if (wanted.uid == table->domains[0].uid && !(write & 0022))
-		return 0;
-	for (uint32_t i = 1; i < table->n_domains && i < RELAY_PERF_DOMAINS; i++)
-		if (memcmp(&table->domains[i], &wanted, sizeof(wanted)) == 0)
-			return (int)i;
-	return new_domain(counters, &wanted);
-}
-
-/* The domain of the group of `name`, which may be new. */
-static int domain_of(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
-{
-	uint32_t n = relay_perf_find_group(counters, name);
-	if (!n)
-		return domain_for(counters, spec);
-	uint32_t domain = relay_perf_chunk_record(counters, n / RELAY_PERF_SLOTS)->domain;
-	if (domain >= RELAY_PERF_DOMAINS)
-		return -EBADMSG;
-	return may_adjust(&counters->table->domains[domain], spec->uid, spec->gid) ? (int)domain : -EACCES;
-}
-
-/* ------------------------------------------------------------------ numbers */
-
-static int allocate_record(struct relay_counters *counters, uint32_t n)
-{
-	struct relay_perf_record *record = &counters->records[n];
-	return relay_perf_allocate(&counters->names, (uint64_t)((unsigned char *)record - counters->names.base),
-	                           sizeof(*record));
-}
-
-static int allocate_chunk(struct relay_counters *counters, uint32_t chunk, uint32_t domain)
-{
-	uint64_t offset = relay_perf_chunk_offset(&counters->seen, chunk), bytes = counters->seen.chunk_bytes;
-	int err = relay_perf_allocate(&counters->main, offset, bytes);
-	if (!err && domain)
-		err = relay_perf_map_domain(counters, domain);
-	if (!err && domain)
-		err = relay_perf_allocate(&counters->domains[domain], offset, bytes);
-	return err ? err : allocate_record(counters, chunk * RELAY_PERF_SLOTS);
-}
-
-static int new_chunk(struct relay_counters *counters, uint32_t domain)
-{
-	uint32_t chunk = counters->header->nr_chunks;
-	if (chunk >= counters->chunks_max)
-		return -ENOSPC;
-	int err = allocate_chunk(counters, chunk, domain);
-	if (err)
-		return err;
-	struct relay_perf_record *record = relay_perf_chunk_record(counters, chunk);
-	*record = (struct relay_perf_record){.state = RELAY_PERF_CHUNK, .domain = domain};
-	/* Pairs with the acquire in relay_perf_has_number() and relay_counters_refresh(). */
-	__atomic_store_n(&counters->header->nr_chunks, chunk + 1, __ATOMIC_RELEASE);
-	return (int)chunk;
-}
-
-/* A chunk of this domain in which there is room. */
-static int chunk_for(struct relay_counters *counters, uint32_t domain)
-{
-	for (uint32_t chunk = counters->header->nr_chunks; chunk-- > 0;) {
-		const struct relay_perf_record *record = relay_perf_chunk_record(counters, chunk);
-		if (record->domain == domain && record->used < RELAY_PERF_SLOTS - 1)
-			return (int)chunk;
-	}
-	return new_chunk(counters, domain);
-}
-
-static int take_number(struct relay_counters *counters, uint32_t domain)
-{
-	if (counters->table->n_instances >= counters->table->limit)
-		return -ENOSPC;
-	int chunk = chunk_for(counters, domain);
-	if (chunk < 0)
-		return chunk;
-	struct relay_perf_record *of_chunk = relay_perf_chunk_record(counters, (uint32_t)chunk);
-	uint32_t slot = of_chunk->used + 1, n = (uint32_t)chunk * RELAY_PERF_SLOTS + slot;
-	int err = allocate_record(counters, n);
-	if (err)
-		return err;
-	/* Pairs with the acquire in relay_perf_has_number(). */
-	__atomic_store_n(&of_chunk->used, slot, __ATOMIC_RELEASE);
-	counters->table->n_instances++;
-	return (int)n;
-}
-
 /* ------------------------------------------------------------------ changes */
 
-static void set_state(struct relay_counters *counters, uint32_t n, uint32_t state)
+static int add_new(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec,
+                   uint32_t domain)
 {
-	/* Pairs with the acquire in relay_counters_next(): the record is complete. */
-	__atomic_store_n(&counters->records[n].state, state, __ATOMIC_RELEASE);
-}
-
-static int add_new(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec, int domain)
-{
-	int n = take_number(counters, (uint32_t)domain);
+	int n = relay_perf_take_number(counters, domain);
 	if (n < 0)
 		return n;
 	struct relay_perf_record *record = &counters->records[n];
@@ -198,22 +80,40 @@ static int add_new(struct relay_counters *counters, const char *name, const stru
 	if (!err)
 		err = relay_perf_enter(counters, (uint32_t)n, false);
 	if (!err)
-		set_state(counters, (uint32_t)n, RELAY_PERF_LIVE);
+		relay_perf_set_state(counters, (uint32_t)n, RELAY_PERF_LIVE);
 	return err ? err : n;
+}
+
+/* The domain for a name that is not known yet, if there is room for it. What is refused is no change. */
+static int domain_with_room(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	int domain = relay_perf_domain_for(counters, name, spec);
+	int err = domain < 0 ? domain : relay_perf_check_quota(counters, (uint32_t)domain, spec->uid);
+	return err ? err : domain;
+}
+
+static bool free_domains(struct relay_counters *counters)
+{
+	if (!relay_perf_has_empty_domain(counters))
+		return false;
+	begin(counters);
+	relay_perf_free_domains(counters);
+	end(counters);
+	return true;
 }
 
 static int add_locked(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
-	int domain = domain_of(counters, name, spec);
-	if (domain < 0)
-		return domain;
 	uint32_t n = relay_perf_find(counters, name);
-	if (n && counters->records[n].state == RELAY_PERF_LIVE)
-		return (int)n;
+	int domain = n ? relay_perf_domain_for(counters, name, spec) : domain_with_room(counters, name, spec);
+	if ((domain == -ENOSPC || domain == -EDQUOT) && free_domains(counters))
+		domain = domain_with_room(counters, name, spec);
+	if (domain < 0 || (n && counters->records[n].state == RELAY_PERF_LIVE))
+		return domain < 0 ? domain : (int)n;
 	begin(counters);
 	if (n)
-		set_state(counters, n, RELAY_PERF_LIVE);
-	int result = n ? (int)n : add_new(counters, name, spec, domain);
+		relay_perf_set_state(counters, n, RELAY_PERF_LIVE);
+	int result = n ? (int)n : add_new(counters, name, spec, (uint32_t)domain);
 	end(counters);
 	return result;
 }
@@ -228,7 +128,7 @@ int relay_perf_change_add(struct relay_counters *counters, const char *name, con
 	return n;
 }
 
-int relay_perf_change_del(struct relay_counters *counters, uint32_t n)
+int relay_perf_change_del(struct relay_counters *counters, uint32_t n, bool free_it)
 {
 	int fd = lock(counters);
 	if (fd < 0)
@@ -236,7 +136,10 @@ int relay_perf_change_del(struct relay_counters *counters, uint32_t n)
 	bool is_live = relay_perf_has_number(counters, n) && counters->records[n].state == RELAY_PERF_LIVE;
 	if (is_live) {
 		begin(counters);
-		set_state(counters, n, RELAY_PERF_DELETED);
+		if (free_it && relay_perf_chunk_record(counters, n / RELAY_PERF_SLOTS)->domain == 0)
+			relay_perf_free_number(counters, n);
+		else
+			relay_perf_set_state(counters, n, RELAY_PERF_DELETED);
 		end(counters);
 	}
 	close(fd);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <relayfs/store.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +12,11 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { DIR_MODE = 0755, FILE_MODE = 0644, LOCK_PAUSE_NS = 1000000, LOCK_TRIES = 1000 };
+enum { DIR_MODE = 0700, FILE_MODE = 0644, LOCK_PAUSE_NS = 1000000, LOCK_TRIES = 1000 };
 
 /* ------------------------------------------------------------------ lock */
 
@@ -74,12 +76,12 @@ static int make_names(int dir_fd, uint32_t limit)
 	uint32_t n_index = relay_perf_n_index(limit), chunks_max = relay_perf_chunks_max(limit);
 	struct relay_perf_table table = {
 	    .magic = RELAY_PERF_NAMES_MAGIC,
-	    .version = RELAY_PERF_VERSION,
+	    .version = RELAY_PERF_NAMES_VERSION,
 	    .limit = limit,
 	    .n_index = n_index,
 	    .chunks_max = chunks_max,
 	    .n_domains = 1,
-	    .domains[0] = {.uid = geteuid(), .gid = getegid(), .mode = FILE_MODE},
+	    .domains[0] = {.uid = geteuid(), .gid = getegid(), .mode = FILE_MODE, .use = 1},
 	};
 	int fd =
 	    make_file(dir_fd, "names.new", relay_perf_names_bytes(n_index, chunks_max), relay_perf_records_at(n_index));
@@ -121,10 +123,10 @@ int relay_counters_create(const char *store, uint32_t limit)
 		return -EINVAL;
 	if (asprintf(&dir, "%s/.counters", store) < 0)
 		return -ENOMEM;
-	/* Whatever the umask is. */
-	int err = (mkdir(dir, DIR_MODE) == 0 ? chmod(dir, DIR_MODE) : errno != EEXIST) ? -errno : 0;
-	int dir_fd = err ? -1 : open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (!err && dir_fd < 0)
+	int err = mkdir(dir, DIR_MODE) && errno != EEXIST ? -errno : 0;
+	int dir_fd = err ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	/* Whatever the umask is, and whatever an older version has made. */
+	if (!err && (dir_fd < 0 || fchmod(dir_fd, DIR_MODE)))
 		err = -errno;
 	int lock = err ? err : relay_perf_lock(dir_fd);
 	err = lock < 0 ? lock : make_files(dir_fd, limit);
@@ -157,7 +159,8 @@ static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool wr
 bool relay_perf_is_whole(const struct relay_shm *shm)
 {
 	struct stat st;
-	return fstat(shm->fd, &st) == 0 && (uint64_t)st.st_size >= shm->bytes;
+	/* A file of a mount whose server has ended tells nothing more; its mapping stays what it is. */
+	return fstat(shm->fd, &st) != 0 || (uint64_t)st.st_size >= shm->bytes;
 }
 
 static int check_table(struct relay_counters *counters)
@@ -166,7 +169,7 @@ static int check_table(struct relay_counters *counters)
 	uint32_t limit = table->limit;
 	if (table->magic != RELAY_PERF_NAMES_MAGIC)
 		return -EBADMSG;
-	if (table->version != RELAY_PERF_VERSION)
+	if (table->version != RELAY_PERF_NAMES_VERSION)
 		return -EPROTO;
 	if (limit == 0 || limit > RELAY_PERF_HIGHEST_LIMIT)
 		return -EBADMSG;
@@ -213,9 +216,9 @@ static int map_both(struct relay_counters *counters, bool writable)
 	return err;
 }
 
-int relay_perf_map(struct relay_counters *counters, const char *dir)
+static int map_dir(struct relay_counters *counters)
 {
-	counters->dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	counters->dir_fd = open(counters->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (counters->dir_fd < 0)
 		return -errno;
 	int err = map_both(counters, true);
@@ -229,18 +232,35 @@ int relay_perf_map(struct relay_counters *counters, const char *dir)
 	return err ? err : check_header(counters);
 }
 
+int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file)
+{
+	counters->dir = strdup(dir);
+	counters->main_file = main_file ? strdup(main_file) : NULL;
+	int err = counters->dir && (counters->main_file || !main_file) ? map_dir(counters) : -ENOMEM;
+	if (err)
+		relay_perf_unmap(counters);
+	return err;
+}
+
+static void unmap(struct relay_shm *shm)
+{
+	if (shm->base)
+		relay_shm_unmap(shm);
+	shm->base = NULL;
+}
+
 void relay_perf_unmap(struct relay_counters *counters)
 {
-	struct relay_shm *of_domains = counters->domains;
 	for (uint32_t i = 0; i < RELAY_PERF_DOMAINS; i++)
-		if (of_domains[i].base)
-			relay_shm_unmap(&of_domains[i]);
-	if (counters->main.base)
-		relay_shm_unmap(&counters->main);
-	if (counters->names.base)
-		relay_shm_unmap(&counters->names);
+		unmap(&counters->domains[i]);
+	unmap(&counters->main);
+	unmap(&counters->names);
 	if (counters->dir_fd >= 0)
 		close(counters->dir_fd);
+	counters->dir_fd = -1;
+	free(counters->dir);
+	free(counters->main_file);
+	counters->dir = counters->main_file = NULL;
 }
 
 /* ------------------------------------------------------------------ domains */
@@ -250,25 +270,88 @@ static void domain_name(char name[64], const struct relay_perf_domain *domain)
 	snprintf(name, 64, "%u-%u-%04o", domain->uid, domain->gid, domain->mode);
 }
 
+/* Does this handle adjust counters there? */
+static bool is_used(const struct relay_counters *counters, const struct relay_shm *shm)
+{
+	for (uint32_t chunk = 0; counters->all && chunk < counters->chunks_max; chunk++) {
+		const unsigned char *at = (const unsigned char *)counters->all[chunk];
+		if (at && at >= shm->base && at < shm->base + shm->bytes)
+			return true;
+	}
+	return false;
+}
+
+/* The mapping is of a domain that was freed. Another thread may be adjusting there: then it stays, without a use. */
+static void drop_domain(struct relay_counters *counters, uint32_t domain)
+{
+	struct relay_shm *shm = &counters->domains[domain];
+	if (!shm->base)
+		return;
+	if (!is_used(counters, shm)) {
+		unmap(shm);
+		return;
+	}
+	close(shm->fd);
+	shm->base = NULL;
+}
+
+/* The mount whose files were opened has ended; there may be another one, of the same store. */
+static int reopen_dir(struct relay_counters *counters)
+{
+	char path[PATH_MAX], backing[PATH_MAX];
+	if (!counters->main_file || snprintf(path, sizeof(path), "%s/counters", counters->dir) >= PATH_MAX)
+		return -ENOTCONN;
+	ssize_t got = getxattr(path, "user.relayfs.backing", backing, sizeof(backing) - 1);
+	if (got < 0)
+		return -errno;
+	backing[got] = 0;
+	if (strcmp(backing, counters->main_file) != 0)
+		return -ENOTCONN;
+	int fd = open(counters->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	close(counters->dir_fd);
+	counters->dir_fd = fd;
+	return 0;
+}
+
 int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain)
 {
 	char name[64];
 	if (domain >= RELAY_PERF_DOMAINS || domain >= __atomic_load_n(&counters->table->n_domains, __ATOMIC_ACQUIRE))
 		return -EBADMSG;
-	struct relay_shm *shm = &counters->domains[domain];
-	if (shm->base)
-		return 0;
 	if (domain == 0)
 		return counters->direct ? 0 : -EACCES;
+	struct relay_shm *shm = &counters->domains[domain];
+	/* Relaxed: whoever looks without the lock looks up the name again. */
+	uint32_t use = __atomic_load_n(&counters->table->domains[domain].use, __ATOMIC_RELAXED);
+	if (shm->base && counters->uses[domain] == use)
+		return 0;
+	drop_domain(counters, domain);
+	if (use % 2 == 0)
+		return -ENOENT;
 	domain_name(name, &counters->table->domains[domain]);
-	return map_file(shm, counters->dir_fd, name, true, counters->main.bytes);
+	int err = map_file(shm, counters->dir_fd, name, true, counters->main.bytes);
+	if (err == -ENOTCONN && reopen_dir(counters) == 0)
+		err = map_file(shm, counters->dir_fd, name, true, counters->main.bytes);
+	counters->uses[domain] = use;
+	return err;
+}
+
+void relay_perf_remove_domain(struct relay_counters *counters, uint32_t domain)
+{
+	char name[64];
+	domain_name(name, &counters->table->domains[domain]);
+	unlinkat(counters->dir_fd, name, 0);
 }
 
 int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain)
 {
 	char name[64];
 	domain_name(name, domain);
-	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	/* What somebody has left who died. */
+	unlinkat(counters->dir_fd, name, 0);
+	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
 	int err = ftruncate(fd, (off_t)counters->main.bytes) ? -errno : 0;

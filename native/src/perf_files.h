@@ -5,15 +5,17 @@
 
 #include "perf.h"
 
-/* Map those in a directory, writable if this process may. 0 or -errno, as relay_counters_open(). */
-int relay_perf_map(struct relay_counters *counters, const char *dir);
+/* Map those in a directory, writable if this process may. 0 or -errno, as relay_counters_open(); nothing is mapped then.
+ * main_file: where `counters` lies in the store, if the directory is that of a mount; else NULL. */
+int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file);
 void relay_perf_unmap(struct relay_counters *counters);
 
-/* Map a domain, if it is not. 0 or -errno: -EACCES this process may not adjust there. */
+/* Map a domain, if it is not. 0 or -errno: -EACCES this process may not adjust there; -ENOENT it was freed. */
 int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain);
 
-/* Make the file of a domain, which is not in the table yet; also if it is there already. */
+/* Make the file of a domain, which is not in the table yet; also if it is there already. Take its name away. */
 int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain);
+void relay_perf_remove_domain(struct relay_counters *counters, uint32_t domain);
 
 /* Has the file of a domain all its bytes? */
 bool relay_perf_is_whole(const struct relay_shm *shm);

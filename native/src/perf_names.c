@@ -4,6 +4,9 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
+
+enum { CHANGE_PAUSE_NS = 1000000, CHANGE_PAUSES = 1000 };
 
 static int check_component(const char *name, size_t length)
 {
@@ -81,6 +84,7 @@ static uint32_t find(const struct relay_counters *counters, const char *name, si
 		uint32_t n = entry & ~RELAY_PERF_IS_GROUP;
 		if (!entry)
 			return 0;
+		/* RELAY_PERF_REMOVED is no number. */
 		if ((n != entry) == group && is_named(counters, n, name, length, group))
 			return n;
 	}
@@ -97,6 +101,29 @@ uint32_t relay_perf_find_group(const struct relay_counters *counters, const char
 	return find(counters, name, relay_perf_group_length(name), true);
 }
 
+static bool is_live(const struct relay_counters *counters, uint32_t n)
+{
+	/* Pairs with the release in set_state(): the record is complete. */
+	return n && __atomic_load_n(&counters->records[n].state, __ATOMIC_ACQUIRE) == RELAY_PERF_LIVE;
+}
+
+int relay_perf_look_up(const struct relay_counters *counters, const char *name)
+{
+	const struct relay_perf_header *header = counters->header;
+	for (int tries = 0; tries <= CHANGE_PAUSES; tries++) {
+		/* Pairs with the release in end(): all of that change. */
+		uint64_t gen2 = __atomic_load_n(&header->gen2, __ATOMIC_ACQUIRE);
+		uint32_t n = relay_perf_find(counters, name);
+		bool found = is_live(counters, n);
+		/* Pairs with the release fence in begin(): a number that is used again gets its name after gen1. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&header->gen1, __ATOMIC_RELAXED) == gen2)
+			return found ? (int)n : -ENOENT;
+		nanosleep(&(struct timespec){.tv_nsec = CHANGE_PAUSE_NS}, NULL);
+	}
+	return -EAGAIN;
+}
+
 int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group)
 {
 	const char *name = counters->records[n].name;
@@ -104,11 +131,44 @@ int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group)
 	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
 	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
 		/* Relaxed: entries are made under the lock, which we have. */
-		if (__atomic_load_n(&counters->index[at], __ATOMIC_RELAXED))
+		uint32_t entry = __atomic_load_n(&counters->index[at], __ATOMIC_RELAXED);
+		if (entry && entry != RELAY_PERF_REMOVED)
 			continue;
 		/* Pairs with the acquire in find(). */
 		__atomic_store_n(&counters->index[at], group ? n | RELAY_PERF_IS_GROUP : n, __ATOMIC_RELEASE);
 		return 0;
 	}
 	return -ENOSPC;
+}
+
+/* Entries that were removed need not be passed by where the search ends behind them. */
+static void trim(struct relay_counters *counters, uint32_t at)
+{
+	uint32_t mask = counters->n_index - 1;
+	/* Relaxed: whoever searches without the lock finds the end a little earlier or later. */
+	if (__atomic_load_n(&counters->index[(at + 1) & mask], __ATOMIC_RELAXED))
+		return;
+	while (__atomic_load_n(&counters->index[at], __ATOMIC_RELAXED) == RELAY_PERF_REMOVED) {
+		__atomic_store_n(&counters->index[at], 0, __ATOMIC_RELAXED);
+		at = (at - 1) & mask;
+	}
+}
+
+void relay_perf_leave(struct relay_counters *counters, uint32_t n, bool group)
+{
+	const char *name = counters->records[n].name;
+	size_t length = group ? relay_perf_group_length(name) : strlen(name);
+	uint32_t wanted = group ? n | RELAY_PERF_IS_GROUP : n;
+	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
+	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
+		/* Relaxed: entries are changed under the lock, which we have. */
+		uint32_t entry = __atomic_load_n(&counters->index[at], __ATOMIC_RELAXED);
+		if (!entry)
+			return;
+		if (entry != wanted)
+			continue;
+		__atomic_store_n(&counters->index[at], RELAY_PERF_REMOVED, __ATOMIC_RELAXED);
+		trim(counters, at);
+		return;
+	}
 }

@@ -18,8 +18,13 @@ size_t relay_perf_group_length(const char *name);
 uint32_t relay_perf_find(const struct relay_counters *counters, const char *name);
 uint32_t relay_perf_find_group(const struct relay_counters *counters, const char *name);
 
-/* Add an entry for number n, whose record has its name. 0 or -ENOSPC. */
+/* The number of a name that is listed, for who does not have the lock; or -ENOENT; or -EAGAIN: a change has been under way
+ * for a second. */
+int relay_perf_look_up(const struct relay_counters *counters, const char *name);
+
+/* Add an entry for number n, whose record has its name. 0 or -ENOSPC. Remove it, if there is one. The lock is held. */
 int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group);
+void relay_perf_leave(struct relay_counters *counters, uint32_t n, bool group);
 
 /* Is there a record of this number, that can be looked at? Chunks are counted as of now. */
 bool relay_perf_has_number(const struct relay_counters *counters, uint32_t n);

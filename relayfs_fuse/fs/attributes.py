@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.counter_files import CounterFile
 from relayfs_fuse.fs.tree import (
     BufferFile,
     ControlFile,
@@ -139,7 +140,11 @@ class AttributeSource:
 
     def _of_text(self, node: TextFile) -> Attributes:
         mode = 0o444
-        if isinstance(node, ControlFile):
+        uid, gid = os.geteuid(), os.getegid()
+        if isinstance(node, CounterFile) and not node.removed:
+            status = node.status()
+            mode, uid, gid = status.st_mode & (0o666 if node.is_writable else 0o444), status.st_uid, status.st_gid
+        elif isinstance(node, ControlFile):
             mode = self._control_mode
         elif isinstance(node, ErrorLogFile):
             mode = 0o644
@@ -149,8 +154,8 @@ class AttributeSource:
         return Attributes(
             inode=node.inode,
             mode=stat.S_IFREG | mode,
-            uid=os.geteuid(),
-            gid=os.getegid(),
+            uid=uid,
+            gid=gid,
             # Busybox cat and others copy as many bytes as are announced.
             size=0 if node.removed else _length(node),
             mtime_ns=now,

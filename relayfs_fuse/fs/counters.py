@@ -113,6 +113,12 @@ def _parse_keys(line: str, name: str, keys: str) -> Adding:
     return Adding(name, spec)
 
 
+# What figures may take of all names: programs need some, too.
+FIGURES_SHARE = 2
+# How many channels get figures, or lose them, at a time: each takes a millisecond or less.
+CHANGES_MAX = 32
+# As RELAY_PERF_USER_DOMAINS and relay_perf_user_limit() have it (native/src/perf.h).
+USER_DOMAINS = 4
 _REASONS = {
     errno.EINVAL: "the name, unit or help is not allowed",
     errno.ENAMETOOLONG: "the name is longer than 255 bytes",
@@ -141,6 +147,11 @@ class Counters:
         self.requests = Requests()
         self._names: tuple[int, list[native.CounterInfo], bytes] = (-1, [], b"")
         self._figures = self._known_figures()
+        # Channels for whose figures there was no room, and whether there may be none yet.
+        self._without: set[str] = set()
+        self._is_full = False
+        # Before anybody can ask for a name: the group is ours.
+        self._add_figures("", OF_SERVER)
 
     def close(self) -> None:
         """Let go of them."""
@@ -200,13 +211,22 @@ class Counters:
                 self._delete(command, uid, gids)
         except OSError as error:
             code = error.errno or errno.EIO
-            raise CommandError(code, _REASONS.get(code, os.strerror(code)), len("add ")) from error
+            raise CommandError(code, self._reason(code, uid), len("add ")) from error
+
+    def _reason(self, code: int, uid: int) -> str:
+        if code != errno.EDQUOT:
+            return _REASONS.get(code, os.strerror(code))
+        names = max(16, self._handle.limit // 16)
+        return (
+            f"the owner of the group has all that one user may have, {names} names (a sixteenth of -o counters=N, or "
+            f"16) or groups of {USER_DOMAINS} different owners' groups and modes; you are user {uid}"
+        )
 
     def _add(self, adding: Adding, uid: int, gids: Iterable[int]) -> None:
         refused = OSError(errno.EACCES, os.strerror(errno.EACCES))
         for gid in gids:
             try:
-                self._handle.add(adding.name, replace(adding.spec, uid=uid, gid=gid))
+                self._handle.enter(adding.name, replace(adding.spec, uid=uid, gid=gid))
             except PermissionError as error:
                 refused = error
             else:
@@ -238,18 +258,23 @@ class Counters:
     def show(self, channels: Iterable[StoredChannel]) -> None:
         """Set the figures of the server, and those of the channels there are."""
         present = {channel.path: channel for channel in channels if not channel.removed}
-        for path in self._figures.keys() - present.keys() - {""}:
-            self._forget(path)
-        if "" not in self._figures:
-            self._add_figures("", OF_SERVER)
+        self._compare(present)
         for name, value in vars(self.requests).items():
             self._set("", name, self._handle.n_blocks - 1, value)
-        for channel in present.values():
-            self._show_channel(channel)
+        for path in self._figures.keys() & present.keys():
+            self._show_channel(present[path])
+
+    def _compare(self, present: dict[str, StoredChannel]) -> None:
+        """Let new channels have figures, and those that have gone none: so many now, the rest the next time."""
+        for path in list(self._figures.keys() - present.keys() - {""})[:CHANGES_MAX]:
+            self._forget(path)
+            self._is_full = False
+        self._without &= present.keys()
+        wanted = present.keys() - self._figures.keys() - (self._without if self._is_full else set())
+        for path in list(wanted)[:CHANGES_MAX]:
+            self._add_figures(path, {name: FIGURES[name] for name in _counts(present[path])})
 
     def _show_channel(self, channel: StoredChannel) -> None:
-        if channel.path not in self._figures:
-            self._add_figures(channel.path, {name: FIGURES[name] for name in _counts(channel)})
         for stored in channel.buffers:
             try:
                 now = stored.facts()
@@ -279,16 +304,24 @@ class Counters:
         """Add those of a channel, or, path "", of the server. Without room for names there are none."""
         above = f"{GROUP}/channels/{path}" if path else f"{GROUP}/server"
         try:
-            self._figures[path] = {name: self._handle.add(f"{above}/{name}", spec) for name, spec in specs.items()}
+            taken = sum(map(len, self._figures.values()))
+            if taken + len(specs) > max(len(OF_SERVER), self._handle.limit // FIGURES_SHARE):
+                raise OSError(errno.ENOSPC, "figures of channels have half of all names")
+            self._figures[path] = {}
+            for name, spec in specs.items():
+                self._figures[path][name] = self._handle.enter(f"{above}/{name}", spec)
             self._handle.refresh()
         except OSError as error:
-            log.info("%s has no counters: %s", above, error.strerror)
-            self._figures[path] = {"": 0}
+            if path not in self._without:
+                log.info("%s has no counters: %s", above, error.strerror)
+            self._forget(path)
+            self._without.add(path)
+            self._is_full = True
 
     def _forget(self, path: str) -> None:
-        for name, instance in self._figures.pop(path).items():
-            if name:
-                self._handle.delete(instance)
+        """Free the names of a channel that has gone."""
+        for instance in self._figures.pop(path, {}).values():
+            self._handle.free(instance)
 
 
 def _counts(channel: StoredChannel) -> dict[str, Callable[[Any], int]]:

@@ -11,6 +11,7 @@ from relayfs_fuse.fs.rings import RingHandle
 
 if TYPE_CHECKING:
     from relayfs_fuse import native
+    from relayfs_fuse.fs.counter_files import CounterFile
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.sessions import Session
@@ -68,6 +69,18 @@ class JoinHandle(TextHandle):
             return self.token[:size]
         answer = os.fsencode(f"{self.session.name}\n") if self.session else b""
         return answer[offset : offset + size]
+
+
+class CounterFileHandle(TextHandle):
+    """An open file of the counters' directory."""
+
+    def __init__(self, node: CounterFile, opener: Opener) -> None:
+        super().__init__(node, opener)
+        self._file = node
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return a part of it."""
+        return self._file.read(offset, size)
 
 
 class RelayHandle:

@@ -21,8 +21,10 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.control import NAME_MAX, split_write
+from relayfs_fuse.fs.counter_files import CounterFile
 from relayfs_fuse.fs.handles import (
     TOKEN_BYTES,
+    CounterFileHandle,
     Handle,
     JoinHandle,
     MemHandle,
@@ -316,8 +318,12 @@ class Operations(NameOperations):
         if isinstance(node, JoinFile):
             self._joining[handle] = joining = JoinHandle(node, opener_of(request))
             return joining
-        if isinstance(node, MappedFile) and flags & os.O_ACCMODE != os.O_RDONLY:
-            raise pyfuse3.FUSEError(errno.EACCES)
+        if isinstance(node, MappedFile):
+            may_write = isinstance(node, CounterFile) and node.is_writable
+            if flags & os.O_TRUNC or flags & os.O_ACCMODE not in (os.O_RDONLY, os.O_RDWR if may_write else os.O_RDONLY):
+                raise pyfuse3.FUSEError(errno.EACCES)
+        if isinstance(node, CounterFile):
+            return CounterFileHandle(node, opener_of(request))
         if isinstance(node, CountersFile):
             node.refresh()
         if isinstance(node, ErrorLogFile) and flags & os.O_TRUNC:

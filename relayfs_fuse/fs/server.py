@@ -20,6 +20,7 @@ from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.announcements import Announcements
 from relayfs_fuse.fs.attributes import AttributeSource
 from relayfs_fuse.fs.commands import Commands
+from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.damaged import DamagedChannel
 from relayfs_fuse.fs.errorlog import ErrorLog
@@ -181,6 +182,8 @@ class Server:
         self._tree.attach(self._tree.root, CountersFile("counters", counters, refresh))
         self._tree.attach(self._tree.root, CounterNamesFile("counters.names", counters.names_text))
         self._tree.attach(self._tree.root, TextFile("counters.txt", values_text))
+        above = os.path.dirname(counters.path)
+        self._tree.attach(self._tree.root, CounterDirectory(".counters", self._tree, above))
         return counters
 
     def _open_traces(self) -> Traces | None:

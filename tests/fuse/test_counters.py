@@ -6,15 +6,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from build import compile_c, native_prefix
-from conftest import Mount, User, wait_until
+from conftest import RELAYFS, Mount, User, wait_until
 
 from relayfs_fuse import native
 
 HERE = Path(__file__).parent
+RELAYCTL = RELAYFS.with_name("relayctl")
 # Additions and deletions together.
 CHANGES = 20_000
 HOLD = """
@@ -304,3 +306,216 @@ def test_figures_of_channels_that_went_with_a_server_go(mount):
     subprocess.run(["rm", "-r", mount.store / "log"], check=True)
     mount.start()
     assert not any("channels/log" in name for name in values(mount))
+
+
+# --- programs of others open files of the mount alone ---
+
+# Adds a counter and then, in a file that it has open, does what it is told; prints the errno's name.
+HURT = """
+import ctypes, errno, mmap, os, sys
+from relayfs_fuse.native import CounterSpec, CountersHandle
+mnt, group, how = sys.argv[1:]
+counters = CountersHandle(mnt)
+n = counters.add(group + "/a", CounterSpec(mode=0o222))
+counters.adjust(n, 3)
+path = f"{mnt}/.counters/{os.getuid()}-{os.getgid()}-0666"
+fd = os.open(path, os.O_RDWR)
+again = f"/proc/self/fd/{fd}"
+view = mmap.mmap(fd, os.fstat(fd).st_size)
+ways = {
+    "truncate": lambda: os.truncate(path, 0),
+    "ftruncate": lambda: os.ftruncate(fd, 0),
+    "grow": lambda: os.ftruncate(fd, 1 << 40),
+    "reopen": lambda: os.ftruncate(os.open(again, os.O_RDWR), 0),
+    "trunc": lambda: os.open(path, os.O_RDWR | os.O_TRUNC),
+    "write": lambda: os.pwrite(fd, b"x" * 4096, 4096),
+    "write only": lambda: os.open(path, os.O_WRONLY),
+    "fallocate": lambda: os.posix_fallocate(fd, 0, 1 << 30),
+    "link": lambda: os.link(path, f"{mnt}/.counters/more"),
+    "unlink": lambda: os.unlink(path),
+    "rename": lambda: os.rename(path, path + "x"),
+    "chmod": lambda: os.chmod(path, 0o777),
+    "store": lambda: os.open(os.getxattr(path, "user.relayfs.backing"), os.O_RDWR),
+    "scribble": lambda: view.write(os.urandom(len(view))),
+    "zeros": lambda: view.madvise(mmap.MADV_REMOVE),
+}
+try:
+    ways[how]()
+    print("done")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+REFUSED = {
+    "truncate": {"EPERM"},
+    "ftruncate": {"EPERM"},
+    "grow": {"EPERM", "EFBIG"},
+    "reopen": {"EPERM"},
+    "trunc": {"EPERM", "EACCES"},
+    "write": {"EINVAL"},
+    "write only": {"EACCES"},
+    "fallocate": {"EOPNOTSUPP", "EPERM", "EINVAL", "ENODEV"},
+    "link": {"EPERM", "EACCES"},
+    "unlink": {"EPERM", "EACCES"},
+    "rename": {"EPERM", "EACCES"},
+    "chmod": {"EPERM"},
+    "store": {"EACCES"},
+    "scribble": {"done"},
+    "zeros": {"done", "EACCES", "EPERM"},
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_whose_group_it_is_cannot_kill_who_counts_in_it(open_mount, unprivileged: User, how):
+    """Root's program counts in the group of a user who lets everybody."""
+    mount = open_mount
+    assert unprivileged.python(HOLD, mount.path, "theirs/b", "0222").returncode == 0
+    root = native.CountersHandle(str(mount.path))
+    n, own = root.add("theirs/b", native.CounterSpec()), root.add("roots/a", native.CounterSpec())
+    root.adjust(n, 1)
+    done = unprivileged.python(HURT, mount.path, "theirs", how)
+    assert (done.stdout.strip() in REFUSED[how], done.stderr) == (True, ""), done.stdout
+    root.adjust(n, 1)  # would be SIGBUS
+    root.adjust(own, 1)
+    assert values(mount)["roots/a"] == 1
+    if how not in ("scribble", "zeros"):
+        assert values(mount)["theirs/b"] == 3002
+        assert values(mount)["theirs/a"] == 3
+    root.close()
+
+
+def test_others_map_what_the_mount_shows_and_hold_no_file_of_the_store(open_mount, unprivileged: User):
+    code = """
+import os, sys
+from relayfs_fuse.native import CounterSpec, CountersHandle
+counters = CountersHandle(sys.argv[1])
+counters.adjust(counters.add("theirs/a", CounterSpec()), 1)
+for entry in os.listdir("/proc/self/fd"):
+    try:
+        print(os.readlink(f"/proc/self/fd/{entry}"))
+    except FileNotFoundError:
+        pass
+"""
+    opened = unprivileged.python(code, open_mount.path).stdout
+    assert f"{open_mount.path}/.counters/names" in opened
+    assert str(open_mount.store) not in opened
+    assert values(open_mount)["theirs/a"] == 1
+
+
+def test_files_of_the_counters_are_read_and_shown_with_owner_and_mode(open_mount, unprivileged: User):
+    mount = open_mount
+    assert unprivileged.python(HOLD, mount.path, "theirs/a", "0220").returncode == 0
+    uid, gid = unprivileged.uid, unprivileged.gid
+    directory = mount.path / ".counters"
+    assert sorted(path.name for path in directory.iterdir()) == sorted([f"{uid}-{gid}-0660", "counters", "names"])
+    status = (directory / f"{uid}-{gid}-0660").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (uid, gid, 0o660)
+    assert (directory / "names").stat().st_mode & 0o7777 == 0o444
+    for name in ("names", "counters", f"{uid}-{gid}-0660"):
+        assert (directory / name).read_bytes() == (mount.store / ".counters" / name).read_bytes()
+    assert User(12345, 12345).run("cat", directory / f"{uid}-{gid}-0660").returncode != 0
+
+
+def test_who_counts_through_a_mount_goes_on_through_the_next(open_mount, unprivileged: User):
+    mount = open_mount
+    code = """
+import sys
+from relayfs_fuse.native import CounterSpec, CountersHandle
+counters = CountersHandle(sys.argv[1])
+first = counters.add("theirs/a", CounterSpec())
+counters.adjust(first, 1)
+print("ready", flush=True)
+sys.stdin.readline()
+counters.adjust(first, 1)
+print("counted", flush=True)
+sys.stdin.readline()
+counters.adjust(first, 1)
+counters.adjust(counters.add("more/a", CounterSpec(mode=0o222)), 7)
+print("done", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, mount.path], user=unprivileged.uid, group=unprivileged.gid, extra_groups=[],
+        cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdout.readline() == "ready\n"
+        mount.kill()
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "counted\n"
+        subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
+        mount.start()
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "done\n"
+    assert values(mount)["theirs/a"] == 3
+    assert values(mount)["more/a"] == 7
+
+
+# --- names are freed, and nobody takes all of them ---
+
+
+def test_figures_of_channels_that_come_and_go_leave_their_names_to_others(make_mount):
+    mount = make_mount("counters=60")
+    for i in range(12):
+        mount.create(f"c{i}", "buffers=single subbuf_size=4K n_subbufs=4")
+        assert values(mount)[f"relayfs/channels/c{i}/records"] == 0
+        (mount.path / f"c{i}").write_bytes(b"record\n" * (i + 1))
+        assert values(mount)[f"relayfs/channels/c{i}/bytes"] == 7 * (i + 1)
+        mount.command(f"remove c{i}")
+        assert not any("channels" in name for name in values(mount))
+    write_names(mount, "add a/b")
+    assert own_names(mount).keys() == {"a/b"}
+
+
+def test_channels_take_half_of_all_names_and_get_them_when_others_go(make_mount):
+    mount = make_mount("counters=60")
+    for i in range(4):
+        mount.create(f"c{i}", "buffers=single subbuf_size=4K n_subbufs=4")
+        values(mount)
+    shown = {name.split("/")[2] for name in values(mount) if "channels" in name}
+    assert len(shown) == 2
+    for i in range(30):
+        write_names(mount, f"add a/{i}")
+    for path in shown:
+        mount.command(f"remove {path}")
+    values(mount)
+    assert {name.split("/")[2] for name in values(mount) if "channels" in name} == {"c0", "c1", "c2", "c3"} - shown
+
+
+def test_a_user_has_a_quota_of_names_and_the_refusal_says_so(make_mount, unprivileged: User):
+    mount = make_mount("counters=320,control_mode=0666")
+    add = f'for i in $(seq 21); do echo "add theirs/$i" >{mount.path}/counters.names || exit $i; done'
+    assert unprivileged.run("bash", "-c", add).returncode == 21
+    assert len(own_names(mount)) == 20
+    assert "20 names" in mount.error_log
+    write_names(mount, "add roots/a")
+    assert User(12345, 12345).python(HOLD, mount.path, "others/a", "0200").returncode == 0
+
+
+def test_one_user_does_not_take_the_places_of_all_owners(open_mount, unprivileged: User):
+    mount = open_mount
+    for mode in ("0200", "0220", "0222", "0202"):
+        assert unprivileged.python(HOLD, mount.path, f"g{mode}/a", mode).returncode == 0
+    assert "Disk quota exceeded" in unprivileged.python(HOLD, mount.path, "more/a", "0002").stderr
+    # What is deleted is room again.
+    number = own_names(mount)["g0202/a"]
+    assert unprivileged.run("sh", "-c", f"echo del {number} >{mount.path}/counters.names").returncode == 0
+    assert unprivileged.run("sh", "-c", f"echo add new/a mode=0002 >{mount.path}/counters.names").returncode == 0
+    assert not (mount.path / f".counters/{unprivileged.uid}-{unprivileged.gid}-0606").exists()
+
+
+def test_names_that_are_no_text_are_shown_as_they_are(mount):
+    descriptor = os.open(mount.path / "counters.names", os.O_WRONLY)
+    os.write(descriptor, b"add caf\xe9/\xff\xfe help=\xc3(\n")
+    for line in (b"frob\xff\xfe\n", b"add \xff kind=\xff\n", b"del \xff\n", b"add \xff/a mode=\xfe\n"):
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.write(descriptor, line)
+    os.close(descriptor)
+    assert b"caf\xe9/\xff\xfe kind=counter" in (mount.path / "counters.names").read_bytes()
+    assert b"caf\xe9/\xff\xfe 0\n" in (mount.path / "counters.txt").read_bytes()
+    assert (mount.path / "error_log").read_bytes()
+    shown = subprocess.run([RELAYCTL, "counters", "-m", mount.path, "caf*"], capture_output=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+
+
+def test_nobody_takes_the_group_of_the_figures(open_mount, unprivileged: User):
+    assert "PermissionError" in unprivileged.python(HOLD, open_mount.path, "relayfs/channels/x/records", "0200").stderr

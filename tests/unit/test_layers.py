@@ -47,6 +47,7 @@ C_LAYERS = [
     {"home"},
     {"perf"},  # what mapped counters are
     {"perf_names", "perf_files"},
+    {"perf_numbers"},
     {"perf_change"},
     {"counters", "counters_reader"},
     {"channel.h"},  # what a channel is

@@ -4,7 +4,7 @@
  * any program through mmap(2), without a system call, a lock or a conversion.
  *
  *     struct relay_counters *c = relay_counters_open("MNT");
- *     int n = relay_perf_add(c, "disk/sda/write_io");    the same name has the same number for ever
+ *     int n = relay_perf_add(c, "disk/sda/write_io");    the same name has the same number in all processes
  *     relay_perf_adjust(c, n, 1);                        a restartable sequence: no lock, no atomic instruction
  *
  * Follows "Proposed ABI: performance counters by mmap" of the linux-kernel list: perf_add, perf_del, perf_adjust, the
@@ -35,8 +35,15 @@
  * process write to a part of a file alone, nor show pages of several files in one mapping; so the counters of other
  * owners lie in files of their own, one for each owner, group and mode, which they adjust at the same speed, and the
  * file server copies them into the file to map, at most a tenth of a second later (and whenever the file is opened, or
- * counters.txt is read). No process can change another user's counters, and readers map nothing that somebody could
- * truncate under them but the store's owner.
+ * counters.txt is read). No process can change another user's counters. The store's owner opens the files in the store,
+ * all others open them in MNT/.counters, where nobody can truncate them; so a process can adjust a group whose owner is
+ * hostile, and reads a wrong number at worst.
+ *
+ * A name keeps its number as long as it is listed, and a deleted name keeps its own as long as any name of the same owner,
+ * group and mode is listed. Then its number may become another's, when there is no room for a new name. Numbers of the
+ * figures of channels (relayfs/channels/...) become others' when the channel has gone. Either is a change as any other:
+ * whoever keeps numbers of names that it has not added itself looks them up again when gen1 has changed. Whoever adjusts
+ * a number that became another's changes nothing.
  *
  * Who may call what: relay_perf_adjust() from any thread, also in signal handlers; all else from any thread, not in
  * signal handlers. A child of fork() goes on with the handle. Functions return 0, a count or a negative errno.
@@ -91,7 +98,8 @@ struct relay_counters; /* the counters of a mount or a store, opened by this pro
  *        mount, or, without one, the default store
  *
  * errno: ENOENT there are none; EPROTO they have another version than this library knows; EBADMSG they are damaged or
- * truncated; ENOSPC no memory for them in the store; EACCES, EMFILE, ENOMEM. May block.
+ * truncated; ENOSPC no memory for them in the store; ENODEV the mount maps no files (before Linux 6.9, or a server without
+ * the right to), and only its store's owner can open them there; EACCES, EMFILE, ENOMEM. May block.
  */
 struct relay_counters *relay_counters_open(const char *path);
 void relay_counters_close(struct relay_counters *counters);
@@ -112,16 +120,21 @@ struct relay_perf_spec {
 };
 
 /*
- * Add an instance, or find it again: the same name has the same number in all processes, for as long as the store
- * lives. A new one counts from zero; one that was deleted goes on where it was. What a name is said to be (spec) holds
- * from its first add on.
+ * Add an instance, or find it again: the same name has the same number in all processes. A new one counts from zero; one
+ * that was deleted goes on where it was, unless its number has become another's (above). What a name is said to be (spec)
+ * holds from its first add on.
+ *
+ * Names count for the owner of their group. A user other than root and the store's owner may have a sixteenth of the
+ * limit of names, but at least 16, in groups of 4 different owners' groups and modes; an eighth of the limit is for root
+ * and the store's owner.
  *
  * name  a path: components without `/`, space, control characters, `"` or `\`, that do not begin with a dot;
  *       at most RELAY_PERF_NAME_BYTES - 1 bytes
  *
  * Returns the number, 1 or more; or -EINVAL the name, kind, mode, unit or help is not allowed; -ENAMETOOLONG;
  * -EACCES the group is another user's who does not let this one adjust; -EPERM only the store's owner could make a group
- * of this owner; -ENOSPC the limit of names or of 63 different owners is reached, or there is no memory; -EBUSY
+ * of this owner; -EDQUOT the group's owner has as many names, or as many different groups and modes, as one user
+ * may; -ENOSPC the limit of names or of 249 different owners, groups and modes is reached, or there is no memory; -EBUSY
  * somebody has been adding for a second. May block. Follows perf_add().
  */
 int relay_perf_add(struct relay_counters *counters, const char *name);
@@ -191,12 +204,18 @@ int relay_counters_find(const struct relay_counters *counters, const char *name)
 /*
  * For the file server.
  *
+ * enter()    adds an instance for somebody else, as relay_perf_add_as(); this handle does not adjust it
+ * free()     deletes an instance that this process alone sets; its number may become another's
+ * limit()    how many names there can be
  * create()   makes the counters of a store, if they are not there; limit: how many names there can be at most
  * mirror()   copies the counters of other owners into the file to map; 1: some had changed; 0 none had; -errno
  * set()      stores a value; of an instance that this process alone changes
  * repair()   makes up for one who died in the middle of a change
  * hold()     keeps others from changing anything: a descriptor, to be closed
  */
+int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec);
+int relay_counters_free(struct relay_counters *counters, int instance);
+uint32_t relay_counters_limit(const struct relay_counters *counters);
 int relay_counters_create(const char *store, uint32_t limit);
 int relay_counters_mirror(struct relay_counters *counters);
 int relay_counters_set(struct relay_counters *counters, uint32_t block, int instance, int64_t value);

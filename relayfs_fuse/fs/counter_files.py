@@ -1,0 +1,106 @@
+"""The directory .counters of a mount: the files of the counters as they lie in the store.
+
+    counters, names    to be read and mapped
+    UID-GID-MODE       to be mapped by whom owner and mode let, for writing, too
+
+Programs of others than the store's owner count through these: what is mapped is the store's memory, but a descriptor of
+the mount's file can neither truncate it nor make it grow. The names come and go without the server's doing, so they are
+compared with the store's whenever somebody looks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.tree import Directory, MappedFile
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.tree import Node, Tree
+
+_GROUP = re.compile(r"[0-9]+-[0-9]+-[0-7]{4}")
+_SHARED = ("counters", "names")
+
+
+class CounterFile(MappedFile):
+    """One of these files.
+
+    path: where it lies in the store
+    number: of its inode there
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self.is_writable = name not in _SHARED
+        access = os.O_RDWR if self.is_writable else os.O_RDONLY
+        descriptor = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW)
+        super().__init__(name, bytes, descriptor, path, lambda: self.status().st_size)
+        self.number = self.status().st_ino
+
+    def status(self) -> os.stat_result:
+        """Tell owner, mode and length."""
+        return os.fstat(self._open_descriptor())
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return a part of it, to who does not map it."""
+        return os.pread(self._open_descriptor(), size, offset)
+
+    def let_go(self) -> None:
+        """Leave the memory to who maps it."""
+        if self.backing:
+            tap.backing_close(self.backing)
+        self.backing = None
+        os.close(self._open_descriptor())
+        self.descriptor = -1
+
+    def _open_descriptor(self) -> int:
+        if self.descriptor < 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return self.descriptor
+
+
+class CounterDirectory(Directory):
+    """Hold them.
+
+    path: the directory in the store
+    """
+
+    def __init__(self, name: str, tree: Tree, path: str) -> None:
+        super().__init__(name)
+        self._tree = tree
+        self._path = path
+        self._is_comparing = False
+
+    @property
+    def children(self) -> dict[str, Node]:
+        """What there is now."""
+        if not self._is_comparing:
+            self._is_comparing = True
+            try:
+                self._compare()
+            finally:
+                self._is_comparing = False
+        return self._children
+
+    @property
+    def n_directories(self) -> int:
+        """How many directories it holds."""
+        return 0
+
+    def _compare(self) -> None:
+        with os.scandir(self._path) as entries:
+            found = {entry.name: entry.inode() for entry in entries if _is_shown(entry.name)}
+        for node in list(self._children.values()):
+            if isinstance(node, CounterFile) and found.get(node.name) != node.number:
+                self._tree.detach(node)
+        for name in found.keys() - self._children.keys():
+            try:
+                self._tree.attach(self, CounterFile(name, os.path.join(self._path, name)))
+            except FileNotFoundError:
+                continue  # it has gone meanwhile
+
+
+def _is_shown(name: str) -> bool:
+    return name in _SHARED or _GROUP.fullmatch(name) is not None
