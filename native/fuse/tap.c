@@ -486,10 +486,16 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 	*(void **)&mount = dlsym(RTLD_NEXT, "fuse_session_mount");
 	if (!mount)
 		return -1;
+	/* Before there is a mount, which would stay, and hang whoever touches it, if this failed. */
+	tap.interrupt_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (tap.interrupt_fd < 0)
+		return -1;
 	result = mount(se, mountpoint);
 	if (result)
 		return result;
 	tap.session_fd = fuse_session_fd(se);
-	tap.interrupt_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	return tap.interrupt_fd < 0 ? -1 : fuse_session_custom_io(se, &io, tap.session_fd);
+	result = fuse_session_custom_io(se, &io, tap.session_fd);
+	if (result)
+		fuse_session_unmount(se);
+	return result;
 }
