@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import OptionError, RelayError
+from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.control import parse_size
 from relayfs_fuse.fs.ledger import UNLIMITED
 from relayfs_fuse.fs.server import Server, Settings
@@ -230,6 +231,11 @@ def check_mountpoint(mountpoint: str) -> None:
         os.listdir(mountpoint)
     except OSError as error:
         raise OptionError(f"cannot mount at {mountpoint}: {error.strerror}") from error
+    there = mounts.top_at(os.path.realpath(mountpoint))
+    if there is not None and there.kind == mounts.KIND:
+        raise OptionError(
+            f"cannot mount at {mountpoint}: a relayfs is mounted there; unmount it, or choose another place"
+        )
 
 
 # ---------------------------------------------------------------- the process

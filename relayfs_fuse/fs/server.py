@@ -17,6 +17,7 @@ import pyfuse3
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
+from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.announcements import Announcements
 from relayfs_fuse.fs.attributes import AttributeSource
 from relayfs_fuse.fs.commands import Commands
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 
 # Every sleeping read(2) is a task of its own, and must never keep others from being served.
 TASKS_MAX = 1_000_000
+
+# What ends a server in order.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass
@@ -80,6 +84,10 @@ class Server:
         self._waiting = Waiting()
         self._streams = Streams(self._waiting)
         self._traces: Traces | None = None
+        # Which file system this is, once it is mounted, and where.
+        self._device: int | None = None
+        self._place = settings.mountpoint
+        self._is_told_to_end = False
         self._tree.attach(self._tree.root, ControlFile("control", self._channels_text))
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors.text))
 
@@ -101,6 +109,9 @@ class Server:
             self._counters,
             self._tracing,
         )
+        self._place = os.path.realpath(self._settings.mountpoint)
+        for signum in SIGNALS:
+            signal.signal(signum, self._note_signal)
         pyfuse3.init(self._operations, self._settings.mountpoint, self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
             pyfuse3.close()
@@ -116,7 +127,7 @@ class Server:
         except Exception as error:
             raise _cause(error) from error
         finally:
-            pyfuse3.close(unmount=True)
+            pyfuse3.close(unmount=self._is_on_top())
             if self._counters is not None:
                 self._counters.close()
             if self._traces is not None:
@@ -145,20 +156,42 @@ class Server:
         nursery.start_soon(keep, self._tracing.run, "tracing")
         nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
         await self._announce(answers)
+        nursery.start_soon(keep, self._watch_mount, "watching the mount")
 
     async def _announce(self, answers: Callable[[], None]) -> None:
         # Abandoned if the server ends meanwhile: nobody answers its own requests any more.
         control = os.path.join(self._settings.mountpoint, "control")
-        await trio.to_thread.run_sync(os.stat, control, abandon_on_cancel=True)
+        status = await trio.to_thread.run_sync(os.stat, control, abandon_on_cancel=True)
+        self._device = status.st_dev
         await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
         if not tap.has_passthrough():
             log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
         answers()
 
     async def _end_on_signals(self, scope: trio.CancelScope) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            if self._is_told_to_end:
+                self._end(scope)
             async for _ in signals:
                 self._end(scope)
+
+    def _note_signal(self, *_: object) -> None:
+        """Remember a signal of before the others are handled; survive one that comes while the mount is taken away."""
+        self._is_told_to_end = True
+
+    async def _watch_mount(self) -> None:
+        """Let another server have the store once this mount is detached, though programs still have files of it."""
+        wait = partial(mounts.wait_until_gone, self._device or 0)
+        await trio.to_thread.run_sync(wait, limiter=trio.CapacityLimiter(1), abandon_on_cancel=True)
+        self._store.lock.give_way()
+        log.info("%s is unmounted; what programs have open is served until the store is mounted again", self._place)
+
+    def _is_on_top(self) -> bool:
+        """Whether to unmount what is seen at the mountpoint means to unmount this file system."""
+        if self._device is None:
+            return True  # it has not answered yet: this is the start, and it failed
+        top = mounts.top_at(self._place)
+        return top is not None and top.device == self._device
 
     def _end(self, scope: trio.CancelScope) -> None:
         self._waiting.stop()

@@ -20,7 +20,6 @@ things under our hands; who may use a channel is said by the modes of its mem fi
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import math
 import os
@@ -39,8 +38,10 @@ from relayfs_fuse.fs.control import check_path, format_create
 from relayfs_fuse.fs.damaged import MEM_FILE, BadMemoryError, DamagedChannel
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
+from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.ring_control import format_create_ring
 from relayfs_fuse.fs.rings import StoredRing
+from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
 from relayfs_fuse.native_ring import RingFacts, RingMemory, RingSpec
 
 if TYPE_CHECKING:
@@ -52,9 +53,6 @@ log = logging.getLogger(__name__)
 FRESH_S = 0.5
 # How long a command that finds no room waits for memory that is being freed.
 FREEING_S = 2.0
-# A server that was killed gives up its lock only when the kernel has taken its memory apart.
-LOCK_WAIT_S = 10.0
-LOCK_NAME = ".lock"
 ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
 TRACES_NAME = ".traces"
@@ -232,13 +230,12 @@ class Store:
         self.ledger = Ledger(limits, self.directory)
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
-        self._lock = self._take_lock()
+        self.lock = StoreLock(self.directory, mountpoint)
         self._set_modes(trusted)
-        self._sign(mountpoint)
 
     def close(self) -> None:
         """Let another server have it."""
-        os.close(self._lock)
+        self.lock.close()
 
     def locate(self, path: str) -> str:
         """Name the place of a channel or directory in the store."""
@@ -423,6 +420,9 @@ class Store:
 
     def _check_directory(self) -> None:
         try:
+            stranger = stranger_above(self.directory)
+            if stranger is not None:
+                raise StoreError(f"cannot use {self.directory} as a store: {stranger}")
             with suppress(FileExistsError):
                 os.mkdir(self.directory, 0o700)
             status = os.lstat(self.directory)
@@ -444,44 +444,6 @@ class Store:
             os.fchmod(descriptor, 0o755)  # whatever the umask is
             os.close(descriptor)
         os.chmod(self.directory, 0o755 if trusted else 0o700)
-
-    def _take_lock(self) -> int:
-        """Keep other servers away: each would have its own idea of what exists, and give out the same names."""
-        path = os.path.join(self.directory, LOCK_NAME)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                holder = os.pread(descriptor, 8192, 0).decode(errors="replace").strip()
-                if time.monotonic() > deadline or _is_alive(holder):
-                    os.close(descriptor)
-                    raise StoreError(
-                        f"the store {self.directory} is already served ({holder or 'by a server that is starting'}); "
-                        f"a store has one server: use that mount, or another store with -o store=DIR"
-                    ) from None
-                time.sleep(0.02)
-        return descriptor
-
-    def _sign(self, mountpoint: str) -> None:
-        """Name this process and its mount in the lock, for those who find it taken."""
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, os.fsencode(f"process {os.getpid()}, mounted at {mountpoint}\n"), 0)
-
-
-def _is_alive(holder: str) -> bool:
-    """Whether the lock's holder runs, as opposed to having been killed a moment ago."""
-    words = holder.replace(",", " ").split()
-    try:
-        with open(f"/proc/{int(words[1])}/stat", encoding="ascii", errors="replace") as file:
-            # The state stands behind the program's name; Z and X are dead, and a killed process is in R or D with
-            # PF_EXITING among its flags.
-            fields = file.read().rpartition(")")[2].split()
-    except (IndexError, ValueError, OSError):
-        return False
-    return fields[0] not in "ZX" and not int(fields[6]) & 0x4
 
 
 def _holds_files(directory: str) -> bool:

@@ -1,0 +1,74 @@
+"""Whether a path leads where its user thinks: nobody else may replace a directory or link on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+# As many as the kernel follows.
+_LINKS_MAX = 40
+
+
+def stranger_above(path: str) -> str | None:
+    """Say who could put something else at an absolute path; None: root and this user alone.
+
+    The path itself need not exist; what is above it must.
+    """
+    names = _names(path)
+    here, n_links = "/", 0
+    while names:
+        above = os.stat(here, follow_symlinks=False)
+        name = names.pop(0)
+        below = os.path.join(here, name)
+        try:
+            status = os.lstat(below)
+        except FileNotFoundError:
+            if names:
+                raise
+            status = None
+        reason = _replacer(here, above, below, status)
+        if reason is not None:
+            return reason
+        if status is not None and stat.S_ISLNK(status.st_mode) and n_links < _LINKS_MAX:
+            target = os.readlink(below)
+            here, n_links = "/" if target.startswith("/") else here, n_links + 1
+            names = [*target.split("/"), *names]
+            if ".." in names:
+                return stranger_above(os.path.normpath(os.path.join(os.path.realpath(here), *names)))
+            names = [one for one in names if one not in ("", ".")]
+        else:
+            here = below
+    return None
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
+
+
+def _replacer(here: str, above: os.stat_result, below: str, status: os.stat_result | None) -> str | None:
+    if not _is_ours(above.st_uid):
+        return f"{here} belongs to user {above.st_uid}, who can replace {below}"
+    group_writes = above.st_mode & stat.S_IWGRP and above.st_gid != 0
+    if not (group_writes or above.st_mode & stat.S_IWOTH):
+        return None
+    if not above.st_mode & stat.S_ISVTX:
+        who = "everybody" if above.st_mode & stat.S_IWOTH else f"group {above.st_gid}"
+        return f"{here} has mode {stat.S_IMODE(above.st_mode):04o}: {who} can replace {below}"
+    if status is not None and not _is_ours(status.st_uid):
+        return f"{below} belongs to user {status.st_uid}, who can replace it"
+    return None
+
+
+def _is_ours(uid: int) -> bool:
+    return uid in (0, os.geteuid()) or (uid == _overflow_uid() and _in_user_namespace())
+
+
+def _overflow_uid() -> int:
+    with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        return int(file.read())
+
+
+def _in_user_namespace() -> bool:
+    """Whether users of the machine, root among them, have no number here: then nobody can tell them apart."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() != ["0", "0", "4294967295"]
