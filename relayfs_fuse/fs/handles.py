@@ -45,6 +45,15 @@ class TextHandle:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         return self._text[offset : offset + size]
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the server's memory it takes."""
+        return len(self._text or b"")
+
+    def drop_kept(self) -> None:
+        """Take none of it."""
+        self._text = None
+
 
 class JoinHandle(TextHandle):
     """An open `join`: a process takes part in a trace as long as it is.
@@ -197,6 +206,15 @@ class SeekableHandle(RelayHandle):
         self._kept += kept
         del self._kept[:-KEPT_MAX]
         self.end = offset
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the server's memory it takes."""
+        return len(self._kept)
+
+    def drop_kept(self) -> None:
+        """Take none of it: what was given cannot be given again."""
+        self._kept = bytearray()
 
     def look(self, offset: int, length: int, behind: int) -> None:
         """Note what is looked at now."""

@@ -90,6 +90,7 @@ class Ledger:
         self._made: set[str] = set()
         self._claimed: list[Charge] = []
         # Sums, so that a check costs the same whatever the store holds.
+        self._all_bytes = 0
         self._bytes: Counter[int] = Counter()
         self._files: Counter[int] = Counter()
 
@@ -155,10 +156,12 @@ class Ledger:
         before = self._charges.pop(inode, None)
         if before is not None:
             self._bytes[before.uid] -= before.n_bytes
+            self._all_bytes -= before.n_bytes
             self._files[before.uid] -= before.counts
         if charge is not None:
             self._charges[inode] = charge
             self._bytes[charge.uid] += charge.n_bytes
+            self._all_bytes += charge.n_bytes
             self._files[charge.uid] += charge.counts
 
     def _sum_up(self) -> None:
@@ -166,6 +169,7 @@ class Ledger:
         for charge in self._charges.values():
             self._bytes[charge.uid] += charge.n_bytes
             self._files[charge.uid] += charge.counts
+        self._all_bytes = self._bytes.total()
 
     # ---------------------------------------------------------------- how much more there may be
 
@@ -214,7 +218,7 @@ class Ledger:
                 self._claimed.remove(charge)
 
     def _room_bytes(self, uid: int | None) -> int:
-        room = self.size - self._bytes.total() - sum(charge.n_bytes for charge in self._claimed)
+        room = self.size - self._all_bytes - sum(charge.n_bytes for charge in self._claimed)
         if uid is None or uid in self._privileged:
             return room
         return min(room, self._user_room_bytes(uid))

@@ -17,6 +17,7 @@ import trio
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.attributes import BLOCK_SIZE, Attributes
+from relayfs_fuse.fs.budget import NAME_BYTES, Budget
 from relayfs_fuse.fs.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.tree import BufferFile, Directory, Node
@@ -82,6 +83,7 @@ class NameOperations(pyfuse3.Operations):
         self._attributes = attributes
         self._errors = errors
         self._announcements = announcements
+        self._budget = Budget()
         self._listings: dict[int, list[tuple[str, Node]]] = {}
         self._next_handle = 1
         # Names come and go one change at a time.
@@ -113,8 +115,10 @@ class NameOperations(pyfuse3.Operations):
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         """List a directory as it is now."""
+        listing = list(self._directory(inode).children.items())
         handle = self._new_handle()
-        self._listings[handle] = list(self._directory(inode).children.items())
+        self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
+        self._listings[handle] = listing
         return handle
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -133,6 +137,7 @@ class NameOperations(pyfuse3.Operations):
     async def releasedir(self, fh: int) -> None:
         """Drop the list."""
         self._listings.pop(fh, None)
+        self._budget.release(fh)
 
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext

@@ -205,7 +205,13 @@ class Operations(NameOperations):
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)
         kind = StreamHandle if stream else SeekableHandle
-        self._handles[handle] = opened = self._open(handle, node, flags, request, kind)
+        self._budget.hold(handle, 0, request.uid)
+        try:
+            opened = self._open(handle, node, flags, request, kind)
+        except BaseException:
+            self._budget.release(handle)
+            raise
+        self._handles[handle] = opened
         # Who opens a relay file only to read hardly ever maps it.
         both = flags & os.O_ACCMODE == os.O_RDWR
         if isinstance(opened, MemHandle) or (isinstance(opened, SeekableHandle) and both):
@@ -223,6 +229,7 @@ class Operations(NameOperations):
         handle = self._handles.pop(fh, None)
         self._joining.pop(fh, None)
         self._mapped.closed(fh)
+        self._budget.release(fh)
         if isinstance(handle, JoinHandle):
             await self._leave(handle)
         if isinstance(handle, TextHandle) or handle is None:
@@ -245,8 +252,11 @@ class Operations(NameOperations):
                 asked.by_line = True
         handle = self._handles[fh]
         if isinstance(handle, RelayHandle | RingHandle):
-            return await self._streams.read(handle, off, size, request)
-        return handle.read(off, size)
+            data = await self._streams.read(handle, off, size, request)
+        else:
+            data = handle.read(off, size)
+        self._keep(fh, handle)
+        return data
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write a record, or commands."""
@@ -279,6 +289,17 @@ class Operations(NameOperations):
         return self._streams.waiting.poll(handle.stored, fh, poll_handle) | (READABLE if inside else 0)
 
     # ---------------------------------------------------------------- helpers
+
+    def _keep(self, fh: int, handle: Handle) -> None:
+        """Let an open file keep what it gave; a text that is too much cannot be read, other data not again."""
+        if isinstance(handle, TextHandle | SeekableHandle):
+            try:
+                self._budget.hold(fh, handle.kept_bytes)
+            except OSError:
+                handle.drop_kept()
+                self._budget.hold(fh, 0)
+                if isinstance(handle, TextHandle):
+                    raise
 
     async def _is_stream(self, stored: StoredBuffer | StoredRing, flags: int, handle: int) -> bool:
         """Tell whether a relay file is opened as a stream: where readers wait, unless somebody may map it.

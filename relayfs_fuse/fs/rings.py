@@ -9,6 +9,7 @@ but is kept for the next reader here, who gets all of it.
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,14 @@ class StoredRing(Stored[RingMemory]):
         return f"{super()._describe(error)} at position {self.buffer.damaged_at()}"
 
     def _take_long(self, size: int) -> bytes:
-        """Take one record that is longer; no record fills its file."""
+        """Take one record that is longer; no record fills its file.
+
+        What is left of it is kept here, where it no longer takes room in the ring: only as much as the ring has.
+        """
+        facts = self.channel.facts
+        assert isinstance(facts, RingFacts)
+        if sum(map(len, self.returned)) + sum(reader.kept_bytes for reader in self.readers) >= facts.ring_size:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         while True:
             size *= 2
             try:
@@ -125,7 +133,15 @@ class RingHandle:
 
     def _take_part(self, size: int) -> bytes:
         begin, self._at = self._at, self._at + size
-        return self._record[begin : self._at]
+        data = self._record[begin : self._at]
+        if not self.is_inside:
+            self._record = b""
+        return data
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the server's memory it takes."""
+        return len(self._record)
 
     def close(self) -> None:
         """Give a record back that was not read to its end."""
