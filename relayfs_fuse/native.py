@@ -513,6 +513,15 @@ def counters_create(store: str, limit: int) -> None:
     _check(lib.relay_counters_create(os.fsencode(store), limit), store)
 
 
+# Room for the text of so many bytes at first, and for so much more than there was.
+_TEXT_BYTES = 1 << 16
+
+
+def _counter_info(info: Any) -> CounterInfo:
+    texts = (os.fsdecode(ffi.string(text)) for text in (info.name, info.unit, info.help))
+    return CounterInfo(info.instance, info.kind, info.uid, info.gid, info.mode, *texts)
+
+
 class CountersHandle(_Handle):
     """Hold the counters of a mount or store.
 
@@ -610,9 +619,32 @@ class CountersHandle(_Handle):
         found, after, info = [], 0, ffi.new("struct relay_perf_info *")
         while lib.relay_counters_next(self._open, after, info):
             after = info.instance
-            texts = (os.fsdecode(ffi.string(text)) for text in (info.name, info.unit, info.help))
-            found.append(CounterInfo(after, info.kind, info.uid, info.gid, info.mode, *texts))
+            found.append(_counter_info(info))
         return found
+
+    def info(self, instance: int) -> CounterInfo | None:
+        """Return what is known of one; None: it is not listed."""
+        info = ffi.new("struct relay_perf_info *")
+        if instance <= 0 or not lib.relay_counters_next(self._open, instance - 1, info) or info.instance != instance:
+            return None
+        return _counter_info(info)
+
+    def names_text(self) -> bytes:
+        """List the counters, of the generation that the first line tells; OSError EAGAIN: they do not stop changing."""
+        return self._text(lib.relay_counters_list)
+
+    def values_text(self) -> bytes:
+        """List names and sums as of the last refresh."""
+        return self._text(lib.relay_counters_values)
+
+    def _text(self, way: Callable[..., int]) -> bytes:
+        room = _TEXT_BYTES
+        while True:
+            text = ffi.new("char[]", room)
+            length = _check(way(self._open, text, room))
+            if length <= room:
+                return bytes(ffi.buffer(text, length))
+            room = length + _TEXT_BYTES
 
     def mirror(self) -> None:
         """Copy the counters of other owners into the file to map."""

@@ -113,6 +113,7 @@ def _parse_keys(line: str, name: str, keys: str) -> Adding:
     return Adding(name, spec)
 
 
+PAGE_BYTES = 4096
 # What figures may take of all names: programs need some, too.
 FIGURES_SHARE = 2
 # How many channels get figures, or lose them, at a time: each takes a millisecond or less.
@@ -135,17 +136,19 @@ class Counters:
 
     store: its directory
     limit: how many names new counters can have
+    check_room: refuses what the limits of the store's memory do not let a user have
     """
 
-    def __init__(self, store: str, limit: int) -> None:
+    def __init__(self, store: str, limit: int, check_room: Callable[[int, int], None]) -> None:
         native.counters_create(store, limit)
+        self._check_room = check_room
         self._handle = native.CountersHandle(store)
         self._handle.repair()
         self.path = os.path.join(store, ".counters", "counters")
         # Only to read: mappings of it cannot be made writable.
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self.requests = Requests()
-        self._names: tuple[int, list[native.CounterInfo], bytes] = (-1, [], b"")
+        self._names: tuple[int, bytes] = (-1, b"")
         self._figures = self._known_figures()
         # Channels for whose figures there was no room, and whether there may be none yet.
         self._without: set[str] = set()
@@ -172,27 +175,25 @@ class Counters:
 
     def names_text(self) -> bytes:
         """List the counters of one generation."""
-        return self._list()[1]
+        generation, text = self._names
+        if generation == self._handle.generation():
+            return text
+        try:
+            text = self._handle.names_text()
+        except BlockingIOError:
+            # Somebody does nothing but change them: nobody can while this is held.
+            held = self._handle.hold()
+            try:
+                text = self._handle.names_text()
+            finally:
+                os.close(held)
+        self._names = int(text.split(maxsplit=2)[1]), text
+        return text
 
     def values_text(self) -> bytes:
         """Show the sums."""
-        infos, _ = self._list()
-        return os.fsencode("".join(f"{info.name} {self._handle.sum(info.instance)}\n" for info in infos))
-
-    def _list(self) -> tuple[list[native.CounterInfo], bytes]:
-        handle = self._handle
-        generation, infos, text = self._names
-        if generation == handle.generation():
-            return infos, text
-        held = handle.hold()
-        try:
-            handle.refresh()
-            generation, infos = handle.generation(), handle.infos()
-        finally:
-            os.close(held)
-        text = os.fsencode("".join([f"gen {generation}\n", *map(_line, infos)]))
-        self._names = generation, infos, text
-        return infos, text
+        self._handle.refresh()
+        return self._handle.values_text()
 
     # ---------------------------------------------------------------- commands
 
@@ -223,6 +224,9 @@ class Counters:
         )
 
     def _add(self, adding: Adding, uid: int, gids: Iterable[int]) -> None:
+        if uid != os.geteuid():
+            # There may be a chunk to allocate in the owner's file: a page on each CPU.
+            self._check_room(self._handle.n_blocks * PAGE_BYTES, uid)
         refused = OSError(errno.EACCES, os.strerror(errno.EACCES))
         for gid in gids:
             try:
@@ -234,8 +238,8 @@ class Counters:
         raise refused
 
     def _delete(self, instance: int, uid: int, gids: Iterable[int]) -> None:
-        infos, _ = self._list()
-        info = next((info for info in infos if info.instance == instance), None)
+        self._handle.refresh()
+        info = self._handle.info(instance)
         if info is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not _may_adjust(info, uid, set(gids)):
@@ -328,13 +332,6 @@ def _counts(channel: StoredChannel) -> dict[str, Callable[[Any], int]]:
     """Tell what figures a channel has; rings do not have all."""
     counts: dict[str, Callable[[Any], int]] = ring_facts.COUNTERS if channel.is_ring else facts.COUNTERS
     return {name: counts[name] for name in FIGURES if name in counts}
-
-
-def _line(info: native.CounterInfo) -> str:
-    unit = f" unit={info.unit}" if info.unit else ""
-    about = f" help={info.help}" if info.help else ""
-    who = f"uid={info.uid} gid={info.gid} mode={info.mode:04o}"
-    return f"{info.instance} {info.name} kind={native.KINDS[info.kind & 1]} {who}{unit}{about}\n"
 
 
 def _may_adjust(info: native.CounterInfo, uid: int, gids: set[int]) -> bool:

@@ -519,3 +519,36 @@ def test_names_that_are_no_text_are_shown_as_they_are(mount):
 
 def test_nobody_takes_the_group_of_the_figures(open_mount, unprivileged: User):
     assert "PermissionError" in unprivileged.python(HOLD, open_mount.path, "relayfs/channels/x/records", "0200").stderr
+
+
+def test_counters_of_a_user_count_against_his_share_of_the_memory(make_mount, unprivileged: User):
+    mount = make_mount("size=64M,user_size=1M,control_mode=0666")
+    create = f"echo create big buffers=single subbuf_size=128K n_subbufs=7 >{mount.control}"
+    assert unprivileged.run("sh", "-c", create).returncode == 0
+    refused = unprivileged.python(HOLD, mount.path, "theirs/a", "0200").stderr
+    if native.n_possible_cpus() < 20:
+        assert refused == ""
+    create = f"echo create more buffers=single subbuf_size=4K n_subbufs=20 >{mount.control}"
+    unprivileged.run("sh", "-c", create)
+    for mode in ("0220", "0222", "0202"):
+        refused += unprivileged.python(HOLD, mount.path, f"g{mode}/a", mode).stderr
+    assert "No space left on device" in refused
+    assert "user_size" in mount.error_log
+    assert User(12345, 12345).python(HOLD, mount.path, "others/a", "0200").returncode == 0
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_list_of_many_counters_is_made_in_milliseconds(mount, counters):
+    """Each change makes a new list, and whoever lists the mount's directory asks how long it is."""
+    for i in range(8000):
+        counters.add(f"g/{i}", native.CounterSpec(help="x" * 100))
+    start = cpu_seconds(mount.process.pid)
+    for i in range(40):
+        counters.add(f"more/{i}", native.CounterSpec())
+        assert (mount.path / "counters.names").stat().st_size > 8000 * 100
+    assert (cpu_seconds(mount.process.pid) - start) / 40 < 0.03
+    assert len(names(mount)) == 8040 + 2

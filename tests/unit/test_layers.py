@@ -49,7 +49,7 @@ C_LAYERS = [
     {"perf_names", "perf_files"},
     {"perf_numbers"},
     {"perf_change"},
-    {"counters", "counters_reader"},
+    {"counters", "counters_reader", "counters_text"},
     {"channel.h"},  # what a channel is
     {"attach", "move", "names", "rings", "watch", "channel_ids"},
     {"events", "mapped"},

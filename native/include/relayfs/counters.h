@@ -207,6 +207,9 @@ int relay_counters_find(const struct relay_counters *counters, const char *name)
  * enter()    adds an instance for somebody else, as relay_perf_add_as(); this handle does not adjust it
  * free()     deletes an instance that this process alone sets; its number may become another's
  * limit()    how many names there can be
+ * list()     writes the lines of counters.names, of one generation, to `text`; returns how long they are, which may be
+ *            more than `bytes`, or -EAGAIN: others do not stop changing them
+ * values()   does the same with those of counters.txt, as of the last refresh
  * create()   makes the counters of a store, if they are not there; limit: how many names there can be at most
  * mirror()   copies the counters of other owners into the file to map; 1: some had changed; 0 none had; -errno
  * set()      stores a value; of an instance that this process alone changes
@@ -216,6 +219,8 @@ int relay_counters_find(const struct relay_counters *counters, const char *name)
 int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec);
 int relay_counters_free(struct relay_counters *counters, int instance);
 uint32_t relay_counters_limit(const struct relay_counters *counters);
+long relay_counters_list(struct relay_counters *counters, char *text, size_t bytes);
+long relay_counters_values(const struct relay_counters *counters, char *text, size_t bytes);
 int relay_counters_create(const char *store, uint32_t limit);
 int relay_counters_mirror(struct relay_counters *counters);
 int relay_counters_set(struct relay_counters *counters, uint32_t block, int instance, int64_t value);
