@@ -18,16 +18,21 @@ NS = 1_000_000_000
 
 _LINE = re.compile(rb"/\* relayfs ((?:[a-z_]+=[^\s*]*(?: |(?= \*/)))+) \*/\n")
 _EVENT = re.compile(
-    rb"event \{\n\tname = \"[\w.]{1,255}:\w{1,255}\";\n\tid = (?P<id>\d{1,19});\n\tstream_id = 0;\n"
+    rb"event \{\n\tname = \"[\w.]{1,255}:\w{1,255}\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
     rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
 )
 _FIELD = re.compile(
     rb"\t\t(?:"
-    rb"uint32_t (?P<length>__\w+_length);\s+xint8_t (?P<bytes>_\w+)\[(?P<array>__\w+_length)\]|"
-    rb"(?:u?int|xint)(?:8|16|32|64)_t (?P<integer>_\w+)|(?:float|double) (?P<real>_\w+)|"
-    rb"string \{ encoding = UTF8; \} (?P<text>_\w+)"
+    rb"uint32_t (?P<length>__(?P<array>\w{1,255})_length);(?: |\n\t\t)xint8_t (?P<bytes>_(?P=array))\[(?P=length)\]|"
+    rb"(?P<number>(?:u?int|xint)(?:8|16|32|64)_t|float|double) (?P<scalar>_\w{1,255})|"
+    rb"string \{ encoding = UTF8; \} (?P<text>_\w{1,255})"
     rb");\n"
 )
+# As many as the library declares of one event; readers keep ids in signed words.
+_FIELDS_MAX = 64
+_ID_MAX = (1 << 63) - 1
+# Of .events that is read: nobody declares so many events, and who writes more of them himself wants to fill our memory.
+EVENTS_MAX = 4 << 20
 _EVENT_END = b"\n};\n"
 _BOOT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -139,10 +144,10 @@ class Origin:
             raise ValueError(f"{error.args[0]} is missing") from error
         if texts["clock"] not in _DESCRIPTIONS or not _BOOT.fullmatch(texts["boot"]):
             raise ValueError("no such clock")
-        if any(not 0 <= number < 1 << 64 for number in numbers.values()):
+        if any(not 0 <= number < 1 << (32 if name in {"pid", "uid"} else 64) for name, number in numbers.items()):
             raise ValueError("a number is out of range")
         line = found[0].decode("ascii").removesuffix("\n")
-        if '"' in line or "\\" in line:
+        if not line.isprintable() or '"' in line or "\\" in line:
             raise ValueError("a name cannot be quoted")
         return cls(line, **texts, **numbers)  # type: ignore[arg-type]  # the two hold each its kind
 
@@ -170,7 +175,7 @@ def metadata(events: bytes, clocks: Clocks) -> bytes:
     clocks: as late as they are known of the boot in which it ran; the longer after the trace was made, the more exact
         is the frequency of its time stamp counter
     """
-    return preamble(Origin.of(events), clocks) + b"".join(declarations(events))
+    return preamble(Origin.of(events), clocks) + b"".join(declaration.text for declaration in declarations(events))
 
 
 def preamble(origin: Origin, clocks: Clocks) -> bytes:
@@ -184,36 +189,69 @@ def preamble(origin: Origin, clocks: Clocks) -> bytes:
     return text.encode()
 
 
-def declarations(events: bytes) -> list[bytes]:
+@dataclass(frozen=True)
+class Declaration:
+    """One event's, as it stands in `.events`.
+
+    types: of the fields, in their order, in the words of <relayfs/trace.h>
+    """
+
+    id: int
+    text: bytes
+    types: tuple[str, ...]
+
+
+def declarations(events: bytes) -> list[Declaration]:
     """Return the declarations that are whole and well formed, the first of each id."""
-    found: dict[int, bytes] = {}
-    at = events.find(b"\n") + 1
-    while (start := events.find(b"event {\n", at)) >= 0 and (end := events.find(_EVENT_END, start)) >= 0:
-        at = end + len(_EVENT_END)
-        block = events[start:at]
-        event = _EVENT.fullmatch(block)
-        if event and _are_fields(event["fields"]):
-            found.setdefault(int(event["id"]), block)
+    found: dict[int, Declaration] = {}
+    for declaration in declarations_from(events, events.find(b"\n") + 1)[0]:
+        found.setdefault(declaration.id, declaration)
     return list(found.values())
 
 
-def event_id(declaration: bytes) -> int:
-    """Return the id in a declaration that declarations() has found."""
-    event = _EVENT.fullmatch(declaration)
-    assert event, "it is well formed"
-    return int(event["id"])
+def declarations_from(events: bytes, at: int) -> tuple[list[Declaration], int]:
+    """Return those behind `at` that are whole and well formed, and where to go on when more has been written."""
+    found = []
+    while (start := events.find(b"event {\n", at)) >= 0 and (end := events.find(_EVENT_END, start)) >= 0:
+        at = end + len(_EVENT_END)
+        declaration = _declaration(events[start:at])
+        if declaration:
+            found.append(declaration)
+    return found, at
 
 
-def _are_fields(text: bytes) -> bool:
+def _declaration(block: bytes) -> Declaration | None:
+    event = _EVENT.fullmatch(block)
+    types = _types(event["fields"]) if event else None
+    if not event or types is None or int(event["id"]) > _ID_MAX:
+        return None
+    return Declaration(int(event["id"]), block, types)
+
+
+def _types(text: bytes) -> tuple[str, ...] | None:
+    """Return the types of fields; None: the library does not write such."""
+    types: list[str] = []
     names: list[bytes] = []
     at = 0
     while at < len(text):
         field = _FIELD.match(text, at)
-        if not field or field["length"] != field["array"]:
-            return False
-        names += [name for name in field.group("integer", "real", "text", "length", "bytes") if name]
+        if not field or len(types) == _FIELDS_MAX:
+            return None
+        types.append(_type(field))
+        names += [name for name in field.group("scalar", "text", "length", "bytes") if name]
         at = field.end()
-    return len(set(names)) == len(names)
+    return tuple(types) if len(set(names)) == len(names) else None
+
+
+def _type(field: re.Match[bytes]) -> str:
+    """Return the word of <relayfs/trace.h>: uint32_t is u32, xint8_t x8, float f32."""
+    if field["bytes"]:
+        return "bytes"
+    if field["text"]:
+        return "string"
+    number = field["number"].decode("ascii")
+    reals = {"float": "f32", "double": "f64"}
+    return reals.get(number) or number[0] + number.removesuffix("_t").rpartition("int")[2]
 
 
 def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
@@ -231,6 +269,12 @@ def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
     freq = max(1, round(ticks * NS / ns)) if ns > 0 else NS
     offset_s, rest = divmod(origin.real * freq - origin.tsc * NS, NS * freq)
     return freq, offset_s, rest // NS
+
+
+def last_time(origin: Origin, clocks: Clocks) -> int:
+    """Return the last time that readers can show: they count ns since 1970 in signed words."""
+    freq, offset_s, _ = _conversion(origin, clocks)
+    return ((1 << 63) // NS - offset_s - 1) * freq
 
 
 def _environment(origin: Origin) -> str:

@@ -741,6 +741,15 @@ int relay_consume_valid(struct rchan_buf *buf)
 	return undecided && wait_for_callback(buf, buf->plan.start) ? -EOVERFLOW : 0;
 }
 
+uint64_t relay_consume_records(const struct rchan_buf *buf)
+{
+	const struct relay_consumer *from = &buf->plan.from, *to = &buf->plan.to;
+	if (!buf->plan.active)
+		return 0;
+	return to->records - from->records - (to->overwritten_records - from->overwritten_records) -
+	       (to->torn_records - from->torn_records) - (to->discarded_records - from->discarded_records);
+}
+
 void relay_consume_end(struct rchan_buf *buf)
 {
 	if (!buf->plan.active)

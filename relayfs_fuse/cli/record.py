@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli.common import Size, mount_option, store_option
+from relayfs_fuse.cli.common import Size, check_option, mount_option, store_option
 from relayfs_fuse.record.compress import Compressor
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options, Recorder
@@ -33,6 +33,7 @@ _STDOUT = "-"
 @click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after so many bytes.")
 @click.option("--rotate-time", type=click.FloatRange(min=0.1), metavar="SECONDS", help="The same after so long.")
 @click.option("--compress", is_flag=True, help="Compress with zstd what is complete.")
+@check_option
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
 @click.option("--duration", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long.")
 @click.option("--progress", is_flag=True, help="Show progress although stderr is no terminal.")
@@ -45,6 +46,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     rotate_size: int | None,
     rotate_time: float | None,
     compress: bool,
+    check: str,
     until_stopped: bool,
     duration: float | None,
     progress: bool,
@@ -56,7 +58,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     """
     if output == _STDOUT and (compress or rotate_size or rotate_time):
         raise click.UsageError("a stream is neither rotated nor compressed")
-    options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None)
+    options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None, check=check)
     shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
     _permit_many_files()
     with ExitStack() as stack:

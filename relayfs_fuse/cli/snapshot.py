@@ -8,7 +8,7 @@ from contextlib import closing
 
 import click
 
-from relayfs_fuse.cli.common import mount_option, store_option
+from relayfs_fuse.cli.common import check_option, mount_option, store_option
 from relayfs_fuse.record.report import Progress, as_json, summarize
 from relayfs_fuse.record.snapshot import Snapshot
 from relayfs_fuse.record.source import Source, find_store
@@ -19,15 +19,16 @@ from relayfs_fuse.record.source import Source, find_store
 @click.option("-o", "--output", required=True, metavar="DIR", help="Where to; it is made, or empty.")
 @mount_option
 @store_option
+@check_option
 @click.option("--progress", is_flag=True, help="Show progress although stderr is no terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print what was taken as a JSON object.")
 def snapshot(  # noqa: PLR0913, PLR0917  # an option each
-    name: str, output: str, mount: str | None, store: str | None, progress: bool, json_wanted: bool
+    name: str, output: str, mount: str | None, store: str | None, check: str, progress: bool, json_wanted: bool
 ) -> None:
     """Write what the buffers of the trace NAME hold now to a CTF trace, stopping nobody and consuming nothing."""
     shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
     with closing(Source(name, find_store(mount, store))) as source:
-        taken = Snapshot(source, os.path.abspath(output), shown.say)
+        taken = Snapshot(source, os.path.abspath(output), shown.say, check)
         taken.take(lambda: shown.tick(taken.summary))
     shown.end()
     if json_wanted:

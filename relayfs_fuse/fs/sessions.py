@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long .events may become, and so what there is to be parsed.
-EVENTS_MAX = 4 << 20
 # Each takes a descriptor of the server; 16 are enough for a process, one for each trace.
 USER_SESSIONS = 1024
 PROCESSES_NAME = ".processes"
@@ -87,25 +85,25 @@ class Session:
     def declare(self, text: bytes) -> None:
         """Add declarations of events, all of them or none; may block. CommandError: EINVAL, ENOSPC."""
         found = ctf.declarations(b"\n" + text)
-        if b"".join(found) != text:
+        if b"".join(one.text for one in found) != text:
             raise CommandError(errno.EINVAL, "this is no declaration of events as the library writes it, each id once")
         with self._lock:
             if self._descriptor < 0:
                 raise CommandError(errno.EBADF, "the process takes part no longer")
             length = os.fstat(self._descriptor).st_size
             self._parse(length)
-            new = {ctf.event_id(block): block for block in found if ctf.event_id(block) not in self._known}
-            added = b"".join(new.values())
-            if length + len(added) > EVENTS_MAX:
-                raise CommandError(errno.ENOSPC, f"the declarations would be longer than {EVENTS_MAX} bytes")
+            new = [one for one in found if one.id not in self._known]
+            added = b"".join(one.text for one in new)
+            if length + len(added) > ctf.EVENTS_MAX:
+                raise CommandError(errno.ENOSPC, f"the declarations would be longer than {ctf.EVENTS_MAX} bytes")
             if added and os.write(self._descriptor, added) != len(added):
                 raise CommandError(errno.ENOSPC, "there is no room for the declarations")
 
     def _parse(self, length: int) -> None:
         """Find out what others have declared in the same directory."""
         if self._parsed < length:
-            data = os.pread(self._descriptor, min(length - self._parsed, EVENTS_MAX), self._parsed)
-            self._known.update(ctf.event_id(block) for block in ctf.declarations(b"\n" + data))
+            data = os.pread(self._descriptor, min(length - self._parsed, ctf.EVENTS_MAX), self._parsed)
+            self._known.update(one.id for one in ctf.declarations(b"\n" + data))
             self._parsed = length
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.errors import StoreError
-from relayfs_fuse.fs.sessions import EVENTS_MAX
 from relayfs_fuse.fs.store import StoredChannel
 from relayfs_fuse.fs.tree import Directory, FactsDirectory, Node, RelayFile, TextFile
 
@@ -109,7 +108,7 @@ class TraceProcess:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(os.path.join(self.directory, ".events"), flags)
         try:
-            return os.pread(descriptor, EVENTS_MAX, 0)
+            return os.pread(descriptor, ctf.EVENTS_MAX, 0)
         finally:
             os.close(descriptor)
 

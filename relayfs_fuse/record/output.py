@@ -2,8 +2,8 @@
 
 DIR/.relayfs                which trace this is
 DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or new events are declared
-DIR/PROCESS-PID.damaged     why what it wrote is not recorded any further
 DIR/0001/PROCESS-PID/...    the same, with rotation
+DIR/.damaged/PROCESS-PID/   why not all that it wrote is recorded, and its packets with events that nobody can read
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.packet import Head
 
 _MARK = ".relayfs"
+# What it holds has names that viewers take for no trace.
+APART = ".damaged"
 _NUMBER = re.compile(r"\d{4,}")
 # In a process's directory, with rotation: events of a stream that were lost before it.
 _LOST = ".lost_before_cpu"
@@ -46,6 +48,9 @@ class ProcessOutput(Protocol):
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream, if they were valid all the time; tell whether they were."""
 
+    def set_apart(self, name: str, data: bytes) -> None:
+        """Append to a file of what viewers are not to see of the process."""
+
     def close(self, discarded: dict[int, int]) -> None:
         """End the streams; how many events each has lost in all."""
 
@@ -56,8 +61,8 @@ class Output(Protocol):
     def process(self, name: str, origin: Origin) -> ProcessOutput:
         """Begin, or go on with, what a process writes."""
 
-    def damaged(self, name: str, why: str) -> None:
-        """Mark that what a process writes is not recorded any further."""
+    def set_apart(self, process: str, name: str, data: bytes) -> None:
+        """Append to a file of what viewers are not to see of a process."""
 
     def rotate(self) -> None:
         """Let what follows be a trace of its own."""
@@ -113,11 +118,12 @@ class DirectoryOutput:
         self._processes.append(process)
         return process
 
-    def damaged(self, name: str, why: str) -> None:
-        """Write a file beside the process's directory, as readers of traces look into that."""
-        os.makedirs(self.current, exist_ok=True)
-        with open(os.path.join(self.current, f"{name}.damaged"), "w", encoding="utf-8") as file:
-            file.write(f"{why}\n")
+    def set_apart(self, process: str, name: str, data: bytes) -> None:
+        """Append to a file below DIR/.damaged, in which readers of traces find none."""
+        directory = os.path.join(self.path, APART, process)
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, name), "ab") as file:
+            file.write(data)
 
     def rotate(self) -> None:
         """Go on in the directory of the next number."""
@@ -240,6 +246,10 @@ class _Process:
             self._last[cpu] = rest[n - 1].head
             rest = rest[n:]
         return True
+
+    def set_apart(self, name: str, data: bytes) -> None:
+        """Append to a file of what viewers are not to see."""
+        self._output.set_apart(self._name, name, data)
 
     def _file(self, cpu: int, packet: Packet) -> StreamFile:
         """Return the file for the next packet.

@@ -10,47 +10,70 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.ctf import Origin
 from relayfs_fuse.native_packets import Consumer
+from relayfs_fuse.record.check import Checker
+from relayfs_fuse.record.trust import needs_check
 
 if TYPE_CHECKING:
-    from relayfs_fuse.ctf import Clocks
+    from collections.abc import Iterable
+
+    from relayfs_fuse.ctf import Clocks, Declaration
+    from relayfs_fuse.native_trace import Trace
     from relayfs_fuse.record.sleeper import Sleepers
 
-# Nobody has so many events; who writes more of them himself wants to fill our memory.
-_EVENTS_MAX = 16 << 20
+# Of the first line of .events.
+_LINE_BYTES = 4096
+# Of a sub-buffer; one of a trace of larger ones may be as large as these.
+_SUBBUF_BYTES_MAX = 64 << 20
+_COUNT_MAX = 1 << 62
 
 
 class Process:
     """Map the buffers of a directory STORE/NAME/PROCESS-PID, and read what it tells about itself.
 
     OSError: it cannot be opened, or EBADMSG, EPROTO: it is damaged; ValueError: what it tells is not what the library
-    writes.
+    writes for this trace.
 
+    check: one of trust.CHECKS
+    trace: which it is to be of; None: any
     n_subbufs, subbuf_size: how many sub-buffers a buffer has, and their bytes
+    checker: checks its packets; None: they are to be trusted
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, check: str = "none", trace: Trace | None = None) -> None:
         self.directory = directory
         self.name = os.path.basename(directory)
         self._events_fd = os.open(
             os.path.join(directory, ".events"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         )
         self.buffers: dict[int, Consumer] = {}
-        self._n_events_bytes = -1
-        self._declared: dict[bytes, None] = {}
+        self._n_events_bytes = self._n_told = -1
+        self._events_at = 0
+        self._declared: dict[int, Declaration] = {}
         self._baseline = 0
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
                 raise ValueError(".events is no regular file")
-            self.origin = Origin.of(os.pread(self._events_fd, 4096, 0))
-            channel = os.path.join(directory, "cpu")
-            for cpu in sorted(int(name[3:]) for name in os.listdir(channel)):
-                self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
-            facts = [consumer.buffer.facts() for consumer in self.buffers.values()]
-            self.n_subbufs = max(fact.n_subbufs for fact in facts)
-            self.subbuf_size = max(fact.subbuf_size for fact in facts)
+            line = os.pread(self._events_fd, _LINE_BYTES, 0)
+            self.origin = Origin.of(line)
+            if trace:
+                _check_origin(self.origin, trace)
+            self._events_at = line.index(b"\n") + 1
+            self.checker = Checker(self.origin) if needs_check(directory, self.origin, check) else None
+            self._open_buffers()
+            if self.checker and trace and self.subbuf_size > max(trace.subbuf_size, _SUBBUF_BYTES_MAX):
+                raise ValueError(f"a sub-buffer of {self.subbuf_size} bytes; the trace's have {trace.subbuf_size}")
         except BaseException:
             self.close()
             raise
+
+    def _open_buffers(self) -> None:
+        channel = os.path.join(self.directory, "cpu")
+        for cpu in sorted(int(name[3:]) for name in os.listdir(channel)):
+            self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
+        facts = [consumer.buffer.facts() for consumer in self.buffers.values()]
+        self.n_subbufs = max(fact.n_subbufs for fact in facts)
+        self.subbuf_size = max(fact.subbuf_size for fact in facts)
+        self._file_bytes = min(fact.file_bytes for fact in facts)
 
     def close(self) -> None:
         """Unmap it."""
@@ -92,13 +115,24 @@ class Process:
                 if error.errno == errno.EBADMSG:
                     raise
 
+    def check_size(self) -> None:
+        """Look whether the buffers have all their memory. ValueError: one was truncated.
+
+        What is read there is zeros, since the library's guard against SIGBUS puts them there: an empty buffer.
+        """
+        for cpu, consumer in self.buffers.items():
+            if os.fstat(consumer.buffer.fileno()).st_size < self._file_bytes:
+                raise ValueError(f"mem{cpu} is truncated")
+
     def lost(self) -> dict[int, int]:
-        """Count the events that each buffer has lost."""
+        """Count the events that each buffer has lost. ValueError: it cannot be so many."""
         lost = {}
         for cpu, consumer in self.buffers.items():
             facts = consumer.buffer.facts()
             refused = facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records
             lost[cpu] = refused + facts.lost_overwritten_records + facts.lost_torn_records
+            if lost[cpu] > _COUNT_MAX:
+                raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
         return lost
 
     def has_new_metadata(self, clocks: Clocks) -> bool:
@@ -107,21 +141,56 @@ class Process:
         The frequency of the time stamp counter is known the better, the longer it has been watched. If that is made
         anew each time it has been watched for twice as long, the error stays that of the first time.
         """
-        if os.fstat(self._events_fd).st_size != self._n_events_bytes:
+        self.read_declarations()
+        if len(self._declared) != self._n_told:
             return True
         return self.origin.is_tsc and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
     def metadata(self, clocks: Clocks) -> bytes:
         """Return its metadata as of now."""
-        size = os.fstat(self._events_fd).st_size
-        events = os.pread(self._events_fd, min(size, _EVENTS_MAX), 0)
-        self._n_events_bytes = size
+        self.read_declarations()
+        self._n_told = len(self._declared)
         self._baseline = clocks.mono_ns - self.origin.mono
-        # The process may have changed what it has once said, which packets need that are recorded.
-        self.learn(ctf.declarations(events))
-        return ctf.preamble(self.origin, clocks) + b"".join(self._declared)
+        return ctf.preamble(self.origin, clocks) + b"".join(one.text for one in self._declared.values())
 
-    def learn(self, declarations: list[bytes]) -> None:
+    def read_declarations(self) -> None:
+        """Read what has been declared since the last time.
+
+        What is read is not read again: the process may have changed what it has once said, which packets need that are
+        recorded.
+        """
+        size = min(os.fstat(self._events_fd).st_size, ctf.EVENTS_MAX)
+        if size == self._n_events_bytes:
+            return
+        new = os.pread(self._events_fd, max(0, size - self._events_at), self._events_at)
+        declarations, end = ctf.declarations_from(new, 0)
+        self._n_events_bytes = size
+        self._events_at += end
+        self.learn(declarations)
+
+    def learn(self, declarations: Iterable[Declaration]) -> None:
         """Add declarations of events to those that are known, the first of each id."""
-        known = {ctf.event_id(one) for one in self._declared}
-        self._declared |= dict.fromkeys(one for one in declarations if ctf.event_id(one) not in known)
+        new: dict[int, Declaration] = {}
+        for one in declarations:
+            if one.id not in self._declared:
+                new.setdefault(one.id, one)
+        self._declared |= new
+        if self.checker:
+            self.checker.learn(new.values())
+
+    def raw_events(self) -> bytes:
+        """Return what the process has written about its events, as it stands there."""
+        return os.pread(self._events_fd, ctf.EVENTS_MAX, 0)
+
+
+def _check_origin(origin: Origin, trace: Trace) -> None:
+    """Refuse a line that is not of this trace: viewers put no two clocks into one order that contradict each other."""
+    made = trace.made
+    its = trace.name, trace.id, trace.boot, made.tsc, made.mono_ns, made.real_ns
+    if (origin.trace, origin.id, origin.boot, origin.tsc, origin.mono, origin.real) != its:
+        raise ValueError("its first line is of another trace")
+    # Those of before the mount have the monotonic clock, and are of one process, whatever the trace is.
+    if origin.is_tsc and trace.clock != native_trace.CLOCK_TSC:
+        raise ValueError(f"its clock is {origin.clock}, not the trace's")
+    if origin.buffers not in {"perprocess", native_trace.TRACE_BUFFERS[trace.buffers]}:
+        raise ValueError(f"its buffers are {origin.buffers}, not the trace's")

@@ -4,26 +4,30 @@
            now and then: who has died?  has the trace ended?  rotate?
            sleep: inotify tells of new directories, sleepers (sleeper.py) of buffers
 
-What a process has spoiled ends the recording of that process only.
+What a process has spoiled ends the recording of that process only; events that nobody can read are left out (check.py).
+A user whose processes would take too many open files has some of them wait until others have ended.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import time
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native_trace
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recording import Recording, SpoiledError, Summary, reason
 from relayfs_fuse.record.sleeper import Sleepers
+from relayfs_fuse.record.trust import owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from relayfs_fuse.record.output import Output
     from relayfs_fuse.record.source import Source
@@ -32,6 +36,10 @@ if TYPE_CHECKING:
 SERVER_S = 5.0
 # How often to look who lives.
 TICK_S = 0.5
+# Open files of each buffer, its own and those that it is recorded to; and of each process.
+_FILES_A_BUFFER, _FILES_A_PROCESS = 2, 1
+# Of all files that may be open, a user other than this one may have this part.
+_PART = 4
 
 
 @dataclass
@@ -43,6 +51,7 @@ class Options:
     duration_s: float | None = None
     until_stopped: bool = False
     removes: bool = False  # what is drained, from a store that nobody serves
+    check: str = "others"  # whose packets, see trust.py
 
 
 class Recorder:
@@ -63,6 +72,11 @@ class Recorder:
         self._tick = tick
         self._recordings: dict[str, Recording] = {}
         self._done: dict[str, int] = {}
+        # By process: its user; and the same for people.
+        self._owners: dict[str, int] = {}
+        self._whose: dict[str, str] = {}
+        self._full: set[int] = set()
+        self._said: set[str] = set()
         self._sleepers = Sleepers()
         self._stops = False
         self._began = self._ticked = self._rotated = time.monotonic()
@@ -104,6 +118,9 @@ class Recorder:
         names = self._source.processes()
         for name in self._done.keys() - set(names):
             del self._done[name]
+        for name in self._owners.keys() - set(names) - self._recordings.keys():
+            del self._owners[name], self._whose[name]
+        self._full.clear()
         for name in names:
             if name not in self._recordings:
                 self._begin(name)
@@ -114,74 +131,125 @@ class Recorder:
             number = os.stat(directory).st_ino
             if self._done.get(name) == number:
                 return
+            self._owners[name] = owner(directory)
+            self._whose[name] = f"uid {self._owners[name]}"
+            if not self._has_room(name):
+                return
             self._done[name] = number
-            process = Process(directory)
+            process = Process(directory, self._options.check, self._source.trace)
         except FileNotFoundError:
             self._done.pop(name, None)
             return
         except OSError as error:
-            if error.errno in (errno.EBADMSG, errno.EPROTO):
-                self._mark(name, reason(error))
-            else:
-                self.summary.skipped[name] = reason(error)
-                self._say(f"{name}: {reason(error)}")
+            self._refuse(name, error)
             return
         except ValueError as error:
             self._mark(name, str(error))
             return
-        self._recordings[name] = Recording(process, self._output.process(name, process.origin), self._source)
         for consumer in process.buffers.values():
             self._sleepers.add(consumer.buffer)
         self.summary.processes += 1
         self.summary.buffers += len(process.buffers)
+        if process.origin.buffers == "perprocess":
+            self._whose[name] += f", pid {process.origin.pid}"
+        try:
+            output = self._output.process(name, process.origin)
+            self._recordings[name] = Recording(process, output, self._source, partial(self._complain, name))
+        except SpoiledError as spoiled:
+            process.close_after(self._sleepers)
+            self._mark(name, str(spoiled))
+
+    def _refuse(self, name: str, error: OSError) -> None:
+        if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+            # The next scan tries again.
+            self._done.pop(name, None)
+            self._say_once("files", f"processes wait to be recorded until others have ended: {reason(error)}")
+        elif error.errno in {errno.EBADMSG, errno.EPROTO, errno.ELOOP, errno.ENXIO, errno.EINVAL}:
+            self._mark(name, reason(error))
+        else:
+            self.summary.skipped[name] = reason(error)
+            self._say(f"{name}: {reason(error)}")
+
+    def _has_room(self, name: str) -> bool:
+        """Tell whether a process's owner may have one more recorded; the next scan asks again."""
+        uid = self._owners[name]
+        if uid in {0, os.geteuid()}:
+            return True
+        if uid in self._full:
+            return False
+        theirs = [recording for other, recording in self._recordings.items() if self._owners[other] == uid]
+        n_files = sum(_FILES_A_PROCESS + _FILES_A_BUFFER * len(recording.process.buffers) for recording in theirs)
+        if n_files < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART:
+            return True
+        self._full.add(uid)
+        self._say_once(f"uid {uid}", f"uid {uid} has too many processes: some wait until others have ended")
+        return False
 
     def _see_off(self, name: str, now: float) -> None:
         """Record what a dead process has left, until its directory is gone: the server, if there is one, removes it."""
         recording = self._recordings[name]
         if recording.died is None and not recording.process.is_closed() and not self._options.removes:
             recording.died = now
-            try:
+            with self._giving_up(name):
                 recording.flush()
-            except SpoiledError as spoiled:
-                self._give_up(name, str(spoiled))
         elif recording.died is None or recording.process.is_closed() or now - recording.died > SERVER_S:
             self._finish(name)
 
     def _finish(self, name: str) -> None:
         """Take the last of a process, and let go of it."""
         recording = self._recordings[name]
-        try:
+        with self._giving_up(name):
             recording.finish(self.summary)
-        except SpoiledError as spoiled:
-            self._give_up(name, str(spoiled))
-            return
-        del self._recordings[name]
-        recording.process.close_after(self._sleepers)
-        if self._options.removes and not recording.process.is_alive():
-            with suppress(FileNotFoundError):
-                native_trace.trace_remove(recording.process.directory)
+            del self._recordings[name]
+            recording.process.close_after(self._sleepers)
+            if self._options.removes and not recording.process.is_alive():
+                self._remove(name, recording.process.directory)
 
-    def _give_up(self, name: str, why: str) -> None:
-        """Record no more of a process that has spoiled its memory."""
-        recording = self._recordings.pop(name)
-        recording.process.close_after(self._sleepers)
-        recording.output.close({})
-        self._mark(name, why)
+    def _remove(self, name: str, directory: str) -> None:
+        try:
+            native_trace.trace_remove(directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._say(f"{name} is recorded, and cannot be removed: {reason(error)}")
+
+    @contextmanager
+    def _giving_up(self, name: str) -> Iterator[None]:
+        """Record no more of a process if it turns out to have spoiled its memory."""
+        try:
+            yield
+        except SpoiledError as spoiled:
+            recording = self._recordings.pop(name)
+            recording.process.close_after(self._sleepers)
+            recording.output.close({})
+            self._mark(name, str(spoiled))
 
     def _mark(self, name: str, why: str) -> None:
+        """Say of whose process the rest is not recorded."""
         self.summary.damaged[name] = why
-        self._output.damaged(name, why)
-        self._say(f"{name} is damaged: {why}; it is not recorded any further")
+        self._output.set_apart(name, "why", f"{why}; it is not recorded any further\n".encode())
+        self._say(f"{self._culprit(name)} is damaged: {why}; it is not recorded any further")
+
+    def _complain(self, name: str, why: str) -> None:
+        """Say, once for each, whose packets are set apart."""
+        self.summary.damaged.setdefault(name, why)
+        self._say_once(name, f"{self._culprit(name)} is damaged: {why}; such packets are set apart in .damaged/{name}")
+
+    def _culprit(self, name: str) -> str:
+        return f"{name} ({self._whose[name]})" if name in self._whose else name
+
+    def _say_once(self, about: str, line: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self._say(line)
 
     # --- the loop ---
 
     def _drain_all(self) -> bool:
         busy = False
         for name in list(self._recordings):
-            try:
+            with self._giving_up(name):
                 busy |= self._recordings[name].drain(self.summary)
-            except SpoiledError as spoiled:
-                self._give_up(name, str(spoiled))
         rotate_bytes = self._options.rotate_bytes
         if rotate_bytes and self.summary.bytes - self._rotated_bytes >= rotate_bytes:
             self._rotate()
@@ -214,13 +282,10 @@ class Recorder:
         ended = not self._source.look() or (self._options.until_stopped and not self._source.trace.is_started)
         self._scan()
         for name, recording in list(self._recordings.items()):
-            try:
+            with self._giving_up(name):
                 recording.check()
                 recording.update()
-            except SpoiledError as spoiled:
-                self._give_up(name, str(spoiled))
-                continue
-            if recording.process.has_ended():
+            if name in self._recordings and recording.process.has_ended():
                 self._see_off(name, now)
         if self._options.rotate_s and now - self._rotated >= self._options.rotate_s:
             self._flush_all()
@@ -230,11 +295,9 @@ class Recorder:
 
     def _flush_all(self) -> None:
         for name, recording in list(self._recordings.items()):
-            try:
+            with self._giving_up(name):
                 recording.flush()
                 recording.drain(self.summary)
-            except SpoiledError as spoiled:
-                self._give_up(name, str(spoiled))
 
     def _rotate(self) -> None:
         self._rotated = time.monotonic()

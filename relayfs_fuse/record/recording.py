@@ -1,8 +1,10 @@
 """One process's events on their way from its buffers to an output.
 
 A packet is consumed after it is in the file. Whoever is killed between the two finds it in both, and writes it no more:
-see Recording._take(). What is found in the buffers is checked as far as it could spoil more than what this process
-wrote.
+see Recording._take(). Heads of packets are checked in any case, as nonsense there spoils more than what this process
+wrote; events if the process is not trusted: see check.py.
+
+Errors of the process's memory become SpoiledError, and cost this process. Those of the output are the recorder's end.
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import ctf, native_trace
 from relayfs_fuse.record import packet as packets_of
+from relayfs_fuse.record.check import COPY_BYTES, copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from relayfs_fuse.ctf import Origin
+    from relayfs_fuse.ctf import Clocks, Origin
     from relayfs_fuse.native_packets import Consumer
+    from relayfs_fuse.record.check import Checked
     from relayfs_fuse.record.output import ProcessOutput
     from relayfs_fuse.record.packet import Head, Packet
     from relayfs_fuse.record.process import Process
@@ -35,6 +40,10 @@ _TRIES = 8
 _BUSY_S = 3.0
 # The library describes so many packets at once.
 _PACKETS_AT_ONCE = 256
+# Of what is wrong with a process's packets, so many bytes are kept.
+_KEPT_BYTES = 16 << 20
+# No buffer has lost so many events.
+_COUNT_MAX = 1 << 62
 
 
 class SpoiledError(Exception):
@@ -61,15 +70,27 @@ class Summary:
 
 def reason(error: OSError) -> str:
     """Tell people what went wrong."""
-    return os.strerror(error.errno or errno.EIO)
+    return error.strerror or os.strerror(error.errno or errno.EIO)
 
 
-def check_heads(cpu: int, packets: list[Packet], last: Head | None, origin: Origin) -> None:
+@contextmanager
+def spoiling(where: str = "") -> Iterator[None]:
+    """Take errors for the fault of whose memory is looked at."""
+    before = f"{where}: " if where else ""
+    try:
+        yield
+    except OSError as error:
+        raise SpoiledError(f"{before}{reason(error)}") from error
+    except (ValueError, ArithmeticError, LookupError) as error:
+        raise SpoiledError(f"{before}{error}") from error
+
+
+def check_heads(cpu: int, packets: list[Packet], last: Head | None, latest: int) -> None:
     """Refuse heads that cannot be: one process's are not to make the whole trace unreadable.
 
     last: what is known of the packet before them
+    latest: see latest()
     """
-    latest = _latest(origin)
     for packet in packets:
         head = packet.head
         if last and head.timestamp_begin < last.timestamp_end <= head.timestamp_begin + _SKEW:
@@ -80,43 +101,63 @@ def check_heads(cpu: int, packets: list[Packet], last: Head | None, origin: Orig
             raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} has a time that cannot be")
         if head.stream_instance_id != cpu:
             raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} is of another CPU")
+        if head.events_discarded > _COUNT_MAX:
+            raise SpoiledError(f"cpu{cpu}: {head.events_discarded} events are said to be lost")
         if last and head.events_discarded < last.events_discarded:
             head = head._replace(events_discarded=last.events_discarded)
         packet.head = last = head
 
 
-def _latest(origin: Origin) -> int:
-    """Return a time that no packet can have, by the trace's clock."""
+def latest(origin: Origin, clocks: Clocks) -> int:
+    """Return a time that no packet can have, by the process's clock.
+
+    clocks: now, or as late as they are known of another boot
+    """
     if origin.boot != native_trace.boot_id():
-        return 1 << 64
-    clocks = native_trace.read_clocks()
+        return ctf.last_time(origin, clocks)
     return clocks.tsc + 16 * _AHEAD_NS if origin.is_tsc else clocks.mono_ns + _AHEAD_NS
 
 
 class Recording:
-    """What one process writes, on its way."""
+    """What one process writes, on its way.
 
-    def __init__(self, process: Process, output: ProcessOutput, source: Source) -> None:
+    complain: is given what is wrong with a packet
+
+    SpoiledError: its memory is damaged so that nothing more can be had of it
+    """
+
+    def __init__(
+        self, process: Process, output: ProcessOutput, source: Source, complain: Callable[[str], None]
+    ) -> None:
         self.process = process
         self.output = output
         self._source = source
+        self._complain = complain
         self.died: float | None = None
         self._busy: dict[int, float] = {}
+        # Of each CPU, events in what was set apart.
+        self._n_apart: dict[int, int] = {}
+        self._n_kept_bytes = 0
         process.learn(ctf.declarations(output.metadata()))
         self.update()
 
     def check(self) -> None:
         """Look whether the buffers are what they were."""
-        try:
-            self.process.lost()
-        except OSError as error:
-            raise SpoiledError(reason(error)) from error
+        with spoiling():
+            self.process.check_size()
+        self._lost()
+
+    def _lost(self) -> dict[int, int]:
+        with spoiling():
+            return {cpu: n + self._n_apart.get(cpu, 0) for cpu, n in self.process.lost().items()}
 
     def update(self) -> None:
         """Bring the metadata up to date."""
         clocks = self._source.clocks()
-        if self.process.has_new_metadata(clocks):
-            self.output.set_metadata(self.process.metadata(clocks))
+        with spoiling(".events"):
+            metadata = self.process.metadata(clocks) if self.process.has_new_metadata(clocks) else None
+        if metadata is not None:
+            self.output.set_metadata(metadata)
 
     def drain(self, summary: Summary) -> bool:
         """Take what is finished in all buffers; tell whether there was something."""
@@ -124,13 +165,13 @@ class Recording:
         return any(taken)
 
     def _drain(self, cpu: int, consumer: Consumer, summary: Summary) -> bool:
-        limit: int | None = None
+        limit: int | None = max(COPY_BYTES, self.process.subbuf_size) if self.process.checker else None
         for _ in range(_TRIES):
             packets, skipped, whole = self._begin(cpu, consumer, limit)
             if not packets and not skipped and whole:
                 return False
             try:
-                if whole and self._take(cpu, packets, consumer.valid, summary):
+                if whole and self._take(cpu, packets, consumer, summary):
                     consumer.end()
                     return True
             finally:
@@ -143,27 +184,30 @@ class Recording:
         return False
 
     def _begin(self, cpu: int, consumer: Consumer, limit: int | None) -> tuple[list[Packet], int, bool]:
-        try:
-            pieces = consumer.begin() if limit is None else consumer.begin(limit)
+        with spoiling(f"cpu{cpu}"):
+            try:
+                pieces = consumer.begin() if limit is None else consumer.begin(limit)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                self._wait_for_reader(cpu)
+                return [], 0, True
             self._busy.pop(cpu, None)
             try:
                 return packets_of.split(pieces)
             except ValueError:
                 consumer.abort()
                 raise
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise SpoiledError(f"cpu{cpu}: {reason(error)}") from error
-        except ValueError as error:
-            raise SpoiledError(f"cpu{cpu}: {error}") from error
-        # Somebody else reads, who is soon done; or the memory only says so.
+
+    def _wait_for_reader(self, cpu: int) -> None:
+        """Come again while somebody else reads, who is soon done; or the memory only says so."""
         if time.monotonic() - self._busy.setdefault(cpu, time.monotonic()) > _BUSY_S:
             raise SpoiledError(f"cpu{cpu}: it cannot be read as somebody does not end reading it")
-        return [], 0, True
 
-    def _take(self, cpu: int, packets: list[Packet], is_valid: Callable[[], bool], summary: Summary) -> bool:
+    def _take(self, cpu: int, packets: list[Packet], consumer: Consumer, summary: Summary) -> bool:
         """Hand packets to the output, but for those that it has; tell whether they were valid."""
         last = self.output.last(cpu)
+        n_found = len(packets)
         if last:
             packets = [packet for packet in packets if packet.head.packet_seq_num > last.packet_seq_num]
         else:
@@ -172,20 +216,80 @@ class Recording:
                 del packets[0]
         if not packets:
             return True
-        check_heads(cpu, packets, last, self.process.origin)
+        n_records = consumer.n_records() if len(packets) == n_found else 0
+        is_valid = _guarded(cpu, consumer)
+        if self.process.checker:
+            packets = [copied(packet) for packet in packets]
+            if not is_valid():
+                return False
+            is_valid = _always
+        self._count_apart(cpu, packets, last)
+        check_heads(cpu, packets, last, latest(self.process.origin, self._source.clocks()))
         self.update()
+        packets = self._checked(cpu, packets, n_records)
         lost = last.events_discarded if last else 0
         try:
             if not self.output.append(cpu, packets, is_valid):
                 return False
         except OSError as error:
-            if error.errno == errno.EBADMSG:
+            # The memory that it was to be written from is gone: its file was truncated.
+            if error.errno == errno.EFAULT:
                 raise SpoiledError(f"cpu{cpu}: {reason(error)}") from error
             raise
         summary.packets += len(packets)
         summary.bytes += sum(packet.head.packet_bytes for packet in packets)
         summary.lost += packets[-1].head.events_discarded - lost
         return True
+
+    def _count_apart(self, cpu: int, packets: list[Packet], last: Head | None) -> None:
+        """Count events in what was set apart before as lost, too."""
+        if cpu not in self._n_apart:
+            # What another recorder has set apart, only its last packet tells.
+            more = last.events_discarded - packets[0].head.events_discarded if last and self.process.checker else 0
+            self._n_apart[cpu] = max(0, more)
+        n = self._n_apart[cpu]
+        for packet in packets if n else []:
+            packet.head = packet.head._replace(events_discarded=packet.head.events_discarded + n)
+
+    def _checked(self, cpu: int, packets: list[Packet], n_records: int) -> list[Packet]:
+        """Return the good parts of packets; set apart those that are not good as a whole.
+
+        n_records: so many events are said to be in them; 0: that is not known
+        """
+        if not self.process.checker:
+            return packets
+        found = [self.process.checker.check(packet) for packet in packets]
+        n_bad = sum(bool(one.most_lost) for one in found)
+        if not n_bad:
+            return packets
+        # Who writes nonsense there may write nonsense here.
+        most = sum(one.most_lost for one in found)
+        left = min(most, max(n_bad, n_records - sum(one.n_events for one in found)))
+        lost = 0
+        for packet, one in zip(packets, found, strict=True):
+            if one.most_lost:
+                n_bad -= 1
+                n = min(one.most_lost, left - n_bad)
+                left -= n
+                lost += n
+                self._set_apart(cpu, packet, one, n)
+            head = one.packet.head
+            one.packet.head = head._replace(events_discarded=head.events_discarded + lost)
+        self._n_apart[cpu] += lost
+        return [one.packet for one in found]
+
+    def _set_apart(self, cpu: int, packet: Packet, checked: Checked, n_lost: int) -> None:
+        at = packets_of.HEAD_BYTES + sum(map(len, checked.packet.body))
+        why = f"cpu{cpu}: packet {packet.head.packet_seq_num}, byte {at}: {checked.fault}"
+        self._complain(why)
+        raw = b"".join([packet.head.pack(), *packet.body])
+        if self._n_kept_bytes + len(raw) > _KEPT_BYTES:
+            return
+        if not self._n_kept_bytes:
+            self.output.set_apart("events", self.process.raw_events())
+        self._n_kept_bytes += len(raw)
+        self.output.set_apart("why", f"{why}; {n_lost} events lost\n".encode())
+        self.output.set_apart(f"cpu{cpu}", raw)
 
     def finish(self, summary: Summary) -> None:
         """Take all that there is now, also of sub-buffers that are not full, and complete the output."""
@@ -195,7 +299,7 @@ class Recording:
                 break
         self.update()
         self.check()
-        lost = self.process.lost()
+        lost = self._lost()
         for cpu, n in lost.items():
             last = self.output.last(cpu)
             if last:
@@ -204,7 +308,17 @@ class Recording:
 
     def flush(self) -> None:
         """Let also what is in sub-buffers that are not full be taken."""
-        try:
+        with spoiling():
             self.process.flush()
-        except OSError as error:
-            raise SpoiledError(reason(error)) from error
+
+
+def _guarded(cpu: int, consumer: Consumer) -> Callable[[], bool]:
+    def is_valid() -> bool:
+        with spoiling(f"cpu{cpu}"):
+            return consumer.valid()
+
+    return is_valid
+
+
+def _always() -> bool:
+    return True

@@ -75,7 +75,8 @@ class Sleeper:
                 return
             try:
                 native.wait_any(job[0], job[1], self._word, job[2], _PATIENCE_MS)
-            except InterruptedError:
+            except OSError:
+                # A signal; or some word's memory is gone, as its file was truncated: the recorder looks which.
                 pass
             finally:
                 with self._changed:

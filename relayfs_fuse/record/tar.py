@@ -12,6 +12,7 @@ import tarfile
 import time
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.record.output import APART
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import before
 
@@ -28,6 +29,7 @@ class TarOutput:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._names: set[str] = set()
+        self._n_apart: dict[str, int] = {}
 
     def process(self, name: str, origin: Origin) -> TarProcess:  # noqa: ARG002  # as the other outputs
         """Begin what a process writes."""
@@ -38,9 +40,12 @@ class TarOutput:
         self._names.add(unique)
         return TarProcess(self, unique)
 
-    def damaged(self, name: str, why: str) -> None:
-        """Write a file that says so."""
-        self.member(f"{name}.damaged", f"{why}\n".encode())
+    def set_apart(self, process: str, name: str, data: bytes) -> None:
+        """Write a file for each piece: it cannot be appended to."""
+        path = f"{APART}/{process}/{name}"
+        number = self._n_apart.get(path, 0)
+        self._n_apart[path] = number + 1
+        self.member(f"{path}_{number}" if number else path, data)
 
     def rotate(self) -> None:
         """Do nothing: what follows is of the same stream."""
@@ -84,6 +89,10 @@ class TarProcess:
     def set_metadata(self, data: bytes) -> None:
         """Write it before the next packets."""
         self._metadata, self._is_written = data, False
+
+    def set_apart(self, name: str, data: bytes) -> None:
+        """Write a file of what viewers are not to see."""
+        self._output.set_apart(self._name, name, data)
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Write packets as a file, if they were valid all the time; tell whether they were."""

@@ -401,10 +401,10 @@ def test_damage_ends_the_recording_of_that_process_only(store, run, record, out,
         # The positions: the last page but for the geometry.
         path = bad.directory / "cpu/mem0"
         spoil(path, seed, path.stat().st_size - 4096 + 128)
-        wait_until((out / f"{bad.name}.damaged").exists, "the mark")
+        wait_until((out / ".damaged" / bad.name / "why").exists, "the mark")
         good.write_patiently(5000)
         said = finish(process)
-    assert f"{bad.name} is damaged" in said
+    assert f"{bad.name} (uid {os.geteuid()}, pid {bad.process.pid}) is damaged" in said
     seen = read(out).events
     assert seen["good"] == list(range(5000))
     assert seen["bad"] == list(range(len(seen["bad"])))
@@ -417,7 +417,7 @@ def test_what_cannot_be_opened_is_marked(store, run, record, out):
     spoil(strange.directory / ".events", 2)
     with record() as process:
         good.write(100)
-        wait_until(lambda: len(list(out.glob("*.damaged"))) == 2, "the marks")
+        wait_until(lambda: len(list(out.glob(".damaged/*/why"))) == 2, "the marks")
         finish(process)
     assert read(out).events == {"good": list(range(100))}
 

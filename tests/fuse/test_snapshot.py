@@ -84,7 +84,7 @@ def test_damage_costs_its_process_only(store, run, out):
             spoil(path, seed, path.stat().st_size - 4096 + 128)
     said = snapshot(store, out)
     assert read(out).events == {"two": list(range(200))}
-    assert len(list(out.glob("*.damaged"))) == said.count("is damaged: ") == 2
+    assert len(list(out.glob(".damaged/*/why"))) == said.count("is damaged: ") == 2
 
 
 def test_a_directory_that_holds_something_is_refused(store, run, out):

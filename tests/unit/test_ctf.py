@@ -108,11 +108,16 @@ def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
         EVENT.replace("id = ", "id = -"), EVENT.replace("uint32_t _x;", "uint32_t _x[3];"),
         EVENT.replace("uint32_t _x;", "uint32_t _i;"), EVENT.replace("[__b_length]", "[__c_length]"),
         EVENT.replace("net.tcp:sent", 'net:sent"; x = "'), EVENT.replace("uint32_t _x;", "};\n};\n"),
+        EVENT.replace("_length; xint8_t _b", "_length; xint8_t _c"), EVENT.replace("id = 9", "id = 09"),
+        EVENT.replace("id = 9223372036854775807", "id = 9223372036854775808"),
+        EVENT.replace("uint32_t _x;\n", "".join(f"\t\tuint8_t _x{i};\n" for i in range(64)).removeprefix("\t\t")),
         EVENT.replace("stream_id = 0", "stream_id = 1"), "\0\377" * 50 + "\n", "event {\nevent {\n};\n",
     ]  # fmt: skip
     good = EVENT.replace("id = 9223372036854775807", "id = 8")
     events = (first_line() + "".join(bad) + EVENT + good + EVENT.replace("sent", "again") + EVENT[:-4]).encode()
-    assert ctf.declarations(events) == [EVENT.encode(), good.encode()]
+    assert [one.text for one in ctf.declarations(events)] == [EVENT.encode(), good.encode()]
+    types = ("u32", "i8", "x16", "f32", "f64", "string", "bytes")
+    assert [(one.id, one.types) for one in ctf.declarations(events)] == [((1 << 63) - 1, types), (8, types)]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ C_LAYERS = [
     {"spot"},
     {"packet"},
     {"consume", "manage", "reserve", "write"},
-    {"buf.c", "facts", "packet_copy", "store"},
+    {"buf.c", "facts", "packet_copy", "packet_check", "store"},
     {"traces", "trace_dir"},
     {"mountpoint", "options", "bench"},
     {"ring_map.h"},  # what a mapped ring is

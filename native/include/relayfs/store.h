@@ -197,6 +197,9 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 /* Consume unseen what is unread before stream position `at`. 0, -EBUSY or -EBADMSG as above. */
 int relay_consume_to(struct rchan_buf *buf, uint64_t at);
 int relay_consume_valid(struct rchan_buf *buf);
+
+/* How many records are in what begin() described, if the memory is honest: those that were lost or discarded left out. */
+uint64_t relay_consume_records(const struct rchan_buf *buf);
 void relay_consume_end(struct rchan_buf *buf);
 void relay_consume_abort(struct rchan_buf *buf);
 

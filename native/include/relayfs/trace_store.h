@@ -132,6 +132,44 @@ int relay_trace_is_alive(const char *dir);
  */
 ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *records, void *to, size_t size);
 
+/*
+ * Checking packets of programs that one does not trust: are the events in them what the program has declared?
+ *
+ * Layouts tell how long events are, by id. context_bytes: between each event's head and its first field, 4 in buffers of
+ * several processes, else 0. NULL: no memory.
+ */
+struct relay_layouts;
+struct relay_layouts *relay_layouts_new(uint32_t context_bytes);
+void relay_layouts_free(struct relay_layouts *layouts);
+
+/* Add an event whose fields are of these types (enum relay_trace_type). 0; -EEXIST: the id is known already; -EINVAL: there is
+ * no such type, or there are too many fields; -ENOMEM. */
+int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types);
+
+enum relay_packet_fault {
+	RELAY_PACKET_GOOD = 0,
+	RELAY_PACKET_CUT = 1,        /* what is left is shorter than an event's head */
+	RELAY_PACKET_TIME = 2,       /* an event is older than the one before it, or not of the packet's time */
+	RELAY_PACKET_UNDECLARED = 3, /* no event of this id is declared */
+	RELAY_PACKET_FIELDS = 4      /* the fields go beyond the packet, or beyond RELAY_TRACE_EVENT_MAX */
+};
+
+struct relay_packet_checked {
+	uint64_t good_bytes; /* of events before the first that is wrong */
+	uint64_t n_events;   /* so many of them */
+	uint64_t time;       /* of the last of them; of none: `begin` */
+	uint64_t id;         /* of the wrong one, if its id or its fields are what is wrong */
+	uint32_t fault;      /* enum relay_packet_fault */
+	uint32_t unused;
+};
+
+/*
+ * Check `length` bytes of events, which follow a packet's head, up to the first that a viewer could not read. The memory is
+ * not to change meanwhile: it is a copy. begin, end: what the head says of times.
+ */
+void relay_packet_check(const struct relay_layouts *layouts, const void *events, size_t length, uint64_t begin,
+                        uint64_t end, struct relay_packet_checked *checked);
+
 /* The head of each packet: CTF's packet header and context. Little-endian; nothing is padded. */
 struct relay_packet {
 	uint32_t magic;              /* 0xc1fc1fc1 */

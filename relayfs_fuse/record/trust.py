@@ -1,0 +1,41 @@
+"""Which processes' packets are recorded as they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relayfs_fuse.ctf import Origin
+
+# Whose packets are checked: everybody's; those of other users than this one and root; nobody's.
+CHECKS = ("all", "others", "none")
+
+
+def needs_check(directory: str, origin: Origin, check: str) -> bool:
+    """Tell whether a process's packets are to be checked.
+
+    directory: it lies in the store; nobody but the store's owner can put other files there
+    check: one of CHECKS
+    """
+    if check != "others":
+        return check == "all"
+    channel = os.path.join(directory, "cpu")
+    paths = [directory, channel, *(os.path.join(channel, name) for name in os.listdir(channel))]
+    return origin.buffers == "shared" or origin.uid not in _trusted() or not all(map(_is_ours, paths))
+
+
+def owner(directory: str) -> int:
+    """Return the user whose memory is in a process's directory."""
+    return os.stat(os.path.join(directory, ".events"), follow_symlinks=False).st_uid
+
+
+def _trusted() -> set[int]:
+    return {0, os.geteuid()}
+
+
+def _is_ours(path: str) -> bool:
+    """Tell whether only trusted users can write to it."""
+    status = os.stat(path, follow_symlinks=False)
+    return status.st_uid in _trusted() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

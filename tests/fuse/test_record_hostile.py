@@ -1,0 +1,229 @@
+"""relayctl record and snapshot of programs that do harm: the others' events are recorded exactly, and all is readable.
+
+The judge is babeltrace2 on the whole recording: one event that it cannot read makes it give up everything.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from making import Maker
+from stress import is_long
+from traced import LOSS, Trace, babeltrace, environment_of, lost, program, start_trace, traced
+from tracing import Store, finish, read, recorded, recording, relayctl
+
+SUBBUF_BYTES, N_SUBBUFS = 4096, 8
+ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"
+SEEDS = range(1, 30 if is_long() else 6)
+HEAD_BYTES, EVENT_BYTES = 72, 32  # of a packet; of one of event_writer.c's events
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def record(store: Store, out: Path) -> Callable[..., object]:
+    """Record trace t to `out`."""
+    return lambda *arguments, **options: recording("t", "--store", store.path, "-o", out, *arguments, **options)
+
+
+@contextmanager
+def scribbling(mount: Mount, seed: int, rounds: int = 40) -> Iterator[str]:
+    """Run a program of another user that spoils its events; give the name of its directory."""
+    command = [program("trace_scribbler"), str(seed), str(rounds), str(SUBBUF_BYTES * N_SUBBUFS)]
+    with subprocess.Popen(
+        command, env=environment_of(mount), user=NOBODY, group=NOBODY, extra_groups=[], stdout=subprocess.PIPE,
+        text=True, cwd="/",
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            word, n_buffers = process.stdout.readline().split()
+            assert (word, int(n_buffers) > 0) == ("scribbled", True)
+            yield f"trace_scribbler-{process.pid}"
+        finally:
+            process.kill()
+
+
+def emit(honest: Maker, n: int) -> None:
+    """Have it write events, slowly enough for none to be lost."""
+    for _ in range(n // 50):
+        honest.ask("emit 50")
+
+
+def judge(out: Path, honest: Maker) -> Trace:
+    """Read the whole recording, then the honest program's part, of which all is in both."""
+    done = subprocess.run(["babeltrace2", out], capture_output=True, check=False, timeout=DEADLINE_S)
+    strange = [line for line in done.stderr.decode().splitlines() if not LOSS.fullmatch(line)]
+    assert (done.returncode, strange) == (0, []), done.stderr
+    # Its times and counts, too.
+    lost(out)
+    trace = babeltrace(out / f"traced-{honest.process.pid}")
+    assert done.stdout.count(b" judge:step: ") == len(trace.numbers())
+    return trace
+
+
+# --- events that are not as declared ---
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_scribbled_events_leave_the_recording_readable(mount: Mount, unprivileged: User, out: Path, seed: int) -> None:
+    start_trace(mount, "t", ROOM)
+    with recording("t", "-m", mount.path, "-o", out) as process, traced(mount) as honest:
+        emit(honest, 500)
+        with scribbling(mount, seed) as scribbler:
+            emit(honest, 500)
+        said = finish(process)
+    trace = judge(out, honest)
+    assert len(trace.numbers()) + trace.lost == 1000
+    # It is named, once, and what is wrong with it; so is nobody else.
+    pid = scribbler.rpartition("-")[2]
+    assert len(re.findall(rf"^relayctl: {scribbler} \(uid {NOBODY}, pid {pid}\) is damaged: ", said, re.MULTILINE)) == 1
+    assert said.count("is damaged") == 1
+    apart = out / ".damaged" / scribbler
+    assert re.match(r"cpu\d+: packet \d+, byte \d+: \w.*; \d+ events lost\n", (apart / "why").read_text())
+    assert (apart / "events").read_bytes().count(b"event {\n") == 3
+    assert [path.name for path in (out / ".damaged").iterdir()] == [scribbler]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_scribbled_events_leave_a_snapshot_readable(mount: Mount, unprivileged: User, out: Path, seed: int) -> None:
+    start_trace(mount, "t", f"{ROOM} mode=overwrite")
+    with traced(mount) as honest, scribbling(mount, seed) as scribbler:
+        honest.ask("emit 100")
+        done = relayctl("snapshot", "t", "-m", mount.path, "-o", out)
+    assert done.returncode == 0
+    assert judge(out, honest).numbers() == list(range(100))
+    assert f"{scribbler} (uid {NOBODY}) is damaged: " in done.stderr
+    assert (out / ".damaged" / scribbler / "why").exists()
+
+
+@pytest.mark.parametrize("command", ["record", "snapshot"])
+@pytest.mark.parametrize("at", [0, 17, 123])
+def test_events_behind_a_wrong_one_count_as_lost(store, run, out, command, at):
+    app = run(store.create("t"), "app")
+    per_packet = (SUBBUF_BYTES - HEAD_BYTES) // EVENT_BYTES
+    app.write(3 * per_packet)
+    with (app.directory / "cpu/mem0").open("r+b") as file:
+        # The id of one event in the second packet.
+        file.seek(SUBBUF_BYTES + HEAD_BYTES + at * EVENT_BYTES + 8)
+        file.write(struct.pack("<Q", 12345))
+    ends = ["--duration", "0"] if command == "record" else []
+    done = relayctl(command, "t", "--store", store.path, "-o", out, "--check", "all", "--json", *ends)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    seen = read(out)
+    assert seen.events["app"] == [*range(per_packet + at), *range(2 * per_packet, 3 * per_packet)]
+    assert seen.lost == summary["lost"] == per_packet - at
+    assert "no event of id 12345 is declared" in summary["damaged"][app.name]
+    raw = (out / ".damaged" / app.name / "cpu0").read_bytes()
+    assert len(raw) == HEAD_BYTES + per_packet * EVENT_BYTES
+    assert read(out / app.name).lost == per_packet - at
+
+
+def test_a_recorder_that_is_started_again_still_counts_them(store, run, record, out):
+    app = run(store.create("t"), "app")
+    per_packet = (SUBBUF_BYTES - HEAD_BYTES) // EVENT_BYTES
+    app.write(2 * per_packet + 1)
+    with (app.directory / "cpu/mem0").open("r+b") as file:
+        file.seek(HEAD_BYTES + 10 * EVENT_BYTES + 8)
+        file.write(struct.pack("<Q", 12345))
+    with record("--check", "all") as process:
+        recorded(out, 10 + per_packet, "app")
+        process.kill()
+        process.wait()
+    app.write(per_packet)
+    with record("--check", "all") as process:
+        finish(process)
+    seen = read(out)
+    assert seen.events["app"] == [*range(10), *range(per_packet, 3 * per_packet + 1)]
+    assert seen.lost == per_packet - 10
+
+
+def test_unchecked_and_checked_recordings_of_honest_programs_are_the_same(store, run, record, out, tmp_path):
+    trace = store.create("t")
+    app = run(trace, "app")
+    with record("--check", "all") as process:
+        refused = app.write_patiently(3000)
+        app.declare("later")
+        refused += app.write_patiently(1000)
+        said = finish(process)
+    seen = read(out)
+    assert seen.events == {"app": list(range(4000))}
+    assert (seen.names, seen.lost) == ({"first", "later"}, refused)
+    assert "damaged" not in said
+    assert not (out / ".damaged").exists()
+
+
+def test_a_tar_archive_has_what_was_set_apart(store, run, out):
+    app = run(store.create("t"), "app")
+    app.write(200)
+    with (app.directory / "cpu/mem0").open("r+b") as file:
+        file.seek(HEAD_BYTES + 8)
+        file.write(struct.pack("<Q", 12345))
+    command = ["-o", "-", "--check", "all", "--duration", "0"]
+    with recording("t", "--store", store.path, *command, stdout=subprocess.PIPE) as process:
+        out.mkdir()
+        assert subprocess.run(["tar", "x", "-C", out], stdin=process.stdout, check=False).returncode == 0
+    assert sorted(path.name for path in (out / ".damaged" / app.name).iterdir()) == ["cpu0", "events", "why"]
+    assert len(read(out).events["app"]) + read(out).lost == 200
+
+
+# --- memory that goes away ---
+
+
+@pytest.mark.parametrize("check", ["all", "none"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_truncated_buffers_cost_their_process_only(store, run, record, out, check, seed):
+    """At a moment that the seed tells, to a length that it tells."""
+    chance = random.Random(seed)
+    trace = store.create("t")
+    good, bad = run(trace, "good"), run(trace, "bad")
+    with record("--check", check) as process:
+        good.write(200)
+        bad.write(chance.choice([0, 100, 1000]))
+        if chance.random() < 0.5:
+            wait_until((out / good.name / "cpu0").exists, "a recording of both")
+        path = bad.directory / "cpu/mem0"
+        # It would be killed for what is done to it, and nothing would be left of it.
+        bad.process.send_signal(signal.SIGSTOP)
+        os.truncate(path, chance.choice([0, 4096, path.stat().st_size - 4096]))
+        refused = good.write_patiently(3000)
+        wait_until((out / ".damaged" / bad.name / "why").exists, "the mark")
+        refused += good.write_patiently(1000)
+        said = finish(process)
+    # It may have been damaged before the recorder looked.
+    who = rf"{bad.name} \(uid {os.geteuid()}(, pid {bad.process.pid})?\)"
+    assert len(re.findall(rf"^relayctl: {who} is damaged: ", said, re.MULTILINE)) == said.count("is damaged") == 1
+    seen = read(out)
+    assert seen.events["good"] == list(range(4200))
+    assert read(out / good.name).lost == refused
+
+
+def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, out: Path) -> None:
+    mount.expect("damaged|truncated|positions")
+    start_trace(mount, "t", ROOM)
+    with recording("t", "-m", mount.path, "-o", out) as process, traced(mount) as one, traced(mount) as two:
+        one.ask("emit 20")
+        two.ask("emit 20")
+        wait_until(lambda: len(os.listdir(mount.path / "t")) == 2, "both are shown")
+        spoilt = mount.store / "t" / f"traced-{two.process.pid}"
+        two.process.kill()
+        two.process.wait()
+        for path in (spoilt / "cpu").iterdir():
+            os.truncate(path, 0)
+        wait_until((out / ".damaged" / spoilt.name / "why").exists, "the mark")
+        mount.command("trace stop t")
+        mount.command("trace remove t")
+        assert process.wait(60) == 0
+    assert judge(out, one).numbers() == list(range(20))
