@@ -1,0 +1,148 @@
+"""Attacks that were seen to succeed once, each by itself: the server goes on, and so do all others."""
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE_S, NOBODY, Mount, User
+from making import making
+from traced import environment_of, program
+from traffic import append, short_lines
+
+OWNED = f"uid={NOBODY} gid={NOBODY} perm=0666"
+PAGE = 4096
+N_CLAIMS, CLAIM_BYTES = 256, 64
+# struct relay_subbuf: the ledgers lie behind the data; two for each sub-buffer, then the claims.
+LEDGER_BYTES, START_BYTES_AT = 64, 16
+GEOMETRY = "buffers=single scheme=lockless subbuf_size=4K n_subbufs=4"
+LEDGERS_AT = 4 * PAGE
+CLAIMS_AT = LEDGERS_AT + 8 * LEDGER_BYTES
+RING_LOCK_AT = 8
+# Two ticks of everything that the server does regularly.
+TICKS_S = 2.2
+
+SCRIBBLE = """
+import mmap, os, sys
+
+file, at, data = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+descriptor = os.open(file, os.O_RDWR)
+with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
+    memory[at : at + len(data)] = data
+"""
+
+
+def scribble(user: User, mount: Mount, channel: str, at: int, data: bytes) -> None:
+    done = user.python(SCRIBBLE, mount.path / f".channels/{channel}/mem0", str(at), data.hex())
+    assert done.returncode == 0, done.stderr
+
+
+def word(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def relay_buffer(mount: Mount) -> Path:
+    file = mount.create("victim", f"{GEOMETRY} {OWNED}")
+    append(file, short_lines(100))
+    return file
+
+
+def ring(mount: Mount) -> Path:
+    file = mount.create("victim", f"type=ring buffers=single size=4K framing=line {OWNED}")
+    append(file, b"record")
+    return file
+
+
+MUTATIONS: dict[str, tuple[Callable[[Mount], Path], int, bytes]] = {
+    "a count of 2^63": (relay_buffer, LEDGERS_AT + START_BYTES_AT, word(1 << 63)),
+    "all ledgers": (relay_buffer, LEDGERS_AT, b"\xff" * (8 * LEDGER_BYTES)),
+    "all claims": (relay_buffer, CLAIMS_AT, b"\xff" * (N_CLAIMS * CLAIM_BYTES)),
+    "zeroed claims and control": (relay_buffer, CLAIMS_AT, bytes(N_CLAIMS * CLAIM_BYTES + PAGE)),
+    "a ring's counts": (ring, 160, b"\xff" * 8),
+    "a ring's position": (ring, 0, word((1 << 63) + 8)),
+    "a ring's producer": (ring, PAGE, b"\xff" * 64),
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User, what: str) -> None:
+    mount.expect("damaged|WARNING")
+    make, at, data = MUTATIONS[what]
+    file = make(mount)
+    other = mount.create("other", GEOMETRY)
+    scribble(unprivileged, mount, "victim", at, data)
+    for _ in range(2):
+        end = time.monotonic() + TICKS_S
+        while time.monotonic() < end:
+            listed = subprocess.run(
+                ["ls", "-la", mount.path], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            )
+            assert (listed.returncode, listed.stderr) == (0, "")
+            assert {"victim", "other"} <= set(os.listdir(mount.path / ".channels"))
+            append(other, b"still here\n")
+            subprocess.run(["timeout", "20", "cat", file], capture_output=True, check=False)
+            assert other.read_bytes() == b"still here\n"
+        assert mount.process is not None
+        assert mount.process.poll() is None
+        # What was stored is still there for the next server.
+        assert mount.stop() == 0
+        mount.start()
+    mount.command("remove victim")
+    assert not [name for name in os.listdir(mount.path) if name.startswith("victim")]
+
+
+@pytest.mark.parametrize("owner", ["nonsense", "a live thread"])
+def test_a_scribbled_lock_of_a_ring_holds_nobody_for_ever(mount: Mount, unprivileged: User, owner: str) -> None:
+    mount.expect("damaged|WARNING|lock")
+    file = ring(mount)
+    environment = environment_of(mount)
+    with making(environment, None, [program("traced")]) as bystander:
+        value = b"\xff" * 8 if owner == "nonsense" else owner_word(bystander.process.pid)
+        scribble(unprivileged, mount, "victim", RING_LOCK_AT, value)
+        cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        is_ready = bool(poll.poll(100))
+        os.close(descriptor)
+    # What is said to belong to somebody who lives may: then both say so.
+    if cat.returncode == 0:
+        assert (cat.stdout, is_ready) in ((b"record\n", False), (b"", False))
+    else:
+        assert b"Bad message" in cat.stderr or b"busy" in cat.stderr
+    mount.command("remove victim")
+
+
+def owner_word(pid: int) -> bytes:
+    """Return what a lock says that is held by a thread; see native/src/owner.c."""
+    start = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    inode = os.stat("/proc/self/ns/pid").st_ino
+    namespace = (inode ^ inode >> 16) & 0xFFFF
+    return word(pid | namespace << 22 | (start & ((1 << 26) - 1)) << 38)
+
+
+@pytest.mark.parametrize("garbage", ["enable h\n" * 95_000, "\n" * 1_000_000], ids=["commands", "newlines"])
+def test_a_long_write_of_commands_holds_up_nobody(
+    make_mount: Callable[..., Mount], unprivileged: User, garbage: str
+) -> None:
+    mount = make_mount("control_mode=0666")
+    mount.create("h", f"{GEOMETRY} {OWNED}")
+    text = mount.log.parent / "garbage"
+    text.write_text(garbage)
+    flood = subprocess.Popen(
+        ["sh", "-c", f"for i in 1 2 3 4; do dd if={text} of={mount.control} bs=2M conv=notrunc 2>/dev/null; done"],
+        user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+    )  # fmt: skip
+    waits = []
+    try:
+        while flood.poll() is None or len(waits) < 20:
+            before = time.monotonic()
+            mount.create(f"mine/{len(waits)}", GEOMETRY)
+            waits.append(time.monotonic() - before)
+    finally:
+        flood.kill()
+        flood.wait()
+    assert max(waits) < 2.0
