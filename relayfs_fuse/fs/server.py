@@ -67,7 +67,7 @@ class Settings:
     fuse_options: set[str] = field(default_factory=set)
     limits: Limits = field(default_factory=Limits)
     counters_limit: int = native.COUNTERS_LIMIT
-    trusted: bool = True
+    trusted: bool = False
 
 
 class Server:

@@ -193,7 +193,7 @@ def test_a_channel_made_without_a_mount_is_as_a_server_makes_it(
     assert lines[0].replace("/log ", "/same ") == lines[1]
     store = nowhere.parent / "store"
     for name in ("", "a", "a/b"):
-        assert (store / name).stat().st_mode & 0o777 == 0o755
+        assert (store / name).stat().st_mode & 0o777 == (0o755 if name else 0o700)
     assert (store / "a/b/log").stat().st_mode == (store / "a/b/same").stat().st_mode
 
 
