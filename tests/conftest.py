@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 # Fixtures of programs that make channels, and that write to traces.
-pytest_plugins = ["making", "tracing"]
+pytest_plugins = ["making", "mapping", "tracing"]
 
 RELAYFS = Path(sys.executable).with_name("relayfs")
 USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")

@@ -1,9 +1,35 @@
-"""Ordinary programs that map files."""
+"""Ordinary programs that map files; and mounts whose files cannot be mapped."""
 
+import os
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from build import compile_c
+from conftest import Mount
+
+# relayfs as on a kernel or in a container where no file can be mapped through: without the capability by the time
+# that the kernel asks what the server can do.
+WITHOUT_PASSTHROUGH = f"""#!{sys.executable}
+import ctypes, sys
+from relayfs_fuse.cli import mount
+import pyfuse3
+
+def set_sys_admin(on):
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
+    data = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, data) == 0
+    data[0] = data[0] | 1 << 21 if on else data[0] & ~(1 << 21)
+    assert libc.capset(header, data) == 0
+
+init, close = pyfuse3.init, pyfuse3.close
+pyfuse3.init = lambda *arguments: (init(*arguments), set_sys_admin(False))
+pyfuse3.close = lambda **arguments: (set_sys_admin(True), close(**arguments))
+sys.exit(mount.main())
+"""
 
 
 class Mapper:
@@ -32,3 +58,28 @@ class Mapper:
 
     def close(self) -> None:
         self.process.communicate()
+
+
+@pytest.fixture
+def make_unmapped(make_mount: Callable[..., Mount], tmp_path: Path) -> Callable[..., Mount]:
+    """Start servers of root, for all users, whose files cannot be mapped."""
+    if os.geteuid() != 0:
+        pytest.skip("only root's mounts have it to begin with")
+    wrapper = tmp_path / "relayfs"
+    wrapper.write_text(WITHOUT_PASSTHROUGH)
+    wrapper.chmod(0o755)
+
+    def make(*options: str) -> Mount:
+        mount: Mount = make_mount(*options, start=False)
+        mount.program = wrapper
+        mount.start()
+        assert "maps no files" in mount.log.read_text()
+        return mount
+
+    return make
+
+
+@pytest.fixture
+def unmapped(make_unmapped: Callable[..., Mount]) -> Mount:
+    """One such mount."""
+    return make_unmapped()

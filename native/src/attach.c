@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "channel.h"
 
+#include "remote.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +66,7 @@ void relay_chan_free(struct rchan *chan)
 		relay_buf_fini(&chan->bufs[i]);
 	for (uint32_t i = 0; chan->names && i < chan->n_places; i++)
 		free(chan->names[i].path);
+	relay_remote_close(chan->remote);
 	relay_place_free(&chan->place);
 	free(chan->names);
 	free(chan->bufs);
@@ -90,7 +93,7 @@ int relay_chan_attach(struct rchan *chan)
 	struct rchan_buf first;
 	int err = attach_buffer(chan, &first, 0);
 	if (err)
-		return err;
+		return err == -ENODEV ? relay_remote_open(chan) : err;
 	uint32_t n = first.n_buffers;
 	if (!chan->bufs)
 		err = make_places(chan, n);

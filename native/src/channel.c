@@ -4,11 +4,13 @@
 #include "channel.h"
 
 #include "bench.h"
+#include "remote.h"
 #include "reserve.h"
 #include "write.h"
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,6 +32,8 @@ unsigned relay_buf_cpu(const struct rchan_buf *buf)
 /* This thread may not store into the buffers: the file server does it, one write(2) a record. */
 __attribute__((noinline)) static int write_through_file(struct rchan *chan, const void *data, size_t length)
 {
+	if (chan->remote)
+		return relay_remote_write(chan->remote, data, length);
 	int cpu = sched_getcpu();
 	struct rchan_buf *buf = &chan->bufs[cpu < 0 ? 0 : (uint32_t)cpu % chan->n_buffers];
 	/* Pairs with the release in relay_chan_show(). */
@@ -111,6 +115,8 @@ void *relay_reserve(struct rchan *chan, size_t length)
 	int err = reserve(chan, length, &to);
 	if (!err)
 		return to;
+	if (err == -ENOTSUP && chan->remote && !(err = relay_remote_reserve(chan->remote, length, &to)))
+		return to;
 	errno = -err;
 	return NULL;
 }
@@ -131,6 +137,8 @@ void relay_commit(struct rchan *chan, void *reserved)
 	struct rchan_buf *buf = buf_of(chan, reserved);
 	if (buf)
 		relay_buf_commit(buf, reserved);
+	else if (chan->remote)
+		relay_remote_commit(chan->remote, reserved);
 }
 
 void relay_discard(struct rchan *chan, void *reserved)
@@ -138,6 +146,8 @@ void relay_discard(struct rchan *chan, void *reserved)
 	struct rchan_buf *buf = buf_of(chan, reserved);
 	if (buf)
 		relay_buf_discard(buf, reserved);
+	else if (chan->remote)
+		relay_remote_discard(chan->remote, reserved);
 }
 
 /* Do it to every buffer; the first error is the result, the others are done all the same. */
@@ -154,16 +164,21 @@ static int for_each(struct rchan *chan, int (*step)(struct rchan_buf *))
 
 int relay_flush(struct rchan *chan)
 {
-	return for_each(chan, relay_buf_flush);
+	return chan->remote ? relay_place_control(&chan->place, "flush", "") : for_each(chan, relay_buf_flush);
 }
 
 int relay_reset(struct rchan *chan)
 {
-	return for_each(chan, relay_buf_reset);
+	return chan->remote ? relay_place_control(&chan->place, "reset", "") : for_each(chan, relay_buf_reset);
 }
 
 int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n)
 {
+	char words[64];
+	if (chan->remote) {
+		snprintf(words, sizeof(words), "%u %zu", cpu, n);
+		return relay_place_control(&chan->place, "consumed", words);
+	}
 	return cpu < chan->n_buffers ? relay_buf_subbufs_consumed(&chan->bufs[cpu], n) : -EINVAL;
 }
 

@@ -25,9 +25,10 @@ struct rchan {
 	void *private_data;
 	struct relay_name *names; /* n_names of them, if create_buf_file was called */
 	uint32_t n_names;
-	struct relay_watch *watch; /* the library's thread; or NULL */
-	struct relay_told *told;   /* what buf_mapped has been told of each buffer; or NULL */
-	uint64_t bench_at;         /* of relay_bench_copy() only */
+	struct relay_watch *watch;   /* the library's thread; or NULL */
+	struct relay_told *told;     /* what buf_mapped has been told of each buffer; or NULL */
+	struct relay_remote *remote; /* writes through the server, without buffers; or NULL: the buffers are mapped */
+	uint64_t bench_at;           /* of relay_bench_copy() only */
 };
 
 /* A channel without buffers yet, but with a place for so many. NULL and errno. */

@@ -144,7 +144,8 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
 		classic->chan->maker = relay_owner_process();
 		classic->chan->private_data = classic;
 		relay_ids_publish(classic);
-		err = begin(classic);
+		/* Its times and callbacks need the memory. */
+		err = classic->chan->remote ? -EOPNOTSUPP : begin(classic);
 	}
 	if (!err)
 		return classic->id;

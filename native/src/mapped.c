@@ -55,7 +55,7 @@ static void tell_all(struct rchan *chan)
 
 int relay_mapped_start(struct rchan *chan)
 {
-	if (!chan->cb || (!chan->cb->buf_mapped && !chan->cb->buf_unmapped))
+	if (!chan->cb || chan->remote || (!chan->cb->buf_mapped && !chan->cb->buf_unmapped))
 		return 0;
 	chan->told = calloc(chan->n_buffers, sizeof(*chan->told));
 	int err = chan->told ? 0 : -ENOMEM;

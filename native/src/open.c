@@ -15,6 +15,7 @@
 #include "names.h"
 #include "options.h"
 #include "owner.h"
+#include "remote.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +100,8 @@ static int remove_in_store(const struct relay_place *place, const void *unused)
 /* Somebody else may have made a channel of this name since ours was removed. */
 static bool is_removed(const struct rchan *chan)
 {
+	if (chan->remote)
+		return relay_remote_is_removed(chan->remote);
 	return chan->n_buffers && __atomic_load_n(&chan->bufs[0].control->flags, __ATOMIC_RELAXED) & RELAY_CLOSED;
 }
 

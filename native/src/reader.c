@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 #include "mountpoint.h"
+#include "remote_reader.h"
 #include "sleep.h"
 
 #include <relayfs/reader.h>
@@ -15,19 +16,20 @@ enum { LOOK_AGAIN_MS = 1000, BUSY_MS = 1 };
 
 struct relay_reader {
 	struct rchan_buf buf;
+	struct relay_remote_reader *remote; /* reads the relay file; or NULL: the memory is mapped */
 };
 
-static int open_buffer(struct rchan_buf *buf, const char *relay_file)
+static int open_buffer(struct relay_reader *reader, const char *relay_file)
 {
 	struct relay_place place;
 	int err = relay_place_file(&place, relay_file);
 	if (err)
 		return err;
 	char *mem = relay_place_mem(&place, place.cpu);
-	err = mem ? relay_buf_attach(buf, mem, !place.in_store) : -ENOMEM;
+	err = mem ? relay_buf_attach(&reader->buf, mem, !place.in_store) : -ENOMEM;
 	free(mem);
 	relay_place_free(&place);
-	return err;
+	return err == -ENODEV ? relay_remote_reader_open(&reader->remote, relay_file) : err;
 }
 
 struct relay_reader *relay_reader_open(const char *relay_file)
@@ -35,7 +37,7 @@ struct relay_reader *relay_reader_open(const char *relay_file)
 	struct relay_reader *reader = calloc(1, sizeof(*reader));
 	if (!reader)
 		return NULL;
-	int err = open_buffer(&reader->buf, relay_file);
+	int err = open_buffer(reader, relay_file);
 	if (!err)
 		return reader;
 	free(reader);
@@ -47,12 +49,17 @@ void relay_reader_close(struct relay_reader *reader)
 {
 	if (!reader)
 		return;
-	relay_buf_fini(&reader->buf);
+	if (reader->remote)
+		relay_remote_reader_close(reader->remote);
+	else
+		relay_buf_fini(&reader->buf);
 	free(reader);
 }
 
 int relay_reader_finished(struct relay_reader *reader)
 {
+	if (reader->remote)
+		return relay_remote_reader_finished(reader->remote);
 	int state = relay_buf_state(&reader->buf);
 	return state & RELAY_IS_DAMAGED || (state & RELAY_IS_CLOSED && !(state & (RELAY_HAS_DATA | RELAY_LOOK_AGAIN)));
 }
@@ -61,6 +68,8 @@ int relay_reader_finished(struct relay_reader *reader)
 static int try_next(struct relay_reader *reader, const void **data, size_t *length)
 {
 	struct relay_span span;
+	if (reader->remote)
+		return relay_remote_reader_take(reader->remote, data, length);
 	int n = relay_consume_begin(&reader->buf, SIZE_MAX, &span, 1, length);
 	if (n == 1)
 		*data = span.data;
@@ -72,6 +81,8 @@ static int rest(struct relay_reader *reader, int busy, int64_t ms)
 {
 	uint32_t seq;
 	struct rchan_buf *buf = &reader->buf;
+	if (reader->remote)
+		return relay_remote_reader_wait(reader->remote, (int)(ms < LOOK_AGAIN_MS ? ms : LOOK_AGAIN_MS));
 	if (busy)
 		return nanosleep(&(struct timespec){.tv_nsec = BUSY_MS * 1000000l}, NULL) ? -EINTR : 0;
 	relay_buf_arm(buf, RELAY_ARM_RECORD, &seq);
@@ -82,7 +93,7 @@ static int rest(struct relay_reader *reader, int busy, int64_t ms)
 
 int relay_reader_next(struct relay_reader *reader, const void **data, size_t *length, int timeout_ms)
 {
-	if (reader->buf.plan.active)
+	if (reader->remote ? relay_remote_reader_holds(reader->remote) : reader->buf.plan.active)
 		return -EALREADY;
 	int64_t until = timeout_ms < 0 ? INT64_MAX : relay_now_ms() + timeout_ms;
 	for (;;) {
@@ -100,6 +111,8 @@ int relay_reader_next(struct relay_reader *reader, const void **data, size_t *le
 
 int relay_reader_done(struct relay_reader *reader)
 {
+	if (reader->remote)
+		return relay_remote_reader_done(reader->remote);
 	if (!reader->buf.plan.active)
 		return -EINVAL;
 	int err = relay_consume_valid(&reader->buf);

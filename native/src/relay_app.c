@@ -79,6 +79,8 @@ static int open_app(struct relay_app *app, const char *path, const struct relay_
 	if (app->shared.stop_fd < 0 || app->shared.over_fd < 0)
 		return -errno;
 	app->chan = relay_app_attach(path, options->create);
+	if (app->chan && app->chan->remote)
+		return -EOPNOTSUPP;
 	return app->chan ? open_readers(app, options) : -errno;
 }
 

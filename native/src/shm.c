@@ -181,7 +181,8 @@ int relay_shm_open_backing(const char *mem_path)
 	if (got < 0)
 		return -errno;
 	path[got] = 0;
-	return relay_shm_open(path, O_RDWR, false);
+	int fd = relay_shm_open(path, O_RDWR, false);
+	return fd == -EACCES || fd == -EPERM || fd == -ENOENT ? -ENODEV : fd;
 }
 
 int relay_shm_map(struct relay_shm *shm, int fd)

@@ -28,7 +28,7 @@ int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid);
 int relay_shm_open(const char *path, int flags, bool in_mount);
 
 /* Open, O_RDWR, the file behind a memory file of a mount that cannot be mapped (old kernel, unprivileged server).
- * Returns its descriptor, or -errno. */
+ * Returns its descriptor, or -errno; -ENODEV: it is not within this user's reach. */
 int relay_shm_open_backing(const char *mem_path);
 
 /* Map the whole of fd, which then belongs to shm. 0 or -errno (-EBADMSG: not a whole number of pages). */

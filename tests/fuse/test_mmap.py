@@ -22,27 +22,6 @@ N_SUBBUFS = 64
 DATA_BYTES = SUBBUF_BYTES * N_SUBBUFS
 LINES_IN_SUBBUF = SUBBUF_BYTES // LINE_BYTES
 
-# relayfs as on a kernel or in a container where no file can be mapped through: without the capability by the time
-# that the kernel asks what the server can do.
-WITHOUT_PASSTHROUGH = f"""#!{sys.executable}
-import ctypes, sys
-from relayfs_fuse.cli import mount
-import pyfuse3
-
-def set_sys_admin(on):
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
-    data = (ctypes.c_uint32 * 6)()
-    assert libc.capget(header, data) == 0
-    data[0] = data[0] | 1 << 21 if on else data[0] & ~(1 << 21)
-    assert libc.capset(header, data) == 0
-
-init, close = pyfuse3.init, pyfuse3.close
-pyfuse3.init = lambda *arguments: (init(*arguments), set_sys_admin(False))
-pyfuse3.close = lambda **arguments: (set_sys_admin(True), close(**arguments))
-sys.exit(mount.main())
-"""
-
 Map = Callable[..., Mapper]
 
 
@@ -235,21 +214,6 @@ def test_memory_and_relay_files_poll_alike(stream: Stream, target: Callable[[Str
 
 
 # --- where the mount maps nothing ---
-
-
-@pytest.fixture
-def unmapped(make_mount: Callable[..., Mount], tmp_path: Path) -> Mount:
-    """A mount by root, for all users, whose files cannot be mapped."""
-    if os.geteuid() != 0:
-        pytest.skip("only root's mounts have it to begin with")
-    wrapper = tmp_path / "relayfs"
-    wrapper.write_text(WITHOUT_PASSTHROUGH)
-    wrapper.chmod(0o755)
-    mount: Mount = make_mount(start=False)
-    mount.program = wrapper
-    mount.start()
-    assert "maps no files" in mount.log.read_text()
-    return mount
 
 
 def test_without_mapping_through_the_mount_files_say_so_and_all_else_works(unmapped: Mount, map_file: Map) -> None:

@@ -38,7 +38,7 @@ C_LAYERS = [
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "facts", "packet_copy", "packet_check", "store"},
     {"traces", "trace_dir"},
-    {"mountpoint", "options", "bench"},
+    {"mountpoint", "options", "bench", "remote_reader"},
     {"ring_map.h"},  # what a mapped ring is
     {"ring_wake", "ring_read.h", "ring_publish"},
     {"ring_claims"},
@@ -51,7 +51,7 @@ C_LAYERS = [
     {"perf_change"},
     {"counters", "counters_reader", "counters_text"},
     {"channel.h"},  # what a channel is
-    {"attach", "move", "names", "rings", "watch", "channel_ids"},
+    {"attach", "move", "names", "remote", "rings", "watch", "channel_ids"},
     {"events", "mapped"},
     {"reader", "channel.c", "open", "classic"},
     {"trace_find", "trace_threads", "tsdl", "session"},
