@@ -158,6 +158,12 @@ class Machine:
         except (ValueError, OverflowError):
             pass  # Python itself refuses
 
+    def rest(self) -> None:
+        """Interrupt nothing any more: a signal while Python ends would kill this."""
+        self.is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
     def interrupt(self, signum: int, frame: object) -> None:
         """End a call that has slept for long enough: once, and no other code."""
         if self.is_armed:
@@ -504,9 +510,10 @@ def main() -> None:
     try:
         machine.run(float(seconds))
     except BaseException as fault:
-        machine.is_armed = False
-        print(f"call {machine.n_calls}: {machine.trying}: {fault!r}", flush=True)
+        machine.rest()
+        print(f"call {machine.n_calls}: {machine.trying!r}: {fault!r}", flush=True)
         raise
+    machine.rest()
     print(f"{machine.n_calls} calls, {machine.n_done} done", flush=True)
 
 
