@@ -15,7 +15,7 @@ from relayfs_fuse import native, native_trace
 from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
 from relayfs_fuse.fs.control import format_size
 from relayfs_fuse.record.figures import Figures, figures_of
-from relayfs_fuse.record.source import find_store
+from relayfs_fuse.record.source import find_mount, find_store
 
 if TYPE_CHECKING:
     from relayfs_fuse.native_trace import Trace
@@ -28,14 +28,17 @@ _json_option = click.option("--json", "json_wanted", is_flag=True, help="As one 
 @store_option
 @_json_option
 def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None:
-    """List the traces.
+    """List the traces, and the channels that are damaged.
 
-    A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes.
+    A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes; or
+    the PATH of a channel, damaged, and what is wrong with it. Without a mount only traces are known.
     """
     where = find_store(mount, store)
     traces = _traces(where)
+    damaged = _damaged(mount) if store is None else []
     if json_wanted:
-        click.echo(json.dumps({"traces": [_describe(where, trace) for trace in traces]}))
+        channels = [{"path": path, "damage": damage} for path, damage in damaged]
+        click.echo(json.dumps({"traces": [_describe(where, trace) for trace in traces], "damaged": channels}))
         return
     rows = [
         [
@@ -45,6 +48,8 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
         for text in (_describe(where, trace) for trace in traces)
     ]  # fmt: skip
     _show(["TRACE", "STATE", "MODE", "BUFFERS", "CLOCK", "SUBBUFS", "PROCESSES"], rows)
+    if damaged:
+        _show(["CHANNEL", "STATE", "DAMAGE"], [[path, "damaged", damage] for path, damage in damaged])
 
 
 @click.command()
@@ -77,6 +82,23 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
 def _traces(store: str) -> list[Trace]:
     with closing(native_trace.Traces(os.path.join(store, ".traces"))) as traces:
         return sorted(traces.all().values(), key=lambda trace: trace.name)
+
+
+def _damaged(mount: str | None) -> list[tuple[str, str]]:
+    """Find the paths of damaged channels, and what is wrong, in the comments of control; none if it cannot be read."""
+    place = find_mount(mount)
+    if place is None:
+        return []
+    try:
+        with open(os.path.join(place, "control"), encoding="utf-8", errors="surrogateescape") as file:
+            comments = [line.removeprefix("# ").rstrip("\n") for line in file if line.startswith("# ")]
+    except OSError:
+        return []
+    return [
+        (path, damage)
+        for path, is_damaged, damage in (one.partition(" is damaged: ") for one in comments)
+        if is_damaged
+    ]
 
 
 def _processes(store: str, trace: Trace) -> list[str]:

@@ -55,11 +55,12 @@ class Stored(Generic[Memory]):
     def note(self, error: OSError) -> None:
         """Mark the channel as damaged if this error says so."""
         if error.errno == errno.EBADMSG:
-            self.channel.note_damage(f"mem{self.index}: {self._describe(error)}")
+            self.channel.note_damage(f"mem{self.index}: {self.buffer.damage() or error.strerror}")
 
-    def _describe(self, error: OSError) -> str:
-        """Say what is wrong with the memory."""
-        return error.strerror or os.strerror(errno.EBADMSG)
+    def note_state(self, state: int) -> None:
+        """Mark the channel as damaged if a buffer's state says so."""
+        if state & native.IS_DAMAGED:
+            self.note(OSError(errno.EBADMSG, os.strerror(errno.EBADMSG)))
 
     def _mtime(self, moved: int) -> int:
         """Tell when data last moved: at the latest when it was first seen to have moved."""

@@ -110,6 +110,7 @@ class Operations(NameOperations):
         self._joining: dict[int, JoinHandle] = {}
         self._mapped = Mapped()
         self._turns = Turns()
+        self._joins = Turns()
 
     # ---------------------------------------------------------------- attributes
 
@@ -400,7 +401,8 @@ class Operations(NameOperations):
                 await trio.to_thread.run_sync(handle.session.declare, request)
             else:
                 await self._leave(handle)
-                handle.session = await self._tracing.join(os.fsdecode(request), handle.opener)
+                async with self._joins.of(handle.opener.uid):
+                    handle.session = await self._tracing.join(os.fsdecode(request), handle.opener)
         finally:
             handle.is_busy = False
         if fh not in self._joining:

@@ -65,9 +65,6 @@ class StoredRing(Stored[RingMemory]):
                 raise
         return self._take_long(size)
 
-    def _describe(self, error: OSError) -> str:
-        return f"{super()._describe(error)} at position {self.buffer.damaged_at()}"
-
     def _take_long(self, size: int) -> bytes:
         """Take one record that is longer; no record fills its file.
 

@@ -133,6 +133,8 @@ class StoredChannel:
         self.removed = False
         self.maker = 0
         self.damage = ""
+        # For whom create_line() was made last, and the line: there can be thousands, and each stat(2) of control asks.
+        self._created: tuple[tuple[int, int, int], str] | None = None
         self.buffers: Sequence[StoredBuffer | StoredRing] = []
         mapped = _map_buffers(directory)
         self.facts = mapped[0].facts()
@@ -166,9 +168,14 @@ class StoredChannel:
         """Write the command that would make it again."""
         status = os.fstat(self.buffers[0].buffer.fileno())
         owner = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+        if self._created is None or self._created[0] != owner:
+            self._created = owner, self._create_line(*owner)
+        return self._created[1]
+
+    def _create_line(self, perm: int, uid: int, gid: int) -> str:
         if isinstance(self.facts, RingFacts):
-            return format_create_ring(self.path, self.facts, *owner)
-        return format_create(self.path, self.facts, *owner)
+            return format_create_ring(self.path, self.facts, perm, uid, gid)
+        return format_create(self.path, self.facts, perm, uid, gid)
 
     def charges(self) -> dict[int, Charge]:
         """Tell whom its files are charged to, by inode number."""
@@ -184,14 +191,17 @@ class StoredChannel:
     def state(self) -> str:
         """Look whether its memory is sound, and whether it is in use."""
         facts: list[native.Facts | RingFacts] = []
+        states = 0
         for stored in self.buffers:
             try:
                 facts.append(stored.facts())
+                states |= stored.buffer.state()
+                stored.note_state(states)
             except OSError as error:
                 stored.note(error)
         if self.damage:
             return f"damaged: {self.damage}"
-        if any(stored.buffer.state() & native.IS_CLOSED for stored in self.buffers):
+        if states & native.IS_CLOSED:
             return "closed"
         return "disabled" if any(one.disabled for one in facts) else "ok"
 

@@ -18,6 +18,7 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native, native_trace
@@ -269,11 +270,12 @@ class Traces:
         directories = [self._store.locate(name) for name in traces]
 
         def job() -> None:
-            self.sessions.sweep()
-            _flush(to_flush)
-            _remove_what_is_over([(process, trace) for process, trace in processes if not process.is_alive()])
+            _try(self.sessions.sweep)
+            _try(lambda: _flush(to_flush))
+            dead = [(process, trace) for process, trace in processes if not process.is_alive()]
+            _try(lambda: _remove_what_is_over(dead))
             for directory in directories:
-                _sweep(directory)
+                _try(partial(_sweep, directory))
 
         return job
 
@@ -430,10 +432,20 @@ def visits() -> Iterator[int]:
         os.sched_setaffinity(0, before)
 
 
+def _try(job: Callable[[], object]) -> None:
+    """Do one of several jobs: the others are done, too, if it fails."""
+    try:
+        job()
+    except OSError as error:
+        log.info("traces: %s", error)
+    except Exception:
+        log.exception("traces")
+
+
 def _flush(processes: Sequence[TraceProcess]) -> None:
     for cpu in visits() if processes else ():
         for process in processes:
-            process.flush(cpu)
+            _try(partial(process.flush, cpu))
 
 
 def _delete(directory: str) -> None:
@@ -456,7 +468,7 @@ def _remove_process(directory: str) -> None:
 def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
     for cpu in visits() if dead else ():
         for process, trace in dead:
-            process.finish(cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS)
+            _try(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
     for process, trace in dead:
         try:
             if process.is_over(trace.mode == native.MODE_OVERWRITE):

@@ -101,6 +101,8 @@ class Tracing:
                     await self.compare(name)
                 except (OSError, RelayError) as error:
                     log.info("trace %s: %s", name, error)
+                except Exception:
+                    log.exception("trace %s", name)
             await trio.sleep(GATHER_S)
 
     async def _tidy(self, traces: Traces) -> None:

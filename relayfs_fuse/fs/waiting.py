@@ -58,6 +58,7 @@ def readiness(stored: StoredBuffer | StoredRing) -> tuple[int, int]:
     progress = facts.produced if bulk else facts.bytes
     events = 0
     if state & native.IS_DAMAGED:
+        stored.note_state(state)
         return GONE, progress
     if state & native.IS_CLOSED:
         # What is left can be read on to the end, finished or not.
@@ -76,6 +77,7 @@ def _readiness_of_ring(stored: StoredRing) -> tuple[int, int]:
     state = stored.buffer.state()
     progress = stored.buffer.wake_seq()
     if state & native.IS_DAMAGED:
+        stored.note_state(state)
         return GONE, progress
     events = GONE if state & native.IS_CLOSED else 0
     if (state & native.HAS_DATA and not state & native.IS_HELD) or stored.returned:

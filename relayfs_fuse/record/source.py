@@ -23,7 +23,7 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
     """
     if store is not None:
         return store
-    place = mount or os.environ.get("RELAYFS") or _first_mount()
+    place = find_mount(mount)
     if place is None:
         raise RelayError("no relayfs is mounted; --mount or --store tells which one to use")
     if os.path.isfile(os.path.join(place, ".traces")):
@@ -35,6 +35,11 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
         if error.errno != errno.ENODATA:
             raise
         raise RelayError(f"{place} does not tell where its store is") from error
+
+
+def find_mount(mount: str | None = None) -> str | None:
+    """Find the mount to work on; see find_store()."""
+    return mount or os.environ.get("RELAYFS") or _first_mount()
 
 
 def _first_mount() -> str | None:

@@ -1,6 +1,7 @@
 """A channel whose memory somebody has damaged: it fails those who use it, and neither the server nor a neighbour."""
 
 import errno
+import json
 import os
 import select
 import struct
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from tracing import RELAYCTL
 
 DAMAGED = "is damaged"
 
@@ -190,3 +192,48 @@ def test_only_its_owner_or_root_removes_a_damaged_channel(make_mount, unprivileg
     assert unprivileged.python(remove, mount.control, "theirs").stderr == ""
     assert mount.fact("roots", "state").startswith("damaged")
     assert not (mount.path / ".channels/theirs").exists()
+
+
+def test_relayctl_lists_damaged_channels(mount: Mount) -> None:
+    mount.expect(f"{DAMAGED}|cannot be used")
+    path = mount.create("dir/bad", "buffers=single subbuf_size=4K n_subbufs=4")
+    mount.create("dir/good", "buffers=single subbuf_size=4K n_subbufs=4")
+    command = [RELAYCTL, "list", "--mount", mount.path]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
+    os.truncate(mount.store / "dir/bad/mem0", 4096)
+    for _ in range(2):
+        path.parent.joinpath("bad").exists()
+        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert line.split()[:3] == ["dir/bad", "damaged", "mem0:"]
+        (one,) = json.loads(subprocess.check_output([*command, "--json"]))["damaged"]
+        assert one["path"] == "dir/bad"
+        mount.kill()
+        mount.start()
+
+
+@pytest.mark.parametrize("scheme", ["lockless", "locking"])
+@pytest.mark.parametrize("what", ["start_bytes", "produced", "claims"])
+def test_one_store_of_eight_bytes_harms_its_channel_only(mount: Mount, scheme: str, what: str) -> None:
+    """The figures of the counters, once a second, are what died of it."""
+    mount.expect(f"{DAMAGED}|cannot be used")
+    path = mount.create("bad", f"buffers=single subbuf_size=4K n_subbufs=4 scheme={scheme}")
+    path.write_bytes(b"record\n")
+    memory = mount.store / "bad/mem0"
+    # relay_subbuf[0] begins where the data ends, its start_bytes is one of its first words; see <relayfs/layout.h>.
+    ledgers = 4 * 4096
+    first = {"start_bytes": ledgers, "produced": memory.stat().st_size - 4096, "claims": ledgers + 4 * 64}[what]
+    for offset in range(first, first + 64, 8):
+        before = overwrite(memory, offset, 1 << 63)
+        for file in (path, mount.path / ".channels/bad/bytes", mount.path / ".channels/bad/state"):
+            error_of(file.read_bytes)
+        assert "bad" in os.listdir(mount.path)
+        counted = (mount.path / "counters.txt").read_text()
+        assert "relayfs/channels/bad/" in counted
+        overwrite(memory, offset, struct.unpack("<Q", before)[0])
+    if what != "claims":  # those that make no sense are nobody's
+        assert mount.fact("bad", "state").startswith("damaged: mem0: ")
+    overwrite(memory, first, 1 << 63)
+    overwrite(memory, first + 8, (1 << 64) - 1)
+    mount.kill()
+    mount.start()
+    still_serves(mount)

@@ -389,10 +389,10 @@ def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount)
     with (mount.store / "r/mem0").open("r+b") as memory:
         memory.seek(8192 + 16)
         memory.write(struct.pack("<I", 100_000))
-    mount.expect("is damaged: mem0: .* at position 16")
+    mount.expect("is damaged: mem0: .* position .16. is 100000")
     assert contents_or_errno(file) == b"good"
     assert contents_or_errno(file) == errno.EBADMSG
-    assert "at position 16" in mount.fact("r", "state")
+    assert "the length at position [16] is 100000" in mount.fact("r", "state")
     mount.command("remove r")
     assert not file.exists()
 
