@@ -298,14 +298,8 @@ def columns() -> Iterator[list[Column]]:
         found: list[Column] = []
         for title, place in (("root's mount", of_root), ("a user's mount, allow_other", of_user)):
             found += [(title, who.name, lambda row, place=place, who=who: place.attempt(row, who)) for who in ALL]
-        found.append(("a user's mount", "owner", lambda row: private.attempt(row, OWNER)))
-        found.append(("a user's mount", "the rest", lambda row: one_of(private, row, (ROOT, GROUP, OTHER))))
+        found += [("a user's mount", who.name, lambda row, who=who: private.attempt(row, who)) for who in ALL]
         yield found
-
-
-def one_of(place: Scene, row: Row, who: Sequence[Who]) -> str:
-    results = {place.attempt(row, each) for each in who}
-    return "/".join(sorted(results))
 
 
 HEAD = """\
@@ -316,7 +310,7 @@ and compares. `yes`: it was done; `ignored`: it succeeds and changes nothing; el
 
 * **owner**: the owner of the channel, who is not root. On a user's mount he is also the one who mounted.
 * **group**: a member of the channel's group. **other**: neither.
-* A user's mount without `allow_other` is for that user alone: **the rest** is everybody else, and even root.
+* A user's mount without `allow_other` is for that user alone; not even root can look into it.
 * Modes of channels are `perm=0640`: the owner reads and writes, the group reads. Other modes say other things.
 * Opening to read is done with O_NONBLOCK. `map to read` and `map to write` are `mmap` with MAP_SHARED of one page;
   only a server that may register files with the kernel (root, Linux 6.9) has files that can be mapped.
