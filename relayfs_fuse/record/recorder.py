@@ -15,12 +15,13 @@ import os
 import resource
 import select
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native_trace
+from relayfs_fuse import native, native_trace
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recording import Recording, SpoiledError, Summary, reason
 from relayfs_fuse.record.sleeper import Sleepers
@@ -38,6 +39,8 @@ SERVER_S = 5.0
 TICK_S = 0.5
 # Open files of each buffer, its own and those that it is recorded to; and of each process.
 _FILES_A_BUFFER, _FILES_A_PROCESS = 2, 1
+# And beside these.
+_FILES_OF_OURS = 32
 # Of all files that may be open, a user other than this one may have this part.
 _PART = 4
 
@@ -75,7 +78,8 @@ class Recorder:
         # By process: its user; and the same for people.
         self._owners: dict[str, int] = {}
         self._whose: dict[str, str] = {}
-        self._full: set[int] = set()
+        # By user: open files that are taken for its processes.
+        self._n_files: Counter[int] = Counter()
         self._said: set[str] = set()
         self._sleepers = Sleepers()
         self._stops = False
@@ -120,10 +124,15 @@ class Recorder:
             del self._done[name]
         for name in self._owners.keys() - set(names) - self._recordings.keys():
             del self._owners[name], self._whose[name]
-        self._full.clear()
+        self._n_files.clear()
+        for name, recording in self._recordings.items():
+            self._count_files(name, recording.process)
         for name in names:
             if name not in self._recordings:
                 self._begin(name)
+
+    def _count_files(self, name: str, process: Process) -> None:
+        self._n_files[self._owners[name]] += _FILES_A_PROCESS + _FILES_A_BUFFER * len(process.buffers)
 
     def _begin(self, name: str) -> None:
         directory = os.path.join(self._source.directory, name)
@@ -148,6 +157,7 @@ class Recorder:
             return
         for consumer in process.buffers.values():
             self._sleepers.add(consumer.buffer)
+        self._count_files(name, process)
         self.summary.processes += 1
         self.summary.buffers += len(process.buffers)
         if process.origin.buffers == "perprocess":
@@ -163,7 +173,7 @@ class Recorder:
         if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
             # The next scan tries again.
             self._done.pop(name, None)
-            self._say_once("files", f"processes wait to be recorded until others have ended: {reason(error)}")
+            self._say_once("files", f"some processes wait until others have ended: {reason(error)}")
         elif error.errno in {errno.EBADMSG, errno.EPROTO, errno.ELOOP, errno.ENXIO, errno.EINVAL}:
             self._mark(name, reason(error))
         else:
@@ -171,17 +181,15 @@ class Recorder:
             self._say(f"{name}: {reason(error)}")
 
     def _has_room(self, name: str) -> bool:
-        """Tell whether a process's owner may have one more recorded; the next scan asks again."""
+        """Tell whether there are open files for one more process, and for its owner; the next scan asks again."""
         uid = self._owners[name]
-        if uid in {0, os.geteuid()}:
-            return True
-        if uid in self._full:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        one_more = _FILES_A_PROCESS + _FILES_A_BUFFER * native.n_possible_cpus()
+        if sum(self._n_files.values()) + one_more > limit - _FILES_OF_OURS:
+            self._say_once("files", f"{limit} open files are too few: some processes wait until others have ended")
             return False
-        theirs = [recording for other, recording in self._recordings.items() if self._owners[other] == uid]
-        n_files = sum(_FILES_A_PROCESS + _FILES_A_BUFFER * len(recording.process.buffers) for recording in theirs)
-        if n_files < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART:
+        if uid in {0, os.geteuid()} or self._n_files[uid] + one_more <= limit // _PART:
             return True
-        self._full.add(uid)
         self._say_once(f"uid {uid}", f"uid {uid} has too many processes: some wait until others have ended")
         return False
 

@@ -11,7 +11,7 @@ import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,9 @@ from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import Maker
 from stress import is_long
 from traced import LOSS, Trace, babeltrace, environment_of, lost, program, start_trace, traced
-from tracing import Store, finish, read, recorded, recording, relayctl
+from tracing import RELAYCTL, Store, catches, finish, read, recorded, recording, relayctl
+
+from relayfs_fuse import ctf, native
 
 SUBBUF_BYTES, N_SUBBUFS = 4096, 8
 ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"
@@ -69,7 +71,7 @@ def judge(out: Path, honest: Maker) -> Trace:
     # Its times and counts, too.
     lost(out)
     trace = babeltrace(out / f"traced-{honest.process.pid}")
-    assert done.stdout.count(b" judge:step: ") == len(trace.numbers())
+    assert done.stdout.count(f":({honest.process.pid}) judge:step: ".encode()) == len(trace.numbers())
     return trace
 
 
@@ -227,3 +229,128 @@ def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, ou
         mount.command("trace remove t")
         assert process.wait(60) == 0
     assert judge(out, one).numbers() == list(range(20))
+
+
+# --- declarations ---
+
+
+def replaced(line: str, key: str, value: str) -> str:
+    return re.sub(rf" {key}=\S+", f" {key}={value}", line)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("boot", "11111111-2222-3333-4444-555555555555"), ("mono", "5"), ("real", "18446744073709551615"), ("id", "77"),
+        ("clock", "tsc"), ("buffers", "shared"), ("trace", "u"), ("pid", "4294967296"), ("process", 'x";\n'),
+        ("process", "\x01"), ("uid", "-1"),
+    ],
+)  # fmt: skip
+def test_a_first_line_that_is_not_of_the_trace_is_refused(store, run, record, out, key, value):
+    """Viewers refuse to put clocks into one order that contradict each other."""
+    trace = store.create("t")
+    good, bad = run(trace, "good"), run(trace, "bad")
+    good.write(100)
+    bad.write(100)
+    events = bad.directory / ".events"
+    line, rest = events.read_text().split("\n", 1)
+    events.write_text(f"{replaced(line, key, value)}\n{rest}")
+    with record() as process:
+        wait_until((out / ".damaged" / bad.name / "why").exists, "the mark")
+        said = finish(process)
+    assert f"{bad.name} (uid {os.geteuid()}) is damaged: " in said
+    assert read(out).events == {"good": list(range(100))}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nonsense_in_declarations_costs_the_events_that_it_declares(store, run, record, out, seed):
+    chance = random.Random(seed)
+    trace = store.create("t")
+    good, bad = run(trace, "good"), run(trace, "bad")
+    events = bad.directory / ".events"
+    line, declared = events.read_bytes().split(b"\n", 1)
+    nonsense = [
+        declared.replace(b"uint64_t", b"uint32_t"), declared.replace(b"_n;", b"_fill;"), declared[: len(declared) // 2],
+        declared.replace(b"test:", b"test:\""), declared.replace(b"id = ", b"id = 0"), b"event {\n" * 100,
+        b"struct {", chance.randbytes(1000), b'/* */ env { x = "', b"\0" * 100,
+    ]  # fmt: skip
+    chance.shuffle(nonsense)
+    with record("--check", "all") as process:
+        bad.write(100)
+        good.write(100)
+        # What was declared has been read by now, or has been changed before.
+        events.write_bytes(b"\n".join([line, *nonsense, declared]))
+        bad.write(500)
+        refused = good.write_patiently(1000)
+        finish(process)
+    seen = read(out)
+    assert seen.events["good"] == list(range(1100))
+    assert read(out / good.name).lost == refused
+    assert set(seen.events.get("bad", [])) <= set(range(600))
+
+
+def test_more_declarations_than_are_read_are_left_out(store, run, record, out):
+    trace = store.create("t")
+    good, bad = run(trace, "good"), run(trace, "bad")
+    with (bad.directory / ".events").open("ab") as file:
+        file.write(b"x" * ctf.EVENTS_MAX)
+    bad.declare("late")
+    with record("--check", "all") as process:
+        bad.write(10)
+        good.write(10)
+        said = finish(process)
+    who = f"{bad.name} (uid {os.geteuid()}, pid {bad.process.pid})"
+    assert f"{who} is damaged: cpu0: packet 0, byte 72: no event of id " in said
+    seen = read(out)
+    assert seen.events == {"good": list(range(10))}
+    assert seen.lost == 10
+
+
+# --- open files ---
+
+
+def limited(n_files: int, *command: object) -> list[str]:
+    return ["prlimit", f"--nofile={n_files}:{n_files}", *map(str, command)]
+
+
+@contextmanager
+def recording_with(n_files: int, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Record with so many open files at most."""
+    command = limited(n_files, RELAYCTL, "record", *arguments)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")
+            yield process
+        finally:
+            process.kill()
+
+
+def test_processes_wait_if_there_are_too_few_open_files(store, run, out):
+    trace = store.create("t")
+    programs = [run(trace, f"app{i}") for i in range(8)]
+    for i, app in enumerate(programs):
+        app.write(10 + i)
+    # Two at once, of those that two CPUs make.
+    n_files = 32 + 2 * (1 + 2 * native.n_possible_cpus())
+    with recording_with(n_files, "t", "--store", store.path, "-o", out) as process:
+        for app in programs:
+            app.end()
+        wait_until(lambda: not store.programs(trace), "the removal of what all have left")
+        said = finish(process)
+    assert read(out).events == {f"app{i}": list(range(10 + i)) for i in range(8)}
+    assert said.count(f"relayctl: {n_files} open files are too few: some processes wait until others have ended\n") == 1
+
+
+def test_one_user_cannot_take_all_open_files(mount: Mount, unprivileged: User, out: Path) -> None:
+    start_trace(mount, "t", ROOM)
+    n_files = 4 * 3 * (1 + 2 * native.n_possible_cpus())
+    with ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(traced(mount, user=NOBODY)).ask("emit 200")
+        process = stack.enter_context(recording_with(n_files, "t", "-m", mount.path, "-o", out))
+        wait_until(lambda: len(list(out.glob("traced-*"))) == 3, "three are recorded")
+        honest = stack.enter_context(traced(mount))
+        emit(honest, 500)
+        said = finish(process)
+    assert judge(out, honest).numbers() == list(range(500))
+    assert said.count(f"relayctl: uid {NOBODY} has too many processes: some wait until others have ended\n") == 1

@@ -76,7 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(events, input.at, input.left);
 	relay_packet_check(layouts, events, input.left, begin, end, &checked);
 	must(checked.good_bytes <= input.left, "more is good than there is");
-	must((checked.fault == RELAY_PACKET_GOOD) == (checked.good_bytes == input.left), "a fault and its place differ");
+	must((checked.fault == RELAY_PACKET_GOOD) == (checked.good_bytes == input.left),
+	     "a fault and its place differ");
 	must(checked.n_events * sizeof(struct relay_trace_record) <= checked.good_bytes, "more events than bytes");
 	must(checked.time >= begin && checked.time <= end, "a time that is not the packet's");
 	check_again(layouts, events, &checked);

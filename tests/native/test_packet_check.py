@@ -22,8 +22,8 @@ RUNS = 20_000_000 if is_long() else 200_000
 EVENT_MAX = 65536
 BOOT = "11111111-2222-3333-4444-555555555555"
 LINE = (
-    "/* relayfs trace=t id=3 process=p pid=42 uid=0 buffers={buffers} clock=mono tsc=0 mono=5000 real=1700000000000000000"
-    f" boot={BOOT} made_mono=5000 */\n"
+    "/* relayfs trace=t id=3 process=p pid=42 uid=0 buffers={buffers} clock=mono tsc=0 mono=5000"
+    f" real=1700000000000000000 boot={BOOT} made_mono=5000 */\n"
 )
 TYPES = {
     "u8": "uint8_t", "u64": "uint64_t", "i16": "int16_t", "x32": "xint32_t", "f32": "float", "f64": "double",
@@ -85,7 +85,9 @@ def test_babeltrace2_reads_what_passes(tmp_path: Path, seed: int, buffers: str) 
         for time in times:
             kind = chance.randrange(len(kinds))
             context = struct.pack("<I", 7) if buffers == "shared" else b""
-            events.append(struct.pack("<QQ", time, 1000 + kind) + context + b"".join(value(chance, w) for w in kinds[kind]))
+            events.append(
+                struct.pack("<QQ", time, 1000 + kind) + context + b"".join(value(chance, w) for w in kinds[kind])
+            )
         whole = b"".join(events)
         bits = 8 * (HEAD_BYTES + len(whole))
         head = Head(MAGIC, 0, 0, bits, 0, number, begin + 9000, begin, bits, 0, 42)
