@@ -43,6 +43,11 @@ static inline uint64_t relay_clock_now(uint32_t timestamp)
 	return timestamp == RELAY_TSC ? relay_clock_tsc() : relay_clock_ns(CLOCK_MONOTONIC);
 }
 
+/* The same for threads that may be blind (quiet.h): the time of the last tick then, but never before relay_clock_saw(). Those have
+ * no counter. */
+uint64_t relay_clock_now_if_blind(uint32_t timestamp);
+void relay_clock_saw(uint64_t mono_ns);
+
 /* Both clocks at one moment. */
 struct relay_moment {
 	uint64_t time_ns; /* CLOCK_REALTIME */

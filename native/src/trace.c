@@ -17,6 +17,9 @@
  */
 #define _GNU_SOURCE
 #include "clock.h"
+#include "declared.h"
+#include "owner.h"
+#include "quiet.h"
 #include "scratch.h"
 #include "stack.h"
 #include "traced.h"
@@ -39,12 +42,6 @@ enum { RETRY_MS = 100 };
 /* page.log before anybody has looked for the traces. */
 #define NOT_BEGUN UINT32_MAX
 
-/* An event that was declared at run time. */
-struct declared {
-	struct relay_trace_event event;
-	struct declared *next;
-};
-
 /* This library's own look at the page. */
 static union {
 	struct relay_trace_page page;
@@ -55,9 +52,9 @@ static struct relay_tracing **tracings; /* RELAY_N_TRACINGS; NULL: nothing was e
 
 /* Under relay_trace_lock(). */
 static struct {
-	bool is_begun, is_off;
+	bool is_begun, is_off, is_prepared; /* prepared: some threads make no system calls when they write */
 	struct relay_trace_object *objects;
-	struct declared *declared;
+	struct relay_declared *declared;
 	struct relay_trace_home home;
 	struct relay_traces *control;                 /* NULL: not connected */
 	uint64_t generation;                          /* of `traces` */
@@ -181,14 +178,25 @@ static void look(void)
 	free_left();
 }
 
-static void declare_all(struct relay_tracing *tracing)
+static void for_each_event(void (*act)(struct relay_trace_event *event, void *arg), void *arg)
 {
 	for (struct relay_trace_object *object = all.objects; object; object = object->next)
 		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
-			if (*event && (*event)->id)
-				relay_tracing_declare(tracing, *event);
-	for (struct declared *declared = all.declared; declared; declared = declared->next)
-		relay_tracing_declare(tracing, &declared->event);
+			if (*event)
+				act(*event, arg);
+	for (struct relay_declared *declared = all.declared; declared; declared = declared->next)
+		act(&declared->event, arg);
+}
+
+static void declare(struct relay_trace_event *event, void *tracing)
+{
+	if (event->id)
+		relay_tracing_declare(tracing, event);
+}
+
+static void declare_all(struct relay_tracing *tracing)
+{
+	for_each_event(declare, tracing);
 }
 
 static void declare_in_all(const struct relay_trace_event *event)
@@ -233,6 +241,8 @@ static struct relay_tracing *join(unsigned slot, size_t length)
 		return NULL;
 	}
 	say_lost(slot, tracing);
+	if (all.is_prepared)
+		relay_tracing_silence(tracing);
 	declare_all(tracing);
 	set(slot, tracing);
 	return tracing;
@@ -267,9 +277,18 @@ static void decide_here(void *arg)
 		__atomic_store_n(&decision->event->wanted, decision->wanted, __ATOMIC_RELAXED);
 }
 
+/* A thread that may make no system calls stays with the traces that it knows, as far as they are still started. */
+static uint64_t known_of(const struct relay_trace_event *event)
+{
+	uint32_t active = __atomic_load_n(&own.page.active, __ATOMIC_RELAXED);
+	return __atomic_load_n(&event->wanted, __ATOMIC_RELAXED) & active;
+}
+
 __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event)
 {
 	struct decision decision = {event, 0};
+	if (relay_is_quiet() && !relay_quiet_may_call())
+		return known_of(event);
 	locked(decide_here, &decision);
 	return decision.wanted;
 }
@@ -292,6 +311,8 @@ static void find_place(void *arg)
 __attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot, size_t length)
 {
 	struct place place = {slot, length, NULL};
+	if (relay_is_quiet() && !relay_quiet_may_call())
+		return NULL;
 	locked(find_place, &place);
 	return place.tracing;
 }
@@ -306,9 +327,12 @@ void relay_trace_give_back(struct relay_trace_record *record)
 	relay_scratch_give_back(record);
 }
 
-void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
+typedef void write_function(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length);
+
+static inline __attribute__((always_inline)) void
+emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length, write_function *write_event)
 {
-	relay_trace_enter();
+	relay_trace_enter_known();
 	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_RELAXED);
 	/* Acquire: what the server changed before it. */
 	if (__builtin_expect((wanted ^ __atomic_load_n(&own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
@@ -321,29 +345,62 @@ void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record
 		if (__builtin_expect(!tracing, 0))
 			tracing = tracing_at(slot, length);
 		if (tracing)
-			relay_tracing_write(tracing, record, length);
+			write_event(tracing, record, length);
 	}
 	relay_trace_leave();
 }
 
+/* In a thread that is new, or quiet. */
+__attribute__((noinline)) static void emit_otherwise(struct relay_trace_event *event, struct relay_trace_record *record,
+                                                     size_t length)
+{
+	relay_trace_know_thread();
+	if (!relay_is_quiet()) {
+		emit(event, record, length, relay_tracing_write);
+		return;
+	}
+	relay_quiet_look();
+	emit(event, record, length, relay_tracing_write_quiet);
+}
+
+void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
+{
+	if (__builtin_expect(!relay_trace_self.is_plain, 0))
+		emit_otherwise(event, record, length);
+	else
+		emit(event, record, length, relay_tracing_write);
+}
+
+static void remember(struct relay_trace_event *event, void *arg)
+{
+	uint64_t *wanted = arg, now = all.generation | who_wants(event);
+	*wanted |= now;
+	if (!all.leaving)
+		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
+}
+
 static void prepare(void *unused)
 {
+	uint64_t wanted = 0;
 	(void)unused;
 	look();
-	uint32_t wanted = 0;
-	for (struct relay_trace_object *object = all.objects; object; object = object->next)
-		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
-			wanted |= *event ? who_wants(*event) : 0;
-	for (struct declared *declared = all.declared; declared; declared = declared->next)
-		wanted |= who_wants(&declared->event);
+	all.is_prepared = true;
+	for_each_event(remember, &wanted);
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
-		if (wanted & 1u << slot && !all.open[slot])
+		if (all.open[slot])
+			relay_tracing_silence(all.open[slot]);
+		else if ((uint32_t)wanted & 1u << slot)
 			join(slot, 0);
+	relay_scratch_prepare();
 }
 
 void relay_trace_prepare(void)
 {
 	locked(prepare, NULL);
+	relay_trace_know_thread();
+	relay_owner_self();
+	relay_quiet_begin();
+	relay_trace_self.is_plain = false;
 }
 
 /* --- objects --- */
@@ -366,15 +423,16 @@ static void show_page(struct relay_trace_page *page)
 	}
 }
 
+static void forget(struct relay_trace_event *event, void *unused)
+{
+	(void)unused;
+	__atomic_store_n(&event->wanted, 0, __ATOMIC_RELAXED);
+}
+
 /* Have each event find out anew who wants it. */
 static void forget_wanted(void)
 {
-	for (struct relay_trace_object *object = all.objects; object; object = object->next)
-		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
-			if (*event)
-				__atomic_store_n(&(*event)->wanted, 0, __ATOMIC_RELAXED);
-	for (struct declared *declared = all.declared; declared; declared = declared->next)
-		__atomic_store_n(&declared->event.wanted, 0, __ATOMIC_RELAXED);
+	for_each_event(forget, NULL);
 }
 
 static void show_all(void)
@@ -402,6 +460,7 @@ static void begin_child(void)
 {
 	sigset_t before = before_fork;
 	relay_trace_forget_threads();
+	relay_quiet_end();
 	relay_scratch_forget();
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if (all.open[slot])
@@ -494,48 +553,6 @@ void relay_trace_unregister(struct relay_trace_object *object)
 
 /* --- events that are declared at run time --- */
 
-static bool is_same(const struct relay_trace_event *one, const struct relay_trace_event *other)
-{
-	bool same = one->n_fields == other->n_fields && strcmp(one->provider, other->provider) == 0 &&
-	            strcmp(one->name, other->name) == 0;
-	for (uint32_t i = 0; same && i < one->n_fields; i++)
-		same = one->fields[i].type == other->fields[i].type &&
-		       strcmp(one->fields[i].name, other->fields[i].name) == 0;
-	return same;
-}
-
-static struct declared *find_declared(const struct relay_trace_event *event)
-{
-	struct declared *declared = all.declared;
-	while (declared && !is_same(&declared->event, event))
-		declared = declared->next;
-	return declared;
-}
-
-/* In one piece of memory, which stays. */
-static struct declared *copy_event(const struct relay_trace_event *event)
-{
-	size_t bytes = sizeof(struct declared) + event->n_fields * sizeof(struct relay_trace_field) +
-	               strlen(event->provider) + strlen(event->name) + 2;
-	for (uint32_t i = 0; i < event->n_fields; i++)
-		bytes += strlen(event->fields[i].name) + 1;
-	struct declared *copy = calloc(1, bytes);
-	if (!copy)
-		return NULL;
-	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
-	char *text = (char *)(fields + event->n_fields);
-	copy->event = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields};
-	copy->event.provider = text;
-	text = stpcpy(text, event->provider) + 1;
-	copy->event.name = text;
-	text = stpcpy(text, event->name) + 1;
-	for (uint32_t i = 0; i < event->n_fields; i++) {
-		fields[i] = (struct relay_trace_field){text, event->fields[i].type};
-		text = stpcpy(text, event->fields[i].name) + 1;
-	}
-	return copy;
-}
-
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
                                               const struct relay_trace_field *fields, uint32_t n_fields)
 {
@@ -548,8 +565,8 @@ struct relay_trace_event *relay_trace_declare(const char *provider, const char *
 	}
 	relay_trace_lock(&before);
 	begin();
-	struct declared *declared = find_declared(&event);
-	if (!declared && (declared = copy_event(&event))) {
+	struct relay_declared *declared = relay_declared_find(all.declared, &event);
+	if (!declared && (declared = relay_declared_copy(&event))) {
 		declared->event.id = relay_tsdl_id(&event);
 		declared->next = all.declared;
 		all.declared = declared;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "trace_threads.h"
 
+#include "quiet.h"
 #include "sleep.h"
 
 #include <pthread.h>
@@ -39,6 +40,7 @@ static void forget_thread(void *self)
 	if (thread->next)
 		thread->next->previous = thread->previous;
 	*thread = (struct relay_trace_thread){0};
+	relay_quiet_end();
 	unblock(&threads_lock, &before);
 }
 
@@ -52,6 +54,9 @@ void relay_trace_know_thread(void)
 {
 	struct relay_trace_thread *self = &relay_trace_self;
 	sigset_t before;
+	self->is_plain = !relay_is_quiet();
+	if (self->is_known)
+		return;
 	block(&threads_lock, &before);
 	if (!self->is_known) {
 		self->is_known = true;

@@ -24,6 +24,7 @@ struct relay_trace_thread {
 	    inside; /* nested as often: a signal handler may write, too; how often it has left. Writer: the thread */
 	uint32_t awaited; /* `inside` when something was last taken away; 0: it was not inside. Under a lock */
 	bool is_known;
+	bool is_plain; /* known, and not quiet (quiet.h) */
 	struct relay_trace_thread *next, *previous;
 };
 
@@ -34,12 +35,17 @@ bool relay_trace_begin_threads(void);
 
 void relay_trace_know_thread(void);
 
-static inline void relay_trace_enter(void)
+static inline void relay_trace_enter_known(void)
 {
-	if (__builtin_expect(!relay_trace_self.is_known, 0))
-		relay_trace_know_thread();
 	__atomic_store_n(&relay_trace_self.inside, relay_trace_self.inside + 1, __ATOMIC_RELAXED);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline void relay_trace_enter(void)
+{
+	if (__builtin_expect(!relay_trace_self.is_plain, 0))
+		relay_trace_know_thread();
+	relay_trace_enter_known();
 }
 
 static inline void relay_trace_leave(void)

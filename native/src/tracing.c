@@ -175,6 +175,12 @@ int relay_tracing_name(struct relay_tracing *tracing, const char *store, const s
 	return err;
 }
 
+void relay_tracing_silence(struct relay_tracing *tracing)
+{
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+		relay_silence(&tracing->chan->bufs[i]);
+}
+
 void relay_tracing_close(struct relay_tracing *tracing)
 {
 	if (tracing->chan)
@@ -257,17 +263,18 @@ struct with_pid {
 	unsigned char rest[];
 };
 
-static int write_copy(const struct relay_tracing *tracing, struct with_pid *copy,
-                      const struct relay_trace_record *record, size_t length)
+static void write_copy(const struct relay_tracing *tracing, struct with_pid *copy, struct relay_trace_record *record,
+                       size_t length)
 {
 	copy->head = *record;
 	memcpy(copy->rest, &tracing->pid, sizeof(tracing->pid));
 	memcpy(copy->rest + sizeof(tracing->pid), record + 1, length - sizeof(*record));
-	return relay_chan_write_stamped(tracing->chan, copy, length + sizeof(tracing->pid), &copy->head.timestamp);
+	relay_chan_write_stamped(tracing->chan, copy, length + sizeof(tracing->pid), &copy->head.timestamp);
+	record->timestamp = copy->head.timestamp;
 }
 
 /* Where several processes write, the pid stands before the fields. */
-static void write_with_pid(const struct relay_tracing *tracing, const struct relay_trace_record *record, size_t length)
+static void write_with_pid(const struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
 {
 	uint64_t room[RELAY_TRACE_STACK_MAX / sizeof(uint64_t) + 1];
 	bool is_short = length <= RELAY_TRACE_STACK_MAX;
@@ -291,4 +298,20 @@ void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_
 	else
 		relay_chan_write_stamped(tracing->chan, record, length, &record->timestamp);
 	errno = saved;
+}
+
+void relay_tracing_write_quiet(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
+{
+	bool is_mono = tracing->chan->bufs[0].timestamp == RELAY_MONO;
+	if (record)
+		record->timestamp = 0;
+	if (!relay_is_blind())
+		relay_tracing_write(tracing, record, length);
+	else if (is_mono)
+		relay_tracing_write_slow(tracing, record, length);
+	else
+		count_lost(tracing, length);
+	/* Should the thread be blind at its next event, times must not go back. */
+	if (record && is_mono)
+		relay_clock_saw(record->timestamp);
 }

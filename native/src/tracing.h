@@ -39,6 +39,9 @@ struct relay_tracing *relay_tracing_open_unnamed(const char *options);
 /* Let it become part of a trace, with all that was written. 0 or -errno: it stays as it was. */
 int relay_tracing_name(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace);
 
+/* Some threads of this process write without a system call from now on. */
+void relay_tracing_silence(struct relay_tracing *tracing);
+
 /* Forget it; what was written stays. */
 void relay_tracing_close(struct relay_tracing *tracing);
 
@@ -47,6 +50,9 @@ int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trac
 
 /* Write one event, all cases. Leaves errno as it was. */
 void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length);
+
+/* The same of a quiet thread (quiet.h). */
+void relay_tracing_write_quiet(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length);
 
 /*
  * Write one event. The fast path, for a record that fits into the current sub-buffer of this CPU's buffer: read where, then

@@ -17,11 +17,16 @@
 #define _GNU_SOURCE
 #include "wake.h"
 
+#include "quiet.h"
 #include "sleep.h"
+
+enum { SILENT_MS = 50 };
 
 void relay_wake(struct rchan_buf *buf, uint32_t bits)
 {
 	struct relay_control *control = buf->control;
+	if (buf->never_waits && relay_is_quiet())
+		return;
 	int saved = errno;
 	/* Whoever clears the bits wakes: one system call however many writers see them set. */
 	if (__atomic_fetch_and(&control->flags, ~bits, __ATOMIC_SEQ_CST) & bits) {
@@ -55,6 +60,24 @@ uint32_t relay_buf_wake_seq(const struct rchan_buf *buf)
 	return __atomic_load_n(&buf->control->wake_seq, __ATOMIC_SEQ_CST);
 }
 
+/* How long to sleep for these: not for ever where somebody writes who wakes nobody. */
+static int timeout_of(struct rchan_buf *const *bufs, size_t n, int timeout_ms)
+{
+	bool is_silent = false;
+	for (size_t i = 0; i < n; i++)
+		/* Relaxed: who sets it wakes those who had not seen it. */
+		is_silent |= __atomic_load_n(&bufs[i]->control->flags, __ATOMIC_RELAXED) & RELAY_SILENT;
+	timeout_ms = relay_fenced_timeout(timeout_ms);
+	return is_silent && (timeout_ms < 0 || timeout_ms > SILENT_MS) ? SILENT_MS : timeout_ms;
+}
+
+void relay_silence(struct rchan_buf *buf)
+{
+	/* Pairs with timeout_of(): whoever is woken sees it. */
+	__atomic_fetch_or(&buf->control->flags, RELAY_SILENT, __ATOMIC_SEQ_CST);
+	relay_wake(buf, RELAY_ARMED);
+}
+
 int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size_t n, uint32_t *stop,
                        uint32_t stop_value, int timeout_ms)
 {
@@ -65,5 +88,5 @@ int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size
 		words[i] = (struct relay_sleep){&bufs[i]->control->wake_seq, seqs[i]};
 	if (stop)
 		words[n] = (struct relay_sleep){stop, stop_value};
-	return relay_sleep_any(words, n + !!stop, n ? relay_fenced_timeout(timeout_ms) : timeout_ms);
+	return relay_sleep_any(words, n + !!stop, n ? timeout_of(bufs, n, timeout_ms) : timeout_ms);
 }

@@ -8,6 +8,9 @@
 /* Wake those that armed one of `bits`. */
 void relay_wake(struct rchan_buf *buf, uint32_t bits);
 
+/* From now on writers of this buffer may wake nobody. */
+void relay_silence(struct rchan_buf *buf);
+
 /* Alert the thread of the process that made the channel; `first` is its buffer 0. */
 void relay_wake_maker(struct rchan_buf *first);
 

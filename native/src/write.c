@@ -41,7 +41,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
 			/* Between the look and the change: who comes next looks later, and so at a later clock. */
 			if (slot->stamped)
-				slot->clock = relay_clock_now(buf->timestamp);
+				slot->clock = relay_clock_now_if_blind(buf->timestamp);
 			if (claim)
 				relay_claim_state(claim, pos, length, records, 0);
 			tx.new_first = pos + length;
@@ -138,7 +138,7 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 		if (spot != RELAY_SPOT_HERE)
 			continue;
 		if (stamp)
-			relay_put_stamp(stamp, relay_clock_now(buf->timestamp));
+			relay_put_stamp(stamp, relay_clock_now_if_blind(buf->timestamp));
 		control->writing_at = tx.expect_first;
 		/* Release: whoever takes the lock from our dead hands finds where. */
 		__atomic_store_n(&control->writing_length, length, __ATOMIC_RELEASE);
@@ -222,7 +222,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			return -EBADMSG;
 		/* Between the look and the section, which checks that nobody came between them. */
 		if (spot == RELAY_SPOT_HERE && stamp)
-			relay_put_stamp(stamp, relay_clock_now(buf->timestamp));
+			relay_put_stamp(stamp, relay_clock_now_if_blind(buf->timestamp));
 		if (spot == RELAY_SPOT_HERE)
 			result = put_record(buf, &seen, data, length);
 		if (result == RELAY_RSEQ_DONE) {

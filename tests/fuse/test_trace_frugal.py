@@ -1,11 +1,13 @@
 """Programs that may do little are traced all the same, and come to no harm: small stacks, limits, seccomp."""
 
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User
-from traced import environment_of, program, record_stopped, start_trace
+from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from traced import babeltrace, environment_of, program, record_stopped, recording, start_trace
 
 ROOM = "subbuf_size=128K n_subbufs=4"
 STACK_MAX = 4096
@@ -61,3 +63,52 @@ def test_a_program_that_may_open_no_files_runs_on(mount: Mount, unprivileged: Us
     start_trace(mount, "t", ROOM)
     ((_, n),) = run(mount, "nofile", user=user)
     assert n == 3
+
+
+@contextmanager
+def restricted(mount: Mount, user: int | None) -> Iterator[Callable[[], None]]:
+    """Run a program in strict mode; what is yielded has it write 101 events."""
+    with subprocess.Popen(
+        [program("trace_frugal"), "strict"], env=environment_of(mount), user=user, group=user,
+        extra_groups=None if user is None else [], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/",
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def emit() -> None:
+            stdin.write(b"e")
+            stdin.flush()
+            assert stdout.readline() == b"0\n", process.wait()
+
+        yield emit
+        stdin.write(b"q")
+        stdin.close()
+        assert process.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("user", [None, NOBODY])
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_a_prepared_program_is_traced_in_seccomps_strict_mode(
+    mount: Mount, unprivileged: User, tmp_path: Path, buffers: str, user: int | None
+) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers} mode=overwrite")
+    out = tmp_path / "out"
+    with recording(mount, "t", out) as recorder, restricted(mount, user) as emit:
+        for _ in range(20):
+            emit()
+        wait_until(lambda: list(out.rglob("cpu*")), "it is recorded")
+        # What changes for others does not change it.
+        start_trace(mount, "other", ROOM)
+        emit()
+        mount.command("trace remove other")
+        emit()
+        mount.command("trace stop t")
+        emit()
+        recorder.finish()
+    trace = babeltrace(out)
+    steps = trace.numbers("frugal:step")
+    assert steps == sorted(set(steps))
+    assert len(trace.events) + trace.lost >= 22 * 101
+    assert max(steps) == 22 * 100 - 1
+    assert len(steps) > 100

@@ -5,19 +5,23 @@
  *     trace_frugal small        a first event in a thread with the smallest stack; says how much of it that takes
  *     trace_frugal long         an event of 60,000 bytes in a thread with a stack of 64 KiB
  *     trace_frugal fsize        it may not write to files, nor make any
+ *     trace_frugal strict       in seccomp(2)'s strict mode; writes 100 events, and a long one, for each byte that it reads
  *     trace_frugal nofile       it may open no more files; tells how many events it wrote without being traced
  *
  * The last line says "PID EVENTS".
  */
 #define _GNU_SOURCE
 #include <limits.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <relayfs/trace.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 RELAY_TRACE_EVENT(frugal, step, (u64, seq))
@@ -106,6 +110,28 @@ static int without_files(int resource)
 	return 3;
 }
 
+/* From the prctl(2) on, each system call but read, write and _exit kills. */
+static int strict(void)
+{
+	uint64_t n = 0, n_long = 0;
+	char byte;
+	int i;
+
+	memset(long_text, 'x', LONG_BYTES);
+	relay_trace_prepare();
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT))
+		exit(2);
+	while (read(0, &byte, 1) == 1 && byte != 'q') {
+		for (i = 0; i < 100; i++)
+			trace_frugal_step(n++);
+		trace_frugal_text(n_long++, long_text);
+		if (write(1, "0\n", 2) != 2)
+			syscall(SYS_exit, 1);
+	}
+	syscall(SYS_exit, 0);
+	return -1;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -119,6 +145,8 @@ int main(int argc, char **argv)
 		n = without_files(RLIMIT_FSIZE);
 	else if (strcmp(what, "nofile") == 0)
 		n = without_files(RLIMIT_NOFILE);
+	else if (strcmp(what, "strict") == 0)
+		n = strict();
 
 	printf("%d %d\n", getpid(), n);
 	return n < 0;

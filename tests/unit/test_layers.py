@@ -54,7 +54,7 @@ C_LAYERS = [
     {"attach", "move", "names", "remote", "rings", "watch", "channel_ids"},
     {"events", "mapped"},
     {"reader", "channel.c", "open", "classic"},
-    {"trace_find", "trace_threads", "tsdl", "session"},
+    {"trace_find", "trace_threads", "tsdl", "session", "declared"},
     {"tracing"},  # one trace in this process
     {"traced"},  # all of them
     {"trace", "trace_wait", "trace_log"},

@@ -160,7 +160,9 @@ enum {
 	RELAY_ARM_SWITCH = 1u << 3, /* a reader sleeps until the next switch */
 	RELAY_ARM_RECORD = 1u << 4, /* a reader sleeps until the next record */
 	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD,
-	RELAY_FINALIZED = 1u << 5 /* its maker closes it: no sub-buffer begins any more (classic.h) */
+	RELAY_FINALIZED = 1u << 5, /* its maker closes it: no sub-buffer begins any more (classic.h) */
+	RELAY_SILENT =
+	    1u << 6 /* a writer may make no system calls, and wakes nobody: sleepers look again every 50 ms */
 };
 
 enum relay_mode {

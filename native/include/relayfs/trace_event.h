@@ -118,7 +118,8 @@ RELAY_TRACE_BOUND_EARLY void relay_trace_emit(struct relay_trace_event *event, s
 RELAY_TRACE_BOUND_EARLY struct relay_trace_record *relay_trace_borrow(size_t length);
 RELAY_TRACE_BOUND_EARLY void relay_trace_give_back(struct relay_trace_record *record);
 
-/* Make this process's buffers in all started traces that want one of its events, as its first event would. */
+/* Make this process's buffers in all started traces that want one of its events, as its first event would. From then on the
+ * calling thread writes its events without a system call, also in seccomp(2)'s strict mode: see relayfs-trace(3). */
 void relay_trace_prepare(void);
 
 /*
