@@ -72,7 +72,9 @@ static int attach(struct relay_tracing *tracing, const struct relay_trace_home *
 	    (struct relay_place){.root = strdup(root), .in_store = home->store, .channel = strdup(channel)};
 	if (!tracing->chan->place.root || !tracing->chan->place.channel)
 		return -ENOMEM;
-	return relay_chan_attach(tracing->chan);
+	int err = relay_chan_attach(tracing->chan);
+	/* Through relay files no events go: each would take a system call. */
+	return err ? err : tracing->chan->n_buffers ? 0 : -ENODEV;
 }
 
 static struct relay_tracing *fail(struct relay_tracing *tracing, int err)
