@@ -3,14 +3,15 @@
 import os
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User
-from making import making
-from traced import environment_of, program
+from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from making import N_CPUS, making
+from traced import environment_of, program, start_trace, traced
 from traffic import append, short_lines
 
 OWNED = f"uid={NOBODY} gid={NOBODY} perm=0666"
@@ -32,6 +33,20 @@ file, at, data = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
 descriptor = os.open(file, os.O_RDWR)
 with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
     memory[at : at + len(data)] = data
+"""
+
+RESIZE = """
+import os, sys
+
+for path in sys.argv[1:]:
+    for how in (lambda: os.truncate(path, 0), lambda: os.ftruncate(os.open(path, os.O_RDWR), 0),
+                lambda: os.posix_fallocate(os.open(path, os.O_RDWR), 0, 1 << 30),
+                lambda: os.link(path, path + ".kept"), lambda: os.link(path, "/dev/shm/relayfs-test-kept")):
+        try:
+            how()
+        except OSError:
+            continue
+        print("done", path)
 """
 
 
@@ -92,6 +107,60 @@ def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User,
         mount.start()
     mount.command("remove victim")
     assert not [name for name in os.listdir(mount.path) if name.startswith("victim")]
+
+
+def poll_for(poll: select.poll, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        poll.poll(100)
+
+
+@pytest.mark.parametrize("whose", ["the user", "the store's owner"])
+def test_a_trace_buffer_is_truncated_while_it_is_polled(mount: Mount, unprivileged: User, whose: str) -> None:
+    mount.expect("damaged|WARNING")
+    start_trace(mount, "t", "subbuf_size=16K n_subbufs=4")
+    with traced(mount, user=NOBODY) as hostile, traced(mount) as honest:
+        hostile.ask("emit 10")
+        directory = f"traced-{hostile.process.pid}"
+        wait_until((mount.path / "t" / directory).exists, "it is shown")
+        files = [os.open(mount.path / f"t/{directory}/cpu{cpu}", os.O_RDONLY | os.O_NONBLOCK) for cpu in range(N_CPUS)]
+        poll = select.poll()
+        for descriptor in files:
+            poll.register(descriptor, select.POLLIN | select.POLLPRI)
+        thread = threading.Thread(target=poll_for, args=(poll, TICKS_S))
+        thread.start()
+        for cpu in range(N_CPUS):
+            memory = mount.store / f"t/{directory}/cpu/mem{cpu}"
+            if whose == "the user":
+                done = unprivileged.python(RESIZE, memory, mount.path / f".channels/t/{directory}/cpu/mem{cpu}")
+                assert (done.returncode, done.stdout) == (0, ""), done.stderr
+            else:
+                os.truncate(memory, 0)
+        thread.join()
+        for descriptor in files:
+            os.close(descriptor)
+        honest.ask("emit 10")
+        assert mount.process is not None
+        assert mount.process.poll() is None
+        assert "t" in os.listdir(mount.path)
+        assert mount.control.read_text()
+    mount.command("trace stop t")
+    mount.command("trace remove t")
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_nobody_resizes_or_keeps_memory_that_others_map(mount: Mount, unprivileged: User) -> None:
+    file = relay_buffer(mount)
+    memory = mount.path / ".channels/victim/mem0"
+    size = memory.stat().st_size
+    done = unprivileged.python(RESIZE, mount.store / "victim/mem0", memory)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    # A relay file has no length that could be set: what `: >` asks of it changes nothing.
+    unprivileged.run("truncate", "-s", "0", file)
+    unprivileged.run("fallocate", "-l", "1G", file)
+    assert memory.stat().st_size == (mount.store / "victim/mem0").stat().st_size == size
+    assert memory.stat().st_nlink == (mount.store / "victim/mem0").stat().st_nlink == 1
+    assert file.read_bytes() == short_lines(100)
 
 
 @pytest.mark.parametrize("owner", ["nonsense", "a live thread"])

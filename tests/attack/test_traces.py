@@ -1,0 +1,56 @@
+"""Traced programs scribble on their buffers and declare nonsense: nobody else's events are lost."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from attack.arena import ROUND_S, Arena, Helper
+from attack.test_buffers import ROUNDS, STRESS
+from conftest import NOBODY, wait_until
+from making import Maker
+from traced import environment_of, program, start_trace
+from traffic import some_cpu
+
+Begin = Callable[..., Arena]
+pytestmark = STRESS
+# Short lives of a traced program that writes noise over all that it shares, each killed somewhere.
+LIVES = 'seed=$2; until read -t 0; do timeout -s KILL 0.7 "$1" spoil $((seed++)) 200 >/dev/null; done; echo writes'
+
+
+def start_lives(arena: Arena) -> None:
+    helper = Helper("short lives", ["nice", "bash", "-c", f"echo attacking; {LIVES}", "lives", program("trace_hostile"),
+                                    arena.next_seed()], NOBODY, arena.environment)  # fmt: skip
+    arena.attackers.append(helper)
+    helper.wait_ready("attacking")
+
+
+@ROUNDS
+def test_traced_programs(begin: Begin, number: int) -> None:
+    arena = begin("size=1G")
+    mount = arena.mount
+    start_trace(mount, "s", "buffers=shared mode=overwrite subbuf_size=16K n_subbufs=8")
+    start_trace(mount, "u", "buffers=peruser subbuf_size=16K n_subbufs=8")
+    hostile = Maker(environment_of(mount), NOBODY, ["nice", program("traced")])
+    arena.makers.append(hostile)
+    hostile.start("flood 10 5000")
+    for trace, directory in (("t", f"traced-{hostile.process.pid}"), ("s", "shared"), ("u", f"user-{NOBODY}")):
+        wait_until((mount.path / trace / directory).exists, f"{trace}/{directory} is shown")
+        file = mount.path / trace / directory / f"cpu{some_cpu()}"
+        arena.attack("relay", mount.path / ".channels" / trace / directory / f"cpu/mem{some_cpu()}", file)
+        for role in ("poll", "read", "epoll"):
+            arena.bystander(role, file)
+        arena.reader("tail", "-f", file)
+        arena.reader("cat", file)
+    start_lives(arena)
+    arena.flood(mount.path / ".traces/join")
+    written = arena.neighbours.ledger.written
+    arena.fight(ROUND_S)
+    assert arena.neighbours.ledger.written > written, "the honest program stands still"
+    arena.judge()
+    for trace in ("s", "u", "t"):
+        mount.command(f"trace stop {trace}")
+    arena.restart()
+    for trace in ("s", "u", "t"):
+        mount.command(f"trace remove {trace}")
+        wait_until(lambda gone=Path(mount.path / trace): not gone.exists(), f"{trace} goes")
+    assert not {"s", "u", "t"} & set(os.listdir(mount.path))
