@@ -570,6 +570,10 @@ class CountersHandle(_Handle):
         """Take a counter off the list."""
         _check(lib.relay_perf_del(self._open, instance))
 
+    def adjust_for(self, instance: int, delta: int) -> None:
+        """Add to a counter, on no CPU, for a process that cannot map it."""
+        _check(lib.relay_counters_adjust(self._open, instance, delta))
+
     def free(self, instance: int) -> None:
         """Take a counter off the list that this process alone sets; its number may become another's."""
         _check(lib.relay_counters_free(self._open, instance))

@@ -5,6 +5,7 @@
 
 #include "bench.h"
 #include "mountpoint.h"
+#include "perf_copy.h"
 #include "perf_change.h"
 #include "perf_files.h"
 #include "perf_names.h"
@@ -73,8 +74,8 @@ static bool is_ours(const char *dir)
 	return stat(dir, &st) == 0 && st.st_uid == geteuid();
 }
 
-/* Those of a mount. Its store's files are opened by the store's own user, and where the mount maps no files; all others
- * open what the mount shows, and nobody can truncate that. */
+/* Those of a mount. The store's own user opens the store's files; all others open what the mount shows, which nobody can
+ * truncate. Where the mount maps no files they open the store's if these are open to everybody, or make copies. */
 static int map_mount(struct relay_counters *counters, const char *mnt, const char *main_file)
 {
 	char *in_mount = join(mnt, ".counters"), *in_store = strdup(main_file);
@@ -83,11 +84,11 @@ static int map_mount(struct relay_counters *counters, const char *mnt, const cha
 	if (in_store)
 		*strrchr(in_store, '/') = 0;
 	if (err == -ENODEV && !is_ours(in_store))
-		err = relay_perf_map(counters, in_mount, main_file);
-	if (err == -ENODEV) {
-		err = relay_perf_map(counters, in_store, NULL);
-		err = err == -EACCES ? -ENODEV : err;
-	}
+		err = relay_perf_map(counters, in_mount, main_file, false);
+	if (err == -ENODEV)
+		err = relay_perf_map(counters, in_store, NULL, false);
+	if (err == -EACCES)
+		err = relay_perf_map(counters, in_mount, main_file, true);
 	free(in_mount);
 	free(in_store);
 	return err;
@@ -96,7 +97,7 @@ static int map_mount(struct relay_counters *counters, const char *mnt, const cha
 static int map_store(struct relay_counters *counters, const char *store)
 {
 	char *dir = dir_of_store(store);
-	int err = dir ? relay_perf_map(counters, dir, NULL) : -errno;
+	int err = dir ? relay_perf_map(counters, dir, NULL, false) : -errno;
 	free(dir);
 	return err;
 }
@@ -151,7 +152,8 @@ void relay_counters_close(struct relay_counters *counters)
 
 /* ------------------------------------------------------------------ adding */
 
-static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_spec *spec)
+/* for_others: the owner of a new group may be another user, if the system lets this one give files away. */
+static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_spec *spec, bool for_others)
 {
 	static const struct relay_perf_spec defaults = {.size = sizeof(defaults), .uid = -1u, .gid = -1u};
 	*full = defaults;
@@ -164,7 +166,8 @@ static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_s
 	    !relay_perf_is_text(full->help, RELAY_PERF_HELP_BYTES, true))
 		return -EINVAL;
 	full->mode = full->mode ? full->mode : 0200;
-	bool other = (full->uid != -1u && full->uid != geteuid()) || (full->gid != -1u && full->gid != getegid());
+	bool other = !for_others &&
+	             ((full->uid != -1u && full->uid != geteuid()) || (full->gid != -1u && full->gid != getegid()));
 	full->uid = full->uid == -1u ? geteuid() : full->uid;
 	full->gid = full->gid == -1u ? getegid() : full->gid;
 	return other && geteuid() ? -EPERM : 0;
@@ -174,14 +177,15 @@ static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_s
 static int take(struct relay_counters *counters, uint32_t n)
 {
 	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
-	int err = relay_perf_map_domain(counters, domain);
+	int err = counters->copies ? 0 : relay_perf_map_domain(counters, domain);
 	if (err)
 		return err;
-	const struct relay_shm *shm = domain ? &counters->domains[domain] : &counters->main;
+	/* Of a copy it only tells that the server has been asked. */
+	const struct relay_shm *shm = domain && !counters->copies ? &counters->domains[domain] : &counters->main;
 	int64_t *at = (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk));
 	/* Pair with the acquire in word_of(): the mapping. */
 	__atomic_store_n(&counters->all[chunk], at, __ATOMIC_RELEASE);
-	if (relay_n_possible_cpus() <= counters->seen.nr_cpus)
+	if (!counters->copies && relay_n_possible_cpus() <= counters->seen.nr_cpus)
 		__atomic_store_n(&counters->at[chunk], at, __ATOMIC_RELEASE);
 	return (int)n;
 }
@@ -218,12 +222,15 @@ static int add_missing(struct relay_counters *counters, const char *name, const 
 	if (counters->direct)
 		return relay_perf_change_add(counters, name, spec);
 	int err = add_by_server(counters, name, spec);
+	if (!err && counters->copies)
+		err = relay_perf_copy_refresh(counters);
 	return err ? err : relay_perf_look_up(counters, name);
 }
 
 static int add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
-	int n = relay_perf_look_up(counters, name);
+	/* Of a copy the server says who may adjust. */
+	int n = counters->copies ? -ENOENT : relay_perf_look_up(counters, name);
 	if (n == -ENOENT || n == -EAGAIN)
 		n = add_missing(counters, name, spec);
 	return n;
@@ -247,7 +254,7 @@ static int check_and_add(struct relay_counters *counters, const char *name, cons
 	struct relay_perf_spec full;
 	int err = relay_perf_check_name(name);
 	if (!err)
-		err = complete_spec(&full, spec);
+		err = complete_spec(&full, spec, way != add_and_take);
 	if (err)
 		return err;
 	pthread_mutex_lock(&counters->mutex);
@@ -296,6 +303,31 @@ int relay_counters_free(struct relay_counters *counters, int instance)
 	return err;
 }
 
+/* Where its values are counted, all blocks of its chunk; the mapping stays as long as the mutex is held. */
+static int64_t *words_of(struct relay_counters *counters, uint32_t n)
+{
+	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
+	if (relay_perf_map_domain(counters, domain))
+		return NULL;
+	const struct relay_shm *shm = domain ? &counters->domains[domain] : &counters->main;
+	return (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk)) + n % RELAY_PERF_SLOTS;
+}
+
+int relay_counters_adjust(struct relay_counters *counters, int instance, int64_t delta)
+{
+	uint32_t n = (uint32_t)instance;
+	if (!counters->direct)
+		return -EACCES;
+	pthread_mutex_lock(&counters->mutex);
+	bool is_there = instance > 0 && relay_perf_has_number(counters, n);
+	int64_t *words = is_there ? words_of(counters, n) : NULL;
+	/* Relaxed: the value is all there is to see. */
+	if (words)
+		__atomic_fetch_add(words + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&counters->mutex);
+	return words ? 0 : -ENOENT;
+}
+
 uint32_t relay_counters_limit(const struct relay_counters *counters)
 {
 	return counters->table->limit;
@@ -322,6 +354,8 @@ static __attribute__((noinline)) int adjust_without_cpu(const struct relay_count
 	int64_t *word = word_of(counters, counters->all, instance);
 	if (!word)
 		return -ENOENT;
+	if (counters->copies)
+		return relay_perf_copy_adjust(counters, instance, delta);
 	/* Relaxed: the value is all there is to see. */
 	__atomic_fetch_add(word + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
 	return 0;

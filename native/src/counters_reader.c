@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <relayfs/counters.h>
 
+#include "perf_copy.h"
 #include "perf_files.h"
 #include "perf_names.h"
 
@@ -49,7 +50,9 @@ static int check(const struct relay_counters *counters, const struct relay_perf_
 static int refresh_now(struct relay_counters *counters)
 {
 	struct relay_perf_header header;
-	int result = look(counters, &header);
+	int result = counters->copies ? relay_perf_copy_refresh(counters) : 0;
+	if (!result)
+		result = look(counters, &header);
 	int err = result > 0 ? check(counters, &header) : 0;
 	if (err || result <= 0)
 		return err ? err : result;

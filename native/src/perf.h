@@ -103,6 +103,7 @@ struct relay_counters {
 	char *dir;             /* its path: in the store, or "MNT/.counters" */
 	char *main_file;       /* where `counters` lies in the store, as the mount says; NULL: `dir` is in the store */
 	bool direct;           /* this process may change everything */
+	bool copies;           /* main and names are copies: the mount maps nothing (perf_copy.h) */
 	char *file;            /* "MNT/counters.names": where others ask the server; NULL: there is none */
 	pthread_mutex_t mutex; /* one thread at a time adds, deletes, refreshes, mirrors */
 };

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "perf_files.h"
 
+#include "perf_copy.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -140,7 +142,7 @@ int relay_counters_create(const char *store, uint32_t limit)
 
 /* ------------------------------------------------------------------ mapping */
 
-static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool writable, uint64_t least)
+static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool writable, bool copies, uint64_t least)
 {
 	struct stat st;
 	int fd = openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
@@ -150,7 +152,8 @@ static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool wr
 	if (!err && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < least))
 		err = -EBADMSG;
 	if (!err)
-		err = relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, writable);
+		err = copies ? relay_perf_copy_new(shm, fd, (uint64_t)st.st_size)
+		             : relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, writable);
 	if (err)
 		close(fd);
 	return err;
@@ -205,9 +208,10 @@ static int check_header(struct relay_counters *counters)
 /* For both files in the same way. */
 static int map_both(struct relay_counters *counters, bool writable)
 {
-	int err = map_file(&counters->main, counters->dir_fd, "counters", writable, RELAY_PAGE_BYTES);
+	int err = map_file(&counters->main, counters->dir_fd, "counters", writable, counters->copies, RELAY_PAGE_BYTES);
 	if (!err)
-		err = map_file(&counters->names, counters->dir_fd, "names", writable, RELAY_PAGE_BYTES);
+		err =
+		    map_file(&counters->names, counters->dir_fd, "names", writable, counters->copies, RELAY_PAGE_BYTES);
 	if (err && counters->main.base) {
 		relay_shm_unmap(&counters->main);
 		counters->main.base = NULL;
@@ -221,19 +225,22 @@ static int map_dir(struct relay_counters *counters)
 	counters->dir_fd = open(counters->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (counters->dir_fd < 0)
 		return -errno;
-	int err = map_both(counters, true);
+	int err = counters->copies ? -EACCES : map_both(counters, true);
 	if (err == -EACCES || err == -EPERM || err == -EROFS)
 		err = map_both(counters, false);
 	if (err)
 		return err;
 	counters->header = (struct relay_perf_header *)counters->main.base;
 	counters->table = (struct relay_perf_table *)counters->names.base;
-	err = check_table(counters);
+	err = counters->copies ? relay_perf_copy_heads(counters) : 0;
+	if (!err)
+		err = check_table(counters);
 	return err ? err : check_header(counters);
 }
 
-int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file)
+int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file, bool copies)
 {
+	counters->copies = copies;
 	counters->dir = strdup(dir);
 	counters->main_file = main_file ? strdup(main_file) : NULL;
 	int err = counters->dir && (counters->main_file || !main_file) ? map_dir(counters) : -ENOMEM;
@@ -331,9 +338,9 @@ int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain)
 	if (use % 2 == 0)
 		return -ENOENT;
 	domain_name(name, &counters->table->domains[domain]);
-	int err = map_file(shm, counters->dir_fd, name, true, counters->main.bytes);
+	int err = map_file(shm, counters->dir_fd, name, true, false, counters->main.bytes);
 	if (err == -ENOTCONN && reopen_dir(counters) == 0)
-		err = map_file(shm, counters->dir_fd, name, true, counters->main.bytes);
+		err = map_file(shm, counters->dir_fd, name, true, false, counters->main.bytes);
 	counters->uses[domain] = use;
 	return err;
 }
@@ -357,6 +364,8 @@ int relay_perf_make_domain(struct relay_counters *counters, const struct relay_p
 	int err = ftruncate(fd, (off_t)counters->main.bytes) ? -errno : 0;
 	if (!err)
 		err = relay_shm_own(fd, domain->mode, domain->uid, domain->gid);
+	if (err)
+		unlinkat(counters->dir_fd, name, 0);
 	close(fd);
 	return err;
 }

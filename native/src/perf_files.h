@@ -6,8 +6,9 @@
 #include "perf.h"
 
 /* Map those in a directory, writable if this process may. 0 or -errno, as relay_counters_open(); nothing is mapped then.
- * main_file: where `counters` lies in the store, if the directory is that of a mount; else NULL. */
-int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file);
+ * main_file: where `counters` lies in the store, if the directory is that of a mount; else NULL
+ * copies: nothing is mapped, but copied at each refresh */
+int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file, bool copies);
 void relay_perf_unmap(struct relay_counters *counters);
 
 /* Map a domain, if it is not. 0 or -errno: -EACCES this process may not adjust there; -ENOENT it was freed. */

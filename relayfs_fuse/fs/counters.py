@@ -8,6 +8,7 @@ What is written to counters.names, a command a line:
 
     add NAME [kind=counter|gauge] [mode=OCTAL] [unit=WORD] [help=REST OF THE LINE]
     del NUMBER
+    adjust NUMBER DELTA
 
 Figures of the server and of every channel are counters of the group `relayfs`, shown at most FIGURES_S late:
 
@@ -80,19 +81,37 @@ class Adding:
     spec: native.CounterSpec
 
 
-def parse(line: str) -> Adding | int | None:
-    """Understand a line written to counters.names: what to add, or the number to delete; None: it is empty."""
+@dataclass(frozen=True)
+class Adjusting:
+    """An `adjust` command."""
+
+    instance: int
+    delta: int
+
+
+def parse(line: str) -> Adding | Adjusting | int | None:
+    """Understand a line written to counters.names: what to add, adjust, or the number to delete; None: it is empty."""
     verb, _, rest = line.strip().partition(" ")
     if not verb:
         return None
+    if verb == "adjust":
+        return _parse_adjusting(rest)
     if verb == "del":
         if not re.fullmatch(r"[0-9]{1,9}", rest):
             raise CommandError(errno.EINVAL, f"del {rest}: a number is needed", len("del "))
         return int(rest)
     if verb != "add":
-        raise CommandError(errno.EINVAL, f"{verb}: unknown; there are add NAME and del NUMBER")
+        raise CommandError(errno.EINVAL, f"{verb}: unknown; there are add NAME, del NUMBER and adjust NUMBER DELTA")
     name, _, keys = rest.strip().partition(" ")
     return _parse_keys(line, name, keys)
+
+
+def _parse_adjusting(rest: str) -> Adjusting:
+    words = re.fullmatch(r"([0-9]{1,9}) +(-?[0-9]{1,19})", rest.strip())
+    if words is None or not -(1 << 63) <= int(words[2]) < 1 << 63:
+        message = f"adjust {rest}: the number of a counter and a difference of at most 63 bits are needed"
+        raise CommandError(errno.EINVAL, message, len("adjust "))
+    return Adjusting(int(words[1]), int(words[2]))
 
 
 def _parse_keys(line: str, name: str, keys: str) -> Adding:
@@ -208,6 +227,9 @@ class Counters:
         try:
             if isinstance(command, Adding):
                 self._add(command, uid, gids)
+            elif isinstance(command, Adjusting):
+                self._check_owner(command.instance, uid, gids)
+                self._handle.adjust_for(command.instance, command.delta)
             else:
                 self._delete(command, uid, gids)
         except OSError as error:
@@ -238,13 +260,17 @@ class Counters:
         raise refused
 
     def _delete(self, instance: int, uid: int, gids: Iterable[int]) -> None:
+        self._check_owner(instance, uid, gids)
+        self._handle.delete(instance)
+
+    def _check_owner(self, instance: int, uid: int, gids: Iterable[int]) -> None:
+        """Refuse who may not adjust a counter."""
         self._handle.refresh()
         info = self._handle.info(instance)
         if info is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not _may_adjust(info, uid, set(gids)):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        self._handle.delete(instance)
 
     # ---------------------------------------------------------------- what others count
 

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from access import ARRANGE
 from build import compile_c, native_prefix
 from conftest import RELAYFS, Mount, User, wait_until
 
@@ -101,6 +103,10 @@ def test_shells_add_and_delete(mount):
         (f"add {'x' * 300}", errno.ENAMETOOLONG, "255 bytes"),
         ("del x", errno.EINVAL, "a number is needed"),
         ("del 77", errno.ENOENT, "no such counter"),
+        ("adjust 77", errno.EINVAL, "the number of a counter and a difference"),
+        ("adjust 77 1 1", errno.EINVAL, "the number of a counter and a difference"),
+        ("adjust 1 9223372036854775808", errno.EINVAL, "at most 63 bits"),
+        ("adjust 77 1", errno.ENOENT, "no such counter"),
     ],
 )
 def test_bad_commands_are_refused_and_explained(mount, line, code, message):
@@ -552,3 +558,58 @@ def test_a_list_of_many_counters_is_made_in_milliseconds(mount, counters):
         assert (mount.path / "counters.names").stat().st_size > 8000 * 100
     assert (cpu_seconds(mount.process.pid) - start) / 40 < 0.03
     assert len(names(mount)) == 8040 + 2
+
+
+# --- where the mount maps no files ---
+
+# A mount of a user who lets others in: his server cannot map files. Another user counts; it prints what he sees.
+UNMAPPED = """
+import subprocess, sys, tempfile
+from pathlib import Path
+from conftest import User, NOBODY, serving, tmpfs_directory
+code = sys.argv[1]
+with tmpfs_directory() as path, serving(path / "store") as make:
+    mount = make("allow_other", "control_mode=0666", user=NOBODY)
+    assert "maps no files" in mount.log.read_text()
+    own = User(NOBODY, NOBODY).run("sh", "-c", f"echo add all/a mode=0222 >{mount.path}/counters.names")
+    own = User(NOBODY, NOBODY).run("sh", "-c", f"echo add own/a >{mount.path}/counters.names")
+    assert own.returncode == 0, own.stderr
+    done = User(12345, 12345).python(code, mount.path)
+    print(done.stdout, done.stderr, (mount.path / "counters.txt").read_text())
+"""
+COUNT_UNMAPPED = """
+import errno, sys, time
+from relayfs_fuse.native import CounterSpec, CountersHandle
+counters = CountersHandle(sys.argv[1])
+n = counters.add("all/a", CounterSpec())
+counters.adjust(n, 5)
+counters.adjust(n, -2)
+for name in ("own/a", "new/a"):
+    try:
+        counters.add(name, CounterSpec())
+    except PermissionError as error:
+        print(name, errno.errorcode[error.errno])
+try:
+    counters.adjust(n + 1, 1)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+deadline = time.monotonic() + 30
+while counters.sum(n) != 3 and time.monotonic() < deadline:
+    counters.refresh()
+print("sum", counters.sum(n), counters.find("all/a") == n, [info.name for info in counters.infos()][:2])
+"""
+
+
+def test_where_nothing_is_mapped_others_count_by_asking_the_server(unprivileged: User):
+    del unprivileged
+    tests = HERE.parent
+    with tempfile.TemporaryDirectory(prefix="relayfs-test-") as place:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", ARRANGE, "sh", place, sys.executable, "-c", UNMAPPED, COUNT_UNMAPPED],
+            env={**os.environ, "PYTHONPATH": str(tests)}, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "own/a EACCES\n" in done.stdout
+    assert "new/a EPERM\n" in done.stdout
+    assert "sum 3 True" in done.stdout, done.stdout
+    assert "all/a 3\n" in done.stdout

@@ -46,7 +46,8 @@ C_LAYERS = [
     {"ring_map.c", "ring", "ring_read.c", "ring_facts", "ring_manage"},
     {"home"},
     {"perf"},  # what mapped counters are
-    {"perf_names", "perf_files"},
+    {"perf_names", "perf_copy"},
+    {"perf_files"},
     {"perf_numbers"},
     {"perf_change"},
     {"counters", "counters_reader", "counters_text"},

@@ -98,8 +98,11 @@ struct relay_counters; /* the counters of a mount or a store, opened by this pro
  *        mount, or, without one, the default store
  *
  * errno: ENOENT there are none; EPROTO they have another version than this library knows; EBADMSG they are damaged or
- * truncated; ENOSPC no memory for them in the store; ENODEV the mount maps no files (before Linux 6.9, or a server without
- * the right to), and only its store's owner can open them there; EACCES, EMFILE, ENOMEM. May block.
+ * truncated; ENOSPC no memory for them in the store; EACCES, EMFILE, ENOMEM. May block.
+ *
+ * Where the mount maps no files (before Linux 6.9, or a server without CAP_SYS_ADMIN), others than its store's owner have
+ * copies of names and values, which a refresh brings up to date, and relay_perf_adjust() writes to MNT/counters.names: it
+ * takes tens of microseconds, may block and fail as open(2) and write(2) do, and counts on no CPU.
  */
 struct relay_counters *relay_counters_open(const char *path);
 void relay_counters_close(struct relay_counters *counters);
@@ -205,6 +208,7 @@ int relay_counters_find(const struct relay_counters *counters, const char *name)
  * For the file server.
  *
  * enter()    adds an instance for somebody else, as relay_perf_add_as(); this handle does not adjust it
+ * adjust()   adds `delta` to an instance on no CPU, for a process that cannot map it
  * free()     deletes an instance that this process alone sets; its number may become another's
  * limit()    how many names there can be
  * list()     writes the lines of counters.names, of one generation, to `text`; returns how long they are, which may be
@@ -217,6 +221,7 @@ int relay_counters_find(const struct relay_counters *counters, const char *name)
  * hold()     keeps others from changing anything: a descriptor, to be closed
  */
 int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec);
+int relay_counters_adjust(struct relay_counters *counters, int instance, int64_t delta);
 int relay_counters_free(struct relay_counters *counters, int instance);
 uint32_t relay_counters_limit(const struct relay_counters *counters);
 long relay_counters_list(struct relay_counters *counters, char *text, size_t bytes);
