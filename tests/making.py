@@ -142,7 +142,7 @@ def contents(channel: Path) -> bytes:
 
 
 def relay_files(directory: Path) -> list[str]:
-    ours = ("control", "error_log", ".channels", ".traces", *COUNTERS)
+    ours = ("control", "error_log", ".channels", ".counters", ".traces", *COUNTERS)
     return sorted(name for name in os.listdir(directory) if name not in ours)
 
 

@@ -171,3 +171,12 @@ def test_commands_need_the_right_to_give_them(unmapped: Mount, unprivileged: Use
     path = unmapped.create("log", "buffers=single perm=0666")
     flush = "import sys; from relayfs_fuse import Channel; Channel(sys.argv[1]).flush()"
     assert "PermissionError" in unprivileged.python(flush, path).stderr
+
+
+def test_rings_that_cannot_be_mapped_are_written_and_read_as_files(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("ring", "type=ring framing=line perm=0666")
+    attach = "import sys; from relayfs_fuse import Ring; Ring(sys.argv[1])"
+    assert f"[Errno {errno.ENODEV}]" in unprivileged.python(attach, path).stderr
+    file = unmapped.path / "ring0"
+    assert unprivileged.run("sh", "-c", f"echo one > {file}").returncode == 0
+    assert unprivileged.run("head", "-c", "4", file).stdout == "one\n"

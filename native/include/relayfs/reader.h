@@ -43,6 +43,9 @@ struct relay_reader *relay_reader_open(const char *relay_file);
  * Returns 1: there is a piece. 0: none within the time, or the channel is closed and drained. -EBUSY: another
  * reader stood between next() and done() all the time. -EINTR: a signal came. -EALREADY: the last piece is
  * not done yet. Sleeps on a futex; does not spin.
+ *
+ * Where neither the mount nor the store can be mapped by this user, the piece is what read(2) gave, in private memory:
+ * consumed already, and of as many bytes as there were, up to 1 MiB less 4 KiB, so that the last record can be cut.
  */
 int relay_reader_next(struct relay_reader *reader, const void **data, size_t *length, int timeout_ms);
 
