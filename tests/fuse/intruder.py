@@ -1,6 +1,6 @@
 """Run as a user who may write a channel: try to truncate, grow, keep or tear its memory. Prints what each try came to.
 
-intruder.py FILE [beyond]       FILE: a memory or relay file of a mount
+intruder.py FILE [beyond|remove]       FILE: a memory or relay file of a mount
 """
 
 import ctypes
@@ -27,6 +27,7 @@ FALLOCATE_MODES = {
 FS_IOC_SETFLAGS, FICLONE = 0x40086602, 0x40049409
 F_ADD_SEALS = 1033
 MREMAP_MAYMOVE = 1
+MADV_REMOVE = 9
 
 
 def call(result: int) -> int:
@@ -51,6 +52,14 @@ def beyond(file: str) -> None:
     LIBC.mremap.restype = ctypes.c_void_p
     grown = LIBC.mremap(at, ctypes.c_size_t(length), ctypes.c_size_t(2 * length), MREMAP_MAYMOVE)
     ctypes.memset(grown + length + 4096, 1, 1)
+
+
+def remove(file: str) -> None:
+    """Free the memory's pages: they are zeros then."""
+    descriptor = os.open(file, os.O_RDWR)
+    length = os.fstat(descriptor).st_size
+    at = ctypes.c_void_p(map_all(descriptor, length))
+    call(LIBC.madvise(at, ctypes.c_size_t(length), MADV_REMOVE))
 
 
 class Intruder:
@@ -140,8 +149,9 @@ class Intruder:
 
 
 def main() -> None:
-    if sys.argv[2:] == ["beyond"]:
-        beyond(sys.argv[1])
+    if sys.argv[2:]:
+        {"beyond": beyond, "remove": remove}[sys.argv[2]](sys.argv[1])
+        return
     intruder = Intruder(sys.argv[1])
     for name, attempt in intruder.tries().items():
         try:
