@@ -46,6 +46,7 @@ class Trace:
     buffers: index of TRACE_BUFFERS
     mode: index of native.MODES
     boot: in which the clocks are
+    memory: bytes that the buffers of all processes take at most; 0: as many as there are
     """
 
     id: int
@@ -61,6 +62,7 @@ class Trace:
     latest: Clocks = field(default_factory=Clocks)
     filter: str = ""
     rules: str = ""
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Process:
     gid: int
 
 
-_NUMBERS = ("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs")
+_NUMBERS = ("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs", "memory")
 _TEXTS = ("boot", "name", "filter", "rules")
 
 

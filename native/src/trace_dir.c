@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include "shm.h"
+#include "trace_room.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -432,13 +433,25 @@ static int join(const struct making *making, int *lock, char name[RELAY_TRACE_NA
 	return err ? err : 1;
 }
 
+/* Its own hidden directory is there. */
+static int make_room(const struct making *making)
+{
+	char dir[PATH_MAX];
+	if (making->fds) /* they have their memory already */
+		return 0;
+	snprintf(dir, sizeof(dir), "%s/%s", making->store, making->trace->name);
+	return relay_trace_make_room(making->trace_fd, dir, making->trace);
+}
+
 static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	int err = make_hidden(making->trace_fd, "new", making->hidden);
 	if (err)
 		return err;
 	making->events_fd = -1;
-	err = make_events(making, lock != NULL);
+	err = make_room(making);
+	if (!err)
+		err = make_events(making, lock != NULL);
 	if (!err)
 		err = make_buffers(making);
 	if (!err)

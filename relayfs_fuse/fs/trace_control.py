@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERB = "trace"
 ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
-KEYS = ("subbuf_size", "n_subbufs", "mode", "buffers", "clock", "filter")
+KEYS = ("subbuf_size", "n_subbufs", "memory", "mode", "buffers", "clock", "filter")
 MODES = native.MODES[:2]
 
 DEFAULT_SUBBUF_SIZE = 64 * 1024
@@ -31,6 +31,7 @@ DEFAULT_N_SUBBUFS = 8
 # Of sub-buffers: what is smaller would hold little beside the heads of packets.
 LEAST_SUBBUF_SIZE = 4096
 LEAST_N_SUBBUFS = 2
+MEMORY_MAX = 2**62
 
 # What may stand in a name: it goes into paths, and into the metadata of traces.
 _NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
@@ -133,10 +134,18 @@ def _n_subbufs(text: str) -> int:
     return number
 
 
+def _memory(text: str) -> int:
+    size = parse_size(text)
+    if not 1 <= size <= MEMORY_MAX:
+        raise ValueError(text)
+    return size
+
+
 # For each key: what understands its value (ValueError: it does not), and what is allowed.
 _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
     "subbuf_size": (_size, f"bytes, {LEAST_SUBBUF_SIZE} to {_ID_MAX}, with an optional K, M or G"),
     "n_subbufs": (_n_subbufs, f"a number, 1 to {_ID_MAX}"),
+    "memory": (_memory, f"bytes, 1 to {MEMORY_MAX}, with an optional K, M or G"),
     "mode": _one_of(MODES),
     "buffers": _one_of(TRACE_BUFFERS),
     "clock": _one_of(CLOCKS),
@@ -221,11 +230,12 @@ def add_rule(rules: str, command: TraceCommand) -> str:
     return text
 
 
-def format_trace(trace: Trace) -> list[str]:
-    """Write the commands that would make this trace again."""
+def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
+    """Write the commands that would make this trace again, where memory= is this by default."""
     words = {
         "subbuf_size": format_size(trace.subbuf_size),
         "n_subbufs": str(trace.n_subbufs),
+        **({"memory": format_size(trace.memory)} if trace.memory != default_memory else {}),
         "mode": MODES[trace.mode],
         "buffers": TRACE_BUFFERS[trace.buffers],
         "clock": CLOCKS[trace.clock - native_trace.CLOCK_MONO],

@@ -17,6 +17,7 @@ import os
 import shutil
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ class Traces:
         self._to_flush: dict[str, int] = {}
         self._settled_at: float | None = time.monotonic() + LINGER_S
         self.sessions = Sessions()
+        # What is to be said of directories that gave way to others: the trace, and what of it.
+        self._given_up: deque[tuple[str, str]] = deque()
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -114,7 +117,7 @@ class Traces:
     def lines(self) -> list[str]:
         """Write the commands that would make all of them again."""
         traces = [trace for name in sorted(self._slots) if (trace := self.find(name)) is not None]
-        return [line for trace in traces for line in trace_control.format_trace(trace)]
+        return [line for trace in traces for line in trace_control.format_trace(trace, self._default_memory(trace))]
 
     def load(self) -> None:
         """Take over what another server has left, before anything is shown."""
@@ -268,6 +271,9 @@ class Traces:
         to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]
         self._to_flush = {name: left - 1 for name, left in self._to_flush.items() if left > 1}
         directories = [self._store.locate(name) for name in traces]
+        while self._given_up:
+            trace_name, said = self._given_up.popleft()
+            log.warning("%s", self._errors.notice(f"trace create {trace_name}", said))
 
         def job() -> None:
             _try(self.sessions.sweep)
@@ -276,6 +282,7 @@ class Traces:
             _try(lambda: _remove_what_is_over(dead))
             for directory in directories:
                 _try(partial(_sweep, directory))
+                self._given_up.extend((os.path.basename(directory), said) for said in _read_given_up(directory))
 
         return job
 
@@ -368,7 +375,20 @@ class Traces:
             made=native_trace.read_clocks(),
             filter=command.filter,
         )
+        trace = replace(trace, memory=command.options.get("memory", self._default_memory(trace)))
+        if trace.memory < need:
+            raise command.refuse(
+                errno.ENOSPC,
+                f"memory={format_size(trace.memory)} is less than the {need} bytes that one process takes, {n_buffers} "
+                f"buffers of {n_subbufs} sub-buffers of {format_size(subbuf_size)}",
+                "memory",
+            )
         return trace, notice
+
+    def _default_memory(self, trace: Trace) -> int:
+        """Half of what the mount's channels and traces may have, or room for one process."""
+        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
+        return max(min(self._store.ledger.size, trace_control.MEMORY_MAX) // 2, need)
 
     def _start(self, command: TraceCommand, trace: Trace) -> None:
         if trace.boot != self._boot:
@@ -482,10 +502,29 @@ def _sweep(directory: str) -> None:
     """Remove what has been half made, or half removed, for so long that its maker must be dead."""
     try:
         with os.scandir(directory) as entries:
-            hidden = [entry for entry in entries if entry.name.startswith(".")]
+            hidden = [entry for entry in entries if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
         for entry in hidden:
             age = time.time() - entry.stat(follow_symlinks=False).st_mtime
             if age > STALE_S and not native_trace.trace_is_alive(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)
     except OSError as error:
         log.debug("%s: %s", directory, error)
+
+
+def _read_given_up(directory: str) -> list[str]:
+    """Return, once, what programs have noted of directories that gave way (native/src/trace_room.c)."""
+    path, taken = os.path.join(directory, ".given-up"), os.path.join(directory, ".given-up-taken")
+    try:
+        # Who has it open at this moment still writes to it, so it is read a while later.
+        if not os.path.exists(taken):
+            os.rename(path, taken)
+            return []
+        with open(taken, encoding="ascii", errors="replace") as file:
+            lines = file.read().splitlines()
+        os.unlink(taken)
+    except OSError:
+        return []
+    return [
+        f"{name} has ended and gave way to others, with {records} events that nobody had read: memory= is used up"
+        for name, _, records in (line.partition(" ") for line in lines)
+    ]

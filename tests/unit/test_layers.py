@@ -37,7 +37,8 @@ C_LAYERS = [
     {"packet"},
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "facts", "packet_copy", "packet_check", "store"},
-    {"traces", "trace_dir"},
+    {"traces", "trace_room"},
+    {"trace_dir"},
     {"mountpoint", "options", "bench", "remote_reader"},
     {"ring_map.h"},  # what a mapped ring is
     {"ring_wake", "ring_read.h", "ring_publish"},

@@ -50,6 +50,7 @@ struct relay_trace {
 	uint32_t buffers; /* enum relay_trace_buffers */
 	uint32_t mode;    /* RELAY_NO_OVERWRITE or RELAY_OVERWRITE */
 	uint64_t subbuf_size, n_subbufs;
+	uint64_t memory; /* bytes that the buffers of all processes take at most; 0: as many as there are */
 	struct relay_clocks made, latest;  /* at its creation; some time later, if it has been noted */
 	char boot[RELAY_TRACE_BOOT_BYTES]; /* /proc/sys/kernel/random/boot_id, in which the clocks are */
 	char name[RELAY_TRACE_NAME_BYTES];
