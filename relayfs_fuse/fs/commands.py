@@ -177,7 +177,8 @@ class Commands:
         except CommandError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            yield self._store.make_room
+            # The names may be taken meanwhile: all is checked again.
+            yield Patient(self._store.make_room)
             spec, notice = self._plan(command, opener)
         with self._store.claim_room(_file_bytes(spec), opener.uid):
             yield from self._make(command, opener, lambda: self._store.create(command.path, spec))
@@ -189,9 +190,9 @@ class Commands:
         buffers = yield lambda: adoption.take(command, opener.pid, opener.uid, self._store.directory)
         try:
             facts = buffers[0].facts()
-            self._check_names(command, facts.buffers, len(buffers), opener)
             need = facts.file_bytes * len(buffers)
-            yield lambda: self._ensure_room(command, need, opener)
+            yield Patient(lambda: self._ensure_room(command, need, opener))
+            self._check_names(command, facts.buffers, len(buffers), opener)
             perm = command.options.get("perm", control.DEFAULT_PERM)
             uid = command.options.get("uid", opener.uid)
             gid = command.options.get("gid", opener.gid)
