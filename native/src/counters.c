@@ -21,7 +21,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { STORE_MODE = 0755, MAX_ABORTS = 100, ADD_TRIES = 10 };
+enum { STORE_MODE = 0700, MAX_ABORTS = 100, ADD_TRIES = 10 };
 
 /* ------------------------------------------------------------------ opening */
 

@@ -155,11 +155,13 @@ class Counters:
 
     store: its directory
     limit: how many names new counters can have
+    trusted: whether other users may open the files in the store
     check_room: refuses what the limits of the store's memory do not let a user have
     """
 
-    def __init__(self, store: str, limit: int, check_room: Callable[[int, int], None]) -> None:
+    def __init__(self, store: str, limit: int, trusted: bool, check_room: Callable[[int, int], None]) -> None:
         native.counters_create(store, limit)
+        os.chmod(os.path.join(store, ".counters"), 0o755 if trusted else 0o700)
         self._check_room = check_room
         self._handle = native.CountersHandle(store)
         self._handle.repair()

@@ -199,7 +199,8 @@ class Server:
 
     def _open_counters(self) -> Counters | None:
         try:
-            counters = Counters(self._store.directory, self._settings.counters_limit, self._store.check_room)
+            settings, store = self._settings, self._store
+            counters = Counters(store.directory, settings.counters_limit, settings.trusted, store.check_room)
         except OSError as error:
             self._report("counters", f"{self._store.directory}/.counters cannot be used: {error.strerror}")
             return None

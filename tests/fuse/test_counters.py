@@ -407,6 +407,17 @@ for entry in os.listdir("/proc/self/fd"):
     assert values(open_mount)["theirs/a"] == 1
 
 
+def test_the_files_in_the_store_are_open_to_others_only_if_they_are_trusted(make_mount, unprivileged: User):
+    mount = make_mount("trusted")
+    names_file = mount.store / ".counters/names"
+    assert unprivileged.run("test", "-r", names_file).returncode == 0
+    assert mount.stop() == 0
+    mount.options.clear()
+    mount.start()
+    assert (mount.store / ".counters").stat().st_mode & 0o777 == 0o700
+    assert unprivileged.run("test", "-r", names_file).returncode != 0
+
+
 def test_files_of_the_counters_are_read_and_shown_with_owner_and_mode(open_mount, unprivileged: User):
     mount = open_mount
     assert unprivileged.python(HOLD, mount.path, "theirs/a", "0220").returncode == 0
