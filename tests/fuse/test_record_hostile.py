@@ -11,8 +11,9 @@ import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
@@ -22,6 +23,10 @@ from traced import LOSS, Trace, babeltrace, environment_of, lost, program, start
 from tracing import RELAYCTL, Store, catches, finish, read, recorded, recording, relayctl
 
 from relayfs_fuse import ctf, native
+from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
+from relayfs_fuse.record.process import Process
+from relayfs_fuse.record.recorder import Options, Recorder
+from relayfs_fuse.record.source import Source
 
 SUBBUF_BYTES, N_SUBBUFS = 4096, 8
 ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"
@@ -167,6 +172,23 @@ def test_unchecked_and_checked_recordings_of_honest_programs_are_the_same(store,
     assert not (out / ".damaged").exists()
 
 
+def test_own_programs_are_trusted_by_default(store, run):
+    trace = store.create("t")
+    directory = run(trace, "app").directory
+
+    def is_checked(check: str = "others") -> bool:
+        with closing(Process(str(directory), check, trace)) as process:
+            return process.checker is not None
+
+    assert (is_checked(), is_checked("all"), is_checked("none")) == (False, True, False)
+    (directory / "cpu/mem0").chmod(0o662)
+    assert (is_checked(), is_checked("none")) == (True, False)
+    (directory / "cpu/mem0").chmod(0o640)
+    assert not is_checked()
+    os.chown(directory / "cpu/mem0", NOBODY, NOBODY)
+    assert is_checked()
+
+
 def test_a_tar_archive_has_what_was_set_apart(store, run, out):
     app = run(store.create("t"), "app")
     app.write(200)
@@ -210,6 +232,41 @@ def test_truncated_buffers_cost_their_process_only(store, run, record, out, chec
     seen = read(out)
     assert seen.events["good"] == list(range(4200))
     assert read(out / good.name).lost == refused
+
+
+@pytest.mark.parametrize("check", ["all", "none"])
+def test_memory_that_goes_away_while_it_is_written_costs_its_process_only(store, run, out, check):
+    """Truncated between the moment when a packet is found and that when the kernel copies it to the disk."""
+    trace = store.create("t")
+    bad, good = run(trace, "bad"), run(trace, "good")
+    bad.write(300)
+    good.write(300)
+    bad.process.send_signal(signal.SIGSTOP)
+
+    class Truncating(DirectoryOutput):
+        def process(self, name: str, origin: ctf.Origin) -> ProcessOutput:
+            process = super().process(name, origin)
+            append = process.append
+
+            def truncate_and_append(*arguments: Any) -> bool:
+                if name == bad.name:
+                    os.truncate(bad.directory / "cpu/mem0", 0)
+                return append(*arguments)
+
+            process.append = truncate_and_append
+            return process
+
+    native.guard_install()
+    source, said = Source("t", str(store.path)), []
+    recorder = Recorder(
+        source, Truncating(str(out), source.identity), Options(duration_s=1, check=check), said.append, int
+    )
+    recorder.run()
+    source.close()
+    assert list(recorder.summary.damaged) == [bad.name]
+    assert len(said) == 1
+    assert f"{bad.name} (uid {os.geteuid()}, pid {bad.process.pid}) is damaged: " in said[0]
+    assert read(out).events["good"] == list(range(300))
 
 
 def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, out: Path) -> None:
