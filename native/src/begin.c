@@ -65,7 +65,7 @@ static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos)
 {
 	struct relay_pair *head = &buf->control->head;
 	uint64_t now, second;
-	while (!relay_head(buf, &now, &second) && now == pos) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES && !relay_head(buf, &now, &second) && now == pos; tries++) {
 		uint64_t records = second & RELAY_RECORDS_MASK, next = pos + buf->header;
 		if (buf->scheme != RELAY_RSEQ) {
 			RELAY_PUBLISHES(&head->first);

@@ -32,7 +32,7 @@
 
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64, VIEW_TRIES = 16 };
+enum { CACHED = 8, FIND_ROUNDS = 1024, HURRIED_ROUNDS = 16, LOOK_FOR_DEAD = 64, VIEW_TRIES = 16 };
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -115,7 +115,7 @@ static struct relay_claim *find_in(struct rchan_buf *buf, uint32_t from, uint32_
  * theirs back. To ask who is dead costs system calls: now and then. */
 static struct relay_claim *find(struct rchan_buf *buf)
 {
-	for (int rounds = buf->never_waits ? 1 : FIND_ROUNDS; rounds--;) {
+	for (int rounds = buf->never_waits ? 1 : buf->patient ? FIND_ROUNDS : HURRIED_ROUNDS; rounds--;) {
 		struct relay_claim *claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
 		if (!claim && !relay_is_quiet() &&
 		    __atomic_fetch_add(&buf->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&

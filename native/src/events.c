@@ -116,7 +116,7 @@ uint64_t relay_bufs_consumed(const struct rchan_buf *buf)
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE), head, second;
 	uint64_t number = relay_pos_number(buf, consumed), caught_up = buf->control->caught_up;
 	/* Read to its end before that was certain: its reader moves on with the next read only. */
-	if (!relay_head(buf, &head, &second) && number < relay_produced(buf, head) &&
+	if (relay_pos_valid(buf, consumed) && !relay_head(buf, &head, &second) && number < relay_produced(buf, head) &&
 	    consumed == __atomic_load_n(&relay_pos_ledger(buf, consumed)->end, __ATOMIC_RELAXED))
 		number++;
 	return number > caught_up ? number : caught_up;

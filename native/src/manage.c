@@ -25,7 +25,7 @@ enum { RESET_WAIT_MS = 1000, MAX_VISITS = 100 };
 static int change_head(struct rchan_buf *buf, struct relay_pair *pair,
                        bool (*make)(struct rchan_buf *, struct relay_tx *))
 {
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_tx tx = relay_look(buf, pair);
 		if (!make(buf, &tx))
 			return 0;
@@ -36,6 +36,7 @@ static int change_head(struct rchan_buf *buf, struct relay_pair *pair,
 		if (err)
 			return err;
 	}
+	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }
 
 static bool make_sealed(struct rchan_buf *buf, struct relay_tx *tx)

@@ -9,6 +9,10 @@
 /* More changes in a row than any writer can make while a reader loads three words of one line. */
 enum { RELAY_PAIR_TRIES = 1000 };
 
+/* So often somebody else was quicker to change a word: one of any number of honest writers would have come to his turn
+ * long before. Who changes it on and on keeps nobody for longer than this. */
+enum { RELAY_CHANGE_TRIES = 100000 };
+
 /* One consistent view; false: it did not come to rest, which no honest writer causes. */
 static inline bool relay_pair_read(const struct relay_pair *pair, uint64_t *first, uint64_t *second)
 {

@@ -18,17 +18,18 @@ static int visit_cpu(const struct relay_ring *ring)
 }
 
 /* In scheme lockless: every reservation that is about to be made fails, and looks at the flags again. */
-static void seal(struct relay_ring *ring)
+static int seal(struct relay_ring *ring)
 {
 	struct relay_two *tail = &ring->producer->tail[0];
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		uint64_t pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 		uint64_t second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
 		relay_ring_claims_help(ring);
 		uint64_t mark = ((second >> RELAY_OWNER_SHIFT) + 1) | RELAY_OWNER_SEAL;
 		if (relay_two_swap(tail, pos, second, pos, (second & RELAY_RECORDS_MASK) | mark << RELAY_OWNER_SHIFT))
-			return;
+			return 0;
 	}
+	return relay_damage_say(&ring->damage, "relay_ring_producer.tail does not come to rest");
 }
 
 int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on)
@@ -43,7 +44,7 @@ int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on)
 	if (on && ring->scheme == RELAY_RSEQ)
 		err = visit_cpu(ring);
 	else if (on)
-		seal(ring);
+		err = seal(ring);
 	relay_ring_notify(ring);
 	return err;
 }

@@ -35,6 +35,10 @@
 /* A record before this one takes a few stores, unless its producer is interrupted. */
 enum { TURN_SPINS = 64, STAND_BACK_SPINS = 128, SETTLE_NS = 1000000 };
 
+/* Who buries the dead may be a file server, and follows no further than this: so many entries in a row, each there in
+ * time, come from somebody who makes them for it to follow. */
+enum { BURIER_FOLLOWS = 1 << 20 };
+
 void relay_ring_stand_back(void)
 {
 	for (int i = 0; i < STAND_BACK_SPINS; i++)
@@ -57,9 +61,9 @@ static int64_t passed_by(const struct relay_ring *ring, uint64_t pos)
 	return (int64_t)(relay_ring_produced(ring) - pos);
 }
 
-void relay_ring_follow(struct relay_ring *ring, uint64_t pos, uint64_t number)
+static void follow(struct relay_ring *ring, uint64_t pos, uint64_t number, uint64_t most)
 {
-	while (relay_ring_is_ready(ring, number, pos)) {
+	for (; most && relay_ring_is_ready(ring, number, pos); most--) {
 		uint64_t end = __atomic_load_n(entry_of(ring, number), __ATOMIC_ACQUIRE);
 		uint64_t next = (number + 1) & RELAY_RECORDS_MASK;
 		/* Not yet here: who brings it here finds the entry. Already past: the dead may have brought it there. */
@@ -68,6 +72,12 @@ void relay_ring_follow(struct relay_ring *ring, uint64_t pos, uint64_t number)
 		pos = end;
 		number = next;
 	}
+}
+
+void relay_ring_follow(struct relay_ring *ring, uint64_t pos, uint64_t number)
+{
+	/* As far as it goes: producers rely on each other for that. */
+	follow(ring, pos, number, UINT64_MAX);
 }
 
 /* All CPUs' stores and loads before this are done. */
@@ -118,7 +128,7 @@ void relay_ring_publish_dead(struct relay_ring *ring, const struct relay_ring_pl
 	else if (seen != place->end && passed < 0)
 		__atomic_compare_exchange_n(entry, &seen, place->end, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 	fence_all();
-	relay_ring_follow(ring, place->pos, place->number);
+	follow(ring, place->pos, place->number, BURIER_FOLLOWS);
 	/* It may have been passed without an entry. */
-	relay_ring_follow(ring, place->end, (place->number + 1) & RELAY_RECORDS_MASK);
+	follow(ring, place->end, (place->number + 1) & RELAY_RECORDS_MASK, BURIER_FOLLOWS);
 }

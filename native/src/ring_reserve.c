@@ -65,11 +65,13 @@ static int tally_once(struct relay_ring *ring, struct relay_pair *lost, uint64_t
 /* Count a refused record. Returns `err`, or what relay_ring_misplaced() says: then it was not counted. */
 static int refuse(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, int err)
 {
-	for (bool done = false;;) {
+	bool done = false;
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		int gone = tally_once(ring, lost, length, &done);
 		if (done || gone)
 			return done ? err : gone;
 	}
+	return -EBADMSG;
 }
 
 static int refuse_full(struct relay_ring *ring, uint64_t length)
@@ -79,7 +81,8 @@ static int refuse_full(struct relay_ring *ring, uint64_t length)
 
 int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length)
 {
-	return refuse(ring, &ring->state->lost_too_large, length, -EAGAIN);
+	/* Whatever is asked for counts as no more than this, so that the sum of bytes stays a number. */
+	return refuse(ring, &ring->state->lost_too_large, length < UINT32_MAX ? length : UINT32_MAX, -EAGAIN);
 }
 
 static int refuse_stopped(struct relay_ring *ring, uint64_t length)
@@ -131,10 +134,14 @@ static int give_way(struct relay_ring *ring)
 
 int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 {
-	while (!relay_ring_has_room(ring, end)) {
+	for (uint64_t tries = 0; !relay_ring_has_room(ring, end); tries++) {
 		int err = ring->mode == RELAY_OVERWRITE ? give_way(ring) : -EAGAIN;
 		if (err)
 			return err;
+		/* No more records have to give way than there can be in what is to be reserved. */
+		if (__builtin_expect(tries > RELAY_CHANGE_TRIES, 0) &&
+		    (tries - RELAY_CHANGE_TRIES) * RELAY_RING_HEADER_BYTES > end - relay_ring_reserved(ring))
+			return -EBADMSG;
 	}
 	return 0;
 }
@@ -179,7 +186,7 @@ static int check_place(struct relay_ring *ring, const struct relay_ring_place *p
 
 static int reserve_lockless(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
 {
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		uint64_t who;
 		bool turn;
 		struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
@@ -195,6 +202,7 @@ static int reserve_lockless(struct relay_ring *ring, uint64_t length, struct rel
 		relay_ring_claim_withdraw(claim);
 		relay_ring_stand_back();
 	}
+	return -EBADMSG;
 }
 
 /* --- scheme rseq --- */
@@ -216,7 +224,7 @@ int relay_ring_prepare(struct relay_ring *ring, uint64_t length, uint32_t bits, 
 
 static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
 {
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_ring_put put;
 		int err = relay_ring_prepare(ring, length, RELAY_RING_BUSY, &put);
 		if (err)
@@ -236,6 +244,7 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_r
 		if (err)
 			return err;
 	}
+	return -EBADMSG;
 }
 
 /* --- both --- */

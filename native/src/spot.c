@@ -35,7 +35,7 @@ static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lo
 /* Count a refused record. Returns `err`, or what relay_misplaced() says: then it was not counted. */
 static int refuse(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length, int err)
 {
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		enum relay_rseq_result result = tally(buf, lost, length);
 		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1))
 			return err;
@@ -43,6 +43,7 @@ static int refuse(struct rchan_buf *buf, struct relay_pair *lost, uint64_t lengt
 		if (gone)
 			return gone;
 	}
+	return -EBADMSG;
 }
 
 int relay_refuse_full(struct rchan_buf *buf, size_t length)
@@ -52,7 +53,10 @@ int relay_refuse_full(struct rchan_buf *buf, size_t length)
 
 int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
 {
-	return refuse(buf, &buf->control->lost_too_large, length, -EMSGSIZE);
+	/* Whatever is asked for counts as no more than the largest sub-buffer there can be, so that the sum of bytes stays
+	 * a number. */
+	uint64_t counted = length < RELAY_SUBBUF_SIZE_MAX ? length : RELAY_SUBBUF_SIZE_MAX;
+	return refuse(buf, &buf->control->lost_too_large, counted, -EMSGSIZE);
 }
 
 /* The record that was being copied when the last holder of the lock died becomes a hole, as in the other schemes. */
@@ -60,7 +64,8 @@ static void leave_hole(struct rchan_buf *buf)
 {
 	struct relay_control *control = buf->control;
 	uint64_t length = control->writing_length;
-	for (enum relay_rseq_result result = RELAY_RSEQ_MOVED; length && result != RELAY_RSEQ_DONE;) {
+	enum relay_rseq_result result = RELAY_RSEQ_MOVED;
+	for (int tries = 0; length && result != RELAY_RSEQ_DONE && tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_tx tx = relay_look(buf, &control->head);
 		uint64_t pos = tx.expect_first & RELAY_POSITION_MASK, records = tx.expect_second & RELAY_RECORDS_MASK;
 		if (pos != control->writing_at || !relay_pos_valid(buf, pos) ||
@@ -257,7 +262,7 @@ static int begin_after_flush(struct rchan_buf *buf)
 
 static int flush(struct rchan_buf *buf)
 {
-	for (int err;;) {
+	for (int tries = 0, err; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_tx seen = relay_look(buf, &buf->control->head);
 		uint64_t pos = seen.expect_first & RELAY_POSITION_MASK;
 		if (!relay_pos_valid(buf, pos))
@@ -281,6 +286,7 @@ static int flush(struct rchan_buf *buf)
 			break;
 		}
 	}
+	return -EBADMSG;
 }
 
 int relay_switch(struct rchan_buf *buf)

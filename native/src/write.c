@@ -26,7 +26,7 @@ enum {
 static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	struct relay_claim *claim = slot->claim;
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_tx tx = relay_look(buf, &buf->control->head);
 		/* After the look: whoever stops the buffer sets the flag, then changes head. */
 		int err = relay_refuse_stopped(buf, length);
@@ -58,6 +58,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 		if (err)
 			return err;
 	}
+	return -EBADMSG;
 }
 
 /* Larger than any record can be? 0 if not. */
@@ -127,7 +128,7 @@ static int write_claimed(struct rchan_buf *buf, const void *data, size_t length,
 static int write_locked(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
 {
 	struct relay_control *control = buf->control;
-	for (;;) {
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_tx tx = relay_look(buf, &control->head);
 		int err = relay_refuse_stopped(buf, length);
 		if (err)
@@ -150,6 +151,7 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
 	}
+	return -EBADMSG;
 }
 
 static int write_alone(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)

@@ -7,6 +7,8 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <relayfs/relay.h>
+#include <relayfs/trace_store.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,9 +34,18 @@ static void read_page(const char *path, unsigned char *page)
 	close(fd);
 }
 
-static void victim_make(struct victim *v, uint32_t mode)
+static int always(struct rchan_buf *buf, void *subbuf, void *previous, unsigned padding)
 {
-	struct relay_spec spec = a_spec(100, 5, mode);
+	(void)buf;
+	(void)subbuf;
+	(void)previous;
+	(void)padding;
+	return 1;
+}
+
+static void victim_make_of(struct victim *v, struct relay_spec spec)
+{
+	static const struct rchan_callbacks client = {.subbuf_start = always};
 	const char *path = make_channel(&spec);
 	int i;
 
@@ -44,17 +55,24 @@ static void victim_make(struct victim *v, uint32_t mode)
 	read_page(v->neighbour, v->neighbour_saved);
 	v->buf = relay_buf_open(v->path);
 	CHECK(v->buf != NULL);
+	if (spec.mode == RELAY_CALLBACK)
+		relay_buf_set_callbacks(v->buf, &client);
 	for (i = 0; i < 12; i++) {
 		CHECK_EQ(write_letters(v->buf, (char)('a' + i), 60), 0);
 		if (i < 8)
 			drain(v->buf);
 	}
 	v->file_bytes = facts_of(v->buf).file_bytes;
-	v->data_bytes = 500;
+	v->data_bytes = spec.n_subbufs * spec.subbuf_size;
 	v->memory = mmap(NULL, v->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_buf_fd(v->buf), 0);
 	v->saved = malloc(v->file_bytes);
 	CHECK(v->memory != MAP_FAILED && v->saved != NULL);
 	memcpy(v->saved, v->memory, v->file_bytes);
+}
+
+static void victim_make(struct victim *v, uint32_t mode)
+{
+	victim_make_of(v, a_spec(100, 5, mode));
 }
 
 static void victim_free(struct victim *v)
@@ -84,7 +102,7 @@ static void consume_damaged(struct victim *v)
 			return;
 		CHECK(total <= v->data_bytes);
 		for (i = 0, sum = 0; i < n; i++) {
-			CHECK(spans[i].length <= 100);
+			CHECK(spans[i].length <= v->data_bytes / 5);
 			for (j = 0; j < spans[i].length; j++)
 				sink = ((const unsigned char *)spans[i].data)[j];
 			sum += spans[i].length;
@@ -96,15 +114,84 @@ static void consume_damaged(struct victim *v)
 	(void)sink;
 }
 
+static void check_numbers(const struct relay_facts *facts)
+{
+	const uint64_t numbers[] = {facts->produced,
+	                            facts->consumed,
+	                            facts->offset,
+	                            facts->records,
+	                            facts->bytes,
+	                            facts->padding,
+	                            facts->read_records,
+	                            facts->read_bytes,
+	                            facts->unread_bytes,
+	                            facts->unread_holes,
+	                            facts->reads,
+	                            facts->wakeups,
+	                            facts->lost_full_records,
+	                            facts->lost_full_bytes,
+	                            facts->lost_too_large_records,
+	                            facts->lost_too_large_bytes,
+	                            facts->lost_disabled_records,
+	                            facts->lost_disabled_bytes,
+	                            facts->lost_overwritten_records,
+	                            facts->lost_overwritten_bytes,
+	                            facts->lost_torn_records,
+	                            facts->lost_torn_bytes,
+	                            facts->discarded_records,
+	                            facts->discarded_bytes,
+	                            facts->switch_time_ns};
+	size_t i;
+
+	for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+		CHECK((int64_t)numbers[i] >= 0);
+	CHECK(facts->consumed <= facts->produced);
+	CHECK(facts->offset <= facts->subbuf_size);
+	CHECK(facts->unread_bytes <= facts->n_subbufs * facts->subbuf_size);
+	CHECK(facts->unread_holes <= facts->unread_bytes);
+	CHECK(facts->read_records <= facts->records);
+	CHECK(facts->read_bytes + facts->unread_bytes <= facts->bytes);
+	CHECK(facts->lost_overwritten_records + facts->lost_torn_records + facts->discarded_records <= facts->records);
+	CHECK(facts->buffers <= RELAY_SINGLE && facts->delivery <= RELAY_PACKET && facts->read <= RELAY_READ_WAIT);
+}
+
+/* Whatever is there: numbers that are some, or an error that says what is wrong. */
+static void ask(struct rchan_buf *buf)
+{
+	struct relay_facts facts;
+	int err = relay_buf_facts(buf, &facts), state;
+
+	CHECK(err == 0 || err == -EBADMSG);
+	if (err)
+		CHECK(strlen(relay_buf_damage(buf)) > 10);
+	else
+		check_numbers(&facts);
+	state = relay_buf_state(buf);
+	CHECK(is_error_or(state, 63));
+	if (state & RELAY_IS_DAMAGED)
+		CHECK(strlen(relay_buf_damage(buf)) > 10);
+}
+
+static void copy_packets(struct victim *v)
+{
+	uint64_t number = 0, records = 0;
+	char out[300];
+	ssize_t n;
+
+	for (int i = 0; i < 20 && (n = relay_packet_copy(v->buf, &number, &records, out, sizeof(out))) > 0; i++) {
+		CHECK((size_t)n <= sizeof(out));
+		CHECK((int64_t)records >= 0);
+		number++;
+	}
+}
+
 static void use(struct victim *v)
 {
 	struct rchan_buf *fresh;
-	struct relay_facts facts;
 	uint32_t seq;
 
 	alarm(HANG_SECONDS);
-	CHECK(is_error_or(relay_buf_state(v->buf), 63));
-	CHECK(is_error_or(relay_buf_facts(v->buf, &facts), 0));
+	ask(v->buf);
 	CHECK(is_error_or(write_letters(v->buf, 'x', 60), 0));
 	consume_damaged(v);
 	CHECK(is_error_or(write_letters(v->buf, 'y', 100), 0));
@@ -112,10 +199,12 @@ static void use(struct victim *v)
 	CHECK(is_error_or(relay_buf_subbufs_consumed(v->buf, 2), 0));
 	CHECK(is_error_or(relay_buf_arm(v->buf, RELAY_ARM_RECORD, &seq), 0));
 	CHECK(is_error_or(relay_buf_resolve(v->buf, 5), RELAY_N_CLAIMS));
+	ask(v->buf);
 	CHECK(is_error_or(relay_buf_stop(v->buf, RELAY_DISABLED, 0), 0));
 	consume_damaged(v);
 	CHECK(is_error_or(relay_buf_reset(v->buf), 0));
 	CHECK(is_error_or(write_letters(v->buf, 'z', 60), 0));
+	ask(v->buf);
 	fresh = relay_buf_open(v->path);
 	if (!fresh)
 		CHECK(errno == EBADMSG || errno == EPROTO);
@@ -270,6 +359,108 @@ TEST(random_nonsense_does_no_harm_no_overwrite)
 TEST(random_nonsense_does_no_harm_overwrite)
 {
 	fuzz(RELAY_OVERWRITE);
+}
+
+/* Each word of the first tables, and of the control page, with each kind of nonsense, one after the other. */
+static void each_word_of(struct relay_spec spec)
+{
+	struct victim v;
+	uint64_t state = 362436069ull;
+
+	victim_make_of(&v, spec);
+	for (size_t at = v.file_bytes - RELAY_PAGE_BYTES; at < v.file_bytes; at += 8) {
+		size_t offset = at - (v.file_bytes - RELAY_PAGE_BYTES);
+
+		if (offset >= sizeof(struct relay_control))
+			break;
+		/* A program with a client waits for these locks, a second each time. */
+		if (spec.mode == RELAY_CALLBACK && (offset == offsetof(struct relay_control, switch_lock) ||
+		                                    offset == offsetof(struct relay_control, write_lock)))
+			continue;
+		for (unsigned kind = 0; kind < N_KINDS; kind++) {
+			damage_word(&v, at, kind, next_random(&state));
+			use(&v);
+			copy_packets(&v);
+			recover(&v);
+		}
+	}
+	for (size_t at = (v.data_bytes + 4095) & ~4095ull; at < ((v.data_bytes + 4095) & ~4095ull) + 10 * 64; at += 8) {
+		for (unsigned kind = 0; kind < N_KINDS; kind++) {
+			damage_word(&v, at, kind, next_random(&state));
+			use(&v);
+			copy_packets(&v);
+			recover(&v);
+		}
+	}
+	victim_free(&v);
+}
+
+TEST(any_word_of_a_ledger_may_be_nonsense)
+{
+	each_word_of(a_spec(100, 5, RELAY_NO_OVERWRITE));
+	each_word_of(a_spec(100, 5, RELAY_OVERWRITE));
+}
+
+TEST(any_word_of_a_buffer_of_packets_may_be_nonsense)
+{
+	struct relay_spec spec = a_spec(300, 5, RELAY_NO_OVERWRITE);
+
+	spec.timestamp = RELAY_MONO;
+	spec.start_reserve = sizeof(struct relay_packet);
+	spec.format = RELAY_PACKETS;
+	each_word_of(spec);
+	spec.mode = RELAY_OVERWRITE;
+	each_word_of(spec);
+}
+
+TEST(any_word_of_a_buffer_whose_client_decides_may_be_nonsense)
+{
+	struct relay_spec spec = a_spec(100, 5, RELAY_CALLBACK);
+
+	spec.timestamp = RELAY_TSC;
+	if (!relay_has_tsc())
+		spec.timestamp = RELAY_MONO;
+	each_word_of(spec);
+}
+
+/* --- what is said of it --- */
+
+static void check_said(struct victim *v, uint64_t *word, uint64_t value, const char *said)
+{
+	struct relay_facts facts;
+
+	*word = value;
+	CHECK_EQ(relay_buf_facts(v->buf, &facts), -EBADMSG);
+	if (strncmp(relay_buf_damage(v->buf), said, strlen(said)) != 0) {
+		fprintf(stderr, "\"%s\" is said, not \"%s\"\n", relay_buf_damage(v->buf), said);
+		exit(1);
+	}
+	recover(v);
+	CHECK_EQ(relay_buf_facts(v->buf, &facts), 0);
+}
+
+TEST(damage_is_said_in_words)
+{
+	struct victim v;
+	struct relay_control *control;
+	struct relay_subbuf *subbufs;
+
+	victim_make(&v, RELAY_NO_OVERWRITE);
+	CHECK_TEXT(relay_buf_damage(v.buf), "");
+	control = (struct relay_control *)(v.memory + v.file_bytes - RELAY_PAGE_BYTES);
+	subbufs = (struct relay_subbuf *)(v.memory + 4096);
+	/* Twelve records of 60 bytes, one in each sub-buffer of 100: the twelfth is in the third lap's second. */
+	check_said(&v, &subbufs[1].start_bytes, 1ull << 63,
+	           "relay_subbuf[1].start_bytes is 9223372036854775808, more than 1100");
+	check_said(&v, &control->lost_full.second[0], 1ull << 63,
+	           "relay_control.lost_full.second is 9223372036854775808, more than 9223372036854775807");
+	check_said(&v, &control->switch_time_ns, ~0ull, "relay_control.switch_time_ns is 18446744073709551615, more");
+	check_said(&v, &control->geometry.magic, 1, "relay_geometry.magic is 1, not");
+	check_said(&v, &control->consumer[control->current & 1].bytes, 800, "relay_consumer.bytes is 800, more than");
+	check_said(&v, &control->consumer[control->current & 1].reads, 1ull << 62, "relay_consumer.reads is");
+	check_said(&v, &control->consumer[control->current & 1].torn_records, 90, "relay_consumer: more records are");
+	check_said(&v, &control->head.first, 127, "relay_control.head.first is 127, not a position");
+	victim_free(&v);
 }
 
 static void check_refused(const char *path, int expected)

@@ -12,7 +12,7 @@ import pytest
 from build import MEMORY, PLAIN, builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("test_record_ring", "test_record_damage", "test_record_kill", "test_record_stress")
+PROGRAMS = ("test_record_ring", "test_record_damage", "test_record_bounds", "test_record_kill", "test_record_stress")
 # rseq: the ring of one CPU; lockless: one for all.
 SCHEMES = ("rseq", "lockless")
 DEADLINE = 120 if os.environ.get("RELAYFS_STRESS") != "long" else 3600

@@ -18,6 +18,7 @@ PROGRAMS = (
     "test_consume",
     "test_model",
     "test_damage",
+    "test_bounds",
     "test_claims",
     "test_locking",
     "test_classic",

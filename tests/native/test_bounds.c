@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory that somebody fills with things to walk over, or changes all the time: no call takes longer than a limited
+ * amount of work, and with honest memory all of it is done in the end. Times are CPU times of this thread, compared with
+ * each other within one run.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	HANG_SECONDS = 100,
+	SUBBUF = 4 << 20,
+	HOLE = 16,
+	N_HOLES = SUBBUF / HOLE - 1, /* the last 16 bytes are a record */
+	ROUNDS = 30,
+	SCRIBBLES = 3, /* each may wait a second for claims that seem to be of the living: reset does */
+	MOST_CALLS = 200,
+	HONEST = 40000 /* discarded records */
+};
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec now;
+
+	CHECK_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t seed = 88172645463325252ull;
+
+static uint64_t random_word(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed;
+}
+
+/* A buffer and its whole file, mapped a second time. */
+struct victim {
+	struct rchan_buf *buf;
+	unsigned char *memory;
+	struct relay_control *control;
+	struct relay_claim *claims;
+	struct relay_subbuf *subbufs;
+};
+
+static struct victim make_victim(uint64_t subbuf_size, uint32_t mode)
+{
+	struct victim v = {.buf = make_buf(subbuf_size, 2, mode)};
+	uint64_t bytes = facts_of(v.buf).file_bytes, data = (2 * subbuf_size + 4095) & ~4095ull;
+
+	v.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_buf_fd(v.buf), 0);
+	CHECK(v.memory != MAP_FAILED);
+	v.control = (struct relay_control *)(v.memory + bytes - 4096);
+	v.subbufs = (struct relay_subbuf *)(v.memory + data);
+	v.claims = (struct relay_claim *)(v.memory + data + 4096);
+	return v;
+}
+
+/* The order in which the holes were made: any. */
+static uint32_t *shuffled(void)
+{
+	uint32_t *order = malloc(N_HOLES * sizeof(*order)), i;
+
+	CHECK(order != NULL);
+	for (i = 0; i < N_HOLES; i++) {
+		uint32_t other = (uint32_t)(random_word() % (i + 1));
+
+		order[i] = order[other];
+		order[other] = i;
+	}
+	return order;
+}
+
+static int by_value(const void *left, const void *right)
+{
+	uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+
+	return (a > b) - (a < b);
+}
+
+/* A sub-buffer that is full of discarded records up to its last 16 bytes. Returns how long it takes to sort them. */
+static uint64_t fill_with_holes(struct victim *v)
+{
+	uint32_t *order = shuffled(), i;
+	uint64_t begin;
+
+	for (i = 0; i < N_HOLES; i++) {
+		struct relay_hole hole = {
+		    .next = i ? order[i - 1] * HOLE + 1 : 0, .length = HOLE, .record = order[i], .count = i + 1};
+
+		memcpy(v->memory + order[i] * HOLE, &hole, sizeof(hole));
+	}
+	memset(v->memory + N_HOLES * HOLE, 'r', HOLE);
+	v->subbufs[0].holes = RELAY_HOLES | order[N_HOLES - 1] * HOLE;
+	v->control->n_holes = N_HOLES;
+	v->control->head.second[0] = N_HOLES + 1;
+	__atomic_store_n(&v->control->head.first, SUBBUF, __ATOMIC_RELEASE);
+	begin = cpu_ns();
+	qsort(order, N_HOLES, sizeof(*order), by_value);
+	begin = cpu_ns() - begin;
+	free(order);
+	return begin;
+}
+
+/* --- somebody who changes words all the time --- */
+
+struct flipper {
+	pthread_t thread;
+	uint64_t *word;
+	uint64_t value[2];
+	uint64_t step; /* added each time */
+	bool started, stopped;
+};
+
+static void *flip(void *context)
+{
+	struct flipper *flipper = context;
+	cpu_set_t all;
+
+	/* Not on the CPU to which the test is pinned. */
+	CPU_ZERO(&all);
+	for (unsigned i = 0; i < relay_n_possible_cpus(); i++)
+		if (i != home_cpu || relay_n_possible_cpus() == 1)
+			CPU_SET(i, &all);
+	pthread_setaffinity_np(pthread_self(), sizeof(all), &all);
+	for (uint64_t i = 0; !__atomic_load_n(&flipper->stopped, __ATOMIC_RELAXED); i++) {
+		__atomic_store_n(flipper->word, flipper->value[i & 1] + i * flipper->step, __ATOMIC_RELAXED);
+		__atomic_store_n(&flipper->started, true, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static void start_flipping(struct flipper *flipper)
+{
+	CHECK_EQ(pthread_create(&flipper->thread, NULL, flip, flipper), 0);
+	while (!__atomic_load_n(&flipper->started, __ATOMIC_RELAXED))
+		sched_yield();
+}
+
+static void stop_flipping(struct flipper *flipper)
+{
+	__atomic_store_n(&flipper->stopped, true, __ATOMIC_RELAXED);
+	CHECK_EQ(pthread_join(flipper->thread, NULL), 0);
+}
+
+/* --- holes --- */
+
+static uint64_t longest_call(struct rchan_buf *buf)
+{
+	uint64_t longest = 0;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		struct relay_facts facts;
+		uint64_t begin = cpu_ns(), took;
+
+		relay_buf_facts(buf, &facts);
+		relay_buf_state(buf);
+		took = cpu_ns() - begin;
+		longest = took > longest ? took : longest;
+	}
+	return longest;
+}
+
+TEST(to_look_at_a_list_of_holes_costs_a_part_of_it_even_while_resets_are_counted)
+{
+	struct victim v = make_victim(SUBBUF, RELAY_NO_OVERWRITE);
+	uint64_t all = fill_with_holes(&v);
+	struct flipper resets = {.word = (uint64_t *)&v.control->current, .step = 2ull << 32};
+
+	alarm(HANG_SECONDS);
+	start_flipping(&resets);
+	CHECK(longest_call(v.buf) < all);
+	stop_flipping(&resets);
+	relay_buf_release(v.buf);
+}
+
+TEST(many_holes_are_passed_in_pieces)
+{
+	struct victim v = make_victim(SUBBUF, RELAY_NO_OVERWRITE);
+	uint64_t all = fill_with_holes(&v), longest = longest_call(v.buf);
+	struct relay_span span;
+	size_t total;
+	int calls, n;
+
+	alarm(HANG_SECONDS);
+	CHECK(longest < all);
+	for (calls = 0; relay_buf_state(v.buf) & RELAY_LOOK_AGAIN; calls++)
+		CHECK(calls < MOST_CALLS);
+	CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA);
+	for (calls = 0; facts_of(v.buf).unread_holes < (uint64_t)N_HOLES * HOLE; calls++)
+		CHECK(calls < MOST_CALLS);
+	CHECK_EQ(facts_of(v.buf).unread_holes, (uint64_t)N_HOLES * HOLE);
+	CHECK_EQ(facts_of(v.buf).unread_bytes, SUBBUF);
+	for (calls = 0; (n = relay_consume_begin(v.buf, 1 << 20, &span, 1, &total)) == -EBUSY; calls++)
+		CHECK(calls < MOST_CALLS);
+	CHECK(calls > 0);
+	CHECK_EQ(n, 1);
+	CHECK_EQ(total, HOLE);
+	CHECK_EQ(*(const char *)span.data, 'r');
+	relay_consume_end(v.buf);
+	CHECK_EQ(facts_of(v.buf).unread_bytes, 0);
+	CHECK_EQ(facts_of(v.buf).discarded_records, N_HOLES);
+	CHECK_EQ(facts_of(v.buf).read_records, 1);
+	relay_buf_release(v.buf);
+}
+
+static void discard_some(struct rchan_buf *buf, int n)
+{
+	for (int i = 0; i < n; i++) {
+		void *to;
+
+		CHECK_EQ(relay_buf_reserve(buf, HOLE, &to), 0);
+		relay_buf_discard(buf, to);
+	}
+}
+
+/* The list grows while it is looked at. */
+TEST(discarded_records_are_all_counted_while_more_come)
+{
+	struct rchan_buf *buf = make_buf(1 << 20, 2, RELAY_NO_OVERWRITE);
+	uint64_t read = 0;
+	char out[64];
+
+	alarm(HANG_SECONDS);
+	for (int i = 0; i < HONEST / 1000; i++) {
+		discard_some(buf, 1000);
+		CHECK_EQ(write_letters(buf, 'r', 20), 0);
+		CHECK_EQ(facts_of(buf).unread_holes + facts_of(buf).discarded_bytes, (i + 1) * 1000ull * HOLE);
+		CHECK_EQ(relay_buf_state(buf) & RELAY_HAS_DATA, RELAY_HAS_DATA);
+		if (i % 3 == 0)
+			read += consume_into(buf, out, sizeof(out));
+	}
+	while (relay_buf_state(buf))
+		read += consume_into(buf, out, sizeof(out));
+	CHECK_EQ(read, HONEST / 1000 * 20);
+	CHECK_EQ(facts_of(buf).discarded_records, HONEST);
+	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	relay_buf_release(buf);
+}
+
+/* --- words that do not come to rest --- */
+
+static void do_everything(struct rchan_buf *buf)
+{
+	struct relay_facts facts;
+	struct relay_span span;
+	size_t total;
+	uint32_t seq;
+
+	alarm(HANG_SECONDS);
+	for (int i = 0; i < ROUNDS; i++) {
+		relay_buf_facts(buf, &facts);
+		relay_buf_state(buf);
+		write_letters(buf, 'w', 60);
+		relay_buf_refuse_too_large(buf, 1 << 20);
+		if (relay_consume_begin(buf, 1 << 20, &span, 1, &total) > 0) {
+			relay_consume_valid(buf);
+			relay_consume_end(buf);
+		}
+		relay_buf_flush(buf);
+		relay_buf_subbufs_consumed(buf, 1);
+		relay_buf_resolve(buf, 1);
+		relay_buf_arm(buf, RELAY_ARM_RECORD, &seq);
+		relay_buf_stop(buf, RELAY_DISABLED, i & 1);
+	}
+	relay_buf_reset(buf);
+	alarm(0);
+}
+
+static void flip_and_do(uint32_t mode, size_t at, uint64_t one, uint64_t other, uint64_t step)
+{
+	struct victim v = make_victim(100, mode);
+	struct flipper flipper = {
+	    .word = (uint64_t *)((unsigned char *)v.control + at), .value = {one, other}, .step = step};
+
+	CHECK_EQ(write_letters(v.buf, 'a', 60), 0);
+	start_flipping(&flipper);
+	do_everything(v.buf);
+	stop_flipping(&flipper);
+	relay_buf_release(v.buf);
+}
+
+#define AT(field) offsetof(struct relay_control, field)
+
+TEST(a_head_that_does_not_rest_holds_nobody_up)
+{
+	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
+		flip_and_do(mode, AT(head.first), 60, 70, 0);
+		flip_and_do(mode, AT(head.first), 60, 160 + (1ull << 63), 0);
+		flip_and_do(mode, AT(head.first), 0, 0, 128); /* sub-buffer by sub-buffer */
+		flip_and_do(mode, AT(head.second[0]), 1, 2, 0);
+	}
+}
+
+TEST(a_consumer_that_does_not_rest_holds_nobody_up)
+{
+	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
+		flip_and_do(mode, AT(current), 0, 0, 1);
+		flip_and_do(mode, AT(current), 0, 0, 1ull << 32); /* resets */
+		flip_and_do(mode, AT(consumer[0].position), 0, 128, 0);
+		flip_and_do(mode, AT(reader_lock), 0, 1, 1 << 22);
+		flip_and_do(mode, AT(write_lock), 0, 1, 1 << 22);
+		flip_and_do(mode, AT(lost_full.first), 0, 1, 3);
+		flip_and_do(mode, AT(n_holes), 0, 1, 1);
+	}
+}
+
+/* --- claims --- */
+
+static void scribble_claims(struct victim *v)
+{
+	for (uint32_t i = 0; i < RELAY_N_CLAIMS; i++) {
+		uint64_t *words = (uint64_t *)&v->claims[i];
+
+		for (int k = 0; k < 6; k++)
+			words[k] = random_word();
+		words[0] = (words[0] & RELAY_CLAIM_STATE) | random_word() % 300;
+		words[1] %= 200;
+		words[2] %= 8;
+		/* Of this namespace and dead, or of another one. */
+		if (i % 3)
+			words[4] = 0x3fffff - i;
+	}
+	v->control->n_claims_used = random_word() % 2 ? 0xffffffff : RELAY_N_CLAIMS;
+}
+
+TEST(scribbled_claims_hold_nobody_up)
+{
+	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
+		struct victim v = make_victim(100, mode);
+		struct flipper flipper = {
+		    .word = &v.claims[0].word, .value = {RELAY_CLAIM_HOLE, RELAY_CLAIM_TAKEN}, .step = 1};
+
+		start_flipping(&flipper);
+		for (int i = 0; i < SCRIBBLES; i++) {
+			scribble_claims(&v);
+			do_everything(v.buf);
+		}
+		stop_flipping(&flipper);
+		relay_buf_release(v.buf);
+	}
+}
+
+/* --- the reader's lock --- */
+
+TEST(a_lock_that_no_thread_can_hold_is_taken_over)
+{
+	struct victim v = make_victim(100, RELAY_NO_OVERWRITE);
+	char out[64];
+
+	/* No thread's number; the numbers of threads end before this one. */
+	for (uint64_t word = 1ull << 40; word; word = word == 1ull << 40 ? 0x3ffffe : 0) {
+		uint64_t self;
+
+		CHECK_EQ(write_letters(v.buf, 'a', 20), 0);
+		/* In this namespace: its bits are in the word of whoever has the lock now. */
+		CHECK_EQ(relay_consume_begin(v.buf, 64, &(struct relay_span){NULL, 0}, 1, &(size_t){0}), 1);
+		self = v.control->reader_lock;
+		relay_consume_abort(v.buf);
+		v.control->reader_lock = word == 0x3ffffe ? (self & ~0x3fffffull) | word : word;
+		CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA);
+		CHECK_EQ(consume_into(v.buf, out, sizeof(out)), 20);
+	}
+	relay_buf_release(v.buf);
+}
+
+TEST(a_lock_that_somebody_holds_is_told_to_who_polls)
+{
+	struct victim v = make_victim(100, RELAY_NO_OVERWRITE);
+	struct relay_span span;
+	size_t total;
+	char out[64];
+	int ready[2];
+	pid_t child;
+
+	CHECK_EQ(write_letters(v.buf, 'a', 20), 0);
+	CHECK_EQ(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		if (relay_consume_begin(v.buf, 64, &span, 1, &total) == 1 && write(ready[1], "r", 1) == 1)
+			pause();
+		_exit(1);
+	}
+	CHECK_EQ(read(ready[0], out, 1), 1);
+	CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA | RELAY_IS_HELD);
+	CHECK_EQ(relay_consume_begin(v.buf, 64, &span, 1, &total), -EBUSY);
+	CHECK_EQ(kill(child, SIGKILL), 0);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA);
+	CHECK_EQ(consume_into(v.buf, out, sizeof(out)), 20);
+	relay_buf_release(v.buf);
+}

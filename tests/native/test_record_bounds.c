@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rings that somebody fills with records to skip, or changes all the time: no call of a file server takes longer than a
+ * limited amount of work, and all of it is done in the end. Times are CPU times of this thread, compared within one run.
+ */
+#define _GNU_SOURCE
+#include "ring_check.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { SIZE = 16 << 20, SMALL = 4096, N_SKIPPED = SIZE / 8 - 4, ROUNDS = 200, MOST_CALLS = 400, HANG_SECONDS = 100 };
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec now;
+
+	CHECK_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t *words_of(struct relay_ring *ring)
+{
+	uint64_t *words =
+	    mmap(NULL, ring_facts(ring).file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(ring), 0);
+
+	CHECK(words != MAP_FAILED);
+	return words;
+}
+
+static uint64_t header(uint64_t pos, uint32_t word)
+{
+	return word | (pos / PAGE + RELAY_RING_FIRST_PAGE) << 32;
+}
+
+/* Empty records to skip, and one of 8 bytes behind them. */
+static void fill_with_skipped(uint64_t *words)
+{
+	uint64_t *data = words + 2 * PAGE / 8, end = N_SKIPPED * 8ull + 16;
+	struct relay_ring_producer *producer = (struct relay_ring_producer *)(words + PAGE / 8);
+
+	for (uint64_t i = 0; i < N_SKIPPED; i++)
+		data[i] = header(8 * i, RELAY_RING_DISCARD);
+	data[N_SKIPPED] = header(8ull * N_SKIPPED, 8);
+	memcpy(&data[N_SKIPPED + 1], "rrrrrrrr", 8);
+	producer->tail[0] = (struct relay_two){end, N_SKIPPED + 1};
+	producer->position.second = N_SKIPPED + 1;
+	__atomic_store_n(&producer->position.first, end, __ATOMIC_RELEASE);
+}
+
+TEST(records_to_skip_are_skipped_in_pieces)
+{
+	struct relay_ring *ring = make_ring(SIZE, 0), *other = relay_ring_fdopen(relay_ring_fd(ring));
+	uint64_t begin, longest = 0, all;
+	const void *data;
+	size_t length;
+	char out[64];
+	ssize_t got;
+	int state, calls;
+
+	alarm(HANG_SECONDS);
+	CHECK(other != NULL);
+	fill_with_skipped(words_of(ring));
+	for (calls = 0, state = RELAY_LOOK_AGAIN; state & RELAY_LOOK_AGAIN; calls++) {
+		CHECK(calls < MOST_CALLS);
+		begin = cpu_ns();
+		state = relay_ring_state(ring);
+		begin = cpu_ns() - begin;
+		longest = begin > longest ? begin : longest;
+	}
+	CHECK(calls > 4);
+	CHECK_EQ(state, RELAY_HAS_DATA);
+	/* A program passes all of it in one call. */
+	begin = cpu_ns();
+	CHECK_EQ(relay_ring_next(other, &data, &length), 1);
+	all = cpu_ns() - begin;
+	relay_ring_abort(other);
+	CHECK(longest < all / 2);
+	for (calls = 0; (got = relay_ring_read_framed(ring, out, sizeof(out), 0)) == -EBUSY; calls++)
+		CHECK(calls < MOST_CALLS);
+	CHECK(calls > 4);
+	CHECK_EQ(got, 8);
+	CHECK_EQ(memcmp(out, "rrrrrrrr", 8), 0);
+	CHECK_EQ(ring_facts(ring).skipped_records, N_SKIPPED);
+	CHECK_EQ(ring_facts(ring).read_records, 1);
+	relay_ring_close(other);
+	relay_ring_close(ring);
+}
+
+/* --- words that do not come to rest --- */
+
+struct flipper {
+	pthread_t thread;
+	uint64_t *word, value[2], step;
+	bool started, stopped;
+};
+
+static void *flip(void *context)
+{
+	struct flipper *flipper = context;
+	cpu_set_t all;
+
+	/* Not on the CPU to which the test is pinned. */
+	CPU_ZERO(&all);
+	for (unsigned i = 0; i < relay_n_possible_cpus(); i++)
+		if (i != home_cpu || relay_n_possible_cpus() == 1)
+			CPU_SET(i, &all);
+	pthread_setaffinity_np(pthread_self(), sizeof(all), &all);
+	for (uint64_t i = 0; !__atomic_load_n(&flipper->stopped, __ATOMIC_RELAXED); i++) {
+		__atomic_store_n(flipper->word, flipper->value[i & 1] + i * flipper->step, __ATOMIC_RELAXED);
+		__atomic_store_n(&flipper->started, true, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static void do_everything(struct relay_ring *ring)
+{
+	struct relay_ring_facts facts;
+	char out[SMALL];
+	const void *data;
+	size_t length;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		int err = relay_ring_facts(ring, &facts);
+
+		CHECK(err == 0 || err == -EBADMSG);
+		relay_ring_state(ring);
+		output_letters(ring, 'w', 60, 0);
+		relay_ring_refuse(ring, SMALL);
+		relay_ring_read_framed(ring, out, sizeof(out), 0);
+		if (relay_ring_next(ring, &data, &length) == 1)
+			relay_ring_release(ring);
+		relay_ring_abort(ring);
+		relay_ring_resolve(ring, 1);
+		relay_ring_stop(ring, RELAY_DISABLED, i & 1);
+	}
+}
+
+static void flip_and_do(uint32_t mode, uint64_t at, uint64_t one, uint64_t other, uint64_t step)
+{
+	struct relay_ring *ring = make_ring(SMALL, mode);
+	struct flipper flipper = {.word = words_of(ring) + at / 8, .value = {one, other}, .step = step};
+
+	alarm(HANG_SECONDS);
+	CHECK_EQ(output_letters(ring, 'a', 60, 0), 0);
+	CHECK_EQ(pthread_create(&flipper.thread, NULL, flip, &flipper), 0);
+	while (!__atomic_load_n(&flipper.started, __ATOMIC_RELAXED))
+		sched_yield();
+	do_everything(ring);
+	__atomic_store_n(&flipper.stopped, true, __ATOMIC_RELAXED);
+	CHECK_EQ(pthread_join(flipper.thread, NULL), 0);
+	relay_ring_close(ring);
+	alarm(0);
+}
+
+TEST(words_of_a_ring_that_do_not_rest_hold_nobody_up)
+{
+	const uint64_t state_at = relay_ring_file_bytes(SMALL) - PAGE;
+
+	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
+		flip_and_do(mode, 0, 0, 0, 8);       /* the consumer position */
+		flip_and_do(mode, 8, 0, 1, 1 << 22); /* the consumer's lock */
+		flip_and_do(mode, offsetof(struct relay_ring_consumer, current), 0, 1, 0);
+		flip_and_do(mode, PAGE, 72, 144, 0); /* the producer position */
+		flip_and_do(mode, PAGE, 0, 0, 8);
+		flip_and_do(mode, PAGE + 16, 72, 144, 0); /* tail */
+		flip_and_do(mode, PAGE + 24, 1, 2, 0);
+		flip_and_do(mode, state_at + offsetof(struct relay_ring_state, oldest), 0, 72, 0);
+		flip_and_do(mode, state_at + offsetof(struct relay_ring_state, oldest), 0, 0, 8);
+		flip_and_do(mode, state_at + offsetof(struct relay_ring_state, lost_full), 0, 1, 3);
+	}
+}
+
+/* --- the consumer's lock --- */
+
+TEST(a_consumer_that_lives_is_told_to_who_polls_and_a_dead_one_is_replaced)
+{
+	struct relay_ring *ring = make_ring(SMALL, 0), *other;
+	uint64_t *words = words_of(ring);
+	const void *data;
+	size_t length;
+	char out[64];
+	int ready[2];
+	pid_t child;
+
+	CHECK_EQ(output_letters(ring, 'a', 8, 0), 0);
+	words[1] = 1ull << 40; /* no thread's number */
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA);
+	CHECK_EQ(relay_ring_next(ring, &data, &length), 1);
+	relay_ring_abort(ring);
+	CHECK_EQ(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		other = relay_ring_fdopen(relay_ring_fd(ring));
+		if (relay_ring_next(other, &data, &length) == 1 && write(ready[1], "r", 1) == 1)
+			pause();
+		_exit(1);
+	}
+	CHECK_EQ(read(ready[0], out, 1), 1);
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA | RELAY_IS_HELD);
+	CHECK_EQ(relay_ring_read_framed(ring, out, sizeof(out), 0), -EBUSY);
+	CHECK_EQ(kill(child, SIGKILL), 0);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA);
+	CHECK_EQ(relay_ring_read_framed(ring, out, sizeof(out), 0), 8);
+	relay_ring_close(ring);
+}
