@@ -48,6 +48,7 @@ STAT_P99_US = 100_000
 # Where the machine is so busy that the server is slow with nobody attacking, it may be this much slower.
 STAT_RATIO = 3
 CALM_S = 1.0
+HIGHEST = -20
 
 RING_PRODUCER = """
 import os, select, sys, time
@@ -375,14 +376,18 @@ class Arena:
         """See how long stat(control) takes before anybody attacks."""
         assert self.mount.process is not None
         # What is judged is what the server does, and not how the kernel shares the CPUs among dozens of processes.
-        os.setpriority(os.PRIO_PROCESS, self.mount.process.pid, -10)
+        for task in os.listdir(f"/proc/{self.mount.process.pid}/task"):
+            os.setpriority(os.PRIO_PROCESS, int(task), HIGHEST)
+        self.calm = self._calm_times()
+
+    def _calm_times(self) -> "Times":
         watch = self._watch()
         time.sleep(CALM_S)
-        self.calm = self._times(watch)
+        return self._times(watch)
 
     def _watch(self) -> Helper:
         watch = self.bystander("stat", self.mount.control)
-        os.setpriority(os.PRIO_PROCESS, watch.process.pid, -10)
+        os.setpriority(os.PRIO_PROCESS, watch.process.pid, HIGHEST)
         return watch
 
     def _times(self, watch: Helper) -> "Times":
@@ -426,7 +431,9 @@ class Arena:
     def judge(self) -> None:
         done = [f"{attacker.name}: {attacker.finish().strip()}" for attacker in self.attackers]
         print(*done, sep="\n")
-        print(f"stat(control): {self.times}, before: {self.calm}")
+        # The bystanders still work, and so does all else on the machine.
+        after = self._calm_times()
+        print(f"stat(control): {self.times}, before: {self.calm}, after: {after}")
         print(f"memory of the server, kB: {self.memory}")
         for helper in self.bystanders:
             print(f"{helper.name}: {helper.finish().strip()}")
@@ -438,7 +445,8 @@ class Arena:
         assert "Traceback" not in self.mount.log.read_text(), self.mount.log.read_text()[-5000:]
         assert self.times.n > 0
         assert self.times.errors == 0
-        assert self.times.p99 < max(STAT_P99_US, STAT_RATIO * self.calm.p99), f"{self.times}; before: {self.calm}"
+        usual = STAT_RATIO * max(self.calm.p99, after.p99)
+        assert self.times.p99 < max(STAT_P99_US, usual), f"{self.times}; before: {self.calm}, after: {after}"
         assert self.memory[-1] <= self.memory_max, f"kB: {self.memory}"
         for maker in self.makers:
             maker.kill()
@@ -455,7 +463,8 @@ class Arena:
         assert relayctl(self.mount, "list").returncode == 0
         done = subprocess.run(["ls", "-laR", self.mount.path], capture_output=True, text=True, timeout=DEADLINE_S,
                               check=False)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        # What the dead have left in traces, and was read, goes meanwhile.
+        assert not [line for line in done.stderr.splitlines() if "No such file" not in line], done.stderr
         for channel in self.victims:
             self.mount.command(f"remove {channel}")
         assert not self.victims or not os.listdir(self.mount.path / "victim")

@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIECES = 64, WAIT_MS = 20, PAUSE_US = 2000, MAX_SAMPLES = 1 << 20, PIECE_BYTES = 65536 };
+enum { PIECES = 64, WAIT_MS = 20, PAUSE_US = 5000, MAX_SAMPLES = 1 << 20, PIECE_BYTES = 65536 };
 
 static const char *file;
 static unsigned long rounds, errors;

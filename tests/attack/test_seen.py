@@ -23,8 +23,8 @@ GEOMETRY = "buffers=single scheme=lockless subbuf_size=4K n_subbufs=4"
 LEDGERS_AT = 4 * PAGE
 CLAIMS_AT = LEDGERS_AT + 8 * LEDGER_BYTES
 RING_LOCK_AT = 8
-# Two ticks of everything that the server does regularly.
-TICKS_S = 2.2
+# More than a tick of everything that the server does regularly.
+TICKS_S = 1.3
 
 SCRIBBLE = """
 import mmap, os, sys
