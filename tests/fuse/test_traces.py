@@ -436,7 +436,7 @@ else:
 
 def test_joining_counts_against_the_limit(make_mount: Callable[..., Mount], unprivileged: User) -> None:
     mount = make_mount("size=1M,user_size=1M")
-    start_trace(mount, options="subbuf_size=16K n_subbufs=8")
+    start_trace(mount, options="subbuf_size=16K n_subbufs=8 memory=1M")
     each = native.buf_file_bytes(16 << 10, 8) * N_CPUS
     answers = [join(unprivileged, mount, "t program\n") for _ in range((1 << 20) // each + 2)]
     assert answers[-1] == "ENOSPC"
