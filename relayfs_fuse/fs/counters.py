@@ -30,7 +30,7 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import facts, ring_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from relayfs_fuse.fs.store import StoredChannel
 
@@ -289,12 +289,19 @@ class Counters:
 
     def show(self, channels: Iterable[StoredChannel]) -> None:
         """Set the figures of the server, and those of the channels there are."""
+        for _ in self.showing(channels):
+            pass
+
+    def showing(self, channels: Iterable[StoredChannel]) -> Iterator[None]:
+        """Do so in pieces: there can be thousands of channels, and others want to be served meanwhile."""
         present = {channel.path: channel for channel in channels if not channel.removed}
         self._compare(present)
         for name, value in vars(self.requests).items():
             self._set("", name, self._handle.n_blocks - 1, value)
         for path in self._figures.keys() & present.keys():
-            self._show_channel(present[path])
+            if path in self._figures and not present[path].removed:
+                self._show_channel(present[path])
+            yield
 
     def _compare(self, present: dict[str, StoredChannel]) -> None:
         """Let new channels have figures, and those that have gone none: so many now, the rest the next time."""

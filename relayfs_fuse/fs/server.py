@@ -33,7 +33,7 @@ from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces import Traces
 from relayfs_fuse.fs.tracing import Tracing
 from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
-from relayfs_fuse.fs.upkeep import Counting, Flushing, survey
+from relayfs_fuse.fs.upkeep import Counting, Flushing, Sparing, survey
 from relayfs_fuse.fs.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -205,9 +205,11 @@ class Server:
             self._report("counters", f"{self._store.directory}/.counters cannot be used: {error.strerror}")
             return None
 
-        def refresh() -> None:
+        def show() -> None:
             counters.mirror()
             counters.show(self._tree.channels.values())
+
+        refresh = Sparing(show)
 
         def values_text() -> bytes:
             refresh()

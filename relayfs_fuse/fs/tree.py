@@ -71,6 +71,8 @@ class Directory(Node):
         super().__init__(name)
         self.store_path = store_path
         self._children: dict[str, Node] = {}
+        # Counted as they come and go: each lookup of a file asks for the attributes of what is above it.
+        self._n_inside = 0
 
     @property
     def children(self) -> dict[str, Node]:
@@ -80,7 +82,17 @@ class Directory(Node):
     @property
     def n_directories(self) -> int:
         """How many directories it holds."""
-        return sum(isinstance(child, Directory) for child in self.children.values())
+        return self._n_inside
+
+    def put(self, node: Node) -> None:
+        """Hold a node, in place of what had its name."""
+        self.drop(node.name)
+        self.children[node.name] = node
+        self._n_inside += isinstance(node, Directory)
+
+    def drop(self, name: str) -> None:
+        """Hold it no longer."""
+        self._n_inside -= isinstance(self.children.pop(name, None), Directory)
 
 
 class TraceDirectory(Directory):
@@ -125,7 +137,9 @@ class FactsDirectory(Directory):
     @property
     def n_directories(self) -> int:
         """How many directories it holds."""
-        return super().n_directories if self._n_directories is None else self._n_directories
+        if self._n_directories is not None:
+            return self._n_directories
+        return super().n_directories if self.children else 0  # to look fills it
 
 
 class TextFile(Node):
@@ -263,7 +277,7 @@ class Tree:
 
     def attach(self, parent: Directory, node: Node) -> None:
         """Put a node into a directory."""
-        parent.children[node.name] = node
+        parent.put(node)
         node.parent = parent
         self._number(node)
 
@@ -274,7 +288,7 @@ class Tree:
             for child in list(node.children.values()):
                 self.detach(child)
         if node.parent is not None:
-            node.parent.children.pop(node.name, None)
+            node.parent.drop(node.name)
         node.removed = True
         self.forget(node, 0)
 

@@ -29,6 +29,11 @@ FLUSHES_MAX = 64
 # How often the store is surveyed, and how many times as long as a survey takes the next one is put off.
 SURVEY_S = 5.0
 SURVEY_REST = 50
+# So many channels' figures are set before other requests are served.
+PIECE = 16
+# What takes longer than this, of the one thread's time, is put off so many times as long if it is asked for again.
+QUICK_S = 0.01
+REST = 10
 
 
 class Flushing:
@@ -74,6 +79,27 @@ class Flushing:
             self._busy.discard(channel.path)
 
 
+class Sparing:
+    """Do something that others ask for, at once if it is quick; what takes long is not done again for a while.
+
+    act: what
+    """
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._not_before = 0.0
+
+    def __call__(self) -> None:
+        """Do it, or leave it as it was done last."""
+        if time.monotonic() < self._not_before:
+            return
+        before_s = time.thread_time()
+        self._act()
+        took_s = time.thread_time() - before_s
+        if took_s > QUICK_S:
+            self._not_before = time.monotonic() + REST * took_s
+
+
 class Counting:
     """Show in the counters what others and the server itself count.
 
@@ -95,15 +121,21 @@ class Counting:
             self._try(self._counters.mirror)
             if time.monotonic() >= figures_due:
                 figures_due = time.monotonic() + FIGURES_S
-                self._try(self._show)
+                await self._show()
                 try:
                     await trio.to_thread.run_sync(self._counters.repair)
                 except OSError as error:
                     self._note(error)
             await trio.sleep(MIRROR_S)
 
-    def _show(self) -> None:
-        self._counters.show(self._tree.channels.values())
+    async def _show(self) -> None:
+        showing = self._counters.showing(list(self._tree.channels.values()))
+        try:
+            for n, _ in enumerate(showing):
+                if n % PIECE == PIECE - 1:
+                    await trio.lowlevel.checkpoint()
+        except OSError as error:
+            self._note(error)
 
     def _try(self, act: Callable[[], None]) -> None:
         try:
