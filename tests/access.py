@@ -291,6 +291,8 @@ def columns() -> Iterator[list[Column]]:
         def scene(server: Who, *options: str) -> Scene:
             make = stack.enter_context(serving(stack.enter_context(tmpfs_directory()) / "store"))
             mount = make("control_mode=0666", *options, user=server.uid or None)
+            # Also if this fails half-way: a server that is left has a mount that nobody sees.
+            stack.callback(mount.close)
             mount.path.parent.chmod(0o755)
             return Scene(mount, server, stack)
 
