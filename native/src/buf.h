@@ -94,8 +94,9 @@ struct rchan_buf {
 	struct relay_holes holes, holes_ahead; /* where data is read, and where relay_consume_holes() has come to */
 	struct relay_shm shm;
 	struct relay_plan plan;
-	uint32_t work;                       /* what the call under way may still do; see relay_work_begin() */
-	struct relay_progress empty, passed; /* of relay_consume_peek(), relay_consume_holes() */
+	uint32_t work; /* what the call under way may still do; see relay_work_begin() */
+	/* Of relay_consume_peek(), relay_consume_holes(), relay_consume_begin_behind(). */
+	struct relay_progress empty, passed, skipped;
 	struct relay_damage damage;
 };
 

@@ -640,6 +640,29 @@ int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
 	return is_lapped(buf, head, relay_pos_start(buf, number)) ? -EOVERFLOW : 0;
 }
 
+/* Bytes that a reader gets between two states of it. */
+static uint64_t data_between(const struct relay_consumer *from, const struct relay_consumer *to)
+{
+	return to->bytes - from->bytes - (to->overwritten_bytes - from->overwritten_bytes) -
+	       (to->torn_bytes - from->torn_bytes) - (to->discarded_bytes - from->discarded_bytes);
+}
+
+/*
+ * Let a walk that passes data over, from `state` on, begin where the last such walk ran out of work, unless that lies
+ * behind what is asked for. Not where data can be overwritten: how much there is to pass over changes there.
+ */
+static void skip_ahead(struct walk *walk, const struct relay_consumer *state)
+{
+	struct relay_progress *skipped = &walk->buf->skipped;
+	if (!walk->skip || walk->buf->mode != RELAY_NO_OVERWRITE)
+		return;
+	if (goes_on(walk->buf, skipped, state) && data_between(state, &skipped->to) > walk->skip)
+		skipped->is_set = false;
+	start_at(walk->buf, skipped, state);
+	walk->skip -= data_between(state, &skipped->to);
+	walk->plan->from = skipped->to;
+}
+
 static void free_hole(struct relay_claim *claim, uint64_t passed)
 {
 	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
@@ -661,6 +684,7 @@ static void carry_out(struct rchan_buf *buf)
 int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
                                size_t n_spans, size_t *total, uint64_t *end)
 {
+	struct relay_consumer state;
 	*total = 0;
 	int err = relay_reader_lock(buf);
 	if (err)
@@ -673,12 +697,15 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 	                    .max_bytes = max_bytes,
 	                    .packets = buf->packets};
 	relay_work_begin(buf);
-	err = relay_consumer_read(buf, &buf->plan.from);
-	if (!err)
+	err = relay_consumer_read(buf, &state);
+	if (!err) {
+		buf->plan.from = state;
+		skip_ahead(&walk, &state);
 		err = plan(&walk);
+	}
 	/* The last holder may have died in the middle of publish(). */
-	if (err != -EBADMSG && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != buf->plan.from.position)
-		publish(buf, &buf->plan.from);
+	if (err != -EBADMSG && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != state.position)
+		publish(buf, &state);
 	if (err != -EBADMSG && walk.total) {
 		buf->plan.to.reads++;
 		buf->plan.active = true;
@@ -686,6 +713,8 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 		*total = walk.total;
 		return (int)walk.n_used;
 	}
+	if (err == -EINPROGRESS && skip && buf->mode == RELAY_NO_OVERWRITE)
+		buf->skipped.to = buf->plan.to;
 	if (err != -EBADMSG && !skip && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
 		carry_out(buf); /* padding, holes and losses passed, nothing to give, nothing passed over */
 	relay_reader_unlock(buf);
