@@ -246,7 +246,9 @@ class RingsHandle(_Handle):
         self._missed = ffi.new("uint64_t *")
         self.n: int = self._open.n
         facts = ffi.new("struct relay_ring_facts *")
-        _check(lib.relay_ring_facts(self._open.ring[0], facts), path)
+        result = int(lib.relay_ring_facts(self._open.ring[0], facts))
+        if result != -errno.EOPNOTSUPP:  # it is not mapped: next() says whether it can be read
+            _check(result, path)
         self.overwrite: bool = facts.mode == native.MODE_OVERWRITE
 
     def close(self) -> None:

@@ -44,7 +44,8 @@ class Ring:
     path: the path of its relay files without the number
 
     Methods raise OSError: EAGAIN, the ring is full, or no record can be so long; ECANCELED, it is disabled; EPIPE, it
-    was removed; EBADMSG, its memory contradicts itself.
+    was removed; EBADMSG, its memory contradicts itself. Where the ring can only be used through the server, which
+    relay_ring(3) describes: EMSGSIZE, ENOMEM, EOPNOTSUPP.
 
     wakeup, where it is given: False, nobody who sleeps is woken for this record; True, in any case; None, if who
     consumes has come to this very record

@@ -2,87 +2,33 @@
 #define _GNU_SOURCE
 #include "remote.h"
 
-#include <fcntl.h>
+#include "private.h"
+#include "remote_file.h"
+
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Reservations that can be open at a time; and what a page of theirs begins with. */
-enum { N_RESERVED = 256, HEADER_BYTES = 64 };
-
-/* Of a reservation, before its data. */
-struct reserved {
-	size_t length;
-	size_t bytes; /* mapped */
-};
-
 struct relay_remote {
 	uint64_t largest; /* record that fits, bytes */
-	/* Addresses of what is reserved. Writers: reserve, from NULL, and commit or discard, to NULL. */
-	void *open[N_RESERVED];
+	struct relay_private reserved;
 	uint32_t n;
 	int files[];
 };
 
 /* --- opening --- */
 
-int relay_remote_fact(const struct relay_place *place, const char *name, char *text, size_t size)
-{
-	char *path;
-	if (asprintf(&path, "%s/.channels/%s/%s", place->root, place->channel, name) < 0)
-		return -ENOMEM;
-	int fd = relay_shm_open(path, O_RDONLY, true);
-	free(path);
-	if (fd < 0)
-		return fd;
-	ssize_t got = read(fd, text, size - 1);
-	int err = got < 0 ? -errno : 0;
-	close(fd);
-	text[got > 0 ? got : 0] = 0;
-	text[strcspn(text, "\n")] = 0;
-	return err;
-}
-
-static int number_of(const struct relay_place *place, const char *name, uint64_t *number)
-{
-	char text[32], *end;
-	int err = relay_remote_fact(place, name, text, sizeof(text));
-	if (err)
-		return err;
-	*number = strtoull(text, &end, 10);
-	return end == text || *end ? -EBADMSG : 0;
-}
-
-static int open_file(const struct relay_place *place, bool single, uint32_t i)
-{
-	char *path;
-	int n = single ? asprintf(&path, "%s/%s", place->root, place->channel)
-	               : asprintf(&path, "%s/%s%u", place->root, place->channel, i);
-	int fd = n < 0 ? -ENOMEM : relay_shm_open(path, O_WRONLY | O_APPEND, true);
-	if (n >= 0)
-		free(path);
-	/* A full buffer is ENOSPC to writers that would wait, and EAGAIN, which is another error, to those that would not. */
-	if (fd >= 0)
-		fcntl(fd, F_SETFL, O_APPEND);
-	return fd;
-}
-
 static int open_files(struct relay_remote *remote, const struct relay_place *place, uint32_t n)
 {
-	char buffers[16];
-	int err = relay_remote_fact(place, "buffers", buffers, sizeof(buffers));
-	while (!err && remote->n < n) {
-		int fd = open_file(place, strcmp(buffers, "single") == 0, remote->n);
-		if (fd >= 0)
-			remote->files[remote->n++] = fd;
-		else
-			err = fd;
+	while (remote->n < n) {
+		int fd = relay_remote_file_append(place, remote->n);
+		if (fd < 0)
+			return fd;
+		remote->files[remote->n++] = fd;
 	}
-	return err;
+	return 0;
 }
 
 int relay_remote_open(struct rchan *chan)
@@ -93,13 +39,13 @@ int relay_remote_open(struct rchan *chan)
 	if (!err && chan->cb && chan->cb->subbuf_start && strcmp(mode, "callback") == 0)
 		err = -EOPNOTSUPP;
 	if (!err)
-		err = number_of(&chan->place, "n_buffers", &n);
+		err = relay_remote_number(&chan->place, "n_buffers", &n);
 	if (!err)
-		err = number_of(&chan->place, "subbuf_size", &size);
+		err = relay_remote_number(&chan->place, "subbuf_size", &size);
 	if (!err)
-		err = number_of(&chan->place, "start_reserve", &start);
+		err = relay_remote_number(&chan->place, "start_reserve", &start);
 	if (!err)
-		err = number_of(&chan->place, "end_reserve", &end);
+		err = relay_remote_number(&chan->place, "end_reserve", &end);
 	if (!err && (n == 0 || n > RELAY_MAX_BUFFERS || start + end >= size))
 		err = -EBADMSG;
 	if (err)
@@ -119,23 +65,11 @@ int relay_remote_open(struct rchan *chan)
 	return 0;
 }
 
-static void take_back(struct reserved *reserved)
-{
-	munmap(reserved, reserved->bytes);
-}
-
-static struct reserved *header_of(void *data)
-{
-	return (struct reserved *)((char *)data - HEADER_BYTES);
-}
-
 void relay_remote_close(struct relay_remote *remote)
 {
 	if (!remote)
 		return;
-	for (int i = 0; i < N_RESERVED; i++)
-		if (remote->open[i])
-			take_back(header_of(remote->open[i]));
+	relay_private_close(&remote->reserved, remote);
 	for (uint32_t i = 0; i < remote->n; i++)
 		close(remote->files[i]);
 	free(remote);
@@ -153,21 +87,8 @@ int relay_remote_write(const struct relay_remote *remote, const void *data, size
 {
 	if (length == 0)
 		return 0;
-	int saved = errno, cpu = sched_getcpu(), err = 0;
-	if (write(remote->files[cpu < 0 ? 0 : (uint32_t)cpu % remote->n], data, length) < 0)
-		err = -errno;
-	errno = saved;
-	return err;
-}
-
-static struct reserved *map(size_t length)
-{
-	size_t bytes = HEADER_BYTES + length;
-	struct reserved *reserved = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (reserved == MAP_FAILED)
-		return NULL;
-	*reserved = (struct reserved){.length = length, .bytes = bytes};
-	return reserved;
+	int cpu = sched_getcpu();
+	return relay_remote_file_write(remote->files[cpu < 0 ? 0 : (uint32_t)cpu % remote->n], data, length);
 }
 
 int relay_remote_reserve(struct relay_remote *remote, size_t length, void **to)
@@ -176,54 +97,29 @@ int relay_remote_reserve(struct relay_remote *remote, size_t length, void **to)
 	*to = remote;
 	if (length == 0)
 		return 0;
-	/* No malloc(): a signal handler may reserve. */
-	struct reserved *reserved = map(length);
-	if (!reserved)
-		return -ENOMEM;
-	*to = (char *)reserved + HEADER_BYTES;
-	if (length > remote->largest) {
+	int err = relay_private_reserve(&remote->reserved, remote, length, to);
+	if (!err && length > remote->largest) {
 		/* The server counts it as too large, and says so. */
-		int err = relay_remote_write(remote, *to, length);
-		take_back(reserved);
+		err = relay_remote_write(remote, *to, length);
+		relay_remote_discard(remote, *to);
 		return err ? err : -EMSGSIZE;
 	}
-	for (int i = 0; i < N_RESERVED; i++) {
-		void *none = NULL;
-		/* Pairs with the exchange in find(): the header before the address. */
-		if (__atomic_compare_exchange_n(&remote->open[i], &none, *to, false, __ATOMIC_ACQ_REL,
-		                                __ATOMIC_RELAXED))
-			return 0;
-	}
-	take_back(reserved);
-	return -ENOMEM;
-}
-
-/* End the reservation at this address; NULL: there is none, or somebody else ends it. */
-static struct reserved *find(struct relay_remote *remote, void *data)
-{
-	for (int i = 0; data && i < N_RESERVED; i++) {
-		void *found = data;
-		/* Pairs with the exchange in relay_remote_reserve(). */
-		if (__atomic_compare_exchange_n(&remote->open[i], &found, NULL, false, __ATOMIC_ACQ_REL,
-		                                __ATOMIC_RELAXED))
-			return header_of(data);
-	}
-	return NULL;
+	return err;
 }
 
 void relay_remote_commit(struct relay_remote *remote, void *data)
 {
-	struct reserved *reserved = find(remote, data);
-	if (!reserved)
+	struct relay_private_record *record = relay_private_end(&remote->reserved, data);
+	if (!record)
 		return;
 	/* What is refused now, the server counts as lost. */
-	relay_remote_write(remote, data, reserved->length);
-	take_back(reserved);
+	relay_remote_write(remote, data, record->length);
+	relay_private_free(record);
 }
 
 void relay_remote_discard(struct relay_remote *remote, void *data)
 {
-	struct reserved *reserved = find(remote, data);
-	if (reserved)
-		take_back(reserved);
+	struct relay_private_record *record = relay_private_end(&remote->reserved, data);
+	if (record)
+		relay_private_free(record);
 }

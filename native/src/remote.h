@@ -26,7 +26,4 @@ void relay_remote_discard(struct relay_remote *remote, void *reserved);
 /* Is the channel gone whose files these are? */
 bool relay_remote_is_removed(const struct relay_remote *remote);
 
-/* The fact NAME of a channel, as .channels/PATH/NAME shows it. 0 or -errno. */
-int relay_remote_fact(const struct relay_place *place, const char *name, char *text, size_t size);
-
 #endif

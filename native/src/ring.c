@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "bench.h"
 #include "oncpu.h"
+#include "ring_remote.h"
 #include "ring_reserve.h"
 #include "ring_wake.h"
 
@@ -158,8 +159,18 @@ static int produce_here(struct relay_ring *ring, struct product *product)
 	return reserve_here(ring, product->length, &product->record);
 }
 
+static int produce_remote(struct relay_ring_remote *remote, struct product *product)
+{
+	if (product->data)
+		return relay_ring_remote_output(remote, product->data, product->length);
+	return relay_ring_remote_reserve(remote, product->length, &product->record);
+}
+
+/* On another CPU, or through the server. */
 __attribute__((noinline)) static int produce_there(struct relay_ring *ring, struct product *product)
 {
+	if (ring->remote)
+		return produce_remote(ring->remote, product);
 	struct relay_visit visit = {.active = false};
 	int saved = errno, err;
 	do {
@@ -182,6 +193,8 @@ static int produce_percpu(struct relay_ring *const *rings, unsigned n, struct pr
 		int err = produce_here(rings[cpu], product);
 		if (err != RELAY_RING_WRONG_CPU)
 			return err;
+		if (rings[cpu]->remote)
+			return produce_remote(rings[cpu]->remote, product);
 	}
 }
 
@@ -197,6 +210,8 @@ int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, 
 
 int relay_ring_refuse(struct relay_ring *ring, size_t length)
 {
+	if (ring->remote)
+		return -EOPNOTSUPP;
 	struct product product = {.refused = true, .length = length};
 	int err = produce_here(ring, &product);
 	return err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err;
@@ -240,8 +255,12 @@ void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_
 __attribute__((noinline)) static int finish_any(const void *record, uint32_t bits, uint64_t flags)
 {
 	struct relay_ring *ring = relay_ring_of(record);
-	struct relay_ring_claim *claim = ring ? relay_ring_claim_at(ring, record) : NULL;
-	if (!claim || flags & ~WAKEUP_FLAGS)
+	if (flags & ~WAKEUP_FLAGS)
+		return -EINVAL;
+	if (!ring)
+		return bits & RELAY_RING_DISCARD ? relay_ring_remote_discard(record) : relay_ring_remote_commit(record);
+	struct relay_ring_claim *claim = relay_ring_claim_at(ring, record);
+	if (!claim)
 		return -EINVAL;
 	/* Relaxed: the claim is the caller's. */
 	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
@@ -293,6 +312,8 @@ static uint64_t avail_data(const struct relay_ring *ring)
 
 uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
 {
+	if (ring->remote)
+		return relay_ring_remote_query(ring->remote, what);
 	switch (what) {
 	case RELAY_RING_AVAIL_DATA:
 		return avail_data(ring);

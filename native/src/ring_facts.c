@@ -124,6 +124,8 @@ static int read_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
 
 int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
 {
+	if (ring->remote)
+		return -EOPNOTSUPP;
 	for (int i = 0;; i++) {
 		struct relay_ring_moment begin = relay_ring_moment(ring);
 		int err = read_facts(ring, facts);

@@ -36,6 +36,8 @@ int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on)
 {
 	if (flag != RELAY_CLOSED && flag != RELAY_DISABLED)
 		return -EINVAL;
+	if (ring->remote)
+		return -EOPNOTSUPP;
 	int err = 0;
 	if (on)
 		__atomic_fetch_or(&ring->producer->flags, flag, __ATOMIC_SEQ_CST);

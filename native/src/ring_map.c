@@ -10,6 +10,7 @@
 #include "ring_map.h"
 
 #include "ring_claims.h"
+#include "ring_remote.h"
 #include "rseq.h"
 #include "sleep.h"
 #include "store_dir.h"
@@ -209,21 +210,13 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	ring->framing = geometry->framing;
 }
 
-/* fd belongs to the ring, also on failure. */
-static int init(struct relay_ring *ring, int fd)
+/* Use the memory that the ring has got. On failure it has none any more. */
+static int use(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
 {
-	*ring = (struct relay_ring){0};
-	int err = relay_shm_map(&ring->shm, fd);
-	if (err) {
-		close(fd);
-		return err;
-	}
-	struct relay_ring_geometry geometry; /* one copy: checked, then used */
 	struct layout layout;
-	geometry = ((struct relay_ring_state *)(ring->shm.base + ring->shm.bytes - RELAY_PAGE_BYTES))->geometry;
-	err = check_geometry(&geometry, ring->shm.bytes, &layout);
+	int err = check_geometry(geometry, ring->shm.bytes, &layout);
 	if (!err) {
-		place(ring, &geometry, &layout);
+		place(ring, geometry, &layout);
 		err = enter(ring);
 	}
 	if (err) {
@@ -233,6 +226,53 @@ static int init(struct relay_ring *ring, int fd)
 	relay_ring_claims_forget_kept(ring);
 	relay_fence_register();
 	return 0;
+}
+
+/* fd belongs to the ring, also on failure. */
+static int init(struct relay_ring *ring, int fd)
+{
+	*ring = (struct relay_ring){0};
+	int err = relay_shm_map(&ring->shm, fd);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	/* One copy: checked, then used. */
+	struct relay_ring_geometry geometry =
+	    ((struct relay_ring_state *)(ring->shm.base + ring->shm.bytes - RELAY_PAGE_BYTES))->geometry;
+	return use(ring, &geometry);
+}
+
+/* The same with private memory. */
+static int init_private(struct relay_ring *ring, int fd, const struct relay_ring_geometry *geometry)
+{
+	struct relay_ring_geometry private = *geometry;
+	private.size = RELAY_PAGE_BYTES;
+	private.file_bytes = relay_ring_file_bytes(private.size);
+	*ring = (struct relay_ring){0};
+	int err = relay_shm_map_private(&ring->shm, fd, private.file_bytes);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	((struct relay_ring_state *)(ring->shm.base + ring->shm.bytes - RELAY_PAGE_BYTES))->geometry = private;
+	return use(ring, &private);
+}
+
+struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
+                                         int fd)
+{
+	struct relay_ring *ring = malloc(sizeof(*ring));
+	int copy = ring ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
+	int err = !ring ? -ENOMEM : copy < 0 ? -errno : init_private(ring, copy, geometry);
+	if (!err) {
+		ring->remote = remote;
+		return ring;
+	}
+	free(ring);
+	relay_ring_remote_close(remote);
+	errno = -err;
+	return NULL;
 }
 
 static struct relay_ring *take(int fd)
@@ -266,6 +306,7 @@ void relay_ring_close(struct relay_ring *ring)
 		return;
 	relay_ring_abort(ring);
 	leave(ring);
+	relay_ring_remote_close(ring->remote);
 	relay_shm_unmap(&ring->shm);
 	free(ring);
 }

@@ -38,6 +38,8 @@ struct relay_ring {
 	bool is_empty_known;
 	uint64_t empty_from;
 	struct relay_ring_counts empty;
+
+	struct relay_ring_remote *remote; /* see ring_remote.h; NULL: the ring is mapped */
 };
 
 /* So many records one call of a file server passes at most, some 10 to 50 ns each; the next call goes on. */
@@ -99,6 +101,11 @@ static inline bool relay_ring_fits(const struct relay_ring *ring, uint64_t pos, 
 	uint64_t total = relay_ring_total(length & ~(RELAY_RING_BUSY | RELAY_RING_DISCARD));
 	return pos % 8 == 0 && produced - pos < ring->size && total <= produced - pos;
 }
+
+/* A ring that is used through `remote`, which belongs to it, also on failure; with private memory. NULL and errno. fd: of
+ * its memory file; it stays the caller's. */
+struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
+                                         int fd);
 
 /* The open ring whose data `record` points into; NULL: none. Async-signal-safe. */
 struct relay_ring *relay_ring_of(const void *record);

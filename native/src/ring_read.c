@@ -19,6 +19,7 @@
 
 #include "owner.h"
 #include "ring_claims.h"
+#include "ring_remote.h"
 
 #include <errno.h>
 #include <string.h>
@@ -318,6 +319,8 @@ static int begin(struct relay_ring *ring)
 
 void relay_ring_abort(struct relay_ring *ring)
 {
+	if (ring->remote)
+		relay_ring_remote_abort(ring->remote);
 	if (ring->consuming)
 		unlock(ring);
 	ring->consuming = false;
@@ -326,13 +329,24 @@ void relay_ring_abort(struct relay_ring *ring)
 
 void relay_ring_release(struct relay_ring *ring)
 {
+	if (ring->remote)
+		relay_ring_remote_release(ring->remote);
 	if (ring->consuming)
 		publish(ring, &ring->seen);
 	relay_ring_abort(ring);
 }
 
+static int next_remote(struct relay_ring *ring, const void **data, size_t *length)
+{
+	int result = relay_ring_remote_next(ring->remote, data, length);
+	ring->n_held += result == 1;
+	return result;
+}
+
 int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 {
+	if (ring->remote)
+		return next_remote(ring, data, length);
 	uint32_t bytes = 0;
 	int result = begin(ring);
 	if (result)
@@ -364,7 +378,10 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 	while ((!max || (unsigned)n < max) && (result = relay_ring_next(ring, &data, &length)) == 1) {
 		int stop = each(context, data, length);
 		/* Producers get the room of each record at once; the lock is kept. */
-		publish(ring, &ring->seen);
+		if (ring->remote)
+			relay_ring_remote_release(ring->remote);
+		else
+			publish(ring, &ring->seen);
 		ring->n_held = 0;
 		n++;
 		if (stop < 0) {
@@ -423,8 +440,31 @@ static void copy_end(struct relay_ring *ring, const struct relay_ring_counts *co
 	unlock(ring);
 }
 
+static ssize_t read_remote(struct relay_ring *ring, void *to, size_t size, uint64_t *missed)
+{
+	const void *data;
+	size_t length;
+	if (ring->n_held)
+		return -EALREADY;
+	int result = next_remote(ring, &data, &length);
+	if (result != 1)
+		return result ? result : -EAGAIN;
+	if (length > size) {
+		relay_ring_abort(ring);
+		return -EMSGSIZE;
+	}
+	memcpy(to, data, length);
+	relay_ring_release(ring);
+	/* Rings that are read like this overwrite nothing. */
+	if (missed)
+		*missed = 0;
+	return (ssize_t)length;
+}
+
 ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t *missed)
 {
+	if (ring->remote)
+		return read_remote(ring, to, size, missed);
 	struct relay_ring_counts counts;
 	int err = copy_begin(ring, &counts);
 	if (err)
@@ -455,6 +495,8 @@ static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *co
 
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max)
 {
+	if (ring->remote)
+		return -EOPNOTSUPP;
 	struct relay_ring_counts counts;
 	int err = copy_begin(ring, &counts);
 	if (err)
@@ -523,6 +565,8 @@ static bool is_held(const struct relay_ring *ring)
 
 int relay_ring_state(struct relay_ring *ring)
 {
+	if (ring->remote)
+		return relay_ring_remote_state(ring->remote);
 	bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
 	uint32_t work = RELAY_RING_WORK;
 	struct relay_ring_moment begin = relay_ring_moment(ring);

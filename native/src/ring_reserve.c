@@ -251,6 +251,9 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_r
 
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos)
 {
+	/* Nobody reserves here: see ring_remote.h. */
+	if (ring->remote)
+		return RELAY_RING_WRONG_CPU;
 	if (relay_ring_is_too_large(ring, length)) {
 		int err = refuse_stopped(ring, length);
 		return err ? err : relay_ring_refuse_too_large(ring, length);

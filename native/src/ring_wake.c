@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "ring_wake.h"
 
+#include "ring_remote.h"
 #include "sleep.h"
 
 #include <errno.h>
@@ -75,6 +76,21 @@ static bool is_any_held(struct relay_ring *const *rings, size_t n)
 	return false;
 }
 
+static bool is_any_remote(struct relay_ring *const *rings, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (rings[i]->remote)
+			return true;
+	return false;
+}
+
+/* What relay_ring_arm() said of each ring is in seqs. 0 or -EINTR. */
+static int sleep_a_while(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, int ms)
+{
+	return is_any_remote(rings, n) ? relay_ring_remote_wait(rings, n, ms)
+	                               : relay_ring_wait_any(rings, seqs, n, NULL, 0, ms);
+}
+
 int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms)
 {
 	if (n == 0 || n > MAX_RINGS)
@@ -92,7 +108,7 @@ int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms)
 		if (is_any_ready(rings, n))
 			break;
 		int most = look_again_ms(rings, n);
-		int err = relay_ring_wait_any(rings, seqs, n, NULL, 0, left < most ? (int)left : most);
+		int err = sleep_a_while(rings, seqs, n, left < most ? (int)left : most);
 		if (err)
 			return err;
 	}

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "home.h"
 #include "options.h"
-#include "ring_map.h"
+#include "ring_remote.h"
 #include "store_dir.h"
 
 #include <errno.h>
@@ -41,12 +41,29 @@ static struct relay_ring *map(int fd, const char *mem)
 	return ring;
 }
 
-static int attach_ring(const char *mem, bool in_mount, uint32_t cpu, struct relay_ring **ring, int *sign)
+/* It cannot be mapped. */
+static struct relay_ring *open_remote(int fd, const struct relay_place *place, uint32_t cpu)
 {
-	*sign = relay_shm_open(mem, O_RDWR, in_mount);
+	struct relay_ring_geometry geometry;
+	int err = relay_ring_remote_geometry(place, &geometry);
+	geometry.cpu = cpu;
+	if (err) {
+		errno = -err;
+		return NULL;
+	}
+	struct relay_ring_remote *remote = relay_ring_remote_open(place, &geometry);
+	return remote ? relay_ring_new_remote(remote, &geometry, fd) : NULL;
+}
+
+static int attach_ring(const char *mem, const struct relay_place *place, uint32_t cpu, struct relay_ring **ring,
+                       int *sign)
+{
+	*sign = relay_shm_open(mem, O_RDWR, !place->in_store);
 	if (*sign < 0)
 		return *sign;
 	*ring = map(*sign, mem);
+	if (!*ring && errno == ENODEV && !place->in_store)
+		*ring = open_remote(*sign, place, cpu);
 	int err = !*ring ? -errno : (*ring)->cpu != cpu ? -EBADMSG : 0;
 	if (err) {
 		relay_ring_close(*ring);
@@ -54,6 +71,8 @@ static int attach_ring(const char *mem, bool in_mount, uint32_t cpu, struct rela
 		return err;
 	}
 	uint64_t token = 0;
+	if ((*ring)->remote)
+		return 0;
 	if (pread(*sign, &token, sizeof(token), (off_t)(*ring)->shm.bytes) == sizeof(token))
 		relay_ring_set_token(*ring, token);
 	return 0;
@@ -64,8 +83,7 @@ static int attach_next(struct attached *attached, const struct relay_place *plac
 {
 	unsigned cpu = attached->rings.n;
 	char *mem = relay_place_mem(place, cpu);
-	int err =
-	    mem ? attach_ring(mem, !place->in_store, cpu, &attached->rings.ring[cpu], &attached->signs[cpu]) : -ENOMEM;
+	int err = mem ? attach_ring(mem, place, cpu, &attached->rings.ring[cpu], &attached->signs[cpu]) : -ENOMEM;
 	free(mem);
 	attached->rings.n += !err;
 	return err;

@@ -205,6 +205,15 @@ int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writ
 	return 0;
 }
 
+int relay_shm_map_private(struct relay_shm *shm, int fd, uint64_t bytes)
+{
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	*shm = (struct relay_shm){.base = base, .bytes = bytes, .fd = fd};
+	return 0;
+}
+
 void relay_shm_unmap(struct relay_shm *shm)
 {
 	guard_remove(shm);

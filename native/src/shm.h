@@ -35,6 +35,9 @@ int relay_shm_open_backing(const char *mem_path);
 int relay_shm_map(struct relay_shm *shm, int fd);
 void relay_shm_unmap(struct relay_shm *shm);
 
+/* Memory of this process alone, in the place of that of fd, which then belongs to shm. */
+int relay_shm_map_private(struct relay_shm *shm, int fd, uint64_t bytes);
+
 /* Map so many bytes of fd, more than it has perhaps: what lies behind its end becomes usable as it grows. */
 int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writable);
 

@@ -12,6 +12,8 @@ from conftest import Mount, User, wait_until
 from making import environment_of, making, relay_files
 from traffic import Stream, drain, lines
 
+from relayfs_fuse import Ring
+
 PYTHON = Path(sys.executable)
 
 RESERVING = """
@@ -173,10 +175,257 @@ def test_commands_need_the_right_to_give_them(unmapped: Mount, unprivileged: Use
     assert "PermissionError" in unprivileged.python(flush, path).stderr
 
 
-def test_rings_that_cannot_be_mapped_are_written_and_read_as_files(unmapped: Mount, unprivileged: User) -> None:
+RING_OUTPUT = """
+import sys
+from relayfs_fuse import Ring
+ring = Ring(sys.argv[1])
+for i in range(int(sys.argv[2])):
+    ring.output(b"record %d" % i)
+print(open("/proc/self/maps").read().count("/mem"))
+"""
+
+RING_RESERVING = """
+import sys
+from relayfs_fuse import Ring
+ring = Ring(sys.argv[1])
+first, second = ring.reserve(3), ring.reserve(6)
+at_first, at_second = first.__enter__(), second.__enter__()
+at_first[:], at_second[:] = b"one", b"second"
+second.__exit__(None, None, None)
+try:
+    with ring.reserve(4) as record:
+        record[:] = b"gone"
+        raise KeyError
+except KeyError:
+    pass
+first.__exit__(None, None, None)
+"""
+
+# What the errors and counts of a ring without a mapping are.
+RING_REFUSALS = """
+import errno, sys
+from relayfs_fuse import Ring
+def code(act, *arguments):
+    try:
+        act(*arguments)
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+ring, large = Ring(sys.argv[1]), Ring(sys.argv[2])
+def reserve(ring, length):
+    with ring.reserve(length):
+        pass
+print(code(ring.output, bytes(4081)), code(reserve, ring, 4081), code(reserve, ring, 1 << 40))
+print(code(ring.output, bytes(4080)), code(ring.output, b"x"), code(reserve, ring, 4080))
+print(code(ring.output, b""), code(reserve, ring, 0))
+print(code(large.output, bytes((1 << 20) - 4095)), code(reserve, large, (1 << 20) - 4095))
+print(code(large.output, bytes((1 << 20) - 4096)), code(reserve, large, (1 << 20) - 4096))
+held = [large.reserve(8) for _ in range(257)]
+print([code(reservation.__enter__) for reservation in held].index("ENOMEM"))
+"""
+
+RING_READING = """
+import sys
+from relayfs_fuse import Ring
+with Ring(sys.argv[1]) as ring:
+    for record in ring.records():
+        print(bytes(record).decode(), flush=True)
+"""
+
+
+# As programs in C use it: several records at once, and what is refused.
+RING_BY_HAND = """
+import ctypes, os, relayfs_fuse, sys
+from ctypes import byref, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
+lib = ctypes.CDLL(os.path.dirname(relayfs_fuse.__file__) + "/lib/librelayfs.so", use_errno=True)
+class Rings(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_uint), ("ring", ctypes.POINTER(c_void_p))]
+lib.relay_rings_attach.restype = ctypes.POINTER(Rings)
+lib.relay_rings_reserve.argtypes = ctypes.POINTER(Rings), c_size_t, c_uint64
+lib.relay_rings_reserve.restype = c_void_p
+lib.relay_ring_commit.argtypes = lib.relay_ring_discard.argtypes = c_void_p, c_uint64
+lib.relay_ring_output.argtypes = c_void_p, c_void_p, c_size_t, c_uint64
+lib.relay_ring_read.restype = c_ssize_t
+rings = lib.relay_rings_attach(sys.argv[1].encode())
+ring = c_void_p(rings.contents.ring[0])
+data, length = c_void_p(), c_size_t()
+def take():
+    result = lib.relay_ring_next(ring, byref(data), byref(length))
+    return ctypes.string_at(data, length.value).decode() if result == 1 else result
+for i in range(6):
+    assert lib.relay_ring_output(ring, b"%d" % i, 1, 0) == 0
+print(take(), take(), lib.relay_ring_wait(byref(ring), c_size_t(1), 0))
+lib.relay_ring_abort(ring)
+print(take())
+lib.relay_ring_release(ring)
+print(take(), take(), lib.relay_ring_read(ring, byref(length), c_size_t(8), None))
+lib.relay_ring_release(ring)
+to, missed = ctypes.create_string_buffer(8), c_uint64(9)
+print(lib.relay_ring_read(ring, to, c_size_t(0), None))
+print(lib.relay_ring_read(ring, to, c_size_t(8), byref(missed)), to.value.decode(), missed.value)
+@ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+def each(_, at, n):
+    print(ctypes.string_at(at, n).decode())
+    return 0
+print(lib.relay_ring_consume(ring, each, None, 0), take(), lib.relay_ring_wait(byref(ring), c_size_t(1), 0))
+record = lib.relay_rings_reserve(rings, 8, 0)
+print(lib.relay_ring_commit(record, 8), lib.relay_ring_commit(record, 0), lib.relay_ring_commit(record, 0))
+print(lib.relay_ring_discard(record, 0), lib.relay_ring_output(ring, b"x", 1, 8))
+facts = ctypes.create_string_buffer(4096)
+print(lib.relay_ring_facts(ring, facts), lib.relay_ring_stop(ring, 1, 1), lib.relay_ring_refuse(ring, c_size_t(1)))
+lib.relay_rings_reserve(rings, 8, 0)
+lib.relay_rings_close(rings)
+"""
+
+
+@pytest.mark.parametrize("options", ["buffers=global", "buffers=single", "mode=overwrite"])
+def test_every_record_of_another_users_ring_arrives_in_order(unmapped: Mount, unprivileged: User, options: str) -> None:
+    path = unmapped.create("ring", f"type=ring framing=line perm=0666 {options}")
+    assert unprivileged.python(RING_OUTPUT, path, "1000").stdout == "0\n"
+    assert unmapped.fact("ring", "records") == "1000"
+    (file,) = relay_files(unmapped.path)
+    assert drain(unmapped.path / file) == b"".join(b"record %d\n" % i for i in range(1000))
+
+
+def test_a_ring_for_each_cpu_is_written_on_that_cpu(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("ring", "type=ring framing=line perm=0666 buffers=percpu size=64K")
+    for cpu in os.sched_getaffinity(0):
+        output = f"import os; os.sched_setaffinity(0, [{cpu}])" + RING_OUTPUT
+        assert unprivileged.python(output, path, "3").stdout == "0\n"
+        assert unmapped.fact("ring", f"buffer{cpu}/records") == "3"
+
+
+def test_reservations_in_a_ring_are_private_until_they_are_committed(unmapped: Mount, unprivileged: User) -> None:
     path = unmapped.create("ring", "type=ring framing=line perm=0666")
-    attach = "import sys; from relayfs_fuse import Ring; Ring(sys.argv[1])"
-    assert f"[Errno {errno.ENODEV}]" in unprivileged.python(attach, path).stderr
+    assert unprivileged.python(RING_RESERVING, path).stderr == ""
+    assert drain(unmapped.path / "ring0") == b"second\none\n"
+    assert [unmapped.fact("ring", fact) for fact in ("records", "lost", "skipped")] == ["2", "0", "0"]
+
+
+def test_what_a_ring_refuses_has_its_errors_and_is_counted(unmapped: Mount, unprivileged: User) -> None:
+    paths = [unmapped.create(name, f"type=ring perm=0666 size={size}") for name, size in (("a", "4K"), ("b", "4M"))]
+    done = unprivileged.python(RING_REFUSALS, *paths)
+    assert done.stdout.splitlines() == [
+        "EAGAIN EAGAIN EAGAIN",
+        "done EAGAIN EAGAIN",
+        "ENOTSUP ENOTSUP",
+        "EMSGSIZE EMSGSIZE",
+        "done done",
+        "256",
+    ], done.stderr
+    assert [unmapped.fact("a", fact) for fact in ("lost", "lost_full", "lost_too_large")] == ["5", "2", "3"]
+    assert [unmapped.fact("b", fact) for fact in ("records", "lost", "lost_too_large")] == ["2", "2", "2"]
+
+
+@pytest.mark.parametrize(("command", "code"), [("disable ring\n", "ECANCELED"), ("remove ring\n", "EPIPE")])
+def test_a_ring_that_is_stopped_refuses_what_was_reserved(
+    unmapped: Mount, unprivileged: User, command: str, code: str
+) -> None:
+    path = unmapped.create("ring", "type=ring perm=0666")
+    commit = """
+import errno, sys
+from relayfs_fuse import Ring
+ring = Ring(sys.argv[1])
+try:
+    with ring.reserve(8):
+        print(flush=True)
+        input()
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+    with subprocess.Popen(
+        [os.fspath(PYTHON), "-c", commit, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        user=unprivileged.uid, group=unprivileged.gid, extra_groups=[], cwd="/",
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        program.stdout.readline()
+        unmapped.command(command)
+        assert program.communicate("\n")[0] == f"{code}\n"
+
+
+def test_the_positions_of_a_ring_are_those_that_the_server_knows(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("ring", "type=ring framing=length perm=0666 size=64K")
+    query = """
+import sys
+from relayfs_fuse import Ring
+ring = Ring(sys.argv[1])
+for _ in range(3):
+    ring.output(b"12345678")
+next(records := ring.records())
+next(records)
+print(*[ring.query(what) for what in ("ring_size", "prod_pos", "avail_data", "cons_pos")])
+"""
+    # What a reader holds is read, as far as the server knows.
+    assert unprivileged.python(query, path).stdout == "65536 48 16 32\n"
+
+
+def test_another_users_reader_of_a_ring_reads_all_and_finds_the_end(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("ring", "type=ring framing=length perm=0666")
     file = unmapped.path / "ring0"
-    assert unprivileged.run("sh", "-c", f"echo one > {file}").returncode == 0
-    assert unprivileged.run("head", "-c", "4", file).stdout == "one\n"
+    file.write_bytes(b"before")
+    with subprocess.Popen(
+        [os.fspath(PYTHON), "-c", RING_READING, path], stdout=subprocess.PIPE, user=unprivileged.uid,
+        group=unprivileged.gid, extra_groups=[], cwd="/",
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"before\n"
+        file.write_bytes(b"while it sleeps")
+        assert program.stdout.readline() == b"while it sleeps\n"
+        with Ring(path) as ring:
+            ring.output(b"")
+        assert program.stdout.readline() == b"\n"
+        long = b"x" * 300000
+        file.write_bytes(long)
+        assert program.stdout.readline() == long + b"\n"
+        file.write_bytes(b"last")
+        unmapped.command("remove ring\n")
+        assert program.stdout.read() == b"last\n"
+    assert program.returncode == 0
+
+
+def test_a_reader_of_a_ring_takes_no_record_that_it_does_not_ask_for(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("ring", "type=ring framing=length perm=0666")
+    assert unprivileged.python(RING_OUTPUT, path, "100").stdout == "0\n"
+    read = """
+import sys
+from relayfs_fuse import Ring
+with Ring(sys.argv[1]) as ring:
+    try:
+        for record in ring.records():
+            raise KeyError
+    except KeyError:
+        pass  # it is given again
+    for i, record in enumerate(ring.records()):
+        print(bytes(record).decode())
+        if i == 2:
+            break
+"""
+    for begin in (0, 3):
+        assert unprivileged.python(read, path).stdout.split("\n")[:3] == [f"record {begin + i}" for i in range(3)]
+    assert unmapped.fact("ring", "read_records") == "6"
+
+
+def test_records_that_are_held_come_again_until_they_are_released(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("ring", "type=ring framing=length perm=0666")
+    done = unprivileged.python(RING_BY_HAND, path)
+    assert done.stdout.splitlines() == [
+        f"0 1 {-errno.EALREADY}",
+        "0",
+        f"1 2 {-errno.EALREADY}",
+        f"{-errno.EMSGSIZE}",
+        "1 3 0",
+        *("4", "5", "2 0 0"),
+        f"{-errno.EINVAL} 0 {-errno.EINVAL}",
+        f"{-errno.EINVAL} {-errno.EINVAL}",
+        " ".join([str(-errno.EOPNOTSUPP)] * 3),
+    ], done.stderr
+    assert unmapped.fact("ring", "records") == "7"
+
+
+@pytest.mark.parametrize("options", ["framing=raw", "framing=line", "framing=length mode=overwrite"])
+def test_a_ring_whose_reads_do_not_tell_all_is_not_consumed(unmapped: Mount, unprivileged: User, options: str) -> None:
+    path = unmapped.create("ring", f"type=ring perm=0666 {options}")
+    (unmapped.path / "ring0").write_bytes(b"record")
+    done = unprivileged.python(RING_READING, path)
+    assert f"[Errno {errno.EOPNOTSUPP}]" in done.stderr
+    assert (done.stdout, unmapped.fact("ring", "read_records")) == ("", "0")

@@ -29,7 +29,7 @@ PYTHON_LAYERS = [
 
 C_LAYERS = [
     {"layout"},
-    {"pair", "owner", "clock", "damage", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
+    {"pair", "owner", "clock", "damage", "private", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"begin", "change", "claims", "holes", "oncpu", "wake"},
@@ -40,7 +40,9 @@ C_LAYERS = [
     {"traces", "trace_room"},
     {"trace_dir"},
     {"mountpoint", "options", "bench", "remote_reader"},
+    {"remote_file"},
     {"ring_map.h"},  # what a mapped ring is
+    {"ring_remote"},
     {"ring_wake", "ring_read.h", "ring_publish"},
     {"ring_claims"},
     {"ring_reserve"},

@@ -118,6 +118,10 @@ struct relay_rings {
  * when it is closed. NULL and errno: ENOENT no such channel; EBADMSG it is none of rings, or damaged; for create, what
  * the control file says of `create PATH type=ring OPTIONS`.
  *
+ * Where the mount cannot map files and the store is another user's, each record is one write(2), a reservation is
+ * private memory until then, and only rings with framing=length and without mode=overwrite are consumed: relay_ring(3)
+ * tells what else is different.
+ *
  * options: what may follow, "size=64K buffers=percpu mode=overwrite"; NULL: nothing
  */
 struct relay_rings *relay_rings_attach(const char *path);
