@@ -158,7 +158,8 @@ def _default_program(prefix: Prefix, sources: Sequence[Path], flags: Sequence[st
     name = sources[0].stem
     if flags or len(sources) > 1:
         name += "-" + hashlib.sha256(repr((sources, flags)).encode()).hexdigest()[:8]
-    return prefix.path / "programs" / name
+    # Programs of different directories may have the same name.
+    return prefix.path / "programs" / sources[0].parent.name / name
 
 
 def _tool(name: str) -> str:

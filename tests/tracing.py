@@ -89,7 +89,9 @@ class Program:
         )  # fmt: skip
         self.name = f"{name}-{self.process.pid}"
         self.directory = store.path / trace.name / self.name
-        self._tell(f"{self.directory} {cpu}")
+        # Another user than the store's reaches the buffers through the mount alone.
+        shown = store.path if user is None else store.default_mount / ".channels"
+        self._tell(f"{shown / trace.name / self.name} {cpu}")
         assert self._answer() == "ready"
 
     def _tell(self, line: str) -> None:

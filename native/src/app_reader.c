@@ -92,7 +92,9 @@ static bool is_held_back(struct rchan_buf *buf)
 {
 	if (relay_pos_offset(buf, buf->plan.to.position) == 0)
 		return false;
+	pthread_mutex_lock(&buf->walking);
 	int more = relay_consume_peek(buf, &buf->plan.to);
+	pthread_mutex_unlock(&buf->walking);
 	return more == 0 || more == -EINPROGRESS;
 }
 

@@ -12,6 +12,7 @@
 #include "store_dir.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <relayfs/layout.h>
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
@@ -95,6 +96,8 @@ struct rchan_buf {
 	struct relay_shm shm;
 	struct relay_plan plan;
 	uint32_t work; /* what the call under way may still do; see relay_work_begin() */
+	/* This process's: a thread walks along the data, and uses what follows, `holes` and `holes_ahead`. */
+	pthread_mutex_t walking;
 	/* Of relay_consume_peek(), relay_consume_holes(), relay_consume_begin_behind(). */
 	struct relay_progress empty, passed, skipped;
 	struct relay_damage damage;

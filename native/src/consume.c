@@ -601,8 +601,8 @@ uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer 
 	return passed->to.discarded_bytes - state->discarded_bytes + passed->to.torn_bytes - state->torn_bytes;
 }
 
-int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
-                       uint64_t *start_records, struct relay_span *spans, size_t n_spans)
+static int look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
+                uint64_t *start_records, struct relay_span *spans, size_t n_spans)
 {
 	struct relay_plan look = {.from = *state, .to = *state};
 	struct walk walk = {
@@ -628,6 +628,15 @@ int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, stru
 		return -EAGAIN;
 	}
 	return result;
+}
+
+int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
+                       uint64_t *start_records, struct relay_span *spans, size_t n_spans)
+{
+	pthread_mutex_lock(&buf->walking);
+	int n = look(buf, state, packet, start_records, spans, n_spans);
+	pthread_mutex_unlock(&buf->walking);
+	return n;
 }
 
 int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
@@ -681,8 +690,8 @@ static void carry_out(struct rchan_buf *buf)
 			free_hole(&buf->claims[64 * i + (uint32_t)__builtin_ctzll(left)], buf->plan.to.position);
 }
 
-int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
-                               size_t n_spans, size_t *total, uint64_t *end)
+static int begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
+                        size_t n_spans, size_t *total, uint64_t *end)
 {
 	struct relay_consumer state;
 	*total = 0;
@@ -721,6 +730,15 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 	return err == -EINPROGRESS ? -EBUSY : err;
 }
 
+int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
+                               size_t n_spans, size_t *total, uint64_t *end)
+{
+	pthread_mutex_lock(&buf->walking);
+	int n = begin_behind(buf, skip, max_bytes, spans, n_spans, total, end);
+	pthread_mutex_unlock(&buf->walking);
+	return n;
+}
+
 int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
                         size_t *total)
 {
@@ -734,12 +752,14 @@ int relay_consume_to(struct rchan_buf *buf, uint64_t at)
 	if (err)
 		return err;
 	struct walk walk = {.buf = buf, .plan = &buf->plan, .at = at};
+	pthread_mutex_lock(&buf->walking);
 	relay_work_begin(buf);
 	err = relay_consumer_read(buf, &buf->plan.from);
 	if (!err)
 		err = plan(&walk);
 	if (err != -EBADMSG)
 		carry_out(buf);
+	pthread_mutex_unlock(&buf->walking);
 	relay_reader_unlock(buf);
 	return err == -EINPROGRESS ? -EBUSY : err;
 }
@@ -805,6 +825,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	if (err)
 		return err;
 	struct walk walk = {.buf = buf, .plan = &buf->plan, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
+	pthread_mutex_lock(&buf->walking);
 	buf->plan = (struct relay_plan){0};
 	err = relay_consumer_read(buf, &buf->plan.to);
 	if (!err)
@@ -821,6 +842,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	}
 	if (!err)
 		carry_out(buf);
+	pthread_mutex_unlock(&buf->walking);
 	relay_reader_unlock(buf);
 	return err;
 }

@@ -46,7 +46,7 @@ static bool readers_met(const struct rchan_buf *buf, struct moment begin)
 }
 
 /* Call look(buf, into) until what it says is of one moment. Its result, or 1: a reset is under way. */
-static int at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+static int look_at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
 {
 	relay_work_begin(buf);
 	for (int resets = 0, moves = 0; resets < RESET_TRIES;) {
@@ -59,6 +59,14 @@ static int at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *
 		relay_damage_forget(&buf->damage);
 	}
 	return 1;
+}
+
+static int at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+{
+	pthread_mutex_lock(&buf->walking);
+	int err = look_at_rest(buf, look, into);
+	pthread_mutex_unlock(&buf->walking);
+	return err;
 }
 
 static int check_magic(struct rchan_buf *buf)

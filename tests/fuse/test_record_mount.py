@@ -97,7 +97,7 @@ def test_programs_of_other_users_are_recorded_by_root(mount, run, out, unprivile
 def test_who_may_not_read_the_buffers_is_told(mount, run, unprivileged: User):
     run("ours").write(10)
     done = unprivileged.run(RELAYCTL, "snapshot", "t", "-m", mount.path, "-o", "/nowhere")
-    assert (done.returncode, done.stderr) == (1, f"relayctl: {mount.store}/t: Permission denied\n")
+    assert (done.returncode, done.stderr) == (1, f"relayctl: {mount.store}/.traces: Permission denied\n")
 
 
 def test_many_short_programs_are_recorded(mount, run, out):

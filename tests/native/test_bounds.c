@@ -186,13 +186,12 @@ TEST(to_look_at_a_list_of_holes_costs_a_part_of_it_even_while_resets_are_counted
 TEST(many_holes_are_passed_in_pieces)
 {
 	struct victim v = make_victim(SUBBUF, RELAY_NO_OVERWRITE);
-	uint64_t all = fill_with_holes(&v), longest = longest_call(v.buf);
 	struct relay_span span;
 	size_t total;
 	int calls, n;
 
+	fill_with_holes(&v);
 	alarm(HANG_SECONDS);
-	CHECK(longest < all);
 	for (calls = 0; relay_buf_state(v.buf) & RELAY_LOOK_AGAIN; calls++)
 		CHECK(calls < MOST_CALLS);
 	CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA);
