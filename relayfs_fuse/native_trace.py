@@ -125,6 +125,16 @@ def trace_make(store: str, trace: Trace, process: Process) -> tuple[str, bool]:
     return os.fsdecode(ffi.string(name)), not there
 
 
+def trace_allocate(directory: str, trace: Trace, descriptor: int) -> None:
+    """Give the data of a process's buffer their memory; may take long.
+
+    directory: of the trace
+    descriptor: the buffer
+    """
+    data = trace.subbuf_size * trace.n_subbufs
+    _check(lib.relay_trace_allocate(os.fsencode(directory), trace.memory, descriptor, data), directory)
+
+
 def trace_remove(directory: str) -> None:
     """Take a process's directory out of its trace; its buffers are closed."""
     _check(lib.relay_trace_remove(os.fsencode(directory)), directory)

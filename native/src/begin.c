@@ -60,13 +60,13 @@ void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 	relay_lock_release(&buf->control->switch_lock, relay_patience(buf) == RELAY_QUIET ? NULL : before);
 }
 
-/* Move head behind what is reserved. */
-static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos)
+/* From the start of a sub-buffer that has not begun. */
+static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos, uint64_t next)
 {
 	struct relay_pair *head = &buf->control->head;
 	uint64_t now, second;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES && !relay_head(buf, &now, &second) && now == pos; tries++) {
-		uint64_t records = second & RELAY_RECORDS_MASK, next = pos + buf->header;
+		uint64_t records = second & RELAY_RECORDS_MASK;
 		if (buf->scheme != RELAY_RSEQ) {
 			RELAY_PUBLISHES(&head->first);
 			if (relay_pair_swap(head, pos, second, next, records))
@@ -85,7 +85,8 @@ static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos)
 enum relay_begin relay_enter(struct rchan_buf *buf, uint64_t pos)
 {
 	if (buf->header) {
-		enum relay_begin result = move_head(buf, pos);
+		/* Behind what is reserved. */
+		enum relay_begin result = move_head(buf, pos, pos + buf->header);
 		if (result != RELAY_BEGUN)
 			return result;
 	} else {
@@ -121,6 +122,44 @@ static enum relay_begin begin_by_mode(struct rchan_buf *buf, uint64_t pos)
 	buf->header = relay_reserved_at(buf, number);
 	relay_stamp(buf, pos);
 	return relay_enter(buf, pos);
+}
+
+/* The caller has the lock. */
+static int pass_unallocated(struct rchan_buf *buf, uint64_t pos, uint64_t records)
+{
+	uint64_t number = relay_pos_number(buf, pos), next = relay_pos_next(buf, pos);
+	uint64_t reserved = relay_reserved_at(buf, number);
+	struct relay_subbuf *left = relay_pos_ledger(buf, pos), *entered = relay_pos_ledger(buf, next);
+	bool room = buf->mode == RELAY_OVERWRITE || relay_has_left(buf, pos);
+	if (next <= pos || !room)
+		return 0;
+	relay_stamp(buf, pos);
+	/* Relaxed: published by head. */
+	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + reserved;
+	__atomic_store_n(&left->end, pos + reserved, __ATOMIC_RELAXED);
+	__atomic_store_n(&entered->start_records, records, __ATOMIC_RELAXED);
+	__atomic_store_n(&entered->start_bytes, bytes, __ATOMIC_RELAXED);
+	if (move_head(buf, pos, next) != RELAY_BEGUN)
+		return -EBADMSG;
+	relay_say(buf, number + 1, RELAY_ASKED_ENDED);
+	return 0;
+}
+
+int relay_finish_unallocated(struct rchan_buf *buf)
+{
+	sigset_t before;
+	uint64_t pos, second;
+	if (!relay_lost(buf))
+		return 0;
+	int err = relay_switch_lock(buf, &before);
+	if (err)
+		return err;
+	err = relay_head(buf, &pos, &second);
+	if (!err && relay_is_unallocated(buf) && !relay_has_begun(buf, pos))
+		err = pass_unallocated(buf, pos, second & RELAY_RECORDS_MASK);
+	relay_switch_unlock(buf, &before);
+	relay_wake_switch(buf);
+	return err;
 }
 
 /* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
@@ -217,6 +256,9 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 		return RELAY_NOT_YET;
 	if (!buf->begin)
 		return pass_by(buf, pos);
+	/* Without the lock: it takes long, and only this program's own threads wait for it. */
+	if (relay_is_unallocated(buf) && !(buf->allocate && buf->allocate(buf)))
+		return RELAY_NOT_YET;
 	int err = relay_switch_lock(buf, &before);
 	if (err)
 		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_BEGIN_BUSY;

@@ -69,6 +69,25 @@ static inline bool relay_is_settled(const struct rchan_buf *buf, uint64_t pos)
 	       (buf->mode == RELAY_NO_OVERWRITE && asked & RELAY_ASKED_ENDED && !relay_has_left(buf, pos));
 }
 
+/* Have the data no memory yet? Those that several programs write always have, and none of them can say otherwise. */
+static inline bool relay_is_unallocated(const struct rchan_buf *buf)
+{
+	if (!buf->pid)
+		return false;
+	/* Pairs with the release in relay_note_allocated(): the memory before the word that it is there. */
+	return __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_UNALLOCATED;
+}
+
+static inline void relay_note_allocated(struct rchan_buf *buf)
+{
+	/* Pairs with the acquire in relay_is_unallocated(). */
+	__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_UNALLOCATED, __ATOMIC_RELEASE);
+}
+
+/* Finish an empty sub-buffer of such a buffer, if records were lost: only packets say so, and those without records need no
+ * memory. None begins behind it. 0, or as relay_switch_lock(). */
+int relay_finish_unallocated(struct rchan_buf *buf);
+
 /* Let the sub-buffer begin at whose start head is, unless somebody else has; *header: bytes reserved at its start. From
  * any CPU. Clients wait for each other, at most a second. */
 enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);

@@ -89,6 +89,8 @@ struct rchan_buf {
 	const struct rchan_callbacks *cb;      /* NULL: none */
 	bool begins;                           /* sub-buffers begin by `begin`, under the switch lock; else at once */
 	relay_begin_function *begin;           /* NULL: this process may not decide */
+	bool (*allocate)(struct rchan_buf *);  /* gives the data memory; NULL: this process may not. See begin.h */
+	int64_t allocate_again_ms;             /* not before, CLOCK_MONOTONIC: there was none. Writer: `allocate` */
 	uint64_t header;                       /* bytes that `begin` reserved; under the switch lock */
 	uint32_t pid;                          /* whose packets */
 	struct relay_packet *packets;          /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */

@@ -77,7 +77,8 @@ static int clear(struct rchan_buf *buf)
 	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
 	control->delivered = control->caught_up = control->ending = control->starting = control->wanted = 0;
 	/* Records lay there in later laps. */
-	memset(buf->data, 0, relay_reserved_at(buf, 0));
+	if (!relay_is_unallocated(buf))
+		memset(buf->data, 0, relay_reserved_at(buf, 0));
 	int err = change_head(buf, &control->head, make_cleared_head);
 	if (buf->scheme == RELAY_LOCKLESS) {
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);

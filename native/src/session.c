@@ -3,6 +3,7 @@
  *     open MNT/.traces/join
  *     write "TRACE PROGRAM\n"                           read: the directory's name
  *     write "event { ... };\n"                          declared
+ *     write "allocate CPU\n"                            that CPU's buffer has its memory
  *
  * A process that must not write to files (RLIMIT_FSIZE) sets the extended attribute user.relayfs.join instead, to the number
  * that it reads at TOKEN_AT, which tells the server whose request it is, and the text.

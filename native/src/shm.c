@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Store files: plain files on tmpfs, allocated whole when they are made.
+ * Store files: plain files on tmpfs, allocated whole when they are made; or, of a trace, without what its programs may never
+ * write to.
  *
  * The guard. Whoever may write to a store file may also truncate it, and then every access to its mapping
  * raises SIGBUS. A process that maps other people's files (the file server) must survive that: the handler
@@ -56,21 +57,48 @@ static int check_limit(uint64_t bytes)
 	return limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur ? -EFBIG : 0;
 }
 
-static int allocate(int fd, uint64_t bytes)
+/* From byte `from` on; what lies before stays a hole. */
+static int allocate(int fd, uint64_t from, uint64_t bytes)
 {
 	int over = check_limit(bytes);
 	if (over)
 		return over;
-	int err = posix_fallocate(fd, 0, (off_t)bytes);
+	int err = posix_fallocate(fd, (off_t)from, (off_t)(bytes - from));
 	return err == EFBIG ? -ENOSPC : -err;
+}
+
+int relay_shm_fill(int fd, uint64_t bytes)
+{
+	struct stat st;
+	if (fstat(fd, &st))
+		return -errno;
+	/* A file that would grow is subject to RLIMIT_FSIZE, and its owner might get a signal. */
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < bytes)
+		return -EINVAL;
+	/* Not posix_fallocate(3), which writes where the file system knows no fallocate(2): those writes count as growth. */
+	while (fallocate(fd, 0, 0, (off_t)bytes))
+		if (errno != EINTR)
+			return -errno;
+	return 0;
+}
+
+int relay_shm_punch(int fd, uint64_t bytes)
+{
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) ? -errno : 0;
 }
 
 int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid)
 {
+	return relay_shm_create_sparse(dir_fd, name, 0, bytes, mode, uid, gid);
+}
+
+int relay_shm_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode, uid_t uid,
+                            gid_t gid)
+{
 	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
-	int err = allocate(fd, bytes);
+	int err = allocate(fd, hole_bytes, bytes);
 	if (!err)
 		err = relay_shm_own(fd, mode, uid, gid);
 	if (!err)
@@ -83,7 +111,7 @@ int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, 
 int relay_shm_create_unnamed(const char *dir, uint64_t bytes)
 {
 	int fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
-	int err = fd < 0 ? -errno : allocate(fd, bytes);
+	int err = fd < 0 ? -errno : allocate(fd, 0, bytes);
 	if (!err)
 		return fd;
 	if (fd >= 0)

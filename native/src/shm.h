@@ -17,7 +17,18 @@ struct relay_shm {
  * Returns its descriptor, or -errno; on failure nothing is left. */
 int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid);
 
-/* The same without a name and for this process alone, in the file system of directory `dir`. */
+/* The same, but for the first hole_bytes, whole pages, which get their memory by relay_shm_fill(). */
+int relay_shm_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode, uid_t uid,
+                            gid_t gid);
+
+/* Allocate the first bytes of a file that is as long as that, whatever limits this process has. 0; -ENOSPC: there is no
+ * memory, and nothing has changed; -EINVAL: it is no such file. */
+int relay_shm_fill(int fd, uint64_t bytes);
+
+/* Take them back; what stood there is lost. 0 or -errno. */
+int relay_shm_punch(int fd, uint64_t bytes);
+
+/* The same as relay_shm_create() without a name and for this process alone, in the file system of directory `dir`. */
 int relay_shm_create_unnamed(const char *dir, uint64_t bytes);
 
 /* Say who may use it. 0 or -errno. */

@@ -269,7 +269,7 @@ static int flush(struct rchan_buf *buf)
 			return -EBADMSG;
 		relay_claims_help(buf, pos, seen.expect_second);
 		if (!relay_has_begun(buf, pos))
-			return begin_after_flush(buf);
+			return relay_is_unallocated(buf) ? relay_finish_unallocated(buf) : begin_after_flush(buf);
 		/* A full buffer waits at the start of a sub-buffer that is not free: there is nothing to leave. */
 		if (relay_pos_offset(buf, pos) == 0 && !has_room(buf, pos))
 			return 0;

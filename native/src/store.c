@@ -61,12 +61,14 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 	return spec->timestamp == RELAY_TSC && !relay_has_tsc() ? -EINVAL : 0;
 }
 
-static int write_control(int fd, const struct relay_layout *layout, const struct relay_spec *spec, uint32_t cpu)
+static int write_control(int fd, const struct relay_layout *layout, const struct relay_spec *spec, uint32_t cpu,
+                         uint32_t flags)
 {
 	struct relay_control *control =
 	    mmap(NULL, RELAY_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)layout->control_at);
 	if (control == MAP_FAILED)
 		return -errno;
+	control->flags = flags;
 	control->switch_time_ns = relay_clock_ns(CLOCK_REALTIME);
 	control->geometry = (struct relay_geometry){
 	    .magic = RELAY_MAGIC,
@@ -98,16 +100,18 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 struct making {
 	const struct relay_spec *spec;
 	struct relay_layout layout;
+	bool is_sparse;
 };
 
 static int make_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
 {
 	const struct making *making = arg;
 	const struct relay_spec *spec = making->spec;
-	int fd = relay_shm_create(dir_fd, name, making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
+	int fd = relay_shm_create_sparse(dir_fd, name, making->is_sparse ? making->layout.subbufs_at : 0,
+	                                 making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
 	if (fd < 0)
 		return fd;
-	int err = write_control(fd, &making->layout, spec, cpu);
+	int err = write_control(fd, &making->layout, spec, cpu, making->is_sparse ? RELAY_UNALLOCATED : 0);
 	close(fd);
 	return err;
 }
@@ -260,11 +264,20 @@ int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, c
 	return err;
 }
 
+static int create(const char *dir, struct making *making)
+{
+	int err = check_spec(making->spec, &making->layout);
+	return err ? err : relay_make_dir(dir, making->spec->n_buffers, make_buffer, making);
+}
+
 int relay_store_create(const char *dir, const struct relay_spec *spec)
 {
-	struct making making = {.spec = spec};
-	int err = check_spec(spec, &making.layout);
-	return err ? err : relay_make_dir(dir, spec->n_buffers, make_buffer, &making);
+	return create(dir, &(struct making){.spec = spec});
+}
+
+int relay_store_create_sparse(const char *dir, const struct relay_spec *spec)
+{
+	return spec->pid ? create(dir, &(struct making){.spec = spec, .is_sparse = true}) : -EINVAL;
 }
 
 int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, int *fds)
@@ -274,7 +287,7 @@ int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, i
 	uint32_t n = 0;
 	while (!err && n < spec->n_buffers) {
 		fds[n] = relay_shm_create_unnamed(dir, layout.file_bytes);
-		err = fds[n] < 0 ? fds[n] : write_control(fds[n], &layout, spec, n);
+		err = fds[n] < 0 ? fds[n] : write_control(fds[n], &layout, spec, n, 0);
 		n += fds[n] >= 0;
 	}
 	while (err && n)

@@ -16,6 +16,7 @@
  * tracings[] lies in memory that the kernel clears in a child (MADV_WIPEONFORK): a child never writes into its parent's buffers.
  */
 #define _GNU_SOURCE
+#include "begin.h"
 #include "clock.h"
 #include "declared.h"
 #include "owner.h"
@@ -224,31 +225,7 @@ static void note_failed(unsigned slot, uint64_t id, size_t length)
 	all.failed[slot].lost_bytes += length;
 }
 
-/* Join the trace, under the lock. NULL: it cannot be done now. */
-static struct relay_tracing *join(unsigned slot, size_t length)
-{
-	const struct relay_trace *trace = &all.traces[slot];
-	if (!trace->id || !trace->is_started)
-		return NULL;
-	int64_t now = relay_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000;
-	bool is_time = all.failed[slot].id != trace->id || now >= all.failed[slot].again_ms;
-	struct relay_tracing *tracing = is_time ? relay_tracing_open(&all.home, trace) : NULL;
-	if (!tracing) {
-		if (length)
-			note_failed(slot, trace->id, length);
-		if (is_time)
-			all.failed[slot].again_ms = now + RETRY_MS;
-		return NULL;
-	}
-	say_lost(slot, tracing);
-	if (all.is_prepared)
-		relay_tracing_silence(tracing);
-	declare_all(tracing);
-	set(slot, tracing);
-	return tracing;
-}
-
-/* --- writing --- */
+/* --- memory --- */
 
 /* Under the lock, on the library's stack: paths and declarations need more of it than a thread may have. */
 static void locked(void (*run)(void *arg), void *arg)
@@ -260,6 +237,81 @@ static void locked(void (*run)(void *arg), void *arg)
 	relay_trace_unlock(&before);
 	errno = saved;
 }
+
+struct allocation {
+	struct rchan_buf *buf;
+	bool is_done;
+};
+
+static int64_t now_ms(void)
+{
+	return relay_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000;
+}
+
+static void allocate_here(void *arg)
+{
+	struct allocation *allocation = arg;
+	struct rchan_buf *buf = allocation->buf;
+	/* Another thread may have tried meanwhile. */
+	if (relay_is_unallocated(buf) && now_ms() < buf->allocate_again_ms)
+		return;
+	allocation->is_done = relay_tracing_allocate(relay_private(buf->chan), buf) == 0;
+	if (!allocation->is_done)
+		/* Relaxed, as in allocate(): it only says when to try. */
+		__atomic_store_n(&buf->allocate_again_ms, now_ms() + RETRY_MS, __ATOMIC_RELAXED);
+}
+
+/* Of a thread that is about to write the first event to a buffer. */
+static bool allocate(struct rchan_buf *buf)
+{
+	struct allocation allocation = {buf, false};
+	if (relay_is_quiet() && !relay_quiet_may_call())
+		return false;
+	if (now_ms() >= __atomic_load_n(&buf->allocate_again_ms, __ATOMIC_RELAXED))
+		locked(allocate_here, &allocation);
+	return allocation.is_done;
+}
+
+/* Threads that make no system calls find all memory there. What cannot be had now is lost, and counted, as they write. */
+static void allocate_all(struct relay_tracing *tracing)
+{
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+		relay_tracing_allocate(tracing, &tracing->chan->bufs[i]);
+}
+
+static void silence(struct relay_tracing *tracing)
+{
+	allocate_all(tracing);
+	relay_tracing_silence(tracing);
+}
+
+/* Join the trace, under the lock. NULL: it cannot be done now. */
+static struct relay_tracing *join(unsigned slot, size_t length)
+{
+	const struct relay_trace *trace = &all.traces[slot];
+	if (!trace->id || !trace->is_started)
+		return NULL;
+	int64_t now = now_ms();
+	bool is_time = all.failed[slot].id != trace->id || now >= all.failed[slot].again_ms;
+	struct relay_tracing *tracing = is_time ? relay_tracing_open(&all.home, trace) : NULL;
+	if (!tracing) {
+		if (length)
+			note_failed(slot, trace->id, length);
+		if (is_time)
+			all.failed[slot].again_ms = now + RETRY_MS;
+		return NULL;
+	}
+	say_lost(slot, tracing);
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+		tracing->chan->bufs[i].allocate = allocate;
+	if (all.is_prepared)
+		silence(tracing);
+	declare_all(tracing);
+	set(slot, tracing);
+	return tracing;
+}
+
+/* --- writing --- */
 
 struct decision {
 	struct relay_trace_event *event;
@@ -388,7 +440,7 @@ static void prepare(void *unused)
 	for_each_event(remember, &wanted);
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 		if (all.open[slot])
-			relay_tracing_silence(all.open[slot]);
+			silence(all.open[slot]);
 		else if ((uint32_t)wanted & 1u << slot)
 			join(slot, 0);
 	relay_scratch_prepare();

@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include "shm.h"
+#include "store_dir.h"
 #include "trace_room.h"
 
 #include <dirent.h>
@@ -381,7 +382,9 @@ static int make_buffers(const struct making *making)
 	    .format = RELAY_PACKETS,
 	    .pid = trace->buffers == RELAY_TRACE_PERPROCESS ? making->pid : 0,
 	};
-	return relay_store_create(path, &spec);
+	/* Those of several programs are there once, and whoever joins finds them with sub-buffers that have begun. */
+	return trace->buffers == RELAY_TRACE_PERPROCESS ? relay_store_create_sparse(path, &spec)
+	                                                : relay_store_create(path, &spec);
 }
 
 /* -EEXIST: every name is taken. */

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "trace_room.h"
 
+#include "shm.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,15 +34,35 @@ static uint64_t bytes_of_process(const struct relay_trace *trace)
 	return relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs) * relay_n_possible_cpus();
 }
 
-/* Early buffers have a size of their own. */
-static uint64_t bytes_of(int dir_fd, const char *name, const struct relay_trace *trace)
+/* What a directory's making takes, and the first CPU that writes. */
+static uint64_t bytes_at_first(const struct relay_trace *trace)
 {
-	char path[NAME_MAX + 16];
+	uint64_t each = relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs);
+	uint64_t data = trace->subbuf_size * trace->n_subbufs;
+	return trace->buffers == RELAY_TRACE_PERPROCESS ? (each - data) * relay_n_possible_cpus() + data
+	                                                : bytes_of_process(trace);
+}
+
+/* Whoever may map a file can take all of its memory by storing there. So a file of another user than the store's counts as
+ * long as it is. */
+static uint64_t bytes_of_file(const struct stat *st, uid_t owner)
+{
+	uint64_t taken = (uint64_t)st->st_blocks * 512, length = (uint64_t)st->st_size;
+	return st->st_uid != owner && length > taken ? length : taken;
+}
+
+/* Of a process's directory. */
+static uint64_t bytes_of(int dir_fd, const char *name, uid_t owner)
+{
+	char path[NAME_MAX + 32];
+	uint64_t sum = 0;
 	struct stat st;
-	snprintf(path, sizeof(path), "%s/cpu/mem0", name);
-	if (fstatat(dir_fd, path, &st, AT_SYMLINK_NOFOLLOW))
-		return bytes_of_process(trace);
-	return (uint64_t)st.st_size * relay_n_possible_cpus();
+	for (unsigned cpu = 0;; cpu++) {
+		snprintf(path, sizeof(path), "%s/cpu/mem%u", name, cpu);
+		if (fstatat(dir_fd, path, &st, AT_SYMLINK_NOFOLLOW))
+			return sum;
+		sum += bytes_of_file(&st, owner);
+	}
 }
 
 static DIR *open_listing(int dir_fd)
@@ -52,14 +74,17 @@ static DIR *open_listing(int dir_fd)
 	return listing;
 }
 
-static uint64_t used(int dir_fd, const struct relay_trace *trace)
+/* What is being made counts as whole, `making` bytes. */
+static uint64_t used(int dir_fd, uint64_t making)
 {
 	uint64_t sum = 0;
+	struct stat trace;
+	uid_t owner = fstat(dir_fd, &trace) == 0 ? trace.st_uid : geteuid();
 	DIR *listing = open_listing(dir_fd);
 	for (struct dirent *entry; listing && (entry = readdir(listing));) {
 		bool is_new = strncmp(entry->d_name, ".new-", 5) == 0;
 		if (entry->d_type == DT_DIR && (is_new || entry->d_name[0] != '.'))
-			sum += is_new ? bytes_of_process(trace) : bytes_of(dir_fd, entry->d_name, trace);
+			sum += is_new ? making : bytes_of(dir_fd, entry->d_name, owner);
 	}
 	if (listing)
 		closedir(listing);
@@ -168,9 +193,53 @@ static bool remove_one(int dir_fd, const char *dir)
 
 int relay_trace_make_room(int dir_fd, const char *dir, const struct relay_trace *trace)
 {
-	while (trace->memory && used(dir_fd, trace) > trace->memory)
+	while (trace->memory && used(dir_fd, bytes_of_process(trace)) > trace->memory)
 		if (!remove_one(dir_fd, dir))
 			return -ENOSPC;
 	/* What others than this trace take is no reason to give its events up. */
-	return is_scarce(bytes_of_process(trace)) ? -ENOSPC : 0;
+	return is_scarce(bytes_at_first(trace)) ? -ENOSPC : 0;
+}
+
+/* --- one CPU's data --- */
+
+/* What the buffer is going to take more. Directories that are being made have been told that there is room for them. */
+static int find_room(int dir_fd, const char *dir, uint64_t memory, uint64_t more)
+{
+	while (memory && used(dir_fd, 0) + more > memory)
+		if (!remove_one(dir_fd, dir))
+			return -ENOSPC;
+	return 0;
+}
+
+/* Others may have looked at the same moment: who finds afterwards that it is too much takes none. */
+static int allocate_own(int dir_fd, const char *dir, uint64_t memory, int mem_fd, uint64_t bytes)
+{
+	int err = find_room(dir_fd, dir, memory, bytes);
+	if (!err)
+		err = relay_shm_fill(mem_fd, bytes);
+	if (!err && memory && used(dir_fd, 0) > memory) {
+		relay_shm_punch(mem_fd, bytes);
+		err = -ENOSPC;
+	}
+	return err;
+}
+
+int relay_trace_allocate(const char *dir, uint64_t memory, int mem_fd, uint64_t bytes)
+{
+	struct stat mem, trace;
+	if (fstat(mem_fd, &mem))
+		return -errno;
+	/* All of it is there, if whoever allocated it was killed before he could say so. */
+	if ((uint64_t)mem.st_blocks * 512 >= (uint64_t)mem.st_size)
+		return 0;
+	if (is_scarce(bytes))
+		return -ENOSPC;
+	int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	/* A program that has changed its user or its root directory goes on with what was granted when it joined; and what
+	 * belongs to another user counts as whole from the beginning. */
+	bool is_granted = dir_fd < 0 || fstat(dir_fd, &trace) || trace.st_uid != mem.st_uid;
+	int err = is_granted ? relay_shm_fill(mem_fd, bytes) : allocate_own(dir_fd, dir, memory, mem_fd, bytes);
+	if (dir_fd >= 0)
+		close(dir_fd);
+	return err;
 }

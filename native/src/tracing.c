@@ -7,10 +7,13 @@
  *
  * The directory is made here where the store is this user's. Otherwise, or if this process may not make files of that size, the
  * server makes it, and writes .events for us (session.h).
+ *
+ * A buffer's data get their memory when the first event is to be written there: from us, or from the server.
  */
 #define _GNU_SOURCE
 #include "tracing.h"
 
+#include "begin.h"
 #include "home.h"
 #include "options.h"
 #include "scratch.h"
@@ -65,7 +68,7 @@ static int attach(struct relay_tracing *tracing, const struct relay_trace_home *
 	char channel[CHANNEL_BYTES];
 	const char *root = home->store ? home->store : home->mount;
 	snprintf(channel, sizeof(channel), "%s/%s/cpu", trace, tracing->name);
-	tracing->chan = relay_chan_new(0, NULL, NULL);
+	tracing->chan = relay_chan_new(0, NULL, tracing);
 	if (!tracing->chan)
 		return -errno;
 	tracing->chan->place =
@@ -114,6 +117,7 @@ struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, co
 	if (err)
 		return fail(tracing, err);
 	tracing->id = trace->id;
+	tracing->memory = trace->memory;
 	tracing->pid = trace->buffers == RELAY_TRACE_PERPROCESS ? 0 : (uint32_t)getpid();
 	return ready(tracing);
 }
@@ -174,6 +178,38 @@ int relay_tracing_name(struct relay_tracing *tracing, const char *store, const s
 	if (!err)
 		tracing->id = trace->id;
 	free(fds);
+	return err;
+}
+
+/* The directory of the trace, of which the channel is TRACE/PROCESS/cpu. */
+static int allocate_in_store(const struct relay_tracing *tracing, const struct rchan_buf *buf, uint64_t bytes)
+{
+	const struct relay_place *place = &tracing->chan->place;
+	char *dir;
+	if (asprintf(&dir, "%s/%.*s", place->root, (int)strcspn(place->channel, "/"), place->channel) < 0)
+		return -ENOMEM;
+	int err = relay_trace_allocate(dir, tracing->memory, buf->shm.fd, bytes);
+	free(dir);
+	return err;
+}
+
+static int ask_to_allocate(const struct relay_tracing *tracing, const struct rchan_buf *buf)
+{
+	char request[32];
+	int length = snprintf(request, sizeof(request), "allocate %u\n", buf->cpu);
+	return tracing->session < 0 ? -EBADF : relay_session_ask(tracing->session, request, (size_t)length);
+}
+
+int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
+{
+	uint64_t bytes = (uint64_t)((unsigned char *)buf->subbufs - buf->data);
+	if (!relay_is_unallocated(buf))
+		return 0;
+	/* A descriptor of the mount maps memory, and takes none. */
+	bool is_ours = tracing->chan->place.in_store;
+	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
+	if (!err)
+		relay_note_allocated(buf);
 	return err;
 }
 

@@ -12,6 +12,7 @@
 struct relay_tracing {
 	uint64_t id;        /* of the trace */
 	struct rchan *chan; /* where its events go */
+	uint64_t memory;    /* that its processes may take together; 0: any */
 	uint32_t pid;       /* said in each event, where several processes write; 0: in none */
 	/* The channel's, for the fast path: none unless it is rseq, and no pid is said. */
 	struct rchan_buf *bufs;
@@ -41,6 +42,9 @@ int relay_tracing_name(struct relay_tracing *tracing, const char *store, const s
 
 /* Some threads of this process write without a system call from now on. */
 void relay_tracing_silence(struct relay_tracing *tracing);
+
+/* Give a buffer's data their memory. 0 or -errno: then nothing may be stored there. Under relay_trace_lock(). */
+int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf);
 
 /* Forget it; what was written stays. */
 void relay_tracing_close(struct relay_tracing *tracing);

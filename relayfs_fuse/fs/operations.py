@@ -399,6 +399,8 @@ class Operations(NameOperations):
         try:
             if handle.session is not None and request.startswith(b"event {"):
                 await trio.to_thread.run_sync(handle.session.declare, request)
+            elif handle.session is not None and request.startswith(b"allocate "):
+                await self._tracing.allocate(handle.session, os.fsdecode(request))
             else:
                 await self._leave(handle)
                 async with self._joins.of(handle.opener.uid):

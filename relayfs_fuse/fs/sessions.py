@@ -17,11 +17,13 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import ctf
+from relayfs_fuse import ctf, native_trace
 from relayfs_fuse.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from relayfs_fuse.native_trace import Trace
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +100,15 @@ class Session:
                 raise CommandError(errno.ENOSPC, f"the declarations would be longer than {ctf.EVENTS_MAX} bytes")
             if added and os.write(self._descriptor, added) != len(added):
                 raise CommandError(errno.ENOSPC, "there is no room for the declarations")
+
+    def allocate(self, cpu: int, trace: Trace) -> None:
+        """Give the data of a CPU's buffer their memory; may block. OSError: ENOSPC, there is none."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(os.path.join(self.directory, f"cpu/mem{cpu}"), flags)
+        try:
+            native_trace.trace_allocate(os.path.dirname(self.directory), trace, descriptor)
+        finally:
+            os.close(descriptor)
 
     def _parse(self, length: int) -> None:
         """Find out what others have declared in the same directory."""

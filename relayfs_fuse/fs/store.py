@@ -535,7 +535,10 @@ def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterato
         except OSError:
             continue  # it has gone meanwhile
         if not (of_users and status.st_uid == os.geteuid()):
-            yield status.st_ino, Charge(status.st_uid, status.st_blocks * 512)
+            taken = status.st_blocks * 512
+            # Who may map a file of a trace can take all of its memory by storing there.
+            promised = 0 if status.st_uid == os.geteuid() else status.st_size
+            yield status.st_ino, Charge(status.st_uid, max(taken, promised))
 
 
 def _delete(path: str) -> None:

@@ -192,7 +192,9 @@ def _is_unfinished(facts: native.Facts) -> bool:
 
 def _flush_used(buffer: native.Buffer) -> None:
     facts = buffer.facts()
-    if _is_unfinished(facts):
+    # Only a packet says that all events were lost, as for want of memory.
+    lost_all = not facts.records and not facts.produced and _lost(facts) > 0
+    if lost_all or _is_unfinished(facts):
         buffer.flush()
 
 

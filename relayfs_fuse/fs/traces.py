@@ -239,6 +239,20 @@ class Traces:
             self._store.charge(os.path.join(self._store.locate(trace.name), name))
         return name
 
+    def allocate(self, session: Session, request: str) -> Callable[[], None]:
+        """Understand "allocate CPU", and return what gives that buffer of a process its memory; that may block.
+
+        The process was charged for all of it when it joined, as it can take it by storing into its mapping.
+        """
+        number = request.removeprefix("allocate ").rstrip("\n")
+        n_cpus = native.n_possible_cpus()
+        if not (number.isascii() and number.isdigit() and len(number) <= len(str(n_cpus)) and int(number) < n_cpus):
+            raise CommandError(errno.EINVAL, f"allocate: {number[:20]!r} is no CPU: 0 .. {n_cpus - 1}")
+        trace = self.find(os.path.basename(os.path.dirname(session.directory)))
+        if trace is None:
+            raise CommandError(errno.ENOENT, "the trace was removed")
+        return partial(session.allocate, int(number), trace)
+
     # ---------------------------------------------------------------- from time to time
 
     def note_clocks(self) -> None:

@@ -59,6 +59,11 @@ class Tracing:
         await self.compare(name)
         return session
 
+    async def allocate(self, session: Session, request: str) -> None:
+        """Give a buffer of a process its memory."""
+        if self._traces is not None:
+            await trio.to_thread.run_sync(self._traces.allocate(session, request))
+
     async def leave(self, session: Session) -> None:
         """Let a process take part no longer."""
         if self._traces is not None:

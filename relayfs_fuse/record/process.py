@@ -108,7 +108,11 @@ class Process:
             try:
                 facts = consumer.buffer.facts()
                 # A flight recorder would lose its oldest events for a packet without any.
-                if facts.offset > facts.reserved_at_start or (facts.records and facts.offset < facts.reserved_at_start):
+                is_used = facts.offset > facts.reserved_at_start
+                is_between = facts.records > 0 and facts.offset < facts.reserved_at_start
+                # Only a packet says that all events were lost, as for want of memory.
+                lost_all = not facts.records and not facts.produced and _refused(facts) > 0
+                if is_used or is_between or lost_all:
                     consumer.buffer.flush()
             except OSError as error:
                 # Others: it was removed; nobody fills it any more.
@@ -129,8 +133,7 @@ class Process:
         lost = {}
         for cpu, consumer in self.buffers.items():
             facts = consumer.buffer.facts()
-            refused = facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records
-            lost[cpu] = refused + facts.lost_overwritten_records + facts.lost_torn_records
+            lost[cpu] = _refused(facts) + facts.lost_overwritten_records + facts.lost_torn_records
             if lost[cpu] > _COUNT_MAX:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
         return lost
@@ -194,3 +197,7 @@ def _check_origin(origin: Origin, trace: Trace) -> None:
         raise ValueError(f"its clock is {origin.clock}, not the trace's")
     if origin.buffers not in {"perprocess", native_trace.TRACE_BUFFERS[trace.buffers]}:
         raise ValueError(f"its buffers are {origin.buffers}, not the trace's")
+
+
+def _refused(facts: native.Facts) -> int:
+    return facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records

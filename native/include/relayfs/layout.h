@@ -51,7 +51,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 4u
+#define RELAY_LAYOUT_VERSION 5u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -162,7 +162,10 @@ enum {
 	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD,
 	RELAY_FINALIZED = 1u << 5, /* its maker closes it: no sub-buffer begins any more (classic.h) */
 	RELAY_SILENT =
-	    1u << 6 /* a writer may make no system calls, and wakes nobody: sleepers look again every 50 ms */
+	    1u << 6, /* a writer may make no system calls, and wakes nobody: sleepers look again every 50 ms */
+	/* The data have no memory yet, and no sub-buffer has begun. Who wants to store there first allocates it, then clears
+	 * this; it is never set again. Only where geometry.pid says whose the buffer is */
+	RELAY_UNALLOCATED = 1u << 7
 };
 
 enum relay_mode {

@@ -110,6 +110,19 @@ int relay_trace_make(const char *store, const struct relay_trace *trace, const c
 int relay_trace_adopt(const char *store, const struct relay_trace *trace, const char *process, const int *fds, size_t n,
                       const char *declarations, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
 
+/*
+ * Give the data of a process's buffer their memory, which is made without.
+ *
+ * dir     STORE/TRACE
+ * memory  how much all processes of the trace may take together; 0: as much as there is
+ * mem_fd  the buffer, open for writing
+ * bytes   of the file, from its beginning
+ *
+ * 0, also if they have it already. -ENOSPC: there is none, or it would be more than `memory` though all dead processes have
+ * given way; -EINVAL: the file is no regular one, or shorter.
+ */
+int relay_trace_allocate(const char *dir, uint64_t memory, int mem_fd, uint64_t bytes);
+
 /* Take it out of the store, at once; its buffers are closed. */
 int relay_trace_remove(const char *dir);
 
