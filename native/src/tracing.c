@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -200,6 +201,17 @@ static int ask_to_allocate(const struct relay_tracing *tracing, const struct rch
 	return tracing->session < 0 ? -EBADF : relay_session_ask(tracing->session, request, (size_t)length);
 }
 
+/* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
+static int populate(const struct rchan_buf *buf, uint64_t bytes)
+{
+	if (!madvise(buf->data, bytes, MADV_POPULATE_WRITE))
+		return 0;
+	int err = -errno;
+	/* Part of it may be there, and of no use. */
+	madvise(buf->data, bytes, MADV_REMOVE);
+	return err;
+}
+
 int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
 {
 	uint64_t bytes = (uint64_t)((unsigned char *)buf->subbufs - buf->data);
@@ -208,6 +220,8 @@ int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
 	/* A descriptor of the mount maps memory, and takes none. */
 	bool is_ours = tracing->chan->place.in_store;
 	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
+	if (!is_ours && (err == -ENOTCONN || err == -ECONNABORTED))
+		err = populate(buf, bytes);
 	if (!err)
 		relay_note_allocated(buf);
 	return err;

@@ -165,6 +165,21 @@ def test_a_recorder_says_what_a_program_lost_that_never_had_memory(
     assert len(babeltrace(tmp_path / "out").numbers()) == 10
 
 
+def test_another_users_program_takes_memory_also_without_a_server(
+    mount: Mount, unprivileged: User, tmp_path: Path
+) -> None:
+    start_trace(mount, "t", ROOM)
+    with traced(mount, user=NOBODY, cpus=[0]) as maker:
+        maker.ask("emit 10")
+        mount.kill()
+        move(maker, 1)
+        maker.ask("emit 10")
+        assert taken(mount, maker) == [EACH, EACH]
+        mount.start()
+        trace = record_stopped(mount, "t", tmp_path / "out")
+    assert trace.numbers() == list(range(20))
+
+
 def test_memory_of_a_trace_is_looked_at_again_when_a_cpu_first_writes(mount: Mount, tmp_path: Path) -> None:
     # As much as one program with all its buffers, and two with one each.
     mount.expect("gave way")
