@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -238,14 +239,14 @@ class _Handle:
         return ffi.NULL if pointer is None else pointer
 
 
-class _Memory(_Handle):
+class _Memory(_Handle, ABC):
     """Own a mapping of memory that others write to."""
 
     path: str
 
+    @abstractmethod
     def damage(self) -> str:
         """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
-        raise NotImplementedError
 
     def check(self, result: int) -> int:
         """Return a result of the library's, or raise the error that it is."""
