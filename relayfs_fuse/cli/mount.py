@@ -214,6 +214,8 @@ def clear_dead_mounts(mountpoint: str) -> None:
         try:
             os.stat(mountpoint)
         except OSError as error:
+            if error.errno == errno.ECONNABORTED:
+                continue  # its server was dying just then
             if error.errno != errno.ENOTCONN:
                 return
         else:
