@@ -89,8 +89,8 @@ static int damaged_at(struct relay_ring *ring, uint64_t pos)
 	return -EBADMSG;
 }
 
-/* All that can be said of a state by itself: each record takes a header of 8 bytes, positions stay below 2^63. */
-static int check_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
+/* A state contradicts itself: note where. */
+static __attribute__((noinline, cold)) int note_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
 {
 	struct relay_damage *damage = &ring->damage;
 	uint64_t most = counts->position / RELAY_RING_HEADER_BYTES;
@@ -101,6 +101,17 @@ static int check_counts(struct relay_ring *ring, const struct relay_ring_counts 
 	    relay_damage_above(damage, "relay_ring_counts.missed", 0, counts->missed, counts->records))
 		return damaged_at(ring, counts->position);
 	return 0;
+}
+
+/* All that can be said of a state by itself: each record takes a header of 8 bytes, positions stay below 2^63. What is
+ * checked is a private copy. One branch for an honest state; note_counts() says which rule another one breaks. */
+static inline int check_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
+{
+	uint64_t all = counts->position | counts->records | counts->discarded | counts->bytes | counts->missed;
+	/* No sum of two numbers below 2^63 overflows. */
+	bool fits = !(all >> 63) & (counts->records + counts->discarded <= counts->position / RELAY_RING_HEADER_BYTES) &
+	            (counts->bytes <= counts->position) & (counts->missed <= counts->records);
+	return __builtin_expect(fits, 1) ? 0 : note_counts(ring, counts);
 }
 
 /* The state. 0 or -EBADMSG. */
@@ -275,8 +286,22 @@ static int find_next(struct relay_ring *ring, struct relay_ring_counts *counts, 
 	return laps == LAPPED_TRIES ? 0 : -EINPROGRESS;
 }
 
-/* The same for a program, which has nobody to keep waiting but itself: up to all that a ring can hold. */
-static int find_next_of_all(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
+/* The usual case of look() in few instructions, with the same checks: a committed record, which nobody overwrites. false:
+ * look() says what there is. */
+static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uint32_t *length)
+{
+	uint64_t produced = relay_ring_produced(ring);
+	/* Also false where both are the same: 0 - 1 is more than any size. */
+	if (ring->mode == RELAY_OVERWRITE || (pos | produced) % 8 || produced - pos - 1 >= ring->size - 1)
+		return false;
+	/* Pairs with the release that ends a reservation: the payload before it. */
+	*length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
+	return !(*length & (RELAY_RING_BUSY | RELAY_RING_DISCARD)) && relay_ring_total(*length) <= produced - pos;
+}
+
+/* find_next() for a program, which has nobody to keep waiting but itself: up to all that a ring can hold. */
+static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, struct relay_ring_counts *counts,
+                                                      uint32_t *length)
 {
 	uint64_t before = counts->position;
 	for (;;) {
@@ -287,6 +312,13 @@ static int find_next_of_all(struct relay_ring *ring, struct relay_ring_counts *c
 		if (counts->position - before > ring->size)
 			return 0;
 	}
+}
+
+static inline int find_next_of_all(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
+{
+	if (__builtin_expect(is_record_at(ring, counts->position, length), 1))
+		return 1;
+	return find_next_anyhow(ring, counts, length);
 }
 
 static void pass(struct relay_ring_counts *counts, uint32_t length)
