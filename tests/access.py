@@ -41,10 +41,13 @@ HARMLESS = {
 }
 CHANNEL = "perm=0640 uid={owner} gid={owner}"
 
-EMITTER = """
-import sys, time
+# A per-CPU buffer takes memory when its CPU first writes: the rows are about the one CPU that this program runs on.
+CPU = min(os.sched_getaffinity(0))
+EMITTER = f"""
+import os, time
+os.sched_setaffinity(0, {{{CPU}}})
 from relayfs_fuse import Event
-Event("probe", "event", {"n": "u32"})(n=1)
+Event("probe", "event", {{"n": "u32"}})(n=1)
 time.sleep(1e6)
 """
 
@@ -173,8 +176,8 @@ SECTIONS = (
     Section("a trace, `TRACE/`", rows("t", DIRECTORY)),
     Section("a process of the owner in a trace, `TRACE/PROCESS/`", rows("t/{process}", DIRECTORY)),
     Section("its `metadata`", rows("t/{process}/metadata", FILE)),
-    Section("its events, `cpu0`", rows("t/{process}/cpu0", NO_SPLICE, Row("write", "write", "t/{process}/cpu0"))),
-    Section("its memory, `.channels/TRACE/PROCESS/cpu/mem0`", rows(".channels/t/{process}/cpu/mem0", FILE)),
+    Section("its events, `cpuN`", rows("t/{process}/cpu{cpu}", NO_SPLICE, Row("write", "write", "t/{process}/cpu{cpu}"))),
+    Section("its memory, `.channels/TRACE/PROCESS/cpu/memN`", rows(".channels/t/{process}/cpu/mem{cpu}", FILE)),
     Section("the store's directory", rows("/", ("list", "stat", "make a directory in it", "make a file in it"))),
     Section("the memory of a buffer in the store", rows("/c/mem0", ("stat", "open to read", "open to read and write"))),
 )  # fmt: skip
@@ -248,7 +251,7 @@ class Scene:
             if not (names := self._names("t")):
                 return False
             self.process = names[0]
-            return self._owner("stat", self._path("t/{process}/cpu0")) == "yes"
+            return self._owner("stat", self._path("t/{process}/cpu{cpu}")) == "yes"
 
         wait_until(is_shown, "the owner's program is traced")
 
@@ -275,7 +278,7 @@ class Scene:
     def _path(self, path: str) -> Path:
         if path.startswith("/"):
             return self.mount.store / path[1:]
-        return self.mount.path / path.format(process=self.process)
+        return self.mount.path / path.format(process=self.process, cpu=CPU)
 
 
 FIRST_WIDTH = 50
