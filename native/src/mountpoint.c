@@ -359,7 +359,8 @@ char *relay_default_store(void)
 	return asprintf(&path, "/dev/shm/relayfs-%u", (unsigned)geteuid()) < 0 ? NULL : path;
 }
 
-char *relay_store_mountpoint(const char *store)
+/* Where the store's server says, or said when it ended, that it is mounted; NULL: nowhere. *is_served: it lives. */
+static char *signed_mountpoint(const char *store, bool *is_served)
 {
 	static const char before[] = "mounted at ";
 	char *name, text[8192];
@@ -370,7 +371,8 @@ char *relay_store_mountpoint(const char *store)
 	if (fd < 0)
 		return NULL;
 	/* Its server holds it as long as it lives; what it wrote stays when it is gone. */
-	ssize_t got = flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK ? read(fd, text, sizeof(text) - 1) : 0;
+	*is_served = flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+	ssize_t got = read(fd, text, sizeof(text) - 1);
 	close(fd);
 	text[got > 0 ? got : 0] = 0;
 	char *at = strstr(text, before);
@@ -378,5 +380,30 @@ char *relay_store_mountpoint(const char *store)
 		return NULL;
 	at += strlen(before);
 	at[strcspn(at, "\n")] = 0;
-	return has_control(at, F_OK) ? strdup(at) : NULL;
+	return strdup(at);
+}
+
+char *relay_store_mountpoint(const char *store)
+{
+	bool is_served = false;
+	char *at = signed_mountpoint(store, &is_served);
+	if (at && is_served && has_control(at, F_OK))
+		return at;
+	free(at);
+	return NULL;
+}
+
+bool relay_default_store_is_meant(const char *store)
+{
+	const char *mount = getenv("RELAYFS"), *named = getenv("RELAYFS_STORE");
+	if (!mount || !*mount || (named && *named))
+		return true;
+	bool is_served = false;
+	char *at = signed_mountpoint(store, &is_served);
+	size_t length = strlen(mount);
+	while (length > 1 && mount[length - 1] == '/')
+		length--;
+	bool is_meant = at && strlen(at) == length && memcmp(at, mount, length) == 0;
+	free(at);
+	return is_meant;
 }

@@ -56,4 +56,8 @@ bool relay_store_is_trusted(const char *store);
 /* The mountpoint whose server holds this store, if it can be reached; NULL otherwise. */
 char *relay_store_mountpoint(const char *store);
 
+/* Is the default store that of the mount that $RELAYFS names? True if $RELAYFS names none, if $RELAYFS_STORE says so, or
+ * if the store's last server was mounted there; otherwise what lies in the store belongs to another mount. */
+bool relay_default_store_is_meant(const char *store);
+
 #endif

@@ -86,7 +86,7 @@ static bool try_named(const char *mountpoint, void *arg)
 static void try_own_store(struct search *search)
 {
 	char *store = relay_default_store();
-	if (store && relay_store_is_trusted(store))
+	if (store && relay_store_is_trusted(store) && relay_default_store_is_meant(store))
 		search->traces = open_below(store, control_name);
 	if (search->traces)
 		*search->home = (struct relay_trace_home){.store = store, .mount = relay_store_mountpoint(store)};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ def counters(  # noqa: PLR0913, PLR0917  # an option each
     if as_openmetrics and (watch or as_json):
         raise click.UsageError("--openmetrics is for one look, and no JSON")
     looks = count or (None if watch else 1)
-    with Counters(mount) as opened:
+    with Counters(mount or _named_mount()) as opened:
         show: Callable[[Found, dict[str, float]], str] = _json if as_json else _lines
         try:
             for found, rates in _look(opened, glob, looks, interval):
@@ -59,6 +60,11 @@ def counters(  # noqa: PLR0913, PLR0917  # an option each
                     sys.exit(NOTHING_MATCHES)
         except KeyboardInterrupt:
             return
+
+
+def _named_mount() -> str | None:
+    """Return what $RELAYFS names, unless $RELAYFS_STORE says where its store is."""
+    return None if os.environ.get("RELAYFS_STORE") else os.environ.get("RELAYFS") or None
 
 
 def _look(opened: Counters, glob: str, looks: int | None, interval: float) -> Iterator[tuple[Found, dict[str, float]]]:

@@ -68,6 +68,13 @@ def test_what_is_wrong_is_told_by_the_status_and_one_line(furnished, tmp_path):
     assert relayctl("--help").returncode == 0
 
 
+def test_counters_of_another_store_do_not_stand_in_for_those_of_the_named_mount(tmp_path):
+    named = {**os.environ, "RELAYFS": str(tmp_path), "RELAYFS_STORE": ""}
+    missing = relayctl("counters", env=named)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == f"relayctl: {tmp_path}: No such file or directory\n"
+
+
 def test_json_says_all_that_is_known(furnished):
     (line,) = shown(furnished, "--json", "disk/sda/writes").splitlines()
     look = json.loads(line)

@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,3 +229,36 @@ def test_events_of_before_the_store_wait_for_a_trace_of_that_name(tmp_path):
             process.communicate("\n", DEADLINE_S)
         assert store.events("t") == [f"app:step: {{ n = {n} }}" for n in range(6)]
         assert len(store.events("other")) <= 1
+
+
+# Each test has a user of its own, whose default store no other test uses.
+SIGNED = {61_231: "mounted at /nowhere/at/all", 61_232: "mounted at /elsewhere", 61_233: "unmounted", 61_234: None}
+
+
+@pytest.fixture
+def others_program() -> Iterator[Path]:
+    """A traced program that every user may run."""
+    with tempfile.TemporaryDirectory(prefix="relayfs-test-") as path:
+        Path(path).chmod(0o755)
+        yield program(Path(path), "RELAY_TRACE_EVENT(app, step, (u32, n))", "trace_app_step(7);")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as another user")
+@pytest.mark.parametrize(("uid", "signed"), SIGNED.items())
+def test_the_default_store_is_that_of_the_named_mount_or_of_no_concern(others_program, uid, signed):
+    path = Path(f"/dev/shm/relayfs-{uid}")
+    path.mkdir(mode=0o755)
+    try:
+        store = TraceStore(path)
+        store.start("t")
+        if signed is not None:
+            (path / ".lock").write_text(f"process 1, {signed}\n")
+        for file in (path, *path.rglob("*")):
+            os.chown(file, uid, uid)
+        as_owner = ["setpriv", "--reuid", uid, "--clear-groups"]
+        store.run(*as_owner, others_program, RELAYFS="/nowhere/at/all/", RELAYFS_STORE="")
+        assert [store.written(process) for process in store.processes("t")] == [1] * (
+            signed == "mounted at /nowhere/at/all"
+        )
+    finally:
+        shutil.rmtree(path)
