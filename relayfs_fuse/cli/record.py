@@ -18,6 +18,7 @@ from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
 from relayfs_fuse.record.source import Source, find_store
 from relayfs_fuse.record.tar import TarOutput
+from relayfs_fuse.recorder_lock import RecorderLock
 
 if TYPE_CHECKING:
     from relayfs_fuse.record.output import Output
@@ -64,6 +65,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     with ExitStack() as stack:
         source = Source(name, find_store(mount, store))
         stack.callback(source.close)
+        stack.callback(RecorderLock(source.directory).close)
         compressor = Compressor() if compress else None
         if compressor:
             stack.callback(compressor.close)

@@ -22,10 +22,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse import native, native_trace
+from relayfs_fuse import native, native_trace, recorder_lock
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import trace_control
 from relayfs_fuse.fs.control import choose_geometry, format_size
+from relayfs_fuse.fs.jobs import Patient
 from relayfs_fuse.fs.sessions import Session, Sessions
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.trace_process import TraceProcess
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 # What a command waits for buffers that a stopped or hostile process holds; what is left is done behind its back.
 PATIENCE_S = 5.0
+# What `trace remove` waits for the recorder of the trace to write all that there is, and how often it looks.
+RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
 # How long something half made may lie there.
 STALE_S = 10.0
 # How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
@@ -431,7 +434,27 @@ class Traces:
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
         self._unwatch(name)
-        yield lambda: _patiently(lambda: _delete(hidden), f"trace remove {name}")
+        # The recorder has the directory open, and sees by its new name that it is to end.
+        recorder = yield lambda: recorder_lock.holder(hidden)
+        has_ended = recorder is None or (yield Patient(lambda: _await_recorder(hidden)))
+        unread: dict[str, int] = {}
+        yield lambda: _patiently(lambda: _delete(hidden, unread), f"trace remove {name}")
+        if recorder is not None and (unread or not has_ended):
+            self._say_not_recorded(command, unread, "" if has_ended else recorder)
+
+    def _say_not_recorded(self, command: TraceCommand, unread: dict[str, int], waits: str) -> None:
+        """Say what a recorder has not written.
+
+        waits: which one has not even ended; empty: it has
+        """
+        events = f"{sum(unread.values())} events"
+        if unread:
+            events += f" of {', '.join(sorted(unread)[:8])}"
+        if waits:
+            said = f"its recorder ({waits}) did not end within {RECORDER_S:g} s; {events} were unread, and may be lost"
+        else:
+            said = f"{events} are lost, which its recorder left in the buffers"
+        log.warning("%s", self._errors.notice(command.line, said, command.column))
 
     def _unwatch(self, name: str) -> None:
         for watch in [watch for watch, watched in self._watches.items() if watched == name]:
@@ -482,21 +505,54 @@ def _flush(processes: Sequence[TraceProcess]) -> None:
             _try(partial(process.flush, cpu))
 
 
-def _delete(directory: str) -> None:
-    """Remove a trace's directory; who still writes finds the buffers closed."""
+def _await_recorder(directory: str) -> bool:
+    """Wait until no recorder has a trace any more; not for ever. Tell whether that is so."""
+    deadline = time.monotonic() + RECORDER_S
+    while recorder_lock.holder(directory) is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(RECORDER_PAUSE_S)
+    return True
+
+
+def _delete(directory: str, unread: dict[str, int]) -> None:
+    """Remove a trace's directory; who still writes finds the buffers closed.
+
+    unread: receives, by process, how many events nobody has read, of those that have some
+    """
     with os.scandir(directory) as entries:
         paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     for path in paths:
-        _remove_process(path)
+        n = _remove_process(path)
+        if n:
+            unread[os.path.basename(path)] = n
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _remove_process(directory: str) -> None:
+def _remove_process(directory: str) -> int:
+    """Remove a process's directory; return how many events are unread once nobody writes there any more."""
+    with contextlib.ExitStack() as stack:
+        buffers = []
+        for cpu in range(native.n_possible_cpus()):
+            with contextlib.suppress(OSError):  # it is damaged
+                buffers.append(stack.enter_context(contextlib.closing(
+                    native.Buffer(os.path.join(directory, f"cpu/mem{cpu}"))
+                )))  # fmt: skip
+        try:
+            native_trace.trace_remove(directory)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                log.info("%s cannot be removed: %s", directory, error.strerror)
+        return sum(map(_n_unread, buffers))
+
+
+def _n_unread(buffer: native.Buffer) -> int:
     try:
-        native_trace.trace_remove(directory)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            log.info("%s cannot be removed: %s", directory, error.strerror)
+        facts = buffer.facts()
+    except OSError:
+        return 0  # damaged
+    lost = facts.lost_overwritten_records + facts.lost_torn_records
+    return max(0, facts.records - facts.read_records - facts.discarded_records - lost)
 
 
 def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:

@@ -120,6 +120,8 @@ class Recorder:
     def _scan(self) -> None:
         """Begin with directories that are new."""
         names = self._source.processes()
+        if self._source.is_moved:
+            self._ticked = 0.0  # somebody waits for the end of the recording
         for name in self._done.keys() - set(names):
             del self._done[name]
         for name in self._owners.keys() - set(names) - self._recordings.keys():

@@ -57,6 +57,8 @@ class Source:
 
     name: of the trace
     store: its directory
+    directory: where the trace's processes are, also after a server has renamed it in order to remove it
+    is_moved: whether that has happened
 
     RelayError: there is no such trace. inotify tells when to look for new directories.
     """
@@ -64,14 +66,22 @@ class Source:
     def __init__(self, name: str, store: str) -> None:
         self.name = name
         self.store = store
-        self.directory = os.path.join(store, name)
         self._traces = native_trace.Traces(os.path.join(store, ".traces"))
         trace = self._traces.find(name)
         if trace is None:
             raise RelayError(f"there is no trace {name} in {store}")
         self.trace = trace
+        self._descriptor = os.open(os.path.join(store, name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # The dot makes it a directory also for those who follow no links.
+        self.directory = f"/proc/self/fd/{self._descriptor}/."
+        self.is_moved = False
         self.inotify = inotify.Inotify()
-        self.inotify.add(self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.DELETE_SELF)
+        self.inotify.add(
+            self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.MOVE_SELF | inotify.ONLY_DIRECTORIES
+        )
+        if not self.look():
+            self.close()
+            raise RelayError(f"{name} in {store} has just been removed")
 
     @property
     def identity(self) -> str:
@@ -84,7 +94,9 @@ class Source:
         return self.trace.boot != native_trace.boot_id()
 
     def look(self) -> bool:
-        """Look what has become of it; False: it was removed."""
+        """Look what has become of it; False: it was removed, or is being removed."""
+        if self.is_moved:
+            return False
         trace = self._traces.find(self.name)
         if trace is None or trace.id != self.trace.id:
             return False
@@ -99,7 +111,7 @@ class Source:
 
     def processes(self) -> list[str]:
         """Return the names of the directories that there are now."""
-        self.inotify.events()
+        self.is_moved |= any(mask & inotify.MOVE_SELF for _, mask, _ in self.inotify.events())
         try:
             return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))
         except FileNotFoundError:
@@ -108,4 +120,5 @@ class Source:
     def close(self) -> None:
         """Let go of it."""
         self.inotify.close()
+        os.close(self._descriptor)
         self._traces.close()

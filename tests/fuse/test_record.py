@@ -2,8 +2,10 @@
 
 import json
 import os
+import pwd
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -214,13 +216,16 @@ def test_it_ends_when_the_trace_is_stopped(store, run, record, out):
 def test_it_ends_when_the_trace_is_removed(store, run, record, out):
     trace = store.create("t")
     program = run(trace, "app")
-    program.write(10)
-    program.flush()
     with record() as process:
+        program.write(100)
+        program.flush()
+        recorded(out, 100, "app")
+        program.write(10)
+        program.flush()
         native_trace.trace_remove(str(program.directory))
         store.change(trace, id=0)
         assert process.wait(60) == 0
-    assert read(out).events == {"app": list(range(10))}
+    assert read(out).events == {"app": list(range(110))}
 
 
 def test_it_ends_after_its_time(store, run, record, out):
@@ -299,6 +304,27 @@ def test_a_recording_that_was_ended_goes_on(store, run, record, out):
     seen = read(out)
     assert len(seen.events["app"]) == 7500 - lost
     assert sorted(set(seen.events["app"])) == seen.events["app"]
+
+
+def test_a_trace_has_one_recorder_at_a_time(store, run, record, out, tmp_path):
+    program = run(store.create("t"), "app")
+    with record() as process:
+        program.write_patiently(300)
+        recorded(out, 100, "app")
+        done = relayctl("record", "t", "--store", store.path, "-o", tmp_path / "second")
+        assert done.returncode == 1
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        who = f"pid {process.pid} of {user} on {socket.gethostname()}"
+        assert done.stderr == f"relayctl: another recorder has this trace: {who}\n"
+        assert not (tmp_path / "second").exists()
+        # Who only looks is no recorder.
+        assert relayctl("snapshot", "t", "--store", store.path, "-o", tmp_path / "snapshot").returncode == 0
+        process.kill()
+        process.wait()
+    with record() as process:
+        program.write_patiently(300)
+        finish(process)
+    assert read(out).events == {"app": list(range(600))}
 
 
 def test_another_recording_is_left_alone(store, run, record, out, tmp_path):

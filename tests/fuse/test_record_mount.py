@@ -1,6 +1,7 @@
 """relayctl record and snapshot of a trace in a mount, whose server lives, dies, and removes what the dead have left."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,6 +67,60 @@ def test_it_ends_with_the_trace(mount, run, out):
         mount.command("trace remove t\n")
         assert process.wait(60) == 0
     assert read(out).events == {"app": list(range(200))}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_trace_is_written_to_disk_before_it_goes(mount, run, out, ends):
+    """Also what a program wrote that has just ended, and whose sub-buffers are not full."""
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        programs = [run(f"app{i}") for i in range(5)]
+        for program in programs:
+            program.write(170)
+            if ends:
+                program.end()
+        mount.command("trace remove t\n")
+        # It has been waited for: all is there at once.
+        assert read(out).events == {f"app{i}": list(range(170)) for i in range(5)}
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert f"of 5 processes to {out}, 0 events lost\n" in said
+    assert "lost" not in mount.error_log
+    assert not list(mount.store.glob(".removed-*"))
+
+
+def test_what_a_recorder_does_not_write_of_a_removed_trace_is_said(mount, run, out):
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        mount.expect("may be lost")
+        program = run("app")
+        program.write(300)
+        recorded(out, 100, "app")
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(process.pid) == "T", "the recorder has stopped")
+        n = len(read(out).events["app"])
+        program.write(100)
+        mount.command("trace remove t\n")
+        said = mount.error_log
+        assert f"its recorder (pid {process.pid} of " in said
+        assert f"did not end within 10 s; {400 - n} events of {program.name} were unread, and may be lost" in said
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(60) == 0
+    # It goes on with what it has mapped, as far as sub-buffers were finished.
+    events = read(out).events["app"]
+    assert events == list(range(len(events)))
+    assert n <= len(events) <= 400
+
+
+def test_a_dead_recorder_is_not_waited_for(mount, run, out):
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        run("app").write(100)
+        process.kill()
+        process.wait()
+    mount.command("trace remove t\n")
+    assert "recorder" not in mount.error_log
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_server_that_dies_is_not_missed(mount, run, out):
