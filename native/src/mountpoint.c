@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 void relay_place_free(struct relay_place *place)
@@ -292,11 +293,13 @@ static bool is_trusted(const char *options)
 }
 
 /* The mountpoint that a line of mountinfo tells of, inside the line; NULL: it is no relayfs, or not to be trusted. */
-static char *mountpoint_in(char *line)
+static char *mountpoint_in(char *line, dev_t *device)
 {
 	char *type = strstr(line, " - "), *word = line;
-	if (!type)
+	unsigned major_number, minor_number;
+	if (!type || sscanf(line, "%*u %*u %u:%u", &major_number, &minor_number) != 2)
 		return NULL;
+	*device = makedev(major_number, minor_number);
 	bool ours = strncmp(type, " - fuse.relayfs ", 16) == 0 || strncmp(type, " - fuse relayfs ", 16) == 0;
 	ours = ours && is_trusted(type);
 	for (int i = 0; i < 4; i++) {
@@ -309,23 +312,25 @@ static char *mountpoint_in(char *line)
 	return ours ? unescape(word) : NULL;
 }
 
-void relay_each_mount(bool (*fits)(const char *mountpoint, void *arg), void *arg)
+void relay_each_mount(relay_mount_fits *fits, void *arg)
 {
 	char *line = NULL;
 	size_t size = 0;
 	bool found = false;
 	FILE *file = fopen("/proc/self/mountinfo", "re");
 	while (file && !found && getline(&line, &size, file) > 0) {
-		const char *mountpoint = mountpoint_in(line);
-		found = mountpoint && fits(mountpoint, arg);
+		dev_t device;
+		const char *mountpoint = mountpoint_in(line, &device);
+		found = mountpoint && fits(mountpoint, device, arg);
 	}
 	free(line);
 	if (file)
 		fclose(file);
 }
 
-static bool is_writable(const char *mountpoint, void *arg)
+static bool is_writable(const char *mountpoint, dev_t device, void *arg)
 {
+	(void)device;
 	if (!has_control(mountpoint, W_OK))
 		return false;
 	*(char **)arg = strdup(mountpoint);

@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* A path, cut in two: "MNT" or "STORE", and "app/cpu". */
 struct relay_place {
@@ -47,8 +48,9 @@ char *relay_default_root(void);
 /* $RELAYFS_STORE, else where a server of this user has it. NULL: no memory. */
 char *relay_default_store(void);
 
-/* Ask of each relayfs mount that this process sees, until one fits. */
-void relay_each_mount(bool (*fits)(const char *mountpoint, void *arg), void *arg);
+/* Ask of each relayfs mount that this process sees, until one fits. None of their servers is asked. */
+typedef bool relay_mount_fits(const char *mountpoint, dev_t device, void *arg);
+void relay_each_mount(relay_mount_fits *fits, void *arg);
 
 /* May nobody but this user move things in the store? One that is missing will be ours. */
 bool relay_store_is_trusted(const char *store);

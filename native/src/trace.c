@@ -24,6 +24,7 @@
 #include "scratch.h"
 #include "stack.h"
 #include "traced.h"
+#include "trace_early.h"
 #include "traces.h"
 #include "trace_threads.h"
 #include "tsdl.h"
@@ -43,6 +44,11 @@ enum { RETRY_MS = 100 };
 /* page.log before anybody has looked for the traces. */
 #define NOT_BEGUN UINT32_MAX
 
+/* The generation of a page before there is a control file. */
+#define BEFORE_ANY (1ull << 32)
+/* No control file has it: its lower half is 0 in all of them. */
+#define NO_GENERATION 1ull
+
 /* This library's own look at the page. */
 static union {
 	struct relay_trace_page page;
@@ -59,7 +65,7 @@ static struct {
 	struct relay_trace_home home;
 	struct relay_traces *control;                 /* NULL: not connected */
 	uint64_t generation;                          /* of `traces` */
-	struct relay_trace traces[RELAY_N_TRACES];    /* a copy; id 0: there is none */
+	struct relay_trace traces[RELAY_N_TRACINGS];  /* a copy; id 0: there is none. RELAY_EARLY: see trace_early.h */
 	struct relay_tracing *open[RELAY_N_TRACINGS]; /* as in tracings[], for a child of fork() */
 	struct relay_tracing *leaving;                /* taken out, perhaps still written to */
 	/* Traces that could not be joined: when to try again, CLOCK_MONOTONIC, and what was lost meanwhile. */
@@ -67,7 +73,7 @@ static struct {
 		uint64_t id;
 		int64_t again_ms;
 		uint64_t lost_records, lost_bytes;
-	} failed[RELAY_N_TRACES];
+	} failed[RELAY_N_TRACINGS];
 } all;
 
 /* --- what traces want --- */
@@ -109,13 +115,89 @@ static bool takes_event(const struct relay_trace *trace, const struct relay_trac
 
 static uint32_t who_wants(const struct relay_trace_event *event)
 {
-	uint32_t bits = all.open[RELAY_EARLY] ? 1u << RELAY_EARLY : 0;
-	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++) {
+	uint32_t bits = 0;
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++) {
 		const struct relay_trace *trace = &all.traces[slot];
 		if (trace->id && trace->is_started && takes_us(trace) && takes_event(trace, event))
 			bits |= 1u << slot;
 	}
 	return event->id ? bits : 0;
+}
+
+/* --- what the program sees --- */
+
+static void for_each_event(void (*act)(struct relay_trace_event *event, void *arg), void *arg)
+{
+	for (struct relay_trace_object *object = all.objects; object; object = object->next)
+		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+			if (*event)
+				act(*event, arg);
+	for (struct relay_declared *declared = all.declared; declared; declared = declared->next)
+		act(&declared->event, arg);
+}
+
+/* Of what `wanted` of an event is decided now. That of a control file in which nothing has changed yet is 0, at which events are
+ * wanted by nobody. */
+static uint64_t generation_now(void)
+{
+	return all.traces[RELAY_EARLY].id && all.generation < BEFORE_ANY ? BEFORE_ANY : all.generation;
+}
+
+static void remember(struct relay_trace_event *event, void *arg)
+{
+	uint64_t *wanted = arg, now = generation_now() | who_wants(event);
+	*wanted |= now;
+	if (!all.leaving)
+		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
+}
+
+/* Let it see the control file's first page where its own was. If that fails it stays as it is: nobody traces. */
+static void map_page(struct relay_trace_page *page)
+{
+	/* A size of 0 maps the same pages once more: without a descriptor, and without asking a server. */
+	mremap(relay_traces_page(all.control), 0, (size_t)sysconf(_SC_PAGESIZE), MREMAP_MAYMOVE | MREMAP_FIXED, page);
+}
+
+/* While events wait for their trace, the page is the object's own, in which all of them are wanted; the thread of trace_wait.c
+ * brings it up to date. Relaxed: the generation, which comes last, is what others follow. */
+static void copy_page(struct relay_trace_page *page)
+{
+	const struct relay_trace_page *from = all.control ? relay_traces_page(all.control) : NULL;
+	uint32_t active = from ? __atomic_load_n(&from->active, __ATOMIC_RELAXED) : 0;
+	__atomic_store_n(&page->log, from ? __atomic_load_n(&from->log, __ATOMIC_RELAXED) : 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->active, active | 1u << RELAY_EARLY, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in emit(). */
+	__atomic_store_n(&page->generation, generation_now(), __ATOMIC_RELEASE);
+}
+
+static void show_page(struct relay_trace_page *page)
+{
+	if (all.traces[RELAY_EARLY].id)
+		copy_page(page);
+	else if (all.control)
+		map_page(page);
+}
+
+static void forget(struct relay_trace_event *event, void *unused)
+{
+	(void)unused;
+	__atomic_store_n(&event->wanted, 0, __ATOMIC_RELAXED);
+}
+
+/* Have each event find out anew who wants it. */
+static void forget_wanted(void)
+{
+	uint64_t unused = 0;
+	/* Threads that make no system calls cannot find out. */
+	for_each_event(all.is_prepared ? remember : forget, &unused);
+}
+
+static void show_all(void)
+{
+	show_page(&own.page);
+	for (struct relay_trace_object *object = all.objects; object; object = object->next)
+		show_page(object->page);
+	forget_wanted();
 }
 
 /* --- tracings come and go --- */
@@ -158,17 +240,60 @@ static void renew_all(void)
 	}
 }
 
+/* Do early events lie in the store of our traces? */
+static bool is_early_at_home(void)
+{
+	const char *root = all.open[RELAY_EARLY]->chan->place.root, *store = all.home.store;
+	size_t length = store ? strlen(store) : 0;
+	return store && strncmp(root, store, length) == 0 && strcmp(root + length, "/.early") == 0;
+}
+
+/* The trace that early events wait for is there, in this slot: what has waited goes on as part of it. */
+static void end_early(unsigned slot)
+{
+	const struct relay_trace *trace = &all.traces[slot];
+	struct relay_tracing *tracing = all.open[RELAY_EARLY];
+	if (all.failed[RELAY_EARLY].id) {
+		all.failed[slot] = all.failed[RELAY_EARLY];
+		all.failed[slot].id = trace->id;
+		all.failed[slot].again_ms = 0;
+	}
+	all.traces[RELAY_EARLY].id = 0;
+	if (!tracing)
+		return;
+	/* Who is about to write to it still finds it in its old place. */
+	if (is_early_at_home() && !all.open[slot] && relay_tracing_move(tracing, all.home.store, trace)) {
+		all.open[RELAY_EARLY] = NULL;
+		set(slot, tracing);
+	} else {
+		take_out(RELAY_EARLY);
+	}
+}
+
+/* Is the trace there that early events wait for? */
+static void look_for_early(void)
+{
+	for (unsigned slot = 0; all.traces[RELAY_EARLY].id && slot < RELAY_N_TRACES; slot++)
+		if (all.traces[slot].id && strcmp(all.traces[slot].name, all.traces[RELAY_EARLY].name) == 0)
+			end_early(slot);
+	show_all();
+}
+
 /* Copy the control file, if it has changed. */
 static void look(void)
 {
 	uint64_t generation;
-	while (all.control &&
-	       (generation = __atomic_load_n(&own.page.generation, __ATOMIC_ACQUIRE)) != all.generation) {
+	bool is_early = all.traces[RELAY_EARLY].id;
+	/* Acquire: what the server changed before it. */
+	while (all.control && (generation = __atomic_load_n(&relay_traces_page(all.control)->generation,
+	                                                    __ATOMIC_ACQUIRE)) != all.generation) {
 		for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 			if (relay_traces_get(all.control, slot, &all.traces[slot]))
 				all.traces[slot].id = 0;
 		all.generation = generation;
 		renew_all();
+		if (is_early)
+			look_for_early();
 	}
 	const struct relay_tracing *left_before = all.leaving;
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
@@ -177,16 +302,6 @@ static void look(void)
 	if (all.leaving != left_before && !relay_trace_await_all())
 		all.leaving = NULL;
 	free_left();
-}
-
-static void for_each_event(void (*act)(struct relay_trace_event *event, void *arg), void *arg)
-{
-	for (struct relay_trace_object *object = all.objects; object; object = object->next)
-		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
-			if (*event)
-				act(*event, arg);
-	for (struct relay_declared *declared = all.declared; declared; declared = declared->next)
-		act(&declared->event, arg);
 }
 
 static void declare(struct relay_trace_event *event, void *tracing)
@@ -285,6 +400,17 @@ static void silence(struct relay_tracing *tracing)
 	relay_tracing_silence(tracing);
 }
 
+static struct relay_tracing *open_early(void)
+{
+	const struct relay_trace *trace = &all.traces[RELAY_EARLY];
+	struct relay_trace_home early;
+	if (relay_early_home(&all.home, trace, &early))
+		return NULL;
+	struct relay_tracing *tracing = relay_tracing_open(&early, trace);
+	relay_trace_home_free(&early);
+	return tracing;
+}
+
 /* Join the trace, under the lock. NULL: it cannot be done now. */
 static struct relay_tracing *join(unsigned slot, size_t length)
 {
@@ -293,7 +419,9 @@ static struct relay_tracing *join(unsigned slot, size_t length)
 		return NULL;
 	int64_t now = now_ms();
 	bool is_time = all.failed[slot].id != trace->id || now >= all.failed[slot].again_ms;
-	struct relay_tracing *tracing = is_time ? relay_tracing_open(&all.home, trace) : NULL;
+	struct relay_tracing *tracing = !is_time              ? NULL
+	                                : slot == RELAY_EARLY ? open_early()
+	                                                      : relay_tracing_open(&all.home, trace);
 	if (!tracing) {
 		if (length)
 			note_failed(slot, trace->id, length);
@@ -322,8 +450,7 @@ static void decide_here(void *arg)
 {
 	struct decision *decision = arg;
 	look();
-	uint64_t generation = all.control ? all.generation : own.page.generation;
-	decision->wanted = generation | who_wants(decision->event);
+	decision->wanted = generation_now() | who_wants(decision->event);
 	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
 	if (!all.leaving)
 		__atomic_store_n(&decision->event->wanted, decision->wanted, __ATOMIC_RELAXED);
@@ -356,7 +483,7 @@ static void find_place(void *arg)
 	struct place *place = arg;
 	look();
 	place->tracing = all.open[place->slot];
-	if (!place->tracing && place->slot != RELAY_EARLY)
+	if (!place->tracing)
 		place->tracing = join(place->slot, place->length);
 }
 
@@ -423,14 +550,6 @@ void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record
 		emit(event, record, length, relay_tracing_write);
 }
 
-static void remember(struct relay_trace_event *event, void *arg)
-{
-	uint64_t *wanted = arg, now = all.generation | who_wants(event);
-	*wanted |= now;
-	if (!all.leaving)
-		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
-}
-
 static void prepare(void *unused)
 {
 	uint64_t wanted = 0;
@@ -438,7 +557,7 @@ static void prepare(void *unused)
 	look();
 	all.is_prepared = true;
 	for_each_event(remember, &wanted);
-	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if (all.open[slot])
 			silence(all.open[slot]);
 		else if ((uint32_t)wanted & 1u << slot)
@@ -456,44 +575,6 @@ void relay_trace_prepare(void)
 }
 
 /* --- objects --- */
-
-/* Let it see the control file's first page where its own was. If that fails it stays as it is: nobody traces. */
-static void map_page(struct relay_trace_page *page)
-{
-	/* A size of 0 maps the same pages once more: without a descriptor, and without asking a server. */
-	mremap(relay_traces_page(all.control), 0, (size_t)sysconf(_SC_PAGESIZE), MREMAP_MAYMOVE | MREMAP_FIXED, page);
-}
-
-/* Before there is a mount the page is the object's own. */
-static void show_page(struct relay_trace_page *page)
-{
-	if (all.control) {
-		map_page(page);
-	} else if (all.open[RELAY_EARLY]) {
-		page->active = 1u << RELAY_EARLY;
-		page->generation = 1ull << 32;
-	}
-}
-
-static void forget(struct relay_trace_event *event, void *unused)
-{
-	(void)unused;
-	__atomic_store_n(&event->wanted, 0, __ATOMIC_RELAXED);
-}
-
-/* Have each event find out anew who wants it. */
-static void forget_wanted(void)
-{
-	for_each_event(forget, NULL);
-}
-
-static void show_all(void)
-{
-	show_page(&own.page);
-	for (struct relay_trace_object *object = all.objects; object; object = object->next)
-		show_page(object->page);
-	forget_wanted();
-}
 
 static sigset_t before_fork;
 
@@ -524,7 +605,7 @@ static void begin_child(void)
 	/* A filter may take the one and not the other; and what the parent lost it says itself. */
 	forget_wanted();
 	memset(all.failed, 0, sizeof(all.failed));
-	if (!all.control && !all.is_off) {
+	if (!all.is_off && (!all.control || all.traces[RELAY_EARLY].id)) {
 		show_all();
 		relay_trace_wait();
 	}
@@ -545,16 +626,23 @@ static bool make_places(void)
 	return true;
 }
 
+/* The traces of this control file are ours, from now on. */
 static void connect(const struct relay_trace_home *home, struct relay_traces *control)
 {
+	struct relay_trace_home old_home = all.home;
+	struct relay_traces *old = all.control;
 	all.home = *home;
 	all.control = control;
+	all.generation = NO_GENERATION;
+	look();
 	show_all();
+	relay_traces_close(old);
+	relay_trace_home_free(&old_home);
 }
 
 static void begin(void)
 {
-	const char *wish = getenv("RELAYFS_TRACE");
+	const char *wish = getenv("RELAYFS_TRACE"), *early = getenv("RELAYFS_TRACE_EARLY");
 	struct relay_trace_home home;
 	struct relay_traces *control;
 	if (all.is_begun)
@@ -565,9 +653,13 @@ static void begin(void)
 	             pthread_atfork(prepare_fork, continue_parent, begin_child);
 	if (all.is_off)
 		return;
+	if (early && !relay_early_parse(early, &all.traces[RELAY_EARLY]))
+		all.traces[RELAY_EARLY].id = 0;
 	if (relay_trace_find(&home, &control))
 		connect(&home, control);
 	else
+		show_all();
+	if (!all.control || all.traces[RELAY_EARLY].id)
 		relay_trace_wait();
 }
 
@@ -637,27 +729,72 @@ int relay_trace_wants(const struct relay_trace_event *event)
 
 /* --- for the thread that waits for a mount --- */
 
-void relay_traced_begin_early(struct relay_tracing *early)
+/* The directory of early events, "STORE/.early/NAME/PROCESS-PID"; NULL: no memory. */
+static char *directory_of(const struct relay_tracing *tracing)
 {
-	declare_all(early);
-	set(RELAY_EARLY, early);
-	show_all();
+	const struct relay_place *place = &tracing->chan->place;
+	char *dir;
+	if (asprintf(&dir, "%s/%s", place->root, place->channel) < 0)
+		return NULL;
+	*strrchr(dir, '/') = 0; /* its channel, cpu */
+	return dir;
 }
 
-void relay_traced_connect(const struct relay_trace_home *home, struct relay_traces *control, unsigned slot,
-                          struct relay_tracing *early)
+/* Leave the traces of a store that is no longer ours to look at. Early events are left in a store only for another one of this
+ * user's; then *carried is where they are. */
+static void leave_store(const struct relay_trace_home *home, char **carried)
+{
+	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++) {
+		if (all.open[slot])
+			take_out(slot);
+		all.traces[slot].id = 0;
+	}
+	struct relay_trace_home old = all.home;
+	all.home = *home;
+	if (all.open[RELAY_EARLY] && home->store && !is_early_at_home()) {
+		*carried = directory_of(all.open[RELAY_EARLY]);
+		take_out(RELAY_EARLY);
+	}
+	all.home = old;
+	if (all.leaving && !relay_trace_await_all())
+		all.leaving = NULL;
+}
+
+void relay_traced_connect(const struct relay_trace_home *home, struct relay_traces *control, char **carried)
+{
+	sigset_t before;
+	*carried = NULL;
+	relay_trace_lock(&before);
+	leave_store(home, carried);
+	connect(home, control);
+	relay_trace_unlock(&before);
+}
+
+bool relay_traced_has_left(void)
 {
 	sigset_t before;
 	relay_trace_lock(&before);
-	if (early) {
-		/* Who is about to write to it still finds it in its old place. */
-		all.open[RELAY_EARLY] = NULL;
-		set(slot, early);
-	} else if (all.open[RELAY_EARLY]) {
-		take_out(RELAY_EARLY);
-	}
-	connect(home, control);
+	free_left();
+	bool has_left = !all.leaving;
 	relay_trace_unlock(&before);
+	return has_left;
+}
+
+bool relay_traced_waits(struct relay_traced_state *state)
+{
+	sigset_t before;
+	relay_trace_lock(&before);
+	if (all.control && all.traces[RELAY_EARLY].id)
+		look();
+	const struct relay_trace_page *page = all.control ? relay_traces_page(all.control) : NULL;
+	*state = (struct relay_traced_state){
+	    .early = all.traces[RELAY_EARLY],
+	    .changes = page ? (uint32_t *)&page->changes : NULL,
+	    .changed = all.generation >> 32,
+	    .has_mount = all.home.mount,
+	};
+	relay_trace_unlock(&before);
+	return !page || state->early.id;
 }
 
 static void begin_here(void *unused)

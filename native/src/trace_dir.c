@@ -314,13 +314,15 @@ static int write_first_line(const struct making *making)
 	static const char *const buffers[] = {"perprocess", "peruser", "shared"};
 	const struct relay_trace *trace = making->trace;
 	char line[LINE_BYTES];
+	/* While the trace is not there yet its numbers are as long as any may be that will replace them. */
+	int digits = trace->id == UINT64_MAX ? 20 : 1;
 	int length =
 	    snprintf(line, sizeof(line),
-	             "/* relayfs trace=%s id=%" PRIu64 " process=%s pid=%u uid=%u buffers=%s clock=%s tsc=%" PRIu64
-	             " mono=%" PRIu64 " real=%" PRIu64 " boot=%s made_mono=%" PRIu64 " */\n",
+	             "/* relayfs trace=%s id=%" PRIu64 " process=%s pid=%u uid=%u buffers=%s clock=%s tsc=%0*" PRIu64
+	             " mono=%0*" PRIu64 " real=%0*" PRIu64 " boot=%s made_mono=%" PRIu64 " */\n",
 	             trace->name, trace->id, making->process, making->pid, making->uid, buffers[trace->buffers],
-	             trace->clock == RELAY_TSC ? "tsc" : "mono", trace->made.tsc, trace->made.mono_ns,
-	             trace->made.real_ns, trace->boot, relay_clock_ns(CLOCK_MONOTONIC));
+	             trace->clock == RELAY_TSC ? "tsc" : "mono", digits, trace->made.tsc, digits, trace->made.mono_ns,
+	             digits, trace->made.real_ns, trace->boot, relay_clock_ns(CLOCK_MONOTONIC));
 	if (length >= (int)sizeof(line))
 		return -EINVAL;
 	return write(making->events_fd, line, (size_t)length) == length ? 0 : errno == 0 ? -ENOSPC : -errno;

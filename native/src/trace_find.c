@@ -58,8 +58,9 @@ struct search {
 };
 
 /* The store's own user opens the file itself, which goes on also when the server has ended. */
-static bool try_mount(const char *mountpoint, void *arg)
+static bool try_mount(const char *mountpoint, dev_t device, void *arg)
 {
+	(void)device;
 	struct search *search = arg;
 	char *store = store_of(mountpoint);
 	bool is_own = store && relay_store_is_trusted(store);
@@ -75,12 +76,12 @@ static bool try_mount(const char *mountpoint, void *arg)
 	return true;
 }
 
-/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. */
-static bool try_named(const char *mountpoint, void *arg)
+/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. The servers of others are not asked,
+ * as they may not answer. */
+static bool try_named(const char *mountpoint, dev_t device, void *arg)
 {
 	const struct search *search = arg;
-	struct stat st;
-	return stat(mountpoint, &st) == 0 && st.st_dev == search->device && try_mount(mountpoint, arg);
+	return device == search->device && try_mount(mountpoint, device, arg);
 }
 
 static void try_own_store(struct search *search)

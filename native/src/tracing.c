@@ -14,8 +14,6 @@
 #include "tracing.h"
 
 #include "begin.h"
-#include "home.h"
-#include "options.h"
 #include "scratch.h"
 #include "session.h"
 #include "spot.h"
@@ -33,8 +31,6 @@
 #include <unistd.h>
 
 enum {
-	EARLY_SUBBUF_SIZE = 64 * 1024,
-	EARLY_N_SUBBUFS = 8,
 	EVENTS_BYTES = 16 << 20,   /* as long as .events may become */
 	DECLARATION_BYTES = 16384, /* the longest name and 64 fields of the longest names */
 	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8
@@ -141,46 +137,19 @@ bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace
 	return true;
 }
 
-/* --- without a mount --- */
-
-struct relay_tracing *relay_tracing_open_unnamed(const char *options)
+bool relay_tracing_move(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace)
 {
-	struct relay_spec spec = {.size = sizeof(spec), .subbuf_size = EARLY_SUBBUF_SIZE, .n_subbufs = EARLY_N_SUBBUFS};
-	struct relay_tracing *tracing = new_tracing();
-	int err = tracing ? relay_options_parse(options, &spec) : -ENOMEM;
-	spec.n_buffers = relay_n_possible_cpus();
-	spec.buffers = RELAY_PERCPU;
-	spec.timestamp = RELAY_MONO;
-	spec.format = RELAY_PACKETS;
-	spec.start_reserve = sizeof(struct relay_packet);
-	spec.pid = (uint32_t)getpid();
-	int *fds = calloc(spec.n_buffers, sizeof(*fds));
-	if (!err)
-		err = fds ? relay_home_create_unnamed(&spec, fds) : -ENOMEM;
-	if (!err) {
-		tracing->chan = relay_chan_new(spec.n_buffers, NULL, NULL);
-		err = tracing->chan ? relay_chan_map(tracing->chan, fds, spec.n_buffers) : -errno;
-	}
-	free(fds);
-	if (err)
-		return tracing ? fail(tracing, err) : NULL;
-	return ready(tracing);
+	char *root = strdup(store);
+	if (!root)
+		return false;
+	free(tracing->chan->place.root);
+	tracing->chan->place.root = root;
+	tracing->id = trace->id;
+	tracing->memory = trace->memory;
+	return true;
 }
 
-int relay_tracing_name(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace)
-{
-	struct rchan *chan = tracing->chan;
-	int *fds = calloc(chan->n_buffers, sizeof(*fds)), err = fds ? 0 : -ENOMEM;
-	for (uint32_t i = 0; !err && i < chan->n_buffers; i++)
-		fds[i] = relay_buf_fd(&chan->bufs[i]);
-	if (!err)
-		err = relay_trace_adopt(store, trace, program_invocation_short_name, fds, chan->n_buffers,
-		                        tracing->text, &tracing->events, tracing->name);
-	if (!err)
-		tracing->id = trace->id;
-	free(fds);
-	return err;
-}
+/* --- memory --- */
 
 /* The directory of the trace, of which the channel is TRACE/PROCESS/cpu. */
 static int allocate_in_store(const struct relay_tracing *tracing, const struct rchan_buf *buf, uint64_t bytes)
@@ -241,7 +210,6 @@ void relay_tracing_close(struct relay_tracing *tracing)
 		close(tracing->events);
 	if (tracing->session >= 0)
 		close(tracing->session);
-	free(tracing->text);
 	free(tracing->declared);
 	free(tracing);
 }
@@ -256,16 +224,6 @@ static bool is_declared(const struct relay_tracing *tracing, uint64_t id)
 	return false;
 }
 
-static int keep_declaration(struct relay_tracing *tracing, const char *text)
-{
-	char *more;
-	if (asprintf(&more, "%s%s", tracing->text ? tracing->text : "", text) < 0)
-		return -ENOMEM;
-	free(tracing->text);
-	tracing->text = more;
-	return 0;
-}
-
 static int write_declaration(struct relay_tracing *tracing, const struct relay_trace_event *event)
 {
 	char text[DECLARATION_BYTES];
@@ -274,8 +232,6 @@ static int write_declaration(struct relay_tracing *tracing, const struct relay_t
 		return -EINVAL;
 	if (tracing->session >= 0)
 		return relay_session_ask(tracing->session, text, length);
-	if (tracing->events < 0)
-		return keep_declaration(tracing, text);
 	if (!relay_may_write(EVENTS_BYTES))
 		return -EFBIG;
 	ssize_t written = write(tracing->events, text, length);

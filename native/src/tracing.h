@@ -21,7 +21,6 @@ struct relay_tracing {
 	int events;                        /* descriptor of .events, locked */
 	int session;                       /* session.h */
 	char name[RELAY_TRACE_NAME_BYTES]; /* of the directory, in the trace's */
-	char *text;                        /* before there is either: what is to stand in .events; NULL: nothing */
 	uint64_t *declared;                /* ids of the events that stand in .events */
 	size_t n_declared;
 	struct relay_tracing *next; /* of those that are to be freed */
@@ -34,11 +33,8 @@ struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, co
 bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace_home *home,
                          const struct relay_trace *trace);
 
-/* Begin in memory without a name; options: "subbuf_size=.. n_subbufs=.. mode=..". NULL and errno. */
-struct relay_tracing *relay_tracing_open_unnamed(const char *options);
-
-/* Let it become part of a trace, with all that was written. 0 or -errno: it stays as it was. */
-int relay_tracing_name(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace);
+/* Its directory has become, or is about to become, part of a trace in this store, as which it goes on. false: no memory. */
+bool relay_tracing_move(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace);
 
 /* Some threads of this process write without a system call from now on. */
 void relay_tracing_silence(struct relay_tracing *tracing);

@@ -36,6 +36,7 @@ from relayfs_fuse import native, native_ring
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs.control import check_path, format_create
 from relayfs_fuse.fs.damaged import MEM_FILE, BadMemoryError, DamagedChannel
+from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.own_path import stranger_above
@@ -422,7 +423,7 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete what a dead server left behind: half made, or half removed."""
-        if not (path == "" and entry.name in (LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME)):
+        if not (path == "" and entry.name in (LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, EARLY_NAME)):
             _delete(entry.path)
 
     def _discard(self, directory: str) -> None:

@@ -26,6 +26,7 @@ from relayfs_fuse import native, native_trace, recorder_lock
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import trace_control
 from relayfs_fuse.fs.control import choose_geometry, format_size
+from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.jobs import Patient
 from relayfs_fuse.fs.sessions import Session, Sessions
 from relayfs_fuse.fs.store import TRACES_NAME
@@ -133,6 +134,7 @@ class Traces:
             if trace.boot != self._boot and trace.is_started:
                 self._control.set(slot, replace(trace, is_started=False))
             self._slots[trace.name] = slot
+            take(self._store.directory, trace)
             for directory in self._present(trace.name):
                 self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
 
@@ -288,12 +290,15 @@ class Traces:
         to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]
         self._to_flush = {name: left - 1 for name, left in self._to_flush.items() if left > 1}
         directories = [self._store.locate(name) for name in traces]
+        store = self._store.directory
         while self._given_up:
             trace_name, said = self._given_up.popleft()
             log.warning("%s", self._errors.notice(f"trace create {trace_name}", said))
 
         def job() -> None:
             _try(self.sessions.sweep)
+            for trace in traces.values():
+                _try(partial(take, store, trace))
             _try(lambda: _flush(to_flush))
             dead = [(process, trace) for process, trace in processes if not process.is_alive()]
             _try(lambda: _remove_what_is_over(dead))
@@ -336,14 +341,20 @@ class Traces:
         # Before the directory: one that the control file does not name would be taken for somebody's.
         self._control.set(slot, trace)
         try:
-            yield lambda: self._store.make_directory(command.name, 0o711)
+            yield lambda: self._make_directory(trace)
         except OSError as error:
             self._control.set(slot, None)
             raise command.refuse(error.errno or errno.EIO, f"the store could not make it: {error.strerror}") from error
         self._slots[command.name] = slot
         self._add(command.name)
+        for directory in self.changes(command.name)[0]:
+            self.show(command.name, directory)
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _make_directory(self, trace: Trace) -> None:
+        self._store.make_directory(trace.name, 0o711)
+        take(self._store.directory, trace)
 
     def _free_slot(self, command: TraceCommand) -> int:
         if command.name in self._slots:

@@ -204,42 +204,6 @@ def early_mount(make_mount: Callable[..., Mount]) -> Mount:
     return make_mount(start=False)
 
 
-def test_events_of_before_the_mount_appear_in_the_trace(early_mount: Mount, tmp_path: Path) -> None:
-    environment = {"RELAYFS": str(early_mount.path), "RELAYFS_TRACE_EARLY": "boot"}
-    with making(environment, None, [program("traced")]) as early:
-        early.ask("emit 300")
-        early.ask("threads 4 100")
-        early_mount.start()
-        early.ask("emit 100")
-        early_mount.command(f"trace create boot {ROOM}")
-        early_mount.command("trace start boot")
-        wait_for_directories(early_mount, "boot", lambda names: names == [f"traced-{early.process.pid}"])
-        early.ask("emit 100")
-    trace = record_stopped(early_mount, "boot", tmp_path / "out")
-    assert trace.numbers(who=0) == in_order(500)
-    for who in range(1, 5):
-        assert trace.numbers(who=who) == in_order(100)
-    assert trace.lost == 0
-
-
-def test_what_early_buffers_could_not_hold_is_counted(early_mount: Mount, tmp_path: Path) -> None:
-    environment = {
-        "RELAYFS": str(early_mount.path),
-        "RELAYFS_TRACE_EARLY": "boot,subbuf_size=4K,n_subbufs=4,mode=overwrite",
-    }
-    command: list[str | Path] = ["taskset", "-c", str(min(os.sched_getaffinity(0))), program("traced")]
-    with making(environment, None, command) as early:
-        early.ask("emit 5000")
-        early_mount.start()
-        start_trace(early_mount, "boot", ROOM)
-        wait_for_directories(early_mount, "boot", lambda names: len(names) == 1)
-    trace = record_stopped(early_mount, "boot", tmp_path / "out")
-    seen = trace.numbers()
-    assert seen == list(range(5000 - len(seen), 5000))
-    assert trace.lost == 5000 - len(seen)
-    assert len(seen) > 100
-
-
 def test_a_program_that_started_before_the_mount_is_traced_without_being_asked(
     early_mount: Mount, tmp_path: Path
 ) -> None:

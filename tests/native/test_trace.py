@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_command, run_environment
-from conftest import DEADLINE_S, tmpfs_directory, wait_until
+from conftest import DEADLINE_S, tmpfs_directory
 from trace_store import TraceStore, tracing
 
 from relayfs_fuse import native_trace
+from relayfs_fuse.fs.early import take
 
 SOURCE = Path(__file__).resolve().parent / "test_trace.c"
 CASES = re.findall(r"^TEST\((\w+)\)", SOURCE.read_text(), re.MULTILINE)
@@ -224,8 +225,9 @@ def test_events_of_before_the_store_wait_for_a_trace_of_that_name(tmp_path):
             store = TraceStore(path)
             store.start("other", slot=0)
             store.start("t", slot=1)
-            # Without a mount there is nothing to wait for: it looks every ten seconds.
-            wait_until(lambda: store.processes("t"), "it finds the store")
+            # As a server does.
+            take(str(path), store.traces.get(1))
+            assert len(store.processes("t")) == 1
             process.communicate("\n", DEADLINE_S)
         assert store.events("t") == [f"app:step: {{ n = {n} }}" for n in range(6)]
         assert len(store.events("other")) <= 1

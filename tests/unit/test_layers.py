@@ -59,6 +59,7 @@ C_LAYERS = [
     {"events", "mapped"},
     {"reader", "channel.c", "open", "classic"},
     {"trace_find", "trace_threads", "tsdl", "session", "declared"},
+    {"trace_early"},
     {"tracing"},  # one trace in this process
     {"traced"},  # all of them
     {"trace", "trace_wait", "trace_log"},

@@ -9,6 +9,8 @@
  *                                       (fcntl(2), F_RDLCK) as long as a process writes here
  *     STORE/NAME/PROCESS-PID/cpu/mem0   its buffers: a channel whose sub-buffers are read as CTF packets
  *
+ *     STORE/.early/NAME/PROCESS-PID/    the same, while there is no trace NAME yet
+ *
  * With buffers=peruser PROCESS-PID is user-UID, with buffers=shared it is `shared`.
  *
  * Functions return 0 (or what they say) or a negative errno, and do not trust what the store holds.
@@ -103,9 +105,8 @@ int relay_trace_make(const char *store, const struct relay_trace *trace, const c
                      uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
 
 /*
- * The same of buffers that this process has been writing without a name (relay_store_create_unnamed()), with timestamps of
- * CLOCK_MONOTONIC: they are its own, whatever the trace's are; and of the declarations of their events, in TSDL. Errors as
- * relay_store_adopt(), too.
+ * The same of buffers without a name that this process has written elsewhere, with timestamps of CLOCK_MONOTONIC: they are its
+ * own, whatever the trace's are; and of the declarations of their events, in TSDL. Errors as relay_store_adopt(), too.
  */
 int relay_trace_adopt(const char *store, const struct relay_trace *trace, const char *process, const int *fds, size_t n,
                       const char *declarations, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
