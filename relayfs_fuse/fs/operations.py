@@ -397,18 +397,22 @@ class Operations(NameOperations):
             raise pyfuse3.FUSEError(errno.EBUSY)
         handle.is_busy = True
         try:
-            if handle.session is not None and request.startswith(b"event {"):
-                await trio.to_thread.run_sync(handle.session.declare, request)
-            elif handle.session is not None and request.startswith(b"allocate "):
-                await self._tracing.allocate(handle.session, os.fsdecode(request))
-            else:
-                await self._leave(handle)
-                async with self._joins.of(handle.opener.uid):
-                    handle.session = await self._tracing.join(os.fsdecode(request), handle.opener)
+            # Otherwise one user's requests could take all threads of the server.
+            async with self._joins.of(handle.opener.uid):
+                await self._take_part(handle, request)
         finally:
             handle.is_busy = False
         if fh not in self._joining:
             await self._leave(handle)
+
+    async def _take_part(self, handle: JoinHandle, request: bytes) -> None:
+        if handle.session is not None and request.startswith(b"event {"):
+            await trio.to_thread.run_sync(handle.session.declare, request)
+        elif handle.session is not None and request.startswith(b"allocate "):
+            await self._tracing.allocate(handle.session, os.fsdecode(request))
+        else:
+            await self._leave(handle)
+            handle.session = await self._tracing.join(os.fsdecode(request), handle.opener)
 
     async def _leave(self, handle: JoinHandle) -> None:
         session, handle.session = handle.session, None

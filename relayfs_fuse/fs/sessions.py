@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import struct
 import threading
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -29,7 +32,11 @@ log = logging.getLogger(__name__)
 
 # Each takes a descriptor of the server; 16 are enough for a process, one for each trace.
 USER_SESSIONS = 1024
+# Bytes of declarations, of which the server remembers the ids as long as their processes take part.
+USER_DECLARED = 64 << 20
 PROCESSES_NAME = ".processes"
+# Longer than two declarations, as none is longer than a request.
+_PIECE = 65536
 
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -44,21 +51,81 @@ def start_of(pid: int) -> int | None:
     return None if words[0] in (b"Z", b"X") else int(words[19])
 
 
+class Totals:
+    """How many bytes of declarations the server knows of each user's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes: Counter[int] = Counter()
+
+    def add(self, uid: int, n_bytes: int) -> None:
+        """Charge a user, or with a negative number give it back; CommandError: ENOSPC."""
+        with self._lock:
+            if uid and n_bytes > 0 and self._bytes[uid] + n_bytes > USER_DECLARED:
+                raise CommandError(
+                    errno.ENOSPC,
+                    f"the processes of user {uid} have declared {self._bytes[uid]} bytes of events; at most "
+                    f"{USER_DECLARED} are allowed",
+                )
+            self._bytes[uid] += n_bytes
+
+
+class Declared:
+    """Which events are declared in a directory: all sessions in it share this.
+
+    uid: whose first session it was, who is charged
+
+    Ids are kept in order in an array, since a set of them would take ten times the memory.
+    """
+
+    def __init__(self, uid: int, totals: Totals) -> None:
+        self.lock = threading.Lock()
+        self.uid = uid
+        self._totals = totals
+        self._ids = array("Q")
+        self._read = 0
+
+    def __contains__(self, id_: int) -> bool:
+        at = bisect_left(self._ids, id_)
+        return at < len(self._ids) and self._ids[at] == id_
+
+    def read_on(self, descriptor: int, length: int) -> None:
+        """Find out what has been declared since; CommandError: ENOSPC, too much for one user."""
+        end = min(length, ctf.EVENTS_MAX)
+        while self._read < end:
+            data = os.pread(descriptor, min(_PIECE, end - self._read), self._read)
+            found, passed = ctf.declarations_from(data, 0)
+            if not passed and len(data) == _PIECE:
+                passed = _PIECE // 2  # nothing the library has written
+            if not passed:
+                return
+            self._totals.add(self.uid, passed)
+            self._read += passed
+            self._ids = array("Q", sorted(itertools.chain(self._ids, (one.id for one in found))))
+
+    def forget(self) -> None:
+        """Charge nobody any more."""
+        with self.lock:
+            self._totals.add(self.uid, -self._read)
+            self._read = 0
+            self._ids = array("Q")
+
+
 class Session:
     """One process's part in a directory of a trace.
 
     directory: where that is in the store
     uid, pid, start: whose it is; see start_of()
+    declared: what is known of the directory
     """
 
-    def __init__(self, directory: str, uid: int, pid: int, start: int) -> None:
+    def __init__(self, directory: str, uid: int, pid: int, start: int, declared: Declared) -> None:
         self.directory = directory
         self.uid = uid
         self.pid = pid
         self.start = start
+        self.declared = declared
         self._lock = threading.Lock()
-        self._known: set[int] = set()
-        self._parsed = 0
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._descriptor = os.open(os.path.join(directory, ".events"), flags)
         try:
@@ -89,12 +156,12 @@ class Session:
         found = ctf.declarations(b"\n" + text)
         if b"".join(one.text for one in found) != text:
             raise CommandError(errno.EINVAL, "this is no declaration of events as the library writes it, each id once")
-        with self._lock:
+        with self._lock, self.declared.lock:
             if self._descriptor < 0:
                 raise CommandError(errno.EBADF, "the process takes part no longer")
             length = os.fstat(self._descriptor).st_size
-            self._parse(length)
-            new = [one for one in found if one.id not in self._known]
+            self.declared.read_on(self._descriptor, length)
+            new = [one for one in found if one.id not in self.declared]
             added = b"".join(one.text for one in new)
             if length + len(added) > ctf.EVENTS_MAX:
                 raise CommandError(errno.ENOSPC, f"the declarations would be longer than {ctf.EVENTS_MAX} bytes")
@@ -110,13 +177,6 @@ class Session:
         finally:
             os.close(descriptor)
 
-    def _parse(self, length: int) -> None:
-        """Find out what others have declared in the same directory."""
-        if self._parsed < length:
-            data = os.pread(self._descriptor, min(length - self._parsed, ctf.EVENTS_MAX), self._parsed)
-            self._known.update(one.id for one in ctf.declarations(b"\n" + data))
-            self._parsed = length
-
 
 class Sessions:
     """All of them; every method can be called in any thread, and may block."""
@@ -126,6 +186,8 @@ class Sessions:
         self._open: dict[str, list[Session]] = {}
         self._inherited: list[Session] = []
         self._users: Counter[int] = Counter()
+        self._declared: dict[str, Declared] = {}
+        self._totals = Totals()
 
     def open(self, directory: str, uid: int, pid: int) -> Session:
         """Let a process take part in a directory; CommandError: ESRCH, ENOSPC."""
@@ -137,7 +199,7 @@ class Sessions:
                 raise CommandError(
                     errno.ENOSPC, f"the processes of user {uid} take part {USER_SESSIONS} times, as often as is allowed"
                 )
-            session = self._add(Session(directory, uid, pid, start))
+            session = self._add(directory, uid, pid, start)
             for inherited in [other for other in self._inherited if (other.directory, other.pid) == (directory, pid)]:
                 self._drop(inherited)
             self._write(directory)
@@ -155,7 +217,7 @@ class Sessions:
             for pid, start in _read(directory):
                 if start_of(pid) == start:
                     uid = os.stat(os.path.join(directory, ".events"), follow_symlinks=False).st_uid
-                    self._inherited.append(self._add(Session(directory, uid, pid, start)))
+                    self._inherited.append(self._add(directory, uid, pid, start))
 
     def sweep(self) -> None:
         """Let go of what was inherited from processes that have ended: their `join` is another server's."""
@@ -172,9 +234,12 @@ class Sessions:
                     session.close()
             self._open.clear()
 
-    def _add(self, session: Session) -> Session:
-        self._open.setdefault(session.directory, []).append(session)
-        self._users[session.uid] += 1
+    def _add(self, directory: str, uid: int, pid: int, start: int) -> Session:
+        declared = self._declared.get(directory) or Declared(uid, self._totals)
+        session = Session(directory, uid, pid, start, declared)
+        self._declared[directory] = declared
+        self._open.setdefault(directory, []).append(session)
+        self._users[uid] += 1
         return session
 
     def _drop(self, session: Session) -> None:
@@ -186,7 +251,11 @@ class Sessions:
             self._inherited.remove(session)
         if not sessions:
             self._open.pop(session.directory, None)
+            self._declared.pop(session.directory, None)
+        # A call that declares something may be at work: its end is waited for.
         session.close()
+        if not sessions:
+            session.declared.forget()
 
     def _write(self, directory: str) -> None:
         """Note who takes part; whole at every moment, as this server may be killed at any."""

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # So often a dead process's buffer is tried to be finished, which takes a second if somebody has spoiled its locks.
 FAILURES_MAX = 3
+# More than the first line of .events takes.
+_LINE_MAX = 4096
 # Of a buffer that is of no use to anybody.
 _SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
@@ -104,11 +106,11 @@ class TraceProcess:
                 log.info("%s/%s cannot be shown: %s", self.trace, self.name, error)
         return self._channel
 
-    def _events(self) -> bytes:
+    def _events(self, length: int = ctf.EVENTS_MAX) -> bytes:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(os.path.join(self.directory, ".events"), flags)
         try:
-            return os.pread(descriptor, ctf.EVENTS_MAX, 0)
+            return os.pread(descriptor, length, 0)
         finally:
             os.close(descriptor)
 
@@ -123,7 +125,7 @@ class TraceProcess:
         """Tell whether it is this very process's; whose it says it is, its owner may have written."""
         try:
             owner = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_uid
-            origin = ctf.Origin.of(self._events())
+            origin = ctf.Origin.of(self._events(_LINE_MAX))
         except (OSError, ValueError):
             return False
         is_named = (owner, origin.uid, origin.pid) == (process.uid, process.uid, process.pid)
