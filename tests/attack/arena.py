@@ -335,8 +335,15 @@ class Arena:
         return victim
 
     def attack(self, kind: str, memory: Path, file: Path | None = None, user: int = NOBODY) -> None:
-        command = [compile_c([HERE / "hostile.c", HERE / "hostile_layout.c"]), self.next_seed(), kind, memory]
-        self._start_attacker(f"attack on {memory}", [*command, *([file] if file else [])], user)
+        program = compile_c([HERE / name for name in ("hostile.c", "hostile_layout.c", "lives.c")])
+        command = [program, self.next_seed(), kind, memory, *([file] if file else [])]
+        self._start_attacker(f"attack on {memory}", command, user)
+
+    def attack_page(self, *traces: str, user: int = NOBODY) -> None:
+        """Attack the page that traced programs map, and take part in traces without end."""
+        program = compile_c([HERE / "hostile_page.c", HERE / "lives.c"])
+        command = [program, self.next_seed(), self.mount.path, *traces]
+        self._start_attacker(f"attack on the page of {self.mount.path}", command, user)
 
     def flood(self, *files: Path, user: int = FLOODER) -> None:
         self._start_attacker("flood", [compile_c([HERE / "flooder.c"]), self.next_seed(), *files], user)
@@ -351,7 +358,14 @@ class Arena:
         return str(self.seed + len(self.attackers))
 
     def bystander(self, role: str, file: Path, user: int | None = None) -> Helper:
-        helper = Helper(f"{role} of {file}", [compile_c([HERE / "bystander.c"]), role, file], user, self.environment)
+        return self._stand_by(f"{role} of {file}", [compile_c([HERE / "bystander.c"]), role, file], user)
+
+    def python_bystander(self, role: str, *files: Path) -> Helper:
+        """Start one program that goes round all of these files with the Python package."""
+        return self._stand_by(f"Python's {role}", [sys.executable, HERE / "bystander.py", role, *files], None)
+
+    def _stand_by(self, name: str, command: Sequence[str | Path], user: int | None) -> Helper:
+        helper = Helper(name, command, user, self.environment)
         helper.wait_ready("ready")
         self.bystanders.append(helper)
         return helper

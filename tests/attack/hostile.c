@@ -7,64 +7,31 @@
  * KIND  relay: MEM is the memory of a buffer; ring: of a ring; words: any other shared file
  * FILE  its relay file, which is read, written and polled meanwhile
  *
- * It prints "attacking", and then lives many short lives, each a child that stores chosen and random values where others
- * read, tries what a mapping must not allow, and ends by SIGKILL or in order. When its input ends it prints what it did:
- * "lives N stores N broke N" and, for each thing that must be impossible and was done, "broke: WHAT".
+ * In each of its lives (lives.h) it stores chosen and random values where others read, and tries what a mapping must not
+ * allow.
  */
 #define _GNU_SOURCE
 #include "hostile.h"
+#include "lives.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <poll.h>
 #include <relayfs/layout.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LIFE_MS = 250, BROKEN_BYTES = 4096, FLIP_US = 3000, NAP_US = 4000 };
-
-/* What children tell of themselves. */
-static struct account {
-	uint64_t stores, broke;
-	char broken[BROKEN_BYTES];
-} * account;
+enum { FLIP_US = 3000, NAP_US = 4000 };
 
 static struct target target;
 static const char *relay_file;
 static uint64_t live_owner[2]; /* owner words of threads that live */
-
-static void stored(uint64_t n)
-{
-	__atomic_add_fetch(&account->stores, n, __ATOMIC_RELAXED);
-}
-
-static void broke(const char *what)
-{
-	if (strstr(account->broken, what))
-		return;
-	account->broke++;
-	strncat(account->broken, what, BROKEN_BYTES - strlen(account->broken) - 2);
-	strcat(account->broken, "\n");
-}
-
-static uint64_t now_us(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
 
 /* --- values --- */
 
@@ -249,12 +216,6 @@ static void copy_pages(void)
 
 /* --- what a descriptor or a mapping might allow --- */
 
-static void must_fail(bool done, const char *what)
-{
-	if (done)
-		broke(what);
-}
-
 static void change_size(void)
 {
 	static const int modes[] = {0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE,
@@ -411,16 +372,12 @@ static void map_anew(void)
 		target = anew;
 }
 
-static void live(uint64_t seed)
+static void live(void)
 {
-	random_start(seed);
-	/* A call that takes longer than this has its own fault to blame. */
-	alarm(LIFE_MS / 1000 + 2);
 	live_owner[0] = owner_word(getpid());
 	live_owner[1] = owner_word(getppid());
 	map_anew();
-	uint64_t end = now_us() + LIFE_MS * 1000;
-	while (now_us() < end) {
+	while (lives_goes_on()) {
 		switch (random_below(10)) {
 		case 0:
 			try_files();
@@ -449,52 +406,16 @@ static void live(uint64_t seed)
 	}
 }
 
-/* A life ends in order, or somewhere. */
-static void run_child(uint64_t seed)
-{
-	pid_t child = fork();
-	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		live(seed);
-		_exit(0);
-	}
-	if (child < 0)
-		return;
-	random_start(seed + 1);
-	if (random_below(2)) {
-		usleep((useconds_t)random_below(LIFE_MS * 1000));
-		kill(child, SIGKILL);
-	}
-	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
-		;
-}
-
-static bool is_over(void)
-{
-	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-	char byte;
-	return poll(&input, 1, 0) > 0 && read(STDIN_FILENO, &byte, 1) <= 0;
-}
-
 int main(int argc, char **argv)
 {
 	if (argc < 4)
 		return 2;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	account = mmap(NULL, sizeof(*account), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	kind = argv[2][0] == 'w' ? KIND_WORDS : argv[2][1] == 'e' ? KIND_RELAY : KIND_RING;
 	memory_path = argv[3];
 	relay_file = argc > 4 ? argv[4] : NULL;
-	if (account == MAP_FAILED || !map_target(&target)) {
+	if (!map_target(&target)) {
 		fprintf(stderr, "%s: it cannot be mapped, or is no %s: %s\n", memory_path, argv[2], strerror(errno));
 		return 1;
 	}
-	puts("attacking");
-	fflush(stdout);
-	uint64_t lives = 0;
-	for (uint64_t seed = strtoull(argv[1], NULL, 0); !is_over(); lives++)
-		run_child(seed * 1000003 + lives);
-	printf("lives %llu stores %llu broke %llu\n%s", (unsigned long long)lives, (unsigned long long)account->stores,
-	       (unsigned long long)account->broke, account->broken);
-	return 0;
+	return lives_run(strtoull(argv[1], NULL, 0), live);
 }

@@ -53,9 +53,4 @@ uint64_t target_restore(struct target *target);
 uint64_t target_list_holes(struct target *target);
 uint64_t target_fill_with_discards(struct target *target);
 
-/* Random numbers, reproducible. */
-void random_start(uint64_t seed);
-uint64_t random_word(void);
-uint64_t random_below(uint64_t limit);
-
 #endif

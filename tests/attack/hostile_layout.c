@@ -1,32 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Where the fields of a relay buffer, a ring or a file of plain words are, and the attacks that need to know. */
 #include "hostile.h"
+#include "lives.h"
 
 #include <relayfs/ring_layout.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t state;
-
-void random_start(uint64_t seed)
-{
-	state = seed * 0x9e3779b97f4a7c15ull + 1;
-	if (!state)
-		state = 1;
-}
-
-uint64_t random_word(void)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state * 0x2545f4914f6cdd1dull;
-}
-
-uint64_t random_below(uint64_t limit)
-{
-	return limit ? random_word() % limit : 0;
-}
 
 static void add(struct target *target, uint64_t at, uint32_t bytes, bool is_owner)
 {

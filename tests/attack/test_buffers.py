@@ -41,6 +41,8 @@ def test_relay_buffers(begin: Begin, number: int) -> None:
         arena.bystander("write", victim.path)
         arena.reader("tail", "-f", victim.file)
         arena.reader("cat", victim.file)
+    arena.python_bystander("reader", *(victim.file for victim in arena.victims.values()))
+    arena.python_bystander("write", *(victim.path for victim in arena.victims.values()))
     finish(arena)
 
 
@@ -55,4 +57,6 @@ def test_rings(begin: Begin, number: int) -> None:
             arena.bystander(role, victim.path)
         arena.reader("tail", "-f", victim.file)
         arena.reader("cat", victim.file)
+    for role in ("ring", "output"):
+        arena.python_bystander(role, *(victim.path for victim in arena.victims.values()))
     finish(arena)
