@@ -29,6 +29,7 @@ IS_CLOSED: int = lib.RELAY_IS_CLOSED
 IS_DAMAGED: int = lib.RELAY_IS_DAMAGED
 LOOK_AGAIN: int = lib.RELAY_LOOK_AGAIN
 IS_HELD: int = lib.RELAY_IS_HELD
+HAS_DISCARDED: int = lib.RELAY_HAS_DISCARDED
 
 # The words of the control file, in the order of the enums in <relayfs/layout.h>.
 MODES = ("no-overwrite", "overwrite", "callback")

@@ -157,6 +157,10 @@ class RingMemory(_Memory):
         """Tell what there is to read, as HAS_ and IS_ bits; what the dead have reserved is discarded."""
         return int(lib.relay_ring_state(self._open))
 
+    def skip(self) -> None:
+        """Pass the discarded records before the next one, as a reader does; EBUSY: somebody else consumes."""
+        self.check(lib.relay_ring_skip(self._open))
+
     def avail_data(self) -> int:
         """Count the bytes between the positions, at most the ring's size, whatever they are."""
         return int(lib.relay_ring_query(self._open, AVAIL_DATA))

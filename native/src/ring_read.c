@@ -547,6 +547,25 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 	return got == -EINPROGRESS ? -EBUSY : got;
 }
 
+int relay_ring_skip(struct relay_ring *ring)
+{
+	if (ring->remote)
+		return -EOPNOTSUPP;
+	/* There producers need nobody to make room, and the next reader shall be told what it missed. */
+	if (ring->mode == RELAY_OVERWRITE)
+		return 0;
+	struct relay_ring_counts counts;
+	int err = copy_begin(ring, &counts);
+	if (err)
+		return err;
+	uint32_t length, work = RELAY_RING_WORK;
+	int found = find_next(ring, &counts, &length, &work);
+	copy_end(ring, &counts);
+	if (found == -EINPROGRESS)
+		return -EBUSY;
+	return found == -EBADMSG ? found : 0;
+}
+
 uint64_t relay_ring_damaged_at(const struct relay_ring *ring)
 {
 	return ring->damaged_at;
@@ -567,8 +586,9 @@ int relay_ring_check_magic(struct relay_ring *ring)
 	return relay_damage_note(&ring->damage, "relay_ring_geometry.magic", 0, magic, "not", RELAY_RING_MAGIC);
 }
 
-/* Look on from where the last look came to, unless a consumer has passed that: relay_ring_state() once. */
-static int look_on(struct relay_ring *ring, uint32_t *work)
+/* Look on from where the last look came to, unless a consumer has passed that: relay_ring_state() once. skips: there is
+ * something before the next record, or before where the look came to. */
+static int look_on(struct relay_ring *ring, uint32_t *work, bool *skips)
 {
 	struct relay_ring_counts counts, *empty = &ring->empty;
 	uint32_t length;
@@ -581,10 +601,12 @@ static int look_on(struct relay_ring *ring, uint32_t *work)
 		ring->empty_from = counts.position;
 	}
 	ring->is_empty_known = true;
+	uint64_t consumed = counts.position;
 	counts = *empty;
 	int found = find_next(ring, &counts, &length, work);
 	if (found != -EBADMSG)
 		*empty = counts;
+	*skips = empty->position != consumed;
 	return found;
 }
 
@@ -602,16 +624,17 @@ int relay_ring_state(struct relay_ring *ring)
 	bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
 	uint32_t work = RELAY_RING_WORK;
 	struct relay_ring_moment begin = relay_ring_moment(ring);
-	int found = look_on(ring, &work);
+	bool skips = false;
+	int found = look_on(ring, &work, &skips);
 	/* A consumer that goes on lets producers store where this one looks. */
 	for (int i = 0; found == -EBADMSG && i < RELAY_RING_MOVE_TRIES && relay_ring_has_moved(ring, begin); i++) {
 		relay_damage_forget(&ring->damage);
 		begin = relay_ring_moment(ring);
-		found = look_on(ring, &work);
+		found = look_on(ring, &work, &skips);
 	}
 	if (found == -EBADMSG)
 		return RELAY_IS_DAMAGED;
-	int bits = closed ? RELAY_IS_CLOSED : 0;
+	int bits = (closed ? RELAY_IS_CLOSED : 0) | (skips ? RELAY_HAS_DISCARDED : 0);
 	if (found == 1)
 		bits |= RELAY_HAS_DATA | (is_held(ring) ? RELAY_IS_HELD : 0);
 	return bits | (found == -EINPROGRESS ? RELAY_LOOK_AGAIN : 0);

@@ -286,8 +286,11 @@ class Operations(NameOperations):
         handle = self._handles[fh]
         if isinstance(handle, TextHandle):
             return ALWAYS_READY
-        inside = isinstance(handle, RingHandle) and handle.is_inside
-        return self._streams.waiting.poll(handle.stored, fh, poll_handle) | (READABLE if inside else 0)
+        waiting = self._streams.waiting
+        if isinstance(handle, RingHandle):
+            events = waiting.poll(handle.stored, fh, poll_handle, skips=handle.reads)
+            return events | (READABLE if handle.is_inside else 0)
+        return waiting.poll(handle.stored, fh, poll_handle, by_mem=isinstance(handle, MemHandle))
 
     # ---------------------------------------------------------------- helpers
 
@@ -327,7 +330,7 @@ class Operations(NameOperations):
     ) -> Handle:
         if isinstance(node, RelayFile):
             if isinstance(node.stored, StoredRing):
-                return RingHandle(node.stored, request.pid)
+                return RingHandle(node.stored, request.pid, flags & os.O_ACCMODE != os.O_WRONLY)
             opened = kind(node.stored, node.stored.facts(), request.pid)
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 node.stored.readers.append(opened)

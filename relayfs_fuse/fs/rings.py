@@ -86,6 +86,22 @@ class StoredRing(Stored[RingMemory]):
         """Whether somebody who sleeps should look again."""
         return bool(self.returned) or self.buffer.state() != 0
 
+    def skip_discarded(self) -> bool:
+        """Give producers the room of discarded records, for a reader that polls: read(2) gives nothing of them.
+
+        Return whether there were any at the consumer's position.
+        """
+        state = self.buffer.state()
+        if not state & native.HAS_DISCARDED or state & (native.HAS_DATA | native.IS_DAMAGED):
+            return False
+        try:
+            self.buffer.skip()
+        except OSError as error:
+            # Who consumes at this moment skips them.
+            if error.errno != errno.EBUSY:
+                raise
+        return True
+
     def is_held_up(self) -> bool:
         """Whether to look again soon: a reservation that is not ended, or another reader, keeps readers waiting."""
         state = self.buffer.state()
@@ -103,12 +119,14 @@ class RingHandle:
 
     stored: the ring
     pid: the thread that opened it
+    reads: whether it is open for reading
     given: how many bytes it has been given
     """
 
-    def __init__(self, stored: StoredRing, pid: int) -> None:
+    def __init__(self, stored: StoredRing, pid: int, reads: bool) -> None:
         self.stored = stored
         self.pid = pid
+        self.reads = reads
         self.given = 0
         self._record = b""
         self._at = 0

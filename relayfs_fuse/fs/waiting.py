@@ -48,10 +48,13 @@ WRITABLE = select.POLLOUT | select.POLLWRNORM
 GONE = select.POLLERR | select.POLLHUP
 
 
-def readiness(stored: StoredBuffer | StoredRing) -> tuple[int, int]:
-    """Return the events of poll(2) that hold now, and a number that grows when more becomes readable."""
+def readiness(stored: StoredBuffer | StoredRing, by_mem: bool = False) -> tuple[int, int]:
+    """Return the events of poll(2) that hold now, and a number that grows when more becomes readable.
+
+    by_mem: through the memory file, where consumers of a ring skip discarded records themselves
+    """
     if isinstance(stored, StoredRing):
-        return _readiness_of_ring(stored)
+        return _readiness_of_ring(stored, by_mem)
     state = stored.buffer.state()
     facts = stored.facts()
     bulk = facts.delivery == native.DELIVERY_BULK
@@ -72,7 +75,7 @@ def readiness(stored: StoredBuffer | StoredRing) -> tuple[int, int]:
     return events, progress
 
 
-def _readiness_of_ring(stored: StoredRing) -> tuple[int, int]:
+def _readiness_of_ring(stored: StoredRing, by_mem: bool) -> tuple[int, int]:
     """Do the same for a ring, where a wake-up means: a record came to a consumer that had read all before it."""
     state = stored.buffer.state()
     progress = stored.buffer.wake_seq()
@@ -80,7 +83,8 @@ def _readiness_of_ring(stored: StoredRing) -> tuple[int, int]:
         stored.note_state(state)
         return GONE, progress
     events = GONE if state & native.IS_CLOSED else 0
-    if (state & native.HAS_DATA and not state & native.IS_HELD) or stored.returned:
+    news = native.HAS_DATA | (native.HAS_DISCARDED if by_mem else 0)
+    if (state & news and not state & native.IS_HELD) or stored.returned:
         events |= READABLE
     if stored.has_room():
         events |= WRITABLE
@@ -104,12 +108,19 @@ class _Poll:
     """A descriptor somebody polls: how to tell the kernel, and what it was told last.
 
     Telling once is not enough: an edge-triggered epoll waits for each new piece of data.
+
+    by_mem: it is open on the memory file
+    skips: a ring's discarded records are skipped for it, because its read(2) gives nothing of them
     """
 
-    def __init__(self, handle: pyfuse3.PollHandle, reported: int, progress: int) -> None:
+    def __init__(
+        self, handle: pyfuse3.PollHandle, reported: int, progress: int, by_mem: bool = False, skips: bool = False
+    ) -> None:
         self.handle = handle
         self.reported = reported
         self.progress = progress
+        self.by_mem = by_mem
+        self.skips = skips
 
     def announce(self, events: int, progress: int) -> None:
         if events & ~self.reported or (progress != self.progress and events & READABLE):
@@ -175,10 +186,13 @@ class _Waiter:
         if self.sleepers and self.stored.has_news():
             for event in self.sleepers:
                 event.set()
-        if self.polls:
-            events, progress = readiness(self.stored)
+        if isinstance(self.stored, StoredRing) and any(poll.skips for poll in self.polls.values()):
+            self.stored.skip_discarded()
+        for by_mem in {poll.by_mem for poll in self.polls.values()}:
+            events, progress = readiness(self.stored, by_mem)
             for poll in self.polls.values():
-                poll.announce(events, progress)
+                if poll.by_mem == by_mem:
+                    poll.announce(events, progress)
 
 
 class _Group:
@@ -258,16 +272,29 @@ class Waiting:
         if waiter.failure is not None:
             raise OSError(waiter.failure.errno, waiter.failure.strerror)
 
-    def poll(self, stored: StoredBuffer | StoredRing, descriptor: int, handle: pyfuse3.PollHandle | None) -> int:
-        """Return what holds now; keep the handle, if there is one, to tell of what comes."""
+    def poll(
+        self,
+        stored: StoredBuffer | StoredRing,
+        descriptor: int,
+        handle: pyfuse3.PollHandle | None,
+        by_mem: bool = False,
+        skips: bool = False,
+    ) -> int:
+        """Return what holds now; keep the handle, if there is one, to tell of what comes.
+
+        by_mem: it is a memory file's descriptor
+        skips: it is one that reads a ring's relay file
+        """
         try:
-            events, progress = readiness(stored)
+            if skips and isinstance(stored, StoredRing) and stored.skip_discarded():
+                self.changed(stored)
+            events, progress = readiness(stored, by_mem)
         except OSError as error:
             stored.note(error)
             return GONE
         if handle is not None:
             group, waiter = self._waiter(stored)
-            waiter.polls[descriptor] = _Poll(handle, events, progress)
+            waiter.polls[descriptor] = _Poll(handle, events, progress, by_mem, skips)
             group.tell()
         return events
 

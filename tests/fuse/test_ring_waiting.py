@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from build import PLAIN, compile_c, run_command
 from conftest import Mount, wait_until
 from kernel_ring import KernelRing
 from lines_out import DEADLINE_S, Printer, printing
 from traffic import append, wait_asleep
 
 from relayfs_fuse import Ring
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # For what would come at once.
 NOTHING_S = 0.3
@@ -261,6 +265,100 @@ def test_no_edge_is_missed(file: Path, ring: Ring) -> None:
                 pass
         producer.join()
     assert got == b"".join(b"record %04d\n" % i for i in range(n))
+
+
+# --- records that are discarded ---
+
+N_RECORDS = 30000
+INTERESTING = [b"interesting %d" % n for n in range(10)]
+
+
+def filter_records(ring: Ring) -> None:
+    """Reserve many records, of which ten are interesting; wait for room as long as it takes."""
+    for n in range(1, N_RECORDS + 1):
+        which, rest = divmod(n, N_RECORDS // len(INTERESTING))
+        interesting = rest == 0
+        data = INTERESTING[which - 1] if interesting else b"of no interest"
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                with ring.reserve(len(data)) as record:
+                    if not interesting:
+                        raise InterruptedError
+                    record[:] = data
+                break
+            except InterruptedError:
+                break
+            except BlockingIOError:
+                assert time.monotonic() < end, f"nobody makes room for record {n}"
+                time.sleep(0.001)
+
+
+def libbpf_consumer(mount: Mount, _: Path) -> list[str | Path]:
+    source = Path(__file__).with_name("libbpf_consumer.c")
+    program = compile_c([source], None, PLAIN, "-Xlinker", "--no-as-needed", "-lbpf")
+    return [*run_command(program), mount.path / ".channels/r/mem0", str(64 << 10), str(len(INTERESTING))]
+
+
+def c_example(_: Mount, file: Path) -> list[str | Path]:
+    return [*run_command(compile_c([ROOT / "examples/ring_consumer.c"])), file]
+
+
+CONSUMERS: dict[str, Callable[[Mount, Path], list[str | Path]]] = {
+    "cat": lambda _, file: ["cat", file],
+    "libbpf": libbpf_consumer,
+    "ring_consumer.c": c_example,
+    "ring_consumer.py": lambda _, file: [sys.executable, ROOT / "examples/ring_consumer.py", file],
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_a_filter_that_discards_nearly_all_delivers_the_rest(
+    mount: Mount, file: Path, ring: Ring, consumer: str, mapped_through: None
+) -> None:
+    """The ring holds some 2,700 of these records."""
+    command = CONSUMERS[consumer](mount, file)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        filter_records(ring)
+        wait_until(lambda: mount.fact("r", "unread_bytes") == "0", "all is consumed")
+        mount.command("remove r")
+        out = process.communicate(timeout=DEADLINE_S)[0]
+        assert process.returncode == 0
+    separator = b"\n" if consumer in ("cat", "libbpf") else b""
+    assert out == b"".join(record + separator for record in INTERESTING)
+
+
+def discard(ring: Ring) -> None:
+    with pytest.raises(ZeroDivisionError), ring.reserve(1000):
+        raise ZeroDivisionError
+
+
+def test_a_poller_of_the_memory_is_told_of_discards_as_by_the_kernel(file: Path, mem: Path, ring: Ring) -> None:
+    """Readable between the positions, but not at a reservation; no consumer looks there for nothing."""
+    with opened(mem, os.O_RDWR) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        assert epoll.poll(0) == []
+        discard(ring)
+        assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+        assert list(ring.records(timeout=0)) == []
+        with ring.reserve(8):
+            discard(ring)
+            assert select.select([descriptor], [], [], 0)[0] == []
+        assert select.select([descriptor], [], [], DEADLINE_S)[0] == [descriptor]
+
+
+def test_a_reader_that_polls_is_not_told_to_read_discards_but_makes_room(mount: Mount, file: Path, ring: Ring) -> None:
+    with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN)
+        # More than the ring holds.
+        for _ in range(100):
+            wait_until(lambda: ring.query("avail_data") < 60 << 10, "the server makes room")
+            discard(ring)
+        assert epoll.poll(0) == []
+        wait_until(lambda: mount.fact("r", "skipped") == "100", "all is skipped")
+        ring.output(b"record")
+        assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+        assert os.read(descriptor, 100) == b"record\n"
 
 
 # --- consumers that know only the kernel's format ---

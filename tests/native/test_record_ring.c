@@ -597,6 +597,69 @@ TEST(a_sleeper_is_woken_by_record_commit_and_close)
 	relay_ring_close(ring);
 }
 
+static int act_discard(struct relay_ring *ring)
+{
+	return relay_ring_discard(reserve_letters(ring, 'd', 5), 0);
+}
+
+TEST(a_discard_wakes_as_a_commit_does)
+{
+	struct relay_ring *ring = make_ring(4096, 0);
+	uint32_t seq;
+
+	check_woken(ring, act_discard);
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DISCARDED);
+	CHECK_LETTERS(ring, "");
+	CHECK_EQ(relay_ring_state(ring), 0);
+	seq = relay_ring_arm(ring);
+	CHECK_EQ(act_discard(ring), 0);
+	CHECK_EQ(relay_ring_wake_seq(ring), seq + 1);
+	seq = relay_ring_arm(ring);
+	CHECK_EQ(relay_ring_discard(reserve_letters(ring, 'd', 5), 0), 0);
+	CHECK_EQ(relay_ring_wake_seq(ring), seq);
+	CHECK_EQ(relay_ring_discard(reserve_letters(ring, 'd', 5), RELAY_RING_FORCE_WAKEUP), 0);
+	CHECK_EQ(relay_ring_wake_seq(ring), seq + 1);
+	relay_ring_close(ring);
+}
+
+TEST(a_ring_full_of_discards_is_drained_by_who_waits)
+{
+	struct relay_ring *ring = make_ring(4096, 0);
+	char *held, *d;
+
+	while ((d = relay_ring_reserve(ring, 8, 0)) != NULL)
+		CHECK_EQ(relay_ring_discard(d, 0), 0);
+	CHECK_EQ(errno, EAGAIN);
+	CHECK_EQ(relay_ring_wait(&ring, 1, 0), 1);
+	CHECK_LETTERS(ring, "");
+	CHECK_EQ(relay_ring_wait(&ring, 1, 0), 0);
+	/* what stands behind a reservation is neither given nor skipped */
+	held = reserve_letters(ring, 'h', 5);
+	CHECK_EQ(act_discard(ring), 0);
+	CHECK_EQ(relay_ring_wait(&ring, 1, 0), 0);
+	CHECK_EQ(relay_ring_state(ring), 0);
+	CHECK_EQ(relay_ring_commit(held, 0), 0);
+	CHECK_EQ(relay_ring_wait(&ring, 1, 0), 1);
+	CHECK_LETTERS(ring, "h");
+	CHECK_EQ(ring_facts(ring).skipped_records, 256);
+	relay_ring_close(ring);
+}
+
+TEST(who_skips_for_a_consumer_gives_no_record_away)
+{
+	struct relay_ring *ring = make_ring(4096, 0);
+
+	CHECK_EQ(act_discard(ring), 0);
+	CHECK_EQ(output_letters(ring, 'a', 0, 0), 0);
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DISCARDED | RELAY_HAS_DATA);
+	CHECK_EQ(relay_ring_skip(ring), 0);
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA);
+	CHECK_EQ(relay_ring_skip(ring), 0);
+	CHECK_LETTERS(ring, ".");
+	CHECK_EQ(ring_facts(ring).skipped_records, 1);
+	relay_ring_close(ring);
+}
+
 static void do_nothing(int signal)
 {
 	(void)signal;

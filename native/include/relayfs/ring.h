@@ -165,8 +165,11 @@ uint64_t relay_ring_damaged_at(const struct relay_ring *ring);
 const char *relay_ring_damage(struct relay_ring *ring);
 
 /*
- * Sleep until one of up to 127 rings has a record to give, is closed or damaged. 1; 0: timeout_ms (-1: none) has
- * passed; -EINTR: a signal came; -EINVAL: n; -EALREADY: records of one are held.
+ * Sleep until one of up to 127 rings has a record to give or to skip, is closed or damaged. 1; 0: timeout_ms (-1: none)
+ * has passed; -EINTR: a signal came; -EINVAL: n; -EALREADY: records of one are held.
+ *
+ * After 1 next(), consume() or read() may still find nothing: then they have skipped discarded records, and producers
+ * have their room.
  */
 int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms);
 
@@ -201,9 +204,14 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 /* Count a record as too large that was not even tried. Errors as relay_ring_output(): -EAGAIN. */
 int relay_ring_refuse(struct relay_ring *ring, size_t length);
 
-/* RELAY_HAS_DATA: next() would give a record; RELAY_IS_CLOSED; RELAY_IS_DAMAGED, RELAY_IS_HELD, RELAY_LOOK_AGAIN
- * (store.h). Buries the dead. */
+/* RELAY_HAS_DATA: next() would give a record; RELAY_HAS_DISCARDED: next() would skip one first; RELAY_IS_CLOSED;
+ * RELAY_IS_DAMAGED, RELAY_IS_HELD, RELAY_LOOK_AGAIN (store.h). Buries the dead. */
 int relay_ring_state(struct relay_ring *ring);
+
+/* Skip the discarded records before the next one, as a consumer does, so that producers have their room; in overwrite
+ * mode, where they have it anyway, do nothing. 0; -EBUSY: somebody consumes, or the next call has to go on with it;
+ * -EBADMSG; -EALREADY: records are held. */
+int relay_ring_skip(struct relay_ring *ring);
 
 /* Set or clear RELAY_CLOSED or RELAY_DISABLED. When it returns, no record is reserved any more that was not before,
  * except on a CPU where this thread may not run (-EPERM; the flag is set all the same). Wakes all. */

@@ -163,9 +163,10 @@ enum {
 	RELAY_HAS_DATA = 1,     /* at least one byte, the current sub-buffer included */
 	RELAY_HAS_FINISHED = 2, /* produced > consumed: poll's condition for delivery=bulk */
 	RELAY_IS_CLOSED = 4,
-	RELAY_IS_DAMAGED = 8,  /* the memory contradicts itself */
-	RELAY_LOOK_AGAIN = 16, /* there is so much to pass before the next byte that it is not known yet: ask again */
-	RELAY_IS_HELD = 32     /* beside RELAY_HAS_DATA: another thread or process is reading, so a read would wait */
+	RELAY_IS_DAMAGED = 8,    /* the memory contradicts itself */
+	RELAY_LOOK_AGAIN = 16,   /* there is so much to pass before the next byte that it is not known yet: ask again */
+	RELAY_IS_HELD = 32,      /* beside RELAY_HAS_DATA: another thread or process is reading, so a read would wait */
+	RELAY_HAS_DISCARDED = 64 /* of a ring: the next record is one that a consumer skips, which makes room */
 };
 int relay_buf_state(struct rchan_buf *buf);
 
