@@ -175,6 +175,12 @@ static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *se
 	}
 	if (reader->shared->way == RELAY_APP_READ && !held_back)
 		return sleep_on_file(reader);
+	/* Records that come one after the other: an armed buffer costs their writer a system call for each. */
+	if (buf->delivery == RELAY_PACKET && reader->has_taken) {
+		reader->has_taken = false;
+		nap();
+		return 0;
+	}
 	*armed = true;
 	return relay_buf_arm(buf, held_back || buf->delivery == RELAY_PACKET ? RELAY_ARMED : RELAY_ARM_SWITCH, seq);
 }
@@ -239,9 +245,10 @@ static int follow(struct app_reader *reader)
 			return err ? err : drain(reader);
 		}
 		int got = take(reader, true);
-		if (got > 0)
+		if (got > 0) {
 			armed = false;
-		else if (got == -EBUSY)
+			reader->has_taken = true;
+		} else if (got == -EBUSY)
 			nap();
 		else
 			err = got ? got : sleep_until_more(reader, &armed, &seq);

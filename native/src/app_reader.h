@@ -24,8 +24,9 @@ struct app_reader {
 	struct app_shared *shared;
 	struct rchan_buf *buf; /* its plan is this thread's; anybody may do the rest */
 	pthread_t thread;
-	bool running; /* the thread is to be joined. Writer: start(), stop() */
-	int result;   /* of the thread, once it is joined */
+	bool running;   /* the thread is to be joined. Writer: start(), stop() */
+	bool has_taken; /* something, since it last slept or napped. Writer: the thread */
+	int result;     /* of the thread, once it is joined */
 	struct app_output output;
 	int file;                     /* the relay file, for RELAY_APP_READ; or -1 */
 	unsigned char *room;          /* for a piece: what is read, or a copy of what can be overwritten; or NULL */

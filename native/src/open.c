@@ -30,6 +30,7 @@ static struct relay_spec default_spec(void)
 	return (struct relay_spec){.size = sizeof(struct relay_spec),
 	                           .subbuf_size = DEFAULT_SUBBUF_SIZE,
 	                           .n_subbufs = DEFAULT_N_SUBBUFS,
+	                           .delivery = RELAY_PACKET,
 	                           .file_mode = DEFAULT_PERM,
 	                           .uid = geteuid(),
 	                           .gid = getegid()};
@@ -75,11 +76,13 @@ static char *options_of(const struct rchan *chan, size_t subbuf_size, size_t n_s
 	static const char *const shapes[] = {"", " buffers=global", " buffers=single"};
 	const char *further = chan->cb && chan->cb->options ? chan->cb->options : "";
 	const char *mode = chan->cb && chan->cb->subbuf_start ? " mode=callback" : "";
+	/* As in the kernel, poll(2) on a channel of relay_open() tells of finished sub-buffers, unless asked otherwise. */
+	const char *delivery = relay_options_have(further, "delivery=") ? "" : " delivery=bulk";
 	char perm[32] = "", *options;
 	if (chan->n_names && !relay_options_have(further, "perm="))
 		snprintf(perm, sizeof(perm), " perm=%04o", (unsigned)chan->names[0].mode);
-	int n = asprintf(&options, "subbuf_size=%zu n_subbufs=%zu%s%s%s %s", subbuf_size, n_subbufs, mode,
-	                 shapes[buffers], perm, further);
+	int n = asprintf(&options, "subbuf_size=%zu n_subbufs=%zu%s%s%s%s %s", subbuf_size, n_subbufs, mode,
+	                 shapes[buffers], delivery, perm, further);
 	return n < 0 ? NULL : options;
 }
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "app_reader.h"
 #include "channel.h"
+#include "options.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -23,9 +24,25 @@ struct relay_app {
 	void *private_data;
 };
 
+/* Finished sub-buffers are what an app streams, unless it asks for each record. */
+static struct rchan *make_channel(const char *path, const char *create)
+{
+	const char *delivery = relay_options_have(create, "delivery=") ? "" : "delivery=bulk ";
+	char *options;
+	if (asprintf(&options, "%s%s", delivery, create) < 0) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	struct rchan *chan = relay_create(path, options);
+	int saved = errno;
+	free(options);
+	errno = saved;
+	return chan;
+}
+
 struct rchan *relay_app_attach(const char *path, const char *create)
 {
-	struct rchan *chan = create ? relay_create(path, create) : NULL;
+	struct rchan *chan = create ? make_channel(path, create) : NULL;
 	/* Somebody was first: on the same side or on the other. */
 	return chan || (create && errno != EEXIST) ? chan : relay_attach(path);
 }

@@ -271,7 +271,7 @@ class Commands:
             mode=options.get("mode", 0),
             scheme=options.get("scheme", native.SCHEME_ANY),
             buffers=buffers,
-            delivery=options.get("delivery", 0),
+            delivery=options.get("delivery", control.DEFAULT_DELIVERY),
             read=options.get("read", 0),
             flush_interval_ms=options.get("flush_interval", 0),
             file_mode=options.get("perm", control.DEFAULT_PERM),

@@ -43,6 +43,8 @@ ADOPT_KEYS = ("perm", "uid", "gid")
 DEFAULT_SUBBUF_SIZE = 256 * 1024
 DEFAULT_N_SUBBUFS = 8
 DEFAULT_PERM = 0o640
+# poll(2) tells of what read(2) would return; the kernel's relay_open() has it otherwise.
+DEFAULT_DELIVERY = native.DELIVERY_PACKET
 # What the defaults are reduced to at most: below this a channel is of little use to anybody.
 LEAST_SUBBUF_SIZE = 4096
 LEAST_N_SUBBUFS = 2

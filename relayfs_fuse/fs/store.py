@@ -80,13 +80,14 @@ class StoredBuffer(Stored[native.Buffer]):
     readers: descriptors that read its relay file
     mappable: open relay files that can be mapped, by handle; where readers wait for data
     last_stream: when one was opened that cannot
+    rests_until: when those who wait for its next record may arm it again, by trio's clock
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
         super().__init__(channel, index, buffer, buffer.facts().bytes)
         self.readers: list[Reader] = []
         self.mappable: set[int] = set()
-        self.last_stream = -math.inf
+        self.last_stream = self.rests_until = -math.inf
 
     def measure(self, pid: int) -> tuple[int, int]:
         """Return the relay file's size and time.

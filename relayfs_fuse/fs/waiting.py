@@ -10,6 +10,9 @@ sleeps, in a worker thread, until one of its buffers or the group's own word cha
 Arming comes before looking, so nothing falls between the two. A producer can be killed between writing a record and
 waking: all is looked at again every second.
 
+A buffer that wakes with each record is armed at most every REST_MS: its writer pays a system call for a wake-up, which
+must not happen for each of many records while a reader keeps up with them. Meanwhile it is looked at unarmed.
+
 A buffer that cannot be looked at, because somebody has damaged it, fails those who wait for it and nobody else.
 """
 
@@ -25,13 +28,12 @@ import trio
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.rings import StoredRing
+from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.native_ring import wait_any_ring
 
 if TYPE_CHECKING:
     import pyfuse3
-
-    from relayfs_fuse.fs.store import StoredBuffer
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ SAFETY_MS = 1000
 # The same where a look has not come to the next data yet, or another reader holds a lock; and while a reservation keeps
 # readers of a ring waiting, whose owner may be dead.
 RESERVED_MS = 50
+# From one arming for the next record to the following one.
+REST_MS = 1
 
 # The task's name in the log.
 WAITING = "waiting for buffers"
@@ -179,10 +183,9 @@ class _Waiter:
         packet = isinstance(facts, native.Facts) and facts.delivery != native.DELIVERY_BULK
         bits = native.ARM_RECORD if self.sleepers or (self.polls and packet) else 0
         bits |= native.ARM_SWITCH if self.polls else 0
-        if bits != self._armed or buffer.wake_seq() != self.seq:
-            self.seq = buffer.arm(bits)
-            self._armed = bits
         self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS
+        if bits != self._armed or buffer.wake_seq() != self.seq:
+            self._arm(bits)
         if self.sleepers and self.stored.has_news():
             for event in self.sleepers:
                 event.set()
@@ -193,6 +196,18 @@ class _Waiter:
             for poll in self.polls.values():
                 if poll.by_mem == by_mem:
                     poll.announce(events, progress)
+
+    def _arm(self, bits: int) -> None:
+        """Arm the buffer; or not yet, if it was armed for a record just now."""
+        buffer, now = self.stored.buffer, trio.current_time()
+        if isinstance(self.stored, StoredBuffer) and bits & native.ARM_RECORD:
+            if now < self.stored.rests_until:
+                self.seq, self._armed = buffer.wake_seq(), 0
+                self.patience_ms = REST_MS
+                return
+            self.stored.rests_until = now + REST_MS / 1000
+        self.seq = buffer.arm(bits)
+        self._armed = bits
 
 
 class _Group:

@@ -25,7 +25,7 @@ class RelayFile:
         self._channel = path
         sizes = f"subbuf_size={geometry.subbuf_size} n_subbufs={geometry.n_subbufs}"
         modes = f"mode={geometry.mode} scheme={scheme} reserve={reserve_mode(geometry)}"
-        self.path = Path(f"{mount.create(path, f'{sizes} {modes}')}{CPU}")
+        self.path = Path(f"{mount.create(path, f'{sizes} {modes} delivery=bulk')}{CPU}")
         self.reader = os.open(self.path, os.O_RDONLY)
         self._writer = os.open(self.path, os.O_WRONLY)
         facts = mount.path / ".channels" / path / f"buffer{CPU}"

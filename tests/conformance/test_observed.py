@@ -284,7 +284,7 @@ def answer(act: Callable[[File], object], file: File) -> str:
 
 @pytest.fixture
 def file(one_mount: Mount, tmp_path: Path) -> Iterator[File]:
-    path = one_mount.create("calls/file", "buffers=single subbuf_size=4K n_subbufs=4")
+    path = one_mount.create("calls/file", "buffers=single subbuf_size=4K n_subbufs=4 delivery=bulk")
     reader, writer = os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
     yield File(one_mount, path, reader, writer, tmp_path / "link")
     os.close(reader)

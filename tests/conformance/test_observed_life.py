@@ -20,7 +20,7 @@ from conftest import DEADLINE_S, Mount, User, wait_until
 from relayfs_fuse import Channel
 
 DEADLINE_MS = int(DEADLINE_S * 1000)
-SIZES = "buffers=single subbuf_size=1000 n_subbufs=9"
+SIZES = "buffers=single subbuf_size=1000 n_subbufs=9 delivery=bulk"
 READ = select.POLLIN | select.POLLRDNORM
 GONE = select.POLLERR | select.POLLHUP
 
@@ -110,7 +110,7 @@ def test_two_readers_get_each_byte_once(mount: Mount, path: Path) -> None:
 
 @observed("B", *[f"[10B][empty][empty][empty][10B cur]: read #{number}" for number in range(5)])
 def test_empty_sub_buffers_are_passed_and_nothing_old_is_given(mount: Mount) -> None:
-    path = mount.create("empty", "buffers=single subbuf_size=256 n_subbufs=8")
+    path = mount.create("empty", "buffers=single subbuf_size=256 n_subbufs=8 delivery=bulk")
     for letter in b"ABCDEFGH" * 2:  # whatever lies in the memory must not come out again
         write(path, bytes([letter]) * 256)
         path.read_bytes()

@@ -14,7 +14,7 @@ from conftest import Mount
 
 @pytest.fixture
 def path(mount: Mount) -> Path:
-    return mount.create("life", "buffers=single subbuf_size=1000 n_subbufs=9")
+    return mount.create("life", "buffers=single subbuf_size=1000 n_subbufs=9 delivery=bulk")
 
 
 @pytest.fixture

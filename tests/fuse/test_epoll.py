@@ -15,6 +15,8 @@ from build import compile_c, run_command
 from conftest import DEADLINE_S, Mount
 from traffic import Stream, lines, wait_open
 
+from relayfs_fuse import Channel
+
 READ_BYTES = 1 << 20
 N_LINES = 1000
 N_SWITCHES = 1_000_000
@@ -46,10 +48,10 @@ def mount(cleared_mount: Mount) -> Mount:
     return cleared_mount
 
 
-@pytest.fixture(params=["nowait", "wait"])
+@pytest.fixture(params=["", "read=nowait", "delivery=packet read=wait"])
 def packets(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
     stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, f"delivery=packet read={request.param}")
+    mount.create(stream.channel, request.param)
     yield stream
     stream.kill()
 
@@ -115,7 +117,7 @@ def test_several_event_loops_share_what_there_is(packets: Stream) -> None:
 
 
 def test_no_edge_is_missed_in_a_million_switches(mount: Mount) -> None:
-    path = mount.create("tiny", "buffers=single subbuf_size=16 n_subbufs=65536")
+    path = mount.create("tiny", "buffers=single subbuf_size=16 n_subbufs=65536 delivery=bulk")
     program = compile_c([Path(__file__).with_name("switcher.c")])
     received = 0
     with opened(path) as descriptor, select.epoll() as epoll:
@@ -145,7 +147,7 @@ UNTIL_REMOVED = [
 @pytest.mark.parametrize("script", UNTIL_REMOVED)
 def test_programs_that_wait_show_every_line_and_end_when_the_channel_is_removed(mount: Mount, script: str) -> None:
     stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "subbuf_size=4K n_subbufs=256")
+    mount.create(stream.channel, "subbuf_size=4K n_subbufs=256 delivery=bulk")
     reader = subprocess.Popen(
         ["bash", "-c", script], cwd=mount.path, env={**os.environ, "F": stream.name}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -159,14 +161,47 @@ def test_programs_that_wait_show_every_line_and_end_when_the_channel_is_removed(
 
 
 def test_a_busybox_shell_gets_what_is_flushed_regularly(mount: Mount) -> None:
-    """It polls before it reads, and so waits for the end of a sub-buffer."""
+    """It polls before it reads, and so waits for the end of a sub-buffer with delivery=bulk."""
     stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "flush_interval=50")
+    mount.create(stream.channel, "delivery=bulk flush_interval=50")
     script = 'while read -r line; do echo "$line"; [ "$line" != "line 00000099 ................" ] || exit; done'
     with stream.file.open("rb") as file:
         reader = subprocess.Popen(["busybox", "sh", "-c", script], stdin=file, stdout=subprocess.PIPE)
     stream.write(100)
     assert reader.communicate(timeout=DEADLINE_S)[0] == lines(100)
+
+
+AS_THEY_COME = [
+    'socat -u "OPEN:$F,nonblock" - | cat',
+    'busybox sh -c \'while read -r line; do echo "$line"; done\' <"$F"',
+]
+
+
+@pytest.mark.parametrize("script", AS_THEY_COME)
+def test_programs_that_poll_show_each_line_of_a_default_channel_when_it_comes(mount: Mount, script: str) -> None:
+    stream = Stream(mount, "app/cpu")
+    mount.create(stream.channel)
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=mount.path, env={**os.environ, "F": stream.name}, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        wait_open(stream.file)
+        try:
+            for n in range(5):
+                stream.write(1)
+                assert select.select([reader.stdout], [], [], DEADLINE_S)[0], f"line {n} is not shown"
+                assert os.read(reader.stdout.fileno(), 100) == lines(1, n)
+        finally:
+            mount.command(f"remove {stream.channel}")  # which ends the readers
+
+
+def test_a_channel_made_from_python_is_readable_with_its_first_record_unless_it_has_bulk_delivery(mount: Mount) -> None:
+    for delivery in (None, "packet", "bulk"):
+        path = mount.path / f"of_{delivery}"
+        with Channel.create(path, buffers="single", **({"delivery": delivery} if delivery else {})) as channel:
+            channel.write(b"x")
+            with opened(path) as descriptor:
+                assert bool(select.select([descriptor], [], [], 0)[0]) == (delivery != "bulk")
 
 
 SELECTORS = """
@@ -185,7 +220,7 @@ with getattr(selectors, sys.argv[2])() as selector:
 @pytest.mark.parametrize("selector", ["EpollSelector", "PollSelector", "SelectSelector"])
 def test_python_selectors_show_every_line_and_the_end(mount: Mount, selector: str) -> None:
     stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "subbuf_size=4K n_subbufs=256")
+    mount.create(stream.channel, "subbuf_size=4K n_subbufs=256 delivery=bulk")
     reader = subprocess.Popen([sys.executable, "-c", SELECTORS, stream.file, selector], stdout=subprocess.PIPE)
     wait_open(stream.file)
     stream.write(N_LINES)

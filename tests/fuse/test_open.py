@@ -136,7 +136,23 @@ def test_options_are_those_of_create(mount: Mount, maker: Maker) -> None:
     assert lines[0].replace(" log ", " same ") == lines[1]
 
 
+def test_poll_on_a_channel_of_relay_open_tells_of_finished_sub_buffers_as_in_the_kernel(
+    mount: Mount, maker: Maker
+) -> None:
+    maker.ask(f"open cpu - {GEOMETRY}")
+    assert mount.fact("cpu", "delivery") == "bulk"
+
+
 # --- where nothing is mounted ---
+
+
+def test_what_is_made_without_a_mount_has_the_same_delivery(late_mount: Mount, early: Maker) -> None:
+    early.ask(f"open cpu - {GEOMETRY}")
+    environment = {"RELAYFS": str(late_mount.path), "RELAYFS_STORE": str(late_mount.store)}
+    program = f"from relayfs_fuse import Channel; Channel.create('{late_mount.path}/made')"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, check=True)
+    late_mount.start()
+    assert (late_mount.fact("cpu", "delivery"), late_mount.fact("made", "delivery")) == ("bulk", "packet")
 
 
 def test_a_channel_made_before_there_is_a_mount_is_shown_by_it(late_mount: Mount, early: Maker) -> None:

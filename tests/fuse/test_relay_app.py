@@ -261,7 +261,7 @@ def test_what_stands_behind_a_record_in_the_making_comes_later(mount: Mount, ope
 
 
 def test_pieces_are_whole_sub_buffers_with_their_padding(mount: Mount, open_app: Start):
-    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=16")
+    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=16 delivery=bulk")
     stream = Stream(mount, CHANNEL)
     app = open_app("pieces")
     app.start()
@@ -386,7 +386,7 @@ def test_a_stop_that_keeps_the_channel_enabled_ends_though_producers_go_on(
 def test_a_killed_app_has_lost_nothing(mount: Mount, open_app: Start, producers: list[Stream]):
     stream = Stream(mount, CHANNEL)
     producers.append(stream)
-    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=1024")
+    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=4096")
     stream.start(burst=100, pause_ms=1)
     app = open_app()
     for _ in range(10):

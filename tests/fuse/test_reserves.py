@@ -197,7 +197,8 @@ def test_flush_interval_leaves_sub_buffers_of_headers_alone(shared_mount: Mount)
 
 
 def test_poll_tells_of_room_as_writers_find_it(shared_mount: Mount) -> None:
-    path = shared_mount.create("polled", "buffers=single subbuf_size=16 n_subbufs=2 start_reserve=4 end_reserve=4")
+    sizes = "subbuf_size=16 n_subbufs=2 start_reserve=4 end_reserve=4"
+    path = shared_mount.create("polled", f"buffers=single delivery=bulk {sizes}")
     descriptor = os.open(path, os.O_RDWR)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | select.POLLOUT)

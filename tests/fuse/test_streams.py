@@ -364,7 +364,8 @@ def events_of(descriptor: int, timeout_ms: int = 0, wanted: int = READ | WRITE) 
     return dict(poll.poll(timeout_ms)).get(descriptor, 0)
 
 
-def test_poll_waits_for_a_whole_sub_buffer_in_bulk(mount, single):
+def test_poll_waits_for_a_whole_sub_buffer_in_bulk(mount):
+    single = mount.create("log", "buffers=single delivery=bulk")
     descriptor = os.open(single, os.O_RDONLY)
     append(single, b"x")
     assert not events_of(descriptor) & select.POLLIN

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from conftest import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, Stream, lines, n_asleep, wait_asleep
 
 from relayfs_fuse import Channel
+from relayfs_fuse.native import Buffer
 
 # What is promised (100 ms, 50 ms) benchmarks/bench_latency.py measures; here a noisy machine must not fail.
 # The server looks again every second on its own: who hears of data only then was not woken.
@@ -183,7 +185,7 @@ def test_a_reader_sleeps_through_a_reset_and_gets_what_comes(stream: Stream) -> 
 @pytest.fixture
 def small(mount: Mount) -> Path:
     """A relay file, read=nowait and delivery=bulk, of 16 sub-buffers of 64 bytes."""
-    return mount.create("small", "buffers=single subbuf_size=64 n_subbufs=16")
+    return mount.create("small", "buffers=single subbuf_size=64 n_subbufs=16 delivery=bulk")
 
 
 def by_poll(descriptor: int, timeout_s: float) -> int:
@@ -279,6 +281,43 @@ def test_any_record_wakes_a_sleeper_with_packets(mount: Mount, way: Way) -> None
     assert statistics.median(delays) < WAKE_MEDIAN_S
 
 
+WAITERS = [(by_edge, ""), (by_poll, ""), (None, "read=wait")]
+
+
+@pytest.mark.parametrize(("way", "options"), WAITERS, ids=["epoll", "poll", "read"])
+def test_a_writer_wakes_a_reader_that_keeps_up_at_most_once_a_millisecond(
+    mount: Mount, way: Way | None, options: str
+) -> None:
+    """A wake-up is a system call of the writer; the buffer counts them."""
+    path = mount.create("rested", f"buffers=single {options}")
+    ended, got = threading.Event(), bytearray()
+
+    def read() -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        with select.epoll() as epoll:
+            epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+            while not got.endswith(b"E"):
+                assert way is None or (epoll.poll(DEADLINE_S) if way is by_edge else way(descriptor, DEADLINE_S))
+                got.extend(os.read(descriptor, 1 << 16))
+        os.close(descriptor)
+        ended.set()
+
+    reader = threading.Thread(target=read)
+    with Channel(path) as channel, closing(Buffer(str(mount.store / "rested/mem0"))) as memory:
+        reader.start()
+        started, before, n = time.monotonic(), memory.wake_seq(), 0
+        while time.monotonic() - started < 1.0:
+            channel.write(b"x")
+            n += 1
+            time.sleep(0.0001)
+        passed_ms, wakes = (time.monotonic() - started) * 1000, memory.wake_seq() - before
+        channel.write(b"E")
+        assert ended.wait(DEADLINE_S)
+    reader.join()
+    assert got == b"x" * n + b"E"
+    assert wakes <= passed_ms + 2
+
+
 @WAYS
 def test_removal_wakes_a_sleeper_and_reads_end_after_what_is_left(small: Path, mount: Mount, way: Way) -> None:
     descriptor = os.open(small, os.O_RDONLY)
@@ -296,7 +335,7 @@ def test_removal_wakes_a_sleeper_and_reads_end_after_what_is_left(small: Path, m
 
 
 def test_flush_interval_wakes_a_sleeper_for_a_partial_sub_buffer(mount: Mount) -> None:
-    path = mount.create("timed", "buffers=single flush_interval=100")
+    path = mount.create("timed", "buffers=single flush_interval=100 delivery=bulk")
     descriptor = os.open(path, os.O_RDONLY)
     with Channel(path) as channel:
         thread = when_asleep(lambda: channel.write(b"x"))
@@ -308,7 +347,7 @@ def test_flush_interval_wakes_a_sleeper_for_a_partial_sub_buffer(mount: Mount) -
 
 @pytest.mark.parametrize("reads", [True, False], ids=["reading", "not reading"])
 def test_an_edge_triggered_epoll_hears_each_of_ten_thousand_switches(mount: Mount, reads: bool) -> None:
-    path = mount.create("edge", "buffers=single mode=overwrite subbuf_size=32 n_subbufs=4")
+    path = mount.create("edge", "buffers=single mode=overwrite subbuf_size=32 n_subbufs=4 delivery=bulk")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with Channel(path) as channel, select.epoll() as epoll:
         epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
@@ -324,7 +363,7 @@ def test_an_edge_triggered_epoll_hears_each_of_ten_thousand_switches(mount: Moun
 
 def test_an_edge_triggered_epoll_that_drains_misses_nothing_of_a_running_producer(mount: Mount) -> None:
     stream = Stream(mount, "edge")
-    mount.create(stream.channel, f"subbuf_size={2 * LINE_BYTES} n_subbufs=12000")
+    mount.create(stream.channel, f"subbuf_size={2 * LINE_BYTES} n_subbufs=12000 delivery=bulk")
     descriptor = os.open(stream.file, os.O_RDONLY | os.O_NONBLOCK)
     stream.start(burst=20, pause_ms=1, at_most=20_002)
     got = b""

@@ -107,7 +107,8 @@ struct rchan_callbacks {
 	int (*remove_buf_file)(const char *file);
 
 	/* Further keys of the control file's `create`, e.g. "delivery=packet perm=0644"; or NULL. Not those that the
-	 * arguments and callbacks decide: sizes, mode with subbuf_start, buffers with create_buf_file. */
+	 * arguments and callbacks decide: sizes, mode with subbuf_start, buffers with create_buf_file. Without delivery= it is bulk, as in the
+	 * kernel: poll(2) tells of finished sub-buffers. */
 	const char *options;
 };
 

@@ -50,7 +50,7 @@ enum relay_app_way {
 
 struct relay_app_options {
 	size_t size;        /* sizeof(struct relay_app_options): later versions add fields at the end */
-	const char *create; /* keys of the control file's `create`, "": defaults; NULL: the channel must exist */
+	const char *create; /* keys of `create`, "": defaults, but delivery=bulk; NULL: the channel must exist */
 	/* Just one of these two: */
 	const char *output; /* files output0 .. outputN-1, one for each buffer */
 	/* Gets a sub-buffer that is finished, all its records committed. Or a part of one: if others read a part, if
