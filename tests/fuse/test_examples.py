@@ -20,7 +20,6 @@ from build import ROOT, compile_c
 from conftest import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
 
 EXAMPLES = ROOT / "examples"
-README = (ROOT / "README.md").read_text()
 # Empty lines, a long one, bytes that are no text.
 LINES = (
     b"first\n\n" + b"x" * 3000 + b"\n\xff\xfe\0 bytes\n" + b"".join(b"line %d\n" % i for i in range(20000)) + b"end\n"
@@ -368,29 +367,6 @@ def test_shell_alone_is_enough(mount, shell):
         "error_log",
     ]
     assert mount.error_log == ""
-
-
-def test_session_of_the_readme(scratch_store, tmp_path):
-    """Line by line, but with a mount and a store of its own."""
-    session = re.search(r"^## Ten lines\n\n```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert session
-    script = session[1]
-    for shown, run in (
-        ("/tmp/relay", f'"{tmp_path}"'),
-        ("mount -t fuse relayfs mnt", f'"{RELAYFS}" mnt -o "store={scratch_store}"'),
-        ("./producer", c_program("producer")[0]),
-        ("tail -f mnt/app/cpu0 &", "tail -f mnt/app/cpu0 >followed &"),
-        ("kill %1", "until grep -q . followed; do :; done; cat followed; kill %1"),
-        ("umount mnt", "fusermount3 -u mnt"),
-    ):
-        assert shown in script
-        script = script.replace(shown, run)
-    assert len(script.splitlines()) == 10
-    done = subprocess.run(["bash", "-euc", script], capture_output=True, timeout=DEADLINE_S, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    out = done.stdout.splitlines(keepends=True)
-    assert sorted(out[:-2]) == sorted_lines(Path("/etc/passwd").read_bytes())
-    assert out[-2:] == [b"0\n", b"from the shell\n"]
 
 
 def test_compile_line_in_the_first_comment_works(tmp_path):
