@@ -159,6 +159,11 @@ class Facts:
         return self.subbuf_size - self.end_reserve
 
     @property
+    def largest_record(self) -> int:
+        """Count the bytes of the largest record that fits."""
+        return self.largest_offset - self.start_reserve
+
+    @property
     def consumed_bytes(self) -> int:
         """Count the bytes before what is unread: the stream position of the next one."""
         return self.bytes - self.unread_bytes

@@ -85,6 +85,11 @@ class RingFacts:
         return self.n_rings
 
     @property
+    def largest_record(self) -> int:
+        """Count the bytes of the largest record that fits."""
+        return self.ring_size - HEADER_BYTES
+
+    @property
     def unread_bytes(self) -> int:
         """Count the bytes between the positions: records with their headers, whatever becomes of them."""
         return self.producer_position - self.consumer_position

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import Store, StoredBuffer
 
-# Programs that obey st_blksize, as cat does, read as much at a time as one request carries.
+# Programs that obey st_blksize, as cat does, read as much at a time as one request carries. One that writes as much
+# would be refused: of a write(2) that fills a request it is not known whether it is all of a record.
 BLOCK_SIZE = 1 << 20
+WRITE_BLOCK_MAX = BLOCK_SIZE // 2
 # What st_size can say.
 SIZE_MAX = 2**63 - 1
 _STATFS_BLOCK = 4096
@@ -46,6 +48,7 @@ class Attributes:
     mtime_ns: int
     ctime_ns: int
     nlink: int = 1
+    block_size: int = BLOCK_SIZE
 
 
 @dataclass
@@ -124,6 +127,7 @@ class AttributeSource:
             mtime_ns=mtime_ns,
             ctime_ns=status.st_ctime_ns,
             nlink=0 if node.removed else 1,
+            block_size=BLOCK_SIZE if isinstance(node, MemFile) else _block_size(stored, pid),
         )
 
     def _of_damaged(self, node: DamagedFile) -> Attributes:
@@ -172,6 +176,14 @@ def _measure(stored: StoredBuffer | StoredRing, pid: int) -> tuple[int, int]:
             raise
         return 0, stored.mtime_ns
     return min(max(size, 0), SIZE_MAX), mtime_ns
+
+
+def _block_size(stored: StoredBuffer | StoredRing, pid: int) -> int:
+    """Tell how much to read or write at a time: what one request carries, or, who does not read, what fits a record."""
+    if stored.is_read_by(pid):
+        return BLOCK_SIZE
+    # A power of two, as the kernel rounds it to one.
+    return min(1 << stored.channel.facts.largest_record.bit_length() - 1, WRITE_BLOCK_MAX)
 
 
 def _length(node: TextFile) -> int:

@@ -16,7 +16,7 @@ import trio
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.attributes import BLOCK_SIZE, Attributes
+from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.budget import NAME_BYTES, Budget
 from relayfs_fuse.fs.control import check_name
 from relayfs_fuse.fs.counters import Requests
@@ -268,7 +268,7 @@ def _entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
     entry.st_gid = attributes.gid
     entry.st_size = attributes.size
     entry.st_blocks = (attributes.size + 511) // 512
-    entry.st_blksize = BLOCK_SIZE
+    entry.st_blksize = attributes.block_size
     entry.st_atime_ns = entry.st_mtime_ns = attributes.mtime_ns
     entry.st_ctime_ns = attributes.ctime_ns
     # Everything changes without the kernel's knowledge.

@@ -33,6 +33,10 @@ class StoredRing(Stored[RingMemory]):
         self.readers: list[RingHandle] = []
         self.returned: deque[bytes] = deque()
 
+    def is_read_by(self, pid: int) -> bool:
+        """Whether a thread has opened its relay file for reading."""
+        return any(reader.pid == pid and reader.reads for reader in self.readers)
+
     def measure(self, pid: int) -> tuple[int, int]:
         """Return the relay file's size and time.
 

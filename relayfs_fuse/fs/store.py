@@ -105,6 +105,10 @@ class StoredBuffer(Stored[native.Buffer]):
             self.note(error)
             raise
 
+    def is_read_by(self, pid: int) -> bool:
+        """Whether a thread has opened its relay file for reading."""
+        return any(reader.pid == pid for reader in self.readers)
+
     def has_news(self) -> bool:
         """Whether somebody who sleeps should look again."""
         return self.buffer.state() != 0

@@ -31,6 +31,17 @@ def test_one_write_is_one_record(mount, single):
     assert single.read_bytes() == b""
 
 
+@pytest.mark.parametrize("options", ["subbuf_size=256K", "subbuf_size=2M", "subbuf_size=200000", "type=ring size=4M"])
+@pytest.mark.parametrize("script", ["cat big >to", "cp big to", "cat <big >>to"])
+def test_tools_that_copy_into_a_relay_file_write_blocks_that_are_records(mount, tmp_path, options, script):
+    big = os.urandom(MIB + 12345)
+    (tmp_path / "big").write_bytes(big)
+    path = mount.create("to", f"buffers=single {options}")
+    done = shell(script.replace("big", str(tmp_path / "big")), mount.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert path.read_bytes() == big
+
+
 def test_redirection_never_loses_data(mount, single):
     done = shell("echo one > log; echo two >> log; : > log; truncate -s 0 log; cat log", mount.path)
     assert (done.stdout, done.stderr) == ("one\ntwo\n", "")
@@ -139,8 +150,8 @@ def test_large_reads_arrive_in_one_request(mount):
     record = os.urandom(MIB // 2)
     for _ in range(8):
         append(path, record)
-    assert path.stat().st_blksize == MIB
     descriptor = os.open(path, os.O_RDONLY)
+    assert os.fstat(descriptor).st_blksize == MIB
     buffer = mmap.mmap(-1, MIB)
     assert os.readv(descriptor, [buffer]) == MIB
     os.close(descriptor)
