@@ -27,6 +27,7 @@ AVAIL_DATA: int = lib.RELAY_RING_AVAIL_DATA
 RING_SIZE: int = lib.RELAY_RING_RING_SIZE
 CONS_POS: int = lib.RELAY_RING_CONS_POS
 PROD_POS: int = lib.RELAY_RING_PROD_POS
+OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 
 # A record's header; and what a record takes is a multiple of it.
 HEADER_BYTES = 8
@@ -283,7 +284,7 @@ class RingsHandle(_Handle):
         _check(lib.relay_ring_discard(record, flags))
 
     def query(self, index: int, what: int) -> int:
-        """Ask one ring for AVAIL_DATA, RING_SIZE, CONS_POS or PROD_POS."""
+        """Ask one ring for AVAIL_DATA, RING_SIZE, CONS_POS, PROD_POS or OVERWRITE_POS."""
         return int(lib.relay_ring_query(self._open.ring[index], what))
 
     def next(self, index: int) -> memoryview | None:

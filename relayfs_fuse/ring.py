@@ -28,6 +28,7 @@ _QUERIES = {
     "ring_size": native_ring.RING_SIZE,
     "cons_pos": native_ring.CONS_POS,
     "prod_pos": native_ring.PROD_POS,
+    "overwrite_pos": native_ring.OVERWRITE_POS,
 }
 
 
@@ -128,7 +129,7 @@ class Ring:
                 return False
 
     def query(self, what: str, cpu: int = 0) -> int:
-        """Ask for avail_data, ring_size, cons_pos or prod_pos of one ring: a moment's value.
+        """Ask for avail_data, ring_size, cons_pos, prod_pos or overwrite_pos of one ring: a moment's value.
 
         cpu: whose ring, with buffers=percpu
         """

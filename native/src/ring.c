@@ -323,6 +323,8 @@ uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
 		return relay_ring_consumed(ring);
 	case RELAY_RING_PROD_POS:
 		return relay_ring_produced(ring);
+	case RELAY_RING_OVERWRITE_POS:
+		return ring->mode == RELAY_OVERWRITE ? relay_ring_floor(ring) : 0;
 	default:
 		return 0;
 	}

@@ -87,11 +87,17 @@ static inline uint64_t relay_ring_reserved(const struct relay_ring *ring)
 	                                  : __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_ACQUIRE);
 }
 
+/* Mode overwrite: the word that decides where the oldest record lies that stands. In scheme lockless it has no toggle. */
+static inline const uint64_t *relay_ring_oldest_word(const struct relay_ring *ring)
+{
+	return ring->scheme == RELAY_RSEQ ? &ring->state->oldest.first : &ring->producer->overwritten.first;
+}
+
 /* Up to where memory is free for producers. */
 static inline uint64_t relay_ring_floor(const struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
-		return __atomic_load_n(&ring->state->oldest.first, __ATOMIC_ACQUIRE) & ~RELAY_PAIR_TOGGLE;
+		return __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) & ~RELAY_PAIR_TOGGLE;
 	return relay_ring_consumed(ring);
 }
 

@@ -150,19 +150,36 @@ static void publish(struct relay_ring *ring, const struct relay_ring_counts *cou
 
 /* --- looking --- */
 
+/* Overwrite mode: where the oldest record lies that stands, and the committed records before it, at one moment. */
+static bool read_oldest(const struct relay_ring *ring, uint64_t *oldest, uint64_t *records)
+{
+	if (ring->scheme == RELAY_RSEQ)
+		return relay_pair_read(&ring->state->oldest, oldest, records);
+	const struct relay_two *overwritten = &ring->producer->overwritten;
+	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
+		/* Pairs with the compare-and-swap in change_oldest(), which changes both, and the first one each time. */
+		uint64_t first = __atomic_load_n(&overwritten->first, __ATOMIC_ACQUIRE);
+		*records = __atomic_load_n(&overwritten->second, __ATOMIC_ACQUIRE);
+		*oldest = first & ~RELAY_PAIR_TOGGLE;
+		if (__atomic_load_n(&overwritten->first, __ATOMIC_RELAXED) == first)
+			return true;
+	}
+	return false;
+}
+
 /* Overwrite mode: records were overwritten before the reader came. 0 or -EBADMSG. */
 static int catch_up(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
 	uint64_t oldest, records;
 	if (ring->mode != RELAY_OVERWRITE)
 		return 0;
-	if (!relay_pair_read(&ring->state->oldest, &oldest, &records))
-		return relay_damage_say(&ring->damage, "relay_ring_state.oldest does not come to rest");
+	if (!read_oldest(ring, &oldest, &records))
+		return relay_damage_say(&ring->damage, "the position of the oldest record does not come to rest");
 	if (!is_behind(counts->position, oldest))
 		return 0;
-	if (relay_damage_below(&ring->damage, "relay_ring_state.oldest.second", 0, records, counts->records) ||
-	    relay_damage_above(&ring->damage, "relay_ring_state.oldest.second", 0, records,
-	                       oldest / RELAY_RING_HEADER_BYTES))
+	const char *where = "the count of records before the oldest one";
+	if (relay_damage_below(&ring->damage, where, 0, records, counts->records) ||
+	    relay_damage_above(&ring->damage, where, 0, records, oldest / RELAY_RING_HEADER_BYTES))
 		return -EBADMSG;
 	counts->missed += records - counts->records;
 	counts->records = records;
@@ -594,6 +611,11 @@ static int look_on(struct relay_ring *ring, uint32_t *work, bool *skips)
 	uint32_t length;
 	if (relay_ring_check_magic(ring) || read_counts(ring, &counts))
 		return -EBADMSG;
+	/* read_counts() leaves this to who only looks: how many records a consumer of the kernel's format has passed in
+	 * overwrite mode is not known. */
+	uint64_t position = relay_ring_consumed(ring);
+	if (is_behind(counts.position, position) && relay_ring_produced(ring) - position < ring->size)
+		counts.position = position;
 	bool goes_on = ring->is_empty_known && ring->empty_from <= counts.position &&
 	               counts.position <= empty->position && counts.missed <= empty->missed;
 	if (!goes_on) {

@@ -31,21 +31,24 @@ int relay_ring_misplaced(const struct relay_ring *ring)
 	return relay_rseq_cpu() == ring->cpu ? 0 : RELAY_RING_WRONG_CPU;
 }
 
-/* Change a pair from what was seen of it. 0 also if it was not as seen; else as relay_ring_misplaced(). */
-static int change_pair(struct relay_ring *ring, struct relay_pair *pair, uint64_t first, uint64_t second,
-                       uint64_t new_first, uint64_t new_second)
+/* Change where the oldest record lies from what was seen of it. 0 also if it was not as seen; else as
+ * relay_ring_misplaced(). */
+static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
 {
 	static uint64_t nowhere;
+	struct relay_two *overwritten = &ring->producer->overwritten;
 	if (ring->scheme != RELAY_RSEQ) {
-		relay_pair_swap(pair, first, second, new_first, new_second);
+		relay_two_swap(overwritten, first, second, pos, records);
 		return 0;
 	}
+	/* A section that ends between the stores leaves the kernel's position ahead by a record, which is the next to give
+	 * way: nobody has stored there. */
 	struct relay_tx tx = {.expect_first = first,
 	                      .expect_second = second,
-	                      .new_first = new_first | (~first & RELAY_PAIR_TOGGLE),
-	                      .new_second = new_second,
-	                      .store = {{&nowhere, 0}, {&nowhere, 0}, {&nowhere, 0}}};
-	if (relay_rseq_transact(pair, &ring->producer->flags, &tx, ring->cpu) == RELAY_RSEQ_ABORTED)
+	                      .new_first = pos | (~first & RELAY_PAIR_TOGGLE),
+	                      .new_second = records,
+	                      .store = {{&overwritten->first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
+	if (relay_rseq_transact(&ring->state->oldest, &ring->producer->flags, &tx, ring->cpu) == RELAY_RSEQ_ABORTED)
 		return relay_ring_misplaced(ring);
 	return 0;
 }
@@ -103,7 +106,7 @@ static int wait_for_owner(struct relay_ring *ring, uint64_t first)
 	uint64_t pos = first & ~RELAY_PAIR_TOGGLE;
 	int buried = relay_ring_claims_bury_at(ring, pos);
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
-	if (buried == 1 || !busy || __atomic_load_n(&ring->state->oldest.first, __ATOMIC_ACQUIRE) != first)
+	if (buried == 1 || !busy || __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) != first)
 		return 0;
 	return buried == 0 ? -EAGAIN : -EBADMSG;
 }
@@ -111,16 +114,17 @@ static int wait_for_owner(struct relay_ring *ring, uint64_t first)
 /* The record at `oldest` gives way. 0: that or another one has; -EAGAIN: it is BUSY, or not yet complete. */
 static int give_way(struct relay_ring *ring)
 {
-	struct relay_pair *oldest = &ring->state->oldest;
-	uint64_t first = __atomic_load_n(&oldest->first, __ATOMIC_ACQUIRE);
-	unsigned valid = ring->scheme != RELAY_RSEQ ? 0 : first >> 63;
-	uint64_t second = __atomic_load_n(&oldest->second[valid], __ATOMIC_ACQUIRE);
+	const uint64_t *word = relay_ring_oldest_word(ring);
+	uint64_t first = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	const uint64_t *records =
+	    ring->scheme == RELAY_RSEQ ? &ring->state->oldest.second[first >> 63] : &ring->producer->overwritten.second;
+	uint64_t second = __atomic_load_n(records, __ATOMIC_ACQUIRE);
 	uint64_t pos = first & ~RELAY_PAIR_TOGGLE, produced = relay_ring_produced(ring);
 	if (pos % 8)
 		return -EBADMSG;
 	uint32_t length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
 	/* What was loaded before is of this record if it is the oldest still. */
-	if (__atomic_load_n(&oldest->first, __ATOMIC_ACQUIRE) != first)
+	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != first)
 		return 0;
 	if (produced == pos)
 		return -EAGAIN;
@@ -129,7 +133,7 @@ static int give_way(struct relay_ring *ring)
 	if (!relay_ring_fits(ring, pos, length, produced))
 		return -EBADMSG;
 	uint64_t next = pos + relay_ring_total(length & ~RELAY_RING_DISCARD);
-	return change_pair(ring, oldest, first, second, next, second + !(length & RELAY_RING_DISCARD));
+	return change_oldest(ring, first, second, next, second + !(length & RELAY_RING_DISCARD));
 }
 
 int relay_ring_make_room(struct relay_ring *ring, uint64_t end)

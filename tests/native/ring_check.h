@@ -156,6 +156,39 @@ static inline int kernel_next(const struct kernel_ring *k, const unsigned char *
 	}
 }
 
+/*
+ * Mode overwrite, as the kernel has it since 6.19 (BPF_F_RB_OVERWRITE): behind the producer position and a word of the
+ * kernel's own lies the overwrite position. The next record from *pos on that stands is copied to `to`, which has the ring's
+ * size; it is whole if the overwrite position has not passed it afterwards. 1; 0: there is none.
+ */
+static inline int kernel_copy_next(const struct kernel_ring *k, uint64_t *pos, unsigned char *to, uint32_t *length)
+{
+	const uint64_t *overwritten = k->producer + 2;
+
+	for (;;) {
+		uint64_t produced = __atomic_load_n(k->producer, __ATOMIC_ACQUIRE);
+		uint64_t from = __atomic_load_n(overwritten, __ATOMIC_ACQUIRE);
+		uint32_t header;
+
+		*pos = from > *pos ? from : *pos;
+		if (*pos >= produced)
+			return 0;
+		header = __atomic_load_n(kernel_header(k, *pos), __ATOMIC_ACQUIRE);
+		*length = header << 2 >> 2;
+		memcpy(to, k->data + (*pos & (k->size - 1)) + 8, *length < k->size ? *length : 0);
+		/* Pairs with the store of the position before anything is stored over what it has passed. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (__atomic_load_n(overwritten, __ATOMIC_RELAXED) > *pos)
+			continue;
+		CHECK(*length <= k->size - 16);
+		if (header & 1u << 31)
+			return 0;
+		*pos += ((uint64_t)*length + 15) / 8 * 8;
+		if (!(header & 1u << 30))
+			return 1;
+	}
+}
+
 static inline void kernel_done(const struct kernel_ring *k, uint32_t length)
 {
 	__atomic_store_n(k->consumer, *k->consumer + ((uint64_t)length + 15) / 8 * 8, __ATOMIC_RELEASE);

@@ -165,8 +165,10 @@ TEST(words_of_a_ring_that_do_not_rest_hold_nobody_up)
 		flip_and_do(mode, offsetof(struct relay_ring_consumer, current), 0, 1, 0);
 		flip_and_do(mode, PAGE, 72, 144, 0); /* the producer position */
 		flip_and_do(mode, PAGE, 0, 0, 8);
-		flip_and_do(mode, PAGE + 16, 72, 144, 0); /* tail */
-		flip_and_do(mode, PAGE + 24, 1, 2, 0);
+		flip_and_do(mode, PAGE + 16, 0, 72, 0); /* overwritten */
+		flip_and_do(mode, PAGE + 16, 0, 0, 8);
+		flip_and_do(mode, PAGE + 32, 72, 144, 0); /* tail */
+		flip_and_do(mode, PAGE + 40, 1, 2, 0);
 		flip_and_do(mode, state_at + offsetof(struct relay_ring_state, oldest), 0, 72, 0);
 		flip_and_do(mode, state_at + offsetof(struct relay_ring_state, oldest), 0, 0, 8);
 		flip_and_do(mode, state_at + offsetof(struct relay_ring_state, lost_full), 0, 1, 3);

@@ -255,7 +255,7 @@ TEST(other_flags_are_refused)
 }
 
 /* "6. query" */
-TEST(query_tells_four_things)
+TEST(query_tells_five_things)
 {
 	struct relay_ring *ring = make_ring(4096, 0);
 
@@ -751,6 +751,115 @@ TEST(in_overwrite_mode_the_oldest_give_way)
 	CHECK_EQ(ring_facts(ring).lost_overwritten_records, 745);
 	CHECK_EQ(ring_facts(ring).read_records, 255);
 	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
+	relay_ring_close(ring);
+}
+
+/* bpf_ringbuf_query() and the words of the producer's page, of BPF_F_RB_OVERWRITE. */
+TEST(the_overwrite_position_lies_where_the_kernel_has_it)
+{
+	struct relay_ring *ring = make_ring(4096, RELAY_OVERWRITE), *other = make_ring(4096, 0);
+	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096), o = kernel_map(relay_ring_fd(other), 4096);
+	unsigned char *data = malloc(4096);
+	uint64_t i, pos = 0;
+	uint32_t length;
+	char *record;
+
+	CHECK(data != NULL);
+	for (i = 0; i < 200; i++)
+		CHECK_EQ(relay_ring_output(ring, &i, sizeof(i), 0), 0);
+	CHECK_EQ(k.producer[2], 0);
+	CHECK_EQ(relay_ring_query(ring, RELAY_RING_OVERWRITE_POS), 0);
+	record = reserve_letters(ring, 'd', 8);
+	CHECK_EQ(relay_ring_discard(record, 0), 0);
+	for (; i < 300; i++)
+		CHECK_EQ(relay_ring_output(ring, &i, sizeof(i), 0), 0);
+	CHECK_EQ(k.producer[0], 301 * 16);
+	CHECK_EQ(k.producer[2], (301 - 255) * 16);
+	CHECK_EQ(relay_ring_query(ring, RELAY_RING_OVERWRITE_POS), k.producer[2]);
+	CHECK_EQ(relay_ring_query(ring, RELAY_RING_AVAIL_DATA), 255 * 16);
+	for (i = 301 - 255; i < 300; i++) {
+		CHECK_EQ(kernel_copy_next(&k, &pos, data, &length), 1);
+		CHECK(length == 8 && *(uint64_t *)data == i);
+	}
+	CHECK_EQ(kernel_copy_next(&k, &pos, data, &length), 0);
+	/* It has consumed all that there is: nobody is told to read it again. */
+	CHECK(relay_ring_state(ring) & RELAY_HAS_DATA);
+	__atomic_store_n(k.consumer, pos, __ATOMIC_RELEASE);
+	CHECK_EQ(relay_ring_state(ring), 0);
+	CHECK_EQ(relay_ring_query(ring, RELAY_RING_AVAIL_DATA), 0);
+	CHECK_EQ(output_letters(ring, 'n', 8, 0), 0);
+	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA);
+	while (output_letters(other, 'x', 8, 0) == 0)
+		;
+	CHECK_EQ(o.producer[2], 0);
+	CHECK_EQ(relay_ring_query(other, RELAY_RING_OVERWRITE_POS), 0);
+	free(data);
+	relay_ring_close(ring);
+	relay_ring_close(other);
+}
+
+struct overwriter {
+	struct relay_ring *ring;
+	unsigned which;
+};
+
+enum { N_OVERWRITERS = 2, OVERWRITTEN_RECORDS = 200000, STAMP_BYTES = 8 };
+
+/* Records of all lengths that say whose they are, which, and the same in each word. */
+static void *overwrite(void *argument)
+{
+	const struct overwriter *self = argument;
+	uint64_t words[64];
+
+	for (uint64_t i = 0; i < OVERWRITTEN_RECORDS; i++) {
+		size_t n = 1 + i % 61;
+
+		for (size_t w = 0; w < n; w++)
+			words[w] = i << 8 | self->which;
+		int err;
+		/* Full where the oldest record is just being filled by the other one. */
+		while ((err = relay_ring_output(self->ring, words, n * STAMP_BYTES, 0)) == -EAGAIN)
+			sched_yield();
+		CHECK_EQ(err, 0);
+	}
+	return NULL;
+}
+
+TEST(a_consumer_of_the_kernels_format_copies_whole_records_while_they_are_overwritten)
+{
+	enum { SIZE = 4096 };
+	struct relay_ring *ring = make_ring(SIZE, RELAY_OVERWRITE);
+	struct kernel_ring k = kernel_map(relay_ring_fd(ring), SIZE);
+	unsigned n = scheme == RELAY_RSEQ ? 1 : N_OVERWRITERS;
+	uint64_t data[SIZE / 8], pos = 0, next[N_OVERWRITERS] = {0}, got = 0;
+	struct overwriter overwriters[N_OVERWRITERS];
+	pthread_t threads[N_OVERWRITERS];
+	uint32_t length;
+
+	for (unsigned i = 0; i < n; i++) {
+		overwriters[i] = (struct overwriter){ring, i};
+		CHECK_EQ(pthread_create(&threads[i], NULL, overwrite, &overwriters[i]), 0);
+	}
+	/* Until each has written its last record, which nobody overwrites before another one writes. */
+	while (next[0] < OVERWRITTEN_RECORDS || (n > 1 && next[1] < OVERWRITTEN_RECORDS)) {
+		if (!kernel_copy_next(&k, &pos, (unsigned char *)data, &length)) {
+			if (relay_ring_query(ring, RELAY_RING_PROD_POS) == pos &&
+			    ring_facts(ring).records == (uint64_t)n * OVERWRITTEN_RECORDS)
+				break;
+			continue;
+		}
+		uint64_t number = data[0] >> 8, which = data[0] & 0xff;
+
+		CHECK(which < n && number >= next[which]);
+		CHECK_EQ(length, (1 + number % 61) * STAMP_BYTES);
+		for (size_t w = 1; w < length / STAMP_BYTES; w++)
+			CHECK_EQ(data[w], data[0]);
+		next[which] = number + 1;
+		got++;
+	}
+	for (unsigned i = 0; i < n; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	CHECK(got > 0);
 	relay_ring_close(ring);
 }
 

@@ -97,9 +97,16 @@ void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_
 int relay_ring_commit(void *record, uint64_t flags);
 int relay_ring_discard(void *record, uint64_t flags);
 
-/* As bpf_ringbuf_query(): a moment's value, 0 for all other `what`. In overwrite mode AVAIL_DATA is what still stands. It
- * is at most the ring's size; where the positions contradict each other, 0. */
-enum { RELAY_RING_AVAIL_DATA = 0, RELAY_RING_RING_SIZE = 1, RELAY_RING_CONS_POS = 2, RELAY_RING_PROD_POS = 3 };
+/* As bpf_ringbuf_query(): a moment's value, 0 for all other `what`. In overwrite mode AVAIL_DATA is what still stands, and
+ * OVERWRITE_POS where that begins; without it, 0. AVAIL_DATA is at most the ring's size; where the positions contradict
+ * each other, 0. */
+enum {
+	RELAY_RING_AVAIL_DATA = 0,
+	RELAY_RING_RING_SIZE = 1,
+	RELAY_RING_CONS_POS = 2,
+	RELAY_RING_PROD_POS = 3,
+	RELAY_RING_OVERWRITE_POS = 4
+};
 uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what);
 
 /* Choose one of n rings (1 or more), the same for the same key: order is kept among records of one key. */

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 #define RELAY_RING_MAGIC 0x31474e4952594c52ull /* "RLYRING1", little-endian */
-#define RELAY_RING_VERSION 2u
+#define RELAY_RING_VERSION 3u
 
 #define RELAY_RING_BUSY (1u << 31)
 #define RELAY_RING_DISCARD (1u << 30)
@@ -78,15 +78,19 @@ struct relay_ring_consumer {
 	RELAY_LINE struct relay_ring_counts counts[2];
 };
 
-/* Page 1. Writers: producers. One line for the whole fast path. */
+/* Page 1. Writers: producers. The first line is what the fast path changes, the second one what it only looks at. */
 struct relay_ring_producer {
 	/* {the kernel's producer position, how many records lie before it}. The latter in scheme lockless only, and for a
 	 * moment it is one ahead: see ring_publish.c. */
 	struct relay_two position;
+	/* Mode overwrite: {the kernel's overwrite position: where the oldest record lies that stands, scheme lockless:
+	 * committed records before it}. It is stored before anything is stored over what it has passed. In scheme rseq it
+	 * follows relay_ring_state.oldest. Otherwise 0. */
+	struct relay_two overwritten;
 	/* lockless: tail[0] is {reserved up to here, records | claim}: see ring_reserve.c.
 	 * rseq: {position, records before it} in the one of the two whose `first` is the producer position. */
 	struct relay_two tail[2];
-	uint64_t last;          /* rseq: the last reservation: claim (number + 1) and where. See ring_reserve.c */
+	RELAY_LINE uint64_t last; /* rseq: the last reservation: claim (number + 1) and where. See ring_reserve.c */
 	uint32_t flags;         /* RELAY_CLOSED, RELAY_DISABLED, RELAY_ARM_RECORD. Writers: also control and sleepers */
 	uint32_t n_claims_used; /* claims ever taken are below this */
 };
@@ -126,7 +130,8 @@ struct relay_ring_geometry {
 struct relay_ring_state {
 	struct relay_ring_geometry geometry;
 
-	/* Mode overwrite: {where the oldest record lies that stands, committed records before it}. Writers: producers. */
+	/* Mode overwrite, scheme rseq: {where the oldest record lies that stands, committed records before it}. Writers:
+	 * producers. */
 	RELAY_LINE struct relay_pair oldest;
 
 	/* Writers: producers, when they are refused: {records, bytes}. */
@@ -145,7 +150,7 @@ struct relay_ring_state {
 RELAY_STATIC_ASSERT(sizeof(struct relay_two) == 16, "one compare-and-swap");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_counts) == 64, "one line per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_consumer) == 256, "consumers share it");
-RELAY_STATIC_ASSERT(sizeof(struct relay_ring_producer) == 64, "one line");
+RELAY_STATIC_ASSERT(sizeof(struct relay_ring_producer) == 128, "two lines");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_claim) == 64, "one line per claim");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_geometry) == 128, "two lines of constants");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_state) <= RELAY_PAGE_BYTES, "the state is one page");
