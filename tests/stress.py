@@ -23,7 +23,6 @@ STREAM_BYTES = 128  # sizeof(struct stress_slot)
 N_STREAMS = 1024
 CALLS_AT = N_STREAMS * (STREAM_BYTES + 32) + 8  # offsetof(struct stress_ledger, n_calls)
 STREAMS_PER_PRODUCER = 4  # two threads and their signal handlers
-STOPPED_S = 10.0
 OVERRUN = 5000  # records: more than the buffers under test hold
 FORK_STREAMS = range(N_STREAMS - 66, N_STREAMS - 2, 2)  # the last one is that of headers
 
@@ -184,18 +183,13 @@ class Stress:
 
     def overrun_reader(self) -> None:
         """Stop the verifier until producers have met a full buffer, or have written over much."""
-        wait_for(self._is_overrun, "producers write on, or meet a full buffer")
-
-    def _is_overrun(self) -> bool:
-        """Stop the verifier for a while; no: it was stopped with a lock for which producers wait, as a callback's."""
         self.verifier.send_signal(signal.SIGSTOP)
         refused, written = self.refused(), self.written()
-        end, done = time.monotonic() + STOPPED_S, False
-        while not done and time.monotonic() < end:
-            time.sleep(0.005)
-            done = self.written() >= written + OVERRUN if self.channel.overwrites else self.refused() > refused
+        if self.channel.overwrites:
+            wait_for(lambda: self.written() >= written + OVERRUN, "producers write on")
+        else:
+            wait_for(lambda: self.refused() > refused, "producers meet a full buffer")
         self.verifier.send_signal(signal.SIGCONT)
-        return done
 
     def kill_producer(self, index: int, signum: int = signal.SIGKILL) -> None:
         """SIGKILL one, or let it do so; it is reaped at the end: that can take the kernel seconds while others spin."""

@@ -36,6 +36,19 @@ void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 	__atomic_store_n(&buf->control->asked, (number + 1) << RELAY_ASKED_SHIFT | bits, __ATOMIC_RELEASE);
 }
 
+/* Also without the lock, by readers: then the next holder may say more of the same sub-buffer meanwhile, or of a later one. */
+static void say_spoiled(struct rchan_buf *buf, uint64_t number)
+{
+	uint64_t *asked = &buf->control->asked, now = __atomic_load_n(asked, __ATOMIC_ACQUIRE);
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES && now >> RELAY_ASKED_SHIFT <= number + 1; tries++) {
+		uint64_t bits = now >> RELAY_ASKED_SHIFT == number + 1 ? now : (number + 1) << RELAY_ASKED_SHIFT;
+		/* Pairs with the acquire in relay_asked(). */
+		if (__atomic_compare_exchange_n(asked, &now, bits | RELAY_ASKED_SPOILED, false, __ATOMIC_RELEASE,
+		                                __ATOMIC_ACQUIRE))
+			return;
+	}
+}
+
 /* The last holder died, perhaps while its client stored where the oldest data lie. */
 static void take_over(struct rchan_buf *buf)
 {
@@ -44,7 +57,7 @@ static void take_over(struct rchan_buf *buf)
 		return;
 	uint64_t number = relay_pos_number(buf, head);
 	if (__atomic_load_n(&buf->control->starting, __ATOMIC_RELAXED) == number + 1)
-		relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_SPOILED);
+		say_spoiled(buf, number);
 }
 
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
@@ -53,6 +66,14 @@ int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 	if (result == 1)
 		take_over(buf);
 	return result < 0 ? result : 0;
+}
+
+int relay_switch_watch(struct rchan_buf *buf)
+{
+	int result = relay_lock_watch(&buf->control->switch_lock, relay_patience(buf));
+	if (result == 1)
+		take_over(buf);
+	return result;
 }
 
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)

@@ -105,6 +105,10 @@ static inline enum relay_patience relay_patience(const struct rchan_buf *buf)
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before);
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
 
+/* For readers, who never take it: one that is stopped must not hold up producers. Wait until nobody is in there; what a dead
+ * holder has spoiled is known then. 0; 1: a dead one still has it; or as relay_switch_lock(). */
+int relay_switch_watch(struct rchan_buf *buf);
+
 /* Ready-made relay_begin_functions: as the mode says; NULL: a client has to. */
 relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf);
 
@@ -118,6 +122,8 @@ static inline void relay_note_start(struct rchan_buf *buf, uint64_t number)
 {
 	/* Relaxed: of a thread that was killed all stores are seen up to some point. */
 	__atomic_store_n(&buf->control->starting, number + 1, __ATOMIC_RELAXED);
+	/* Pairs with the acquire fence in relay_consume_valid(): whoever reads what the client stores sees the lock taken. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 /* Bytes that are kept at its start. */

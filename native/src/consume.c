@@ -767,13 +767,10 @@ int relay_consume_to(struct rchan_buf *buf, uint64_t at)
 /* A callback may be about to let the sub-buffer at `start` be overwritten. 1: it did, or that cannot be known. */
 static int wait_for_callback(struct rchan_buf *buf, uint64_t start)
 {
-	sigset_t before;
 	uint64_t head, second;
-	if (relay_switch_lock(buf, &before))
+	if (relay_switch_watch(buf) < 0)
 		return 1;
-	int lapped = relay_head(buf, &head, &second) || is_lapped(buf, head, start);
-	relay_switch_unlock(buf, &before);
-	return lapped;
+	return relay_head(buf, &head, &second) || is_lapped(buf, head, start);
 }
 
 int relay_consume_valid(struct rchan_buf *buf)

@@ -62,18 +62,28 @@ static int take_at_once(uint64_t *word, bool may_ask)
 	return holder && may_ask && has_died(holder) && change(word, &holder, self) ? 1 : -EBUSY;
 }
 
-static int take(uint64_t *word, bool patient)
+/* In place of change(), by who only wants to know. */
+static bool see(uint64_t *word, uint64_t *from, uint64_t to)
+{
+	uint64_t expected = *from;
+	(void)to;
+	/* Pairs with the release in relay_lock_release(). */
+	*from = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	return *from == expected;
+}
+
+/* act: change() or see() */
+static int take(uint64_t *word, bool patient, bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
 {
 	uint64_t self = relay_owner_self(), asked_ns = 0;
 	int yields = patient ? YIELDS : HURRIED_YIELDS;
 	for (int tries = 0; tries < (patient ? yields + MAX_PAUSES : yields); tries++) {
 		uint64_t holder = 0;
-		if (change(word, &holder, self))
+		if (act(word, &holder, self))
 			return 0;
 		if (holder == self)
 			return -EDEADLK;
-		if (is_time_to_ask(tries, yields, &asked_ns) && !relay_owner_alive(holder) &&
-		    change(word, &holder, self))
+		if (is_time_to_ask(tries, yields, &asked_ns) && !relay_owner_alive(holder) && act(word, &holder, self))
 			return 1;
 		if (tries < yields)
 			sched_yield();
@@ -98,10 +108,15 @@ int relay_lock_take(uint64_t *word, enum relay_patience patience, sigset_t *befo
 	if (patience == RELAY_QUIET)
 		return take_at_once(word, false);
 	block_signals(before);
-	int result = patience == RELAY_NEVER_WAITS ? take_at_once(word, true) : take(word, patience == RELAY_PATIENT);
+	int result = patience == RELAY_NEVER_WAITS ? take_at_once(word, true) : take(word, patience == RELAY_PATIENT, change);
 	if (result < 0)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return result;
+}
+
+int relay_lock_watch(uint64_t *word, enum relay_patience patience)
+{
+	return take(word, patience == RELAY_PATIENT, see);
 }
 
 void relay_lock_release(uint64_t *word, const sigset_t *before)

@@ -26,4 +26,10 @@ enum relay_patience {
 int relay_lock_take(uint64_t *word, enum relay_patience patience, sigset_t *before);
 void relay_lock_release(uint64_t *word, const sigset_t *before);
 
+/*
+ * Wait until nobody has it, without taking it: whoever is stopped while he has it holds up all others, which a reader must not
+ * do to producers. Returns 0; 1: a thread that died has it; -EDEADLK; -EBUSY.
+ */
+int relay_lock_watch(uint64_t *word, enum relay_patience patience);
+
 #endif

@@ -24,21 +24,19 @@ static bool has_begun(const struct rchan_buf *buf, uint64_t number, uint64_t hea
 
 /*
  * Until the next one has begun, what is lost is lost behind this one, and it may end now. But the next one's time may be
- * noted already, and its beginning not published: only who has the lock knows that it will be later than now.
+ * noted already, and its beginning not published: whoever has noted a time before this one has the lock until then.
  */
 static int end_now(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number)
 {
-	sigset_t before;
 	uint64_t head, second;
-	int err = relay_switch_lock(buf, &before);
-	if (err)
-		return err;
-	if (relay_head(buf, &head, &second) || has_begun(buf, number + 1, head))
-		err = -EAGAIN;
 	packet->events_discarded = relay_lost(buf);
 	packet->timestamp_end = relay_clock_now(buf->timestamp);
-	relay_switch_unlock(buf, &before);
-	return err;
+	/* Pairs with the change of the lock's word: whoever takes the lock after this look at it reads the clock later. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	int result = relay_switch_watch(buf);
+	if (result < 0)
+		return result;
+	return relay_head(buf, &head, &second) || has_begun(buf, number + 1, head) ? -EAGAIN : 0;
 }
 
 /* Times of CLOCK_MONOTONIC are in order whatever CPU they were taken on; those of the TSC nearly. */

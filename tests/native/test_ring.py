@@ -17,6 +17,7 @@ PROGRAMS = (
     "test_reserve",
     "test_consume",
     "test_model",
+    "test_stopped_reader",
     "test_damage",
     "test_bounds",
     "test_claims",
