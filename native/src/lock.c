@@ -108,7 +108,8 @@ int relay_lock_take(uint64_t *word, enum relay_patience patience, sigset_t *befo
 	if (patience == RELAY_QUIET)
 		return take_at_once(word, false);
 	block_signals(before);
-	int result = patience == RELAY_NEVER_WAITS ? take_at_once(word, true) : take(word, patience == RELAY_PATIENT, change);
+	int result =
+	    patience == RELAY_NEVER_WAITS ? take_at_once(word, true) : take(word, patience == RELAY_PATIENT, change);
 	if (result < 0)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return result;
