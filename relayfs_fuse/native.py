@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
+from relayfs_fuse import explain
 from relayfs_fuse._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -70,6 +71,34 @@ def _pointer(pointer: Any, path: str) -> Any:
     if pointer == ffi.NULL:
         raise OSError(ffi.errno, os.strerror(ffi.errno), path)
     return pointer
+
+
+def _made(pointer: Any, path: str) -> Any:
+    """Return what was made; OSError says why not in the words of error_log."""
+    if pointer == ffi.NULL:
+        code = ffi.errno
+        raise OSError(code, explain.refusal(path) or os.strerror(code), path)
+    return pointer
+
+
+# Of something of another kind, or of nothing.
+_WRONG_KIND = (errno.ENOENT, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
+
+
+def _opened(pointer: Any, path: str) -> Any:
+    """Return what was opened; OSError says what it is instead, if that is something else."""
+    if pointer == ffi.NULL:
+        code = ffi.errno
+        what = explain.what_it_is(path) if code in _WRONG_KIND else None
+        raise OSError(code, f"{os.strerror(code)}: it is {what}" if what else os.strerror(code), path)
+    return pointer
+
+
+def _record(data: AnyBuffer) -> Any:
+    """Return the memory of a record."""
+    if isinstance(data, str):
+        raise TypeError("a record is bytes, not str: text.encode() makes them")
+    return ffi.from_buffer(data)
 
 
 @dataclass(frozen=True)
@@ -422,9 +451,10 @@ class ChannelHandle(_Handle):
 
     def __init__(self, path: str, options: str | None = None) -> None:
         c_path = os.fsencode(path)
-        attach = options is None
-        pointer = lib.relay_attach(c_path) if attach else lib.relay_create(c_path, os.fsencode(options or ""))
-        super().__init__(_pointer(pointer, path))
+        if options is None:
+            super().__init__(_opened(lib.relay_attach(c_path), path))
+        else:
+            super().__init__(_made(lib.relay_create(c_path, os.fsencode(options)), path))
 
     def close(self) -> None:
         """Let go of it."""
@@ -432,11 +462,13 @@ class ChannelHandle(_Handle):
 
     def write(self, data: AnyBuffer) -> None:
         """Write one record."""
-        view = ffi.from_buffer(data)
+        view = _record(data)
         _check(lib.relay_write(self._open, view, len(view)))
 
     def write_many(self, records: Sequence[AnyBuffer]) -> int:
         """Write records in order; return how many were written."""
+        for record in records:
+            _record(record)
         data = b"".join(records)
         lengths = ffi.new("size_t[]", [memoryview(record).nbytes for record in records])
         return _check(lib.relay_write_batch(self._open, ffi.from_buffer(data), lengths, len(records)))
@@ -461,7 +493,7 @@ class ReaderHandle(_Handle):
     """
 
     def __init__(self, relay_file: str) -> None:
-        super().__init__(_pointer(lib.relay_reader_open(os.fsencode(relay_file)), relay_file))
+        super().__init__(_opened(lib.relay_reader_open(os.fsencode(relay_file)), relay_file))
         self._data = ffi.new("void **")
         self._length = ffi.new("size_t *")
 

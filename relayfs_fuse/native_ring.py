@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import native
 from relayfs_fuse._native import ffi, lib
-from relayfs_fuse.native import WakeWord, _check, _Handle, _Memory, _pointer
+from relayfs_fuse.native import WakeWord, _check, _Handle, _made, _Memory, _opened, _pointer, _record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -248,9 +248,10 @@ class RingsHandle(_Handle):
 
     def __init__(self, path: str, options: str | None = None) -> None:
         c_path = os.fsencode(path)
-        attach = options is None
-        rings = lib.relay_rings_attach(c_path) if attach else lib.relay_rings_create(c_path, os.fsencode(options or ""))
-        super().__init__(_pointer(rings, path))
+        if options is None:
+            super().__init__(_opened(lib.relay_rings_attach(c_path), path))
+        else:
+            super().__init__(_made(lib.relay_rings_create(c_path, os.fsencode(options)), path))
         self._data = ffi.new("void **")
         self._length = ffi.new("size_t *")
         self._missed = ffi.new("uint64_t *")
@@ -267,7 +268,7 @@ class RingsHandle(_Handle):
 
     def output(self, data: AnyBuffer, flags: int) -> None:
         """Write one record."""
-        view = ffi.from_buffer(data)
+        view = _record(data)
         _check(lib.relay_rings_output(self._open, view, len(view), flags))
 
     def reserve(self, length: int) -> tuple[Any, memoryview]:

@@ -23,7 +23,7 @@ from relayfs_fuse.fs import adoption, control, ring_control, trace_control
 from relayfs_fuse.fs.damaged import DamagedChannel
 from relayfs_fuse.fs.jobs import Patient, for_each
 from relayfs_fuse.fs.store import StoredChannel
-from relayfs_fuse.fs.tree import RelayFile
+from relayfs_fuse.fs.tree import Directory, RelayFile
 from relayfs_fuse.native_ring import RingSpec
 
 if TYPE_CHECKING:
@@ -121,6 +121,11 @@ class Commands:
         node = self._tree.find(command.path)
         if isinstance(node, RelayFile):
             hint = f"; {command.path} is a relay file of channel {node.stored.channel.path}"
+        elif isinstance(node, Directory):
+            inside = [path for path in sorted(self._tree.channels) if path.startswith(f"{command.path}/")]
+            hint = f"; {command.path} is a directory, " + (
+                f"of the channels {', '.join(inside[:8])}" if inside else "which rmdir(1) removes"
+            )
         else:
             known = sorted(self._tree.channels)[:8]
             hint = f"; there are: {', '.join(known)}" if known else "; there are none"

@@ -11,6 +11,7 @@ what may be said, not what is: whether PATH exists is found out by those who car
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -56,6 +57,13 @@ PATH_MAX = 1024
 LINES_MAX = 1024
 WRITE_MAX = 64 << 10
 _ID_MAX = 2**32 - 2
+# What commands of this kind are called elsewhere.
+_SYNONYMS = {
+    **dict.fromkeys(("delete", "del", "destroy", "rm", "unlink"), "remove"),
+    **dict.fromkeys(("add", "make", "mk", "new", "open"), "create"),
+    **dict.fromkeys(("begin", "on"), "start"),
+    **dict.fromkeys(("end", "off"), "stop"),
+}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -135,7 +143,10 @@ def parse(line: str) -> Command | None:
         return None
     verb = words[0]
     if verb.text not in VERBS:
-        raise _invalid(verb, f"unknown command {verb.text!r}; there are: {', '.join(VERBS)}")
+        hint = suggestion(verb.text, VERBS)
+        raise _invalid(verb, f"unknown command {verb.text!r}{hint}; there are: {', '.join(VERBS)}")
+    if len(words) > 1 and verb.text == "create" and words[1].text[0] in "'\"":
+        raise _invalid(words[1], f"{words[1].text}: a PATH holds no blanks, and quotes do not change that")
     if len(words) < 2:
         raise CommandError(errno.EINVAL, f"{verb.text}: the PATH of a channel must follow", len(line))
     check_path(words[1].text, words[1].column)
@@ -150,6 +161,12 @@ def parse(line: str) -> Command | None:
     elif len(words) > 2:
         raise _invalid(words[2], f"{verb.text} takes a PATH and nothing else")
     return command
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """Say which of the known words may have been meant."""
+    meant = _SYNONYMS.get(word.lower()) or next(iter(difflib.get_close_matches(word.lower(), known, 1)), None)
+    return f"; did you mean {meant}?" if meant in known else ""
 
 
 def check_path(path: str, column: int = 0) -> None:
@@ -260,12 +277,15 @@ def _parse_options(command: Command, words: Sequence[Word], kind: str) -> None:
     keys = KEYS_OF.get(kind, ADOPT_KEYS)
     for word in words:
         key, equals, value = word.text.partition("=")
-        if key not in keys or not equals:
+        if key not in keys:
             message = f"{key}= is not for type={kind}" if kind in TYPES and key in KEYS else f"unknown key {key!r}"
-            raise _invalid(word, f"{message}; there are: {', '.join(f'{key}=' for key in keys)}")
+            hint = suggestion(key, keys)
+            raise _invalid(word, f"{message}{hint}; there are: {', '.join(f'{key}=' for key in keys)}")
+        understand, allowed = (_RING_VALUES.get(key) if kind == "ring" else None) or _VALUES[key]
+        if not equals:
+            raise _invalid(word, f"{key}: {key}=VALUE is needed; allowed: {allowed}")
         if key in command.options:
             raise _invalid(word, f"{key} is given twice")
-        understand, allowed = (_RING_VALUES.get(key) if kind == "ring" else None) or _VALUES[key]
         try:
             command.options[key] = understand(value)
         except ValueError:

@@ -71,13 +71,20 @@ class JoinHandle(TextHandle):
         self.session: Session | None = None
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self.is_busy = False
+        self._begin = 0
+
+    def asked(self, end: int) -> None:
+        """Note where a request ended: who writes and reads at the descriptor's position finds the answer behind it."""
+        self._begin = end
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a part of the directory's name, or the token."""
         if offset == self.TOKEN_AT:
             return self.token[:size]
+        if offset < self._begin:
+            self._begin = 0  # by pread(2): for that reader the answer begins at 0
         answer = os.fsencode(f"{self.session.name}\n") if self.session else b""
-        return answer[offset : offset + size]
+        return answer[offset - self._begin :][:size]
 
 
 class CounterFileHandle(TextHandle):

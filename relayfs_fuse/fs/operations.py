@@ -269,6 +269,7 @@ class Operations(NameOperations):
                 handle.written = off + len(buf)
         elif isinstance(handle, JoinHandle):
             await self._ask(fh, handle, bytes(buf))
+            handle.asked(off + len(buf))
         elif isinstance(handle, TextHandle) and isinstance(handle.node, CounterNamesFile):
             await self._change_counters(buf, handle.opener)
         elif isinstance(handle, TextHandle) and isinstance(handle.node, ControlFile):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native, native_trace
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.control import Word, format_size, parse_size
+from relayfs_fuse.fs.control import Word, format_size, parse_size, suggestion
 from relayfs_fuse.native_trace import CLOCKS, TRACE_BUFFERS, Trace
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def parse(line: str) -> TraceCommand | None:
         raise CommandError(errno.EINVAL, f"{VERB}: one of {', '.join(ACTIONS)} must follow", len(line))
     action = words[1]
     if action.text not in ACTIONS:
-        raise _invalid(action, f"unknown command {VERB} {action.text!r}; there are: {', '.join(ACTIONS)}")
+        hint = suggestion(action.text, ACTIONS)
+        raise _invalid(action, f"unknown command {VERB} {action.text!r}{hint}; there are: {', '.join(ACTIONS)}")
     if len(words) < 3:
         raise CommandError(errno.EINVAL, f"{VERB} {action.text}: the NAME of a trace must follow", len(line))
     _check_name(words[2])
@@ -155,8 +156,12 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
 def _parse_options(command: TraceCommand, words: Sequence[Word]) -> None:
     for word in words:
         key, equals, value = word.text.partition("=")
-        if key not in KEYS or not equals:
-            raise _invalid(word, f"unknown key {key!r}; there are: {', '.join(f'{key}=' for key in KEYS)}")
+        if key not in KEYS:
+            hint = suggestion(key, KEYS)
+            raise _invalid(word, f"unknown key {key!r}{hint}; there are: {', '.join(f'{key}=' for key in KEYS)}")
+        if not equals:
+            allowed = _VALUES[key][1] if key in _VALUES else "TERM,TERM..."
+            raise _invalid(word, f"{key}: {key}=VALUE is needed; allowed: {allowed}")
         if key in command.columns:
             raise _invalid(word, f"{key} is given twice")
         command.columns[key] = word.column
@@ -181,6 +186,19 @@ def _check_geometry(command: TraceCommand) -> None:
         )
 
 
+def _is_glob(text: str) -> bool:
+    """Tell whether it is a pattern as fnmatch(3) has them; one whose [ nobody closes is a slip."""
+    at = 0
+    while at < len(text):
+        if text[at] == "[":
+            begin = at + (2 if text[at + 1 : at + 2] in ("!", "^") else 1)
+            at = text.find("]", begin + 1)  # one that comes first stands for itself
+            if at < 0:
+                return False
+        at += 2 if text[at] == "\\" else 1
+    return _GLOB.fullmatch(text) is not None
+
+
 def _filter(word: Word) -> str:
     if len(word.text) > native_trace.FILTER_MAX:
         raise CommandError(errno.ENOSPC, f"a filter is longer than {native_trace.FILTER_MAX} bytes", word.column)
@@ -190,9 +208,12 @@ def _filter(word: Word) -> str:
         if colon and kind in ("pid", "uid"):
             if not _NUMBER.fullmatch(number) or int(number) > _ID_MAX:
                 raise CommandError(errno.EINVAL, f"{term!r}: a number must follow {kind}:", at)
-        elif not _GLOB.fullmatch(term):
+        elif not _is_glob(term):
             raise CommandError(
-                errno.EINVAL, f"{term!r}: pid:NUMBER, uid:NUMBER or a pattern of program names is needed", at
+                errno.EINVAL,
+                f"{term!r}: pid:NUMBER, uid:NUMBER or a pattern of program names is needed, in which each [ is closed "
+                "by ]",
+                at,
             )
         at += len(term) + 1
     return word.text
@@ -205,8 +226,11 @@ def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
     if len(words) > 1:
         raise _invalid(words[1], f"{VERB} {command.action} takes NAME and GLOB and nothing else")
     glob = words[0]
-    if not _GLOB.fullmatch(glob.text):
-        raise _invalid(glob, f"{glob.text!r}: a pattern of events is made of printable ASCII characters")
+    if not _is_glob(glob.text):
+        raise _invalid(
+            glob,
+            f"{glob.text!r}: a pattern of events is made of printable ASCII characters, and each [ is closed by ]",
+        )
     if not set(glob.text) & set(":*"):
         raise _invalid(glob, f"{glob.text!r} matches nothing: events are called PROVIDER:NAME")
     command.glob, command.columns["glob"] = glob.text, glob.column

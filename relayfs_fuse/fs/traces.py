@@ -142,15 +142,27 @@ class Traces:
         """Show what was loaded."""
         for name in sorted(self._slots):
             self._add(name)
+            self.show_trace(name)
             for directory in self.changes(name)[0]:
                 self.show(name, directory)
 
     def _add(self, name: str) -> None:
-        """Show a trace, still empty."""
+        """Watch what comes into a trace, and goes."""
         self._processes[name] = {}
-        self._tree.attach(self._tree.root, TraceDirectory(name))
         watch = self.inotify.add(self._store.locate(name), MOVED_TO | MOVED_FROM | ONLY_DIRECTORIES)
         self._watches[watch] = name
+
+    def hidden(self) -> set[str]:
+        """Return the traces that are not shown yet."""
+        return {name for name in self._slots if self._tree.find(name) is None}
+
+    def show_trace(self, name: str) -> Node | None:
+        """Show a trace, still empty; None: it is shown, or gone."""
+        if name not in self.hidden():
+            return None
+        directory = TraceDirectory(name)
+        self._tree.attach(self._tree.root, directory)
+        return directory
 
     # ---------------------------------------------------------------- directories
 
@@ -347,8 +359,6 @@ class Traces:
             raise command.refuse(error.errno or errno.EIO, f"the store could not make it: {error.strerror}") from error
         self._slots[command.name] = slot
         self._add(command.name)
-        for directory in self.changes(command.name)[0]:
-            self.show(command.name, directory)
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 

@@ -75,6 +75,9 @@ class Tracing:
         if traces is None:
             return
         async with self._comparing:
+            if name in traces.hidden():
+                self.announcements.expect(f"/{name}", partial(traces.show_trace, name))
+                await self._tell(self.announcements.make, "", [name])
             new, gone = traces.changes(name)
             for directory in new:
                 self.announcements.expect(f"{name}/{directory}", partial(traces.show, name, directory))
@@ -84,12 +87,14 @@ class Tracing:
                 await self._tell(self.announcements.remove, name, gone)
             if new:
                 await self._tell(self.announcements.make, name, new)
-            traces.forget(name)
+            if name in traces.removed():
+                self.announcements.expect(f"/{name}", partial(traces.forget, name))
+                await self._tell(self.announcements.remove, "", [name])
 
     async def compare_all(self) -> None:
-        """Do so for traces that were removed."""
+        """Do so for traces that were made or removed."""
         if self._traces is not None:
-            for name in self._traces.removed():
+            for name in self._traces.hidden() | self._traces.removed():
                 await self.compare(name)
 
     async def _tell(self, act: Callable[[str, list[str]], None], name: str, directories: list[str]) -> None:

@@ -65,6 +65,7 @@ def furnished(shared_mount):
     """A mount in which some names are taken."""
     shared_mount.create("taken")
     (shared_mount.path / "dir").mkdir()
+    shared_mount.create("above/it")
     return shared_mount
 
 
@@ -95,7 +96,13 @@ def furnished(shared_mount):
             "create x end_reserve=4 start_reserve=5 subbuf_size=10 channel_start_reserve=1",
             *(errno.EINVAL, "start_reserve=5", "less than subbuf_size, which is 10"),
         ),
-        ("create x mode", errno.EINVAL, "mode", "mode="),
+        ("create x mode", errno.EINVAL, "mode", "mode=VALUE is needed; allowed: no-overwrite or"),
+        ("create x subbuf_size", errno.EINVAL, "subbuf_size", "subbuf_size=VALUE is needed; allowed: bytes"),
+        ('create "my app"', errno.EINVAL, '"my', "a PATH holds no blanks"),
+        ("delete taken", errno.EINVAL, "delete", "did you mean remove?"),
+        ("Create x", errno.EINVAL, "Create", "did you mean create?"),
+        ("remove dir", errno.ENOENT, "dir", "dir is a directory, which rmdir(1) removes"),
+        ("remove above", errno.ENOENT, "above", "above is a directory, of the channels above/it"),
         ("create x mode=overwrite mode=overwrite", errno.EINVAL, "mode=overwrite", "twice"),
         ("create x perm=0777", errno.EINVAL, "perm=0777", "0640"),
         ("create x perm=9", errno.EINVAL, "perm=9", "octal"),
@@ -108,9 +115,9 @@ def furnished(shared_mount):
         ("create taken/x", errno.ENOTDIR, "taken/x", "not a directory"),
         ("create taken0/x", errno.ENOTDIR, "taken0/x", "not a directory"),
         ("create control buffers=single", errno.EEXIST, "control", "exists"),
-        ("remove nothing", errno.ENOENT, "nothing", "there are: taken"),
+        ("remove nothing", errno.ENOENT, "nothing", "there are: above/it, taken"),
         ("remove taken0", errno.ENOENT, "taken0", "relay file of channel taken"),
-        ("resume nothing", errno.ENOENT, "nothing", "there are: taken"),
+        ("resume nothing", errno.ENOENT, "nothing", "there are: above/it, taken"),
         ("remove taken now", errno.EINVAL, "now", "nothing else"),
         ("consumed taken", errno.EINVAL, "", "CPU"),
         ("consumed taken 9999 1", errno.EINVAL, "9999", "0 to"),

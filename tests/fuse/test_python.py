@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE_S, Mount
 
-from relayfs_fuse import Channel, Reader
+from relayfs_fuse import Channel, Reader, Ring
 
 
 @pytest.fixture
@@ -213,3 +213,47 @@ def test_what_the_reader_has_in_hand_is_nobody_elses(path: Path, channel: Channe
         assert error.value.errno == errno.EBUSY
         assert list(first) == []
         assert list(second) == []
+
+
+# --- errors say what was wrong ---
+
+
+def test_what_refuses_a_create_is_said_in_the_exception(mount: Mount) -> None:
+    with pytest.raises(OSError, match=r"subbuf_size=0: not allowed; allowed: 1 to 4294967295: '.*/app/new'") as error:
+        Channel.create(mount.path / "app/new", subbuf_size=0)
+    assert (error.value.errno, error.value.filename) == (errno.EINVAL, str(mount.path / "app/new"))
+    with pytest.raises(OSError, match=r"unknown key 'subbufsize'; did you mean subbuf_size\?"):
+        Channel.create(mount.path / "app/new", subbufsize=4096)
+    mount.create("app/one")
+    with pytest.raises(FileExistsError, match="app/one exists"):
+        Channel.create(mount.path / "app/one")
+    with pytest.raises(OSError, match="size=1: not allowed"):
+        Ring.create(mount.path / "app/ring", size=1)
+
+
+def test_a_path_of_another_kind_is_said_to_be_that(mount: Mount, path: Path) -> None:
+    mount.create("app/ring", "type=ring size=4K")
+    ring = mount.path / "app/ring"
+    for opened, given, said in [
+        (Channel, f"{path}0", f"a relay file, .* its channel is {path}"),
+        (Channel, ring, "a channel of record rings, for Ring"),
+        (Channel, mount.path / "app", "a directory, and no channel"),
+        (Reader, path, "a channel of relay files, for Channel"),
+        (Reader, f"{ring}0", f"a file of a record ring; its channel is {ring}"),
+        (Ring, path, "a channel of relay files, for Channel"),
+    ]:
+        with pytest.raises(OSError, match=said) as error:
+            opened(given)
+        assert error.value.filename == str(given)
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*/none'"):
+        Channel(mount.path / "none")
+
+
+def test_text_is_no_record(mount: Mount, channel: Channel) -> None:
+    with pytest.raises(TypeError, match=r"a record is bytes, not str: text.encode\(\) makes them"):
+        channel.write("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a record is bytes"):
+        channel.write_many([b"fine", "text"])  # type: ignore[list-item]
+    mount.create("app/ring", "type=ring size=4K")
+    with Ring(mount.path / "app/ring") as ring, pytest.raises(TypeError, match="a record is bytes"):
+        ring.output("text")  # type: ignore[arg-type]

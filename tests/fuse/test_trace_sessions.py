@@ -119,6 +119,21 @@ def test_it_is_recorded_while_it_runs(mount: Mount, unprivileged: User, tmp_path
     assert babeltrace(out).numbers() == list(range(2000))
 
 
+@pytest.mark.parametrize("size", [1, 200])
+def test_the_answer_of_join_begins_behind_the_request_or_at_0(mount: Mount, size: int) -> None:
+    start_trace(mount, "t", ROOM)
+    descriptor = os.open(mount.path / ".traces/join", os.O_RDWR)
+    try:
+        os.write(descriptor, b"t program-of-a-name-that-is-long\n")
+        (name,) = (path.name for path in (mount.path / "t").iterdir())
+        read = b"".join(iter(lambda: os.read(descriptor, size), b""))
+        assert read == f"{name}\n".encode()
+        assert os.pread(descriptor, 200, 0) == read
+        assert os.pread(descriptor, 200, 5) == read[5:]
+    finally:
+        os.close(descriptor)
+
+
 SAY = """
 import os, sys
 joined = os.open(sys.argv[1], os.O_RDWR)

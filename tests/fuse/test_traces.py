@@ -250,6 +250,17 @@ def test_inotify_tells_of_each_process(mount: Mount, tmp_path: Path) -> None:
         wait_until(lambda: f"DELETE,ISDIR {process.name}\n" in told.read_text(), told.read_text)
 
 
+def test_inotify_tells_of_each_trace(mount: Mount, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    with watching(mount.path, told):
+        mount.command("trace create t")
+        assert (mount.path / "t").is_dir()
+        wait_until(lambda: told.read_text() == "CREATE,ISDIR t\n", told.read_text)
+        mount.command("trace remove t")
+        assert not (mount.path / "t").exists()
+        wait_until(lambda: told.read_text() == "CREATE,ISDIR t\nDELETE,ISDIR t\n", told.read_text)
+
+
 def read_until_gone(process: Path, steps: list[int]) -> None:
     """Read all that a process that has ended wrote; its directory goes then, and not before."""
     found: list[int] = []

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "relayfs_fuse"
 NATIVE = ROOT / "native"
 
 PYTHON_LAYERS = [
-    {"errors", "ctf", "inotify", "recorder_lock"},
+    {"errors", "explain", "ctf", "inotify", "recorder_lock"},
     {"native"},
     {"native_ring", "native_packets", "native_trace", "native_events"},
     {"channel", "counters", "reader", "ring", "trace"},

@@ -1,0 +1,68 @@
+"""Why a channel could not be made or opened, in words: what error_log says, and what is behind a path."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ENTRY = re.compile(r"\[[^]]*\] create: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: create (?P<path>\S+)(?: .*)?\n")
+_TEXT_BYTES = 64 << 10
+_KINDS = {
+    "relay": "a channel of relay files, for Channel and relay_attach()",
+    "ring": "a channel of record rings, for Ring and relay_rings_attach()",
+    "relay file": "a relay file, for Reader and relay_reader_open(); its channel is {channel}",
+    "ring file": "a file of a record ring; its channel is {channel}, for Ring and relay_rings_attach()",
+    "directory": "a directory, and no channel",
+}
+
+
+def refusal(path: str) -> str | None:
+    """Say why the last `create` of a path was refused; None: nothing tells."""
+    for root, below in _mounts(path):
+        entries = _ENTRY.finditer(_text(os.path.join(root, "error_log")))
+        return next((entry["why"] for entry in reversed(list(entries)) if entry["path"] == below), None)
+    return None
+
+
+def what_it_is(path: str) -> str | None:
+    """Say what a path of a mount stands for; None: nothing there, or in no mount."""
+    for root, below in _mounts(path):
+        kind, channel = _kind(root, below)
+        return _KINDS[kind].format(channel=os.path.join(root, channel)) if kind else None
+    return None
+
+
+def _mounts(path: str) -> Iterator[tuple[str, str]]:
+    """Find the mount in which a path lies: where that is, and what follows."""
+    root, below = os.path.split(os.path.abspath(path))
+    while below and root != os.path.dirname(root):
+        if os.path.isdir(os.path.join(root, ".channels")) and os.path.exists(os.path.join(root, "error_log")):
+            yield root, below
+            return
+        root, name = os.path.split(root)
+        below = f"{name}/{below}"
+
+
+def _kind(root: str, below: str) -> tuple[str, str]:
+    facts = os.path.join(root, ".channels")
+    is_file = os.path.isfile(os.path.join(root, below))
+    for digits in range(7 if is_file else 1):
+        channel = below[: len(below) - digits]
+        if digits and not below[-digits:].isdigit():
+            break
+        if os.path.exists(os.path.join(facts, channel, "mem0")):
+            kind = "ring" if _text(os.path.join(facts, channel, "type")) == "ring\n" else "relay"
+            return (f"{kind} file" if is_file else kind), channel
+    return ("directory" if os.path.isdir(os.path.join(root, below)) else ""), below
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_TEXT_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
