@@ -72,7 +72,8 @@ def copy_packets(buffer: Buffer, size: int) -> Iterator[tuple[memoryview, int]]:
     """
     data = ffi.new("char[]", size)
     number, records = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-    before = 0
+    buffer.check(lib.relay_packet_start(buffer.pointer, number, records))
+    before = int(records[0])
     while length := buffer.check(lib.relay_packet_copy(buffer.pointer, number, records, data, size)):
         now = int(records[0])
         yield memoryview(ffi.buffer(data, length)), (now - before) % (1 << 64)

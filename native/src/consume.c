@@ -623,7 +623,7 @@ static int look(struct rchan_buf *buf, struct relay_consumer *state, struct rela
 		if (!result)
 			result = relay_pos_number(buf, look.to.position) == walk.until ? (int)walk.n_used : -EBADMSG;
 	}
-	if (is_lapped(buf, walk.head, look.from.position) || relay_consume_stands(buf, number)) {
+	if (relay_is_lapped(buf, walk.head, number) || relay_consume_stands(buf, number)) {
 		relay_damage_forget(&buf->damage);
 		return -EAGAIN;
 	}
@@ -646,7 +646,8 @@ int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (relay_head(buf, &head, &second))
 		return -EBADMSG;
-	return is_lapped(buf, head, relay_pos_start(buf, number)) ? -EOVERFLOW : 0;
+	/* In either mode: in no-overwrite, what is consumed may be overwritten. */
+	return relay_is_lapped(buf, head, number) ? -EOVERFLOW : 0;
 }
 
 /* Bytes that a reader gets between two states of it. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Packets for who looks on: a flight recorder's reader, which stops nobody and consumes nothing. */
 #define _GNU_SOURCE
+#include "begin.h"
 #include "consume.h"
 #include "packet.h"
 
@@ -21,11 +22,43 @@ static size_t gather(unsigned char *to, size_t size, const struct relay_span *sp
 	return length;
 }
 
-/* From the oldest that stands, if number has been overwritten. 0 or -EBADMSG. */
-static int start_at(struct rchan_buf *buf, uint64_t number, struct relay_consumer *state)
+static uint64_t n_holes(const struct relay_consumer *consumer)
 {
-	*state = (struct relay_consumer){.position = relay_pos_start(buf, number)};
-	return relay_consumer_catch_up(buf, state);
+	return consumer->torn_records + consumer->discarded_records;
+}
+
+/* The first sub-buffer whose start the consumer has not passed. */
+static uint64_t first_untouched(const struct rchan_buf *buf, const struct relay_consumer *consumer)
+{
+	uint64_t number = relay_pos_number(buf, consumer->position);
+	return number + (consumer->position != relay_pos_start(buf, number));
+}
+
+/*
+ * The first sub-buffer from *number on that can be copied whole, and the consumer's state at that moment. What the consumer
+ * has passed stands, in either mode, until writers enter it. But he has freed the claims that told of holes in it, so, if
+ * there were any, only what he has not touched is copied. 0 or -EBADMSG.
+ */
+static int find_start(struct rchan_buf *buf, uint64_t *number, struct relay_consumer *consumer)
+{
+	uint64_t head, second;
+	int err = relay_consumer_read(buf, consumer);
+	if (err || relay_head_checked(buf, &head, &second))
+		return -EBADMSG;
+	if (n_holes(consumer) && *number < first_untouched(buf, consumer))
+		*number = first_untouched(buf, consumer);
+	if (relay_is_lapped(buf, head, *number) && *number <= relay_pos_number(buf, head))
+		*number = relay_oldest(buf, head);
+	return 0;
+}
+
+/* Is a copy of `number` still good? Not if a hole was passed in it meanwhile. */
+static bool is_sound(struct rchan_buf *buf, uint64_t number, const struct relay_consumer *before)
+{
+	struct relay_consumer now;
+	if (relay_consume_stands(buf, number) || relay_consumer_read(buf, &now))
+		return false;
+	return n_holes(&now) == n_holes(before) || number >= first_untouched(buf, &now);
 }
 
 ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *records, void *to, size_t size)
@@ -33,14 +66,13 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 	if (!buf->packets)
 		return -EINVAL;
 	for (int i = 0; i < COPY_TRIES; i++) {
-		struct relay_consumer state;
+		struct relay_consumer consumer, state;
 		struct relay_packet packet;
 		struct relay_span spans[MOST_PIECES];
 		uint64_t start_records;
-		int err = start_at(buf, *number, &state);
-		if (err)
-			return err;
-		*number = relay_pos_number(buf, state.position);
+		if (find_start(buf, number, &consumer))
+			return -EBADMSG;
+		state = (struct relay_consumer){.position = relay_pos_start(buf, *number)};
 		int n = relay_consume_look(buf, &state, &packet, &start_records, spans, MOST_PIECES);
 		if (n == -EAGAIN || n == -EINPROGRESS)
 			continue;
@@ -52,13 +84,51 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 		uint64_t torn = state.torn_records + state.discarded_records;
 		packet.events_discarded += start_records - *records;
 		size_t length = gather(to, size, spans, n);
-		if (relay_consume_stands(buf, *number) != 0)
+		if (!is_sound(buf, *number, &consumer))
 			continue;
 		if (!length || relay_damage_below(&buf->damage, "the number of the packet's first record", 0,
 		                                  start_records, *records))
 			return -EBADMSG;
 		*records += state.records - start_records - torn;
 		return (ssize_t)length;
+	}
+	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+}
+
+/* How many of the records before the sub-buffer are lost, as far as its consumer knows: what he has been given is not. */
+static uint64_t lost_before(const struct rchan_buf *buf, const struct relay_consumer *consumer, uint64_t number,
+                            uint64_t start_records)
+{
+	bool is_passed = number <= first_untouched(buf, consumer);
+	uint64_t unread = is_passed || start_records < consumer->records ? 0 : start_records - consumer->records;
+	return consumer->overwritten_records + n_holes(consumer) + unread;
+}
+
+int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *records)
+{
+	if (!buf->packets)
+		return -EINVAL;
+	for (int i = 0; i < COPY_TRIES; i++) {
+		struct relay_consumer consumer, state;
+		struct relay_packet packet;
+		struct relay_span spans[MOST_PIECES];
+		uint64_t start_records;
+		*number = 0;
+		if (find_start(buf, number, &consumer))
+			return -EBADMSG;
+		state = (struct relay_consumer){.position = relay_pos_start(buf, *number)};
+		int n = relay_consume_look(buf, &state, &packet, &start_records, spans, MOST_PIECES);
+		if (n == -EAGAIN || n == -EINPROGRESS || (n > 0 && !is_sound(buf, *number, &consumer)))
+			continue;
+		if (n < 0)
+			return n;
+		/* Nothing is finished: the next packet begins where the consumer is. */
+		uint64_t start = n ? start_records : consumer.records;
+		uint64_t lost = lost_before(buf, &consumer, *number, start);
+		if (relay_damage_above(&buf->damage, "the number of records lost before a packet", 0, lost, start))
+			return -EBADMSG;
+		*records = start - lost;
+		return 0;
 	}
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }

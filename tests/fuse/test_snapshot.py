@@ -1,12 +1,13 @@
 """relayctl snapshot, with babeltrace2 as the judge."""
 
 import json
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from tracing import finish, read, recording, relayctl, spoil
+from tracing import finish, read, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 
@@ -60,6 +61,53 @@ def test_a_trace_that_is_recorded_can_be_looked_at(store, run, out, tmp_path):
         program.write(100)
         finish(process)
     assert read(tmp_path / "recorded").events == {"app": list(range(800))}
+
+
+@pytest.mark.parametrize("mode", [native.MODE_NO_OVERWRITE, native.MODE_OVERWRITE])
+def test_beside_a_recorder_nothing_is_damaged_and_nothing_lost_that_is_recorded(store, run, out, tmp_path, mode):
+    program = run(store.create("t", mode=mode), "app")
+    recorded_to, n = tmp_path / "recorded", 0
+    with recording("t", "--store", store.path, "-o", recorded_to) as process:
+        # The first time nothing is overwritten yet; afterwards more has been written than there is room for.
+        for i, rounds in enumerate([1, 4, 1]):
+            for _ in range(rounds):
+                program.write(400)
+                program.flush()
+                n += 400
+                recorded(recorded_to, n, "app")
+            program.write(50)
+            n += 50
+            said = snapshot(store, tmp_path / f"taken{i}", "--json")
+            summary, seen = json.loads(said), read(tmp_path / f"taken{i}")
+            events = seen.events["app"]
+            assert len(events) >= 400
+            assert events == list(range(n - len(events), n))
+            assert (summary["lost"], summary["damaged"], seen.lost) == (0, {}, 0)
+        said = finish(process)
+    assert "0 events lost\n" in said
+    assert read(recorded_to).events == {"app": list(range(n))}
+
+
+def test_beside_a_recorder_what_really_is_lost_is_told(store, run, out, tmp_path):
+    program = run(store.create("t", mode=native.MODE_OVERWRITE), "app")
+    program.write(5000)
+    with recording("t", "--store", store.path, "-o", tmp_path / "recorded") as process:
+        recorded(tmp_path / "recorded", 500, "app")
+        lost = read(tmp_path / "recorded").lost
+        assert lost > 3000
+        snapshot(store, out)
+        assert read(out).lost == lost
+        process.send_signal(signal.SIGSTOP)
+        program.write(5000)
+        taken = tmp_path / "taken"
+        snapshot(store, taken)
+        seen = read(taken)
+        given = read(tmp_path / "recorded")
+        # What the recorder has, what the snapshot has, and what neither has.
+        first = seen.events["app"][0]
+        assert seen.lost == lost + first - (given.events["app"][-1] + 1)
+        process.send_signal(signal.SIGCONT)
+        finish(process)
 
 
 def test_what_the_dead_have_left_is_taken(store, run, out):

@@ -148,6 +148,13 @@ int relay_trace_is_alive(const char *dir);
 ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *records, void *to, size_t size);
 
 /*
+ * Begin to do so: *number becomes the first that can be copied, and *records those before it that are not lost, because
+ * somebody else has consumed them. What is consumed is copied, too, as long as it is not overwritten. 0; -EINVAL: this buffer
+ * has no packets; -EBADMSG.
+ */
+int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *records);
+
+/*
  * Checking packets of programs that one does not trust: are the events in them what the program has declared?
  *
  * Layouts tell how long events are, by id. context_bytes: between each event's head and its first field, 4 in buffers of
