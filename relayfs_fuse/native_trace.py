@@ -190,6 +190,10 @@ class Traces(_Handle):
         """Return the trace of a name."""
         return next((trace for trace in self.all().values() if trace.name == name), None)
 
+    def lost(self, trace: Trace) -> int:
+        """Count the events of a trace that programs lost because they could get no buffers, also of a removed one."""
+        return sum(int(lib.relay_traces_lost(self._open, slot, trace.id)) for slot in range(N_TRACES))
+
     def set(self, slot: int, trace: Trace | None) -> None:
         """Change one, or take it away: every program sees it at its next event."""
         c_trace = ffi.new("struct relay_trace *") if trace is None else _c_trace(trace)

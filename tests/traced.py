@@ -30,7 +30,9 @@ FUSE = Path(__file__).parent / "fuse"
 PACKET = struct.Struct("<IIQQQQQQQII")
 LINE = re.compile(r"\[(?P<s>\d+)\.(?P<ns>\d{9})\] \S* ?(?P<name>[\w.]+:\w+): (?P<fields>\{.*\})$")
 FIELD = re.compile(r'(\w+) = ("(?:[^"\\]|\\.)*"|[^ ,]+)')
-SUMMARY = re.compile(r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost")
+SUMMARY = re.compile(
+    r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost(, and \d+ of programs that could get no buffers)?"
+)
 # What is lost must be said; anything else on babeltrace2's stderr is a fault of ours.
 LOSS = re.compile(r"WARNING: Tracer (may have )?discarded .*")
 

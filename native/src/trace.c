@@ -73,6 +73,7 @@ static struct {
 		uint64_t id;
 		int64_t again_ms;
 		uint64_t lost_records, lost_bytes;
+		uint64_t n_noted; /* of the records, those that relay_traces_note_lost() has taken */
 	} failed[RELAY_N_TRACINGS];
 } all;
 
@@ -257,6 +258,8 @@ static void end_early(unsigned slot)
 		all.failed[slot] = all.failed[RELAY_EARLY];
 		all.failed[slot].id = trace->id;
 		all.failed[slot].again_ms = 0;
+		if (relay_traces_note_lost(all.control, slot, trace->id, all.failed[slot].lost_records))
+			all.failed[slot].n_noted = all.failed[slot].lost_records;
 	}
 	all.traces[RELAY_EARLY].id = 0;
 	if (!tracing)
@@ -322,12 +325,15 @@ static void declare_in_all(const struct relay_trace_event *event)
 			relay_tracing_declare(all.open[slot], event);
 }
 
-/* What was lost while there were no buffers stands in the first of them, which nobody else writes yet. */
+/* What was lost while there were no buffers stands in the first of them, which nobody else writes yet. Buffers of several
+ * processes are written by others, so there it stays where note_failed() has put it. */
 static void say_lost(unsigned slot, struct relay_tracing *tracing)
 {
 	struct relay_pair *lost = &tracing->chan->bufs[0].control->lost_full;
-	if (tracing->pid == 0 && all.failed[slot].id == tracing->id)
+	if (tracing->pid == 0 && all.failed[slot].id == tracing->id) {
 		*lost = (struct relay_pair){all.failed[slot].lost_records, {all.failed[slot].lost_bytes, 0}, 0};
+		relay_traces_note_lost(all.control, slot, tracing->id, 0 - all.failed[slot].n_noted);
+	}
 	all.failed[slot].id = 0;
 }
 
@@ -338,6 +344,9 @@ static void note_failed(unsigned slot, uint64_t id, size_t length)
 	all.failed[slot].id = id;
 	all.failed[slot].lost_records++;
 	all.failed[slot].lost_bytes += length;
+	/* Perhaps there will never be a buffer to say so. */
+	if (relay_traces_note_lost(all.control, slot, id, 1))
+		all.failed[slot].n_noted++;
 }
 
 /* --- memory --- */

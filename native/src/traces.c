@@ -8,7 +8,11 @@
  *     +-----------------------+-------------+-------------+-- - - ---+
  *       what programs map       {seq, relay_trace}
  *
- * One process writes, the store's server; all others map it so that they cannot. A slot is changed between two steps of
+ * Beside it lies .traces-lost: for each slot, the events that programs have lost because they could get no buffers to write
+ * them to. Programs of the store's own user and root have it mapped from the beginning, because whoever has no buffers may
+ * have no descriptors, no room and no path either.
+ *
+ * One process writes the control file, the store's server; all others map it so that they cannot. A slot is changed between two steps of
  * its `seq`, which is odd meanwhile, and the page's `generation` goes up when the slot is as it shall be: who sees the new
  * generation sees the new slot, and who reads a new slot under the old generation will look again.
  */
@@ -51,11 +55,19 @@ struct traces_slot {
 	struct relay_trace trace;
 };
 
+/* One for each slot, in .traces-lost. */
+struct traces_lost {
+	uint64_t id;      /* of the trace. Writer: the server */
+	uint64_t records; /* Writers: any of the programs, and the server for a new trace */
+};
+
 struct relay_traces {
 	struct relay_shm shm;
+	struct traces_lost *lost; /* RELAY_N_TRACES of them; NULL: this process cannot map them */
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct traces_page) <= RELAY_PAGE_BYTES, "programs map one page");
+RELAY_STATIC_ASSERT(RELAY_N_TRACES * sizeof(struct traces_lost) <= RELAY_PAGE_BYTES, "they lie in one page");
 RELAY_STATIC_ASSERT(sizeof(struct traces_slot) <= RELAY_PAGE_BYTES, "a trace has one page");
 RELAY_STATIC_ASSERT(TRACES_BYTES >= RELAY_TRACE_PAGE_BYTES, "what programs map is in the file, whatever a page is");
 
@@ -137,6 +149,74 @@ static int make_file(const char *store)
 	return err;
 }
 
+/* ------------------------------------------------------------------ what was lost without buffers */
+
+/* fd is closed. NULL: it cannot be mapped, or it is none. */
+static struct traces_lost *map_lost_fd(int fd)
+{
+	struct stat st;
+	void *lost = MAP_FAILED;
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= RELAY_PAGE_BYTES)
+		lost = mmap(NULL, RELAY_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	return lost == MAP_FAILED ? NULL : lost;
+}
+
+/* control: STORE/.traces; makes: whether to make it where it is missing. */
+static struct traces_lost *map_lost(const char *control, bool makes)
+{
+	char path[PATH_MAX];
+	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (makes ? O_CREAT : 0);
+	if (snprintf(path, sizeof(path), "%s-lost", control) >= (int)sizeof(path))
+		return NULL;
+	int fd = open(path, flags, 0600);
+	/* Its memory is there from the beginning: a store into the mapping never fails. */
+	if (fd >= 0 && makes && posix_fallocate(fd, 0, RELAY_PAGE_BYTES)) {
+		close(fd);
+		return NULL;
+	}
+	return map_lost_fd(fd);
+}
+
+/* The events that a new trace has lost are none. */
+static void begin_lost(struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	struct traces_lost *lost = traces->lost ? &traces->lost[slot] : NULL;
+	if (!lost || !id || __atomic_load_n(&lost->id, __ATOMIC_RELAXED) == id)
+		return;
+	__atomic_store_n(&lost->records, 0, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in find_lost(): the count of this trace after it was set to 0. */
+	__atomic_store_n(&lost->id, id, __ATOMIC_RELEASE);
+}
+
+static struct traces_lost *find_lost(const struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	struct traces_lost *lost = traces && traces->lost && slot < RELAY_N_TRACES ? &traces->lost[slot] : NULL;
+	/* Pairs with the release in begin_lost(). */
+	return lost && id && __atomic_load_n(&lost->id, __ATOMIC_ACQUIRE) == id ? lost : NULL;
+}
+
+bool relay_traces_note_lost(struct relay_traces *traces, unsigned slot, uint64_t id, uint64_t records)
+{
+	struct traces_lost *lost = find_lost(traces, slot, id);
+	if (!lost)
+		return false;
+	/* Relaxed: a count, which nothing else follows from. */
+	__atomic_fetch_add(&lost->records, records, __ATOMIC_RELAXED);
+	return true;
+}
+
+uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	const struct traces_lost *lost = find_lost(traces, slot, id);
+	uint64_t records = lost ? __atomic_load_n(&lost->records, __ATOMIC_RELAXED) : 0;
+	/* Who takes its part back before another one has added its own leaves less than 0 for a moment; so does nonsense. */
+	return records > INT64_MAX ? 0 : records;
+}
+
+/* ------------------------------------------------------------------ mapping */
+
 static int check(const struct relay_traces *traces)
 {
 	const struct relay_trace_page *page = &page_of(traces)->seen;
@@ -212,6 +292,9 @@ struct relay_traces *relay_traces_serve(const char *store)
 	struct relay_traces *traces = fd < 0 ? NULL : map(fd, true);
 	if (!traces)
 		return NULL;
+	traces->lost = map_lost(path, true);
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
+		begin_lost(traces, i, slot_of(traces, i)->trace.id);
 	repair(traces);
 	/* Programs whose sessions were the last server's see that it has gone, and open new ones. */
 	if (was_there)
@@ -222,7 +305,12 @@ struct relay_traces *relay_traces_serve(const char *store)
 static struct relay_traces *open_to_read(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	return fd < 0 ? NULL : map(fd, false);
+	struct relay_traces *traces = fd < 0 ? NULL : map(fd, false);
+	int saved = errno;
+	if (traces)
+		traces->lost = map_lost(path, false);
+	errno = saved;
+	return traces;
 }
 
 struct relay_traces *relay_traces_open(const char *file)
@@ -249,6 +337,8 @@ void relay_traces_close(struct relay_traces *traces)
 	if (!traces)
 		return;
 	relay_shm_unmap(&traces->shm);
+	if (traces->lost)
+		munmap(traces->lost, RELAY_PAGE_BYTES);
 	free(traces);
 }
 
@@ -326,6 +416,7 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
 	uint32_t bit = (trace->id && trace->is_started) || is_taken_away ? 1u << slot : 0;
 	if (trace->id > page->last_id)
 		page->last_id = trace->id;
+	begin_lost(traces, slot, trace->id);
 	begin_change(to);
 	memcpy(&to->trace, trace, sizeof(*trace));
 	end_change(to);

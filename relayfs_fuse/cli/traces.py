@@ -61,19 +61,26 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
     """Show the figures of each process in the trace NAME, or in all.
 
     A line is TRACE, PROCESS-PID, its state, events and bytes written, events lost, bytes unread.
+    Where programs could get no buffers, one more line says how many events they lost: TRACE - no-buffers - - LOST -.
     """
     where = find_store(mount, store)
     traces = [trace for trace in _traces(where) if name in (None, trace.name)]
+    unbuffered = _lost_without_buffers(where, traces)
     found = {trace.name: [figures_of(os.path.join(where, trace.name, one)) for one in _processes(where, trace)]
              for trace in traces}  # fmt: skip
     if json_wanted:
         described = [
-            {**_describe(where, trace), "processes": [asdict(one) for one in found[trace.name] if one]}
+            {
+                **_describe(where, trace),
+                "lost_without_buffers": unbuffered[trace.name],
+                "processes": [asdict(one) for one in found[trace.name] if one],
+            }
             for trace in traces
         ]
         click.echo(json.dumps({"traces": described}))
     else:
         rows = [[trace, *_row(one)] for trace, all_of in found.items() for one in all_of if one]
+        rows += [[trace, "-", "no-buffers", "-", "-", str(lost), "-"] for trace, lost in unbuffered.items() if lost]
         _show(["TRACE", "PROCESS", "STATE", "EVENTS", "BYTES", "LOST", "UNREAD"], rows)
     if name is not None and not traces:
         sys.exit(NOTHING_MATCHES)
@@ -82,6 +89,11 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
 def _traces(store: str) -> list[Trace]:
     with closing(native_trace.Traces(os.path.join(store, ".traces"))) as traces:
         return sorted(traces.all().values(), key=lambda trace: trace.name)
+
+
+def _lost_without_buffers(store: str, traces: list[Trace]) -> dict[str, int]:
+    with closing(native_trace.Traces(os.path.join(store, ".traces"))) as control:
+        return {trace.name: control.lost(trace) for trace in traces}
 
 
 def _damaged(mount: str | None) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
     STORE/.root                   an empty file: its mode and group are those that the mount's root directory shows
     STORE/.lock                   held by the server of this store, names it
     STORE/.counters/              counters (native/src/perf.h)
+    STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/traces.c)
     STORE/.traces                 which traces there are (native/src/traces.c); their directories are in traces.py
     STORE/app/                    a plain directory: holds directories only
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
@@ -57,6 +58,7 @@ FREEING_S = 2.0
 ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
 TRACES_NAME = ".traces"
+LOST_NAME = ".traces-lost"
 
 _REASONS = {
     errno.EPROTO: "it has another layout version than this relayfs knows",
@@ -428,7 +430,8 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete what a dead server left behind: half made, or half removed."""
-        if not (path == "" and entry.name in (LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, EARLY_NAME)):
+        ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
+        if not (path == "" and entry.name in ours):
             _delete(entry.path)
 
     def _discard(self, directory: str) -> None:

@@ -83,6 +83,8 @@ class Traces:
         self.sessions = Sessions()
         # What is to be said of directories that gave way to others: the trace, and what of it.
         self._given_up: deque[tuple[str, str]] = deque()
+        # By the trace's id, how many events were lost without buffers when that was said last.
+        self._said_lost: dict[int, int] = {}
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -306,6 +308,8 @@ class Traces:
         while self._given_up:
             trace_name, said = self._given_up.popleft()
             log.warning("%s", self._errors.notice(f"trace create {trace_name}", said))
+        for trace in traces.values():
+            self._say_lost(trace)
 
         def job() -> None:
             _try(self.sessions.sweep)
@@ -319,6 +323,16 @@ class Traces:
                 self._given_up.extend((os.path.basename(directory), said) for said in _read_given_up(directory))
 
         return job
+
+    def _say_lost(self, trace: Trace) -> None:
+        """Say what programs lose that could get no buffers: at first, and each time when it is ten times as much."""
+        lost = self._control.lost(trace)
+        if lost > 10 * self._said_lost.get(trace.id, 0):
+            self._said_lost[trace.id] = lost
+            said = (
+                f"programs could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
+            )
+            log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
 
     # ---------------------------------------------------------------- commands
 
@@ -454,6 +468,7 @@ class Traces:
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
+        self._said_lost.clear()  # at most, something is said twice
         self._unwatch(name)
         # The recorder has the directory open, and sees by its new name that it is to end.
         recorder = yield lambda: recorder_lock.holder(hidden)

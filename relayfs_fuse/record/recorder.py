@@ -106,6 +106,7 @@ class Recorder:
             self._scan()
             for name in list(self._recordings):
                 self._finish(name)
+            self.summary.lost_without_buffers = self._source.n_lost_without_buffers()
         finally:
             self._close()
 
@@ -289,6 +290,7 @@ class Recorder:
         if now - self._ticked < TICK_S:
             return False
         self._ticked = now
+        self.summary.lost_without_buffers = self._source.n_lost_without_buffers()
         ended = not self._source.look() or (self._options.until_stopped and not self._source.trace.is_started)
         self._scan()
         for name, recording in list(self._recordings.items()):

@@ -55,6 +55,7 @@ class Summary:
     """What was recorded.
 
     lost: events that were refused or overwritten, as the packets tell
+    lost_without_buffers: events of programs that could get no buffers, of which no packet tells
     damaged: processes whose memory was spoiled, and how
     skipped: processes that may not be read, and why
     """
@@ -62,6 +63,7 @@ class Summary:
     bytes: int = 0
     packets: int = 0
     lost: int = 0
+    lost_without_buffers: int = 0
     processes: int = 0
     buffers: int = 0
     damaged: dict[str, str] = field(default_factory=dict)

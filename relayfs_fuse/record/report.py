@@ -33,7 +33,8 @@ class Progress:
         rate = (summary.bytes - self._bytes) / (now - self._time)
         self._bytes, self._time = summary.bytes, now
         n_buffers = summary.buffers if n_buffers is None else n_buffers
-        line = f"{size(rate)}/s, {size(summary.bytes)}, {summary.lost} events lost, {n_buffers} buffers"
+        lost = summary.lost + summary.lost_without_buffers
+        line = f"{size(rate)}/s, {size(summary.bytes)}, {lost} events lost, {n_buffers} buffers"
         if self._file.isatty():
             self._file.write(f"\r{line:{self._width}}")
             self._width = len(line)
@@ -68,6 +69,8 @@ def summarize(trace: str, where: str, summary: Summary) -> str:
         f"{trace}: {size(summary.bytes)} in {summary.packets} packets of {summary.processes} processes to {where},"
         f" {summary.lost} events lost"
     )
+    if summary.lost_without_buffers:
+        text += f", and {summary.lost_without_buffers} of programs that could get no buffers"
     if summary.damaged:
         text += f"; damaged: {', '.join(sorted(summary.damaged))}"
     if summary.skipped:

@@ -103,6 +103,10 @@ class Source:
         self.trace = trace
         return True
 
+    def n_lost_without_buffers(self) -> int:
+        """Count the events that programs lost because they could get no buffers."""
+        return self._traces.lost(self.trace)
+
     def clocks(self) -> Clocks:
         """Return the clocks, as late as they are known of the boot in which the trace was made."""
         if self.trace.boot == native_trace.boot_id():

@@ -339,7 +339,14 @@ def test_what_a_dead_server_left_half_done_is_cleaned_up(mount):
     (mount.store / ".removed-1-1/mem0").write_bytes(bytes(4096))
     (mount.store / "app/.new-1-x").mkdir()
     mount.start()
-    assert sorted(path.name for path in mount.store.iterdir()) == [".counters", ".lock", ".root", ".traces", "app"]
+    assert sorted(path.name for path in mount.store.iterdir()) == [
+        ".counters",
+        ".lock",
+        ".root",
+        ".traces",
+        ".traces-lost",
+        "app",
+    ]
     assert [path.name for path in (mount.store / "app").iterdir()] == ["cpu"]
 
 

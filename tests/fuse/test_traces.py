@@ -318,7 +318,13 @@ def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> N
             assert not (mount.path / ".channels/t").exists()
             reader.read()
         program.ask("step 100")
-        assert sorted(path.name for path in mount.store.iterdir()) == [".counters", ".lock", ".root", ".traces"]
+        assert sorted(path.name for path in mount.store.iterdir()) == [
+            ".counters",
+            ".lock",
+            ".root",
+            ".traces",
+            ".traces-lost",
+        ]
         # The same name once more is another trace.
         trace = start_trace(mount)
         program.ask("step 100")

@@ -84,6 +84,10 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
  * and let go of its buffers. This ends that, some time later. For the server. */
 void relay_traces_settle(struct relay_traces *traces);
 
+/* How many events programs of the store's own user and root have lost of the trace of this id because they could get no buffers
+ * for it; also after it was taken away, as long as no other trace has its slot. 0 also if this process may not read the store. */
+uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id);
+
 /* An id that no trace of this store has had. For the server. */
 uint64_t relay_traces_new_id(struct relay_traces *traces);
 

@@ -1,0 +1,103 @@
+"""Events of programs that never get buffers: no packet tells of them, so the trace's count does."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from conftest import Mount, wait_until
+from making import Maker, making
+from traced import program, record_stopped, recording, relayctl, start_trace, traced
+
+from relayfs_fuse import native
+
+SUBBUF, N_SUBBUFS = 4096, 16
+EACH = native.buf_file_bytes(SUBBUF, N_SUBBUFS) * native.n_possible_cpus()
+ROOM = f"subbuf_size={SUBBUF} n_subbufs={N_SUBBUFS}"
+
+
+def lost(mount: Mount) -> int:
+    """What relayctl stat says."""
+    done = relayctl(mount, "stat", "t", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["traces"][0]["lost_without_buffers"]
+
+
+@contextmanager
+def limited(mount: Mount, *command: str) -> Iterator[Maker]:
+    with making({"RELAYFS": str(mount.path)}, None, [*command, program("traced")]) as maker:
+        yield maker
+
+
+def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", f"{ROOM} memory={EACH}")
+    with ExitStack() as stack, recording(mount, "t", tmp_path / "out") as recorder:
+        first = stack.enter_context(traced(mount, cpus=[0]))
+        first.ask("emit 100")
+        others = [stack.enter_context(traced(mount, cpus=[0])) for _ in range(3)]
+        for other in others:
+            other.ask("emit 1000")
+        assert lost(mount) == 3000
+        shown = relayctl(mount, "stat", "t").stdout.splitlines()[-1].split()
+        assert shown == ["t", "-", "no-buffers", "-", "-", "3000", "-"]
+        wait_until(lambda: "programs could get no buffers, and have lost " in mount.error_log, "it is said")
+        for other in others:
+            other.kill()
+        assert lost(mount) == 3000
+        mount.command("trace remove t")
+        assert recorder.process is not None
+        said = recorder.process.communicate(timeout=60)[1]
+    assert " 0 events lost, and 3000 of programs that could get no buffers\n" in said
+
+
+def test_another_trace_begins_at_nothing(mount: Mount) -> None:
+    start_trace(mount, "t", f"{ROOM} memory={EACH}")
+    with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
+        one.ask("emit 1")
+        other.ask("emit 10")
+        assert lost(mount) == 10
+        mount.command("trace remove t")
+        start_trace(mount, "t", ROOM)
+        assert lost(mount) == 0
+
+
+def test_what_is_counted_in_a_buffer_in_the_end_is_counted_once(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", f"{ROOM} memory={EACH}")
+    mount.expect("gave way")
+    with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
+        one.ask("emit 1")
+        other.ask("emit 50")
+        assert lost(mount) == 50
+        one.kill()
+        name = f"traced-{other.process.pid}"
+
+        def has_room() -> bool:
+            other.ask("emit 1")
+            return name in os.listdir(mount.store / "t")
+
+        wait_until(has_room, "the other has room")
+        assert lost(mount) == 0
+        trace = record_stopped(mount, "t", tmp_path / "out")
+        seen = trace.by_pid()[other.process.pid]
+        assert trace.lost == seen[0] >= 50
+
+
+def test_a_program_without_descriptors_is_counted(mount: Mount) -> None:
+    start_trace(mount, "t")
+    # Enough to find the mount, and too few for a file of events and the buffers.
+    with limited(mount, "prlimit", "--nofile=6:6") as maker:
+        maker.ask("emit 200")
+        assert lost(mount) == 200
+
+
+def test_the_count_outlives_a_server(mount: Mount) -> None:
+    start_trace(mount, "t", f"{ROOM} memory={EACH}")
+    with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
+        one.ask("emit 1")
+        other.ask("emit 10")
+        mount.kill()
+        other.ask("emit 10")
+        mount.start()
+        other.ask("emit 10")
+        assert lost(mount) == 30
