@@ -19,6 +19,7 @@ from relayfs_fuse.fs.tree import (
     JoinFile,
     MappedFile,
     MemFile,
+    MetadataFile,
     Node,
     TextFile,
 )
@@ -189,6 +190,6 @@ def _block_size(stored: StoredBuffer | StoredRing, pid: int) -> int:
 def _length(node: TextFile) -> int:
     """Count the bytes of a text; who reads one that cannot be had is told, but a directory can be listed."""
     try:
-        return node.length() if isinstance(node, MappedFile) else len(node.text())
+        return node.length() if isinstance(node, MappedFile | MetadataFile) else len(node.text())
     except OSError:
         return 0

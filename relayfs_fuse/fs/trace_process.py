@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.store import StoredChannel
-from relayfs_fuse.fs.tree import Directory, FactsDirectory, Node, RelayFile, TextFile
+from relayfs_fuse.fs.tree import Directory, FactsDirectory, MetadataFile, Node, RelayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 FAILURES_MAX = 3
 # More than the first line of .events takes.
 _LINE_MAX = 4096
+# Declarations up to here are read at each stat(2).
+_EXACT_MAX = 65536
+# More than comes before the declarations.
+_PREAMBLE_MAX = 8192
 # Of a buffer that is of no use to anybody.
 _SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
@@ -85,8 +89,15 @@ class TraceProcess:
             log.info("%s/%s: no metadata: %s", self.trace, self.name, error)
             return b""
 
+    def metadata_length(self) -> int:
+        """Tell how long metadata() is, or, where much is declared, how long it is at most: that takes no time."""
+        length = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_size
+        if length <= _EXACT_MAX:
+            return len(self.metadata())
+        return _PREAMBLE_MAX + min(length, ctf.EVENTS_MAX)
+
     def _files(self) -> Iterator[Node]:
-        yield TextFile("metadata", self.metadata)
+        yield MetadataFile("metadata", self.metadata, self.metadata_length)
         channel = self._map()
         if channel is not None:
             for stored in channel.buffers:

@@ -192,6 +192,17 @@ class CountersFile(MappedFile):
         self.refresh = refresh
 
 
+class MetadataFile(TextFile):
+    """The metadata of a process's events, which take long to describe where it has declared many.
+
+    length: tells how long it is, or how long it is at most
+    """
+
+    def __init__(self, name: str, text: Callable[[], bytes], length: Callable[[], int]) -> None:
+        super().__init__(name, text)
+        self.length = length
+
+
 class JoinFile(TextFile):
     """Where programs ask for a place in a trace (traces.py)."""
 

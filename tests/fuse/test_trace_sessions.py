@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,43 @@ def test_only_declarations_get_into_the_metadata(mount: Mount, unprivileged: Use
     assert said == ["done", *len(wrong) * ["Invalid_argument"], "done", "done"]
     _, declared = (mount.store / "t" / name / ".events").read_text().split("\n", 1)
     assert declared == one + other
+
+
+DECLARE_MANY = """
+import os, sys
+
+join = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(join, b"t many\\n", 0)
+name = os.pread(join, 200, 0).decode().strip()
+for i in range(100):
+    os.pwrite(join, "".join(sys.argv[2] % (f"e{i}_{j}", 1000 * i + j) for j in range(300)).encode(), 0)
+print(name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_looks_at_the_length_of_long_metadata_does_not_have_them_described(
+    mount: Mount, unprivileged: User
+) -> None:
+    start_trace(mount, "t", ROOM)
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    process = subprocess.Popen(
+        [sys.executable, "-c", DECLARE_MANY, mount.path / ".traces/join", EVENT],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", **user,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        metadata = mount.path / "t" / process.stdout.readline().strip() / "metadata"
+        begun = time.monotonic()
+        text = metadata.read_bytes()
+        reading = time.monotonic() - begun
+        begun = time.monotonic()
+        lengths = {os.stat(metadata).st_size for _ in range(20)}
+        looking = time.monotonic() - begun
+        process.communicate()
+    assert text.count(b"\nevent {") == 30_000
+    assert min(lengths) >= len(text)
+    assert looking < reading, f"{looking} s, {reading} s"
 
 
 def test_a_request_has_a_length(mount: Mount, unprivileged: User) -> None:
