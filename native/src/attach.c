@@ -60,10 +60,15 @@ struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb
 	return NULL;
 }
 
+void relay_chan_unmap(struct rchan *chan)
+{
+	while (chan->n_buffers)
+		relay_buf_fini(&chan->bufs[--chan->n_buffers]);
+}
+
 void relay_chan_free(struct rchan *chan)
 {
-	for (uint32_t i = 0; i < chan->n_buffers; i++)
-		relay_buf_fini(&chan->bufs[i]);
+	relay_chan_unmap(chan);
 	for (uint32_t i = 0; chan->names && i < chan->n_places; i++)
 		free(chan->names[i].path);
 	relay_remote_close(chan->remote);

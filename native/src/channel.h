@@ -35,6 +35,9 @@ struct rchan {
 struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb, void *private_data);
 void relay_chan_free(struct rchan *chan);
 
+/* Let go of its buffers, their descriptors included. */
+void relay_chan_unmap(struct rchan *chan);
+
 /* Is it this process that removes it? The one that made it by relay_open() or, if that is dead, who inherited it by
  * fork(). */
 bool relay_chan_is_ours(const struct rchan *chan);

@@ -62,14 +62,6 @@ static int create(struct relay_place *place, const char *path, const char *optio
 	return err ? err : relay_carry_out(place, &(struct relay_step){create_in_mount, create_in_store, options});
 }
 
-struct rchan *relay_create(const char *path, const char *options)
-{
-	struct relay_place place = {0};
-	int err = create(&place, path, options ? options : "");
-	relay_place_free(&place);
-	return err ? fail(err) : relay_attach(path);
-}
-
 /* What may follow `create PATH`: what the arguments and callbacks say, and then cb->options. NULL: no memory. */
 static char *options_of(const struct rchan *chan, size_t subbuf_size, size_t n_subbufs, uint32_t buffers)
 {
@@ -120,7 +112,28 @@ static void remove_files(struct rchan *chan)
 		relay_buf_stop(&chan->bufs[i], RELAY_CLOSED, 1);
 }
 
+struct rchan *relay_create(const char *path, const char *options)
+{
+	struct relay_place place = {0};
+	struct rchan *chan = NULL;
+	int err = create(&place, path, options ? options : "");
+	if (!err && !(chan = relay_attach(path))) {
+		err = -errno;
+		relay_carry_out(&place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
+	}
+	relay_place_free(&place);
+	return err ? fail(err) : chan;
+}
+
 /* --- opening --- */
+
+/* Opening has failed, perhaps for want of descriptors, of which removing needs some: give back those of the buffers. */
+static void undo_files(struct rchan *chan)
+{
+	relay_mapped_stop(chan);
+	relay_chan_unmap(chan);
+	remove_files(chan);
+}
 
 static int open_files(struct rchan *chan, const char *base_filename, const char *parent, size_t subbuf_size,
                       size_t n_subbufs)
@@ -142,8 +155,10 @@ static int open_files(struct rchan *chan, const char *base_filename, const char 
 	}
 	chan->place = place;
 	err = relay_chan_attach(chan);
+	if (!err)
+		err = relay_mapped_start(chan);
 	if (err)
-		remove_files(chan);
+		undo_files(chan);
 	return err;
 }
 
@@ -183,8 +198,6 @@ struct rchan *relay_open(const char *base_filename, const char *parent, size_t s
 	int err = base_filename ? open_files(chan, base_filename, parent, subbuf_size, n_subbufs)
 	                        : open_unnamed(chan, subbuf_size, n_subbufs);
 	chan->maker = err ? 0 : relay_owner_process();
-	if (!err && base_filename)
-		err = relay_mapped_start(chan);
 	if (!err)
 		return chan;
 	relay_close(chan);

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -141,6 +142,47 @@ def test_poll_on_a_channel_of_relay_open_tells_of_finished_sub_buffers_as_in_the
 ) -> None:
     maker.ask(f"open cpu - {GEOMETRY}")
     assert mount.fact("cpu", "delivery") == "bulk"
+
+
+def n_descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_a_relay_open_that_has_too_few_descriptors_leaves_nothing_behind(mount: Mount, maker: Maker) -> None:
+    maker.ask("watch")
+    before, said = n_descriptors(maker.process.pid), ""
+    _, most = resource.prlimit(maker.process.pid, resource.RLIMIT_NOFILE)
+    for n in range(before, before + 2 * N_CPUS + 10):
+        resource.prlimit(maker.process.pid, resource.RLIMIT_NOFILE, (n, most))
+        said = maker(f"open log - {GEOMETRY}")
+        if said == "0":
+            break
+        assert (said, mount.control.read_text(), n_descriptors(maker.process.pid)) == ("EMFILE", "", before), n
+    assert said == "0"
+
+
+CREATOR = """
+import errno, os, resource, sys
+from relayfs_fuse import Channel
+
+before = len(os.listdir("/proc/self/fd")) - 1
+for n in range(before, before + 2 * os.cpu_count() + 10):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        Channel.create(sys.argv[1])
+        break
+    except OSError as error:
+        assert error.errno == errno.EMFILE, error
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    assert not os.path.exists(sys.argv[1] + "0"), n
+    assert len(os.listdir("/proc/self/fd")) - 1 == before, n
+else:
+    raise SystemExit("it never works")
+"""
+
+
+def test_a_relay_create_that_has_too_few_descriptors_leaves_nothing_behind(mount: Mount) -> None:
+    subprocess.run([sys.executable, "-c", CREATOR, mount.path / "log"], check=True)
 
 
 # --- where nothing is mounted ---
