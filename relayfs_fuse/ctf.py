@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from typing import Protocol
+from uuid import UUID, uuid4, uuid5
 
 NS = 1_000_000_000
 
 _LINE = re.compile(rb"/\* relayfs ((?:[a-z_]+=[^\s*]*(?: |(?= \*/)))+) \*/\n")
+_UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
     rb"event \{\n\tname = \"[\w.]{1,255}:\w{1,255}\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
     rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
@@ -28,9 +30,12 @@ _FIELD = re.compile(
     rb"string \{ encoding = UTF8; \} (?P<text>_\w{1,255})"
     rb");\n"
 )
-# As many as the library declares of one event; readers keep ids in signed words.
+# As many as the library declares of one event, and of different ones in one directory, whose ids begin with 0.
 _FIELDS_MAX = 64
-_ID_MAX = (1 << 63) - 1
+ID_MAX = 65534
+ID_MASK = 65535
+# Of the first line of .events.
+LINE_BYTES = 4096
 # Of .events that is read: nobody declares so many events, and who writes more of them himself wants to fill our memory.
 EVENTS_MAX = 4 << 20
 _EVENT_END = b"\n};\n"
@@ -52,6 +57,7 @@ trace {{
 	major = 1;
 	minor = 8;
 	byte_order = le;
+	uuid = "{uuid}";
 	packet.header := struct {{
 		uint32_t magic;
 		uint32_t stream_id;
@@ -72,6 +78,7 @@ clock {{
 }};
 
 typealias integer {{ size = 64; align = 8; signed = false; map = clock.relayfs_{clock}.value; }} := relayfs_time_t;
+typealias integer {{ size = 48; align = 8; signed = false; map = clock.relayfs_{clock}.value; }} := relayfs_time48_t;
 
 stream {{
 	id = 0;
@@ -86,8 +93,16 @@ stream {{
 		uint32_t pid;
 	}};
 	event.header := struct {{
-		relayfs_time_t timestamp;
-		uint64_t id;
+		enum : uint16_t {{ compact = 0 ... 65534, extended = 65535 }} id;
+		variant <id> {{
+			struct {{
+				relayfs_time48_t timestamp;
+			}} compact;
+			struct {{
+				uint16_t id;
+				relayfs_time_t timestamp;
+			}} extended;
+		}} v;
 	}};
 {context}}};
 """
@@ -157,6 +172,11 @@ class Origin:
         return self.clock == "tsc"
 
     @property
+    def uuid(self) -> str:
+        """Of the directory: the same whenever it is read, and no other's."""
+        return str(uuid5(UUID(self.boot), self.line))
+
+    @property
     def made(self) -> int:
         """When the trace was made, by its clock."""
         return self.tsc if self.is_tsc else self.mono
@@ -182,11 +202,27 @@ def preamble(origin: Origin, clocks: Clocks) -> bytes:
     """Return what comes before the declarations."""
     freq, offset_s, offset = _conversion(origin, clocks)
     text = _PREAMBLE.format(
-        line=origin.line, types=_TYPES, env=_environment(origin), clock=origin.clock, boot=origin.boot,
-        description=_DESCRIPTIONS[origin.clock], freq=freq, offset_s=offset_s, offset=offset,
+        line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin), clock=origin.clock,
+        boot=origin.boot, description=_DESCRIPTIONS[origin.clock], freq=freq, offset_s=offset_s, offset=offset,
         context="" if origin.buffers == "perprocess" else _CONTEXT,
     )  # fmt: skip
     return text.encode()
+
+
+def new_uuid() -> str:
+    """Return one for a copy of packets: readers join streams of one UUID, and then count lost events wrongly."""
+    return str(uuid4())
+
+
+def with_uuid(metadata: bytes, uuid: str) -> bytes:
+    """Return metadata with another UUID."""
+    return _UUID.sub(b"\\g<1>%s\\g<3>" % uuid.encode(), metadata, count=1)
+
+
+def uuid_of(metadata: bytes) -> str:
+    """Return the UUID that metadata has; a new one, if it has none."""
+    found = _UUID.search(metadata)
+    return found[2].decode("ascii") if found else new_uuid()
 
 
 @dataclass(frozen=True)
@@ -200,6 +236,10 @@ class Declaration:
     text: bytes
     types: tuple[str, ...]
 
+    def with_id(self, number: int) -> Declaration:
+        """Return the same of another id."""
+        return Declaration(number, self.text.replace(b"\tid = %d;" % self.id, b"\tid = %d;" % number, 1), self.types)
+
 
 def declarations(events: bytes) -> list[Declaration]:
     """Return the declarations that are whole and well formed, the first of each id."""
@@ -212,9 +252,11 @@ def declarations(events: bytes) -> list[Declaration]:
 def declarations_from(events: bytes, at: int) -> tuple[list[Declaration], int]:
     """Return those behind `at` that are whole and well formed, and where to go on when more has been written."""
     found = []
-    while (start := events.find(b"event {\n", at)) >= 0 and (end := events.find(_EVENT_END, start)) >= 0:
+    while (end := events.find(_EVENT_END, at)) >= 0:
+        # One that somebody has begun and not ended takes no other with it.
+        start = events.rfind(b"event {\n", at, end)
         at = end + len(_EVENT_END)
-        declaration = _declaration(events[start:at])
+        declaration = _declaration(events[start:at]) if start >= 0 else None
         if declaration:
             found.append(declaration)
     return found, at
@@ -223,7 +265,7 @@ def declarations_from(events: bytes, at: int) -> tuple[list[Declaration], int]:
 def _declaration(block: bytes) -> Declaration | None:
     event = _EVENT.fullmatch(block)
     types = _types(event["fields"]) if event else None
-    if not event or types is None or int(event["id"]) > _ID_MAX:
+    if not event or types is None or int(event["id"]) > ID_MAX:
         return None
     return Declaration(int(event["id"]), block, types)
 

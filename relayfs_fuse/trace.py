@@ -12,6 +12,7 @@ that is looked for. As long as no trace wants an event a call looks, and returns
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
@@ -76,6 +77,8 @@ class Event:
         try:
             self._handle = EventHandle(provider, name, {field: FIELD_TYPES.index(types[field]) for field in types})
         except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
             raise ValueError(f"{self.name}: a name is not allowed, or there are more than 64 fields") from error
 
     @property

@@ -12,7 +12,7 @@ from making import N_CPUS, Maker, environment_of, making
 
 SOURCE = Path(__file__).parent / "fuse/trace_steps.c"
 HEAD = struct.Struct("<IIQQQQQQQII")
-EVENT = struct.Struct("<QQQ")
+EVENT = struct.Struct("<QQ")  # head, number
 MAGIC = 0xC1FC1FC1
 
 

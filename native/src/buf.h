@@ -82,6 +82,8 @@ struct rchan_buf {
 	uint32_t reserve;   /* enum relay_reserve */
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
+	uint64_t
+	    epoch; /* uppermost 16 bits of the clock: of no later than the next record's packet's start. See write.h */
 	bool never_waits;   /* a tracepoint's: gives a record up as lost before it waits for a lock or a claim */
 	bool moving;        /* its memory is being replaced: writers that meet RELAY_RESETTING wait for the end of it */
 	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */

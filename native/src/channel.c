@@ -52,17 +52,17 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 
 /* -ENOTSUP: this thread may not store into the buffers. */
 static inline __attribute__((always_inline)) int write_record(struct rchan *chan, const void *data, size_t length,
-                                                              uint64_t *stamp)
+                                                              struct relay_record_time *time)
 {
 	if (__builtin_expect(chan->scheme != RELAY_RSEQ, 0)) {
 		uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
-		return relay_write_shared(&chan->bufs[cpu], data, length, stamp);
+		return relay_write_shared(&chan->bufs[cpu], data, length, time);
 	}
 	for (;;) {
 		uint32_t cpu = relay_rseq_cpu();
 		if (__builtin_expect(cpu >= chan->n_buffers, 0))
 			return -ENOTSUP;
-		int err = relay_write_rseq(&chan->bufs[cpu], data, length, stamp);
+		int err = relay_write_rseq(&chan->bufs[cpu], data, length, time);
 		if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
 			return err;
 	}
@@ -75,21 +75,21 @@ int relay_write(struct rchan *chan, const void *data, size_t length)
 }
 
 /* The fast path reads a clock. */
-static int write_blind(struct rchan *chan, const void *data, size_t length, uint64_t *stamp)
+static int write_blind(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
 {
 	int err = RELAY_WRONG_CPU;
 	while (err == RELAY_WRONG_CPU) {
 		uint32_t cpu = relay_rseq_cpu();
-		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], data, length, stamp) : -ENOTSUP;
+		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], data, length, time) : -ENOTSUP;
 	}
 	return err;
 }
 
-int relay_chan_write_stamped(struct rchan *chan, const void *data, size_t length, uint64_t *stamp)
+int relay_chan_write_timed(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
 {
 	if (relay_is_blind() && chan->scheme == RELAY_RSEQ)
-		return write_blind(chan, data, length, stamp);
-	return write_record(chan, data, length, stamp);
+		return write_blind(chan, data, length, time);
+	return write_record(chan, data, length, time);
 }
 
 int __relay_write(struct rchan *chan, const void *data, size_t length)

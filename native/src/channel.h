@@ -49,8 +49,10 @@ void relay_chan_remove(struct rchan *chan);
 int relay_chan_attach(struct rchan *chan);
 int relay_chan_map(struct rchan *chan, int *fds, uint32_t n);
 
-/* relay_write() of a record in which the buffer's clock is put at *stamp. -ENOTSUP: this thread has no rseq. */
-int relay_chan_write_stamped(struct rchan *chan, const void *data, size_t length, uint64_t *stamp);
+struct relay_record_time;
+
+/* relay_write() of a record with its time in it (write.h). -ENOTSUP: this thread has no rseq; RELAY_TIME_IS_LONG. */
+int relay_chan_write_timed(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time);
 
 /* The relay file that shows a buffer. NULL: no memory. */
 char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf);

@@ -2,9 +2,16 @@
 #define _GNU_SOURCE
 #include "declared.h"
 
+#include <errno.h>
+#include <relayfs/trace_store.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { N_CHAINS = 1024 };
+
+static struct relay_declared *chains[N_CHAINS];
+static uint64_t n_declared;
 
 static bool is_same(const struct relay_trace_event *one, const struct relay_trace_event *other)
 {
@@ -16,14 +23,26 @@ static bool is_same(const struct relay_trace_event *one, const struct relay_trac
 	return same;
 }
 
-struct relay_declared *relay_declared_find(struct relay_declared *list, const struct relay_trace_event *event)
+/* FNV-1a. */
+static uint64_t add_to_hash(uint64_t sum, const char *text)
 {
-	while (list && !is_same(&list->event, event))
-		list = list->next;
-	return list;
+	/* With the null byte, so that two texts are not taken for one. */
+	do
+		sum = (sum ^ (unsigned char)*text) * 0x100000001b3u;
+	while (*text++);
+	return sum;
 }
 
-struct relay_declared *relay_declared_copy(const struct relay_trace_event *event)
+static uint64_t hash_of(const struct relay_trace_event *event)
+{
+	uint64_t sum = add_to_hash(add_to_hash(0xcbf29ce484222325u, event->provider), event->name);
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		sum = add_to_hash(sum + event->fields[i].type, event->fields[i].name);
+	return sum;
+}
+
+/* In one piece of memory. NULL: there is none. */
+static struct relay_declared *copy_of(const struct relay_trace_event *event)
 {
 	size_t bytes = sizeof(struct relay_declared) + event->n_fields * sizeof(struct relay_trace_field) +
 	               strlen(event->provider) + strlen(event->name) + 2;
@@ -44,4 +63,26 @@ struct relay_declared *relay_declared_copy(const struct relay_trace_event *event
 		text = stpcpy(text, event->fields[i].name) + 1;
 	}
 	return copy;
+}
+
+struct relay_declared *relay_declared_get(const struct relay_trace_event *event)
+{
+	struct relay_declared **chain = &chains[hash_of(event) % N_CHAINS], *found = *chain;
+	while (found && !is_same(&found->event, event))
+		found = found->other;
+	if (found)
+		return found;
+	if (n_declared > RELAY_TRACE_ID_MAX) {
+		errno = ENOSPC;
+		return NULL;
+	}
+	found = copy_of(event);
+	if (!found) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	found->number = ++n_declared;
+	found->other = *chain;
+	*chain = found;
+	return found;
 }

@@ -3,9 +3,9 @@
  * Are a packet's events what their process has declared? A viewer takes each event's length from its declaration, so one
  * that is not as declared makes the rest of the packet unreadable, and viewers give up the whole recording for that.
  *
- *     |timestamp|id|fields|timestamp|id|fields|timestamp|id|fi        each event: a head, then
- *      '-- head --'                                                    bytes of fixed length, a string or a byte array,
- *                                                                      bytes of fixed length, ...
+ *     |id|time|fields|id|time|fields|65535|id|time|fi        each event: a head (trace_store.h), then
+ *      'head-'                                                bytes of fixed length, a string or a byte array,
+ *                                                             bytes of fixed length, ...
  *
  * An event is passed in steps, which relay_layouts_add() makes of the types of its fields. Nothing is read beyond the packet,
  * whatever is in it or declared. The packet is the caller's own copy: in shared memory it could change after the check.
@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <relayfs/trace_store.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,6 +154,35 @@ static const unsigned char *pass_event(const struct step *step, const unsigned c
 	}
 }
 
+struct head {
+	uint64_t id, time;
+	size_t bytes;
+};
+
+/* The head at `at`, of an event after one of the time `last`. false: it is cut. */
+static bool read_head(const unsigned char *at, size_t left, uint64_t last, struct head *head)
+{
+	const uint64_t mask = (1ull << RELAY_TRACE_TIME_BITS) - 1;
+	uint16_t ids[2];
+	uint64_t word;
+	if (left < sizeof(word))
+		return false;
+	memcpy(&word, at, sizeof(word));
+	*head = (struct head){word & RELAY_TRACE_EXTENDED, (last & ~mask) | word >> RELAY_TRACE_ID_BITS, sizeof(word)};
+	if (head->id != RELAY_TRACE_EXTENDED) {
+		/* As readers take it: the first time after the last one that ends in these bits. */
+		head->time += head->time < last ? mask + 1 : 0;
+		return true;
+	}
+	if (left < sizeof(ids) + sizeof(word))
+		return false;
+	memcpy(ids, at, sizeof(ids));
+	memcpy(&head->time, at + sizeof(ids), sizeof(head->time));
+	head->id = ids[1];
+	head->bytes = sizeof(ids) + sizeof(word);
+	return true;
+}
+
 void relay_packet_check(const struct relay_layouts *layouts, const void *events, size_t length, uint64_t begin,
                         uint64_t end, struct relay_packet_checked *checked)
 {
@@ -160,14 +190,13 @@ void relay_packet_check(const struct relay_layouts *layouts, const void *events,
 	const struct layout *layout = NULL;
 	*checked = (struct relay_packet_checked){.fault = RELAY_PACKET_GOOD, .time = begin};
 	while (at < stop) {
-		struct relay_trace_record head;
+		struct head head;
 		const size_t left = (size_t)(stop - at);
-		if (left < sizeof(head)) {
+		if (!read_head(at, left, checked->time, &head)) {
 			checked->fault = RELAY_PACKET_CUT;
 			return;
 		}
-		memcpy(&head, at, sizeof(head));
-		if (head.timestamp < checked->time || head.timestamp > end) {
+		if (head.time < checked->time || head.time > end) {
 			checked->fault = RELAY_PACKET_TIME;
 			return;
 		}
@@ -180,13 +209,13 @@ void relay_packet_check(const struct relay_layouts *layouts, const void *events,
 		}
 		/* The library writes none that is longer. */
 		const size_t most = RELAY_TRACE_EVENT_MAX + layouts->context_bytes;
-		at = pass_event(layout->steps, at + sizeof(head), left < most ? stop : at + most);
+		at = pass_event(layout->steps, at + head.bytes, left < most ? stop : at + most);
 		if (!at) {
 			checked->fault = RELAY_PACKET_FIELDS;
 			checked->id = head.id;
 			return;
 		}
-		checked->time = head.timestamp;
+		checked->time = head.time;
 		checked->n_events++;
 		checked->good_bytes = (uint64_t)(at - (const unsigned char *)events);
 	}

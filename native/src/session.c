@@ -2,7 +2,8 @@
 /*
  *     open MNT/.traces/join
  *     write "TRACE PROGRAM\n"                           read: the directory's name
- *     write "event { ... };\n"                          declared
+ *     write "event { ... };\n"                          declared; read at DECLARED_AT: its id, which in a directory of several
+ *                                                       processes is not the one that was written
  *     write "allocate CPU\n"                            that CPU's buffer has its memory
  *
  * A process that must not write to files (RLIMIT_FSIZE) sets the extended attribute user.relayfs.join instead, to the number
@@ -22,7 +23,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { TOKEN_AT = 1 << 20, REQUEST_MAX = 32768 };
+enum { TOKEN_AT = 1 << 20, DECLARED_AT = 2 << 20, REQUEST_MAX = 32768 };
 
 bool relay_may_write(uint64_t bytes)
 {
@@ -54,6 +55,15 @@ int relay_session_ask(int session, const char *text, size_t length)
 	if (!relay_may_write(length))
 		return ask_by_attribute(session, text, length);
 	return pwrite(session, text, length, 0) < 0 ? -errno : 0;
+}
+
+int relay_session_declared(int session)
+{
+	uint64_t id;
+	ssize_t got = pread(session, &id, sizeof(id), DECLARED_AT);
+	if (got < 0)
+		return -errno;
+	return got == sizeof(id) && id <= RELAY_TRACE_ID_MAX ? (int)id : -EPROTO;
 }
 
 static int read_name(int session, char name[RELAY_TRACE_NAME_BYTES])

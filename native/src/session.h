@@ -16,6 +16,9 @@ int relay_session_open(const char *mount, const char *trace, const char *program
 /* Ask for something: a declaration, for example. 0 or -errno. */
 int relay_session_ask(int session, const char *text, size_t length);
 
+/* The id that the server gave the event that was declared last: or -errno. */
+int relay_session_declared(int session);
+
 /* Does its server live? */
 bool relay_session_is_served(int session);
 

@@ -515,7 +515,8 @@ void relay_trace_give_back(struct relay_trace_record *record)
 	relay_scratch_give_back(record);
 }
 
-typedef void write_function(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length);
+typedef uint64_t write_function(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
+                                size_t length);
 
 static inline __attribute__((always_inline)) void
 emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length, write_function *write_event)
@@ -525,15 +526,13 @@ emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t 
 	/* Acquire: what the server changed before it. */
 	if (__builtin_expect((wanted ^ __atomic_load_n(&own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
 		wanted = decide(event);
-	if (record)
-		record->id = event->id;
 	for (uint32_t bits = (uint32_t)wanted; bits; bits &= bits - 1) {
 		unsigned slot = (unsigned)__builtin_ctz(bits);
 		struct relay_tracing *tracing = __atomic_load_n(&tracings[slot], __ATOMIC_ACQUIRE);
 		if (__builtin_expect(!tracing, 0))
 			tracing = tracing_at(slot, length);
 		if (tracing)
-			write_event(tracing, record, length);
+			write_event(tracing, event->id, record, length);
 	}
 	relay_trace_leave();
 }
@@ -672,15 +671,21 @@ static void begin(void)
 		relay_trace_wait();
 }
 
+static void register_event(struct relay_trace_event *event)
+{
+	const struct relay_declared *declared = event && relay_tsdl_allows(event) ? relay_declared_get(event) : NULL;
+	if (!declared)
+		return;
+	event->id = declared->number;
+	declare_in_all(event);
+}
+
 static void enter(void *arg)
 {
 	struct relay_trace_object *object = arg;
 	begin();
 	for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
-		if (*event && relay_tsdl_allows(*event)) {
-			(*event)->id = relay_tsdl_id(*event);
-			declare_in_all(*event);
-		}
+		register_event(*event);
 	object->next = all.objects;
 	all.objects = object;
 	if (!all.is_off)
@@ -718,16 +723,17 @@ struct relay_trace_event *relay_trace_declare(const char *provider, const char *
 	}
 	relay_trace_lock(&before);
 	begin();
-	struct relay_declared *declared = relay_declared_find(all.declared, &event);
-	if (!declared && (declared = relay_declared_copy(&event))) {
-		declared->event.id = relay_tsdl_id(&event);
+	struct relay_declared *declared = relay_declared_get(&event);
+	int err = declared ? 0 : errno;
+	if (declared && !declared->event.id) {
+		declared->event.id = declared->number;
 		declared->next = all.declared;
 		all.declared = declared;
 		declare_in_all(&declared->event);
 	}
 	relay_trace_unlock(&before);
-	if (!declared)
-		errno = ENOMEM;
+	if (err)
+		errno = err;
 	return declared ? &declared->event : NULL;
 }
 

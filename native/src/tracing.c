@@ -14,6 +14,7 @@
 #include "tracing.h"
 
 #include "begin.h"
+#include "event_ids.h"
 #include "scratch.h"
 #include "session.h"
 #include "spot.h"
@@ -31,8 +32,7 @@
 #include <unistd.h>
 
 enum {
-	EVENTS_BYTES = 16 << 20,   /* as long as .events may become */
-	DECLARATION_BYTES = 16384, /* the longest name and 64 fields of the longest names */
+	N_NUMBERS = RELAY_TRACE_ID_MAX + 2, /* of events, from 1, and 0 */
 	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8
 };
 
@@ -42,7 +42,7 @@ enum {
 static bool makes_files(const struct relay_trace_home *home, const struct relay_trace *trace)
 {
 	return home->store && relay_may_write(relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs)) &&
-	       relay_may_write(EVENTS_BYTES);
+	       relay_may_write(RELAY_EVENTS_BYTES);
 }
 
 /* Make or find our directory. 0 or -errno. */
@@ -98,9 +98,14 @@ static struct relay_tracing *ready(struct relay_tracing *tracing)
 static struct relay_tracing *new_tracing(void)
 {
 	struct relay_tracing *tracing = calloc(1, sizeof(*tracing));
-	if (tracing)
-		tracing->events = tracing->session = -1;
-	return tracing;
+	if (!tracing)
+		return NULL;
+	tracing->events = tracing->session = -1;
+	tracing->ids = calloc(N_NUMBERS, sizeof(*tracing->ids));
+	if (tracing->ids)
+		return tracing;
+	free(tracing);
+	return NULL;
 }
 
 struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, const struct relay_trace *trace)
@@ -210,46 +215,54 @@ void relay_tracing_close(struct relay_tracing *tracing)
 		close(tracing->events);
 	if (tracing->session >= 0)
 		close(tracing->session);
-	free(tracing->declared);
+	relay_event_ids_free(tracing->event_ids);
+	free(tracing->ids);
 	free(tracing);
 }
 
 /* --- declarations --- */
 
-static bool is_declared(const struct relay_tracing *tracing, uint64_t id)
+static int write_declaration(struct relay_tracing *tracing, const struct relay_trace_event *event, uint64_t id)
 {
-	for (size_t i = 0; i < tracing->n_declared; i++)
-		if (tracing->declared[i] == id)
-			return true;
-	return false;
-}
-
-static int write_declaration(struct relay_tracing *tracing, const struct relay_trace_event *event)
-{
-	char text[DECLARATION_BYTES];
-	size_t length = relay_tsdl_event(event, text, sizeof(text), 0);
+	char text[RELAY_DECLARATION_BYTES];
+	size_t length = relay_tsdl_event(event, id, text, sizeof(text));
 	if (length >= sizeof(text))
 		return -EINVAL;
 	if (tracing->session >= 0)
 		return relay_session_ask(tracing->session, text, length);
-	if (!relay_may_write(EVENTS_BYTES))
-		return -EFBIG;
-	ssize_t written = write(tracing->events, text, length);
-	return written == (ssize_t)length ? 0 : written < 0 ? -errno : -ENOSPC;
+	return relay_events_append(tracing->events, text, length);
+}
+
+/* Where only this process declares events their numbers are their ids. The id or -errno. */
+static int declare_own(struct relay_tracing *tracing, const struct relay_trace_event *event)
+{
+	int err = write_declaration(tracing, event, event->id - 1);
+	return err ? err : (int)(event->id - 1);
+}
+
+/* Where several do, they agree on an id, or their server says it. */
+static int declare_with_others(struct relay_tracing *tracing, const struct relay_trace_event *event)
+{
+	if (tracing->session >= 0) {
+		int err = write_declaration(tracing, event, 0);
+		return err ? err : relay_session_declared(tracing->session);
+	}
+	if (!tracing->event_ids)
+		tracing->event_ids = relay_event_ids_new(tracing->events);
+	return tracing->event_ids ? relay_event_ids_get(tracing->event_ids, event) : -ENOMEM;
 }
 
 int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trace_event *event)
 {
-	if (is_declared(tracing, event->id))
+	uint16_t *to = &tracing->ids[event->id];
+	if (*to)
 		return 0;
-	uint64_t *more = realloc(tracing->declared, (tracing->n_declared + 1) * sizeof(*more));
-	if (!more)
-		return -ENOMEM;
-	tracing->declared = more;
-	int err = write_declaration(tracing, event);
-	if (!err)
-		more[tracing->n_declared++] = event->id;
-	return err;
+	int id = tracing->pid == 0 ? declare_own(tracing, event) : declare_with_others(tracing, event);
+	if (id < 0)
+		return id;
+	/* Relaxed: a number only. */
+	__atomic_store_n(to, (uint16_t)(id + 1), __ATOMIC_RELAXED);
+	return 0;
 }
 
 /* --- events --- */
@@ -266,60 +279,59 @@ static void count_lost(const struct relay_tracing *tracing, size_t length)
 	}
 }
 
-struct with_pid {
-	struct relay_trace_record head;
-	unsigned char rest[];
-};
-
-static void write_copy(const struct relay_tracing *tracing, struct with_pid *copy, struct relay_trace_record *record,
-                       size_t length)
+/* Write the event with the head that it has in this trace (trace_store.h), which ends, with the pid, where the fields begin. */
+static int write_with_head(const struct relay_tracing *tracing, uint16_t id, struct relay_trace_record *record,
+                           size_t length, struct relay_record_time *time)
 {
-	copy->head = *record;
-	memcpy(copy->rest, &tracing->pid, sizeof(tracing->pid));
-	memcpy(copy->rest + sizeof(tracing->pid), record + 1, length - sizeof(*record));
-	relay_chan_write_stamped(tracing->chan, copy, length + sizeof(tracing->pid), &copy->head.timestamp);
-	record->timestamp = copy->head.timestamp;
+	const uint16_t extended[] = {RELAY_TRACE_EXTENDED, id};
+	size_t pid_bytes = tracing->pid ? sizeof(tracing->pid) : 0;
+	size_t head_bytes = (time->is_short ? 0 : sizeof(extended)) + sizeof(time->clock) + pid_bytes;
+	unsigned char *fields = (unsigned char *)(record + 1), *head = fields - head_bytes;
+	memcpy(fields - pid_bytes, &tracing->pid, pid_bytes);
+	memcpy(head, extended, time->is_short ? 0 : sizeof(extended));
+	time->at = head + (time->is_short ? 0 : sizeof(extended));
+	time->bytes = length - (size_t)((unsigned char *)time->at - (unsigned char *)record);
+	return relay_chan_write_timed(tracing->chan, head, length - sizeof(*record) + head_bytes, time);
 }
 
-/* Where several processes write, the pid stands before the fields. */
-static void write_with_pid(const struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
+/* Its id, + 1; 0: it has none, as for want of room for its declaration. */
+static uint16_t id_of(const struct relay_tracing *tracing, uint64_t number)
 {
-	uint64_t room[RELAY_TRACE_STACK_MAX / sizeof(uint64_t) + 1];
-	bool is_short = length <= RELAY_TRACE_STACK_MAX;
-	void *copy = is_short ? room : length <= RELAY_TRACE_EVENT_MAX ? relay_scratch_take() : NULL;
-	if (!copy) {
+	/* Relaxed: it does not change once it is there. */
+	return tracing->pid ? __atomic_load_n(&tracing->ids[number], __ATOMIC_RELAXED) : (uint16_t)number;
+}
+
+uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
+                                  size_t length)
+{
+	int saved = errno, err = -ENOMEM;
+	uint16_t id = id_of(tracing, number);
+	struct relay_record_time time = {.is_short = true, .id = (uint16_t)(id - 1)};
+	if (!record || !id) {
 		count_lost(tracing, length);
-		return;
+	} else {
+		err = write_with_head(tracing, time.id, record, length, &time);
+		time.is_short = false;
+		if (err == RELAY_TIME_IS_LONG)
+			err = write_with_head(tracing, time.id, record, length, &time);
 	}
-	write_copy(tracing, copy, record, length);
-	if (!is_short)
-		relay_scratch_give_back(copy);
-}
-
-void relay_tracing_write_slow(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
-{
-	int saved = errno;
-	if (!record)
-		count_lost(tracing, length);
-	else if (tracing->pid != 0)
-		write_with_pid(tracing, record, length);
-	else
-		relay_chan_write_stamped(tracing->chan, record, length, &record->timestamp);
 	errno = saved;
+	return err ? 0 : time.clock;
 }
 
-void relay_tracing_write_quiet(struct relay_tracing *tracing, struct relay_trace_record *record, size_t length)
+uint64_t relay_tracing_write_quiet(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
+                                   size_t length)
 {
 	bool is_mono = tracing->chan->bufs[0].timestamp == RELAY_MONO;
-	if (record)
-		record->timestamp = 0;
+	uint64_t clock = 0;
 	if (!relay_is_blind())
-		relay_tracing_write(tracing, record, length);
+		clock = relay_tracing_write(tracing, number, record, length);
 	else if (is_mono)
-		relay_tracing_write_slow(tracing, record, length);
+		clock = relay_tracing_write_slow(tracing, number, record, length);
 	else
 		count_lost(tracing, length);
 	/* Should the thread be blind at its next event, times must not go back. */
-	if (record && is_mono)
-		relay_clock_saw(record->timestamp);
+	if (is_mono)
+		relay_clock_saw(clock);
+	return clock;
 }

@@ -2,7 +2,7 @@
 /*
  * event {
  *         name = "server:request";
- *         id = 1234567890;
+ *         id = 0;
  *         stream_id = 0;
  *         fields := struct {
  *                 uint32_t _id;                                  readers leave out the first underscore: names that are
@@ -70,27 +70,6 @@ bool relay_tsdl_allows(const struct relay_trace_event *event)
 	return true;
 }
 
-/* FNV-1a. */
-static uint64_t hash(uint64_t sum, const char *text)
-{
-	/* With the null byte, so that two texts are not taken for one. */
-	do
-		sum = (sum ^ (unsigned char)*text) * 0x100000001b3u;
-	while (*text++);
-	return sum;
-}
-
-uint64_t relay_tsdl_id(const struct relay_trace_event *event)
-{
-	uint64_t sum = hash(hash(0xcbf29ce484222325u, event->provider), event->name);
-	for (uint32_t i = 0; i < event->n_fields; i++) {
-		const char type[] = {(char)('A' + event->fields[i].type), 0};
-		sum = hash(hash(sum, type), event->fields[i].name);
-	}
-	/* Readers keep ids in signed words. */
-	return sum & INT64_MAX;
-}
-
 struct text {
 	char *at;
 	size_t size, length;
@@ -106,11 +85,11 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 	text->length += n > 0 ? (size_t)n : 0;
 }
 
-size_t relay_tsdl_event(const struct relay_trace_event *event, char *at, size_t size, size_t length)
+size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *at, size_t size)
 {
-	struct text text = {at, size, length};
+	struct text text = {at, size, 0};
 	add(&text, "event {\n\tname = \"%s:%s\";\n\tid = %llu;\n\tstream_id = 0;\n\tfields := struct {\n",
-	    event->provider, event->name, (unsigned long long)event->id);
+	    event->provider, event->name, (unsigned long long)id);
 	for (uint32_t i = 0; i < event->n_fields; i++) {
 		const char *name = event->fields[i].name;
 		if (event->fields[i].type == RELAY_TRACE_BYTES)

@@ -9,10 +9,7 @@
 /* May an event be declared so? */
 bool relay_tsdl_allows(const struct relay_trace_event *event);
 
-/* Number it by its declaration: the same in all processes. */
-uint64_t relay_tsdl_id(const struct relay_trace_event *event);
-
-/* Append its block to text[length..size). The new length; of what did not fit, what it would have been. */
-size_t relay_tsdl_event(const struct relay_trace_event *event, char *text, size_t size, size_t length);
+/* Its block, with this id. The length; of what did not fit into `size` bytes, what it would have been. */
+size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *text, size_t size);
 
 #endif

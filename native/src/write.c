@@ -21,6 +21,28 @@ enum {
 	MAX_MOVES = 10000
 };
 
+/* Can a short time tell this one, in the sub-buffer at pos? */
+static bool has_same_epoch(struct rchan_buf *buf, uint64_t pos, uint64_t clock)
+{
+	uint64_t epoch = clock >> RELAY_TRACE_TIME_BITS;
+	/* Relaxed: what begins later than this sub-buffer begins at a later time. */
+	uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_clock, __ATOMIC_RELAXED);
+	if (start >> RELAY_TRACE_TIME_BITS != epoch)
+		return false;
+	__atomic_store_n(&buf->epoch, epoch, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* Between the look and the change: who comes next looks later, and so at a later clock. false: RELAY_TIME_IS_LONG. */
+static bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
+{
+	time->clock = relay_clock_now_if_blind(buf->timestamp);
+	if (time->is_short && !has_same_epoch(buf, pos, time->clock))
+		return false;
+	relay_put_time(time);
+	return true;
+}
+
 /* Reserve `length` bytes for the slot's claim; without one (NULL) they count as written at once. 0, or as
  * relay_write(). */
 static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
@@ -42,6 +64,8 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 			/* Between the look and the change: who comes next looks later, and so at a later clock. */
 			if (slot->stamped)
 				slot->clock = relay_clock_now_if_blind(buf->timestamp);
+			if (slot->is_short && !has_same_epoch(buf, pos, slot->clock))
+				return RELAY_TIME_IS_LONG;
 			if (claim)
 				relay_claim_state(claim, pos, length, records, 0);
 			tx.new_first = pos + length;
@@ -111,21 +135,23 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 }
 
 /* One record by reservation, copy and commit (in scheme rseq, on the buffer's CPU). */
-static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
+static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
 {
-	struct relay_slot slot = {.stamped = stamp != NULL};
+	struct relay_slot slot = {.stamped = time != NULL, .is_short = time && time->is_short};
 	int err = relay_reserve_claimed(buf, length, &slot);
 	if (err)
 		return err;
-	if (stamp)
-		relay_put_stamp(stamp, slot.clock);
+	if (time) {
+		time->clock = slot.clock;
+		relay_put_time(time);
+	}
 	memcpy(slot.to, data, length);
 	relay_commit_claim(buf, slot.claim);
 	return 0;
 }
 
 /* Copy, then publish. The caller has the lock. */
-static int write_locked(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
+static int write_locked(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
 {
 	struct relay_control *control = buf->control;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
@@ -138,8 +164,8 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 			return relay_refuse_spot(buf, spot, length);
 		if (spot != RELAY_SPOT_HERE)
 			continue;
-		if (stamp)
-			relay_put_stamp(stamp, relay_clock_now_if_blind(buf->timestamp));
+		if (time && !take_time(buf, tx.expect_first, time))
+			return RELAY_TIME_IS_LONG;
 		control->writing_at = tx.expect_first;
 		/* Release: whoever takes the lock from our dead hands finds where. */
 		__atomic_store_n(&control->writing_length, length, __ATOMIC_RELEASE);
@@ -154,7 +180,7 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 	return -EBADMSG;
 }
 
-static int write_alone(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
+static int write_alone(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
 {
 	sigset_t before;
 	int err = refuse_oversize(buf, length);
@@ -163,20 +189,20 @@ static int write_alone(struct rchan_buf *buf, const void *data, size_t length, u
 	err = lock(buf, length, &before);
 	if (err)
 		return err;
-	err = write_locked(buf, data, length, stamp);
+	err = write_locked(buf, data, length, time);
 	relay_writers_unlock(buf, &before);
 	return err;
 }
 
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
 {
 	if (length == 0)
 		return 0;
 	if (length <= buf->largest && relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
 		return relay_refuse_full(buf, length);
 	if (buf->scheme != RELAY_LOCKING)
-		return write_claimed(buf, data, length, stamp);
-	int err = write_alone(buf, data, length, stamp);
+		return write_claimed(buf, data, length, time);
+	int err = write_alone(buf, data, length, time);
 	if (!err)
 		relay_wake_record(buf);
 	return err;
@@ -204,7 +230,7 @@ static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx 
 	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
 }
 
-int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp)
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
 {
 	if (length == 0)
 		return 0;
@@ -223,8 +249,8 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		if (moves++ > MAX_MOVES)
 			return -EBADMSG;
 		/* Between the look and the section, which checks that nobody came between them. */
-		if (spot == RELAY_SPOT_HERE && stamp)
-			relay_put_stamp(stamp, relay_clock_now_if_blind(buf->timestamp));
+		if (spot == RELAY_SPOT_HERE && time && !take_time(buf, seen.expect_first, time))
+			return RELAY_TIME_IS_LONG;
 		if (spot == RELAY_SPOT_HERE)
 			result = put_record(buf, &seen, data, length);
 		if (result == RELAY_RSEQ_DONE) {
@@ -238,5 +264,5 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			aborts++;
 		}
 	}
-	return write_claimed(buf, data, length, stamp);
+	return write_claimed(buf, data, length, time);
 }

@@ -8,26 +8,48 @@
 #include "claims.h"
 #include "wake.h"
 
-/*
- * One record in a buffer that is written from several CPUs: schemes lockless and locking.
- *
- * stamp  where in the record relay_clock_now() is put, so that times are in the order of positions; NULL: nowhere.
- *        The word behind it is the record's, too
- */
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp);
+#include <relayfs/trace_store.h>
 
-/* In one store with what lies behind it: the copy that follows loads 16 bytes, which two stores could not give it before
- * both have reached the cache. */
-static inline void relay_put_stamp(uint64_t *stamp, uint64_t clock)
+/*
+ * Where in a record its time goes: relay_clock_now() when its position was taken, so that times are in the order of positions.
+ *
+ *     is_short   |id 16|time 48|    readers know the uppermost 16 bits from the start of the sub-buffer, so these must be the same
+ *     otherwise  |   time 64   |
+ */
+struct relay_record_time {
+	void *at;
+	size_t bytes; /* from `at` to the end of the record: 8 or more */
+	bool is_short;
+	uint16_t id;
+	uint64_t clock; /* receives the time */
+};
+
+/* A short time cannot tell it: write the record again, with a long one. Nothing was written or counted. */
+enum { RELAY_TIME_IS_LONG = 3 };
+
+/*
+ * One record in a buffer that is written from several CPUs: schemes lockless and locking. time: NULL, it has none.
+ */
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time);
+
+static inline void relay_put_time(struct relay_record_time *time)
 {
-	typedef uint64_t both __attribute__((vector_size(16), aligned(8), may_alias));
-	*(both *)stamp = (both){clock, stamp[1]};
+	typedef uint64_t both __attribute__((vector_size(16), aligned(1), may_alias));
+	typedef uint64_t word __attribute__((aligned(1), may_alias));
+	uint64_t head = time->is_short ? time->clock << RELAY_TRACE_ID_BITS | time->id : time->clock;
+	/* In one store with the fields behind it, because the copy that follows loads 16 bytes, which two stores could not forward to
+	 * it before both have reached the cache. */
+	if (__builtin_expect(time->bytes >= sizeof(both), 1))
+		*(both *)time->at = (both){head, ((word *)time->at)[1]};
+	else
+		*(word *)time->at = head;
 }
 
 /* Space for one record. The caller says the first two. */
 struct relay_slot {
 	bool locked;               /* the caller has the lock of scheme locking */
 	bool stamped;              /* it wants to know when */
+	bool is_short;             /* the time must fit a short one */
 	struct relay_claim *claim; /* which keeps it; NULL: it counts as written at once */
 	void *to;
 	uint64_t clock; /* relay_clock_now() when it was reserved: in the order of positions */
@@ -45,8 +67,8 @@ static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
 	return ((head ^ pos) & RELAY_POSITION_MASK) >> buf->offset_bits != 0;
 }
 
-/* One record, all cases of scheme rseq; stamp as above. -ENOTSUP: this thread has no rseq. */
-int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, uint64_t *stamp);
+/* One record, all cases of scheme rseq; time as above. -ENOTSUP: this thread has no rseq. */
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time);
 
 /* Has a full no-overwrite buffer come to rest where the reader still is, one lap behind? The short form of what
  * write.c asks, for the loop of a producer that outruns its reader. */
@@ -83,7 +105,7 @@ static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim 
 enum { RELAY_NOT_HERE = 2 };
 
 static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rchan_buf *buf, const void *data,
-                                                                       size_t length, uint64_t *stamp)
+                                                                       size_t length, struct relay_record_time *time)
 {
 	struct relay_control *control = buf->control;
 	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
@@ -95,8 +117,15 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 	if (__builtin_expect(offset - 1 < buf->subbuf_end - length && index < buf->n_subbufs, 1)) {
 		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
 		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
-		if (stamp)
-			relay_put_stamp(stamp, relay_clock_now(buf->timestamp));
+		if (time) {
+			time->clock = relay_clock_now(buf->timestamp);
+			/* Relaxed: the sub-buffer at head began no earlier than the one that set it. */
+			if (__builtin_expect(time->is_short && time->clock >> RELAY_TRACE_TIME_BITS !=
+			                                           __atomic_load_n(&buf->epoch, __ATOMIC_RELAXED),
+			                     0))
+				return RELAY_NOT_HERE;
+			relay_put_time(time);
+		}
 		if (__builtin_expect(
 			relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE, 1)) {
 			relay_wake_record(buf);
@@ -111,10 +140,10 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 
 /* One record, all cases. -ENOTSUP, RELAY_WRONG_CPU, or as relay_write(). */
 static inline __attribute__((always_inline)) int relay_write_rseq(struct rchan_buf *buf, const void *data,
-                                                                  size_t length, uint64_t *stamp)
+                                                                  size_t length, struct relay_record_time *time)
 {
-	int err = relay_write_rseq_here(buf, data, length, stamp);
-	return __builtin_expect(err == RELAY_NOT_HERE, 0) ? relay_write_rseq_slow(buf, data, length, stamp) : err;
+	int err = relay_write_rseq_here(buf, data, length, time);
+	return __builtin_expect(err == RELAY_NOT_HERE, 0) ? relay_write_rseq_slow(buf, data, length, time) : err;
 }
 
 #endif

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import struct
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.fs.rings import RingHandle
@@ -65,6 +66,8 @@ class JoinHandle(TextHandle):
 
     # Where the token is to be read: behind the end of every answer.
     TOKEN_AT = 1 << 20
+    # Where the id of the event is to be read that was declared last.
+    DECLARED_AT = 2 << 20
 
     def __init__(self, node: TextFile, opener: Opener) -> None:
         super().__init__(node, opener)
@@ -78,9 +81,11 @@ class JoinHandle(TextHandle):
         self._begin = end
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return a part of the directory's name, or the token."""
+        """Return a part of the directory's name, the token, or an event's id."""
         if offset == self.TOKEN_AT:
             return self.token[:size]
+        if offset == self.DECLARED_AT:
+            return struct.pack("<Q", self.session.declared_id)[:size] if self.session else b""
         if offset < self._begin:
             self._begin = 0  # by pread(2): for that reader the answer begins at 0
         answer = os.fsencode(f"{self.session.name}\n") if self.session else b""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import itertools
 import logging
 import os
@@ -26,6 +27,7 @@ from relayfs_fuse.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from relayfs_fuse.ctf import Declaration
     from relayfs_fuse.native_trace import Trace
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ USER_DECLARED = 64 << 20
 PROCESSES_NAME = ".processes"
 # Longer than two declarations, as none is longer than a request.
 _PIECE = 65536
+_DECLARE_TRIES = 100
+_ID_BITS = 16
+_HASH_BYTES = 6
+_KEY = os.urandom(16)
 
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -49,6 +55,12 @@ def start_of(pid: int) -> int | None:
     except OSError:
         return None
     return None if words[0] in (b"Z", b"X") else int(words[19])
+
+
+def _hash(declaration: Declaration) -> int:
+    """Return a number that nobody can find another declaration for."""
+    text = declaration.with_id(0).text
+    return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES, key=_KEY).digest(), "little")
 
 
 class Totals:
@@ -75,19 +87,34 @@ class Declared:
 
     uid: whose first session it was, who is charged
 
-    Ids are kept in order in an array, since a set of them would take ten times the memory.
+    A word for each declaration tells its text's hash and its id. They are kept in order in an array, since a dictionary
+    would take ten times the memory.
     """
 
     def __init__(self, uid: int, totals: Totals) -> None:
         self.lock = threading.Lock()
         self.uid = uid
         self._totals = totals
-        self._ids = array("Q")
+        self._words = array("Q")
+        self._taken = bytearray(ctf.ID_MAX + 1)
         self._read = 0
 
     def __contains__(self, id_: int) -> bool:
-        at = bisect_left(self._ids, id_)
-        return at < len(self._ids) and self._ids[at] == id_
+        return bool(self._taken[id_])
+
+    def find(self, one: Declaration) -> int | None:
+        """Return the id of a declaration that says the same."""
+        word = _hash(one) << _ID_BITS
+        at = bisect_left(self._words, word)
+        found = at < len(self._words) and self._words[at] >> _ID_BITS == word >> _ID_BITS
+        return self._words[at] & ctf.ID_MASK if found else None
+
+    def free_id(self) -> int:
+        """Return an id that is not taken; CommandError: ENOSPC."""
+        at = self._taken.find(0)
+        if at < 0:
+            raise CommandError(errno.ENOSPC, f"{ctf.ID_MAX + 1} events are declared, as many as there can be")
+        return at
 
     def read_on(self, descriptor: int, length: int) -> None:
         """Find out what has been declared since; CommandError: ENOSPC, too much for one user."""
@@ -101,14 +128,21 @@ class Declared:
                 return
             self._totals.add(self.uid, passed)
             self._read += passed
-            self._ids = array("Q", sorted(itertools.chain(self._ids, (one.id for one in found))))
+            # Of an id the first declaration counts, as for all readers.
+            new: dict[int, int] = {}
+            for one in found:
+                if not self._taken[one.id]:
+                    self._taken[one.id] = 1
+                    new[one.id] = _hash(one) << _ID_BITS | one.id
+            self._words = array("Q", sorted(itertools.chain(self._words, new.values())))
 
     def forget(self) -> None:
         """Charge nobody any more."""
         with self.lock:
             self._totals.add(self.uid, -self._read)
             self._read = 0
-            self._ids = array("Q")
+            self._words = array("Q")
+            self._taken = bytearray(ctf.ID_MAX + 1)
 
 
 class Session:
@@ -117,6 +151,7 @@ class Session:
     directory: where that is in the store
     uid, pid, start: whose it is; see start_of()
     declared: what is known of the directory
+    declared_id: of the event that was declared last
     """
 
     def __init__(self, directory: str, uid: int, pid: int, start: int, declared: Declared) -> None:
@@ -125,10 +160,13 @@ class Session:
         self.pid = pid
         self.start = start
         self.declared = declared
+        self.declared_id = ctf.ID_MAX + 1
         self._lock = threading.Lock()
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._descriptor = os.open(os.path.join(directory, ".events"), flags)
         try:
+            line = os.pread(self._descriptor, ctf.LINE_BYTES, 0).partition(b"\n")[0]
+            self._is_shared = b" buffers=perprocess " not in line
             # Of the open file: another one of the same file may be closed without an end to it.
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         except OSError:
@@ -152,21 +190,40 @@ class Session:
         return start_of(self.pid) == self.start
 
     def declare(self, text: bytes) -> None:
-        """Add declarations of events, all of them or none; may block. CommandError: EINVAL, ENOSPC."""
+        """Add declarations of events that are not there yet; may block. CommandError: EINVAL, EEXIST, ENOSPC, EAGAIN.
+
+        Where several processes declare events, the id that is written is not the one that an event gets.
+        """
         found = ctf.declarations(b"\n" + text)
         if b"".join(one.text for one in found) != text:
             raise CommandError(errno.EINVAL, "this is no declaration of events as the library writes it, each id once")
         with self._lock, self.declared.lock:
+            for one in found:
+                self._declare(one)
+
+    def _declare(self, one: Declaration) -> None:
+        """Append it until the first declaration of its id is this one: others append at the same time."""
+        for _ in range(_DECLARE_TRIES):
             if self._descriptor < 0:
                 raise CommandError(errno.EBADF, "the process takes part no longer")
             length = os.fstat(self._descriptor).st_size
             self.declared.read_on(self._descriptor, length)
-            new = [one for one in found if one.id not in self.declared]
-            added = b"".join(one.text for one in new)
-            if length + len(added) > ctf.EVENTS_MAX:
+            known = self.declared.find(one)
+            if known is not None and (self._is_shared or known == one.id):
+                self.declared_id = known
+                return
+            if self._is_shared:
+                one = one.with_id(self.declared.free_id())
+            elif one.id in self.declared:
+                raise CommandError(errno.EEXIST, f"id {one.id} is another event's")
+            if length + len(one.text) > ctf.EVENTS_MAX:
                 raise CommandError(errno.ENOSPC, f"the declarations would be longer than {ctf.EVENTS_MAX} bytes")
-            if added and os.write(self._descriptor, added) != len(added):
+            if os.write(self._descriptor, one.text) != len(one.text):
                 raise CommandError(errno.ENOSPC, "there is no room for the declarations")
+            if not self._is_shared:
+                self.declared_id = one.id
+                return
+        raise CommandError(errno.EAGAIN, "other processes declare events all the time")
 
     def allocate(self, cpu: int, trace: Trace) -> None:
         """Give the data of a CPU's buffer their memory; may block. OSError: ENOSPC, there is none."""

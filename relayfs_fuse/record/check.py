@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Of a trace's packets, so many bytes are copied at once, unless a single one is longer.
 COPY_BYTES = 8 << 20
-# The head of an event and its fields; the pid, where several processes write.
-_EVENT_HEAD_BYTES = 16
+# The shortest head of an event; the pid, where several processes write.
+_EVENT_HEAD_BYTES = 8
 _PID_BYTES = 4
 
 

@@ -13,6 +13,7 @@ import re
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
+from relayfs_fuse import ctf
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import StreamFile
@@ -160,6 +161,7 @@ class _Process:
         self._name = name
         self._line = origin.line
         self._metadata = b""
+        self._uuid = ctf.new_uuid()
         self._files: dict[int, StreamFile] = {}
         self._lost_before: dict[int, int] = {}
         self._last: dict[int, Head] = {}
@@ -180,6 +182,7 @@ class _Process:
         self.path = path
         with suppress(FileNotFoundError), open(os.path.join(path, "metadata"), "rb") as file:
             self._metadata = file.read()
+            self._uuid = ctf.uuid_of(self._metadata)
         names = os.listdir(path)
         for name in names:
             if name.startswith(_LOST):
@@ -227,7 +230,7 @@ class _Process:
         if self.path:
             hidden = os.path.join(self.path, ".metadata")
             with open(hidden, "wb") as file:
-                file.write(data)
+                file.write(ctf.with_uuid(data, self._uuid))
             os.rename(hidden, os.path.join(self.path, "metadata"))
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
@@ -236,6 +239,7 @@ class _Process:
             path = self._place()
             os.makedirs(path, exist_ok=True)
             self.path = path
+            self._uuid = ctf.new_uuid()
             self.set_metadata(self._metadata)
         rest = list(packets)
         while rest:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.native_trace import Trace
     from relayfs_fuse.record.sleeper import Sleepers
 
-# Of the first line of .events.
-_LINE_BYTES = 4096
 # Of a sub-buffer; one of a trace of larger ones may be as large as these.
 _SUBBUF_BYTES_MAX = 64 << 20
 _COUNT_MAX = 1 << 62
@@ -53,7 +51,7 @@ class Process:
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
                 raise ValueError(".events is no regular file")
-            line = os.pread(self._events_fd, _LINE_BYTES, 0)
+            line = os.pread(self._events_fd, ctf.LINE_BYTES, 0)
             self.origin = Origin.of(line)
             if trace:
                 _check_origin(self.origin, trace)

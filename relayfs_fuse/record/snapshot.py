@@ -6,6 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
+from relayfs_fuse import ctf
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native_packets import copy_packets
 from relayfs_fuse.record.output import APART
@@ -84,7 +85,7 @@ class Snapshot:
         finally:
             if os.listdir(hidden):
                 with open(os.path.join(hidden, "metadata"), "wb") as file:
-                    file.write(self._metadata(process))
+                    file.write(ctf.with_uuid(self._metadata(process), ctf.new_uuid()))
                 os.rename(hidden, os.path.join(self._path, process.name))
             else:
                 os.rmdir(hidden)

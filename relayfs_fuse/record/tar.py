@@ -12,6 +12,7 @@ import tarfile
 import time
 from typing import TYPE_CHECKING
 
+from relayfs_fuse import ctf
 from relayfs_fuse.record.output import APART
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import before
@@ -74,6 +75,7 @@ class TarProcess:
         self._output = output
         self._name = name
         self._metadata = b""
+        self._uuid = ctf.new_uuid()
         self._is_written = True
         self._last: dict[int, Head] = {}
         self._n_files: dict[int, int] = {}
@@ -88,7 +90,7 @@ class TarProcess:
 
     def set_metadata(self, data: bytes) -> None:
         """Write it before the next packets."""
-        self._metadata, self._is_written = data, False
+        self._metadata, self._is_written = ctf.with_uuid(data, self._uuid), False
 
     def set_apart(self, name: str, data: bytes) -> None:
         """Write a file of what viewers are not to see."""

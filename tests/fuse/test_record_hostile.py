@@ -31,7 +31,7 @@ from relayfs_fuse.record.source import Source
 SUBBUF_BYTES, N_SUBBUFS = 4096, 8
 ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"
 SEEDS = range(1, 30 if is_long() else 6)
-HEAD_BYTES, EVENT_BYTES = 72, 32  # of a packet; of one of event_writer.c's events
+HEAD_BYTES, EVENT_BYTES = 72, 24  # of a packet; of one of event_writer.c's events
 
 
 @pytest.fixture
@@ -123,8 +123,8 @@ def test_events_behind_a_wrong_one_count_as_lost(store, run, out, command, at):
     app.write(3 * per_packet)
     with (app.directory / "cpu/mem0").open("r+b") as file:
         # The id of one event in the second packet.
-        file.seek(SUBBUF_BYTES + HEAD_BYTES + at * EVENT_BYTES + 8)
-        file.write(struct.pack("<Q", 12345))
+        file.seek(SUBBUF_BYTES + HEAD_BYTES + at * EVENT_BYTES)
+        file.write(struct.pack("<H", 12345))
     ends = ["--duration", "0"] if command == "record" else []
     done = relayctl(command, "t", "--store", store.path, "-o", out, "--check", "all", "--json", *ends)
     assert done.returncode == 0, done.stderr
@@ -143,8 +143,8 @@ def test_a_recorder_that_is_started_again_still_counts_them(store, run, record, 
     per_packet = (SUBBUF_BYTES - HEAD_BYTES) // EVENT_BYTES
     app.write(2 * per_packet + 1)
     with (app.directory / "cpu/mem0").open("r+b") as file:
-        file.seek(HEAD_BYTES + 10 * EVENT_BYTES + 8)
-        file.write(struct.pack("<Q", 12345))
+        file.seek(HEAD_BYTES + 10 * EVENT_BYTES)
+        file.write(struct.pack("<H", 12345))
     with record("--check", "all") as process:
         recorded(out, 10 + per_packet, "app")
         process.kill()
@@ -193,8 +193,8 @@ def test_a_tar_archive_has_what_was_set_apart(store, run, out):
     app = run(store.create("t"), "app")
     app.write(200)
     with (app.directory / "cpu/mem0").open("r+b") as file:
-        file.seek(HEAD_BYTES + 8)
-        file.write(struct.pack("<Q", 12345))
+        file.seek(HEAD_BYTES)
+        file.write(struct.pack("<H", 12345))
     command = ["-o", "-", "--check", "all", "--duration", "0"]
     with recording("t", "--store", store.path, *command, stdout=subprocess.PIPE) as process:
         out.mkdir()

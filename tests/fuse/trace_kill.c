@@ -24,7 +24,7 @@ RELAY_TRACE_EVENT(judge, next, (u64, pid))
 enum {
 	SUBBUF_SIZE = 4096,
 	N_SUBBUFS = 4,
-	EVENT_SIZE = sizeof(struct relay_trace_record) + sizeof(uint64_t) + 50,
+	EVENT_SIZE = 8 + sizeof(uint64_t) + 50,                          /* head, fields */
 	ROOM = (SUBBUF_SIZE - sizeof(struct relay_packet)) / EVENT_SIZE, /* events in a sub-buffer */
 	MAX_STEPS = 400000,
 	BETWEEN = 32,

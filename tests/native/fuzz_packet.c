@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	must(checked.good_bytes <= input.left, "more is good than there is");
 	must((checked.fault == RELAY_PACKET_GOOD) == (checked.good_bytes == input.left),
 	     "a fault and its place differ");
-	must(checked.n_events * sizeof(struct relay_trace_record) <= checked.good_bytes, "more events than bytes");
+	must(checked.n_events * sizeof(uint64_t) <= checked.good_bytes, "more events than bytes");
 	must(checked.time >= begin && checked.time <= end, "a time that is not the packet's");
 	check_again(layouts, events, &checked);
 	free(events);

@@ -394,7 +394,7 @@ TEST(an_event_that_is_declared_twice_is_one)
 	relay_trace_emit(event, &record.head, sizeof(record.head) + sizeof(record.n));
 	trace_test_number(5);
 	CHECK_EQ(events_in("t"), 2);
-	CHECK_EQ(written_to("t").bytes, sizeof(struct relay_packet) + 2 * 20);
+	CHECK_EQ(written_to("t").bytes, sizeof(struct relay_packet) + 2 * 12);
 }
 
 static int refused(const char *provider, const char *name, const struct relay_trace_field *fields, uint32_t n)

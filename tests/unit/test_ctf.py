@@ -15,7 +15,7 @@ MADE_TSC, MADE_MONO, MADE_REAL = 5_000_000_000_000, 2_000_000_000_000, 1_700_000
 BOOT = "11111111-2222-3333-4444-555555555555"
 EVENT = """event {
 	name = "net.tcp:sent";
-	id = 9223372036854775807;
+	id = 65534;
 	stream_id = 0;
 	fields := struct {
 		uint32_t _x;
@@ -65,9 +65,9 @@ def read(tmp_path: Path) -> Callable[..., str]:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
         (directory / "metadata").write_bytes(metadata)
-        size = 72 + 16 + len(values)
+        size = 72 + 8 + len(values)
         head = (0xC1FC1FC1, 0, 0, 8 * size, 0, 0, timestamp, timestamp, 8 * size, 0, 42)
-        data = struct.pack("<IIQQQQQQQIIQQ", *head, timestamp, (1 << 63) - 1) + values
+        data = struct.pack("<IIQQQQQQQIIQ", *head, timestamp << 16 & (1 << 64) - 1 | 65534) + values
         (directory / "cpu0").write_bytes(data)
         done = subprocess.run(
             ["babeltrace2", "--clock-gmt", "--clock-date", directory], capture_output=True, text=True, check=False
@@ -108,16 +108,16 @@ def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
         EVENT.replace("id = ", "id = -"), EVENT.replace("uint32_t _x;", "uint32_t _x[3];"),
         EVENT.replace("uint32_t _x;", "uint32_t _i;"), EVENT.replace("[__b_length]", "[__c_length]"),
         EVENT.replace("net.tcp:sent", 'net:sent"; x = "'), EVENT.replace("uint32_t _x;", "};\n};\n"),
-        EVENT.replace("_length; xint8_t _b", "_length; xint8_t _c"), EVENT.replace("id = 9", "id = 09"),
-        EVENT.replace("id = 9223372036854775807", "id = 9223372036854775808"),
+        EVENT.replace("_length; xint8_t _b", "_length; xint8_t _c"), EVENT.replace("id = 6", "id = 06"),
+        EVENT.replace("id = 65534", "id = 65535"),
         EVENT.replace("uint32_t _x;\n", "".join(f"\t\tuint8_t _x{i};\n" for i in range(64)).removeprefix("\t\t")),
         EVENT.replace("stream_id = 0", "stream_id = 1"), "\0\377" * 50 + "\n", "event {\nevent {\n};\n",
     ]  # fmt: skip
-    good = EVENT.replace("id = 9223372036854775807", "id = 8")
+    good = EVENT.replace("id = 65534", "id = 8")
     events = (first_line() + "".join(bad) + EVENT + good + EVENT.replace("sent", "again") + EVENT[:-4]).encode()
     assert [one.text for one in ctf.declarations(events)] == [EVENT.encode(), good.encode()]
     types = ("u32", "i8", "x16", "f32", "f64", "string", "bytes")
-    assert [(one.id, one.types) for one in ctf.declarations(events)] == [((1 << 63) - 1, types), (8, types)]
+    assert [(one.id, one.types) for one in ctf.declarations(events)] == [(65534, types), (8, types)]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ C_LAYERS = [
     {"reader", "channel.c", "open", "classic"},
     {"trace_find", "trace_threads", "tsdl", "session", "declared"},
     {"trace_early"},
+    {"event_ids"},
     {"tracing"},  # one trace in this process
     {"traced"},  # all of them
     {"trace", "trace_wait", "trace_log"},

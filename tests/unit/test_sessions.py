@@ -12,6 +12,7 @@ from relayfs_fuse.fs import sessions
 from relayfs_fuse.fs.sessions import Declared, Session, Totals
 
 USER = 1000
+LINE = b"/* relayfs buffers=perprocess clock=mono */\n"
 
 
 def declaration(id_: int, n_fields: int = 1) -> bytes:
@@ -22,14 +23,15 @@ def declaration(id_: int, n_fields: int = 1) -> bytes:
 
 
 def session(directory: Path, declared: Declared) -> Session:
-    (directory / ".events").touch()
+    if not (directory / ".events").exists():
+        (directory / ".events").write_bytes(LINE)
     return Session(str(directory), USER, os.getpid(), 1, declared)
 
 
 def test_each_event_is_declared_once_by_all_sessions_of_a_directory(tmp_path: Path) -> None:
     declared = Declared(USER, Totals())
     one, other = session(tmp_path, declared), session(tmp_path, declared)
-    ids = [5, 1 << 62, 3, 0, 700]
+    ids = [5, 1 << 15, 3, 0, 700]
     for id_ in ids:
         one.declare(declaration(id_))
         other.declare(declaration(id_) + declaration(id_ + 1))
@@ -64,7 +66,7 @@ def test_what_is_in_the_file_is_known_whatever_its_length(tmp_path: Path) -> Non
 
 
 def test_a_user_declares_so_much_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "USER_DECLARED", 10 * len(declaration(1)))
+    monkeypatch.setattr(sessions, "USER_DECLARED", 10 * len(declaration(1)) + 2 * len(LINE))
     totals = Totals()
     directories = [tmp_path / name for name in ("one", "other")]
     for directory in directories:

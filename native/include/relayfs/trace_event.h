@@ -50,14 +50,14 @@ struct relay_trace_event {
 	const struct relay_trace_field *fields; /* in the order in which they are written */
 	uint32_t n_fields;
 	uint32_t unused;
-	uint64_t id;     /* of its declaration: the same in all processes. Writer: the library */
+	uint64_t id;     /* of its declaration in this process, from 1; 0: none. Writer: the library */
 	uint64_t wanted; /* page's generation << 32 | bits of the traces that want it. Writer: the library */
 };
 
-/* The head of a record; fields follow without padding. The library fills it. */
+/* What a record begins with: room in which the library puts the head that the event has in each trace. The fields follow without
+ * padding. */
 struct relay_trace_record {
-	uint64_t timestamp; /* of the trace's clock */
-	uint64_t id;
+	uint64_t room[2];
 };
 
 /*
@@ -125,7 +125,8 @@ void relay_trace_prepare(void);
 /*
  * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
  * name is empty, longer than 127 bytes or not of letters, digits and _ (dots in a provider's, too), a type is not known,
- * there are more than 64 fields, or two of one name; ENOMEM. One that has been declared before is returned again.
+ * there are more than 64 fields, or two of one name; ENOSPC this process has declared 65535 others; ENOMEM. One that has been
+ * declared before is returned again.
  */
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
                                               const struct relay_trace_field *fields, uint32_t n_fields);

@@ -34,6 +34,16 @@ enum {
 	RELAY_TRACE_BOOT_BYTES = 40
 };
 
+/*
+ * The head of an event in a packet, little-endian, without padding; the pid, where several processes write; then the fields.
+ *
+ *     |id 16|time 48|                       an event whose time has the same uppermost 16 bits as the packet's timestamp_begin
+ *     |65535|id 16|time 64|                 any other
+ *
+ * Ids are those of the declarations in the directory's .events: 0, 1, 2 ...
+ */
+enum { RELAY_TRACE_ID_BITS = 16, RELAY_TRACE_TIME_BITS = 48, RELAY_TRACE_ID_MAX = 65534, RELAY_TRACE_EXTENDED = 65535 };
+
 enum relay_trace_buffers { RELAY_TRACE_PERPROCESS = 0, RELAY_TRACE_PERUSER = 1, RELAY_TRACE_SHARED = 2 };
 
 /* The clocks at one moment. */
