@@ -253,6 +253,26 @@ def guard_install() -> None:
     _check(lib.relay_guard_install())
 
 
+def file_protect(descriptor: int) -> bool:
+    """Let nobody free pages of a store file, if others than our user may write to it; tell whether they may."""
+    return bool(_check(lib.relay_file_protect(descriptor)))
+
+
+def file_unprotect(descriptor: int) -> bool:
+    """Make a store file as others are; tell whether it was protected."""
+    return bool(_check(lib.relay_file_unprotect(descriptor)))
+
+
+def file_open(path: str) -> int:
+    """Open a store file for reading and writing, also a protected one."""
+    return _check(lib.relay_file_open(os.fsencode(path)), path)
+
+
+def file_unlink(path: str) -> None:
+    """Unlink a store file, also a protected one."""
+    _check(lib.relay_file_unlink(os.fsencode(path)), path)
+
+
 class _Handle:
     """Own a pointer of the library until it is closed."""
 

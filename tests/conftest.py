@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from relayfs_fuse import native
 
 # Fixtures of programs that make channels, and that write to traces.
 pytest_plugins = ["making", "mapping", "tracing"]
@@ -146,7 +148,32 @@ def shell(script: str, cwd: Path, timeout: float = DEADLINE_S) -> subprocess.Com
 def tmpfs_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         Path(path).chmod(0o755)
-        yield Path(path)
+        try:
+            yield Path(path)
+        finally:
+            unprotect(Path(path))
+
+
+def truncate(path: Path, length: int) -> None:
+    """Truncate a file of a store, as its owner can whatever the server does."""
+    descriptor = native.file_open(str(path))
+    try:
+        native.file_unprotect(descriptor)
+        os.ftruncate(descriptor, length)
+    finally:
+        os.close(descriptor)
+
+
+def unprotect(directory: Path) -> None:
+    """Let files be removed that a server which was killed has left immutable."""
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    native.file_unprotect(descriptor)
+                finally:
+                    os.close(descriptor)
 
 
 @contextmanager

@@ -174,10 +174,13 @@ void relay_buf_sign(struct rchan_buf *buf, int mem_fd)
 	buf->sign_of_life = mem_fd;
 }
 
+/* fd: or -errno. */
 static struct rchan_buf *take(int fd)
 {
-	if (fd < 0)
+	if (fd < 0) {
+		errno = -fd;
 		return NULL;
+	}
 	struct rchan_buf *buf = aligned_alloc(64, (sizeof(*buf) + 63) & ~(size_t)63);
 	int err = buf ? relay_buf_init(buf, fd) : -ENOMEM;
 	if (!err)
@@ -191,12 +194,12 @@ static struct rchan_buf *take(int fd)
 
 struct rchan_buf *relay_buf_open(const char *mem_file)
 {
-	return take(open(mem_file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+	return take(relay_file_open(mem_file));
 }
 
 struct rchan_buf *relay_buf_fdopen(int fd)
 {
-	return take(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+	return take(dup_cloexec(fd));
 }
 
 void relay_buf_release(struct rchan_buf *buf)

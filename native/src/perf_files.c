@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "perf_files.h"
 
+#include "immutable.h"
 #include "perf_copy.h"
 
 #include <errno.h>
@@ -44,6 +45,9 @@ int relay_perf_lock(int dir_fd)
 int relay_perf_allocate(const struct relay_shm *shm, uint64_t offset, uint64_t bytes)
 {
 	int err = posix_fallocate(shm->fd, (off_t)offset, (off_t)bytes);
+	/* Of an immutable file only stores get memory. */
+	if (err == EPERM && shm->base)
+		return relay_shm_populate(shm->base + offset, bytes);
 	return err == EFBIG ? -ENOSPC : -err;
 }
 
@@ -145,9 +149,9 @@ int relay_counters_create(const char *store, uint32_t limit)
 static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool writable, bool copies, uint64_t least)
 {
 	struct stat st;
-	int fd = openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
+	int fd = relay_file_openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	int err = fstat(fd, &st) ? -errno : 0;
 	if (!err && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < least))
 		err = -EBADMSG;
@@ -349,7 +353,7 @@ void relay_perf_remove_domain(struct relay_counters *counters, uint32_t domain)
 {
 	char name[64];
 	domain_name(name, &counters->table->domains[domain]);
-	unlinkat(counters->dir_fd, name, 0);
+	relay_file_unlinkat(counters->dir_fd, name);
 }
 
 int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain)
@@ -357,7 +361,7 @@ int relay_perf_make_domain(struct relay_counters *counters, const struct relay_p
 	char name[64];
 	domain_name(name, domain);
 	/* What somebody has left who died. */
-	unlinkat(counters->dir_fd, name, 0);
+	relay_file_unlinkat(counters->dir_fd, name);
 	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;

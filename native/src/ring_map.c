@@ -277,8 +277,10 @@ struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const
 
 static struct relay_ring *take(int fd)
 {
-	if (fd < 0)
+	if (fd < 0) {
+		errno = -fd;
 		return NULL;
+	}
 	struct relay_ring *ring = malloc(sizeof(*ring));
 	int err = ring ? init(ring, fd) : -ENOMEM;
 	if (!err)
@@ -292,12 +294,13 @@ static struct relay_ring *take(int fd)
 
 struct relay_ring *relay_ring_open(const char *mem_file)
 {
-	return take(open(mem_file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+	return take(relay_file_open(mem_file));
 }
 
 struct relay_ring *relay_ring_fdopen(int fd)
 {
-	return take(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return take(copy < 0 ? -errno : copy);
 }
 
 void relay_ring_close(struct relay_ring *ring)

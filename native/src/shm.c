@@ -12,6 +12,8 @@
 #define _GNU_SOURCE
 #include "shm.h"
 
+#include "immutable.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -67,6 +69,25 @@ static int allocate(int fd, uint64_t from, uint64_t bytes)
 	return err == EFBIG ? -ENOSPC : -err;
 }
 
+int relay_shm_populate(unsigned char *at, uint64_t bytes)
+{
+	while (madvise(at, bytes, MADV_POPULATE_WRITE))
+		if (errno != EINTR)
+			return errno == EFAULT || errno == ENOMEM ? -ENOSPC : -errno;
+	return 0;
+}
+
+/* An immutable file gets memory from stores only. */
+static int fill_immutable(int fd, uint64_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	int err = relay_shm_populate(at, bytes);
+	munmap(at, bytes);
+	return err;
+}
+
 int relay_shm_fill(int fd, uint64_t bytes)
 {
 	struct stat st;
@@ -78,7 +99,7 @@ int relay_shm_fill(int fd, uint64_t bytes)
 	/* Not posix_fallocate(3), which writes where the file system knows no fallocate(2): those writes count as growth. */
 	while (fallocate(fd, 0, 0, (off_t)bytes))
 		if (errno != EINTR)
-			return -errno;
+			return errno == EPERM ? fill_immutable(fd, bytes) : -errno;
 	return 0;
 }
 
@@ -194,6 +215,8 @@ int relay_shm_open(const char *path, int flags, bool in_mount)
 	snprintf(seen_path, sizeof(seen_path), "/proc/self/fd/%d", seen);
 	if (!fd && (fd = open(seen_path, flags | O_CLOEXEC | O_NONBLOCK)) < 0)
 		fd = -errno;
+	if (fd == -EPERM && !in_mount)
+		fd = relay_file_openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	/* No /proc in this root directory. */
 	if (fd == -ENOENT && (fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
 		fd = -errno;

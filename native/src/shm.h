@@ -22,8 +22,11 @@ int relay_shm_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, u
                             gid_t gid);
 
 /* Allocate the first bytes of a file that is as long as that, whatever limits this process has. 0; -ENOSPC: there is no
- * memory, and nothing has changed; -EINVAL: it is no such file. */
+ * memory, and nothing has changed, but that an immutable file may have got a part; -EINVAL: it is no such file. */
 int relay_shm_fill(int fd, uint64_t bytes);
+
+/* Allocate what of a file is mapped there, as stores would do it, but with an error in the place of SIGBUS. 0 or -ENOSPC. */
+int relay_shm_populate(unsigned char *at, uint64_t bytes);
 
 /* Take them back; what stood there is lost. 0 or -errno. */
 int relay_shm_punch(int fd, uint64_t bytes);

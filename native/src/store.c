@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 #include "clock.h"
+#include "immutable.h"
 #include "rseq.h"
 #include "store_dir.h"
 
@@ -191,7 +192,7 @@ static void remove_dir(const char *dir, uint32_t n_buffers)
 	int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	for (uint32_t cpu = 0; dir_fd >= 0 && cpu < n_buffers; cpu++) {
 		snprintf(name, sizeof(name), "mem%u", cpu);
-		unlinkat(dir_fd, name, 0);
+		relay_file_unlinkat(dir_fd, name);
 	}
 	if (dir_fd >= 0)
 		close(dir_fd);

@@ -13,6 +13,7 @@
  */
 #define _GNU_SOURCE
 #include "clock.h"
+#include "immutable.h"
 #include "shm.h"
 #include "store_dir.h"
 #include "trace_room.h"
@@ -133,7 +134,8 @@ static void empty_dir(int fd, int depth);
 /* A file, or a directory with all that is in it. Directories are nobody's but the store's owner's. */
 static void remove_entry(int dir_fd, const char *name, int depth)
 {
-	if (unlinkat(dir_fd, name, 0) == 0 || (errno != EISDIR && errno != EPERM))
+	int err = relay_file_unlinkat(dir_fd, name);
+	if (!err || (err != -EISDIR && err != -EPERM))
 		return;
 	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd >= 0 && depth < MAX_DEPTH)
@@ -163,7 +165,7 @@ static void close_buffers(int dir_fd)
 	char name[64];
 	for (uint32_t cpu = 0;; cpu++) {
 		snprintf(name, sizeof(name), "cpu/mem%u", cpu);
-		int fd = openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		int fd = relay_file_openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 		if (fd < 0)
 			return;
 		struct rchan_buf *buf = relay_buf_fdopen(fd);

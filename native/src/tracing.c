@@ -178,11 +178,10 @@ static int ask_to_allocate(const struct relay_tracing *tracing, const struct rch
 /* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
 static int populate(const struct rchan_buf *buf, uint64_t bytes)
 {
-	if (!madvise(buf->data, bytes, MADV_POPULATE_WRITE))
-		return 0;
-	int err = -errno;
+	int err = relay_shm_populate(buf->data, bytes);
 	/* Part of it may be there, and of no use. */
-	madvise(buf->data, bytes, MADV_REMOVE);
+	if (err)
+		madvise(buf->data, bytes, MADV_REMOVE);
 	return err;
 }
 

@@ -15,6 +15,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from relayfs_fuse import native
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.tree import Directory, MappedFile
 
@@ -34,8 +35,8 @@ class CounterFile(MappedFile):
 
     def __init__(self, name: str, path: str) -> None:
         self.is_writable = name not in _SHARED
-        access = os.O_RDWR if self.is_writable else os.O_RDONLY
-        descriptor = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW)
+        reads = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = native.file_open(path) if self.is_writable else os.open(path, reads)
         super().__init__(name, bytes, descriptor, path, lambda: self.status().st_size)
         self.number = self.status().st_ino
 

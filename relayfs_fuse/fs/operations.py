@@ -364,14 +364,26 @@ class Operations(NameOperations):
     def _back(self, stored: StoredBuffer | StoredRing) -> bool:
         """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""
         if stored.backing is None:
-            stored.backing = _register(stored.buffer.fileno(), stored.buffer.path)
+            stored.backing = self._register(stored.buffer.fileno(), stored.buffer.path, is_writable=True)
         return stored.backing > 0
 
     def _back_mapped(self, node: MappedFile) -> bool:
         """Do the same for what can only be read."""
         if node.backing is None:
-            node.backing = _register(node.descriptor, node.backing_path)
+            is_writable = isinstance(node, CounterFile) and node.is_writable
+            node.backing = self._register(node.descriptor, node.backing_path, is_writable)
         return node.backing > 0
+
+    def _register(self, descriptor: int, path: str, is_writable: bool) -> int:
+        """Register a file to be mapped; 0: it cannot be."""
+        if tap.has_passthrough():
+            try:
+                if is_writable:
+                    self._store.protection.add(descriptor)
+                return tap.backing_open(descriptor)
+            except OSError as error:
+                log.warning("%s cannot be mapped through the mount: %s", path, error.strerror)
+        return 0
 
     def _change_owner(self, node: Node, mode: int, uid: int, gid: int) -> None:
         if isinstance(node, BufferFile):
@@ -461,16 +473,6 @@ class Operations(NameOperations):
         finally:
             with trio.CancelScope(shield=True):
                 await self._naming.acquire()
-
-
-def _register(descriptor: int, path: str) -> int:
-    """Register a file to be mapped; 0: it cannot be."""
-    if tap.has_passthrough():
-        try:
-            return tap.backing_open(descriptor)
-        except OSError as error:
-            log.warning("%s cannot be mapped through the mount: %s", path, error.strerror)
-    return 0
 
 
 for _class in (NameOperations, Operations):

@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import ctf, native_trace
+from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.errors import CommandError
 
 if TYPE_CHECKING:
@@ -227,8 +227,7 @@ class Session:
 
     def allocate(self, cpu: int, trace: Trace) -> None:
         """Give the data of a CPU's buffer their memory; may block. OSError: ENOSPC, there is none."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(os.path.join(self.directory, f"cpu/mem{cpu}"), flags)
+        descriptor = native.file_open(os.path.join(self.directory, f"cpu/mem{cpu}"))
         try:
             native_trace.trace_allocate(os.path.dirname(self.directory), trace, descriptor)
         finally:

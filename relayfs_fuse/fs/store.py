@@ -24,7 +24,6 @@ import errno
 import logging
 import math
 import os
-import shutil
 import stat
 import threading
 import time
@@ -41,6 +40,7 @@ from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.own_path import stranger_above
+from relayfs_fuse.fs.protection import Protection, change_owner, delete
 from relayfs_fuse.fs.ring_control import format_create_ring
 from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
@@ -216,9 +216,7 @@ class StoredChannel:
     def change_owner(self, mode: int, uid: int, gid: int) -> None:
         """Give all of its files this mode, owner and group."""
         for stored in self.buffers:
-            descriptor = stored.buffer.fileno()
-            os.chown(descriptor, uid, gid)
-            os.chmod(descriptor, mode)
+            change_owner(stored.buffer.fileno(), mode, uid, gid)
 
 
 @dataclass(frozen=True)
@@ -246,13 +244,17 @@ class Store:
         self.directory = os.path.abspath(directory)
         self._check_directory()
         self.ledger = Ledger(limits, self.directory)
+        self.protection = Protection(is_wanted=not trusted)
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
         self.lock = StoreLock(self.directory, mountpoint)
         self._set_modes(trusted)
+        if trusted:
+            self.protection.lift_all(self.directory)
 
     def close(self) -> None:
-        """Let another server have it."""
+        """Let another server have it, or somebody remove it."""
+        self.protection.lift_all(self.directory)
         self.lock.close()
 
     def locate(self, path: str) -> str:
@@ -327,6 +329,9 @@ class Store:
     def change_owner(self, channel: StoredChannel, mode: int, uid: int, gid: int) -> None:
         """Give a channel's files this mode, owner and group; the owner is charged for them."""
         channel.change_owner(mode, uid, gid)
+        for stored in channel.buffers:
+            if stored.backing:
+                self.protection.add(stored.buffer.fileno())
         self.ledger.add(channel.charges())
 
     def _machine_bytes(self) -> int:
@@ -432,12 +437,12 @@ class Store:
         """Delete what a dead server left behind: half made, or half removed."""
         ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
         if not (path == "" and entry.name in ours):
-            _delete(entry.path)
+            delete(entry.path)
 
     def _discard(self, directory: str) -> None:
         hidden = os.path.join(self.directory, f".removed-{os.getpid()}-{time.monotonic_ns()}")
         os.rename(directory, hidden)
-        _delete(hidden)
+        delete(hidden)
 
     def _check_directory(self) -> None:
         try:
@@ -550,10 +555,3 @@ def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterato
             # Who may map a file of a trace can take all of its memory by storing there.
             promised = 0 if status.st_uid == os.geteuid() else status.st_size
             yield status.st_ino, Charge(status.st_uid, max(taken, promised))
-
-
-def _delete(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)

@@ -130,7 +130,7 @@ class TraceProcess:
 
     def flush(self, cpu: int) -> None:
         """Finish the sub-buffer of a CPU if something is in it: only then can it be read."""
-        _with_buffer(self._mem_path(cpu), _flush_used)
+        _with_buffer(partial(self._open, cpu), _flush_used)
 
     def belongs_to(self, process: Process) -> bool:
         """Tell whether it is this very process's; whose it says it is, its owner may have written."""
@@ -151,7 +151,7 @@ class TraceProcess:
 
         closes: nobody else will write to it once all of it is consumed
         """
-        self._left[cpu] = _with_buffer(self._mem_path(cpu), partial(self._finish, cpu, closes))
+        self._left[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
 
     def is_over(self, is_kept: bool) -> bool:
         """Tell whether all is consumed in the buffers that have been finished.
@@ -190,8 +190,13 @@ class TraceProcess:
                 raise
             self._failures[cpu] += 1
 
-    def _mem_path(self, cpu: int) -> str:
-        return os.path.join(self.directory, f"cpu/mem{cpu}")
+    def _open(self, cpu: int) -> native.Buffer:
+        """Map a buffer by the descriptor that there is: to open a protected file anew takes its protection away."""
+        channel = self._channel
+        buffers = channel.buffers if channel is not None else []
+        if cpu < len(buffers):
+            return native.Buffer.of_descriptor(buffers[cpu].buffer.fileno())
+        return native.Buffer(os.path.join(self.directory, f"cpu/mem{cpu}"))
 
 
 def _lost(facts: native.Facts) -> int:
@@ -211,14 +216,16 @@ def _flush_used(buffer: native.Buffer) -> None:
         buffer.flush()
 
 
-def _with_buffer(path: str, act: Callable[[native.Buffer], native.Facts | None]) -> native.Facts | OSError | None:
+def _with_buffer(
+    map_it: Callable[[], native.Buffer], act: Callable[[native.Buffer], native.Facts | None]
+) -> native.Facts | OSError | None:
     """Map a buffer and do something with it.
 
     Returns what came of it. An error: its process has damaged it, and there is nothing to be had. None also if it
     cannot be told now.
     """
     try:
-        buffer = native.Buffer(path)
+        buffer = map_it()
     except OSError as error:
         return error if error.errno in _SPOILED else None
     try:

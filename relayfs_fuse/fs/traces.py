@@ -14,7 +14,6 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from relayfs_fuse.fs import trace_control
 from relayfs_fuse.fs.control import choose_geometry, format_size
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.jobs import Patient
+from relayfs_fuse.fs.protection import delete
 from relayfs_fuse.fs.sessions import Session, Sessions
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.trace_process import TraceProcess
@@ -562,7 +562,8 @@ def _delete(directory: str, unread: dict[str, int]) -> None:
         n = _remove_process(path)
         if n:
             unread[os.path.basename(path)] = n
-    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        delete(directory)
 
 
 def _remove_process(directory: str) -> int:
@@ -612,7 +613,8 @@ def _sweep(directory: str) -> None:
         for entry in hidden:
             age = time.time() - entry.stat(follow_symlinks=False).st_mtime
             if age > STALE_S and not native_trace.trace_is_alive(entry.path):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    delete(entry.path)
     except OSError as error:
         log.debug("%s: %s", directory, error)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from making import N_CPUS, making
 from traced import environment_of, program, start_trace, traced
 from traffic import append, short_lines
@@ -135,7 +135,7 @@ def test_a_trace_buffer_is_truncated_while_it_is_polled(mount: Mount, unprivileg
                 done = unprivileged.python(RESIZE, memory, mount.path / f".channels/t/{directory}/cpu/mem{cpu}")
                 assert (done.returncode, done.stdout) == (0, ""), done.stderr
             else:
-                os.truncate(memory, 0)
+                truncate(memory, 0)
         thread.join()
         for descriptor in files:
             os.close(descriptor)

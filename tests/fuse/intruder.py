@@ -59,7 +59,7 @@ def remove(file: str) -> None:
     descriptor = os.open(file, os.O_RDWR)
     length = os.fstat(descriptor).st_size
     at = ctypes.c_void_p(map_all(descriptor, length))
-    call(LIBC.madvise(at, ctypes.c_size_t(length), MADV_REMOVE))
+    call(LIBC.madvise(at, ctypes.c_size_t(max(length, 4096)), MADV_REMOVE))
 
 
 class Intruder:

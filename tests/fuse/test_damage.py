@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from tracing import RELAYCTL
 
 DAMAGED = "is damaged"
@@ -69,7 +69,7 @@ def test_a_polled_buffer_of_a_traced_program_is_truncated(mount: Mount, unprivil
         file = mount.path / "t" / place / "cpu0"
         wait_until(file.exists, "the process's directory")
         with polled(file) as epoll:
-            os.truncate(mount.store / "t" / place / "cpu/mem0", 0)
+            truncate(mount.store / "t" / place / "cpu/mem0", 0)
             wait_until(lambda: epoll.poll(0.1), "the poller is told")
         hostile.stdin.close()
     still_serves(mount)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mount, User, wait_until
-from traffic import Stream, lines
+from traffic import Stream
 
 from relayfs_fuse import Channel, Reader, Ring
 from relayfs_fuse.inotify import Inotify
@@ -129,25 +129,6 @@ def test_who_reaches_beyond_the_memory_kills_only_himself(mount: Mount, victim: 
     assert unprivileged.run(sys.executable, INTRUDER, path, "beyond").returncode == -signal.SIGBUS
     wrote = victim.fact("records")
     wait_until(lambda: victim.fact("records") > wrote, "root's producer goes on")
-
-
-@pytest.mark.usefixtures("mapped_through")
-def test_who_frees_the_pages_of_a_channel_spoils_that_channel_and_nothing_else(
-    mount: Mount, victim: Stream, unprivileged: User
-) -> None:
-    mount.expect("damaged")
-    neighbour = Stream(mount, "private/cpu")
-    mount.create(neighbour.channel)
-    neighbour.start(burst=100, at_most=5000)
-    path = mount.path / f".channels/open/cpu/mem{victim.cpu}"
-    assert unprivileged.run(sys.executable, INTRUDER, path, "remove").returncode == 0
-    wait_until(lambda: neighbour.fact("records") == 5000, "the neighbour writes on")
-    assert neighbour.rest() == lines(5000)
-    neighbour.kill()
-    # Its writes may be refused now; a signal it does not get.
-    assert victim.process is not None
-    assert victim.process.poll() in (None, 1, 2)
-    mount.command(f"remove {victim.channel}\n")
 
 
 def test_the_store_is_for_its_own_user(mount: Mount, unprivileged: User) -> None:

@@ -249,7 +249,7 @@ def test_a_flag_that_is_cleared_without_memory_harms_no_reader(
     with traced(mount, user=user, cpus=[0]) as maker:
         maker.ask("emit 10")
         control = memory_file(mount, maker, 0).read_bytes()[-4096:]
-        with memory_file(mount, maker, 1).open("r+b") as file:
+        with os.fdopen(native.file_open(str(memory_file(mount, maker, 1))), "r+b") as file:
             # Of another CPU, in the geometry's cpu; all else is as in the one that was written.
             file.seek(EACH - 4096)
             file.write(control[:12] + (1).to_bytes(4, "little") + control[16:])

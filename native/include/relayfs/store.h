@@ -98,6 +98,18 @@ struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is op
 void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
 int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
 
+/*
+ * Let nobody free pages of a store file which other users than this process's may write to: its inode becomes immutable
+ * (src/immutable.c). Descriptors that are open stay what they are. 1; 0: there are no such users, and the flag stays as it is;
+ * -ENOTTY, -EOPNOTSUPP: the file system knows no such flag; -EPERM: this process has no CAP_LINUX_IMMUTABLE.
+ */
+int relay_file_protect(int fd);
+int relay_file_unprotect(int fd); /* 1: it was immutable; 0: it was not; -errno */
+
+/* Open, O_RDWR, and unlink a store file that may be immutable. A descriptor or 0, or -errno. */
+int relay_file_open(const char *path);
+int relay_file_unlink(const char *path);
+
 /* Everything there is to know of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
 struct relay_facts {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
