@@ -7,6 +7,7 @@ The kernel lets go of the lock with the recorder, however that ends, so a succes
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pwd
@@ -37,8 +38,7 @@ class RecorderLock:
         try:
             # Of the open file, so that nothing else which this process closes ends it.
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, _who().encode(errors="replace"), 0)
+            _sign(self._descriptor)
         except BlockingIOError:
             other = _read(self._descriptor)
             self.close()
@@ -64,6 +64,16 @@ def holder(directory: str) -> str | None:
         return None if _FLOCK.unpack(looked)[0] == fcntl.F_UNLCK else _read(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sign(descriptor: int) -> None:
+    """Say who has the lock; where a store is full nobody is told, as what lies in it is to be recorded all the more."""
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, _who().encode(errors="replace"), 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _who() -> str:

@@ -145,7 +145,7 @@ def parse(line: str) -> Command | None:
     if verb.text not in VERBS:
         hint = suggestion(verb.text, VERBS)
         raise _invalid(verb, f"unknown command {verb.text!r}{hint}; there are: {', '.join(VERBS)}")
-    if len(words) > 1 and verb.text == "create" and words[1].text[0] in "'\"":
+    if verb.text == "create" and _is_quoted(words[1:]):
         raise _invalid(words[1], f"{words[1].text}: a PATH holds no blanks, and quotes do not change that")
     if len(words) < 2:
         raise CommandError(errno.EINVAL, f"{verb.text}: the PATH of a channel must follow", len(line))
@@ -161,6 +161,12 @@ def parse(line: str) -> Command | None:
     elif len(words) > 2:
         raise _invalid(words[2], f"{verb.text} takes a PATH and nothing else")
     return command
+
+
+def _is_quoted(words: Sequence[Word]) -> bool:
+    """Tell whether a path with blanks stands in quotes: they are part of names, so a lone one may begin a path."""
+    quote = words[0].text[0] if words else ""
+    return quote in ("'", '"') and any(word.text.endswith(quote) and "=" not in word.text for word in words[1:])
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
