@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # would be refused: of a write(2) that fills a request it is not known whether it is all of a record.
 BLOCK_SIZE = 1 << 20
 WRITE_BLOCK_MAX = BLOCK_SIZE // 2
+# Of stdio, shells among its users, less would make several records of a line that is too long, and nobody were told.
+WRITE_BLOCK_MIN = 4096
 # What st_size can say.
 SIZE_MAX = 2**63 - 1
 _STATFS_BLOCK = 4096
@@ -184,7 +186,8 @@ def _block_size(stored: StoredBuffer | StoredRing, pid: int) -> int:
     if stored.is_read_by(pid):
         return BLOCK_SIZE
     # A power of two, as the kernel rounds it to one.
-    return min(1 << stored.channel.facts.largest_record.bit_length() - 1, WRITE_BLOCK_MAX)
+    fits = 1 << stored.channel.facts.largest_record.bit_length() - 1
+    return max(WRITE_BLOCK_MIN, min(fits, WRITE_BLOCK_MAX))
 
 
 def _length(node: TextFile) -> int:

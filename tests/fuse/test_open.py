@@ -33,7 +33,8 @@ keep, program = sys.argv[1:]
 for line in open("/proc/self/mountinfo"):
     path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4])
     if " fuse.relayfs " in line and path != keep:
-        subprocess.run(["umount", "-l", path], check=True)
+        # It has gone already if its mount point was removed elsewhere.
+        subprocess.run(["umount", "-l", path], check=False)
 """
 # Then run a program; or first become another user, with a /dev/shm of his own.
 ALONE = f"{CLEAR}os.execv(program, [program])"

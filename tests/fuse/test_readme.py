@@ -35,7 +35,7 @@ ENVIRONMENT = {
 # path may be covered.
 ARRANGE = """
 set -e
-findmnt -rn -t fuse.relayfs -o TARGET | while read -r other; do umount -l "$other"; done
+findmnt -rn -t fuse.relayfs -o TARGET | while read -r other; do umount -l "$other" || :; done
 cp -a /etc "$1/etc"
 mkdir -p "$1/clone" /opt/relayfs
 mount --bind "$2" "$1/clone"
