@@ -183,7 +183,7 @@ join = os.open(sys.argv[1], os.O_RDWR)
 os.pwrite(join, b"t many\\n", 0)
 name = os.pread(join, 200, 0).decode().strip()
 for i in range(100):
-    os.pwrite(join, "".join(sys.argv[2] % (f"e{i}_{j}", 1000 * i + j) for j in range(300)).encode(), 0)
+    os.pwrite(join, "".join(sys.argv[2] % (f"e{i}_{j}", 300 * i + j) for j in range(300)).encode(), 0)
 print(name, flush=True)
 sys.stdin.read()
 """

@@ -15,7 +15,7 @@ from traced import babeltrace, check_summary, program, record_stopped, recording
 
 N_TURNS = 5000
 N_MARKERS = 2000
-N_CLOCKS = 5000
+N_CLOCKS = 8000  # more than fit into a sub-buffer, so that some are recorded at once
 NEAR_NS = 1000
 LATER_S = 3.0
 TRACEFS = Path("/sys/kernel/tracing")
