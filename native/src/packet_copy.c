@@ -61,35 +61,48 @@ static bool is_sound(struct rchan_buf *buf, uint64_t number, const struct relay_
 	return n_holes(&now) == n_holes(before) || number >= first_untouched(buf, &now);
 }
 
+/* One look at the sub-buffer from which on there is something to copy. */
+struct look {
+	struct relay_consumer consumer; /* before the look */
+	struct relay_consumer state;    /* one that has passed the sub-buffer */
+	struct relay_packet packet;     /* `spans` begin with it */
+	struct relay_span spans[MOST_PIECES];
+	uint64_t start_records; /* how many records were written before the sub-buffer */
+};
+
+/* `number` moves on to the sub-buffer. Returns how many spans it has; 0: it is not finished; -EAGAIN: look once more. */
+static int look_at(struct rchan_buf *buf, uint64_t *number, struct look *at)
+{
+	if (find_start(buf, number, &at->consumer))
+		return -EBADMSG;
+	at->state = (struct relay_consumer){.position = relay_pos_start(buf, *number)};
+	int n = relay_consume_look(buf, &at->state, &at->packet, &at->start_records, at->spans, MOST_PIECES);
+	return n == -EINPROGRESS ? -EAGAIN : n;
+}
+
 ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *records, void *to, size_t size)
 {
 	if (!buf->packets)
 		return -EINVAL;
 	for (int i = 0; i < COPY_TRIES; i++) {
-		struct relay_consumer consumer, state;
-		struct relay_packet packet;
-		struct relay_span spans[MOST_PIECES];
-		uint64_t start_records;
-		if (find_start(buf, number, &consumer))
-			return -EBADMSG;
-		state = (struct relay_consumer){.position = relay_pos_start(buf, *number)};
-		int n = relay_consume_look(buf, &state, &packet, &start_records, spans, MOST_PIECES);
-		if (n == -EAGAIN || n == -EINPROGRESS)
+		struct look at;
+		int n = look_at(buf, number, &at);
+		if (n == -EAGAIN)
 			continue;
 		if (n <= 0)
 			return n;
-		if (packet.packet_size / BITS > size)
+		if (at.packet.packet_size / BITS > size)
 			return -EMSGSIZE;
 		/* Torn ones are among those that `state` passed; what was overwritten before is in no packet. */
-		uint64_t torn = state.torn_records + state.discarded_records;
-		packet.events_discarded += start_records - *records;
-		size_t length = gather(to, size, spans, n);
-		if (!is_sound(buf, *number, &consumer))
+		uint64_t torn = at.state.torn_records + at.state.discarded_records;
+		at.packet.events_discarded += at.start_records - *records;
+		size_t length = gather(to, size, at.spans, n);
+		if (!is_sound(buf, *number, &at.consumer))
 			continue;
 		if (!length || relay_damage_below(&buf->damage, "the number of the packet's first record", 0,
-		                                  start_records, *records))
+		                                  at.start_records, *records))
 			return -EBADMSG;
-		*records += state.records - start_records - torn;
+		*records += at.state.records - at.start_records - torn;
 		return (ssize_t)length;
 	}
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
@@ -109,22 +122,16 @@ int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *record
 	if (!buf->packets)
 		return -EINVAL;
 	for (int i = 0; i < COPY_TRIES; i++) {
-		struct relay_consumer consumer, state;
-		struct relay_packet packet;
-		struct relay_span spans[MOST_PIECES];
-		uint64_t start_records;
+		struct look at;
 		*number = 0;
-		if (find_start(buf, number, &consumer))
-			return -EBADMSG;
-		state = (struct relay_consumer){.position = relay_pos_start(buf, *number)};
-		int n = relay_consume_look(buf, &state, &packet, &start_records, spans, MOST_PIECES);
-		if (n == -EAGAIN || n == -EINPROGRESS || (n > 0 && !is_sound(buf, *number, &consumer)))
+		int n = look_at(buf, number, &at);
+		if (n == -EAGAIN || (n > 0 && !is_sound(buf, *number, &at.consumer)))
 			continue;
 		if (n < 0)
 			return n;
 		/* Nothing is finished: the next packet begins where the consumer is. */
-		uint64_t start = n ? start_records : consumer.records;
-		uint64_t lost = lost_before(buf, &consumer, *number, start);
+		uint64_t start = n ? at.start_records : at.consumer.records;
+		uint64_t lost = lost_before(buf, &at.consumer, *number, start);
 		if (relay_damage_above(&buf->damage, "the number of records lost before a packet", 0, lost, start))
 			return -EBADMSG;
 		*records = start - lost;
