@@ -1,7 +1,7 @@
 """The README's lines run as they are printed, in their order, as one script and pasted at a prompt, in four shells.
 
 They install relayfs for everybody and mount it at /mnt/relay. So they run in a mount namespace of their own, in which
-/opt/relayfs, /usr/local, /mnt, /var/tmp, /dev/shm and /etc are scratch: `arranged`.
+/opt/relayfs, /usr/local, /mnt, /var/log, /dev/shm and /etc are scratch: `arranged`.
 """
 
 import os
@@ -40,7 +40,7 @@ cp -a /etc "$1/etc"
 mkdir -p "$1/clone" /opt/relayfs
 mount --bind "$2" "$1/clone"
 mount --bind "$1/etc" /etc
-for covered in /opt/relayfs /usr/local /mnt /var/tmp; do mount -t tmpfs -o size=1G,mode=0755 tmpfs "$covered"; done
+for covered in /opt/relayfs /usr/local /mnt /var/log; do mount -t tmpfs -o size=1G,mode=0755 tmpfs "$covered"; done
 mount -t tmpfs -o size=256M,mode=1777 tmpfs /dev/shm
 mkdir /usr/local/bin
 echo arranged
@@ -102,7 +102,7 @@ def check(shown: str, how: str) -> None:
 
 # Nothing but the recording is left: no mount, no channel in the store.
 CLEAN_UP = """set -e
-rm -r /var/tmp/web
+rm -r /var/log/web
 test -z "$(ls /mnt/relay)"
 test -z "$(find /dev/shm/relayfs -name 'mem*')"
 """
