@@ -1,10 +1,19 @@
-"""The sentences of the two documents that relayfs follows, and the tests that show what they state.
+"""The sentences of the five documents that relayfs follows, and the tests that show what they state.
 
-relay_document.toml and classic_document.toml have an entry for each sentence, in order: a digest of the sentence, what
-it says in our words, and the tests that hold relayfs to it, or the reason why there is none. The documents stay
-outside: one is Linux's, GPL-2.0 (Documentation/filesystems/relay.txt at c9f3f2d8b3), the other is Tom Zanussi's
-announcement of relayfs on the linux-kernel list of 18 March 2003, with Documentation/filesystems/relayfs.txt. Who has
-one at hand compares the table with it by
+NAME_document.toml has an entry for each sentence of a document, in order: a digest of the sentence, what it says in our
+words, and the tests that hold relayfs to it, or the reason why there is none. docs/conformance.md shows these tables.
+The documents themselves stay outside:
+
+    classic   Tom Zanussi's announcement of relayfs on the linux-kernel list of 18 March 2003, with
+              Documentation/filesystems/relayfs.txt
+    relay     Documentation/filesystems/relay.txt of Linux at c9f3f2d8b3, GPL-2.0
+    ringbuf   Andrii Nakryiko's design notes of the BPF ring buffer, with their review, of May 2020:
+              "[v2,bpf-next,7/7] docs/bpf: add BPF ring buffer design notes" on patchwork
+    tracing   Mathieu Desnoyers's "[RFC] Userspace tracing memory mappings" on the linux-kernel list of 23 January 2008,
+              and the answers
+    counters  "Proposed ABI" of performance counters that are read by mmap(), on the linux-kernel list
+
+Who has one at hand compares the table with it by
 
     python tests/conformance/documents.py relay relay.txt
 
@@ -21,6 +30,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CODE = re.compile(r"^(?:/\*(?:(?!\*/).)*\*/\n)?static .*?^\};?$", re.MULTILINE | re.DOTALL)
+
+
+# In the others, a sentence begins with a capital letter, a bracket or the name of a function.
+PROSE = re.compile(r"(?<=[.?!])(?<!i\.e\.)(?<!e\.g\.)(?<!Ph\.D\.)(?<!Ch\.)\s+(?=[A-Z(]|[a-z]+_[\w(),/]+ )")
 
 
 @dataclass(frozen=True)
@@ -44,12 +57,14 @@ class Entry:
 class Document:
     """One document.
 
+    title: what docs/conformance.md calls it
     begins: its first words; what a copy has before them is left out
     sentence_end: what lies between two sentences
     separate: puts empty lines between what else is apart
     """
 
     name: str
+    title: str
     begins: str
     sentence_end: re.Pattern[str]
     separate: Callable[[str], str] = str
@@ -85,15 +100,98 @@ def _separate_2003(text: str) -> str:
     return re.sub(r"^(?=- |(?:int|void) relay_\w+\()", "\n", text, flags=re.MULTILINE)
 
 
+LETTERS = re.compile(r"^(?:by (.+)|(\w+ \w+) May \d+, 2020, .* UTC.*)$", re.MULTILINE)
+NOT_THE_LETTERS_OWN = [
+    r"^On .*(?:\n.*)?wrote:$",
+    r"^(?:>.*|.* (?:wrote|writes):|\[\.\.\.\]|\[permalink\].*|Subject: .*|\d{4}-\d\d-\d\d [\d:]+|--|---)$",
+    r"^(?:diff |new file |index |\+\+\+ |--- |@@ ).*$",
+    r"^\+",
+]
+
+
+def _separate_letters(text: str) -> str:
+    """Leave out what letters quote, and the marks of a patch; writers are headings, the points of lists sentences."""
+    for pattern in NOT_THE_LETTERS_OWN:
+        text = re.sub(pattern, "", text, flags=re.MULTILINE)
+    text = LETTERS.sub(lambda head: f"\n{head[1] or head[2]}\n===\n", text)
+    return re.sub(r"^(?=\s*- )", "\n", text, flags=re.MULTILINE)
+
+
+def _separate_proposal(text: str) -> str:
+    """Nothing lies between its paragraphs, headings and pieces of code."""
+    text = re.sub(r"(?<=\n)(?=.+\n=+$)", "\n", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=[;}])\n(?=[A-Z])", "\n\n", text)
+    return re.sub(r"^(?=\* |(?:user space|kernel): |(?:int|void) perf_|-$)", "\n", text, flags=re.MULTILINE)
+
+
 DOCUMENTS = {
     # A sentence begins with a capital letter or with the name of a function.
     "relay": Document(
-        "relay", "relay interface (formerly relayfs)", re.compile(r"(?<=[.?!])\s+(?=[A-Z]|[a-z_]+\(\) )")
+        "relay",
+        "The relay interface of Linux, Documentation/filesystems/relay.txt",
+        "relay interface (formerly relayfs)",
+        re.compile(r"(?<=[.?!])\s+(?=[A-Z]|[a-z_]+\(\) )"),
     ),
     # Here with any: "start_time contains ...".
-    "classic": Document("classic", "[ANNOUNCE] relayfs", re.compile(r"(?<=[.?!])(?<!i\.e\.)\s+"), _separate_2003),
+    "classic": Document(
+        "classic",
+        "The announcement of relayfs, 18 March 2003, with its document",
+        "[ANNOUNCE] relayfs",
+        re.compile(r"(?<=[.?!])(?<!i\.e\.)\s+"),
+        _separate_2003,
+    ),
+    "ringbuf": Document(
+        "ringbuf",
+        "The design notes of the BPF ring buffer, May 2020, with their review",
+        "Comments\n",
+        PROSE,
+        _separate_letters,
+    ),
+    "tracing": Document(
+        "tracing",
+        "The request for comments on memory mappings for user-space tracing, 23 January 2008, with the answers",
+        "2008-01-23 16:12:44",
+        PROSE,
+        _separate_letters,
+    ),
+    "counters": Document(
+        "counters",
+        "The proposal of performance counters that are read by mmap()",
+        "Justification\n",
+        PROSE,
+        _separate_proposal,
+    ),
 }
-RELAY, CLASSIC = DOCUMENTS.values()
+RELAY, CLASSIC, RINGBUF, TRACING, COUNTERS = DOCUMENTS.values()
+
+
+# What a reason begins with where a sentence asks for nothing; any other reason stands in docs/conformance.md.
+ASKS_NOTHING = "states no behaviour: "
+HEADING = "# What the documents say, and what shows it"
+
+
+def conformance() -> str:
+    """Return the last part of docs/conformance.md: what each document asks for, and the tests that show it."""
+    lines = [
+        HEADING,
+        "",
+        "relayfs was made from five documents. Each sentence that asks for something has a row, in our words, with",
+        "the tests that show that it works; what differs in form is in the tables above. This part is written from",
+        "the files `*_document.toml`: `RELAYFS_CONFORMANCE=write ./dev test tests/conformance/test_documents.py`.",
+    ]
+    for document in DOCUMENTS.values():
+        table = document.table()
+        rows = [entry for entry in table if not entry.why.startswith(ASKS_NOTHING)]
+        lines += ["", f"## {document.title}", ""]
+        others = len(table) - len(rows)
+        lines += [f"{len(rows)} rows. {others} more sentences ask for nothing: headings, courtesies, advice."]
+        lines += ["", "| it says | shown by |", "| --- | --- |"]
+        lines += [f"| {entry.says} | {_shown_by(entry)} |".replace("\n", " ") for entry in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _shown_by(entry: Entry) -> str:
+    return "; ".join("`{}` `{}`".format(*test.rpartition("/")[2].split("::")) for test in entry.tests) or entry.why
 
 
 def digest(sentence: str) -> str:
