@@ -39,6 +39,7 @@ static int make_places(struct rchan *chan, uint32_t n)
 static void begin(struct rchan *chan)
 {
 	chan->scheme = chan->bufs[0].scheme;
+	chan->n_rseq = chan->scheme == RELAY_RSEQ ? chan->n_buffers : 0;
 	for (uint32_t i = 0; i < chan->n_buffers; i++)
 		chan->bufs[i].chan = chan;
 	for (uint32_t i = 0; chan->cb && i < chan->n_buffers; i++)
@@ -62,6 +63,7 @@ struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb
 
 void relay_chan_unmap(struct rchan *chan)
 {
+	chan->n_rseq = 0;
 	while (chan->n_buffers)
 		relay_buf_fini(&chan->bufs[--chan->n_buffers]);
 }

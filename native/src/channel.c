@@ -17,7 +17,7 @@
 
 void *relay_private(const struct rchan *chan)
 {
-	return chan->private_data;
+	return chan ? chan->private_data : NULL;
 }
 
 struct rchan *relay_buf_chan(const struct rchan_buf *buf)
@@ -50,18 +50,24 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 	return err;
 }
 
+/* This thread cannot write by restartable sequences: in the other schemes none does. -ENOTSUP: as write_record(). */
+static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
+                                                        struct relay_record_time *time)
+{
+	if (chan->scheme == RELAY_RSEQ)
+		return -ENOTSUP;
+	uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
+	return relay_write_shared(&chan->bufs[cpu], data, length, time);
+}
+
 /* -ENOTSUP: this thread may not store into the buffers. */
 static inline __attribute__((always_inline)) int write_record(struct rchan *chan, const void *data, size_t length,
                                                               struct relay_record_time *time)
 {
-	if (__builtin_expect(chan->scheme != RELAY_RSEQ, 0)) {
-		uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
-		return relay_write_shared(&chan->bufs[cpu], data, length, time);
-	}
 	for (;;) {
 		uint32_t cpu = relay_rseq_cpu();
-		if (__builtin_expect(cpu >= chan->n_buffers, 0))
-			return -ENOTSUP;
+		if (__builtin_expect(cpu >= chan->n_rseq, 0))
+			return write_without_rseq(chan, data, length, time);
 		int err = relay_write_rseq(&chan->bufs[cpu], data, length, time);
 		if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
 			return err;
@@ -70,7 +76,7 @@ static inline __attribute__((always_inline)) int write_record(struct rchan *chan
 
 int relay_write(struct rchan *chan, const void *data, size_t length)
 {
-	int err = write_record(chan, data, length, NULL);
+	int err = __builtin_expect(chan != NULL, 1) ? write_record(chan, data, length, NULL) : -EBADF;
 	return __builtin_expect(err == -ENOTSUP, 0) ? write_through_file(chan, data, length) : err;
 }
 
@@ -126,7 +132,7 @@ static int reserve(struct rchan *chan, size_t length, void **to)
 void *relay_reserve(struct rchan *chan, size_t length)
 {
 	void *to = NULL;
-	int err = reserve(chan, length, &to);
+	int err = chan ? reserve(chan, length, &to) : -EBADF;
 	if (!err)
 		return to;
 	if (err == -ENOTSUP && chan->remote && !(err = relay_remote_reserve(chan->remote, length, &to)))
@@ -138,7 +144,7 @@ void *relay_reserve(struct rchan *chan, size_t length)
 /* Whose memory is it? NULL: none of this channel's. */
 static struct rchan_buf *buf_of(const struct rchan *chan, const void *reserved)
 {
-	for (uint32_t i = 0; i < chan->n_buffers; i++) {
+	for (uint32_t i = 0; chan && i < chan->n_buffers; i++) {
 		struct rchan_buf *buf = &chan->bufs[i];
 		if ((uintptr_t)reserved - (uintptr_t)buf->data < buf->subbuf_size * buf->n_subbufs)
 			return buf;
@@ -151,7 +157,7 @@ void relay_commit(struct rchan *chan, void *reserved)
 	struct rchan_buf *buf = buf_of(chan, reserved);
 	if (buf)
 		relay_buf_commit(buf, reserved);
-	else if (chan->remote)
+	else if (chan && chan->remote)
 		relay_remote_commit(chan->remote, reserved);
 }
 
@@ -160,7 +166,7 @@ void relay_discard(struct rchan *chan, void *reserved)
 	struct rchan_buf *buf = buf_of(chan, reserved);
 	if (buf)
 		relay_buf_discard(buf, reserved);
-	else if (chan->remote)
+	else if (chan && chan->remote)
 		relay_remote_discard(chan->remote, reserved);
 }
 
@@ -178,17 +184,23 @@ static int for_each(struct rchan *chan, int (*step)(struct rchan_buf *))
 
 int relay_flush(struct rchan *chan)
 {
+	if (!chan)
+		return -EBADF;
 	return chan->remote ? relay_place_control(&chan->place, "flush", "") : for_each(chan, relay_buf_flush);
 }
 
 int relay_reset(struct rchan *chan)
 {
+	if (!chan)
+		return -EBADF;
 	return chan->remote ? relay_place_control(&chan->place, "reset", "") : for_each(chan, relay_buf_reset);
 }
 
 int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n)
 {
 	char words[64];
+	if (!chan)
+		return -EBADF;
 	if (chan->remote) {
 		snprintf(words, sizeof(words), "%u %zu", cpu, n);
 		return relay_place_control(&chan->place, "consumed", words);

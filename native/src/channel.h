@@ -15,6 +15,7 @@ struct relay_name {
 struct rchan {
 	struct rchan_buf *bufs; /* never moves: callbacks are given pointers to them */
 	uint32_t n_buffers;     /* of bufs, mapped */
+	uint32_t n_rseq;        /* n_buffers in scheme rseq, 0 in the others: one comparison for relay_write() */
 	uint32_t n_places;      /* of bufs, in all */
 	uint32_t scheme;
 	bool has_files; /* or is getting them */

@@ -265,7 +265,7 @@ static int check_and_add(struct relay_counters *counters, const char *name, cons
 
 int relay_perf_add_as(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
-	return check_and_add(counters, name, spec, add_and_take);
+	return counters ? check_and_add(counters, name, spec, add_and_take) : 0;
 }
 
 int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
@@ -281,6 +281,8 @@ int relay_perf_add(struct relay_counters *counters, const char *name)
 int relay_perf_del(struct relay_counters *counters, int instance)
 {
 	char line[32];
+	if (!counters)
+		return 0;
 	if (instance <= 0 || !relay_perf_has_number(counters, (uint32_t)instance))
 		return -ENOENT;
 	if (!counters->direct) {
@@ -346,10 +348,9 @@ static inline int64_t *word_of(const struct relay_counters *counters, int64_t *c
 	return __builtin_expect(block != NULL, 1) ? block + slot : NULL;
 }
 
-/* No restartable sequences in this thread; or something that interrupts each of them, as a debugger does; or CPUs that
- * have no blocks; or an instance that was never added. */
-static __attribute__((noinline)) int adjust_without_cpu(const struct relay_counters *counters, int instance,
-                                                        int64_t delta)
+/* Where no CPU's block can be had: no restartable sequences in this thread; or something that interrupts each of them, as a
+ * debugger does; or CPUs that have no blocks; or an instance that was never added. */
+static int adjust_without_cpu(const struct relay_counters *counters, int instance, int64_t delta)
 {
 	int64_t *word = word_of(counters, counters->all, instance);
 	if (!word)
@@ -361,18 +362,30 @@ static __attribute__((noinline)) int adjust_without_cpu(const struct relay_count
 	return 0;
 }
 
-int relay_perf_adjust(struct relay_counters *counters, int instance, int64_t delta)
+static inline bool add_here(int64_t *word, int64_t delta)
+{
+	uint32_t cpu = relay_rseq_cpu();
+	return relay_rseq_add(word + (size_t)cpu * RELAY_PERF_SLOTS, delta, cpu) == RELAY_RSEQ_DONE;
+}
+
+/* All cases; apart, so that the usual one saves no registers. */
+static __attribute__((noinline)) int adjust_anyhow(const struct relay_counters *counters, int instance, int64_t delta)
 {
 	int64_t *word = word_of(counters, counters->at, instance);
-	for (int aborts = 0; word && aborts < MAX_ABORTS; aborts++) {
-		uint32_t cpu = relay_rseq_cpu();
-		if (__builtin_expect(
-			relay_rseq_add(word + (size_t)cpu * RELAY_PERF_SLOTS, delta, cpu) == RELAY_RSEQ_DONE, 1))
+	for (int aborts = 0; word && aborts < MAX_ABORTS && relay_rseq_registered(); aborts++)
+		if (add_here(word, delta))
 			return 0;
-		if (!relay_rseq_registered())
-			break;
-	}
 	return adjust_without_cpu(counters, instance, delta);
+}
+
+int relay_perf_adjust(struct relay_counters *counters, int instance, int64_t delta)
+{
+	if (__builtin_expect(!counters, 0))
+		return 0;
+	int64_t *word = word_of(counters, counters->at, instance);
+	if (__builtin_expect(word && add_here(word, delta), 1))
+		return 0;
+	return adjust_anyhow(counters, instance, delta);
 }
 
 int relay_bench_add(struct relay_counters *counters, int instance, int64_t delta)

@@ -288,7 +288,7 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 
 int relay_late_setup_files(struct rchan *chan, const char *base_filename, const char *parent)
 {
-	if (!base_filename || !*base_filename)
+	if (!chan || !base_filename || !*base_filename)
 		return -EINVAL;
 	/* Of several threads that try at once, one. */
 	if (__atomic_exchange_n(&chan->has_files, true, __ATOMIC_ACQ_REL))

@@ -90,9 +90,8 @@ __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, cons
 static inline int output_restartable(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
-	uint64_t total = relay_ring_total(length);
-	put.next = put.expect + total;
-	if (__builtin_expect(length <= RELAY_RING_RECORD_MAX && total <= ring->mask && put.expect % 8 == 0 &&
+	put.next = put.expect + relay_ring_total(length);
+	if (__builtin_expect(!relay_ring_is_too_large(ring, length) && put.expect % 8 == 0 &&
 	                         put.next - relay_ring_floor(ring) <= ring->mask,
 	                     1)) {
 		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
@@ -200,6 +199,8 @@ static int produce_percpu(struct relay_ring *const *rings, unsigned n, struct pr
 
 int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
+	if (__builtin_expect(!ring, 0))
+		return -EBADF;
 	if (__builtin_expect(flags & ~WAKEUP_FLAGS || (!data && length), 0))
 		return -EINVAL;
 	int err = output_here(ring, data, length, flags);
@@ -210,6 +211,8 @@ int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, 
 
 int relay_ring_refuse(struct relay_ring *ring, size_t length)
 {
+	if (!ring)
+		return -EBADF;
 	if (ring->remote)
 		return -EOPNOTSUPP;
 	struct product product = {.refused = true, .length = length};
@@ -219,6 +222,8 @@ int relay_ring_refuse(struct relay_ring *ring, size_t length)
 
 int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length, uint64_t flags)
 {
+	if (__builtin_expect(!rings, 0))
+		return -EBADF;
 	if (__builtin_expect(flags & ~WAKEUP_FLAGS || (!data && length), 0))
 		return -EINVAL;
 	struct product product = {.data = data ? data : "", .length = length, .flags = flags};
@@ -236,7 +241,7 @@ static void *reserved(int err, const struct product *product)
 void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 {
 	void *record;
-	int err = flags ? -EINVAL : reserve_here(ring, length, &record);
+	int err = !ring ? -EBADF : flags ? -EINVAL : reserve_here(ring, length, &record);
 	if (__builtin_expect(!err, 1))
 		return record;
 	struct product product = {.length = length};
@@ -246,7 +251,7 @@ void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags)
 {
 	struct product product = {.length = length};
-	return reserved(flags ? -EINVAL : produce_percpu(rings, n, &product), &product);
+	return reserved(!rings ? -EBADF : flags ? -EINVAL : produce_percpu(rings, n, &product), &product);
 }
 
 /* --- the second step --- */
@@ -312,6 +317,8 @@ static uint64_t avail_data(const struct relay_ring *ring)
 
 uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
 {
+	if (!ring)
+		return 0;
 	if (ring->remote)
 		return relay_ring_remote_query(ring->remote, what);
 	switch (what) {

@@ -201,6 +201,9 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	ring->state = (struct relay_ring_state *)(base + layout->state_at);
 	ring->size = geometry->size;
 	ring->mask = geometry->size - 1;
+	ring->largest = geometry->size - 2 * RELAY_RING_HEADER_BYTES;
+	if (ring->largest > RELAY_RING_RECORD_MAX)
+		ring->largest = RELAY_RING_RECORD_MAX;
 	ring->cpu = geometry->cpu;
 	ring->n_rings = geometry->n_rings;
 	ring->mode = geometry->mode;
@@ -316,5 +319,5 @@ void relay_ring_close(struct relay_ring *ring)
 
 int relay_ring_fd(const struct relay_ring *ring)
 {
-	return ring->shm.fd;
+	return ring ? ring->shm.fd : -EBADF;
 }

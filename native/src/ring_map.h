@@ -16,6 +16,7 @@ struct relay_ring {
 	struct relay_ring_consumer *consumer;
 	unsigned char *data;
 	uint64_t size, mask;
+	uint64_t largest; /* record: it leaves room for its header, and the ring is never quite full */
 	uint32_t cpu, n_rings;
 	uint32_t mode, scheme, buffers, read, framing;
 	uint32_t id; /* unique in this process, for what threads keep */

@@ -368,6 +368,8 @@ static int begin(struct relay_ring *ring)
 
 void relay_ring_abort(struct relay_ring *ring)
 {
+	if (!ring)
+		return;
 	if (ring->remote)
 		relay_ring_remote_abort(ring->remote);
 	if (ring->consuming)
@@ -378,6 +380,8 @@ void relay_ring_abort(struct relay_ring *ring)
 
 void relay_ring_release(struct relay_ring *ring)
 {
+	if (!ring)
+		return;
 	if (ring->remote)
 		relay_ring_remote_release(ring->remote);
 	if (ring->consuming)
@@ -394,6 +398,8 @@ static int next_remote(struct relay_ring *ring, const void **data, size_t *lengt
 
 int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 {
+	if (!ring)
+		return -EBADF;
 	if (ring->remote)
 		return next_remote(ring, data, length);
 	uint32_t bytes = 0;
@@ -422,6 +428,8 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 	const void *data;
 	size_t length;
 	int n = 0, result = 0;
+	if (!ring)
+		return -EBADF;
 	if (ring->n_held)
 		return -EALREADY;
 	while ((!max || (unsigned)n < max) && (result = relay_ring_next(ring, &data, &length)) == 1) {
@@ -512,6 +520,8 @@ static ssize_t read_remote(struct relay_ring *ring, void *to, size_t size, uint6
 
 ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t *missed)
 {
+	if (!ring)
+		return -EBADF;
 	if (ring->remote)
 		return read_remote(ring, to, size, missed);
 	struct relay_ring_counts counts;
@@ -585,12 +595,12 @@ int relay_ring_skip(struct relay_ring *ring)
 
 uint64_t relay_ring_damaged_at(const struct relay_ring *ring)
 {
-	return ring->damaged_at;
+	return ring ? ring->damaged_at : 0;
 }
 
 const char *relay_ring_damage(struct relay_ring *ring)
 {
-	return relay_damage_text(&ring->damage);
+	return ring ? relay_damage_text(&ring->damage) : "";
 }
 
 /* --- for those who wait or count --- */

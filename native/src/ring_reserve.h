@@ -34,7 +34,7 @@ int relay_ring_make_room(struct relay_ring *ring, uint64_t end);
 
 static inline bool relay_ring_is_too_large(const struct relay_ring *ring, uint64_t length)
 {
-	return length > RELAY_RING_RECORD_MAX || relay_ring_total(length) > ring->mask;
+	return length > ring->largest;
 }
 
 static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t end)

@@ -68,6 +68,14 @@ static int look_again_ms(struct relay_ring *const *rings, size_t n)
 	return LOOK_AGAIN_MS;
 }
 
+static bool is_any_missing(struct relay_ring *const *rings, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!rings[i])
+			return true;
+	return false;
+}
+
 static bool is_any_held(struct relay_ring *const *rings, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -95,6 +103,8 @@ int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms)
 {
 	if (n == 0 || n > MAX_RINGS)
 		return -EINVAL;
+	if (!rings || is_any_missing(rings, n))
+		return -EBADF;
 	if (is_any_held(rings, n))
 		return -EALREADY;
 	uint32_t seqs[MAX_RINGS];

@@ -190,6 +190,8 @@ struct relay_rings *relay_rings_create(const char *path, const char *options)
 
 int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
 {
+	if (!rings)
+		return -EBADF;
 	if (rings->n == 1)
 		return relay_ring_output(rings->ring[0], data, length, flags);
 	return relay_ring_output_here(rings->ring, rings->n, data, length, flags);
@@ -197,7 +199,8 @@ int relay_rings_output(struct relay_rings *rings, const void *data, size_t lengt
 
 void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags)
 {
-	if (rings->n == 1)
+	if (rings && rings->n == 1)
 		return relay_ring_reserve(rings->ring[0], length, flags);
-	return relay_ring_reserve_here(rings->ring, rings->n, length, flags);
+	/* Without rings that says so. */
+	return relay_ring_reserve_here(rings ? rings->ring : NULL, rings ? rings->n : 0, length, flags);
 }

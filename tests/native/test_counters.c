@@ -783,3 +783,17 @@ TEST(a_change_that_nobody_ended_is_told)
 	CHECK_EQ(relay_counters_header(counters)->gen2, 77);
 	relay_counters_close(counters);
 }
+
+/* As relay_counters_open() returns it when it fails. */
+TEST(calls_without_counters_do_nothing)
+{
+	struct relay_perf_spec spec = {.size = sizeof(spec), .unit = "bytes"};
+
+	CHECK(!relay_counters_open("/nowhere/at/all"));
+	CHECK_EQ(relay_perf_add(NULL, "disk/reads"), 0);
+	CHECK_EQ(relay_perf_add_as(NULL, "disk/reads", &spec), 0);
+	CHECK_EQ(relay_perf_adjust(NULL, 0, 1), 0);
+	CHECK_EQ(relay_perf_adjust(NULL, 7, -1), 0);
+	CHECK_EQ(relay_perf_del(NULL, 7), 0);
+	relay_counters_close(NULL);
+}

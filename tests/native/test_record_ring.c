@@ -1084,3 +1084,59 @@ TEST(one_wait_serves_several_rings)
 	relay_ring_close(two[0]);
 	relay_ring_close(two[1]);
 }
+
+/* As relay_ring_open() returns it when it fails. */
+TEST(calls_without_a_ring_do_nothing)
+{
+	struct relay_ring *none = NULL;
+	const void *data;
+	size_t length;
+
+	CHECK_EQ(relay_ring_output(NULL, "a", 1, 0), -EBADF);
+	CHECK_EQ(relay_ring_output_here(NULL, 1, "a", 1, 0), -EBADF);
+	CHECK_EQ(relay_rings_output(NULL, "a", 1, 0), -EBADF);
+	errno = 0;
+	CHECK(!relay_ring_reserve(NULL, 1, 0) && errno == EBADF);
+	errno = 0;
+	CHECK(!relay_ring_reserve_here(NULL, 1, 1, 0) && errno == EBADF);
+	errno = 0;
+	CHECK(!relay_rings_reserve(NULL, 1, 0) && errno == EBADF);
+	CHECK_EQ(relay_ring_commit(NULL, 0), -EINVAL);
+	CHECK_EQ(relay_ring_discard(NULL, 0), -EINVAL);
+	CHECK_EQ(relay_ring_next(NULL, &data, &length), -EBADF);
+	CHECK_EQ(relay_ring_consume(NULL, NULL, NULL, 0), -EBADF);
+	CHECK_EQ(relay_ring_read(NULL, NULL, 0, NULL), -EBADF);
+	relay_ring_release(NULL);
+	relay_ring_abort(NULL);
+	CHECK_EQ(relay_ring_wait(NULL, 1, 0), -EBADF);
+	CHECK_EQ(relay_ring_wait(&none, 1, 0), -EBADF);
+	CHECK_EQ(relay_ring_query(NULL, RELAY_RING_RING_SIZE), 0);
+	CHECK_EQ(relay_ring_fd(NULL), -EBADF);
+	CHECK_EQ(relay_ring_damaged_at(NULL), 0);
+	CHECK_TEXT(relay_ring_damage(NULL), "");
+	relay_ring_close(NULL);
+	relay_rings_close(NULL);
+}
+
+TEST(the_largest_record_fits_exactly)
+{
+	enum { SIZE = 4096 };
+	struct relay_ring *ring = make_ring(SIZE, RELAY_NO_OVERWRITE);
+	static char data[SIZE];
+
+	for (size_t length = SIZE - 24; length <= SIZE; length++) {
+		int expected = length <= SIZE - 16 ? 0 : -EAGAIN;
+		CHECK_EQ(relay_ring_output(ring, data, length, 0), expected);
+		drain_letters(ring);
+		void *record = relay_ring_reserve(ring, length, 0);
+		CHECK_EQ(record != NULL, !expected);
+		if (record)
+			CHECK_EQ(relay_ring_discard(record, 0), 0);
+		drain_letters(ring);
+	}
+	CHECK_EQ(relay_ring_output(ring, data, SIZE_MAX, 0), -EAGAIN);
+	CHECK_EQ(relay_ring_output(ring, data, SIZE_MAX - 7, 0), -EAGAIN);
+	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
+	CHECK_EQ(ring_facts(ring).lost_too_large_records, 2 * 16 + 2);
+	relay_ring_close(ring);
+}

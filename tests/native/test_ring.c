@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <relayfs/relay.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -432,4 +433,27 @@ TEST(an_arm_for_switches_ignores_records)
 	CHECK_EQ(write_letters(buf, 'b', 9), 0);
 	CHECK_EQ(relay_buf_wake_seq(buf), seq + 1);
 	relay_buf_release(buf);
+}
+
+/* As relay_open() returns it when it fails. */
+TEST(calls_without_a_channel_do_nothing)
+{
+	const size_t length = 4;
+	char bytes[4] = "abc";
+
+	CHECK_EQ(relay_write(NULL, bytes, length), -EBADF);
+	CHECK_EQ(__relay_write(NULL, bytes, length), -EBADF);
+	CHECK_EQ(relay_write(NULL, NULL, 0), -EBADF);
+	CHECK_EQ(relay_write_batch(NULL, bytes, &length, 1), -EBADF);
+	CHECK_EQ(relay_write_batch(NULL, NULL, NULL, 0), 0);
+	errno = 0;
+	CHECK(!relay_reserve(NULL, length) && errno == EBADF);
+	relay_commit(NULL, bytes);
+	relay_discard(NULL, NULL);
+	CHECK_EQ(relay_flush(NULL), -EBADF);
+	CHECK_EQ(relay_reset(NULL), -EBADF);
+	CHECK_EQ(relay_subbufs_consumed(NULL, 0, 1), -EBADF);
+	CHECK_EQ(relay_late_setup_files(NULL, "late", NULL), -EINVAL);
+	CHECK(!relay_private(NULL));
+	relay_close(NULL);
 }

@@ -139,6 +139,10 @@ struct relay_perf_spec {
  * of this owner; -EDQUOT the group's owner has as many names, or as many different groups and modes, as one user
  * may; -ENOSPC the limit of names or of 249 different owners, groups and modes is reached, or there is no memory; -EBUSY
  * somebody has been adding for a second. May block. Follows perf_add().
+ *
+ * With NULL for `counters`, as relay_counters_open() returns it when it fails, relay_perf_add(), relay_perf_add_as(),
+ * relay_perf_del() and relay_perf_adjust() do nothing and return 0: as in the proposal, a program need not ask whether
+ * its system has counters.
  */
 int relay_perf_add(struct relay_counters *counters, const char *name);
 int relay_perf_add_as(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec);

@@ -34,6 +34,9 @@
  *
  * Functions return 0 or a negative errno; those that return pointers return NULL and set errno.
  * "Full" is a result, not a failure. The library never prints and never aborts.
+ *
+ * With NULL for a channel, as relay_open() returns it when it fails, functions do nothing. relay_write(), _write_batch(),
+ * _reserve(), _flush(), _reset() and _subbufs_consumed() fail with EBADF, because nothing is written; relay_private() is NULL.
  */
 #ifndef RELAYFS_RELAY_H
 #define RELAYFS_RELAY_H

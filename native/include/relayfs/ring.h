@@ -14,6 +14,9 @@
  *     query facts state wait        any, each with a handle of its own  no
  *
  * Functions return 0 (or what they say) or a negative errno; those that return pointers, NULL and errno.
+ *
+ * Functions of producers and consumers to which NULL is given for a ring, because it could not be opened, do nothing. The
+ * error is EBADF, also of relay_ring_fd(); relay_ring_commit() and relay_ring_discard() of NULL say EINVAL, query() says 0.
  */
 #ifndef RELAYFS_RING_H
 #define RELAYFS_RING_H
