@@ -11,13 +11,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import itertools
 import logging
 import os
 import struct
 import threading
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -129,12 +128,10 @@ class Declared:
             self._totals.add(self.uid, passed)
             self._read += passed
             # Of an id the first declaration counts, as for all readers.
-            new: dict[int, int] = {}
             for one in found:
                 if not self._taken[one.id]:
                     self._taken[one.id] = 1
-                    new[one.id] = _hash(one) << _ID_BITS | one.id
-            self._words = array("Q", sorted(itertools.chain(self._words, new.values())))
+                    insort(self._words, _hash(one) << _ID_BITS | one.id)
 
     def forget(self) -> None:
         """Charge nobody any more."""
