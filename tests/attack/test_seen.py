@@ -1,9 +1,10 @@
 """Attacks that were seen to succeed once, each by itself: the server goes on, and so do all others."""
 
+import errno
 import os
+import re
 import select
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ GEOMETRY = "buffers=single scheme=lockless subbuf_size=4K n_subbufs=4"
 LEDGERS_AT = 4 * PAGE
 CLAIMS_AT = LEDGERS_AT + 8 * LEDGER_BYTES
 RING_LOCK_AT = 8
+# All that the log may say of it. A task of the server that failed and was started again would say so, too.
+DAMAGED = r" WARNING: \S+ is damaged: mem\d: | WARNING: \S+/mem\d cannot be used: "
 # More than a tick of everything that the server does regularly.
 TICKS_S = 1.3
 
@@ -71,24 +74,63 @@ def ring(mount: Mount) -> Path:
     return file
 
 
-MUTATIONS: dict[str, tuple[Callable[[Mount], Path], int, bytes]] = {
-    "a count of 2^63": (relay_buffer, LEDGERS_AT + START_BYTES_AT, word(1 << 63)),
-    "all ledgers": (relay_buffer, LEDGERS_AT, b"\xff" * (8 * LEDGER_BYTES)),
-    "all claims": (relay_buffer, CLAIMS_AT, b"\xff" * (N_CLAIMS * CLAIM_BYTES)),
-    "zeroed claims and control": (relay_buffer, CLAIMS_AT, bytes(N_CLAIMS * CLAIM_BYTES + PAGE)),
-    "a ring's counts": (ring, 160, b"\xff" * 8),
-    "a ring's position": (ring, 0, word((1 << 63) + 8)),
-    "a ring's producer": (ring, PAGE, b"\xff" * 64),
-}
+# What is written where, and what the channel's state says then; "ok": no reader needs that word.
+MUTATIONS: dict[str, tuple[Callable[[Mount], Path], int, bytes, str]] = {
+    "a count of 2^63": (
+        relay_buffer, LEDGERS_AT + START_BYTES_AT, word(1 << 63),
+        f"damaged: mem0: relay_subbuf[0].start_bytes is {1 << 63}, more than 0",
+    ),
+    "all ledgers": (
+        relay_buffer, LEDGERS_AT, b"\xff" * (8 * LEDGER_BYTES),
+        f"damaged: mem0: relay_subbuf[0].start_bytes is {(1 << 64) - 1}, more than 0",
+    ),
+    "all claims": (relay_buffer, CLAIMS_AT, b"\xff" * (N_CLAIMS * CLAIM_BYTES), "ok"),
+    "zeroed claims and control": (
+        relay_buffer, CLAIMS_AT, bytes(N_CLAIMS * CLAIM_BYTES + PAGE), "damaged: mem0: relay_geometry.magic is 0, not "
+    ),
+    "a ring's counts": (
+        ring, 160, b"\xff" * 8, f"damaged: mem0: relay_ring_counts.missed is {(1 << 64) - 1}, more than 0"
+    ),
+    "a ring's position": (ring, 0, word((1 << 63) + 8), "ok"),
+    "a ring's producer": (
+        ring, PAGE, b"\xff" * 64, f"damaged: mem0: the producer position is {(1 << 64) - 1}, no multiple of 8"
+    ),
+}  # fmt: skip
+
+
+def check_figures(directory: Path) -> set[str]:
+    """Return which figures of a channel are told: those in range; others are refused because it is damaged."""
+    told = set()
+    for path in directory.rglob("*"):
+        if path.is_dir() or path.name in ("mem0", "state"):
+            continue
+        try:
+            text = path.read_text()
+        except OSError as error:
+            assert error.errno == errno.EBADMSG, path
+            continue
+        number = re.fullmatch("-?[0-9]+\n", text)
+        assert number is None or 0 <= int(text) < 1 << 63, f"{path}: {text}"
+        told.add(path.name)
+    return told
 
 
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User, what: str) -> None:
-    mount.expect("damaged|WARNING")
-    make, at, data = MUTATIONS[what]
+    mount.expect(DAMAGED)
+    make, at, data, said = MUTATIONS[what]
     file = make(mount)
     other = mount.create("other", GEOMETRY)
     scribble(unprivileged, mount, "victim", at, data)
+    figures = check_figures(mount.path / ".channels/victim")
+    assert mount.fact("victim", "state").startswith(said)
+    assert ("records" in figures) == (said == "ok"), figures
+    cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
+    if said == "ok":
+        assert cat.stdout in (short_lines(100), b"record\n"), cat.stderr
+    else:
+        assert (cat.returncode, cat.stdout) == (1, b"")
+        assert b"Bad message" in cat.stderr
     for _ in range(2):
         end = time.monotonic() + TICKS_S
         while time.monotonic() < end:
@@ -98,8 +140,10 @@ def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User,
             assert (listed.returncode, listed.stderr) == (0, "")
             assert {"victim", "other"} <= set(os.listdir(mount.path / ".channels"))
             append(other, b"still here\n")
-            subprocess.run(["timeout", "20", "cat", file], capture_output=True, check=False)
+            subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
             assert other.read_bytes() == b"still here\n"
+        check_figures(mount.path / ".channels/victim")
+        assert mount.fact("victim", "state").startswith(said.partition(" ")[0])
         assert mount.process is not None
         assert mount.process.poll() is None
         # What was stored is still there for the next server.
@@ -109,26 +153,19 @@ def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User,
     assert not [name for name in os.listdir(mount.path) if name.startswith("victim")]
 
 
-def poll_for(poll: select.poll, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        poll.poll(100)
-
-
 @pytest.mark.parametrize("whose", ["the user", "the store's owner"])
 def test_a_trace_buffer_is_truncated_while_it_is_polled(mount: Mount, unprivileged: User, whose: str) -> None:
-    mount.expect("damaged|WARNING")
+    mount.expect(DAMAGED)
     start_trace(mount, "t", "subbuf_size=16K n_subbufs=4")
-    with traced(mount, user=NOBODY) as hostile, traced(mount) as honest:
+    with traced(mount, user=NOBODY) as hostile, traced(mount) as honest, select.epoll() as epoll:
         hostile.ask("emit 10")
         directory = f"traced-{hostile.process.pid}"
         wait_until((mount.path / "t" / directory).exists, "it is shown")
         files = [os.open(mount.path / f"t/{directory}/cpu{cpu}", os.O_RDONLY | os.O_NONBLOCK) for cpu in range(N_CPUS)]
-        poll = select.poll()
+        # Each is looked at once by us; from then on it is the server that looks, and tells.
         for descriptor in files:
-            poll.register(descriptor, select.POLLIN | select.POLLPRI)
-        thread = threading.Thread(target=poll_for, args=(poll, TICKS_S))
-        thread.start()
+            epoll.register(descriptor, select.EPOLLPRI)
+        assert not epoll.poll(0)
         for cpu in range(N_CPUS):
             memory = mount.store / f"t/{directory}/cpu/mem{cpu}"
             if whose == "the user":
@@ -136,7 +173,10 @@ def test_a_trace_buffer_is_truncated_while_it_is_polled(mount: Mount, unprivileg
                 assert (done.returncode, done.stdout) == (0, ""), done.stderr
             else:
                 truncate(memory, 0)
-        thread.join()
+        if whose == "the user":
+            assert not epoll.poll(TICKS_S)
+        else:
+            wait_until(lambda: len(epoll.poll(0.1)) == len(files), "who polls is told of each")
         for descriptor in files:
             os.close(descriptor)
         honest.ask("emit 10")
@@ -163,25 +203,34 @@ def test_nobody_resizes_or_keeps_memory_that_others_map(mount: Mount, unprivileg
     assert file.read_bytes() == short_lines(100)
 
 
-@pytest.mark.parametrize("owner", ["nonsense", "a live thread"])
+def is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(100))
+
+
+@pytest.mark.parametrize("owner", ["nonsense", "a live thread", "a dead thread"])
 def test_a_scribbled_lock_of_a_ring_holds_nobody_for_ever(mount: Mount, unprivileged: User, owner: str) -> None:
-    mount.expect("damaged|WARNING|lock")
     file = ring(mount)
-    environment = environment_of(mount)
-    with making(environment, None, [program("traced")]) as bystander:
+    with making(environment_of(mount), None, [program("traced")]) as bystander:
         value = b"\xff" * 8 if owner == "nonsense" else owner_word(bystander.process.pid)
+        if owner == "a dead thread":
+            bystander.kill()
         scribble(unprivileged, mount, "victim", RING_LOCK_AT, value)
-        cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        is_ready = bool(poll.poll(100))
+        if owner != "a dead thread":
+            # The lock says that somebody is reading: poll(2) and both kinds of read(2) agree, and none of them lasts.
+            assert not is_readable(descriptor)
+            with pytest.raises(BlockingIOError):
+                os.read(descriptor, PAGE)
+            cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
+            assert (cat.returncode, cat.stdout) == (1, b""), cat
+            assert b"resource busy" in cat.stderr
+            assert not is_readable(descriptor)
+            scribble(unprivileged, mount, "victim", RING_LOCK_AT, bytes(8))
+        wait_until(lambda: is_readable(descriptor), "it can be read")
+        assert os.read(descriptor, PAGE) == b"record\n"
         os.close(descriptor)
-    # What is said to belong to somebody who lives may: then both say so.
-    if cat.returncode == 0:
-        assert (cat.stdout, is_ready) in ((b"record\n", False), (b"", False))
-    else:
-        assert b"Bad message" in cat.stderr or b"busy" in cat.stderr
     mount.command("remove victim")
 
 
