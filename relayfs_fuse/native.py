@@ -198,6 +198,12 @@ class Facts:
         return self.bytes - self.unread_bytes
 
     @property
+    def unread_records(self) -> int:
+        """Count the records that are there to be read, or will be."""
+        lost = self.lost_overwritten_records + self.lost_torn_records
+        return max(0, self.records - self.read_records - self.discarded_records - lost)
+
+    @property
     def passed_bytes(self) -> int:
         """Count the same without those of reservations that came to nothing."""
         return self.consumed_bytes - self.discarded_bytes - self.lost_torn_bytes
@@ -351,6 +357,10 @@ class Buffer(_Memory):
     def fileno(self) -> int:
         """Return the descriptor of its file."""
         return int(lib.relay_buf_fd(self._open))
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor of its file, once: it stays mapped."""
+        lib.relay_buf_close_fd(self._open)
 
     def facts(self) -> Facts:
         """Read all of its counters at one moment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
@@ -18,6 +19,17 @@ _N_SPANS = 4096
 ALL = (1 << 63) - 1
 
 
+_of_thread = threading.local()
+
+
+def _scratch() -> tuple[Any, Any]:
+    """Return the memory of this thread for what one call of relay_consume_begin() says."""
+    if not hasattr(_of_thread, "spans"):
+        _of_thread.spans = ffi.new("struct relay_span[]", _N_SPANS), ffi.new("size_t *")
+    spans: tuple[Any, Any] = _of_thread.spans
+    return spans
+
+
 class Consumer:
     """Take packets out of a buffer, without a copy.
 
@@ -29,18 +41,14 @@ class Consumer:
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
-        self._spans = ffi.new("struct relay_span[]", _N_SPANS)
-        self._total = ffi.new("size_t *")
 
     def begin(self, max_bytes: int = ALL) -> list[Any]:
         """Return pieces of finished packets, in order, as objects with the buffer interface; none: there are none.
 
         max_bytes: where to stop, be it within a packet
         """
-        n = self.buffer.check(
-            lib.relay_consume_begin(self.buffer.pointer, max_bytes, self._spans, _N_SPANS, self._total)
-        )
-        spans = self._spans
+        spans, total = _scratch()
+        n = self.buffer.check(lib.relay_consume_begin(self.buffer.pointer, max_bytes, spans, _N_SPANS, total))
         return [ffi.buffer(spans[i].data, spans[i].length) for i in range(n)]
 
     def valid(self) -> bool:

@@ -90,7 +90,8 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 		return err;
 	}
 	buf->control = control;
-	if (geometry.format == RELAY_PACKETS && !(buf->packets = calloc(RELAY_N_PACKETS, sizeof(*buf->packets)))) {
+	/* Not zeroed, because a head is written whole before it is read, and most of this memory is never used. */
+	if (geometry.format == RELAY_PACKETS && !(buf->packets = malloc(RELAY_N_PACKETS * sizeof(*buf->packets)))) {
 		relay_shm_unmap(&buf->shm);
 		return -ENOMEM;
 	}
@@ -213,6 +214,12 @@ void relay_buf_release(struct rchan_buf *buf)
 int relay_buf_fd(const struct rchan_buf *buf)
 {
 	return buf->shm.fd;
+}
+
+void relay_buf_close_fd(struct rchan_buf *buf)
+{
+	close(buf->shm.fd);
+	buf->shm.fd = -1;
 }
 
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)

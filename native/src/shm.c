@@ -269,5 +269,6 @@ void relay_shm_unmap(struct relay_shm *shm)
 {
 	guard_remove(shm);
 	munmap(shm->base, shm->bytes);
-	close(shm->fd);
+	if (shm->fd >= 0)
+		close(shm->fd);
 }

@@ -10,7 +10,7 @@
 struct relay_shm {
 	unsigned char *base;
 	uint64_t bytes; /* mapped, a multiple of the page */
-	int fd;
+	int fd;         /* -1: closed */
 };
 
 /* Make `name` in directory dir_fd with all its memory allocated, so that no store to it can fail later.

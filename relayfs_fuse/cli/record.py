@@ -13,6 +13,7 @@ import click
 
 from relayfs_fuse.cli.common import Size, check_option, mount_option, store_option
 from relayfs_fuse.record.compress import Compressor
+from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
@@ -76,11 +77,22 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         # Somebody opens a file whose lease we hold, for a moment: see stream.py.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         stack.callback(shown.end)
-        recorder.run()
+        full = _run(recorder)
     if json_wanted:
         click.echo(as_json(name, output, recorder.summary), err=output == _STDOUT)
     else:
         click.echo(summarize(name, output, recorder.summary), err=True)
+    if full:
+        raise full
+
+
+def _run(recorder: Recorder) -> OutputFullError | None:
+    """Record; return why not all is written, if it was told to end while its output was full."""
+    try:
+        recorder.run()
+    except OutputFullError as full:
+        return full
+    return None
 
 
 def _open(output: str, source: Source, rotates: bool, compressor: Compressor | None) -> Output:

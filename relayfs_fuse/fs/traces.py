@@ -585,11 +585,9 @@ def _remove_process(directory: str) -> int:
 
 def _n_unread(buffer: native.Buffer) -> int:
     try:
-        facts = buffer.facts()
+        return buffer.facts().unread_records
     except OSError:
         return 0  # damaged
-    lost = facts.lost_overwritten_records + facts.lost_torn_records
-    return max(0, facts.records - facts.read_records - facts.discarded_records - lost)
 
 
 def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import ctf
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record.full import waiting_for
 from relayfs_fuse.record.packet import Packet
-from relayfs_fuse.record.stream import StreamFile
+from relayfs_fuse.record.stream import OpenFiles, StreamFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,11 +32,16 @@ APART = ".damaged"
 _NUMBER = re.compile(r"\d{4,}")
 # In a process's directory, with rotation: events of a stream that were lost before it.
 _LOST = ".lost_before_cpu"
+# Before the name of a file that is not whole yet.
+_NEW = ".new-"
 _STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
 
 
 class ProcessOutput(Protocol):
-    """Take what one process writes."""
+    """Take what one process writes.
+
+    OutputFullError: not now. What was given is to be given again, but for packets that last() tells of.
+    """
 
     def metadata(self) -> bytes:
         """Return the metadata that there is."""
@@ -83,6 +89,7 @@ class DirectoryOutput:
     def __init__(self, path: str, origin: str, *, rotates: bool = False, compressor: Compressor | None = None) -> None:
         self.path = path
         self.compressor = compressor
+        self.files = OpenFiles()
         self._processes: list[_Process] = []
         self._claim(origin)
         self.number = self._last_number() if rotates else 0
@@ -102,10 +109,9 @@ class DirectoryOutput:
             with open(mark, encoding="utf-8") as file:
                 there = file.read().strip()
         except FileNotFoundError:
-            if os.listdir(self.path):
+            if any(not name.startswith(_NEW) for name in os.listdir(self.path)):
                 raise RelayError(f"{self.path} is not empty, and no recording of relayctl") from None
-            with open(mark, "w", encoding="utf-8") as file:
-                file.write(f"{origin}\n")
+            _write_whole(mark, f"{origin}\n".encode())
             return
         if there != origin:
             raise RelayError(f"{self.path} holds another trace ({there}), not {origin}")
@@ -115,16 +121,19 @@ class DirectoryOutput:
 
     def process(self, name: str, origin: Origin) -> ProcessOutput:
         """Begin, or go on with, what a process writes."""
-        process = _Process(self, name, origin)
+        with waiting_for(os.path.join(self.current, name)):
+            process = _Process(self, name, origin)
         self._processes.append(process)
         return process
 
     def set_apart(self, process: str, name: str, data: bytes) -> None:
         """Append to a file below DIR/.damaged, in which readers of traces find none."""
         directory = os.path.join(self.path, APART, process)
-        os.makedirs(directory, exist_ok=True)
-        with open(os.path.join(directory, name), "ab") as file:
-            file.write(data)
+        path = os.path.join(directory, name)
+        with waiting_for(path):
+            os.makedirs(directory, exist_ok=True)
+            with open(path, "ab") as file:
+                file.write(data)
 
     def rotate(self) -> None:
         """Go on in the directory of the next number."""
@@ -161,6 +170,7 @@ class _Process:
         self._name = name
         self._line = origin.line
         self._metadata = b""
+        self._is_written = True
         self._uuid = ctf.new_uuid()
         self._files: dict[int, StreamFile] = {}
         self._lost_before: dict[int, int] = {}
@@ -192,7 +202,7 @@ class _Process:
                 os.unlink(os.path.join(path, name))
         for match in sorted(filter(None, map(_STREAM.fullmatch, names)), key=_file_number):
             cpu = int(match[1])
-            last, stream = StreamFile.reopen(os.path.join(path, match[0]))
+            last, stream = StreamFile.reopen(os.path.join(path, match[0]), self._output.files)
             self._n_files[cpu] = _file_number(match) + 1
             if last:
                 lost = last.events_discarded + self._lost_before.get(cpu, 0)
@@ -226,41 +236,50 @@ class _Process:
 
     def set_metadata(self, data: bytes) -> None:
         """Take metadata; if there is a directory, write it there."""
-        self._metadata = data
+        self._metadata, self._is_written = data, False
         if self.path:
-            hidden = os.path.join(self.path, ".metadata")
-            with open(hidden, "wb") as file:
-                file.write(ctf.with_uuid(data, self._uuid))
-            os.rename(hidden, os.path.join(self.path, "metadata"))
+            self._write_metadata(self.path)
+
+    def _write_metadata(self, directory: str) -> None:
+        path = os.path.join(directory, "metadata")
+        with waiting_for(path):
+            _write_whole(path, ctf.with_uuid(self._metadata, self._uuid))
+        self._is_written = True
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream file; if they do not all fit, to several."""
-        if not self.path:
-            path = self._place()
-            os.makedirs(path, exist_ok=True)
-            self.path = path
-            self._uuid = ctf.new_uuid()
-            self.set_metadata(self._metadata)
+        directory = self.path or self._make_directory()
+        if not self._is_written:
+            self._write_metadata(directory)
         rest = list(packets)
         while rest:
-            file = self._file(cpu, rest[0])
+            with waiting_for(os.path.join(directory, f"cpu{cpu}")):
+                file = self._file(directory, cpu, rest[0])
             n = file.n_that_fit(rest)
-            if not file.append(_less_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
-                return False
+            with waiting_for(file.path):
+                if not file.append(_less_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
+                    return False
             self._last[cpu] = rest[n - 1].head
             rest = rest[n:]
         return True
+
+    def _make_directory(self) -> str:
+        with waiting_for(os.path.join(self._output.current, self._name)):
+            path = self._place()
+            os.makedirs(path, exist_ok=True)
+        self.path, self._is_written = path, False
+        self._uuid = ctf.new_uuid()
+        return path
 
     def set_apart(self, name: str, data: bytes) -> None:
         """Append to a file of what viewers are not to see."""
         self._output.set_apart(self._name, name, data)
 
-    def _file(self, cpu: int, packet: Packet) -> StreamFile:
+    def _file(self, directory: str, cpu: int, packet: Packet) -> StreamFile:
         """Return the file for the next packet.
 
         Who reads the last one may have read the metadata before, so events that are declared since go into another.
         """
-        assert self.path, "append() makes the directory"
         file = self._files.get(cpu)
         if file and file.n_that_fit([packet]) and self._declared[cpu] == self._n_declared:
             return file
@@ -268,21 +287,19 @@ class _Process:
             del self._files[cpu]
             file.close()
         number = self._n_files.get(cpu, 0)
-        path = os.path.join(self.path, f"cpu{cpu}_{number}" if number else f"cpu{cpu}")
+        path = os.path.join(directory, f"cpu{cpu}_{number}" if number else f"cpu{cpu}")
         before = self._last.get(cpu)
         if not number and before and before.events_discarded:
-            self._count_from(cpu, before.events_discarded)
-        file = StreamFile.create(path, packet, goes_on=number > 0)
+            self._count_from(directory, cpu, before.events_discarded)
+        file = StreamFile.create(path, packet, self._output.files, goes_on=number > 0)
         self._files[cpu] = file
         self._declared[cpu] = self._n_declared
         self._n_files[cpu] = number + 1
         return file
 
-    def _count_from(self, cpu: int, discarded: int) -> None:
+    def _count_from(self, directory: str, cpu: int, discarded: int) -> None:
         """Count lost events from here on: those before are another trace's."""
-        assert self.path, "append() makes the directory"
-        with open(os.path.join(self.path, f"{_LOST}{cpu}"), "w", encoding="ascii") as file:
-            file.write(f"{discarded}\n")
+        _write_whole(os.path.join(directory, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
         self._lost_before[cpu] = discarded
 
     def cut(self, discarded: dict[int, int]) -> None:
@@ -308,6 +325,20 @@ def _less_lost(packets: list[Packet], before: int) -> list[Packet]:
         return packets
     heads = [packet.head._replace(events_discarded=packet.head.events_discarded - before) for packet in packets]
     return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    """Write a file that appears, or changes, as a whole. OSError: it is as it was."""
+    directory, name = os.path.split(path)
+    hidden = os.path.join(directory, f"{_NEW}{name.removeprefix('.')}")
+    try:
+        with open(hidden, "wb") as file:
+            file.write(data)
+        os.rename(hidden, path)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(hidden)
+        raise
 
 
 def _file_number(match: re.Match[str]) -> int:

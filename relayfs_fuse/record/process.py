@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import ctf, native, native_trace
@@ -68,6 +69,8 @@ class Process:
         channel = os.path.join(self.directory, "cpu")
         for cpu in sorted(int(name[3:]) for name in os.listdir(channel)):
             self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
+            # There may be more processes, times CPUs, than descriptors.
+            self.buffers[cpu].buffer.close_descriptor()
         facts = [consumer.buffer.facts() for consumer in self.buffers.values()]
         self.n_subbufs = max(fact.n_subbufs for fact in facts)
         self.subbuf_size = max(fact.subbuf_size for fact in facts)
@@ -122,9 +125,11 @@ class Process:
 
         What is read there is zeros, since the library's guard against SIGBUS puts them there: an empty buffer.
         """
-        for cpu, consumer in self.buffers.items():
-            if os.fstat(consumer.buffer.fileno()).st_size < self._file_bytes:
-                raise ValueError(f"mem{cpu} is truncated")
+        for cpu in self.buffers:
+            path = os.path.join(self.directory, "cpu", f"mem{cpu}")
+            with suppress(FileNotFoundError):  # it was removed, and is read to its end
+                if os.stat(path, follow_symlinks=False).st_size < self._file_bytes:
+                    raise ValueError(f"mem{cpu} is truncated")
 
     def lost(self) -> dict[int, int]:
         """Count the events that each buffer has lost. ValueError: it cannot be so many."""

@@ -5,7 +5,8 @@
            sleep: inotify tells of new directories, sleepers (sleeper.py) of buffers
 
 What a process has spoiled ends the recording of that process only; events that nobody can read are left out (check.py).
-A user whose processes would take too many open files has some of them wait until others have ended.
+A user whose processes would take too many open files has some of them wait until others have ended. While the output's
+disk is full all stays in the buffers, and what they have no room for is lost as without a recorder.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import resource
 import select
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native, native_trace
+from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recording import Recording, SpoiledError, Summary, reason
 from relayfs_fuse.record.sleeper import Sleepers
+from relayfs_fuse.record.stream import OpenFiles
 from relayfs_fuse.record.trust import owner
 
 if TYPE_CHECKING:
@@ -37,11 +40,13 @@ if TYPE_CHECKING:
 SERVER_S = 5.0
 # How often to look who lives.
 TICK_S = 0.5
-# Open files of each buffer, its own and those that it is recorded to; and of each process.
-_FILES_A_BUFFER, _FILES_A_PROCESS = 2, 1
-# And beside these.
+# How often it is said at most that the output is full.
+_FULL_SAID_S = 60.0
+# Descriptors beside those of processes, which have one each, and of stream files.
 _FILES_OF_OURS = 32
-# Of all files that may be open, a user other than this one may have this part.
+# Mappings beside those of buffers.
+_MAPPINGS_OF_OURS = 1024
+# Of all processes that can be recorded at once, those of a user other than this one may be this part.
 _PART = 4
 
 
@@ -78,9 +83,12 @@ class Recorder:
         # By process: its user; and the same for people.
         self._owners: dict[str, int] = {}
         self._whose: dict[str, str] = {}
-        # By user: open files that are taken for its processes.
-        self._n_files: Counter[int] = Counter()
+        self._n_processes: Counter[int] = Counter()  # by user
         self._said: set[str] = set()
+        # Why the output takes nothing now, since when that is known, and when it was said.
+        self._full: OutputFullError | None = None
+        self._tried = 0.0
+        self._full_said: float | None = None
         self._sleepers = Sleepers()
         self._stops = False
         self._began = self._ticked = self._rotated = time.monotonic()
@@ -104,11 +112,30 @@ class Recorder:
                 if not self._drain_all():
                     self._sleep()
             self._scan()
-            for name in list(self._recordings):
-                self._finish(name)
+            self._finish_all()
             self.summary.lost_without_buffers = self._source.n_lost_without_buffers()
         finally:
             self._close()
+
+    def _finish_all(self) -> None:
+        """Take the last of all processes. Who waits for the end of the recording does not wait for room, too."""
+        while True:
+            self._full = None
+            for name in list(self._recordings):
+                self._finish(name)
+                if self._full:
+                    break
+            if not self._full:
+                return
+            if self._is_told_to_end():
+                self.summary.unwritten = sum(recording.n_unread() for recording in self._recordings.values())
+                raise self._full
+            self._tick()
+            self._pause(TICK_S)
+
+    def _is_told_to_end(self) -> bool:
+        duration_s = self._options.duration_s
+        return self._stops or (duration_s is not None and time.monotonic() - self._began >= duration_s)
 
     def _close(self) -> None:
         for recording in self._recordings.values():
@@ -127,15 +154,10 @@ class Recorder:
             del self._done[name]
         for name in self._owners.keys() - set(names) - self._recordings.keys():
             del self._owners[name], self._whose[name]
-        self._n_files.clear()
-        for name, recording in self._recordings.items():
-            self._count_files(name, recording.process)
+        self._n_processes = Counter(self._owners[name] for name in self._recordings)
         for name in names:
             if name not in self._recordings:
                 self._begin(name)
-
-    def _count_files(self, name: str, process: Process) -> None:
-        self._n_files[self._owners[name]] += _FILES_A_PROCESS + _FILES_A_BUFFER * len(process.buffers)
 
     def _begin(self, name: str) -> None:
         directory = os.path.join(self._source.directory, name)
@@ -158,19 +180,35 @@ class Recorder:
         except ValueError as error:
             self._mark(name, str(error))
             return
+        self._go_on_with(name, process)
+
+    def _go_on_with(self, name: str, process: Process) -> None:
+        try:
+            self._recordings[name] = self._recording(name, process)
+        except OutputFullError as full:
+            self._done.pop(name)
+            process.close()
+            self._wait_for_room(full)
+            return
+        except SpoiledError as spoiled:
+            process.close()
+            self._mark(name, str(spoiled))
+            return
         for consumer in process.buffers.values():
             self._sleepers.add(consumer.buffer)
-        self._count_files(name, process)
+        self._n_processes[self._owners[name]] += 1
         self.summary.processes += 1
         self.summary.buffers += len(process.buffers)
         if process.origin.buffers == "perprocess":
             self._whose[name] += f", pid {process.origin.pid}"
+
+    def _recording(self, name: str, process: Process) -> Recording:
+        output = self._output.process(name, process.origin)
         try:
-            output = self._output.process(name, process.origin)
-            self._recordings[name] = Recording(process, output, self._source, partial(self._complain, name))
-        except SpoiledError as spoiled:
-            process.close_after(self._sleepers)
-            self._mark(name, str(spoiled))
+            return Recording(process, output, self._source, partial(self._complain, name))
+        except (OutputFullError, SpoiledError):
+            output.close({})
+            raise
 
     def _refuse(self, name: str, error: OSError) -> None:
         if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
@@ -184,14 +222,14 @@ class Recorder:
             self._say(f"{name}: {reason(error)}")
 
     def _has_room(self, name: str) -> bool:
-        """Tell whether there are open files for one more process, and for its owner; the next scan asks again."""
+        """Tell whether one more process can be recorded, and one of its owner's; the next scan asks again."""
         uid = self._owners[name]
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        one_more = _FILES_A_PROCESS + _FILES_A_BUFFER * native.n_possible_cpus()
-        if sum(self._n_files.values()) + one_more > limit - _FILES_OF_OURS:
+        most = min(limit - _FILES_OF_OURS - OpenFiles.limit(), _n_mappings() // native.n_possible_cpus())
+        if len(self._recordings) >= most:
             self._say_once("files", f"{limit} open files are too few: some processes wait until others have ended")
             return False
-        if uid in {0, os.geteuid()} or self._n_files[uid] + one_more <= limit // _PART:
+        if uid in {0, os.geteuid()} or self._n_processes[uid] < max(1, most // _PART):
             return True
         self._say_once(f"uid {uid}", f"uid {uid} has too many processes: some wait until others have ended")
         return False
@@ -226,9 +264,11 @@ class Recorder:
 
     @contextmanager
     def _giving_up(self, name: str) -> Iterator[None]:
-        """Record no more of a process if it turns out to have spoiled its memory."""
+        """Give up a process that turns out to have spoiled its memory; for want of room, wait with all."""
         try:
             yield
+        except OutputFullError as full:
+            self._wait_for_room(full)
         except SpoiledError as spoiled:
             recording = self._recordings.pop(name)
             recording.process.close_after(self._sleepers)
@@ -238,7 +278,8 @@ class Recorder:
     def _mark(self, name: str, why: str) -> None:
         """Say of whose process the rest is not recorded."""
         self.summary.damaged[name] = why
-        self._output.set_apart(name, "why", f"{why}; it is not recorded any further\n".encode())
+        with suppress(OutputFullError):  # at least it is said
+            self._output.set_apart(name, "why", f"{why}; it is not recorded any further\n".encode())
         self._say(f"{self._culprit(name)} is damaged: {why}; it is not recorded any further")
 
     def _complain(self, name: str, why: str) -> None:
@@ -254,13 +295,33 @@ class Recorder:
             self._said.add(about)
             self._say(line)
 
+    # --- an output that is full ---
+
+    def _wait_for_room(self, full: OutputFullError) -> None:
+        self._full = full
+        self._tried = now = time.monotonic()
+        if self._full_said is None or now - self._full_said >= _FULL_SAID_S:
+            self._say(f"{full.filename}: {reason(full)}; the recording waits until there is room")
+            self._full_said = now
+
+    def _is_worth_a_try(self) -> bool:
+        """Tell whether the output may take something: now and then, while it is full."""
+        if self._full and time.monotonic() - self._tried < TICK_S:
+            return False
+        self._full = None
+        return True
+
     # --- the loop ---
 
     def _drain_all(self) -> bool:
+        if not self._is_worth_a_try():
+            return False
         busy = False
         for name in list(self._recordings):
             with self._giving_up(name):
                 busy |= self._recordings[name].drain(self.summary)
+            if self._full:
+                return False
         rotate_bytes = self._options.rotate_bytes
         if rotate_bytes and self.summary.bytes - self._rotated_bytes >= rotate_bytes:
             self._rotate()
@@ -271,10 +332,12 @@ class Recorder:
         if self._drain_all():
             return
         self._sleepers.start(armed)
+        self._pause(max(0.0, self._ticked + TICK_S - time.monotonic()))
+
+    def _pause(self, wait_s: float) -> None:
         poll = select.poll()
         poll.register(self._source.inotify, select.POLLIN)
         poll.register(self._sleepers.eventfd, select.POLLIN)
-        wait_s = max(0.0, self._ticked + TICK_S - time.monotonic())
         for descriptor, _ in poll.poll(1000 * wait_s):
             if descriptor == self._sleepers.eventfd:
                 self._sleepers.heard()
@@ -284,8 +347,7 @@ class Recorder:
     def _has_ended(self) -> bool:
         """Look, now and then, at what nobody tells."""
         now = time.monotonic()
-        duration_s = self._options.duration_s
-        if self._stops or (duration_s is not None and now - self._began >= duration_s):
+        if self._is_told_to_end():
             return True
         if now - self._ticked < TICK_S:
             return False
@@ -315,3 +377,9 @@ class Recorder:
         self._rotated = time.monotonic()
         self._rotated_bytes = self.summary.bytes
         self._output.rotate()
+
+
+def _n_mappings() -> int:
+    """Tell how many buffers can be mapped at once."""
+    with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+        return max(1, int(file.read()) - _MAPPINGS_OF_OURS)

@@ -4,7 +4,8 @@ A packet is consumed after it is in the file. Whoever is killed between the two 
 see Recording._take(). Heads of packets are checked in any case, as nonsense there spoils more than what this process
 wrote; events if the process is not trusted: see check.py.
 
-Errors of the process's memory become SpoiledError, and cost this process. Those of the output are the recorder's end.
+Errors of the process's memory become SpoiledError, and cost this process. While the output takes nothing, which is an
+OutputFullError, all stays in the buffers; its other errors are the recorder's end.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from __future__ import annotations
 import errno
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import ctf, native_trace
 from relayfs_fuse.record import packet as packets_of
-from relayfs_fuse.record.check import COPY_BYTES, copied
+from relayfs_fuse.record.check import COPY_BYTES, Checked, copied
+from relayfs_fuse.record.full import OutputFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.ctf import Clocks, Origin
     from relayfs_fuse.native_packets import Consumer
-    from relayfs_fuse.record.check import Checked
     from relayfs_fuse.record.output import ProcessOutput
     from relayfs_fuse.record.packet import Head, Packet
     from relayfs_fuse.record.process import Process
@@ -56,6 +57,7 @@ class Summary:
 
     lost: events that were refused or overwritten, as the packets tell
     lost_without_buffers: events of programs that could get no buffers, of which no packet tells
+    unwritten: events that are left in the buffers, as the output took no more
     damaged: processes whose memory was spoiled, and how
     skipped: processes that may not be read, and why
     """
@@ -64,6 +66,7 @@ class Summary:
     packets: int = 0
     lost: int = 0
     lost_without_buffers: int = 0
+    unwritten: int = 0
     processes: int = 0
     buffers: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
@@ -120,11 +123,24 @@ def latest(origin: Origin, clocks: Clocks) -> int:
     return clocks.tsc + 16 * _AHEAD_NS if origin.is_tsc else clocks.mono_ns + _AHEAD_NS
 
 
+@dataclass
+class _Found:
+    """A packet, and what the check of it has found.
+
+    n_lost: events that are not in its good part
+    """
+
+    packet: Packet
+    checked: Checked
+    n_lost: int = 0
+
+
 class Recording:
     """What one process writes, on its way.
 
     complain: is given what is wrong with a packet
 
+    OutputFullError: nothing can be written now, and all stays in the buffers
     SpoiledError: its memory is damaged so that nothing more can be had of it
     """
 
@@ -228,20 +244,33 @@ class Recording:
         self._count_apart(cpu, packets, last)
         check_heads(cpu, packets, last, latest(self.process.origin, self._source.clocks()))
         self.update()
-        packets = self._checked(cpu, packets, n_records)
-        lost = last.events_discarded if last else 0
+        found = self._checked(packets, n_records)
         try:
-            if not self.output.append(cpu, packets, is_valid):
-                return False
+            return self.output.append(cpu, [one.checked.packet for one in found], is_valid)
         except OSError as error:
             # The memory that it was to be written from is gone: its file was truncated.
             if error.errno == errno.EFAULT:
                 raise SpoiledError(f"cpu{cpu}: {reason(error)}") from error
             raise
-        summary.packets += len(packets)
-        summary.bytes += sum(packet.head.packet_bytes for packet in packets)
-        summary.lost += packets[-1].head.events_discarded - lost
-        return True
+        finally:
+            self._account(cpu, found, last, summary)
+
+    def _account(self, cpu: int, found: list[_Found], last: Head | None, summary: Summary) -> None:
+        """Count those of the packets that are written, which need not be all where the output is full.
+
+        last: what was known of the packet before them
+        """
+        now = self.output.last(cpu)
+        if now is None or now is last:
+            return
+        written = [one for one in found if one.packet.head.packet_seq_num <= now.packet_seq_num]
+        for one in written:
+            if one.n_lost:
+                self._n_apart[cpu] += one.n_lost
+                self._set_apart(cpu, one)
+        summary.packets += len(written)
+        summary.bytes += sum(one.checked.packet.head.packet_bytes for one in written)
+        summary.lost += now.events_discarded - (last.events_discarded if last else 0)
 
     def _count_apart(self, cpu: int, packets: list[Packet], last: Head | None) -> None:
         """Count events in what was set apart before as lost, too."""
@@ -253,45 +282,45 @@ class Recording:
         for packet in packets if n else []:
             packet.head = packet.head._replace(events_discarded=packet.head.events_discarded + n)
 
-    def _checked(self, cpu: int, packets: list[Packet], n_records: int) -> list[Packet]:
-        """Return the good parts of packets; set apart those that are not good as a whole.
+    def _checked(self, packets: list[Packet], n_records: int) -> list[_Found]:
+        """Find the good parts of packets, and how many events are in the rest.
 
         n_records: so many events are said to be in them; 0: that is not known
         """
-        if not self.process.checker:
-            return packets
-        found = [self.process.checker.check(packet) for packet in packets]
-        n_bad = sum(bool(one.most_lost) for one in found)
-        if not n_bad:
-            return packets
+        checker = self.process.checker
+        if not checker:
+            return [_Found(packet, Checked(packet, 0, 0, "")) for packet in packets]
+        found = [_Found(packet, checker.check(packet)) for packet in packets]
+        n_bad = sum(bool(one.checked.most_lost) for one in found)
         # Who writes nonsense there may write nonsense here.
-        most = sum(one.most_lost for one in found)
-        left = min(most, max(n_bad, n_records - sum(one.n_events for one in found)))
+        most = sum(one.checked.most_lost for one in found)
+        left = min(most, max(n_bad, n_records - sum(one.checked.n_events for one in found)))
         lost = 0
-        for packet, one in zip(packets, found, strict=True):
-            if one.most_lost:
+        for one in found if n_bad else ():
+            if one.checked.most_lost:
                 n_bad -= 1
-                n = min(one.most_lost, left - n_bad)
-                left -= n
-                lost += n
-                self._set_apart(cpu, packet, one, n)
-            head = one.packet.head
-            one.packet.head = head._replace(events_discarded=head.events_discarded + lost)
-        self._n_apart[cpu] += lost
-        return [one.packet for one in found]
+                one.n_lost = min(one.checked.most_lost, left - n_bad)
+                left -= one.n_lost
+                lost += one.n_lost
+            good = one.checked.packet
+            good.head = good.head._replace(events_discarded=good.head.events_discarded + lost)
+        return found
 
-    def _set_apart(self, cpu: int, packet: Packet, checked: Checked, n_lost: int) -> None:
+    def _set_apart(self, cpu: int, found: _Found) -> None:
+        packet, checked = found.packet, found.checked
         at = packets_of.HEAD_BYTES + sum(map(len, checked.packet.body))
         why = f"cpu{cpu}: packet {packet.head.packet_seq_num}, byte {at}: {checked.fault}"
         self._complain(why)
         raw = b"".join([packet.head.pack(), *packet.body])
         if self._n_kept_bytes + len(raw) > _KEPT_BYTES:
             return
-        if not self._n_kept_bytes:
-            self.output.set_apart("events", self.process.raw_events())
-        self._n_kept_bytes += len(raw)
-        self.output.set_apart("why", f"{why}; {n_lost} events lost\n".encode())
-        self.output.set_apart(f"cpu{cpu}", raw)
+        # Where there is no room, at least it was said, and its events are counted.
+        with suppress(OutputFullError):
+            if not self._n_kept_bytes:
+                self.output.set_apart("events", self.process.raw_events())
+            self._n_kept_bytes += len(raw)
+            self.output.set_apart("why", f"{why}; {found.n_lost} events lost\n".encode())
+            self.output.set_apart(f"cpu{cpu}", raw)
 
     def finish(self, summary: Summary) -> None:
         """Take all that there is now, also of sub-buffers that are not full, and complete the output."""
@@ -307,6 +336,13 @@ class Recording:
             if last:
                 summary.lost += max(0, n - last.events_discarded)
         self.output.close(lost)
+
+    def n_unread(self) -> int:
+        """Count the events that are in the buffers."""
+        try:
+            return sum(consumer.buffer.facts().unread_records for consumer in self.process.buffers.values())
+        except OSError:
+            return 0  # damaged
 
     def flush(self) -> None:
         """Let also what is in sub-buffers that are not full be taken."""

@@ -71,6 +71,8 @@ def summarize(trace: str, where: str, summary: Summary) -> str:
     )
     if summary.lost_without_buffers:
         text += f", and {summary.lost_without_buffers} of programs that could get no buffers"
+    if summary.unwritten:
+        text += f", {summary.unwritten} events not written"
     if summary.damaged:
         text += f"; damaged: {', '.join(sorted(summary.damaged))}"
     if summary.skipped:

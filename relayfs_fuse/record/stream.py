@@ -23,8 +23,10 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.record.full import PASSING
 from relayfs_fuse.record.packet import (
     BEGIN_AT,
     CONTENT_SIZE_AT,
@@ -46,8 +48,58 @@ if TYPE_CHECKING:
 ROOM_BYTES = 256 << 20
 # The kernel takes no more pieces at once.
 _IOV_MAX = 1024
+# Of all descriptors that there may be, stream files have this part; and so many, if that is more, or less.
+_PART, _LEAST, _MOST = 8, 4, 256
 _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None)
+
+
+class OpenFiles:
+    """Keep the stream files open that were written last, as there may be more of them than descriptors."""
+
+    def __init__(self) -> None:
+        self._files: dict[StreamFile, int] = {}
+
+    @staticmethod
+    def limit() -> int:
+        """Tell how many are open at most."""
+        return max(_LEAST, min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART))
+
+    def get(self, file: StreamFile) -> int:
+        """Open a file to read and write, if it is not open; its descriptor may be closed by the next call."""
+        descriptor = self._files.pop(file, None)
+        if descriptor is None:
+            self._make_room()
+            descriptor = self._open(file.name)
+        self._files[file] = descriptor
+        return descriptor
+
+    def put(self, file: StreamFile, descriptor: int) -> None:
+        """Keep the descriptor of a file that was opened by its maker."""
+        self._make_room()
+        self._files[file] = descriptor
+
+    def close(self, file: StreamFile) -> None:
+        """Close a file, if it is open."""
+        descriptor = self._files.pop(file, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _open(self, name: str) -> int:
+        while True:
+            try:
+                return os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._files:
+                    raise
+                self._close_oldest()
+
+    def _make_room(self) -> None:
+        while len(self._files) >= self.limit():
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        self.close(next(iter(self._files)))
 
 
 class StreamFile:
@@ -56,16 +108,16 @@ class StreamFile:
     last: what is known of its last packet; its packet_seq_num is that of the last one with events
     """
 
-    def __init__(self, path: str, descriptor: int, tail: int, last: Head) -> None:
+    def __init__(self, path: str, files: OpenFiles, room: int, tail: int, last: Head) -> None:
         self.path = path
         self.last = last
-        self._descriptor = descriptor
+        self._files = files
         self._tail = self._last_at = tail
-        self._room = os.fstat(descriptor).st_size
+        self._room = room
         self._is_hidden = False
 
     @classmethod
-    def create(cls, path: str, first: Packet, *, goes_on: bool) -> StreamFile:
+    def create(cls, path: str, first: Packet, files: OpenFiles, *, goes_on: bool) -> StreamFile:
         """Make a file for packets from this one on, which is not written yet; it appears with the first append().
 
         goes_on: it begins where another file of the same stream ends
@@ -82,36 +134,34 @@ class StreamFile:
             os.close(descriptor)
             os.unlink(_hidden(path))
             raise
-        file = cls(path, descriptor, tail, start)
+        file = cls(path, files, room, tail, start)
         file._is_hidden = True
+        files.put(file, descriptor)
         return file
 
     @classmethod
-    def reopen(cls, path: str) -> tuple[Head | None, StreamFile | None]:
+    def reopen(cls, path: str, files: OpenFiles) -> tuple[Head | None, StreamFile | None]:
         """Look at a file that a recorder has left: its last packet's head; and the file, if it can grow on."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        end = os.fstat(descriptor).st_size
-        last, last_at, tail, reached = None, 0, end, 0
-        for at, head in walk(descriptor, end):
-            reached = at + head.packet_bytes
-            reaches_end = at + head.packet_bytes == end
-            if reaches_end and head.is_empty and head.packet_bytes > HEAD_BYTES:
-                tail = at
-                break
-            last, last_at = _later(last, head), at
-            if reaches_end and head.content_bytes < head.packet_bytes:
-                # Its packet_size was to be next.
-                tail = at + head.content_bytes
-                _write_all(descriptor, [head.after(end - tail).pack()], tail)
-                _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
-        if last is None or tail == end:
-            # Who was killed while he cut it has left what is no packet.
-            os.ftruncate(descriptor, reached)
+        try:
+            end = os.fstat(descriptor).st_size
+            last, last_at, tail = _repair(descriptor, end)
+        finally:
             os.close(descriptor)
+        if last is None or tail == end:
             return last, None
-        file = cls(path, descriptor, tail, last)
+        file = cls(path, files, end, tail, last)
         file._last_at = last_at
         return last, file
+
+    @property
+    def name(self) -> str:
+        """What the file is called now."""
+        return _hidden(self.path) if self._is_hidden else self.path
+
+    @property
+    def _descriptor(self) -> int:
+        return self._files.get(self)
 
     def n_that_fit(self, packets: Sequence[Packet]) -> int:
         """Count how many of them, from the first on, there is room for."""
@@ -128,15 +178,16 @@ class StreamFile:
         OSError: nothing was appended
         """
         first, end = packets[0], self._tail + sum(packet.head.packet_bytes for packet in packets)
+        descriptor = self._descriptor
         last = packets[-1].head
         pieces = [*first.body]
         for packet in packets[1:]:
             pieces += [packet.head.pack(), *packet.body]
         pieces.append(last.after(self._room - end).pack())
-        _write_all(self._descriptor, pieces, self._tail + HEAD_BYTES)
+        _write_all(descriptor, pieces, self._tail + HEAD_BYTES)
         if not is_valid():
             return False
-        self._show(first.head, end, last)
+        self._show(descriptor, first.head, end, last)
         return True
 
     def end_with(self, discarded: int) -> None:
@@ -145,11 +196,11 @@ class StreamFile:
             self.last = self.last._replace(events_discarded=discarded)
             _patch(self._descriptor, self._last_at, self.last, DISCARDED_AT, SEQUENCE_AT)
 
-    def _show(self, head: Head, end: int, last: Head) -> None:
-        _patch(self._descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
-        _patch(self._descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
-        _patch(self._descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
-        _write_back(self._descriptor, self._tail, end)
+    def _show(self, descriptor: int, head: Head, end: int, last: Head) -> None:
+        _patch(descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
+        _patch(descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
+        _patch(descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
+        _write_back(descriptor, self._tail, end)
         self._last_at = end - last.packet_bytes
         self._tail, self.last = end, last
         if self._is_hidden:
@@ -168,16 +219,16 @@ class StreamFile:
                 self._replace()
         except OSError as error:
             # Then it stays valid, and sparse.
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in PASSING:
                 raise
         finally:
-            os.close(self._descriptor)
+            self._files.close(self)
 
     def discard(self) -> None:
         """Leave it as it is; if nothing has been appended, remove it."""
-        os.close(self._descriptor)
+        self._files.close(self)
         if self._is_hidden:
-            os.unlink(_hidden(self.path))
+            os.unlink(self.name)
 
     def _is_ours_alone(self) -> bool:
         """Tell whether nobody else has the file open; who opens it now waits until we have closed it."""
@@ -211,6 +262,30 @@ class StreamFile:
             raise
         finally:
             os.close(copy)
+
+
+def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
+    """Complete what a recorder has left of a file; return its last packet's head, where that is, and where it grows.
+
+    What does not grow any more grows at its end.
+    """
+    last, last_at, tail, reached = None, 0, end, 0
+    for at, head in walk(descriptor, end):
+        reached = at + head.packet_bytes
+        reaches_end = at + head.packet_bytes == end
+        if reaches_end and head.is_empty and head.packet_bytes > HEAD_BYTES:
+            tail = at
+            break
+        last, last_at = _later(last, head), at
+        if reaches_end and head.content_bytes < head.packet_bytes:
+            # Its packet_size was to be next.
+            tail = at + head.content_bytes
+            _write_all(descriptor, [head.after(end - tail).pack()], tail)
+            _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
+    if last is None or tail == end:
+        # Who was killed while he cut it has left what is no packet.
+        os.ftruncate(descriptor, reached)
+    return last, last_at, tail
 
 
 def before(head: Head) -> Head:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import tarfile
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import ctf
+from relayfs_fuse.record.full import OutputFullError, waiting_for
 from relayfs_fuse.record.output import APART
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import before
@@ -29,6 +31,8 @@ class TarOutput:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        # Of a member that is not written whole yet.
+        self._left = memoryview(b"")
         self._names: set[str] = set()
         self._n_apart: dict[str, int] = {}
 
@@ -54,6 +58,7 @@ class TarOutput:
     def close(self) -> None:
         """End the archive."""
         self._write(bytes(2 * tarfile.BLOCKSIZE))
+        self.write_rest()
 
     def member(self, name: str, data: bytes) -> None:
         """Write a file."""
@@ -62,10 +67,17 @@ class TarOutput:
         info.mtime = int(time.time())
         self._write(info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
 
+    def write_rest(self) -> None:
+        """Write what is left of the last member. OutputFullError: not now."""
+        with waiting_for("the archive"):
+            while self._left:
+                self._left = self._left[os.write(self._descriptor, self._left) :]
+
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+        """Write data; what there is no room for is left to the next write_rest(), and counts as written."""
+        self._left = memoryview(bytes(self._left) + data)
+        with suppress(OutputFullError):
+            self.write_rest()
 
 
 class TarProcess:
@@ -98,6 +110,7 @@ class TarProcess:
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Write packets as a file, if they were valid all the time; tell whether they were."""
+        self._output.write_rest()
         pieces = []
         if cpu not in self._last:
             pieces.append(before(packets[0].head).pack())

@@ -4,22 +4,25 @@ import json
 import os
 import pwd
 import random
+import re
+import select
 import signal
 import socket
+import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from conftest import DEADLINE_S, wait_until
 from tracing import Program, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native, native_trace
 from relayfs_fuse.native_packets import Consumer
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.packet import HEAD_BYTES, walk
-from relayfs_fuse.record.recorder import Options, Recorder
+from relayfs_fuse.record.recorder import TICK_S, Options, Recorder
 from relayfs_fuse.record.source import Source
 
 
@@ -211,6 +214,29 @@ def test_more_buffers_than_one_thread_waits_for(store, run, record, out):
                 program.write_patiently(200)
         finish(process)
     assert read(out).events["app"].count(599) == n
+
+
+def anonymous_kib(pid: int) -> int:
+    """How much memory a process has that is no file's."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
+def test_a_process_takes_little_memory_of_the_recorder(store, run, record, out):
+    trace = store.create("t")
+    programs: list[Program] = []
+    with record() as process:
+        for n in (10, 60):
+            before = anonymous_kib(process.pid)
+            while len(programs) < n:
+                programs.append(run(trace, "app"))
+                programs[-1].write_patiently(200)
+                programs[-1].flush()
+            wait_until(lambda n=n: n_on_disk(out) == 200 * n, "all events on disk")
+        grown = anonymous_kib(process.pid) - before
+        finish(process)
+    assert grown / 50 < 20 + 20 * native.n_possible_cpus()
 
 
 # --- how it ends, and goes on ---
@@ -461,25 +487,113 @@ def test_what_cannot_be_opened_is_marked(store, run, record, out):
     assert read(out).events == {"good": list(range(100))}
 
 
-def test_a_full_disk_leaves_the_rest_in_the_buffers(store, run, own_tmpfs, out):
+# --- a full disk ---
+
+WAITS = "No space left on device; the recording waits until there is room"
+
+
+@pytest.fixture
+def small(own_tmpfs: Path) -> Iterator[Path]:
+    """A disk of 2 MiB, half of which somebody else's file takes."""
+    path = own_tmpfs / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", path], check=True)
+    (path / "somebody's").write_bytes(bytes(1 << 20))
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def waits(process: subprocess.Popen[str]) -> str:
+    """Wait until a recorder says that it waits for room."""
+    assert process.stderr is not None
+    assert select.select([process.stderr], [], [], DEADLINE_S)[0], "it has said nothing"
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize("check", ["none", "all"])
+def test_a_full_disk_is_waited_for(store, run, small, check):
+    """What its buffers hold of a program, also of one that has ended meanwhile, is recorded when there is room."""
+    out = small / "out"
+    trace = store.create("t", subbuf_size=1 << 16)
+    with recording("t", "--store", store.path, "-o", out, "--check", check) as process:
+        app = run(trace, "app")
+        app.start_patiently(60_000)
+        assert waits(process).endswith(f"/out/{app.name}/cpu0: {WAITS}\n")
+        first = read(out).events["app"]
+        assert first == list(range(len(first)))
+        other = run(trace, "other")
+        lost = other.write(40_000)
+        assert lost > 10_000
+        other.declare("later")
+        other.end()
+        time.sleep(3 * TICK_S)  # it tries again and again
+        (small / "somebody's").unlink()
+        refused = app.done()
+        wait_until(lambda: store.programs(trace) == [app.name], "the removal of the dead program's buffers")
+        said = finish(process)
+    seen = read(out)
+    assert seen.events["app"] == list(range(60_000))
+    assert len(seen.events["other"]) == 40_000 - lost
+    assert seen.lost == refused + lost
+    assert f"{seen.lost} events lost" in said
+    assert "waits" not in said
+
+
+def test_it_ends_also_while_a_disk_is_full(store, run, small, out):
+    """What is not written stays in the buffers, and is said."""
     program = run(store.create("t", subbuf_size=1 << 16), "app")
-    small = own_tmpfs / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", small], check=True)
-    try:
-        with recording("t", "--store", store.path, "-o", small / "out") as process:
-            program.start_flat_out()
-            _, said = process.communicate(timeout=60)
-            assert process.returncode == 1
-            assert "No space left on device" in said
-            assert said.count("\n") == 1
+    with recording("t", "--store", store.path, "-o", small / "out") as process:
+        program.start_flat_out()
+        where = waits(process).removesuffix(f"; {WAITS.partition('; ')[2]}\n")
         program.kill()
-        first = read(small / "out").events["app"]
-        assert len(first) > 20_000
-    finally:
-        subprocess.run(["umount", "-l", small], check=True)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1
+        assert said.splitlines()[1:] == [where]
+    first = read(small / "out").events["app"]
+    unwritten = re.search(r"events lost, (\d+) events not written$", said.splitlines()[0])
+    assert unwritten
     with recording("t", "--store", store.path, "-o", out) as process:
         finish(process)
-    both = first + read(out).events["app"]
-    assert both == list(range(len(both)))
-    assert len(both) >= program.counted()
+    rest = read(out).events["app"]
+    assert first + rest == list(range(len(first + rest)))
+    assert len(rest) == int(unwritten[1])
+    assert len(first + rest) >= program.counted()
+
+
+def test_an_archive_on_a_full_disk_is_whole_when_there_is_room(store, run, small, out):
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    with (
+        (small / "tar").open("wb") as archive,
+        recording("t", "--store", store.path, "-o", "-", stdout=archive) as process,
+    ):
+        program.start_patiently(60_000)
+        assert waits(process) == f"relayctl: the archive: {WAITS}\n"
+        (small / "somebody's").unlink()
+        refused = program.done()
+        finish(process)
+    out.mkdir()
+    subprocess.run(["tar", "x", "-C", out, "-f", small / "tar"], check=True)
+    seen = read(out)
+    assert (seen.events["app"], seen.lost) == (list(range(60_000)), refused)
+
+
+def test_events_that_nobody_can_read_are_counted_once_however_often_the_disk_is_full(store, run, small):
+    out = small / "out"
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    assert program.write(10_000) == 0
+    with (program.directory / "cpu/mem0").open("r+b") as file:
+        file.seek((1 << 16) + HEAD_BYTES)
+        file.write(struct.pack("<H", 12345))
+    with (small / "more").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (1 << 20) - 20_480)
+    with recording("t", "--store", store.path, "-o", out, "--check", "all") as process:
+        assert WAITS in waits(process)
+        time.sleep(3 * TICK_S)
+        (small / "more").unlink()
+        recorded(out, 5000, "app")
+        said = finish(process)
+    seen = read(out)
+    assert len(seen.events["app"]) + seen.lost == 10_000
+    assert f"{seen.lost} events lost" in said
+    assert (out / ".damaged" / program.name / "why").read_text().count("\n") == 1

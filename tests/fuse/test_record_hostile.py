@@ -3,6 +3,7 @@
 The judge is babeltrace2 on the whole recording: one event that it cannot read makes it give up everything.
 """
 
+import itertools
 import json
 import os
 import random
@@ -382,13 +383,32 @@ def recording_with(n_files: int, *arguments: object) -> Iterator[subprocess.Pope
             process.kill()
 
 
+def n_files_for(n_processes: int) -> int:
+    """How many open files let so many processes be recorded at once."""
+    return next(n for n in itertools.count(32) if n - 32 - max(4, n // 8) == n_processes)
+
+
+def test_a_process_takes_one_open_file(store, run, out):
+    """However many CPUs there are, and files that it is recorded to."""
+    trace = store.create("t")
+    with recording_with(n_files_for(12), "t", "--store", store.path, "-o", out) as process:
+        programs = [run(trace, f"app{i}", cpu=i % native.n_possible_cpus()) for i in range(12)]
+        for _ in range(3):
+            for app in programs:
+                app.write_patiently(300)
+        # All of them still live.
+        wait_until(lambda: len(list(out.glob("app*"))) == 12, "all are recorded")
+        said = finish(process)
+    assert read(out).events == {f"app{i}": list(range(900)) for i in range(12)}
+    assert said.count("\n") == 1
+
+
 def test_processes_wait_if_there_are_too_few_open_files(store, run, out):
     trace = store.create("t")
     programs = [run(trace, f"app{i}") for i in range(8)]
     for i, app in enumerate(programs):
         app.write(10 + i)
-    # Two at once, of those that two CPUs make.
-    n_files = 32 + 2 * (1 + 2 * native.n_possible_cpus())
+    n_files = n_files_for(2)
     with recording_with(n_files, "t", "--store", store.path, "-o", out) as process:
         for app in programs:
             app.end()
@@ -400,7 +420,7 @@ def test_processes_wait_if_there_are_too_few_open_files(store, run, out):
 
 def test_one_user_cannot_take_all_open_files(mount: Mount, unprivileged: User, out: Path) -> None:
     start_trace(mount, "t", ROOM)
-    n_files = 4 * 3 * (1 + 2 * native.n_possible_cpus())
+    n_files = n_files_for(12)
     with ExitStack() as stack:
         for _ in range(12):
             stack.enter_context(traced(mount, user=NOBODY)).ask("emit 200")

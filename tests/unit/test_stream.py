@@ -14,7 +14,7 @@ import pytest
 from relayfs_fuse import ctf
 from relayfs_fuse.record import stream
 from relayfs_fuse.record.packet import HEAD_BYTES, Head, Packet, split, walk
-from relayfs_fuse.record.stream import StreamFile
+from relayfs_fuse.record.stream import OpenFiles, StreamFile
 
 EVENTS = b"""\
 /* relayfs trace=t id=3 process=p pid=42 uid=0 buffers=perprocess clock=mono tsc=0 mono=1 real=1700000000000000000 \
@@ -84,7 +84,7 @@ def valid() -> bool:
 
 
 def grow(path: Path) -> StreamFile:
-    file = StreamFile.create(str(path), packet(0), goes_on=False)
+    file = StreamFile.create(str(path), packet(0), OpenFiles(), goes_on=False)
     file.append([packet(0)], valid)
     file.append([packet(1), packet(2, 4)], valid)
     file.append([packet(3, 4)], valid)
@@ -123,7 +123,7 @@ def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_
     after_each_write(lambda: None)
     assert len(copies) == 8
     for one in copies:
-        last, file = StreamFile.reopen(str(one / "cpu5"))
+        last, file = StreamFile.reopen(str(one / "cpu5"), OpenFiles())
         assert last
         assert file
         left = [packet(n, 4) for n in range(4) if n > last.packet_seq_num]
@@ -134,7 +134,7 @@ def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_
         end = (one / "cpu5").stat().st_size
         with (one / "cpu5").open("rb") as opened:
             assert end == sum(head.packet_bytes for _, head in walk(opened.fileno(), end)) < 1 << 12
-        assert StreamFile.reopen(str(one / "cpu5"))[1] is None
+        assert StreamFile.reopen(str(one / "cpu5"), OpenFiles())[1] is None
 
 
 def test_a_file_that_was_just_being_cut_is_cut(directory, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_file_that_was_just_being_cut_is_cut(directory, monkeypatch):
         patched.setattr(os, "ftruncate", lambda *_: None)
         file.close()
     assert (directory / "cpu5").stat().st_size == 1 << 16
-    last, again = StreamFile.reopen(str(directory / "cpu5"))
+    last, again = StreamFile.reopen(str(directory / "cpu5"), OpenFiles())
     assert last
     assert (last.packet_seq_num, again) == (3, None)
     assert (directory / "cpu5").stat().st_size < 1 << 12
@@ -167,7 +167,7 @@ def test_a_file_that_is_full_says_so(directory):
     file.append([packet(i) for i in range(4, 4 + n)], valid)
     assert file.n_that_fit([packet(4 + n)]) == 0
     file.close()
-    again = StreamFile.create(str(directory / "cpu5_1"), packet(4 + n), goes_on=True)
+    again = StreamFile.create(str(directory / "cpu5_1"), packet(4 + n), OpenFiles(), goes_on=True)
     again.append([packet(4 + n)], valid)
     assert read(directory) == list(range(12 + 3 * n + 3))
     again.close()
@@ -179,7 +179,7 @@ def test_a_packet_that_needs_more_gets_a_file_of_its_own(directory):
     events = [struct.pack("<QQ", (500 + n) << 16 | 7, n) for n in range(5000)]
     size = 8 * (HEAD_BYTES + 16 * len(events))
     large = Packet(large.head._replace(packet_size=size, content_size=size, timestamp_end=6000), events)
-    file = StreamFile.create(str(directory / "cpu5"), large, goes_on=False)
+    file = StreamFile.create(str(directory / "cpu5"), large, OpenFiles(), goes_on=False)
     assert file.n_that_fit([large]) == 1
     file.append([large], valid)
     file.close()
@@ -220,7 +220,7 @@ def test_losses_up_to_the_end_are_said(directory):
 
 
 def test_a_file_that_was_never_shown_is_removed(directory):
-    StreamFile.create(str(directory / "cpu5"), packet(0), goes_on=False).close()
+    StreamFile.create(str(directory / "cpu5"), packet(0), OpenFiles(), goes_on=False).close()
     assert [path.name for path in directory.iterdir()] == ["metadata"]
 
 
