@@ -90,6 +90,10 @@ class StoredRing(Stored[RingMemory]):
         """Whether somebody who sleeps should look again."""
         return bool(self.returned) or self.buffer.state() != 0
 
+    def n_moved(self) -> int:
+        """Count what its producers have moved: each honest wake-up tells of some."""
+        return self.facts().producer_position
+
     def skip_discarded(self) -> bool:
         """Give producers the room of discarded records, for a reader that polls: read(2) gives nothing of them.
 

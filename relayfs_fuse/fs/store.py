@@ -115,6 +115,10 @@ class StoredBuffer(Stored[native.Buffer]):
         """Whether somebody who sleeps should look again."""
         return self.buffer.state() != 0
 
+    def n_moved(self) -> int:
+        """Count what its writers have moved: each honest wake-up tells of some."""
+        return self.facts().bytes
+
     def is_held_up(self) -> bool:
         """Whether it pays to look again soon, though nobody wakes who waits."""
         return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))

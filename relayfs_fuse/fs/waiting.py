@@ -14,14 +14,20 @@ A buffer that wakes with each record is armed at most every REST_MS: its writer 
 must not happen for each of many records while a reader keeps up with them. Meanwhile it is looked at unarmed.
 
 A buffer that cannot be looked at, because somebody has damaged it, fails those who wait for it and nobody else.
+
+Whoever may write a buffer can change the word that its wake-ups change, and as often as he likes. So a buffer whose
+wake-ups bring nothing new rests between two looks, longer and longer, and so does one that takes long to look at; all
+looks together take no more than a share of the server's time (fs/turns.py).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import select
+import time
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -30,6 +36,7 @@ from relayfs_fuse import native
 from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.turns import Share
 from relayfs_fuse.native_ring import wait_any_ring
 
 if TYPE_CHECKING:
@@ -43,6 +50,17 @@ SAFETY_MS = 1000
 RESERVED_MS = 50
 # From one arming for the next record to the following one.
 REST_MS = 1
+# So many wake-ups in a row may bring nothing new. A buffer that wakes yet again rests: first REST_MS, at last so long.
+VAIN_MAX = 8
+REST_LAST_MS = 64
+# A buffer that takes longer than this to look at rests so many times as long.
+QUICK_S = 0.001
+REST_TIMES = 10
+# Of the server's time all looks together take at most so much; a flurry of them may take all of it for a moment.
+LOOKS_SHARE = 0.25
+FLURRY_S = 0.05
+# What it costs beside the looks to sleep in another thread.
+SLEEP_COST_S = 0.0001
 
 # The task's name in the log.
 WAITING = "waiting for buffers"
@@ -141,17 +159,21 @@ class _Waiter:
     """Everybody who waits for one buffer.
 
     patience_ms: when to look again at the latest
+    rests_until: when to look again at the earliest, by trio's clock
     failure: why nobody can wait for it any more
     """
 
     def __init__(self, stored: StoredBuffer | StoredRing) -> None:
         self.stored = stored
         self.patience_ms = SAFETY_MS
+        self.rests_until = -math.inf
         self.sleepers: set[trio.Event] = set()
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
         self.failure: OSError | None = None
         self._armed = 0
+        self._moved = -1
+        self._n_vain = 0
 
     @property
     def wanted(self) -> bool:
@@ -159,14 +181,32 @@ class _Waiter:
 
     def look(self) -> None:
         """Arm the buffer if that was used up, then tell whom it concerns what there is, or that it cannot be known."""
+        begun_s = time.thread_time()
         try:
+            is_woken = self.stored.buffer.wake_seq() != self.seq
             self._look()
+            if is_woken:
+                self._rest_if_in_vain()
         except OSError as error:
             self.stored.note(error)
             self._fail(error)
         except Exception:
             log.exception("%s: waiting for %s failed", self.stored.channel.path, self.stored.buffer.path)
             self._fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+        took_s = time.thread_time() - begun_s
+        if took_s > QUICK_S:
+            self._rest(REST_TIMES * took_s)
+
+    def _rest_if_in_vain(self) -> None:
+        """Rest if wake-ups have brought no data for a while: no writer has woken anybody, then."""
+        moved = self.stored.n_moved()
+        self._n_vain = self._n_vain + 1 if moved == self._moved else 0
+        self._moved = moved
+        if self._n_vain > VAIN_MAX:
+            self._rest(min(REST_MS << min(self._n_vain - VAIN_MAX - 1, 16), REST_LAST_MS) / 1000)
+
+    def _rest(self, seconds: float) -> None:
+        self.rests_until = max(self.rests_until, trio.current_time() + seconds)
 
     def _fail(self, error: OSError) -> None:
         # A copy: the traceback of the error itself would keep the buffer mapped.
@@ -213,11 +253,12 @@ class _Waiter:
 class _Group:
     """As many buffers, or as many rings, as one thread can sleep on."""
 
-    def __init__(self, of_rings: bool, limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, of_rings: bool, limiter: trio.CapacityLimiter, share: Share) -> None:
         self.of_rings = of_rings
         self.waiters: dict[StoredBuffer | StoredRing, _Waiter] = {}
         self.stopped = False
         self._limiter = limiter
+        self._share = share
         self._word = native.WakeWord()
         self._news = trio.Event()
 
@@ -230,20 +271,31 @@ class _Group:
         while not self.stopped:
             self._news = trio.Event()
             value = self._word.value
-            waiters = [waiter for waiter in self.waiters.values() if waiter.wanted]
-            for waiter in waiters:
-                waiter.look()
-            waiters = self._remaining(waiters)
+            waiters = await self._look()
             if not waiters:
                 await self._news.wait()
                 continue
-            buffers: list[Any] = [waiter.stored.buffer for waiter in waiters]
-            seqs = [waiter.seq for waiter in waiters]
-            patience_ms = min(waiter.patience_ms for waiter in waiters)
+            now = trio.current_time()
+            awake = [waiter for waiter in waiters if waiter.rests_until <= now]
+            pauses_ms = [waiter.patience_ms for waiter in awake]
+            rests_s = [waiter.rests_until - now for waiter in waiters if waiter.rests_until > now]
+            pauses_ms += [math.ceil(1000 * rest_s) for rest_s in rests_s]
+            buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
+            seqs = [waiter.seq for waiter in awake]
             wait_any = wait_any_ring if self.of_rings else native.wait_any
             await trio.to_thread.run_sync(
-                wait_any, buffers, seqs, self._word, value, patience_ms, limiter=self._limiter
+                wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
             )
+
+    async def _look(self) -> list[_Waiter]:
+        """Look at all that do not rest, when there is time for it; return those that wait on."""
+        await self._share.ready()
+        begun_s = time.thread_time()
+        for waiter in list(self.waiters.values()):
+            if waiter.wanted and waiter.rests_until <= trio.current_time():
+                waiter.look()
+        self._share.spend(time.thread_time() - begun_s + SLEEP_COST_S)
+        return self._remaining([waiter for waiter in self.waiters.values() if waiter.wanted])
 
     def _remaining(self, waiters: list[_Waiter]) -> list[_Waiter]:
         """Drop those that failed."""
@@ -260,6 +312,7 @@ class Waiting:
         self._groups: list[_Group] = []
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(1)
+        self._share = Share(LOOKS_SHARE, FLURRY_S)
 
     async def run(self) -> None:
         """Serve until stop()."""
@@ -349,7 +402,7 @@ class Waiting:
             del group.waiters[waiter.stored]
 
     def _add_group(self, of_rings: bool) -> _Group:
-        group = _Group(of_rings, self._limiter)
+        group = _Group(of_rings, self._limiter, self._share)
         self._groups.append(group)
         self._limiter.total_tokens = len(self._groups)
         return group

@@ -1,0 +1,100 @@
+"""What one writer can make the server do is bounded, however hard it tries."""
+
+import os
+import select
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from attack.arena import HIGHEST
+from build import compile_c
+from conftest import DEADLINE_S, NOBODY, Mount
+from traced import environment_of
+from traffic import drain
+
+OWNED = f"uid={NOBODY} gid={NOBODY} perm=0666"
+WAKER = Path(__file__).parent / "waker.c"
+# How long the server is watched.
+WATCHED_S = 1.5
+# A buffer that rests as long as it may is looked at 16 times a second; the server has other things to do, too.
+SLEEPS_MAX = 300
+# Who hears of data only when the server looks again by itself was not woken: that takes a second.
+WAKE_MEDIAN_S = 0.3
+
+
+@contextmanager
+def attacking(command: Sequence[str | Path], mount: Mount) -> Iterator[None]:
+    """Run an attacker, another user's, until the end of the block; both sides get all the time that they want."""
+    process = subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        env=environment_of(mount), user=NOBODY, group=NOBODY, extra_groups=[],
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "attacking\n"
+        assert mount.process is not None
+        for pid in (process.pid, mount.process.pid):
+            hurry(pid)
+        yield
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def hurry(pid: int) -> None:
+    """Let a process come before whatever else the machine does."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        os.setpriority(os.PRIO_PROCESS, int(task), HIGHEST)
+
+
+def sleeps_a_second(mount: Mount) -> float:
+    """Return how often threads of the server go to sleep: some few times for each wake-up."""
+    assert mount.process is not None
+    tasks = Path(f"/proc/{mount.process.pid}/task")
+
+    def n_sleeps() -> int:
+        lines = [line for task in tasks.iterdir() for line in (task / "status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    begun, before = time.monotonic(), n_sleeps()
+    time.sleep(WATCHED_S)
+    return (n_sleeps() - before) / (time.monotonic() - begun)
+
+
+@contextmanager
+def polled(file: Path) -> Iterator[select.epoll]:
+    """Wait for a file, edge by edge: unlike poll(2) with no time to wait, that has the server look at it by itself."""
+    with file.open("rb", buffering=0) as opened, select.epoll() as poll:
+        poll.register(opened, select.EPOLLIN | select.EPOLLET)
+        yield poll
+
+
+def wakes_median_s(mount: Mount, file: Path) -> float:
+    """Return how long it takes to be woken by a record of an honest writer."""
+    took = []
+    with polled(file) as poll, file.open("wb", buffering=0) as writer:
+        for _ in range(9):
+            assert poll.poll(0) == []
+            begun = time.monotonic()
+            writer.write(b"honest\n")
+            assert poll.poll(DEADLINE_S)
+            took.append(time.monotonic() - begun)
+            assert drain(file) == b"honest\n"
+    return statistics.median(took)
+
+
+@pytest.mark.parametrize("kind", ["buffers=single scheme=lockless", "type=ring buffers=single size=64K"])
+def test_wake_ups_that_bring_nothing_cost_the_server_little(mount: Mount, unprivileged: object, kind: str) -> None:
+    file = mount.create("victim", f"{kind} {OWNED}")
+    honest = mount.create("honest", "buffers=single delivery=packet")
+    memory = mount.path / ".channels/victim/mem0"
+    with polled(file) as poll:
+        assert poll.poll(0) == []
+        with attacking([compile_c([WAKER]), memory], mount):
+            assert sleeps_a_second(mount) < SLEEPS_MAX
+            assert wakes_median_s(mount, honest) < WAKE_MEDIAN_S
