@@ -255,6 +255,9 @@ static int check_and_add(struct relay_counters *counters, const char *name, cons
 	int err = relay_perf_check_name(name);
 	if (!err)
 		err = complete_spec(&full, spec, way != add_and_take);
+	/* Not of names that are only looked up: older stores have others. */
+	if (!err && !(relay_perf_is_utf8(name) && relay_perf_is_utf8(full.unit) && relay_perf_is_utf8(full.help)))
+		err = -EILSEQ;
 	if (err)
 		return err;
 	pthread_mutex_lock(&counters->mutex);

@@ -18,6 +18,37 @@ static int check_component(const char *name, size_t length)
 	return 0;
 }
 
+/* How long the sequence of UTF-8 at `text` is; 0: it is none. Neither overlong ones nor surrogates are. */
+static size_t utf8_length(const unsigned char *text)
+{
+	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+	/* As many bits are set before the first that is not; of ASCII none is. */
+	size_t length = (size_t)__builtin_clz(~((uint32_t)text[0] << 24));
+	if (length == 0)
+		return 1;
+	if (length == 1 || length > 4)
+		return 0;
+	uint32_t code = text[0] & (0x7f >> length);
+	for (size_t i = 1; i < length; i++) {
+		/* The null byte at the end is no continuation either. */
+		if (text[i] >> 6 != 2)
+			return 0;
+		code = code << 6 | (text[i] & 0x3f);
+	}
+	return code < smallest[length] || code >> 11 == 0xd800 >> 11 || code > 0x10ffff ? 0 : length;
+}
+
+bool relay_perf_is_utf8(const char *text)
+{
+	const unsigned char *at = (const unsigned char *)(text ? text : "");
+	for (size_t length; *at; at += length) {
+		length = utf8_length(at);
+		if (!length)
+			return false;
+	}
+	return true;
+}
+
 int relay_perf_check_name(const char *name)
 {
 	if (!name)

@@ -8,6 +8,9 @@
 /* 0, -EINVAL or -ENAMETOOLONG. */
 int relay_perf_check_name(const char *name);
 
+/* NULL is. */
+bool relay_perf_is_utf8(const char *text);
+
 /* Is it shorter than `bytes` and printable? NULL is. */
 bool relay_perf_is_text(const char *text, size_t bytes, bool spaces);
 

@@ -1,4 +1,6 @@
-r"""Counters as OpenMetrics text, which Prometheus reads.
+r"""Counters as text that Prometheus reads, in one of two formats.
+
+OpenMetrics 1.0, for servers that scrape:
 
     # TYPE disk_sda_write_io_requests counter
     # UNIT disk_sda_write_io_requests requests
@@ -6,8 +8,16 @@ r"""Counters as OpenMetrics text, which Prometheus reads.
     disk_sda_write_io_requests_total{name="disk/sda/write_io"} 17
     # EOF
 
+Prometheus's own text format 0.0.4, which collectors of text files read. These take the family of a counter for untyped
+unless it has the name of its samples, and know neither units nor an end:
+
+    # HELP disk_sda_write_io_requests_total Finished writes
+    # TYPE disk_sda_write_io_requests_total counter
+    disk_sda_write_io_requests_total{name="disk/sda/write_io"} 17
+
 A family's name is that of the counter with what is not allowed replaced by `_`, and ends with the unit. Counters whose
-names become the same share a family, and the label `name` tells them apart.
+names become the same share a family, and the label `name` tells them apart. No family's name ends with `_total` or
+`_created`, because a counter `x` has `x_total` and `x_created` for itself.
 """
 
 from __future__ import annotations
@@ -22,28 +32,51 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.native import CounterInfo
 
+    Families = dict[str, list[tuple[CounterInfo, int]]]
+
+_OF_COUNTERS = ("_total", "_created")
+
 
 def render(found: Iterable[tuple[CounterInfo, int]]) -> str:
-    """Write counters and their values."""
-    families: dict[str, list[tuple[CounterInfo, int]]] = {}
+    """Write counters and their values as OpenMetrics."""
+    return "".join(_render_openmetrics(*family) for family in _families(found)) + "# EOF\n"
+
+
+def render_text(found: Iterable[tuple[CounterInfo, int]]) -> str:
+    """Write counters and their values in the text format 0.0.4."""
+    return "".join(_render_text(*family) for family in _families(found))
+
+
+def _families(found: Iterable[tuple[CounterInfo, int]]) -> list[tuple[str, list[tuple[CounterInfo, int]]]]:
+    families: Families = {}
     for info, value in found:
         families.setdefault(_family(info, families), []).append((info, value))
-    return "".join(_render_family(*family) for family in sorted(families.items())) + "# EOF\n"
+    return sorted(families.items())
 
 
-def _family(info: CounterInfo, families: dict[str, list[tuple[CounterInfo, int]]]) -> str:
-    unit = _clean(info.unit)
-    name = _clean(info.name).removesuffix("_total")
+def _family(info: CounterInfo, families: Families) -> str:
+    name = _clean(info.name)
+    while name.endswith("_total"):
+        name = name.removesuffix("_total")
+    unit = _unit(info)
     if unit and not name.endswith(f"_{unit}"):
         name = f"{name}_{unit}"
-    # A family is of one kind and unit, and counters bring a name with `_total` along.
+    if not name or name.endswith("_created"):
+        name = f"{name}_{KINDS[info.kind]}"
+    # A family is of one kind and unit.
     while any(not _alike(info, other) for other, _ in families.get(name, [])[:1]):
         name = f"{KINDS[info.kind]}_{name}"
     return name
 
 
+def _unit(info: CounterInfo) -> str:
+    """Return the unit as a part of names; "" also for one that ends names as those of samples end."""
+    unit = _clean(info.unit)
+    return "" if f"_{unit}".endswith(_OF_COUNTERS) else unit
+
+
 def _alike(one: CounterInfo, other: CounterInfo) -> bool:
-    return (one.kind, _clean(one.unit)) == (other.kind, _clean(other.unit))
+    return (one.kind, _unit(one)) == (other.kind, _unit(other))
 
 
 def _clean(text: str) -> str:
@@ -52,18 +85,33 @@ def _clean(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return _escape_help(text).replace('"', '\\"')
 
 
-def _render_family(name: str, found: list[tuple[CounterInfo, int]]) -> str:
+def _escape_help(text: str) -> str:
+    """Escape what the text format 0.0.4 has escaped in help: a quotation mark makes it refuse the whole file."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _samples(name: str, found: list[tuple[CounterInfo, int]]) -> str:
+    # Counters wrap around as 64-bit numbers, and are never negative.
+    values = ((info, value % (1 << 64) if info.kind == 0 else value) for info, value in found)
+    return "".join(f'{name}{{name="{_escape(info.name)}"}} {value}\n' for info, value in values)
+
+
+def _sample_name(name: str, info: CounterInfo) -> str:
+    return f"{name}_total" if info.kind == 0 else name
+
+
+def _render_openmetrics(name: str, found: list[tuple[CounterInfo, int]]) -> str:
     first = found[0][0]
-    lines = [f"# TYPE {name} {KINDS[first.kind]}"]
-    if first.unit:
-        lines.append(f"# UNIT {name} {_clean(first.unit)}")
-    if first.help:
-        lines.append(f"# HELP {name} {_escape(first.help)}")
-    for info, value in found:
-        # Counters wrap around as 64-bit numbers, and are never negative.
-        sample = (f"{name}_total", value % (1 << 64)) if info.kind == 0 else (name, value)
-        lines.append(f'{sample[0]}{{name="{_escape(info.name)}"}} {sample[1]}')
-    return "".join(f"{line}\n" for line in lines)
+    unit = f"# UNIT {name} {_unit(first)}\n" if _unit(first) else ""
+    text = f"# HELP {name} {_escape(first.help)}\n" if first.help else ""
+    return f"# TYPE {name} {KINDS[first.kind]}\n{unit}{text}{_samples(_sample_name(name, first), found)}"
+
+
+def _render_text(family: str, found: list[tuple[CounterInfo, int]]) -> str:
+    first = found[0][0]
+    name = _sample_name(family, first)
+    text = f"# HELP {name} {_escape_help(first.help)}\n" if first.help else ""
+    return f"{text}# TYPE {name} {KINDS[first.kind]}\n{_samples(name, found)}"

@@ -141,6 +141,7 @@ CHANGES_MAX = 32
 USER_DOMAINS = 4
 _REASONS = {
     errno.EINVAL: "the name, unit or help is not allowed",
+    errno.EILSEQ: "the name, unit or help is not UTF-8",
     errno.ENAMETOOLONG: "the name is longer than 255 bytes",
     errno.EACCES: "its group belongs to another user",
     errno.EPERM: "only a server of root has counters of other users",

@@ -15,7 +15,7 @@ from access import ARRANGE
 from build import compile_c, native_prefix
 from conftest import RELAYFS, Mount, User, wait_until
 
-from relayfs_fuse import native
+from relayfs_fuse import Counters, native
 
 HERE = Path(__file__).parent
 RELAYCTL = RELAYFS.with_name("relayctl")
@@ -520,18 +520,27 @@ def test_one_user_does_not_take_the_places_of_all_owners(open_mount, unprivilege
     assert not (mount.path / f".counters/{unprivileged.uid}-{unprivileged.gid}-0606").exists()
 
 
-def test_names_that_are_no_text_are_shown_as_they_are(mount):
+def test_names_of_an_older_store_that_are_no_text_are_shown_as_they_are(make_mount, scratch_store):
+    scratch_store.mkdir(0o700, exist_ok=True)
+    (scratch_store / ".lock").touch()
+    with Counters(scratch_store) as counters:
+        counters.add("cafe/12", help="help")
+    names = scratch_store / ".counters/names"
+    names.write_bytes(names.read_bytes().replace(b"cafe/12", b"caf\xe9/\xff\xfe").replace(b"help\0", b"h\xc3(p\0"))
+    mount = make_mount()
+    assert b"caf\xe9/\xff\xfe kind=counter" in (mount.path / "counters.names").read_bytes()
+    assert b"caf\xe9/\xff\xfe 0\n" in (mount.path / "counters.txt").read_bytes()
+    shown = subprocess.run([RELAYCTL, "counters", "-m", mount.path, "caf*"], capture_output=True, check=False)
+    assert (shown.returncode, shown.stdout.split()[1:], shown.stderr) == (0, [rb"caf\xe9/\xff\xfe"], b"")
+
+
+def test_commands_that_are_no_text_are_refused(mount):
     descriptor = os.open(mount.path / "counters.names", os.O_WRONLY)
-    os.write(descriptor, b"add caf\xe9/\xff\xfe help=\xc3(\n")
     for line in (b"frob\xff\xfe\n", b"add \xff kind=\xff\n", b"del \xff\n", b"add \xff/a mode=\xfe\n"):
         with pytest.raises(OSError, match="Invalid argument"):
             os.write(descriptor, line)
     os.close(descriptor)
-    assert b"caf\xe9/\xff\xfe kind=counter" in (mount.path / "counters.names").read_bytes()
-    assert b"caf\xe9/\xff\xfe 0\n" in (mount.path / "counters.txt").read_bytes()
     assert (mount.path / "error_log").read_bytes()
-    shown = subprocess.run([RELAYCTL, "counters", "-m", mount.path, "caf*"], capture_output=True, check=False)
-    assert (shown.returncode, shown.stderr) == (0, b"")
 
 
 def test_nobody_takes_the_group_of_the_figures(open_mount, unprivileged: User):

@@ -132,9 +132,10 @@ struct relay_perf_spec {
  * and the store's owner.
  *
  * name  a path: components without `/`, space, control characters, `"` or `\`, that do not begin with a dot;
- *       at most RELAY_PERF_NAME_BYTES - 1 bytes
+ *       UTF-8, at most RELAY_PERF_NAME_BYTES - 1 bytes
  *
- * Returns the number, 1 or more; or -EINVAL the name, kind, mode, unit or help is not allowed; -ENAMETOOLONG;
+ * Returns the number, 1 or more; or -EINVAL the name, kind, mode, unit or help is not allowed; -EILSEQ name, unit or
+ * help is not UTF-8; -ENAMETOOLONG;
  * -EACCES the group is another user's who does not let this one adjust; -EPERM only the store's owner could make a group
  * of this owner; -EDQUOT the group's owner has as many names, or as many different groups and modes, as one user
  * may; -ENOSPC the limit of names or of 249 different owners, groups and modes is reached, or there is no memory; -EBUSY
