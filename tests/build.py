@@ -27,11 +27,13 @@ HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h"))
 PLAIN = ""
 MEMORY = "address,undefined"
 THREADS = "thread"
+# No sanitizer, but another C library.
+MUSL = "musl"
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """An installed library."""
+    """An installed library; `sanitize` is the kind of its build."""
 
     path: Path
     sanitize: str
@@ -62,13 +64,30 @@ def native_prefix(sanitize: str = PLAIN) -> Prefix:
     base = _products(sanitize)
     prefix = Prefix(base / "prefix", sanitize)
     with _locked(base / "lock"):
-        options = [f"-DRELAYFS_SANITIZE={sanitize}", f"-DCMAKE_INSTALL_PREFIX={prefix.path}"]
+        options = [f"-DRELAYFS_SANITIZE={'' if sanitize == MUSL else sanitize}"]
+        if sanitize == MUSL:
+            options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(base)}"]
+        options += [f"-DCMAKE_INSTALL_PREFIX={prefix.path}"]
         options += ["-DRELAYFS_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib"]
         _run(_tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", *options,
              "-S", ROOT / "native", "-B", base / "build")  # fmt: skip
         _run(_tool("cmake"), "--build", base / "build")
         _run(_tool("cmake"), "--install", base / "build")
     return prefix
+
+
+def _kernel_headers(base: Path) -> Path:
+    """Make a directory of Linux's headers alone: Debian has them among glibc's, where musl-gcc does not look."""
+    headers = base / "kernel"
+    headers.mkdir(exist_ok=True)
+    for name, path in (
+        ("linux", "linux"),
+        ("asm-generic", "asm-generic"),
+        ("asm", f"{os.uname().machine}-linux-gnu/asm"),
+    ):
+        if not (headers / name).is_symlink():
+            (headers / name).symlink_to(Path("/usr/include", path))
+    return headers
 
 
 def compile_c(sources: Sequence[Path], out: Path | None = None, sanitize: str = PLAIN, *flags: str) -> Path:
@@ -113,12 +132,13 @@ def _key(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
     prefix = native_prefix(sanitize)
     command = _gcc(prefix, flags)
     text = _run(*command, "-E", *sources)
-    library = (prefix.lib / "librelayfs.so").read_bytes()
+    library = (prefix.lib / ("librelayfs.a" if "-static" in flags else "librelayfs.so")).read_bytes()
     return hashlib.sha256(os.fsencode(f"{command}{text}") + library).hexdigest()
 
 
 def _gcc(prefix: Prefix, flags: Sequence[str]) -> list[str]:
-    return ["gcc", *_c_flags(prefix.sanitize), *flags, f"-I{prefix.include}"]
+    compiler = "musl-gcc" if prefix.sanitize == MUSL else "gcc"
+    return [compiler, *_c_flags(prefix.sanitize), *flags, f"-I{prefix.include}"]
 
 
 def run_environment(sanitize: str = PLAIN) -> dict[str, str]:
@@ -141,7 +161,7 @@ def run_command(program: Path, *args: object, sanitize: str = PLAIN) -> list[str
 
 def _c_flags(sanitize: str) -> list[str]:
     flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
-    if sanitize:
+    if sanitize and sanitize != MUSL:
         flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
     return flags
 

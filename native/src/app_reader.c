@@ -19,6 +19,7 @@
 #include "sleep.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -257,10 +258,24 @@ static int follow(struct app_reader *reader)
 	}
 }
 
+/* Where its data is. The CPU may be offline or forbidden to us: then the reader runs anywhere. */
+static void go_to_cpu(uint32_t cpu)
+{
+	cpu_set_t *set = CPU_ALLOC(cpu + 1);
+	if (!set)
+		return;
+	CPU_ZERO_S(CPU_ALLOC_SIZE(cpu + 1), set);
+	CPU_SET_S(cpu, CPU_ALLOC_SIZE(cpu + 1), set);
+	pthread_setaffinity_np(pthread_self(), CPU_ALLOC_SIZE(cpu + 1), set);
+	CPU_FREE(set);
+}
+
 void *relay_app_reader_run(void *argument)
 {
 	struct app_reader *reader = argument;
 	struct app_shared *shared = reader->shared;
+	if (reader->on_its_cpu)
+		go_to_cpu(reader->buf->cpu);
 	reader->result = follow(reader);
 	bool is_last = !__atomic_sub_fetch(&shared->n_running, 1, __ATOMIC_ACQ_REL);
 	if (is_last || reader->result)

@@ -23,6 +23,7 @@ struct app_shared {
 struct app_reader {
 	struct app_shared *shared;
 	struct rchan_buf *buf; /* its plan is this thread's; anybody may do the rest */
+	bool on_its_cpu;       /* the thread is to run on the buffer's CPU. Writer: start() */
 	pthread_t thread;
 	bool running;   /* the thread is to be joined. Writer: start(), stop() */
 	bool has_taken; /* something, since it last slept or napped. Writer: the thread */

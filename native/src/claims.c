@@ -27,6 +27,7 @@
 #define _GNU_SOURCE
 #include "claims.h"
 
+#include "libc.h"
 #include "owner.h"
 #include "quiet.h"
 
@@ -38,7 +39,7 @@ enum { CACHED = 8, FIND_ROUNDS = 1024, HURRIED_ROUNDS = 16, LOOK_FOR_DEAD = 64, 
 static __thread struct {
 	uint32_t buf_id, epoch; /* epoch: relay_fork_epoch then */
 	uint32_t claim;
-} cached[CACHED] __attribute__((tls_model("initial-exec")));
+} cached[CACHED] RELAY_TLS;
 
 uint32_t relay_claims_n_used(const struct rchan_buf *buf)
 {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "clock.h"
 
+#include "libc.h"
 #include "quiet.h"
 
 #include <relayfs/store.h>
@@ -31,7 +32,7 @@ int relay_has_tsc(void)
 #endif
 }
 
-static __thread uint64_t seen_ns __attribute__((tls_model("initial-exec")));
+static __thread uint64_t seen_ns RELAY_TLS;
 
 void relay_clock_saw(uint64_t mono_ns)
 {

@@ -3,6 +3,7 @@
 #include "lock.h"
 
 #include "clock.h"
+#include "libc.h"
 #include "owner.h"
 #include "quiet.h"
 
@@ -19,7 +20,7 @@ enum { SPINS = 64, ASK_AGAIN_NS = 10000000 };
  * holder at each event. */
 static __thread struct {
 	uint64_t holder, at_ns;
-} asked __attribute__((tls_model("initial-exec")));
+} asked RELAY_TLS;
 
 static bool change(uint64_t *word, uint64_t *from, uint64_t to)
 {

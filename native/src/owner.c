@@ -8,6 +8,8 @@
 #define _GNU_SOURCE
 #include "owner.h"
 
+#include "libc.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -25,7 +27,7 @@ uint32_t relay_fork_epoch = 1;
 static __thread struct {
 	uint64_t word;
 	uint32_t epoch;
-} self __attribute__((tls_model("initial-exec")));
+} self RELAY_TLS;
 
 static void forked(void)
 {

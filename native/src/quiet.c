@@ -15,8 +15,8 @@
 
 enum { WORDS_BYTES = 64 };
 
-__thread bool relay_quiet_self __attribute__((tls_model("initial-exec")));
-__thread bool relay_blind_self __attribute__((tls_model("initial-exec")));
+__thread bool relay_quiet_self RELAY_TLS;
+__thread bool relay_blind_self RELAY_TLS;
 
 /* What /proc/thread-self/status said of seccomp when the thread became quiet: "Seccomp:\t0\nSeccomp_filters:\t0". A container's
  * programs have filters from the start. */
@@ -24,7 +24,7 @@ static __thread struct {
 	int status; /* descriptor + 1; 0: none */
 	bool is_restricted;
 	char words[WORDS_BYTES];
-} self __attribute__((tls_model("initial-exec")));
+} self RELAY_TLS;
 
 /* Read what it says now. false: it cannot be known. */
 static bool read_words(char words[WORDS_BYTES])

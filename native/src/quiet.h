@@ -9,11 +9,13 @@
 #ifndef RELAYFS_QUIET_H
 #define RELAYFS_QUIET_H
 
+#include "libc.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-extern __thread bool relay_quiet_self __attribute__((tls_model("initial-exec")));
-extern __thread bool relay_blind_self __attribute__((tls_model("initial-exec")));
+extern __thread bool relay_quiet_self RELAY_TLS;
+extern __thread bool relay_blind_self RELAY_TLS;
 
 /* May the calling thread be killed for a system call? Then nothing that it may do without is asked of the kernel: whether the
  * holder of a lock is dead, that signals be blocked, that readers be woken. */

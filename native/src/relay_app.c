@@ -6,7 +6,6 @@
 #include "options.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,31 +157,6 @@ void relay_app_close(struct relay_app *app)
 
 /* --- running --- */
 
-/* It may be offline or forbidden to us: then the reader runs anywhere. */
-static void choose_cpu(pthread_attr_t *attributes, uint32_t cpu)
-{
-	cpu_set_t *set = CPU_ALLOC(cpu + 1);
-	if (!set)
-		return;
-	CPU_ZERO_S(CPU_ALLOC_SIZE(cpu + 1), set);
-	CPU_SET_S(cpu, CPU_ALLOC_SIZE(cpu + 1), set);
-	pthread_attr_setaffinity_np(attributes, CPU_ALLOC_SIZE(cpu + 1), set);
-	CPU_FREE(set);
-}
-
-static int start_reader(struct app_reader *reader, bool on_its_cpu)
-{
-	pthread_attr_t attributes;
-	int err = -pthread_attr_init(&attributes);
-	if (err)
-		return err;
-	if (on_its_cpu)
-		choose_cpu(&attributes, reader->buf->cpu);
-	err = -pthread_create(&reader->thread, &attributes, relay_app_reader_run, reader);
-	pthread_attr_destroy(&attributes);
-	return err == -EINVAL && on_its_cpu ? start_reader(reader, false) : err;
-}
-
 static int prepare(struct app_reader *reader)
 {
 	struct relay_facts facts;
@@ -216,8 +190,10 @@ static int start_readers(struct relay_app *app)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int err = 0;
 	for (uint32_t i = 0; i < n && !err; i++) {
-		err = start_reader(&app->readers[i], n > 1);
-		app->readers[i].running = !err;
+		struct app_reader *reader = &app->readers[i];
+		reader->on_its_cpu = n > 1;
+		err = -pthread_create(&reader->thread, NULL, relay_app_reader_run, reader);
+		reader->running = !err;
 		if (err)
 			__atomic_sub_fetch(&app->shared.n_running, n - i, __ATOMIC_RELAXED);
 	}

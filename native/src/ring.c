@@ -2,6 +2,7 @@
 /* Producing: what programs call. ring_reserve.c tells how a record gets its place. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "libc.h"
 #include "oncpu.h"
 #include "ring_remote.h"
 #include "ring_reserve.h"
@@ -114,7 +115,7 @@ static __thread struct {
 	struct relay_ring *ring;
 	uint64_t pos;
 	uint32_t claim;
-} latest __attribute__((tls_model("initial-exec")));
+} latest RELAY_TLS;
 
 /* From this CPU. As relay_ring_output(), or RELAY_RING_WRONG_CPU. */
 static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)

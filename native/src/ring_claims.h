@@ -3,6 +3,7 @@
 #ifndef RELAYFS_RING_CLAIMS_H
 #define RELAYFS_RING_CLAIMS_H
 
+#include "libc.h"
 #include "owner.h"
 #include "pair.h"
 #include "ring_publish.h"
@@ -18,7 +19,7 @@ struct relay_ring_kept {
 	uint32_t claim;
 };
 enum { RELAY_RING_N_KEPT = 8 };
-extern __thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT] __attribute__((tls_model("initial-exec")));
+extern __thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT] RELAY_TLS;
 
 /* The one that this thread has kept in this ring; NULL: none. It may be in use. */
 static inline struct relay_ring_claim *relay_ring_claim_kept(const struct relay_ring *ring)

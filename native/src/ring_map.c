@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "ring_map.h"
 
+#include "libc.h"
 #include "ring_claims.h"
 #include "ring_remote.h"
 #include "rseq.h"
@@ -32,7 +33,7 @@ static struct {
 
 static uint32_t n_slots; /* used ones are below this */
 static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
-static __thread uint32_t last_slot __attribute__((tls_model("initial-exec")));
+static __thread uint32_t last_slot RELAY_TLS;
 
 /* --- layout --- */
 

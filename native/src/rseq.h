@@ -2,7 +2,8 @@
 /*
  * Restartable sequences: what local_irq_save() is to the kernel's relay_write(). Within one CPU the writer is
  * alone; preemption, migration or a signal inside a section sends it to its abort label, and the section's
- * last store publishes everything. Linux rseq(2), registered for every thread by glibc 2.35 and later.
+ * last store publishes everything. Linux rseq(2), registered for every thread by glibc 2.35 and later; with other C
+ * libraries rseq.c registers a thread when it first needs it.
  *
  * Rules for what stands between the section's labels: no call, and nothing that must not be done twice.
  */
@@ -10,9 +11,16 @@
 #define RELAYFS_RSEQ_H
 
 #include <relayfs/ring_layout.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#if __has_include(<sys/rseq.h>)
+#define RELAY_LIBC_HAS_RSEQ
 #include <sys/rseq.h>
+#else
+#include <linux/rseq.h>
+#endif
 
 enum relay_rseq_result {
 	RELAY_RSEQ_DONE,
@@ -39,10 +47,39 @@ struct relay_ring_put {
 	void *to; /* behind the header */
 };
 
+#ifdef RELAY_LIBC_HAS_RSEQ
+
 static inline struct rseq *relay_rseq_area(void)
 {
 	return (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
 }
+
+/* The C library has registered the thread, or could not. */
+static inline bool relay_rseq_register(void)
+{
+	return false;
+}
+
+#else
+
+/* The signature before the abort handlers, as glibc has it. */
+#if defined(__x86_64__)
+#define RSEQ_SIG 0x53053053
+#elif defined(__aarch64__)
+#define RSEQ_SIG 0xd428bc00
+#endif
+
+extern __thread struct rseq relay_rseq_self __attribute__((visibility("hidden")));
+
+static inline struct rseq *relay_rseq_area(void)
+{
+	return &relay_rseq_self;
+}
+
+/* False if it cannot be had: for this thread, for ever. */
+bool relay_rseq_register(void);
+
+#endif
 
 /* The CPU this thread probably runs on; a number that no section accepts if it has no rseq. */
 static inline uint32_t relay_rseq_cpu(void)
@@ -50,9 +87,11 @@ static inline uint32_t relay_rseq_cpu(void)
 	return __atomic_load_n(&relay_rseq_area()->cpu_id_start, __ATOMIC_RELAXED);
 }
 
-static inline int relay_rseq_registered(void)
+/* Asked after an abort, not before a section. */
+static inline bool relay_rseq_registered(void)
 {
-	return (int32_t)__atomic_load_n(&relay_rseq_area()->cpu_id, __ATOMIC_RELAXED) >= 0;
+	int32_t cpu = (int32_t)__atomic_load_n(&relay_rseq_area()->cpu_id, __ATOMIC_RELAXED);
+	return cpu >= 0 || (cpu == RSEQ_CPU_ID_UNINITIALIZED && relay_rseq_register());
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "shm.h"
 
 #include "immutable.h"
+#include "libc.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,6 +4,7 @@
 #include "buf.h"
 #include "clock.h"
 #include "immutable.h"
+#include "libc.h"
 #include "rseq.h"
 #include "store_dir.h"
 
@@ -230,7 +231,7 @@ static int make_hidden(const char *dir, const char *hidden)
 
 static int move_away(const char *dir, const char *hidden)
 {
-	return renameat2(AT_FDCWD, dir, AT_FDCWD, hidden, RENAME_NOREPLACE) ? -errno : 0;
+	return relay_rename_new(AT_FDCWD, dir, AT_FDCWD, hidden) ? -errno : 0;
 }
 
 static int fill(const char *staging, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
@@ -255,8 +256,8 @@ int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, c
 	int err = hide(dir, "new", make_hidden, &staging);
 	if (!err) {
 		err = fill(staging, n_buffers, put, arg);
-		/* An empty directory would be replaced by rename(2) without RENAME_NOREPLACE. */
-		if (!err && renameat2(AT_FDCWD, staging, AT_FDCWD, dir, RENAME_NOREPLACE))
+		/* An empty directory would be replaced by rename(2). */
+		if (!err && relay_rename_new(AT_FDCWD, staging, AT_FDCWD, dir))
 			err = -errno;
 		if (err)
 			remove_dir(staging, n_buffers);

@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include "immutable.h"
+#include "libc.h"
 #include "shm.h"
 #include "store_dir.h"
 #include "trace_room.h"
@@ -399,7 +400,7 @@ static int show(const struct making *making, char name[RELAY_TRACE_NAME_BYTES])
 		return -errno;
 	for (unsigned i = 0; i < tries; i++) {
 		dir_name(making, i, name);
-		if (renameat2(making->trace_fd, making->hidden, making->trace_fd, name, RENAME_NOREPLACE) == 0)
+		if (relay_rename_new(making->trace_fd, making->hidden, making->trace_fd, name) == 0)
 			return 0;
 		if (errno != EEXIST)
 			return -errno;

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-__thread struct relay_trace_thread relay_trace_self __attribute__((tls_model("initial-exec")));
+__thread struct relay_trace_thread relay_trace_self RELAY_TLS;
 
 static struct relay_trace_thread *threads; /* under threads_lock */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;

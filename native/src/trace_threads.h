@@ -12,6 +12,8 @@
 #ifndef RELAYFS_TRACE_THREADS_H
 #define RELAYFS_TRACE_THREADS_H
 
+#include "libc.h"
+
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,7 +30,7 @@ struct relay_trace_thread {
 	struct relay_trace_thread *next, *previous;
 };
 
-extern __thread struct relay_trace_thread relay_trace_self __attribute__((tls_model("initial-exec")));
+extern __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
 
 /* Once, before any other of these. false: no key is left for what is to be done at a thread's end. */
 bool relay_trace_begin_threads(void);

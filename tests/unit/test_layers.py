@@ -29,6 +29,7 @@ PYTHON_LAYERS = [
 
 C_LAYERS = [
     {"layout"},
+    {"libc"},
     {"pair", "owner", "clock", "damage", "private", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
     {"immutable"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},

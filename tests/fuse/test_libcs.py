@@ -1,0 +1,56 @@
+"""Programs of another C library, and programs that have the library in them, write what our tools read."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from build import MUSL, PLAIN, compile_c, native_prefix
+from conftest import Mount
+from traced import environment_of, record_stopped
+from traffic import drain
+
+from relayfs_fuse.counters import Counters
+
+SOURCE = Path(__file__).with_name("all_parts.c")
+N_THREADS, N = 4, 500
+LINES = sorted(f"{thread} {seq}" for thread in range(N_THREADS) for seq in range(N))
+ROOM = "subbuf_size=64K n_subbufs=4"
+DEADLINE_S = 120
+
+
+def lines_of(files: list[Path]) -> list[str]:
+    return sorted(line for file in files for line in drain(file).decode().splitlines())
+
+
+@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
+@pytest.mark.parametrize("libc", [PLAIN, MUSL], ids=["glibc", "musl"])
+def test_threads_write_into_all_parts_up_to_their_last_destructor(
+    mount: Mount, tmp_path: Path, libc: str, flags: tuple[str, ...]
+) -> None:
+    mount.create("all/channel", f"{ROOM} scheme=rseq")
+    mount.create("all/ring", "type=ring size=64K buffers=percpu scheme=rseq")
+    mount.command(f"trace create t {ROOM}")
+    mount.command("trace start t")
+    command = [compile_c([SOURCE], None, libc, *flags), mount.path, str(N_THREADS), str(N)]
+    done = subprocess.run(
+        command, env=environment_of(mount), capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    # Nothing was counted by a thread without a CPU: all had their restartable sequences.
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+    for name in ("channel", "ring"):
+        assert lines_of(sorted(mount.path.glob(f"all/{name}[0-9]*"))) == LINES
+    with Counters(mount.path) as counters:
+        assert counters.value("parts/lines") == len(LINES)
+    events = record_stopped(mount, "t", tmp_path / "out").named("parts:line")
+    assert sorted(f"{event['thread']} {event['seq']}" for event in events) == LINES
+
+
+@pytest.mark.parametrize("libc", [PLAIN, MUSL], ids=["glibc", "musl"])
+def test_a_program_loads_the_library_while_it_runs(mount: Mount, libc: str) -> None:
+    channel = mount.create("channel", "scheme=rseq")
+    # Not linked with it, as nothing of it is called.
+    loader = compile_c([SOURCE.with_name("loader.c")], None, libc, "-Wl,--as-needed")
+    command = [loader, native_prefix(libc).lib / "librelayfs.so", channel]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines_of(sorted(mount.path.glob("channel[0-9]*"))) == ["loaded"]
