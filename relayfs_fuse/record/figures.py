@@ -48,7 +48,7 @@ def figures_of(directory: str) -> Figures | None:
             sum(process.lost().values()),
             sum(fact.unread_bytes for fact in facts),
         )
-    except OSError:
+    except (OSError, ValueError):
         return Figures(name, "damaged")
     finally:
         process.close()

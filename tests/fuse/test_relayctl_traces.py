@@ -10,6 +10,9 @@ from traffic import drain
 
 from relayfs_fuse import native
 
+# struct relay_control is the last page; lost_full is in it.
+CONTROL_BYTES, LOST_FULL_AT = 4096, 192
+
 
 def shown(*arguments: object) -> str:
     done = relayctl(*arguments)
@@ -46,6 +49,20 @@ def test_figures_of_processes_are_shown(store, run):
     assert found[alive.name]["events"] == 10
     assert found[dead.name]["lost"] == lost
     assert found[bad.name]["events"] is None
+
+
+def test_a_process_that_says_nonsense_hides_no_other(store, run):
+    """The numbers are in range one by one, but nobody has lost so many events."""
+    trace = store.create("t")
+    alive, bad = run(trace, "alive"), run(trace, "bad")
+    alive.write(10)
+    path = bad.directory / "cpu/mem0"
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size - CONTROL_BYTES + LOST_FULL_AT)
+        file.write(((1 << 62) + 1).to_bytes(8, "little"))
+    rows = {row[1].rpartition("-")[0]: row for row in map(str.split, shown("stat", "--store", store.path).splitlines())}
+    assert rows["alive"][2:4] == ["alive", "10"]
+    assert rows["bad"][2:] == ["damaged", "-", "-", "-", "-"]
 
 
 def test_a_trace_that_is_not_there_has_no_figures(store):
