@@ -29,7 +29,7 @@ static int make_places(struct rchan *chan, uint32_t n)
 		return -ENOMEM;
 	for (chan->n_places = 0; chan->n_places < n; chan->n_places++) {
 		struct rchan_buf *buf = &chan->bufs[chan->n_places];
-		*buf = (struct rchan_buf){.cpu = chan->n_places, .sign_of_life = -1};
+		*buf = (struct rchan_buf){.cpu = chan->n_places};
 		buf->chan = chan;
 	}
 	return 0;
@@ -140,18 +140,28 @@ int relay_chan_map(struct rchan *chan, int *fds, uint32_t n)
 }
 
 /* Threads may be writing: what they look at changes in one store. */
-void relay_chan_show(struct rchan *chan)
+static void show_in_mount(struct rchan *chan)
 {
-	for (uint32_t i = 0; i < chan->n_buffers && !chan->place.in_store; i++) {
+	for (uint32_t i = 0; i < chan->n_buffers; i++) {
 		struct rchan_buf *buf = &chan->bufs[i];
 		/* Pairs with the acquire in write_through_file(). */
 		__atomic_store_n(&buf->relay_file, relay_chan_file(chan, buf), __ATOMIC_RELEASE);
 		char *mem = relay_place_mem(&chan->place, i);
 		int fd = mem ? relay_shm_open(mem, O_RDWR, true) : -1;
-		if (fd >= 0)
-			relay_buf_sign(buf, fd);
+		if (fd >= 0) {
+			relay_buf_hold(buf, mem, fd);
+			close(fd);
+		}
 		free(mem);
 	}
+}
+
+void relay_chan_show(struct rchan *chan)
+{
+	if (!chan->place.in_store)
+		show_in_mount(chan);
+	for (uint32_t i = 0; i < chan->n_buffers; i++)
+		relay_buf_close_fd(&chan->bufs[i]);
 }
 
 static void *fail(struct rchan *chan, int err)

@@ -8,8 +8,11 @@
 #include "sleep.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <relayfs/trace_store.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static uint32_t bits_for(uint64_t largest)
@@ -74,7 +77,7 @@ static int check_geometry(const struct relay_geometry *geometry, uint64_t file_b
 
 int relay_buf_init(struct rchan_buf *buf, int fd)
 {
-	*buf = (struct rchan_buf){.sign_of_life = -1};
+	*buf = (struct rchan_buf){0};
 	int err = relay_shm_map(&buf->shm, fd);
 	if (err) {
 		close(fd);
@@ -137,8 +140,8 @@ void relay_buf_fini(struct rchan_buf *buf)
 	free(buf->holes.at);
 	free(buf->holes_ahead.at);
 	free(buf->packets);
-	if (buf->sign_of_life >= 0)
-		close(buf->sign_of_life);
+	if (buf->hold)
+		munmap(buf->hold, RELAY_PAGE_BYTES);
 }
 
 static int dup_cloexec(int fd)
@@ -158,21 +161,43 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 		fd = relay_shm_open_backing(mem_path);
 		err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	}
-	if (err) {
-		close(sign);
-		return err;
+	if (!err && in_mount) {
+		err = relay_buf_hold(buf, mem_path, sign);
+		if (err)
+			relay_buf_fini(buf);
 	}
-	relay_buf_sign(buf, sign);
+	close(sign);
+	if (err)
+		return err;
+	/* A traced program's buffer may get its memory when no file can be opened any more. */
+	if (in_mount || !relay_is_unallocated(buf))
+		relay_buf_close_fd(buf);
 	buf->patient = true;
 	return 0;
 }
 
-void relay_buf_sign(struct rchan_buf *buf, int mem_fd)
+int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
 {
-	uint64_t token = 0;
-	if (pread(mem_fd, &token, sizeof(token), (off_t)buf->shm.bytes) == sizeof(token))
-		relay_buf_set_token(buf, token);
-	buf->sign_of_life = mem_fd;
+	uint64_t token;
+	ssize_t got = pread(mem_fd, &token, sizeof(token), (off_t)buf->shm.bytes);
+	if (got != sizeof(token))
+		return got < 0 ? -errno : -EPROTO;
+	char *path;
+	if (asprintf(&path, "%s.%016" PRIx64, mem_path, token) < 0)
+		return -ENOMEM;
+	int fd = relay_shm_open(path, O_RDONLY, true);
+	free(path);
+	if (fd < 0)
+		return fd;
+	void *hold = mmap(NULL, RELAY_PAGE_BYTES, PROT_NONE, MAP_PRIVATE, fd, 0);
+	int err = hold == MAP_FAILED ? -errno : 0;
+	close(fd);
+	if (err)
+		return err;
+	buf->hold = hold;
+	/* Not before: when the server takes memN for closed, it buries what stands under its token. */
+	relay_buf_set_token(buf, token);
+	return 0;
 }
 
 /* fd: or -errno. */
@@ -213,13 +238,12 @@ void relay_buf_release(struct rchan_buf *buf)
 
 int relay_buf_fd(const struct rchan_buf *buf)
 {
-	return buf->shm.fd;
+	return buf->shm.file.fd;
 }
 
 void relay_buf_close_fd(struct rchan_buf *buf)
 {
-	close(buf->shm.fd);
-	buf->shm.fd = -1;
+	relay_descriptor_close(&buf->shm.file);
 }
 
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)

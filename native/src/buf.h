@@ -78,7 +78,7 @@ struct rchan_buf {
 	uint32_t n_unkept;  /* times that no claim to keep was found at once */
 	uint64_t token;     /* the file server's name for our open file */
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
-	int sign_of_life;   /* the mount's memN, held open: its release tells the server we are gone; or -1 */
+	void *hold;         /* a page that maps the mount's file of that name, see relay_buf_hold(); or NULL */
 	uint32_t reserve;   /* enum relay_reserve */
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
@@ -209,8 +209,13 @@ void relay_buf_fini(struct rchan_buf *buf);
  * cannot map, if this user may open that. */
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount);
 
-/* Let the release of this open memN of a mount, which then belongs to buf, tell the server that we are gone. */
-void relay_buf_sign(struct rchan_buf *buf, int mem_fd);
+/*
+ * Tell the server when this process has gone, though it keeps no descriptor: mem_fd is open on mem_path, a memN of a mount,
+ * and memN.TOKEN, which a mapping holds open, lets the server take memN for open until that mapping has gone, too. (A
+ * mapping of memN itself is one of the store's file, and says nothing to the server.) 0 or -errno; then the server will
+ * not know.
+ */
+int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd);
 
 /* The geometry's derived sizes. false: it is not allowed. */
 struct relay_layout {

@@ -82,7 +82,7 @@ uint64_t relay_counters_mapped_bytes(const struct relay_counters *counters)
 
 int relay_counters_fd(const struct relay_counters *counters)
 {
-	return counters->main.fd;
+	return counters->main.file.fd;
 }
 
 /* ------------------------------------------------------------------ values */

@@ -7,7 +7,8 @@
  *                       mem0's: map_seq++, futex wake -> thread: compare the counts with those it has told
  *
  * Linux does not tell a FUSE server of mmap(2) itself, but an open file is what it takes; its release comes when the
- * last descriptor and the last mapping have gone.
+ * last descriptor has gone. (A mapping is of the store's file.) What this library maps, it keeps open without a
+ * descriptor; see relay_buf_hold().
  */
 #define _GNU_SOURCE
 #include "mapped.h"

@@ -138,8 +138,8 @@ static int replace(struct rchan_buf *buf, int fd)
 		close(fd);
 		return err;
 	}
-	close(buf->shm.fd);
-	buf->shm.fd = fd;
+	close(fd);
+	relay_descriptor_close(&buf->shm.file);
 	return 0;
 }
 

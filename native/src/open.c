@@ -261,10 +261,21 @@ static int settle_spec(struct rchan *chan, uint32_t buffers)
 	return 0;
 }
 
+/* The memory has no name yet: if the program has closed our descriptors, nothing leads to it. */
+static bool has_descriptors(const struct rchan *chan)
+{
+	for (uint32_t i = 0; i < chan->n_buffers; i++)
+		if (!relay_descriptor_is_ours(&chan->bufs[i].shm.file))
+			return false;
+	return true;
+}
+
 static int set_up_files(struct rchan *chan, const char *base_filename, const char *parent)
 {
 	char *path;
 	uint32_t buffers;
+	if (!has_descriptors(chan))
+		return -EBADF;
 	int err = relay_names_ask(chan, base_filename, parent, chan->n_buffers, &path, &buffers);
 	if (err)
 		return err;

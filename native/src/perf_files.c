@@ -44,7 +44,9 @@ int relay_perf_lock(int dir_fd)
 
 int relay_perf_allocate(const struct relay_shm *shm, uint64_t offset, uint64_t bytes)
 {
-	int err = posix_fallocate(shm->fd, (off_t)offset, (off_t)bytes);
+	if (!relay_descriptor_is_ours(&shm->file))
+		return -EBADF;
+	int err = posix_fallocate(shm->file.fd, (off_t)offset, (off_t)bytes);
 	/* Of an immutable file only stores get memory. */
 	if (err == EPERM && shm->base)
 		return relay_shm_populate(shm->base + offset, bytes);
@@ -59,7 +61,7 @@ static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allo
 		return -errno;
 	int err = ftruncate(fd, (off_t)bytes) ? -errno : 0;
 	if (!err)
-		err = relay_perf_allocate(&(struct relay_shm){.fd = fd}, 0, allocated);
+		err = relay_perf_allocate(&(struct relay_shm){.file = relay_descriptor_keep(fd)}, 0, allocated);
 	if (!err)
 		return fd;
 	unlinkat(dir_fd, name, 0);
@@ -166,8 +168,10 @@ static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool wr
 bool relay_perf_is_whole(const struct relay_shm *shm)
 {
 	struct stat st;
-	/* A file of a mount whose server has ended tells nothing more; its mapping stays what it is. */
-	return fstat(shm->fd, &st) != 0 || (uint64_t)st.st_size >= shm->bytes;
+	/* A file of a mount whose server has ended tells nothing more, and neither does one whose descriptor the program has
+	 * closed; its mapping stays what it is. */
+	return !relay_descriptor_is_ours(&shm->file) || fstat(shm->file.fd, &st) != 0 ||
+	       (uint64_t)st.st_size >= shm->bytes;
 }
 
 static int check_table(struct relay_counters *counters)
@@ -302,7 +306,7 @@ static void drop_domain(struct relay_counters *counters, uint32_t domain)
 		unmap(shm);
 		return;
 	}
-	close(shm->fd);
+	relay_descriptor_close(&shm->file);
 	shm->base = NULL;
 }
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "remote.h"
 
+#include "descriptor.h"
 #include "private.h"
 #include "remote_file.h"
 
@@ -15,7 +16,7 @@ struct relay_remote {
 	uint64_t largest; /* record that fits, bytes */
 	struct relay_private reserved;
 	uint32_t n;
-	int files[];
+	struct relay_descriptor files[]; /* each write(2) needs one */
 };
 
 /* --- opening --- */
@@ -26,7 +27,7 @@ static int open_files(struct relay_remote *remote, const struct relay_place *pla
 		int fd = relay_remote_file_append(place, remote->n);
 		if (fd < 0)
 			return fd;
-		remote->files[remote->n++] = fd;
+		remote->files[remote->n++] = relay_descriptor_keep(fd);
 	}
 	return 0;
 }
@@ -71,14 +72,14 @@ void relay_remote_close(struct relay_remote *remote)
 		return;
 	relay_private_close(&remote->reserved, remote);
 	for (uint32_t i = 0; i < remote->n; i++)
-		close(remote->files[i]);
+		relay_descriptor_close(&remote->files[i]);
 	free(remote);
 }
 
 bool relay_remote_is_removed(const struct relay_remote *remote)
 {
 	struct stat st;
-	return fstat(remote->files[0], &st) != 0 || st.st_nlink == 0;
+	return fstat(remote->files[0].fd, &st) != 0 || st.st_nlink == 0;
 }
 
 /* --- writing --- */
@@ -88,7 +89,8 @@ int relay_remote_write(const struct relay_remote *remote, const void *data, size
 	if (length == 0)
 		return 0;
 	int cpu = sched_getcpu();
-	return relay_remote_file_write(remote->files[cpu < 0 ? 0 : (uint32_t)cpu % remote->n], data, length);
+	const struct relay_descriptor *file = &remote->files[cpu < 0 ? 0 : (uint32_t)cpu % remote->n];
+	return relay_descriptor_is_ours(file) ? relay_remote_file_write(file->fd, data, length) : -EBADF;
 }
 
 int relay_remote_reserve(struct relay_remote *remote, size_t length, void **to)

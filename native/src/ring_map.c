@@ -320,5 +320,5 @@ void relay_ring_close(struct relay_ring *ring)
 
 int relay_ring_fd(const struct relay_ring *ring)
 {
-	return ring ? ring->shm.fd : -EBADF;
+	return ring ? ring->shm.file.fd : -EBADF;
 }

@@ -252,7 +252,7 @@ int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writ
 	void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*shm = (struct relay_shm){.base = base, .bytes = bytes, .fd = fd};
+	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
 	guard_add(shm);
 	return 0;
 }
@@ -262,7 +262,7 @@ int relay_shm_map_private(struct relay_shm *shm, int fd, uint64_t bytes)
 	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*shm = (struct relay_shm){.base = base, .bytes = bytes, .fd = fd};
+	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
 	return 0;
 }
 
@@ -270,6 +270,5 @@ void relay_shm_unmap(struct relay_shm *shm)
 {
 	guard_remove(shm);
 	munmap(shm->base, shm->bytes);
-	if (shm->fd >= 0)
-		close(shm->fd);
+	relay_descriptor_close(&shm->file);
 }

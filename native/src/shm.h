@@ -3,14 +3,16 @@
 #ifndef RELAYFS_SHM_H
 #define RELAYFS_SHM_H
 
+#include "descriptor.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 struct relay_shm {
 	unsigned char *base;
-	uint64_t bytes; /* mapped, a multiple of the page */
-	int fd;         /* -1: closed */
+	uint64_t bytes;               /* mapped, a multiple of the page */
+	struct relay_descriptor file; /* or none: it is not needed any more */
 };
 
 /* Make `name` in directory dir_fd with all its memory allocated, so that no store to it can fail later.
@@ -45,7 +47,7 @@ int relay_shm_open(const char *path, int flags, bool in_mount);
  * Returns its descriptor, or -errno; -ENODEV: it is not within this user's reach. */
 int relay_shm_open_backing(const char *mem_path);
 
-/* Map the whole of fd, which then belongs to shm. 0 or -errno (-EBADMSG: not a whole number of pages). */
+/* Map the whole of fd, which then belongs to shm, and is closed with it at the latest. 0 or -errno (-EBADMSG: not a whole number of pages). */
 int relay_shm_map(struct relay_shm *shm, int fd);
 void relay_shm_unmap(struct relay_shm *shm);
 

@@ -161,9 +161,11 @@ static int allocate_in_store(const struct relay_tracing *tracing, const struct r
 {
 	const struct relay_place *place = &tracing->chan->place;
 	char *dir;
+	if (!relay_descriptor_is_ours(&buf->shm.file))
+		return -EBADF;
 	if (asprintf(&dir, "%s/%.*s", place->root, (int)strcspn(place->channel, "/"), place->channel) < 0)
 		return -ENOMEM;
-	int err = relay_trace_allocate(dir, tracing->memory, buf->shm.fd, bytes);
+	int err = relay_trace_allocate(dir, tracing->memory, buf->shm.file.fd, bytes);
 	free(dir);
 	return err;
 }
@@ -195,8 +197,10 @@ int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
 	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
 	if (!is_ours && (err == -ENOTCONN || err == -ECONNABORTED))
 		err = populate(buf, bytes);
-	if (!err)
+	if (!err) {
 		relay_note_allocated(buf);
+		relay_buf_close_fd(buf);
+	}
 	return err;
 }
 

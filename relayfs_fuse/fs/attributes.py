@@ -16,6 +16,7 @@ from relayfs_fuse.fs.tree import (
     DamagedFile,
     Directory,
     ErrorLogFile,
+    HoldFile,
     JoinFile,
     MappedFile,
     MemFile,
@@ -157,6 +158,8 @@ class AttributeSource:
             mode = 0o644
         elif isinstance(node, JoinFile):
             mode = 0o666
+        elif isinstance(node, HoldFile):
+            mode, uid, gid = 0o400, node.uid, node.gid
         now = time.time_ns()
         return Attributes(
             inode=node.inode,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.sessions import Session
     from relayfs_fuse.fs.store import StoredBuffer
-    from relayfs_fuse.fs.tree import TextFile
+    from relayfs_fuse.fs.tree import HoldFile, TextFile
 
 TOKEN_BYTES = 8
 
@@ -238,14 +238,18 @@ class SeekableHandle(RelayHandle):
 class MemHandle:
     """An open memory file.
 
+    number: the kernel's for it
     opener: who opened it
     token: names it in the memory itself, so that what a producer had reserved is known when the producer dies
+    n_open: how many open files keep it open: itself, and those of class HoldHandle
     """
 
-    def __init__(self, stored: StoredBuffer | StoredRing, opener: Opener) -> None:
+    def __init__(self, stored: StoredBuffer | StoredRing, number: int, opener: Opener) -> None:
         self.stored = stored
+        self.number = number
         self.opener = opener
         self.token = secrets.randbits(63) | 1
+        self.n_open = 1
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a part of the memory; the token to who asks at its very end for just that many bytes.
@@ -255,6 +259,21 @@ class MemHandle:
         if offset == self.stored.channel.facts.file_bytes and size == TOKEN_BYTES:
             return self.token.to_bytes(TOKEN_BYTES, "little")
         return os.pread(self.stored.buffer.fileno(), size, offset)
+
+
+class HoldHandle(TextHandle):
+    """An open file that keeps a memory file open.
+
+    held: that one
+    """
+
+    def __init__(self, node: HoldFile, opener: Opener) -> None:
+        super().__init__(node, opener)
+        held = node.held()
+        if held is None or not held.n_open:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        held.n_open += 1
+        self.held = held
 
 
 Handle = TextHandle | RelayHandle | RingHandle | MemHandle

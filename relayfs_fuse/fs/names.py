@@ -98,7 +98,8 @@ class NameOperations(pyfuse3.Operations):
 
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Find a name."""
-        node = self._directory(parent_inode).children.get(os.fsdecode(name))
+        parent, text = self._directory(parent_inode), os.fsdecode(name)
+        node = parent.children.get(text) or self._unlisted(parent, text)
         if node is None:
             raise pyfuse3.FUSEError(errno.ENOENT)
         node = self._tree.view(node, ctx.uid)
@@ -223,6 +224,10 @@ class NameOperations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """Refuse, as mknod does."""
         raise pyfuse3.FUSEError(errno.EACCES)
+
+    def _unlisted(self, parent: Directory, name: str) -> Node | None:
+        """Find a name that a directory has for those who know it."""
+        raise NotImplementedError
 
     def _change(self, parent_inode: int, name: bytes) -> Callable[[], Node | None] | None:
         """Return what the server itself wants to be done about a name; None: somebody else asks."""

@@ -10,8 +10,10 @@ import errno
 import inspect
 import logging
 import os
+import re
 import select
 import stat
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pyfuse3
@@ -26,6 +28,7 @@ from relayfs_fuse.fs.handles import (
     TOKEN_BYTES,
     CounterFileHandle,
     Handle,
+    HoldHandle,
     JoinHandle,
     MemHandle,
     RelayHandle,
@@ -47,6 +50,7 @@ from relayfs_fuse.fs.tree import (
     DamagedFile,
     Directory,
     ErrorLogFile,
+    HoldFile,
     JoinFile,
     MappedFile,
     MemFile,
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKING_XATTR = b"user.relayfs.backing"
+# As files are named after it.
+TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 # Of `join`: a token and a request, from processes that may not write to files (RLIMIT_FSIZE).
 JOIN_XATTR = b"user.relayfs.join"
 JOIN_REQUEST_MAX = 32768
@@ -109,6 +115,7 @@ class Operations(NameOperations):
         self._streams = streams
         self._handles: dict[int, Handle] = {}
         self._joining: dict[int, JoinHandle] = {}
+        self._memories: dict[int, MemHandle] = {}
         self._mapped = Mapped()
         self._turns = Turns()
         self._joins = Turns()
@@ -209,7 +216,10 @@ class Operations(NameOperations):
         kind = StreamHandle if stream else SeekableHandle
         self._budget.hold(handle, 0, request.uid)
         try:
-            opened = self._open(handle, node, flags, request, kind)
+            if isinstance(node, HoldFile):
+                opened: Handle = HoldHandle(node, opener_of(request))
+            else:
+                opened = self._open(handle, node, flags, request, kind)
         except BaseException:
             self._budget.release(handle)
             raise
@@ -230,6 +240,14 @@ class Operations(NameOperations):
         """Close a file."""
         handle = self._handles.pop(fh, None)
         self._joining.pop(fh, None)
+        if isinstance(handle, HoldHandle):
+            self._budget.release(fh)
+            fh, handle = handle.held.number, handle.held
+        if isinstance(handle, MemHandle):
+            handle.n_open -= 1
+            if handle.n_open:
+                return
+            del self._memories[handle.token]
         self._mapped.closed(fh)
         self._budget.release(fh)
         if isinstance(handle, JoinHandle):
@@ -331,6 +349,19 @@ class Operations(NameOperations):
         await trio.sleep_until(stored.last_stream + SETTLE_S)
         return False
 
+    def _unlisted(self, parent: Directory, name: str) -> Node | None:
+        """Find what keeps a memory file open, which only its opener can name: memN.TOKEN."""
+        mem_name, _, token = name.partition(".")
+        node = parent.children.get(mem_name)
+        if not isinstance(node, MemFile) or not TOKEN.fullmatch(token):
+            return None
+        held = self._memories.get(int(token, 16))
+        if held is None or held.stored is not node.stored:
+            return None
+        hold = HoldFile(name, weakref.ref(held), held.opener.uid, held.opener.gid)
+        self._tree.attach_unlisted(parent, hold)
+        return hold
+
     def _open(
         self, handle: int, node: Node, flags: int, request: tap.Request, kind: type[StreamHandle | SeekableHandle]
     ) -> Handle:
@@ -344,7 +375,9 @@ class Operations(NameOperations):
         if isinstance(node, MemFile):
             if flags & os.O_TRUNC:
                 raise pyfuse3.FUSEError(errno.EPERM)
-            return MemHandle(node.stored, opener_of(request))
+            memory = MemHandle(node.stored, handle, opener_of(request))
+            self._memories[memory.token] = memory
+            return memory
         assert isinstance(node, TextFile)
         if isinstance(node, JoinFile):
             self._joining[handle] = joining = JoinHandle(node, opener_of(request))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
+    from relayfs_fuse.fs.handles import MemHandle
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
 
@@ -210,6 +211,19 @@ class JoinFile(TextFile):
         super().__init__(name, bytes)
 
 
+class HoldFile(TextFile):
+    """What a program maps to keep its memory file open without a descriptor; see relay_buf_hold() in native/src/buf.h.
+
+    held: the open memory file, if it is still open
+    uid, gid: who opened that, and may open this
+    """
+
+    def __init__(self, name: str, held: weakref.ref[MemHandle], uid: int, gid: int) -> None:
+        super().__init__(name, bytes)
+        self.held = held
+        self.uid, self.gid = uid, gid
+
+
 class CounterNamesFile(ControlFile):
     """List the counters, and take commands that change the list."""
 
@@ -290,6 +304,12 @@ class Tree:
         """Put a node into a directory."""
         parent.put(node)
         node.parent = parent
+        self._number(node)
+
+    def attach_unlisted(self, parent: Directory, node: Node) -> None:
+        """Let a directory have a node that is not listed in it, for as long as the kernel remembers the node."""
+        node.parent = parent
+        node.removed = True
         self._number(node)
 
     def detach(self, node: Node) -> None:

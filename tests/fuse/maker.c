@@ -14,6 +14,8 @@
  *     reserve N                    a record that is never committed
  *     threads N RECORDS            writers that write numbered lines; "joined" when they are done
  *     fork TEXT                    a child writes this
+ *     closefrom N                  closefrom(3); files of its own then take N numbers
+ *     own N                        are these files still open?
  *     childclose                   a child closes the channel
  *     inherit                      from now on a child obeys; its parent ends
  *
@@ -27,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,6 +172,32 @@ static int close_in_child(void)
 	return waitpid(pid, &status, 0) < 0 ? errno : WEXITSTATUS(status);
 }
 
+enum { FIRST_NUMBER = 3 };
+
+static int close_all_and_open(int n)
+{
+	if (close_range(FIRST_NUMBER, ~0u, 0))
+		return errno;
+	for (int fd = FIRST_NUMBER; fd < FIRST_NUMBER + n; fd++)
+		if (open("/dev/null", O_RDWR) != fd)
+			return errno ? errno : EINVAL;
+	return 0;
+}
+
+/* EBADF: one is closed; ENOTTY: one is something else. */
+static int has_own(int n)
+{
+	struct stat null, st;
+	if (stat("/dev/null", &null))
+		return errno;
+	for (int fd = FIRST_NUMBER; fd < FIRST_NUMBER + n; fd++)
+		if (fstat(fd, &st))
+			return errno;
+		else if (st.st_rdev != null.st_rdev)
+			return ENOTTY;
+	return 0;
+}
+
 static int go_on_in_child(void)
 {
 	pid_t pid = fork();
@@ -243,6 +272,10 @@ static int obey(const char *line)
 		return open_once(a);
 	if (sscanf(line, "reserve %llu", &n) == 1)
 		return relay_reserve(chan, n) ? 0 : errno;
+	if (sscanf(line, "closefrom %llu", &n) == 1)
+		return close_all_and_open((int)n);
+	if (sscanf(line, "own %llu", &n) == 1)
+		return has_own((int)n);
 	if (strcmp(line, "childclose") == 0)
 		return close_in_child();
 	if (strcmp(line, "inherit") == 0)

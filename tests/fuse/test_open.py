@@ -149,6 +149,88 @@ def n_descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@pytest.mark.parametrize("where", ["a mount", "a store"])
+def test_a_channel_keeps_no_descriptors_and_closes_none_of_the_programs(
+    make_mount: Callable[..., Mount], where: str
+) -> None:
+    mount = make_mount(start=where == "a mount")
+    with making(environment_of(mount)) as maker:
+        maker.ask("stray -1")  # it has started, and changes nothing
+        before = n_descriptors(maker.process.pid)
+        maker.ask(f"open cpu - {GEOMETRY}")
+        assert n_descriptors(maker.process.pid) == before
+        maker.ask("closefrom 100")
+        maker.ask("write hello")
+        maker.ask("close")
+        maker.ask("own 100")
+        maker.ask(f"open cpu - {GEOMETRY}")
+        maker.ask("close")
+        maker.ask("own 100")
+
+
+@pytest.mark.parametrize("where", ["a mount", "a store"])
+def test_a_channel_without_files_keeps_descriptors_until_it_has_files(
+    make_mount: Callable[..., Mount], where: str
+) -> None:
+    mount = make_mount(start=where == "a mount")
+    with making(environment_of(mount)) as maker:
+        maker.ask("stray -1")  # it has started, and changes nothing
+        before = n_descriptors(maker.process.pid)
+        maker.ask(f"open - - {GEOMETRY}")
+        assert n_descriptors(maker.process.pid) == before + N_CPUS
+        maker.ask("write hello")
+        maker.ask("late cpu -")
+        assert n_descriptors(maker.process.pid) == before
+        maker.ask("closefrom 100")
+        maker.ask("close")
+        maker.ask("own 100")
+
+
+def test_late_files_of_a_channel_whose_descriptors_the_program_has_closed_are_refused(
+    mount: Mount, maker: Maker
+) -> None:
+    maker.ask(f"open - - {GEOMETRY}")
+    maker.ask("closefrom 100")
+    assert maker("late cpu -") == "EBADF"
+    maker.ask("write hello")
+    maker.ask("close")
+    maker.ask("own 100")
+    assert mount.control.read_text() == ""
+
+
+def test_memory_files_that_no_descriptor_holds_open_are_let_go_of_with_their_program(
+    mount: Mount, maker: Maker
+) -> None:
+    maker.ask("watch")
+    maker.ask(f"open cpu - {GEOMETRY}")
+    maker.told.clear()
+    with making(environment_of(mount)) as other:
+        other.ask(f"attach {mount.path}/cpu")
+        other.ask("closefrom 100")
+        wait_until(lambda: len(maker.told) == N_CPUS, "all buffers are mapped")
+        other.ask("fork hello")  # a child that ends takes nothing with it
+        other.ask("reserve 8")
+        other.ask("write behind")
+        assert [line.split()[0] for line in maker.told] == ["mapped"] * N_CPUS
+        other.kill()
+    wait_until(lambda: len(maker.told) == 2 * N_CPUS, "all buffers are unmapped")
+    assert sorted(contents(mount.path / "cpu").splitlines()) == [b"behind", b"hello"]
+
+
+def test_nobody_else_can_hold_a_memory_file_open(mount: Mount) -> None:
+    mount.create("cpu", "perm=0666")
+    path = mount.path / ".channels/cpu/mem0"
+    descriptor = os.open(path, os.O_RDWR)
+    token = int.from_bytes(os.pread(descriptor, 8, os.fstat(descriptor).st_size), "little")
+    hold = Path(f"{path}.{token:016x}")
+    assert subprocess.run(["cat", hold], user=NOBODY, extra_groups=[], check=False).returncode == 1
+    os.close(os.open(hold, os.O_RDONLY))
+    assert hold.name not in os.listdir(hold.parent)
+    assert not path.with_name(f"mem1.{token:016x}").exists()
+    os.close(descriptor)
+    wait_until(lambda: not hold.exists(), "the memory file is closed")
+
+
 def test_a_relay_open_that_has_too_few_descriptors_leaves_nothing_behind(mount: Mount, maker: Maker) -> None:
     maker.ask("watch")
     before, said = n_descriptors(maker.process.pid), ""

@@ -80,8 +80,8 @@ struct rchan_callbacks {
 
 	/*
 	 * Somebody else has opened a file with which he can map the buffer: .channels/PATH/memN, or the relay file
-	 * for reading and writing. And: the last descriptor and mapping of such an open have gone. Each open gets
-	 * both. `file` is the relay file. Runs in a thread of the library, all signals blocked, in the process that
+	 * for reading and writing. And: the last descriptor of such an open has gone and, if this library maps it,
+	 * the last mapping. Each open gets both. `file` is the relay file. Runs in a thread of the library, all signals blocked, in the process that
 	 * made the channel; soon after it happened, and no more once relay_close() has begun.
 	 * (Differs: Linux tells a FUSE server of opens, not of mmap(2). Opens of a process that has ended before the
 	 * server could ask whose it was count as somebody else's.)

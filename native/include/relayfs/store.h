@@ -97,7 +97,7 @@ struct rchan_buf *relay_buf_open(const char *mem_file);
 struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is open, O_RDWR; fd stays the caller's */
 void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
 int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
-/* For who maps more buffers than there are descriptors: its mem file stays mapped. Once. */
+/* For who maps more buffers than there are descriptors: its mem file stays mapped. */
 void relay_buf_close_fd(struct rchan_buf *buf);
 
 /*
