@@ -386,17 +386,21 @@ def test_a_stop_that_keeps_the_channel_enabled_ends_though_producers_go_on(
 def test_a_killed_app_has_lost_nothing(mount: Mount, open_app: Start, producers: list[Stream]):
     stream = Stream(mount, CHANNEL)
     producers.append(stream)
-    mount.create(CHANNEL, "subbuf_size=4K n_subbufs=4096")
-    stream.start(burst=100, pause_ms=1)
+    n_kills, lines_a_time = 10, 20_000
+    # Room for all lines, however long a killed app's successor takes to come: a full buffer ends the producer.
+    n_subbufs = 2048
+    assert n_kills * lines_a_time < (n_subbufs - 1) * LINES_IN_4K
+    mount.create(CHANNEL, f"subbuf_size=4K n_subbufs={n_subbufs}")
     app = open_app()
-    for _ in range(10):
-        app.start()
+    for _ in range(n_kills):
         n = len(app.of(stream.cpu))
+        stream.start(burst=100, pause_ms=1, at_most=lines_a_time)
+        app.start()
         wait_until(lambda app=app, n=n: len(app.of(stream.cpu)) > n + 3 * 4096, "it is at work")
         app.kill()
         app = open_app("append")
+        stream.finish()
     app.start()
-    stream.finish()
     app.stop()
     assert app.of(stream.cpu) == lines(stream.written)
     assert mount.fact(CHANNEL, "lost") == "0"
