@@ -151,7 +151,9 @@ def _apply_options(arguments: Arguments, options: Sequence[str]) -> None:
         key, equals, value = option.partition("=")
         if equals and key in [own.partition("=")[0] for own in OWN_OPTIONS if "=" in own]:
             _apply_own(arguments, key, value)
-        elif option == "trusted":
+        elif key == "trusted":
+            if equals:
+                raise OptionError(f"{option}: trusted has no value; leave out {equals + value}")
             settings.trusted = True
         elif option in FUSE_OPTIONS:
             if os.geteuid() == 0 or option not in ROOT_OPTIONS:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.cgroup import memory_limit
 from relayfs_fuse.fs.control import format_size
 
 if TYPE_CHECKING:
@@ -246,8 +247,9 @@ class Ledger:
 
 
 def memory_total() -> int:
-    """Return how much memory the machine has."""
-    return _memory("MemTotal")
+    """Return how much memory the machine has, or this server's control groups allow it."""
+    machine, limit = _memory("MemTotal"), memory_limit()
+    return machine if limit is None else min(machine, limit)
 
 
 def memory_available() -> int:

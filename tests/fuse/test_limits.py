@@ -16,6 +16,7 @@ import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 
 from relayfs_fuse import native
+from relayfs_fuse.fs.cgroup import memory_limit
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits
 
 MIB = 1 << 20
@@ -86,11 +87,66 @@ def test_the_default_is_a_quarter_of_the_machines_memory_and_half_of_that_for_a_
 ) -> None:
     with open("/proc/meminfo", encoding="ascii") as file:
         total = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemTotal:"))
+    # The tests themselves may run in a container.
+    total = min(total, memory_limit() or total)
     shm = shutil.disk_usage(scratch_store.parent).total
     status = os.statvfs(make_mount().path)
     assert status.f_blocks * status.f_frsize == min(total, shm) // 4 // 4096 * 4096
     ledger = Ledger(Limits(), str(scratch_store))
     assert (ledger.size, ledger.user_size) == (min(total, shm) // 4, min(total, shm) // 8)
+
+
+@pytest.fixture
+def control_groups() -> Iterator[tuple[Path, Path]]:
+    """A group of the memory controller, and one in it: directories, where a process may be put."""
+    above = Path("/sys/fs/cgroup/memory")  # v1
+    if not above.is_dir():
+        above = Path("/sys/fs/cgroup")
+    outer = above / f"relayfs-test-{os.getpid()}"
+    try:
+        outer.mkdir()
+        if (outer / "cgroup.subtree_control").exists():
+            (outer / "cgroup.subtree_control").write_text("+memory")
+        inner = outer / "inner"
+        inner.mkdir()
+    except OSError as error:
+        pytest.skip(f"control groups with a memory controller cannot be made here: {error}")
+    yield outer, inner
+    # Mounts are closed before, as a test asks for make_mount after this fixture; a group is busy for a moment still.
+    wait_until(lambda: not (inner / "cgroup.procs").read_text(), "the group is empty")
+    wait_until(lambda: _removed(inner) and _removed(outer), "the groups are removed")
+
+
+def _removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def limit(group: Path, n_bytes: int) -> None:
+    names = ("memory.max", "memory.limit_in_bytes")
+    next(group / name for name in names if (group / name).exists()).write_text(str(n_bytes))
+
+
+@pytest.mark.parametrize(("outer_bytes", "inner_bytes"), [(512 * MIB, 768 * MIB), (768 * MIB, 512 * MIB)])
+def test_the_default_in_a_container_is_a_quarter_of_the_least_limit_of_its_control_groups(
+    control_groups: tuple[Path, Path], make_mount: Callable[..., Mount], tmp_path: Path, outer_bytes: int,
+    inner_bytes: int,
+) -> None:  # fmt: skip
+    outer, inner = control_groups
+    limit(outer, outer_bytes)
+    limit(inner, inner_bytes)
+    mount = make_mount(start=False)
+    mount.program = inside = tmp_path / "inside"
+    inside.write_text(f'#!/bin/sh\necho $$ >{inner}/cgroup.procs\nexec {shutil.which("relayfs")} "$@"\n')
+    inside.chmod(0o755)
+    mount.start()
+    status = os.statvfs(mount.path)
+    assert status.f_blocks * status.f_frsize == 128 * MIB
 
 
 def test_a_small_tmpfs_has_a_quarter_of_its_size(make_mount: Callable[..., Mount], own_tmpfs: Path) -> None:

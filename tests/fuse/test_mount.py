@@ -144,6 +144,7 @@ def test_a_dead_mount_is_cleared(mountpoint, scratch_store):
     ("options", "says"),
     [
         ("nonsense", "unknown mount option 'nonsense'"),
+        ("trusted=no", "trusted=no: trusted has no value; leave out =no"),
         ("size=lots", "size=lots"),
         ("size=0", "size=0: a number of bytes above 0"),
         ("user_size=-1", "or none, for no limit"),
