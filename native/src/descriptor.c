@@ -3,7 +3,8 @@
 #include "descriptor.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <linux/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Which file a descriptor is open on. A file server is not asked, as it may be slow, or dead: no field is requested, because
@@ -11,7 +12,8 @@
 static bool identify(struct relay_descriptor *descriptor, int fd)
 {
 	struct statx file;
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &file))
+	/* Older versions of musl have no statx(). */
+	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &file))
 		return false;
 	*descriptor = (struct relay_descriptor){
 	    .fd = fd, .major = file.stx_dev_major, .minor = file.stx_dev_minor, .inode = file.stx_ino};
