@@ -4,6 +4,7 @@
 #define RELAYFS_CHANGE_H
 
 #include "buf.h"
+#include "persist.h"
 #include "rseq.h"
 
 /* The thread sanitizer does not see what assembly publishes. */
@@ -34,7 +35,10 @@ static inline enum relay_rseq_result relay_change(struct rchan_buf *buf, struct 
 		if (!tx->store[i].at)
 			tx->store[i].at = &nowhere;
 	tx->new_first |= ~tx->expect_first & RELAY_PAIR_TOGGLE;
-	return relay_rseq_transact(pair, &buf->control->flags, tx, buf->cpu);
+	enum relay_rseq_result result = relay_rseq_transact(pair, &buf->control->flags, tx, buf->cpu);
+	if (__builtin_expect(result != RELAY_RSEQ_ABORTED, 1))
+		return result;
+	return relay_persist_transact(pair, &buf->control->flags, tx, buf->cpu);
 }
 
 /* What lies there, raw. Not consistent: the change that follows finds out. In a lockless buffer the toggle is

@@ -20,6 +20,8 @@
 #define _GNU_SOURCE
 #include "ring_reserve.h"
 
+#include "persist.h"
+
 #include <errno.h>
 
 /* --- pairs, in both schemes --- */
@@ -48,15 +50,18 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 	                      .new_first = pos | (~first & RELAY_PAIR_TOGGLE),
 	                      .new_second = records,
 	                      .store = {{&overwritten->first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
-	if (relay_rseq_transact(&ring->state->oldest, &ring->producer->flags, &tx, ring->cpu) == RELAY_RSEQ_ABORTED)
-		return relay_ring_misplaced(ring);
-	return 0;
+	const uint32_t *flags = &ring->producer->flags;
+	enum relay_rseq_result result = relay_rseq_transact(&ring->state->oldest, flags, &tx, ring->cpu);
+	if (result == RELAY_RSEQ_ABORTED)
+		result = relay_persist_transact(&ring->state->oldest, flags, &tx, ring->cpu);
+	return result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
 }
 
 static int tally_once(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, bool *done)
 {
 	if (ring->scheme == RELAY_RSEQ) {
-		*done = relay_rseq_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE;
+		*done = relay_rseq_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE ||
+		        relay_persist_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE;
 		return *done ? 0 : relay_ring_misplaced(ring);
 	}
 	uint64_t first = __atomic_load_n(&lost->first, __ATOMIC_RELAXED);
@@ -241,6 +246,8 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_r
 		uint64_t new_last = relay_ring_claim_name(ring, claim) | (*pos & RELAY_RECORDS_MASK);
 		enum relay_rseq_result result =
 		    relay_rseq_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
+		if (result == RELAY_RSEQ_ABORTED)
+			result = relay_persist_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
 		relay_ring_claim_withdraw(claim);

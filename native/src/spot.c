@@ -24,8 +24,10 @@ enum { MOVING_PAUSE_NS = 100000 };
 
 static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length)
 {
-	if (buf->scheme == RELAY_RSEQ)
-		return relay_rseq_tally(lost, length, buf->cpu);
+	if (buf->scheme == RELAY_RSEQ) {
+		enum relay_rseq_result result = relay_rseq_tally(lost, length, buf->cpu);
+		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, buf->cpu) : result;
+	}
 	struct relay_tx tx = relay_look(buf, lost);
 	tx.new_first = tx.expect_first + 1;
 	tx.new_second = tx.expect_second + length;

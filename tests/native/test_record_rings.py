@@ -12,7 +12,14 @@ import pytest
 from build import MEMORY, PLAIN, builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("test_record_ring", "test_record_damage", "test_record_bounds", "test_record_kill", "test_record_stress")
+PROGRAMS = (
+    "test_record_ring",
+    "test_record_damage",
+    "test_record_bounds",
+    "test_record_kill",
+    "test_record_stress",
+    "test_stepped",
+)
 # rseq: the ring of one CPU; lockless: one for all.
 SCHEMES = ("rseq", "lockless")
 DEADLINE = 120 if os.environ.get("RELAYFS_STRESS") != "long" else 3600
@@ -22,8 +29,8 @@ def cases_in(program: str) -> list[str]:
     return re.findall(r"^TEST\((\w+)\)", (HERE / f"{program}.c").read_text(), re.MULTILINE)
 
 
-# A kill leaves the same memory in all builds.
-BUILDS_OF = {"test_record_kill": builds(PLAIN)}
+# A kill leaves the same memory in all builds, and all are stepped through alike.
+BUILDS_OF = {"test_record_kill": builds(PLAIN), "test_stepped": builds(PLAIN)}
 CASES = [
     (program, test, sanitize)
     for program in PROGRAMS

@@ -34,7 +34,8 @@ C_LAYERS = [
     {"descriptor", "immutable"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
-    {"begin", "change", "claims", "holes", "oncpu", "wake"},
+    {"oncpu", "persist"},  # for whom a section of rseq has to end
+    {"begin", "change", "claims", "holes", "wake"},
     {"spot"},
     {"packet"},
     {"consume", "manage", "reserve", "write"},
