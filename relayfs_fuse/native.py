@@ -198,6 +198,11 @@ class Facts:
         return self.bytes - self.unread_bytes
 
     @property
+    def is_worth_a_flush(self) -> bool:
+        """Whether a reader would get something by it that he has no other way to get: nothing finished is unread."""
+        return self.offset > self.reserved_at_start and self.produced == self.consumed
+
+    @property
     def unread_records(self) -> int:
         """Count the records that are there to be read, or will be."""
         lost = self.lost_overwritten_records + self.lost_torn_records

@@ -47,6 +47,7 @@ class Trace:
     mode: index of native.MODES
     boot: in which the clocks are
     memory: bytes that the buffers of all processes take at most; 0: as many as there are
+    flush_interval_ms: how often who reads finishes sub-buffers that are not full; 0: never
     """
 
     id: int
@@ -63,6 +64,7 @@ class Trace:
     filter: str = ""
     rules: str = ""
     memory: int = 0
+    flush_interval_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Process:
     gid: int
 
 
-_NUMBERS = ("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs", "memory")
+_NUMBERS = ("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs", "memory", "flush_interval_ms")
 _TEXTS = ("boot", "name", "filter", "rules")
 
 

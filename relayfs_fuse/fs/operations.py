@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.streams import Streams
     from relayfs_fuse.fs.tracing import Tracing
     from relayfs_fuse.fs.tree import Tree
+    from relayfs_fuse.fs.upkeep import Flushing
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLW
 class Operations(NameOperations):
     """Answer the kernel.
 
-    store, tree, attributes, commands, errors, streams, counters, tracing: what it answers from
+    store, tree, attributes, commands, errors, streams, counters, tracing, flushing: what it answers from
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class Operations(NameOperations):
         streams: Streams,
         counters: Counters | None,
         tracing: Tracing,
+        flushing: Flushing,
     ) -> None:
         super().__init__(store, tree, attributes, errors, tracing.announcements)
         self._tracing = tracing
+        self._flushing = flushing
         self._counters = counters
         if counters is not None:
             self.requests = counters.requests
@@ -210,6 +213,8 @@ class Operations(NameOperations):
         handle = self._new_handle()
         if isinstance(node, DamagedFile):
             raise pyfuse3.FUSEError(errno.EBADMSG)
+        if isinstance(node, RelayFile) and flags & os.O_ACCMODE != os.O_WRONLY:
+            await self._flushing.before_open(node.stored.channel)
         stream = isinstance(node, RelayFile) and await self._is_stream(node.stored, flags, handle)
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)

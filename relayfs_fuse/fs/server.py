@@ -98,6 +98,7 @@ class Server:
         self._traces = self._open_traces()
         self._scan()
         self._store.survey()
+        self._flushing = Flushing(self._tree, self._traces)
         self._tracing = Tracing(self._traces, Announcements(self._settings.mountpoint))
         self._operations = Operations(
             self._store,
@@ -108,6 +109,7 @@ class Server:
             self._streams,
             self._counters,
             self._tracing,
+            self._flushing,
         )
         self._place = os.path.realpath(self._settings.mountpoint)
         for signum in SIGNALS:
@@ -149,7 +151,7 @@ class Server:
         await self._operations.begun.wait()
         nursery.start_soon(keep, self._waiting.run, "waiting")
         nursery.start_soon(keep, self._streams.serve_interrupts, "interrupting reads")
-        nursery.start_soon(keep, Flushing(self._tree).run, "flush_interval")
+        nursery.start_soon(keep, self._flushing.run, "flush_interval")
         if self._counters is not None:
             counting = Counting(self._counters, self._tree, self._report_counters)
             nursery.start_soon(keep, counting.run, "counters")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERB = "trace"
 ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
-KEYS = ("subbuf_size", "n_subbufs", "memory", "mode", "buffers", "clock", "filter")
+KEYS = ("subbuf_size", "n_subbufs", "memory", "flush_interval", "mode", "buffers", "clock", "filter")
 MODES = native.MODES[:2]
 
 DEFAULT_SUBBUF_SIZE = 64 * 1024
@@ -32,6 +32,8 @@ DEFAULT_N_SUBBUFS = 8
 LEAST_SUBBUF_SIZE = 4096
 LEAST_N_SUBBUFS = 2
 MEMORY_MAX = 2**62
+DEFAULT_FLUSH_INTERVAL_MS = 1000
+FLUSH_INTERVAL_MAX_MS = 2**31 - 1
 
 # What may stand in a name: it goes into paths, and into the metadata of traces.
 _NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
@@ -150,6 +152,7 @@ _VALUES: dict[str, tuple[Callable[[str], int], str]] = {
     "mode": _one_of(MODES),
     "buffers": _one_of(TRACE_BUFFERS),
     "clock": _one_of(CLOCKS),
+    "flush_interval": (lambda text: _number(text, FLUSH_INTERVAL_MAX_MS), "milliseconds; 0: never"),
 }
 
 
@@ -256,10 +259,12 @@ def add_rule(rules: str, command: TraceCommand) -> str:
 
 def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
     """Write the commands that would make this trace again, where memory= is this by default."""
+    interval = trace.flush_interval_ms
     words = {
         "subbuf_size": format_size(trace.subbuf_size),
         "n_subbufs": str(trace.n_subbufs),
         **({"memory": format_size(trace.memory)} if trace.memory != default_memory else {}),
+        **({"flush_interval": str(interval)} if interval != DEFAULT_FLUSH_INTERVAL_MS else {}),
         "mode": MODES[trace.mode],
         "buffers": TRACE_BUFFERS[trace.buffers],
         "clock": CLOCKS[trace.clock - native_trace.CLOCK_MONO],

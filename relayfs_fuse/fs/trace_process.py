@@ -41,20 +41,46 @@ _PREAMBLE_MAX = 8192
 _SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
 
+class TraceChannel(StoredChannel):
+    """The buffers of a directory of a trace.
+
+    flush_interval_ms: how often they are flushed while somebody reads them; 0: never
+    """
+
+    def __init__(self, path: str, directory: str, flush_interval_ms: int) -> None:
+        super().__init__(path, directory)
+        self._flush_interval_ms = flush_interval_ms
+
+    @property
+    def flush_interval_ms(self) -> int:
+        """As the trace has it; what its memory says is its process's."""
+        return self._flush_interval_ms
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether somebody has one of its relay files open to read."""
+        return any(stored.readers for stored in self.buffers)
+
+
 class TraceProcess:
     """One directory of a trace.
 
     trace, name: of which, and its own
     directory: where it lies in the store
     clocks: tells what the clocks are, or were last while the trace could be written to
+    flush_interval_ms: see TraceChannel
+    channel: its buffers, once somebody has looked at them
     """
 
-    def __init__(self, trace: str, name: str, directory: str, clocks: Callable[[], Clocks]) -> None:
+    def __init__(
+        self, trace: str, name: str, directory: str, clocks: Callable[[], Clocks], flush_interval_ms: int
+    ) -> None:
         self.trace = trace
         self.name = name
         self.directory = directory
         self._clocks = clocks
-        self._channel: StoredChannel | None = None
+        self._flush_interval_ms = flush_interval_ms
+        self.channel: TraceChannel | None = None
         self._nodes: list[Node] = []
         self._told: set[int] = set()
         self._failures: Counter[int] = Counter()
@@ -75,7 +101,7 @@ class TraceProcess:
         """Show it no longer; who reads a file of it to its end may."""
         for node in self._nodes:
             tree.detach(node)
-        channel, self._channel = self._channel, None
+        channel, self.channel = self.channel, None
         if channel is not None:
             unregister(channel)
             channel.removed = True
@@ -110,12 +136,14 @@ class TraceProcess:
 
     def _map(self) -> StoredChannel | None:
         """Map its buffers, once; None: its process has damaged them."""
-        if self._channel is None:
+        if self.channel is None:
             try:
-                self._channel = StoredChannel(f"{self.trace}/{self.name}/cpu", os.path.join(self.directory, "cpu"))
+                self.channel = TraceChannel(
+                    f"{self.trace}/{self.name}/cpu", os.path.join(self.directory, "cpu"), self._flush_interval_ms
+                )
             except (StoreError, OSError) as error:
                 log.info("%s/%s cannot be shown: %s", self.trace, self.name, error)
-        return self._channel
+        return self.channel
 
     def _events(self, length: int = ctf.EVENTS_MAX) -> bytes:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -192,7 +220,7 @@ class TraceProcess:
 
     def _open(self, cpu: int) -> native.Buffer:
         """Map a buffer by the descriptor that there is: to open a protected file anew takes its protection away."""
-        channel = self._channel
+        channel = self.channel
         buffers = channel.buffers if channel is not None else []
         if cpu < len(buffers):
             return native.Buffer.of_descriptor(buffers[cpu].buffer.fileno())

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.store import Store, StoredChannel
     from relayfs_fuse.fs.trace_control import TraceCommand
+    from relayfs_fuse.fs.trace_process import TraceChannel
     from relayfs_fuse.fs.tree import Node, Tree
 
     Work = Generator[Callable[[], Any], Any, None]
@@ -197,11 +198,21 @@ class Traces:
         parent = self._tree.find(name)
         if not isinstance(parent, TraceDirectory) or directory in self._processes.get(name, {}):
             return None
+        trace = self.find(name)
         process = TraceProcess(
-            name, directory, os.path.join(self._store.locate(name), directory), lambda: self._clocks(name)
+            name,
+            directory,
+            os.path.join(self._store.locate(name), directory),
+            lambda: self._clocks(name),
+            trace.flush_interval_ms if trace else 0,
         )
         self._processes[name][directory] = process
         return process.show(self._tree, parent, self._tree.facts_directory(name))
+
+    def being_read(self) -> list[TraceChannel]:
+        """Return the buffers that somebody has open to read."""
+        processes = (process for of_trace in self._processes.values() for process in of_trace.values())
+        return [process.channel for process in processes if process.channel and process.channel.is_being_read]
 
     def hide(self, name: str, directory: str) -> None:
         """Show it no longer."""
@@ -426,6 +437,7 @@ class Traces:
             boot=self._boot,
             made=native_trace.read_clocks(),
             filter=command.filter,
+            flush_interval_ms=command.options.get("flush_interval", trace_control.DEFAULT_FLUSH_INTERVAL_MS),
         )
         trace = replace(trace, memory=command.options.get("memory", self._default_memory(trace)))
         if trace.memory < need:

@@ -13,6 +13,7 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S
 from relayfs_fuse.fs.jobs import for_each
+from relayfs_fuse.fs.trace_process import TraceChannel
 from relayfs_fuse.fs.turns import Turns
 
 if TYPE_CHECKING:
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.traces import Traces
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
 
 # A flush waits for whoever holds the buffer: each user's channels wait for each other, in threads of their own.
 FLUSHES_MAX = 64
+# How long somebody waits at most who opens a file that is flushed before.
+OPEN_S = 1.0
 # How often the store is surveyed, and how many times as long as a survey takes the next one is put off.
 SURVEY_S = 5.0
 SURVEY_REST = 50
@@ -40,10 +44,12 @@ class Flushing:
     """Switch sub-buffers of channels that have a flush_interval, when there is something in them.
 
     tree: where the channels are
+    traces: whose buffers are flushed, too, as long as somebody reads them
     """
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, traces: Traces | None) -> None:
         self._tree = tree
+        self._traces = traces
         self._turns = Turns()
         self._limiter = trio.CapacityLimiter(FLUSHES_MAX)
         self._due: dict[str, float] = {}
@@ -54,22 +60,39 @@ class Flushing:
         async with trio.open_nursery() as nursery:
             while True:
                 now = time.monotonic()
-                channels = [channel for channel in self._tree.channels.values() if channel.flush_interval_ms]
-                self._due = {
+                channels = [channel for channel in self._channels() if channel.flush_interval_ms]
+                self._due = {path: due for path, due in self._due.items() if due > now or path in self._busy} | {
                     channel.path: self._due.get(channel.path, now + _interval(channel)) for channel in channels
                 }
                 for channel in channels:
-                    if self._due[channel.path] <= now and channel.path not in self._busy:
+                    if self._is_due(channel, now):
                         self._due[channel.path] = now + _interval(channel)
                         self._busy.add(channel.path)
                         nursery.start_soon(self._flush, channel, channel.uid)
                 await trio.sleep(min([*(max(0.0, end - now) for end in self._due.values()), 1.0]))
 
+    def _channels(self) -> list[StoredChannel]:
+        return [*self._tree.channels.values(), *(self._traces.being_read() if self._traces else ())]
+
+    async def before_open(self, channel: StoredChannel) -> None:
+        """Flush what somebody is about to open, if nobody has lately; a hostile program holds him up for a moment."""
+        now = time.monotonic()
+        is_flushed = isinstance(channel, TraceChannel) and channel.flush_interval_ms and not channel.removed
+        if is_flushed and self._is_due(channel, now):
+            self._due[channel.path] = now + _interval(channel)
+            self._busy.add(channel.path)
+            with trio.move_on_after(OPEN_S):
+                await self._flush(channel, channel.uid)
+
+    def _is_due(self, channel: StoredChannel, now: float) -> bool:
+        return channel.path not in self._busy and self._due.get(channel.path, now) <= now
+
     async def _flush(self, channel: StoredChannel, uid: int) -> None:
+        act = _flush_idle if isinstance(channel, TraceChannel) else _flush_used
         try:
             async with self._turns.of(uid):
-                flush = partial(for_each, native.Buffer.of_descriptor, channel.buffers, _flush_used)
-                await trio.to_thread.run_sync(flush, limiter=self._limiter)
+                flush = partial(for_each, native.Buffer.of_descriptor, channel.buffers, act)
+                await trio.to_thread.run_sync(flush, limiter=self._limiter, abandon_on_cancel=True)
         except OSError as error:
             # Removed meanwhile, or damaged: not the timer's to tell.
             log.debug("flush_interval of %s: %s", channel.path, error)
@@ -166,4 +189,9 @@ def _interval(channel: StoredChannel) -> float:
 def _flush_used(buffer: native.Buffer) -> None:
     facts = buffer.facts()
     if facts.offset > facts.reserved_at_start:
+        buffer.flush()
+
+
+def _flush_idle(buffer: native.Buffer) -> None:
+    if buffer.facts().is_worth_a_flush:
         buffer.flush()

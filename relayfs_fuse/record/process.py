@@ -120,6 +120,16 @@ class Process:
                 if error.errno == errno.EBADMSG:
                     raise
 
+    def flush_idle(self) -> None:
+        """Do so where nothing else is to be read: who writes little is seen soon."""
+        for consumer in self.buffers.values():
+            try:
+                if consumer.buffer.facts().is_worth_a_flush:
+                    consumer.buffer.flush()
+            except OSError as error:
+                if error.errno == errno.EBADMSG:
+                    raise
+
     def check_size(self) -> None:
         """Look whether the buffers have all their memory. ValueError: one was truncated.
 

@@ -91,7 +91,7 @@ class Recorder:
         self._full_said: float | None = None
         self._sleepers = Sleepers()
         self._stops = False
-        self._began = self._ticked = self._rotated = time.monotonic()
+        self._began = self._ticked = self._flushed = self._rotated = time.monotonic()
         self._rotated_bytes = 0
 
     @property
@@ -109,6 +109,7 @@ class Recorder:
         try:
             self._scan()
             while not self._has_ended():
+                self._flush_idle()
                 if not self._drain_all():
                     self._sleep()
             self._scan()
@@ -332,7 +333,7 @@ class Recorder:
         if self._drain_all():
             return
         self._sleepers.start(armed)
-        self._pause(max(0.0, self._ticked + TICK_S - time.monotonic()))
+        self._pause(self._wait_s())
 
     def _pause(self, wait_s: float) -> None:
         poll = select.poll()
@@ -366,6 +367,23 @@ class Recorder:
             self._rotate()
         self._tick()
         return ended or (self._source.is_of_the_past and not self._recordings)
+
+    def _flush_idle(self) -> None:
+        """Have also those seen who write little, unless there is no room to record it."""
+        interval_s, now = self._source.trace.flush_interval_ms / 1000, time.monotonic()
+        if not interval_s or now - self._flushed < interval_s or self._full:
+            return
+        self._flushed = now
+        for name, recording in list(self._recordings.items()):
+            with self._giving_up(name):
+                recording.flush_idle()
+
+    def _wait_s(self) -> float:
+        """Tell how long to sleep until something is to be done that nobody tells."""
+        due = self._ticked + TICK_S
+        if self._source.trace.flush_interval_ms:
+            due = min(due, self._flushed + self._source.trace.flush_interval_ms / 1000)
+        return max(0.0, due - time.monotonic())
 
     def _flush_all(self) -> None:
         for name, recording in list(self._recordings.items()):

@@ -349,6 +349,11 @@ class Recording:
         with spoiling():
             self.process.flush()
 
+    def flush_idle(self) -> None:
+        """Do so for who writes little."""
+        with spoiling():
+            self.process.flush_idle()
+
 
 def _guarded(cpu: int, consumer: Consumer) -> Callable[[], bool]:
     def is_valid() -> bool:

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Mount, User, wait_until
 from tracing import RELAYCTL, Program, Served, finish, read, recorded, recording, relayctl
+
+from relayfs_fuse.record.packet import HEAD_BYTES
 
 
 @pytest.fixture
@@ -86,6 +90,67 @@ def test_a_trace_is_written_to_disk_before_it_goes(mount, run, out, ends):
     assert f"of 5 processes to {out}, 0 events lost\n" in said
     assert "lost" not in mount.error_log
     assert not list(mount.store.glob(".removed-*"))
+
+
+# --- programs that write little ---
+
+
+@pytest.fixture
+def little(served: Served, mount: Mount) -> Callable[[str], Served]:
+    """Make another trace: little(OPTIONS)."""
+
+    def make(options: str) -> Served:
+        return Served(served.path, served.default_mount).create(mount, "little", options)
+
+    return make
+
+
+def test_a_program_that_writes_little_is_recorded_soon(mount, run, out):
+    program = run("app")
+    with recording("t", "-m", mount.path, "-o", out) as process:
+        for n in (5, 10):
+            program.write(5)
+            recorded(out, n, "app")
+        said = finish(process)
+    assert "in 2 packets of 1 processes" in said
+
+
+def test_a_program_that_writes_nothing_is_not_flushed(served, mount, little, out):
+    trace = little("flush_interval=20")
+    with Program(served, trace, "app") as program:
+        with recording("little", "-m", mount.path, "-o", out) as process:
+            program.write(5)
+            recorded(out, 5, "app")
+            time.sleep(1)  # in which it could be flushed fifty times
+            said = finish(process)
+        assert "in 1 packets of 1 processes" in said
+
+
+def test_without_flush_interval_only_full_packets_are_recorded(served, mount, little, out):
+    trace = little("flush_interval=0")
+    with Program(served, trace, "app") as program, recording("little", "-m", mount.path, "-o", out) as process:
+        program.write(5)
+        time.sleep(2)  # twice as long as by default
+        assert not list(out.glob("app*"))
+        finish(process)
+    assert read(out).events == {"app": list(range(5))}
+
+
+def test_a_program_that_writes_little_is_seen_through_the_mount(served, mount, run):
+    program = run("app")
+    program.write(5)
+    wait_until(lambda: processes(mount) == [program.name], "it is shown")
+    with (served.default_mount / "t" / program.name / "cpu0").open("rb") as file:
+        n_bytes = len(file.read())
+        assert n_bytes == HEAD_BYTES + 5 * 24  # to open it was enough
+        program.write(7)
+        follower = subprocess.Popen(["tail", "-c", "+1", "-f", file.name], stdout=subprocess.PIPE)
+        try:
+            assert follower.stdout is not None
+            assert len(follower.stdout.read(HEAD_BYTES + 7 * 24)) == HEAD_BYTES + 7 * 24
+        finally:
+            follower.kill()
+            follower.communicate()
 
 
 def test_what_a_recorder_does_not_write_of_a_removed_trace_is_said(mount, run, out):

@@ -103,10 +103,14 @@ def test_rules_that_are_too_long_are_refused() -> None:
 
 
 def test_a_trace_is_said_in_commands_that_are_understood() -> None:
-    trace = Trace(1, "t", True, native_trace.CLOCK_TSC, 1, 1, 4096, 5, "boot", filter="a,pid:1", rules="+a:*\n-a:b\n")
+    trace = Trace(
+        1, "t", True, native_trace.CLOCK_TSC, 1, 1, 4096, 5, "boot", filter="a,pid:1", rules="+a:*\n-a:b\n",
+        flush_interval_ms=250,
+    )  # fmt: skip
     lines = trace_control.format_trace(trace)
     commands = [trace_control.parse(line) for line in lines]
     assert [command.action for command in commands if command] == ["create", "enable", "disable", "start"]
     assert lines[0] == (
-        "trace create t subbuf_size=4K n_subbufs=5 mode=overwrite buffers=peruser clock=tsc filter=a,pid:1"
+        "trace create t subbuf_size=4K n_subbufs=5 flush_interval=250 mode=overwrite buffers=peruser clock=tsc "
+        "filter=a,pid:1"
     )

@@ -71,6 +71,8 @@ struct relay_trace {
 	/* Which events, "+GLOB\n" or "-GLOB\n" a line, of "provider:name". The last that matches decides; where none does, an
 	 * event is taken unless the first line begins with +. "": all. */
 	char rules[RELAY_TRACE_RULES_BYTES];
+	/* How often who reads finishes sub-buffers that are not full; 0: never. */
+	uint64_t flush_interval_ms;
 };
 
 /* The control file of a store, mapped. */
