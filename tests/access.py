@@ -44,11 +44,11 @@ CHANNEL = "perm=0640 uid={owner} gid={owner}"
 # A per-CPU buffer takes memory when its CPU first writes: the rows are about the one CPU that this program runs on.
 CPU = min(os.sched_getaffinity(0))
 EMITTER = f"""
-import os, time
+import os, signal
 os.sched_setaffinity(0, {{{CPU}}})
 from relayfs_fuse import Event
 Event("probe", "event", {{"n": "u32"}})(n=1)
-time.sleep(1e6)
+signal.pause()
 """
 
 

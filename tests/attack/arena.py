@@ -396,7 +396,7 @@ class Arena:
 
     def _calm_times(self) -> "Times":
         watch = self._watch()
-        time.sleep(CALM_S)
+        time.sleep(CALM_S)  # how long they measure
         return self._times(watch)
 
     def _watch(self) -> Helper:
@@ -418,7 +418,7 @@ class Arena:
         self.memory = [self._server_kb()]
         renew_at = time.monotonic() + RENEW_S
         while time.monotonic() < end:
-            time.sleep(0.1)
+            time.sleep(0.1)  # the fight goes on meanwhile
             assert self.mount.process.poll() is None, f"the server has ended\n{self.mount.log.read_text()[-5000:]}"
             for reader in self.readers:
                 reader.start_again()

@@ -224,7 +224,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	for (; !told_to_end(); rounds++) {
 		round();
-		usleep(PAUSE_US);
+		usleep(PAUSE_US); /* as a user's tools, which are no flood */
 	}
 	if (round == stat_round)
 		say_times();

@@ -79,7 +79,7 @@ def main() -> None:
             except OSError:
                 errors += 1
             rounds += 1
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S)  # as a user's tools, which are no flood
     print(rounds, errors)
 
 

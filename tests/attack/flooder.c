@@ -172,7 +172,7 @@ int main(int argc, char **argv)
 			if (below(4) == 0 && pread(kept[slot], text, 4096, 0) < 0)
 				refused++;
 		}
-		usleep((useconds_t)below(3000));
+		usleep((useconds_t)below(3000)); /* its rhythm, so that others find the server idle and busy */
 	}
 	printf("writes %lu refused %lu\n", written, refused);
 	return 0;

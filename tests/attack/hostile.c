@@ -138,7 +138,7 @@ static const struct field *any_field(void)
 
 static void nap(void)
 {
-	usleep((useconds_t)random_below(NAP_US));
+	usleep((useconds_t)random_below(NAP_US)); /* so that an attack meets others at any moment */
 }
 
 /* One wrong word, or a few, among others that are right. */

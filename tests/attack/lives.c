@@ -85,7 +85,7 @@ static void run_child(uint64_t seed, void (*live)(void))
 		return;
 	random_start(seed + 1);
 	if (random_below(2)) {
-		usleep((useconds_t)random_below(LIFE_MS * 1000));
+		usleep((useconds_t)random_below(LIFE_MS * 1000)); /* any moment will do to be killed */
 		kill(child, SIGKILL);
 	}
 	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)

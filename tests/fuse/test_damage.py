@@ -6,7 +6,6 @@ import os
 import select
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from tracing import RELAYCTL
+
+from relayfs_fuse.counters import Counters
 
 DAMAGED = "is damaged"
 
@@ -106,6 +107,7 @@ def test_no_word_of_a_channel_ends_the_server_or_keeps_it_from_starting(mount: M
     """Each word, in turn, of the two control pages at the file's ends."""
     mount.expect(f"{DAMAGED}|cannot be used")
     path = mount.create("bad", options)
+    sound_path = mount.create("sound", "buffers=single")
     path.write_bytes(b"record\n")
     memory = mount.store / "bad/mem0"
     sound = memory.read_bytes()
@@ -122,7 +124,11 @@ def test_no_word_of_a_channel_ends_the_server_or_keeps_it_from_starting(mount: M
     overwrite(memory, len(sound) - 4096, value)
     for start in (160, 4096 + 160, len(sound) - 3968):
         overwrite(memory, start, value)
-    time.sleep(1.2)  # the figures are shown once more
+    # When the figures of another channel have been shown twice, those of the damaged one have been looked at.
+    with Counters(mount.path) as counters:
+        for n in (1, 2):
+            sound_path.write_bytes(b"record\n")
+            wait_until(lambda n=n: counters.value("relayfs/channels/sound/records") == n, "the figures are shown")
     mount.kill()
     mount.start()
     still_serves(mount)

@@ -149,13 +149,13 @@ def test_interrupted_at_any_moment(place):
     moments = random.Random(1)
     for _ in range(int(os.environ.get("RELAYFS_DEMO_INTERRUPTIONS", "8"))):
         demo = start(place, file)
-        time.sleep(0.1 + moments.random() * whole)
+        time.sleep(0.1 + moments.random() * whole)  # any moment of its life will do
         for _ in range(3):
             try:
                 os.killpg(demo.pid, signal.SIGINT)
             except ProcessLookupError:
                 break
-            time.sleep(0.01)
+            time.sleep(0.01)  # as fast as a key repeats
         status, _, err = finish(demo)
         # 0: it was done before; -SIGINT, 1: Python itself had not yet begun.
         assert status in (0, 130, -signal.SIGINT, 1), err

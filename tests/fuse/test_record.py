@@ -282,7 +282,7 @@ def test_a_killed_recorder_goes_on_without_loss_or_repetition(store, run, record
         n = len(read_if_any(out).events.get("app", []))
         with record() as process:
             recorded(out, n + 500, "app")
-            time.sleep(random.random() / 20)
+            time.sleep(random.random() / 20)  # any moment will do to kill it
             process.kill()
             process.wait()
         seen = read(out).events["app"]
@@ -589,7 +589,7 @@ def test_events_that_nobody_can_read_are_counted_once_however_often_the_disk_is_
         os.posix_fallocate(file.fileno(), 0, (1 << 20) - 20_480)
     with recording("t", "--store", store.path, "-o", out, "--check", "all") as process:
         assert WAITS in waits(process)
-        time.sleep(3 * TICK_S)
+        time.sleep(3 * TICK_S)  # it tries again and again
         (small / "more").unlink()
         recorded(out, 5000, "app")
         said = finish(process)

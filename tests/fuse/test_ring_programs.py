@@ -34,7 +34,7 @@ with Ring(paths[ring_hash(key, len(paths))]) as ring:
                         record[:] = text
                 break
             except BlockingIOError:
-                time.sleep(0.001)
+                time.sleep(0.001)  # until the consumer has made room
 """
 
 # Reserves more than it commits, until it is killed.

@@ -291,7 +291,7 @@ def filter_records(ring: Ring) -> None:
                 break
             except BlockingIOError:
                 assert time.monotonic() < end, f"nobody makes room for record {n}"
-                time.sleep(0.001)
+                time.sleep(0.001)  # between two looks for room
 
 
 def libbpf_consumer(mount: Mount, _: Path) -> list[str | Path]:

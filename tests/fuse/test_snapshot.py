@@ -2,7 +2,7 @@
 
 import json
 import signal
-import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -113,7 +113,8 @@ def test_beside_a_recorder_what_really_is_lost_is_told(store, run, out, tmp_path
 def test_what_the_dead_have_left_is_taken(store, run, out):
     program = run(store.create("t", mode=native.MODE_OVERWRITE), "app")
     program.start_flat_out()
-    time.sleep(0.2)
+    with closing(native.Buffer(str(program.directory / "cpu/mem0"))) as buffer:
+        wait_until(lambda: buffer.facts().lost_overwritten_records > 1000, "it overwrites")
     program.kill()
     written = program.counted()
     snapshot(store, out)

@@ -98,7 +98,7 @@ def churn(mount: Mount, duration_s: float, user: int | None = None) -> int:
             )
             started += 1
         else:
-            time.sleep(0.001)
+            time.sleep(0.001)  # the rate is what is tested
     for process in running:
         process.wait(DEADLINE_S)
     return started

@@ -9,7 +9,6 @@ import stat
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,6 +260,15 @@ def test_inotify_tells_of_each_trace(mount: Mount, tmp_path: Path) -> None:
         wait_until(lambda: told.read_text() == "CREATE,ISDIR t\nDELETE,ISDIR t\n", told.read_text)
 
 
+def wait_looked(mount: Mount, n: int) -> None:
+    """Wait until the server has looked so often, from now on, for programs that have ended."""
+    control = mount.store / ".traces"
+    # It notes the clocks before it looks: the last time says that the one before is over.
+    for _ in range(n + 1):
+        before = control.read_bytes()
+        wait_until(lambda before=before: control.read_bytes() != before, "the server looks for what has ended")
+
+
 def read_until_gone(process: Path, steps: list[int]) -> None:
     """Read all that a process that has ended wrote; its directory goes then, and not before."""
     found: list[int] = []
@@ -285,7 +293,7 @@ def test_what_a_dead_process_wrote_stays_until_it_is_read(mount: Mount, signum: 
         process = directory_of(trace, program)
         program.process.send_signal(signum)
         program.process.wait(DEADLINE_S)
-    time.sleep(2.5)  # looked at twice
+    wait_looked(mount, 2)
     assert processes(trace) == [process.name]
     read_until_gone(process, list(range(100)))
     assert list((mount.store / "t").iterdir()) == []
@@ -296,7 +304,7 @@ def test_what_may_be_overwritten_stays_until_somebody_has_read_it(mount: Mount) 
     with stepping(mount) as program:
         program.ask("step 10")
         process = directory_of(trace, program)
-    time.sleep(2.5)
+    wait_looked(mount, 2)
     read_until_gone(process, list(range(10)))
 
 

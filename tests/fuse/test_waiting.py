@@ -132,7 +132,7 @@ def test_signals_while_data_arrives_lose_nothing(stream: Stream) -> None:
 
     def disturb() -> bool:
         nonlocal n_signals
-        time.sleep(dice.random() / 500)
+        time.sleep(dice.random() / 500)  # any moment will do for a signal
         reader.send_signal(signal.SIGUSR1)
         n_signals += 1
         return stream.fact("records") >= 1500 and n_signals >= 200
@@ -309,7 +309,7 @@ def test_a_writer_wakes_a_reader_that_keeps_up_at_most_once_a_millisecond(
         while time.monotonic() - started < 1.0:
             channel.write(b"x")
             n += 1
-            time.sleep(0.0001)
+            time.sleep(0.0001)  # a writer that a reader keeps up with
         passed_ms, wakes = (time.monotonic() - started) * 1000, memory.wake_seq() - before
         channel.write(b"E")
         assert ended.wait(DEADLINE_S)
