@@ -79,6 +79,7 @@ class RingFacts:
     wakeups: int
     read: int
     framing: int
+    foreign_bytes: int
 
     @property
     def n_buffers(self) -> int:

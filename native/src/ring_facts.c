@@ -72,6 +72,7 @@ static int read_produced(struct relay_ring *ring, struct relay_ring_facts *facts
 static void tell_consumer(struct relay_ring_facts *facts, const struct relay_ring_counts *counts)
 {
 	facts->consumer_position = counts->position;
+	facts->foreign_bytes = counts->foreign;
 	/* Not negative: relay_ring_counts() has checked it. */
 	facts->read_records = counts->records - counts->missed;
 	facts->read_bytes = counts->bytes;
@@ -84,7 +85,10 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_facts *fact
 	for (int i = 0;; i++) {
 		struct relay_ring_counts counts;
 		/* The consumer first: it can only be behind what is read of the producers after it. */
-		if (relay_ring_counts(ring, &counts) || read_produced(ring, facts))
+		if (relay_ring_counts(ring, &counts) ||
+		    relay_damage_above(&ring->damage, "relay_ring_counts.foreign", 0, counts.foreign,
+		                       counts.position) ||
+		    read_produced(ring, facts))
 			return -EBADMSG;
 		tell_consumer(facts, &counts);
 		uint64_t produced = facts->producer_position;

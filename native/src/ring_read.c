@@ -114,13 +114,23 @@ static inline int check_counts(struct relay_ring *ring, const struct relay_ring_
 	return __builtin_expect(fits, 1) ? 0 : note_counts(ring, counts);
 }
 
-/* The state. 0 or -EBADMSG. */
-static int read_counts(struct relay_ring *ring, struct relay_ring_counts *counts)
+/* A consumer that counts no records has come to `position`. */
+static void follow(struct relay_ring_counts *counts, uint64_t position)
+{
+	counts->foreign += position - counts->position;
+	counts->position = position;
+}
+
+/* The state. 0 or -EBADMSG. In mode overwrite only who looks follows others, because readers would not know how many records
+ * they missed. */
+static int read_counts(struct relay_ring *ring, struct relay_ring_counts *counts, bool only_looks)
 {
 	const struct relay_ring_consumer *consumer = ring->consumer;
 	for (int i = 0; i < READ_TRIES; i++) {
 		uint32_t current = __atomic_load_n(&consumer->current, __ATOMIC_ACQUIRE);
 		*counts = consumer->counts[current & 1];
+		/* Pairs with the release in publish(), which flips before: a position that is ahead of its state is not ours. */
+		uint64_t position = relay_ring_consumed(ring);
 		/* A copy is rewritten only after `current` has moved on from it. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&consumer->current, __ATOMIC_RELAXED) != current)
@@ -128,9 +138,10 @@ static int read_counts(struct relay_ring *ring, struct relay_ring_counts *counts
 		if (check_counts(ring, counts))
 			return -EBADMSG;
 		/* Somebody else consumes by the kernel's format. */
-		uint64_t position = relay_ring_consumed(ring);
-		if (ring->mode != RELAY_OVERWRITE && is_behind(counts->position, position))
-			counts->position = position;
+		bool follows =
+		    ring->mode != RELAY_OVERWRITE || (only_looks && !is_behind(relay_ring_produced(ring), position));
+		if (is_behind(counts->position, position) && follows)
+			follow(counts, position);
 		return relay_damage_above(&ring->damage, "the consumer position", 0, counts->position, INT64_MAX);
 	}
 	return relay_damage_say(&ring->damage, "relay_ring_consumer.current does not come to rest");
@@ -356,7 +367,7 @@ static int begin(struct relay_ring *ring)
 	int err = lock(ring);
 	if (err)
 		return err;
-	err = read_counts(ring, &ring->seen);
+	err = read_counts(ring, &ring->seen, false);
 	if (err) {
 		unlock(ring);
 		return err;
@@ -485,7 +496,7 @@ static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 	int err = lock(ring);
 	if (err)
 		return err;
-	err = read_counts(ring, counts);
+	err = read_counts(ring, counts, false);
 	if (err)
 		unlock(ring);
 	return err;
@@ -619,13 +630,8 @@ static int look_on(struct relay_ring *ring, uint32_t *work, bool *skips)
 {
 	struct relay_ring_counts counts, *empty = &ring->empty;
 	uint32_t length;
-	if (relay_ring_check_magic(ring) || read_counts(ring, &counts))
+	if (relay_ring_check_magic(ring) || read_counts(ring, &counts, true))
 		return -EBADMSG;
-	/* read_counts() leaves this to who only looks: how many records a consumer of the kernel's format has passed in
-	 * overwrite mode is not known. */
-	uint64_t position = relay_ring_consumed(ring);
-	if (is_behind(counts.position, position) && relay_ring_produced(ring) - position < ring->size)
-		counts.position = position;
 	bool goes_on = ring->is_empty_known && ring->empty_from <= counts.position &&
 	               counts.position <= empty->position && counts.missed <= empty->missed;
 	if (!goes_on) {
@@ -674,6 +680,15 @@ int relay_ring_state(struct relay_ring *ring)
 
 int relay_ring_counts(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
-	int err = read_counts(ring, counts);
-	return err ? err : catch_up(ring, counts);
+	int err = read_counts(ring, counts, true);
+	if (err)
+		return err;
+	struct relay_ring_counts before = *counts;
+	err = catch_up(ring, counts);
+	/* What was overwritten may have been read. */
+	if (counts->foreign) {
+		counts->records = before.records;
+		counts->missed = before.missed;
+	}
+	return err;
 }

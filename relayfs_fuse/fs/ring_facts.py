@@ -8,11 +8,13 @@ skipped                                records that readers passed: discarded, o
 lost                                   all records that were not or will not be read, and by cause:
 lost_full, lost_too_large, lost_disabled, each also as _bytes; lost_overwritten, lost_torn
 wakeups                                of those who slept for a record
+
+What is counted by consumers is `unknown` where one has consumed that knows only the kernel's format, such as libbpf's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native, native_ring
 from relayfs_fuse.fs import facts
@@ -59,5 +61,28 @@ _CONSTANTS: dict[str, Callable[[RingFacts], int | str]] = {
     "framing": lambda facts: native_ring.FRAMINGS[facts.framing],
 }
 
+_OF_CONSUMERS = ("read_records", "read_bytes", "skipped")
+# In mode overwrite it is not known either whether what was overwritten had been read.
+_OF_CONSUMERS_THAT_MISS = (*_OF_CONSUMERS, "lost", "lost_overwritten")
+
+
+def _is_unknown(name: str, facts: RingFacts) -> bool:
+    names = _OF_CONSUMERS_THAT_MISS if facts.mode == native.MODE_OVERWRITE else _OF_CONSUMERS
+    return facts.foreign_bytes > 0 and name in names
+
+
+def _or_unknown_of_channel(name: str, show: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    return lambda channel: (
+        b"unknown\n" if any(_is_unknown(name, stored.facts()) for stored in channel.buffers) else show(channel)
+    )
+
+
+def _or_unknown_of_buffer(name: str, show: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    return lambda stored: b"unknown\n" if _is_unknown(name, stored.facts()) else show(stored)
+
+
 OF_CHANNEL = facts.of_channel(_CONSTANTS, COUNTERS, _LATEST)
 OF_BUFFER = facts.of_buffer({**COUNTERS, **_LATEST})
+for _name in _OF_CONSUMERS_THAT_MISS:
+    OF_CHANNEL[_name] = _or_unknown_of_channel(_name, OF_CHANNEL[_name])
+    OF_BUFFER[_name] = _or_unknown_of_buffer(_name, OF_BUFFER[_name])

@@ -394,6 +394,13 @@ def test_a_consumer_of_the_kernels_format_sleeps_in_epoll_and_misses_nothing(
         producer.join()
     assert got == records
     assert mount.fact("r", "consumer_position") == mount.fact("r", "producer_position")
+    for place in (".", "buffer0"):
+        known = [
+            mount.fact("r", f"{place}/{name}") for name in ("records", "read_records", "read_bytes", "skipped", "lost")
+        ]
+        assert known[1:4] == ["unknown"] * 3
+        assert known[0].isdigit()
+        assert known[4].isdigit()
     consumer.close()
 
 

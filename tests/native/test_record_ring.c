@@ -1140,3 +1140,44 @@ TEST(the_largest_record_fits_exactly)
 	CHECK_EQ(ring_facts(ring).lost_too_large_records, 2 * 16 + 2);
 	relay_ring_close(ring);
 }
+
+TEST(what_a_consumer_of_the_kernels_format_passed_is_told_in_bytes)
+{
+	struct relay_ring *ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
+	struct kernel_ring k = kernel_map(relay_ring_fd(ring), PAGE);
+	const unsigned char *data;
+	uint32_t length;
+
+	for (char letter = 'a'; letter <= 'd'; letter++)
+		CHECK_EQ(output_letters(ring, letter, 8, 0), 0);
+	CHECK_EQ(ring_facts(ring).foreign_bytes, 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(kernel_next(&k, &data, &length), 1);
+		kernel_done(&k, length);
+	}
+	CHECK_EQ(ring_facts(ring).foreign_bytes, 32);
+	CHECK_EQ(ring_facts(ring).consumer_position, 32);
+	/* Others go on from there, and it is not forgotten. */
+	CHECK_LETTERS(ring, "cd");
+	CHECK_EQ(ring_facts(ring).foreign_bytes, 32);
+	CHECK_EQ(ring_facts(ring).read_records, 2);
+	CHECK_EQ(ring_facts(ring).consumer_position, 64);
+	relay_ring_close(ring);
+}
+
+TEST(an_overwritten_ring_of_a_consumer_of_the_kernels_format_shows_its_position)
+{
+	struct relay_ring *ring = make_ring(PAGE, RELAY_OVERWRITE);
+	struct kernel_ring k = kernel_map(relay_ring_fd(ring), PAGE);
+
+	for (int i = 0; i < 10; i++)
+		CHECK_EQ(output_letters(ring, 'a', 8, 0), 0);
+	__atomic_store_n(k.consumer, 80, __ATOMIC_RELEASE);
+	CHECK_EQ(ring_facts(ring).consumer_position, 80);
+	CHECK_EQ(ring_facts(ring).foreign_bytes, 80);
+	for (int i = 0; i < PAGE / 8; i++)
+		CHECK_EQ(output_letters(ring, 'b', 8, 0), 0);
+	CHECK_EQ(ring_facts(ring).lost_overwritten_records, 0);
+	CHECK(ring_facts(ring).consumer_position > 80);
+	relay_ring_close(ring);
+}

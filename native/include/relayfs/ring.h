@@ -201,6 +201,9 @@ struct relay_ring_facts {
 	uint64_t lost_overwritten_records; /* that readers will not get any more */
 	uint64_t wakeups;
 	uint32_t read, framing;
+	/* Passed by consumers that know the kernel's format alone, and so count no records. Where it is not 0, read_records,
+	 * read_bytes, skipped_records and lost_overwritten_records are those of the others. */
+	uint64_t foreign_bytes;
 };
 int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts);
 

@@ -66,7 +66,9 @@ struct relay_ring_counts {
 	uint64_t bytes;     /* of these */
 	uint64_t discarded; /* records that were skipped: discarded or torn */
 	uint64_t missed;    /* of `records`, those that were overwritten unread */
-	uint64_t unused[3];
+	uint64_t
+	    foreign; /* bytes before position that consumers of the kernel's format alone passed, who count no records */
+	uint64_t unused[2];
 };
 
 /* Page 0. Writer: the consumer. */
