@@ -31,7 +31,7 @@ C_LAYERS = [
     {"layout"},
     {"libc"},
     {"pair", "owner", "clock", "damage", "private", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
-    {"descriptor", "immutable"},
+    {"descriptor", "immutable", "strerror"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
     {"oncpu", "persist"},  # for whom a section of rseq has to end

@@ -198,6 +198,15 @@ struct rchan *relay_attach(const char *path);
  */
 struct rchan *relay_attach_callbacks(const char *path, const struct rchan_callbacks *cb, void *private_data);
 
+/*
+ * What an error of this library means, and what was expected instead; for any other, what strerror(3) says.
+ *
+ * error  an errno, or the negative one that a function returned
+ *
+ * Thread-safe for the library's errors; the text is not to be freed.
+ */
+const char *relay_strerror(int error);
+
 /* What was given to relay_open() or relay_attach_callbacks(); NULL for other channels. The kernel's
  * chan->private_data; and of a buffer that a callback is given, buf->chan and buf->cpu. */
 void *relay_private(const struct rchan *chan);

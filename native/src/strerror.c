@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* What the library's errors mean. The texts hold for all functions that give such an error; the manual says which do. */
+#include <errno.h>
+#include <relayfs/relay.h>
+#include <stddef.h>
+#include <string.h>
+
+static const struct {
+	int error;
+	const char *text;
+} texts[] = {
+    {ENOENT,
+     "no such channel or file, or no relayfs is mounted there: relay_attach() and relay_rings_attach() take a path "
+     "without the number at its end, relay_reader_open() one with it"},
+    {ENOTDIR, "a part of the path is a channel or a file, where a directory was expected"},
+    {EISDIR, "the path is that of a directory, where a channel or a file was expected"},
+    {EBADMSG,
+     "the memory is damaged, or of another kind: relay_attach() and relay_reader_open() take channels of relay files, "
+     "relay_rings_attach() those of record rings"},
+    {EPROTO, "the memory was made by another version of relayfs"},
+    {EACCES, "this user may not write to the files, or not to the mount's control"},
+    {EPERM, "it is another user's, or the thread may not run on the CPU of a buffer"},
+    {EINVAL, "an argument, or a key of the options, is not allowed; error_log in the mount says more of what could not "
+             "be made"},
+    {EEXIST, "there is such a channel or file, or the channel has files already"},
+    {ENOSPC, "there is no room: the buffer is full, or the store has not so much memory left"},
+    {EMSGSIZE, "the record is longer than the channel allows"},
+    {ECANCELED, "the channel is disabled"},
+    {EPIPE, "the channel has been removed"},
+    {EDEADLK, "called from the channel's own callback, which may not do this"},
+    {EBUSY, "another program holds what is needed, and did not let go of it in time"},
+    {EOVERFLOW, "the data was overwritten while it was read"},
+    {EAGAIN, "not at this moment: try again"},
+    {EINTR, "a signal came"},
+    {EALREADY, "what was taken before is not done yet"},
+    {EXDEV, "the mount's store lies in another file system than the buffers: see RELAYFS_STORE"},
+    {ENODEV, "the mount cannot map files for this user"},
+    {ENOTSUP, "not possible with these options, or in a thread without restartable sequences"},
+    {EFBIG, "the memory would be longer than files of this process may be (RLIMIT_FSIZE)"},
+    {EMFILE, "this process has too many files, channels or rings open"},
+    {ENOTCONN, "the file server has ended"},
+    {EBADF, "not open, or the program has closed descriptors of the library"},
+};
+
+const char *relay_strerror(int error)
+{
+	int code = error < 0 ? -error : error;
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (texts[i].error == code)
+			return texts[i].text;
+	return strerror(code);
+}
