@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from build import compile_c
 from conftest import Mount
+
+from relayfs_fuse import native
 
 # relayfs as on a kernel or in a container where no file can be mapped through: without the capability by the time
 # that the kernel asks what the server can do.
@@ -30,6 +33,19 @@ pyfuse3.init = lambda *arguments: (init(*arguments), set_sys_admin(False))
 pyfuse3.close = lambda **arguments: (set_sys_admin(True), close(**arguments))
 sys.exit(mount.main())
 """
+
+
+def why_unprotected(directory: Path) -> str:
+    """Say why files in a directory cannot be made immutable, as a server does it; "": they can."""
+    with tempfile.NamedTemporaryFile(dir=directory, mode="w+b") as probe:
+        # Nothing is done to a file that nobody else may write to.
+        os.chmod(probe.fileno(), 0o666)
+        try:
+            native.file_protect(probe.fileno())
+            native.file_unprotect(probe.fileno())
+        except OSError as error:
+            return str(error.strerror)
+    return ""
 
 
 class Mapper:

@@ -529,6 +529,9 @@ def _map_buffer(path: str) -> native.Buffer | RingMemory:
             raise
     except OSError as error:
         code, message = error.errno or 0, error.strerror or ""
+        if code == errno.EPERM:
+            # A server that was killed leaves files immutable that others may have mapped; see protection.py.
+            message = "it is immutable, and to open it nevertheless takes CAP_LINUX_IMMUTABLE"
         if code not in _REASONS:
             raise StoreError(f"{path} cannot be used: {message}") from error
         raise BadMemoryError(path, _REASONS[code] if message == os.strerror(code) else message) from error

@@ -26,6 +26,7 @@ from pathlib import Path
 from build import compile_c
 from conftest import DEADLINE_S, NOBODY, Mount, wait_until
 from making import Maker
+from mapping import why_unprotected
 from stress import is_long
 from traced import Ledger, Recorder, babeltrace, environment_of, program, relayctl, start_trace
 from traffic import Stream, append, lines, some_cpu
@@ -313,6 +314,8 @@ class Arena:
         self.mount = mount
         self.seed = seed
         self.environment = environment_of(mount)
+        if not why_unprotected(mount.store.parent):
+            self.environment["PAGES_STAY"] = "1"
         self.directory = directory
         directory.chmod(0o755)
         self.attackers: list[Helper] = []

@@ -7,6 +7,8 @@
  * KIND  relay: MEM is the memory of a buffer; ring: of a ring; words: any other shared file
  * FILE  its relay file, which is read, written and polled meanwhile
  *
+ * The environment has PAGES_STAY where the server can make files immutable: then pages must not be freed either.
+ *
  * In each of its lives (lives.h) it stores chosen and random values where others read, and tries what a mapping must not
  * allow.
  */
@@ -32,6 +34,7 @@ enum { FLIP_US = 3000, NAP_US = 4000 };
 static struct target target;
 static const char *relay_file;
 static uint64_t live_owner[2]; /* owner words of threads that live */
+static bool pages_stay;        /* the mount lets nobody free pages of its files */
 
 /* --- values --- */
 
@@ -258,14 +261,18 @@ static void link_it(void)
 	close(fd);
 }
 
-/* Holes in one's own buffer are zeros, which could have been stored as well. */
+/* Freed pages are zeros, which could have been stored as well, but cost whoever stores there next a page that there may not
+ * be. */
 static void advise(void)
 {
-	static const int advice[] = {MADV_REMOVE,   MADV_DONTNEED, MADV_FREE,      MADV_PAGEOUT,       MADV_COLD,
+	static const int advice[] = {MADV_DONTNEED, MADV_FREE,     MADV_PAGEOUT,   MADV_COLD,
 	                             MADV_HUGEPAGE, MADV_WILLNEED, MADV_MERGEABLE, MADV_POPULATE_WRITE};
 	uint64_t pages = target.bytes / RELAY_PAGE_BYTES, first = random_below(pages);
-	madvise(target.memory + first * RELAY_PAGE_BYTES, (1 + random_below(pages - first)) * RELAY_PAGE_BYTES,
-	        advice[random_below(sizeof(advice) / sizeof(*advice))]);
+	unsigned char *at = target.memory + first * RELAY_PAGE_BYTES;
+	uint64_t bytes = (1 + random_below(pages - first)) * RELAY_PAGE_BYTES;
+	bool is_freed = madvise(at, bytes, MADV_REMOVE) == 0;
+	must_fail(is_freed && pages_stay, "MADV_REMOVE");
+	madvise(at, bytes, advice[random_below(sizeof(advice) / sizeof(*advice))]);
 }
 
 static void map_otherwise(void)
@@ -413,6 +420,7 @@ int main(int argc, char **argv)
 	kind = argv[2][0] == 'w' ? KIND_WORDS : argv[2][1] == 'e' ? KIND_RELAY : KIND_RING;
 	memory_path = argv[3];
 	relay_file = argc > 4 ? argv[4] : NULL;
+	pages_stay = getenv("PAGES_STAY") != NULL;
 	if (!map_target(&target)) {
 		fprintf(stderr, "%s: it cannot be mapped, or is no %s: %s\n", memory_path, argv[2], strerror(errno));
 		return 1;

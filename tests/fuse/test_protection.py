@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import NOBODY, Mount, User, wait_until
+from mapping import why_unprotected
 from traced import start_trace, traced
 from traffic import append
 
@@ -32,17 +33,9 @@ def is_protected(path: Path) -> bool:
 @pytest.fixture
 def make_mount(make_mount: Callable[..., Mount], scratch_store: Path) -> Callable[..., Mount]:
     """Start servers where there is what is tested: a tmpfs that knows the flag, and the right to set it."""
-    probe = scratch_store.parent / "probe"
-    probe.touch(mode=0o666)
-    probe.chmod(0o666)
-    descriptor = os.open(probe, os.O_RDONLY)
-    try:
-        native.file_protect(descriptor)
-        native.file_unprotect(descriptor)
-    except OSError as error:
-        pytest.skip(f"this machine's tmpfs makes no file immutable: {error.strerror}")
-    finally:
-        os.close(descriptor)
+    reason = why_unprotected(scratch_store.parent)
+    if reason:
+        pytest.skip(f"this machine's tmpfs makes no file immutable: {reason}")
     return make_mount
 
 
@@ -190,3 +183,27 @@ def test_the_library_removes_what_a_killed_server_left(mount: Mount) -> None:
     assert is_protected(stored)
     native.file_unlink(str(stored))
     assert not stored.exists()
+
+
+def test_who_lacks_the_right_is_told_why_a_protected_file_cannot_be_opened(mount: Mount, tmp_path: Path) -> None:
+    memory, stored = make_open_channel(mount)
+    mount.create("mine", "buffers=single")
+    os.close(os.open(memory, os.O_RDWR))
+    without = ["setpriv", "--bounding-set", "-linux_immutable"]
+    code = "import sys; from relayfs_fuse import native; native.Buffer(sys.argv[1])"
+    done = subprocess.run([*without, sys.executable, "-c", code, stored], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith(f"PermissionError: [Errno 1] Operation not permitted: '{stored}'")
+    # Through the mount it is opened as by any other user.
+    code = "import sys; from relayfs_fuse import Channel; Channel(sys.argv[1]).write(b'more')"
+    subprocess.run([*without, sys.executable, "-c", code, mount.path / "open/log"], check=True)
+    mount.kill()
+    wrapper = tmp_path / "relayfs"
+    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(without)} {mount.program} "$@"\n')
+    wrapper.chmod(0o755)
+    mount.program = wrapper
+    mount.expect("it is immutable, and to open it nevertheless takes CAP_LINUX_IMMUTABLE")
+    mount.start()
+    assert f"{stored} cannot be used: it is immutable" in mount.log.read_text()
+    assert (mount.path / "mine").exists()
+    assert not (mount.path / "open/log").exists()
+    assert is_protected(stored)
