@@ -210,6 +210,10 @@ class RingMemory(_Memory):
         """Set or clear CLOSED or DISABLED."""
         self.check(lib.relay_ring_stop(self._open, flag, on))
 
+    def refuse_all(self) -> None:
+        """Let producers be refused from now on, as in a channel that is disabled; wait for nobody."""
+        lib.relay_ring_refuse_all(self._open)
+
     def resolve(self, token: int) -> int:
         """Discard what was reserved through the open file of this token; return how many reservations."""
         return self.check(lib.relay_ring_resolve(self._open, token))

@@ -32,6 +32,14 @@ static int seal(struct relay_ring *ring)
 	return relay_damage_say(&ring->damage, "relay_ring_producer.tail does not come to rest");
 }
 
+void relay_ring_refuse_all(struct relay_ring *ring)
+{
+	if (ring->remote)
+		return;
+	/* Pairs with the test in every section, and with refuse_stopped(). */
+	__atomic_fetch_or(&ring->producer->flags, RELAY_DISABLED, __ATOMIC_SEQ_CST);
+}
+
 int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on)
 {
 	if (flag != RELAY_CLOSED && flag != RELAY_DISABLED)

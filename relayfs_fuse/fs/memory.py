@@ -56,6 +56,9 @@ class Stored(Generic[Memory]):
         """Mark the channel as damaged if this error says so."""
         if error.errno == errno.EBADMSG:
             self.channel.note_damage(f"mem{self.index}: {self.buffer.damage() or error.strerror}")
+            if isinstance(self.buffer, RingMemory):
+                # Who went on writing would be told that records are written which nobody can reach.
+                self.buffer.refuse_all()
 
     def note_state(self, state: int) -> None:
         """Mark the channel as damaged if a buffer's state says so."""

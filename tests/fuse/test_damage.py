@@ -14,9 +14,11 @@ import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from tracing import RELAYCTL
 
+from relayfs_fuse import Ring
 from relayfs_fuse.counters import Counters
 
 DAMAGED = "is damaged"
+CPUS = os.sched_getaffinity(0)
 
 
 def errno_of(act: Callable[[], object]) -> int:
@@ -159,6 +161,29 @@ def test_a_damaged_channel_is_listed_named_and_removed_and_its_neighbours_work(m
     mount.command("remove dir/bad")
     assert not bad.exists()
     assert "dir/bad" not in mount.control.read_text()
+
+
+@pytest.mark.parametrize("buffers", ["single", "percpu"])
+def test_a_damaged_ring_takes_no_more_records_and_counts_them(mount: Mount, buffers: str) -> None:
+    mount.expect(DAMAGED)
+    mount.create("bad", f"type=ring size=4K buffers={buffers}")
+    cpu = min(CPUS)
+    name, number = ("bad", 0) if buffers == "single" else (f"bad{cpu}", cpu)
+    data_at, too_long = 8192, (3 << 32) | 5000
+    with Ring(mount.path / "bad") as ring:
+        os.sched_setaffinity(0, {cpu})
+        try:
+            ring.output(b"record")
+            overwrite(mount.store / f"bad/mem{number}", data_at, too_long)
+            assert error_of((mount.path / name).read_bytes) == "EBADMSG"
+            for _ in range(3):
+                assert error_of(lambda: ring.output(b"more")) == "ECANCELED"
+                assert error_of(lambda: ring.reserve(4).__enter__()) == "ECANCELED"
+        finally:
+            os.sched_setaffinity(0, CPUS)
+    assert mount.fact("bad", "state").startswith(f"damaged: mem{number}: ")
+    assert (mount.fact("bad", "records"), mount.fact("bad", "lost_disabled")) == ("1", "6")
+    still_serves(mount)
 
 
 def test_a_channel_is_still_damaged_after_a_restart_and_can_be_removed(mount: Mount) -> None:

@@ -230,6 +230,9 @@ int relay_ring_skip(struct relay_ring *ring);
  * except on a CPU where this thread may not run (-EPERM; the flag is set all the same). Wakes all. */
 int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on);
 
+/* Set RELAY_DISABLED and wait for nobody: for a ring that is damaged, whose records nobody will read. */
+void relay_ring_refuse_all(struct relay_ring *ring);
+
 /* Reservations of the dead become discarded: those whose owner this process can see to be gone, and all that were made
  * through the open file that the server called `token` (0: none). Returns how many claims it resolved. */
 int relay_ring_resolve(struct relay_ring *ring, uint64_t token);
