@@ -62,7 +62,7 @@ static void take_over(struct rchan_buf *buf)
 
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 {
-	int result = relay_lock_take(&buf->control->switch_lock, relay_patience(buf), before);
+	int result = relay_lock_take(&buf->control->switch_lock, relay_patience(buf), &buf->wait_lost, before);
 	if (result == 1)
 		take_over(buf);
 	return result < 0 ? result : 0;
@@ -70,7 +70,7 @@ int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 
 int relay_switch_watch(struct rchan_buf *buf)
 {
-	int result = relay_lock_watch(&buf->control->switch_lock, relay_patience(buf));
+	int result = relay_lock_watch(&buf->control->switch_lock, relay_patience(buf), &buf->wait_lost);
 	if (result == 1)
 		take_over(buf);
 	return result;

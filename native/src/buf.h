@@ -87,6 +87,7 @@ struct rchan_buf {
 	bool never_waits;   /* a tracepoint's: gives a record up as lost before it waits for a lock or a claim */
 	bool moving;        /* its memory is being replaced: writers that meet RELAY_RESETTING wait for the end of it */
 	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
+	uint32_t wait_lost; /* how much less it waits for them, since that was in vain; see lock.h */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
 	const struct rchan_callbacks *cb;      /* NULL: none */
 	bool begins;                           /* sub-buffers begin by `begin`, under the switch lock; else at once */

@@ -13,6 +13,8 @@
 
 /* Each yield may last as long as all others care to run: who is in a hurry, as a file server is, comes again instead. */
 enum { YIELDS = 100, HURRIED_YIELDS = 2, ASK_NS = 5000000, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
+/* Of a lock at which somebody has waited in vain, and how much longer each time that waiting has helped. */
+enum { DOUBTED_YIELDS = 10, DOUBTED_PAUSES = 50 };
 /* About two microseconds: longer than a holder takes that runs on another CPU. */
 enum { SPINS = 64, ASK_AGAIN_NS = 10000000 };
 
@@ -73,15 +75,32 @@ static bool see(uint64_t *word, uint64_t *from, uint64_t to)
 	return *from == expected;
 }
 
+/*
+ * Note how waiting for a living holder ended. A lock that holds nonsense would cost each of many writes a second; a holder
+ * that was stopped and goes on is waited for longer again, bit by bit.
+ *
+ * lost   pauses that are not made any more. Relaxed, and other threads' changes may get lost: it is an estimate.
+ */
+static void note_wait(uint32_t *lost, bool helped)
+{
+	uint32_t now = __atomic_load_n(lost, __ATOMIC_RELAXED), less = now < DOUBTED_PAUSES ? 0 : now - DOUBTED_PAUSES;
+	__atomic_store_n(lost, helped ? less : MAX_PAUSES - DOUBTED_PAUSES, __ATOMIC_RELAXED);
+}
+
 /* act: change() or see() */
-static int take(uint64_t *word, bool patient, bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
+static int take(uint64_t *word, bool patient, uint32_t *lost, bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
 {
 	uint64_t self = relay_owner_self(), asked_ns = 0;
-	int yields = patient ? YIELDS : HURRIED_YIELDS;
-	for (int tries = 0; tries < (patient ? yields + MAX_PAUSES : yields); tries++) {
+	uint32_t less = __atomic_load_n(lost, __ATOMIC_RELAXED);
+	int yields = !patient ? HURRIED_YIELDS : less ? DOUBTED_YIELDS : YIELDS;
+	int most = patient ? yields + MAX_PAUSES - (int)less : yields;
+	for (int tries = 0; tries < most; tries++) {
 		uint64_t holder = 0;
-		if (act(word, &holder, self))
+		if (act(word, &holder, self)) {
+			if (tries && patient && less)
+				note_wait(lost, true);
 			return 0;
+		}
 		if (holder == self)
 			return -EDEADLK;
 		if (is_time_to_ask(tries, yields, &asked_ns) && !relay_owner_alive(holder) && act(word, &holder, self))
@@ -91,6 +110,8 @@ static int take(uint64_t *word, bool patient, bool (*act)(uint64_t *word, uint64
 		else
 			nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 	}
+	if (patient)
+		note_wait(lost, false);
 	return -EBUSY;
 }
 
@@ -104,21 +125,21 @@ static void block_signals(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
-int relay_lock_take(uint64_t *word, enum relay_patience patience, sigset_t *before)
+int relay_lock_take(uint64_t *word, enum relay_patience patience, uint32_t *lost, sigset_t *before)
 {
 	if (patience == RELAY_QUIET)
 		return take_at_once(word, false);
 	block_signals(before);
-	int result =
-	    patience == RELAY_NEVER_WAITS ? take_at_once(word, true) : take(word, patience == RELAY_PATIENT, change);
+	int result = patience == RELAY_NEVER_WAITS ? take_at_once(word, true)
+	                                           : take(word, patience == RELAY_PATIENT, lost, change);
 	if (result < 0)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return result;
 }
 
-int relay_lock_watch(uint64_t *word, enum relay_patience patience)
+int relay_lock_watch(uint64_t *word, enum relay_patience patience, uint32_t *lost)
 {
-	return take(word, patience == RELAY_PATIENT, see);
+	return take(word, patience == RELAY_PATIENT, lost, see);
 }
 
 void relay_lock_release(uint64_t *word, const sigset_t *before)

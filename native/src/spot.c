@@ -97,7 +97,7 @@ int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 {
 	if (buf->scheme != RELAY_LOCKING)
 		return 0;
-	int result = relay_lock_take(&buf->control->write_lock, relay_patience(buf), before);
+	int result = relay_lock_take(&buf->control->write_lock, relay_patience(buf), &buf->wait_lost, before);
 	if (result == 1)
 		leave_hole(buf);
 	return result < 0 ? result : 0;

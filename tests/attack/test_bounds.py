@@ -1,9 +1,11 @@
 """What one writer can make the server do is bounded, however hard it tries."""
 
+import errno
 import os
 import select
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,19 +13,28 @@ from pathlib import Path
 
 import pytest
 from attack.arena import HIGHEST
+from attack.test_seen import PAGE, scribble
 from build import compile_c
-from conftest import DEADLINE_S, NOBODY, Mount
+from conftest import DEADLINE_S, NOBODY, Mount, User
 from traced import environment_of
 from traffic import drain
 
 OWNED = f"uid={NOBODY} gid={NOBODY} perm=0666"
 WAKER = Path(__file__).parent / "waker.c"
+# struct relay_control, which is the last page.
+WRITE_LOCK_AT = 896
+# An owner word as of a thread in another pid namespace: nobody here can tell whether it lives.
+NOBODYS = b"\xa5" * 8
 # How long the server is watched.
 WATCHED_S = 1.5
 # A buffer that rests as long as it may is looked at 16 times a second; the server has other things to do, too.
 SLEEPS_MAX = 300
 # Who hears of data only when the server looks again by itself was not woken: that takes a second.
 WAKE_MEDIAN_S = 0.3
+
+
+def memory(mount: Mount) -> Path:
+    return mount.path / ".channels/victim/mem0"
 
 
 @contextmanager
@@ -66,6 +77,30 @@ def sleeps_a_second(mount: Mount) -> float:
     return (n_sleeps() - before) / (time.monotonic() - begun)
 
 
+WRITE = """
+import sys, time
+from relayfs_fuse import Channel
+
+with Channel(sys.argv[1]) as channel:
+    for _ in range(int(sys.argv[2])):
+        begun = time.monotonic()
+        try:
+            channel.write(b"record")
+            result = 0
+        except OSError as error:
+            result = error.errno
+        print(result, time.monotonic() - begun)
+"""
+
+
+def written(mount: Mount, n: int) -> list[str]:
+    """Write so many records as root; return the result of each, and how long it took."""
+    command = ["nice", "-n", str(HIGHEST), sys.executable, "-c", WRITE, mount.path / "victim", str(n)]
+    done = User(0, 0).run(*command)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @contextmanager
 def polled(file: Path) -> Iterator[select.epoll]:
     """Wait for a file, edge by edge: unlike poll(2) with no time to wait, that has the server look at it by itself."""
@@ -92,9 +127,22 @@ def wakes_median_s(mount: Mount, file: Path) -> float:
 def test_wake_ups_that_bring_nothing_cost_the_server_little(mount: Mount, unprivileged: object, kind: str) -> None:
     file = mount.create("victim", f"{kind} {OWNED}")
     honest = mount.create("honest", "buffers=single delivery=packet")
-    memory = mount.path / ".channels/victim/mem0"
     with polled(file) as poll:
         assert poll.poll(0) == []
-        with attacking([compile_c([WAKER]), memory], mount):
+        with attacking([compile_c([WAKER]), memory(mount)], mount):
             assert sleeps_a_second(mount) < SLEEPS_MAX
             assert wakes_median_s(mount, honest) < WAKE_MEDIAN_S
+
+
+def test_a_lock_that_nobody_holds_costs_a_writer_one_wait(mount: Mount, unprivileged: User) -> None:
+    mount.create("victim", f"buffers=single scheme=locking {OWNED}")
+    scribble(unprivileged, mount, "victim", WRITE_LOCK_AT - PAGE + os.stat(memory(mount)).st_size, NOBODYS)
+    results = [line.split() for line in written(mount, 4)]
+    assert [int(result) for result, _ in results] == 4 * [errno.ENOSPC]
+    first, *others = (float(took) for _, took in results)
+    assert sum(others) < first
+    # Each is counted as lost.
+    assert mount.fact("victim", "lost_full") == "4"
+    # The lock is free again, so the next writer gets it.
+    scribble(unprivileged, mount, "victim", WRITE_LOCK_AT - PAGE + os.stat(memory(mount)).st_size, bytes(8))
+    assert written(mount, 1)[0].startswith("0 ")

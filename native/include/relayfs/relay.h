@@ -11,7 +11,8 @@
  * Know before you use it:
  *  - Records stay in order within one buffer (one CPU), not between buffers.
  *  - A full no-overwrite buffer refuses records (-ENOSPC) and counts them; it never blocks.
- *  - relay_write() waits only for another program's subbuf_start, or lock (scheme=locking), and at most a second.
+ *  - relay_write() waits only for another program's subbuf_start, or lock (scheme=locking), and at most a second;
+ *    where that was in vain, some milliseconds from then on, until it helps again.
  *  - A record never straddles two sub-buffers, so none can be larger than one.
  *
  * Who may call what at the same time:
