@@ -77,6 +77,8 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         # Somebody opens a file whose lease we hold, for a moment: see stream.py.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         stack.callback(shown.end)
+        if not (source.trace.is_started or until_stopped or source.is_of_the_past):
+            shown.say(f"{name} is stopped; what it holds is recorded, and what comes when it is started")
         full = _run(recorder)
     if json_wanted:
         click.echo(as_json(name, output, recorder.summary), err=output == _STDOUT)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # So often a dead process's buffer is tried to be finished, which takes a second if somebody has spoiled its locks.
 FAILURES_MAX = 3
+# How long a recorder is given to say of a dead process that it has damaged its buffers.
+DAMAGED_S = 30.0
 # More than the first line of .events takes.
 _LINE_MAX = 4096
 # Declarations up to here are read at each stat(2).
@@ -85,6 +88,7 @@ class TraceProcess:
         self._told: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._left: dict[int, native.Facts | OSError | None] = {}
+        self._found_damaged: float | None = None
 
     # ---------------------------------------------------------------- what the mount shows
 
@@ -180,6 +184,14 @@ class TraceProcess:
         closes: nobody else will write to it once all of it is consumed
         """
         self._left[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
+
+    def is_to_be_seen(self) -> bool:
+        """Tell whether its process, which is dead, has damaged it, and a recorder is to have the time to see that."""
+        if not any(isinstance(facts, OSError) for facts in self._left.values()):
+            return False
+        if self._found_damaged is None:
+            self._found_damaged = time.monotonic()
+        return time.monotonic() - self._found_damaged < DAMAGED_S
 
     def is_over(self, is_kept: bool) -> bool:
         """Tell whether all is consumed in the buffers that have been finished.

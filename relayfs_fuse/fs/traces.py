@@ -608,11 +608,15 @@ def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
             _try(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
     for process, trace in dead:
         try:
-            if process.is_over(trace.mode == native.MODE_OVERWRITE):
+            if process.is_over(trace.mode == native.MODE_OVERWRITE) and not _is_to_be_recorded(process):
                 native_trace.trace_remove_dead(process.directory)
         except OSError as error:
             # Gone already, or another process takes part in it by now.
             log.debug("%s: %s", process.directory, error)
+
+
+def _is_to_be_recorded(process: TraceProcess) -> bool:
+    return process.is_to_be_seen() and recorder_lock.holder(os.path.dirname(process.directory)) is not None
 
 
 def _sweep(directory: str) -> None:

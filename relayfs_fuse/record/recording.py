@@ -38,7 +38,7 @@ _AHEAD_NS = 10_000_000_000
 # It may be overwritten as fast as it is read; the next time may be better.
 _TRIES = 8
 # Other readers take so long at most.
-_BUSY_S = 3.0
+_BUSY_S, _BUSY_PAUSE_S = 3.0, 0.02
 # The library describes so many packets at once.
 _PACKETS_AT_ONCE = 256
 # Of what is wrong with a process's packets, so many bytes are kept.
@@ -181,6 +181,14 @@ class Recording:
         """Take what is finished in all buffers; tell whether there was something."""
         taken = [self._drain(cpu, consumer, summary) for cpu, consumer in self.process.buffers.items()]
         return any(taken)
+
+    def _drain_undisturbed(self, summary: Summary) -> bool:
+        """Do so once nobody else reads, as there is no next time; see _wait_for_reader()."""
+        is_some = self.drain(summary)
+        while self._busy:
+            time.sleep(_BUSY_PAUSE_S)
+            is_some |= self.drain(summary)
+        return is_some
 
     def _drain(self, cpu: int, consumer: Consumer, summary: Summary) -> bool:
         limit: int | None = max(COPY_BYTES, self.process.subbuf_size) if self.process.checker else None
@@ -326,7 +334,7 @@ class Recording:
         """Take all that there is now, also of sub-buffers that are not full, and complete the output."""
         self.flush()
         for _ in range(2 + self.process.n_subbufs // _PACKETS_AT_ONCE):
-            if not self.drain(summary):
+            if not self._drain_undisturbed(summary):
                 break
         self.update()
         self.check()

@@ -20,6 +20,8 @@ from traced import (
     traced,
 )
 
+from relayfs_fuse.recorder_lock import holder
+
 HONEST = 60_002
 ROOM = "subbuf_size=64K n_subbufs=16"
 SEEDS = range(1, 40 if is_long() else 5)
@@ -94,6 +96,7 @@ def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_p
     start_trace(mount, "t", ROOM)
     out = tmp_path / "out"
     with recording(mount, "t", out) as recorder, traced(mount, user=HONEST) as honest:
+        wait_until(lambda: holder(str(mount.store / "t")), "the recorder has begun")
         honest.ask("emit 1000")
         with spoiling(mount, NOBODY, seed, 50) as hostile:
             spoilt = spoilt_directory(mount, hostile)
