@@ -18,6 +18,7 @@ from uuid import UUID, uuid4, uuid5
 NS = 1_000_000_000
 
 _LINE = re.compile(rb"/\* relayfs ((?:[a-z_]+=[^\s*]*(?: |(?= \*/)))+) \*/\n")
+_NUMBERS = ("id", "pid", "vpid", "uid", "tsc", "mono", "real", "made_mono")
 _UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
     rb"event \{\n\tname = \"[\w.]{1,255}:\w{1,255}\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
@@ -128,6 +129,7 @@ class Origin:
     """What the first line of `.events` tells: whose events these are.
 
     line: the line itself, without its end
+    pid, vpid: the process, as the server saw it, and in its own PID namespace
     made_mono: CLOCK_MONOTONIC when the directory was made, ns; tsc, mono, real: the clocks when the trace was
     """
 
@@ -136,6 +138,7 @@ class Origin:
     id: int
     process: str
     pid: int
+    vpid: int
     uid: int
     buffers: str
     clock: str
@@ -154,12 +157,14 @@ class Origin:
         words = dict(word.split("=", 1) for word in found[1].decode("ascii").split(" ") if word)
         try:
             texts = {name: words[name] for name in ("trace", "process", "buffers", "clock", "boot")}
-            numbers = {name: int(words[name]) for name in ("id", "pid", "uid", "tsc", "mono", "real", "made_mono")}
+            words.setdefault("vpid", words["pid"])  # as it was written by earlier versions
+            numbers = {name: int(words[name]) for name in _NUMBERS}
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is missing") from error
         if texts["clock"] not in _DESCRIPTIONS or not _BOOT.fullmatch(texts["boot"]):
             raise ValueError("no such clock")
-        if any(not 0 <= number < 1 << (32 if name in {"pid", "uid"} else 64) for name, number in numbers.items()):
+        short = {"pid", "vpid", "uid"}
+        if any(not 0 <= number < 1 << (32 if name in short else 64) for name, number in numbers.items()):
             raise ValueError("a number is out of range")
         line = found[0].decode("ascii").removesuffix("\n")
         if not line.isprintable() or '"' in line or "\\" in line:
@@ -327,7 +332,7 @@ def _environment(origin: Origin) -> str:
         "hostname": re.sub(r'["\\\n]', "_", os.uname().nodename),
         "trace_name": origin.trace,
         "procname": origin.process,
-        **({"vpid": origin.pid} if origin.buffers == "perprocess" else {}),
+        **({"vpid": origin.vpid, "pid": origin.pid} if origin.buffers == "perprocess" else {}),
     }
     return "".join(f"\t{name} = {_literal(value)};\n" for name, value in words.items())
 

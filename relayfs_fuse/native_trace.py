@@ -69,10 +69,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Process:
-    """One that takes part in a trace."""
+    """One that takes part in a trace.
+
+    pid, vpid: as the server sees it, and as it sees itself, in its own PID namespace
+    """
 
     name: str
     pid: int
+    vpid: int
     uid: int
     gid: int
 
@@ -122,7 +126,7 @@ def boot_id() -> str:
 def trace_make(store: str, trace: Trace, process: Process) -> tuple[str, bool]:
     """Make a directory for a process in a trace, which is to lock it soon; return its name, and whether it is new."""
     name = ffi.new("char[]", lib.RELAY_TRACE_NAME_BYTES)
-    c_process = os.fsencode(process.name), process.pid, process.uid, process.gid
+    c_process = os.fsencode(process.name), process.pid, process.vpid, process.uid, process.gid
     there = _check(lib.relay_trace_make(os.fsencode(store), _c_trace(trace), *c_process, ffi.NULL, name), store)
     return os.fsdecode(ffi.string(name)), not there
 

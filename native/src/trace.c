@@ -84,7 +84,7 @@ static bool takes_term(const char *term)
 	unsigned long number;
 	char rest;
 	if (sscanf(term, "pid:%lu%c", &number, &rest) == 1)
-		return number == (unsigned long)getpid();
+		return number == relay_trace_pid(&all.home);
 	if (sscanf(term, "uid:%lu%c", &number, &rest) == 1)
 		return number == (unsigned long)geteuid();
 	return fnmatch(term, program_invocation_short_name, 0) == 0;

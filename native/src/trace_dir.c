@@ -48,7 +48,7 @@ struct making {
 	const char *store;
 	const struct relay_trace *trace;
 	char process[PROCESS_BYTES];
-	uint32_t pid, uid, gid;
+	uint32_t pid, vpid, uid, gid;
 	const int *fds; /* of buffers that there are already, n_fds of them; NULL: they are to be made */
 	uint32_t n_fds;
 	const char *declarations; /* of their events */
@@ -319,13 +319,13 @@ static int write_first_line(const struct making *making)
 	char line[LINE_BYTES];
 	/* While the trace is not there yet its numbers are as long as any may be that will replace them. */
 	int digits = trace->id == UINT64_MAX ? 20 : 1;
-	int length =
-	    snprintf(line, sizeof(line),
-	             "/* relayfs trace=%s id=%" PRIu64 " process=%s pid=%u uid=%u buffers=%s clock=%s tsc=%0*" PRIu64
-	             " mono=%0*" PRIu64 " real=%0*" PRIu64 " boot=%s made_mono=%" PRIu64 " */\n",
-	             trace->name, trace->id, making->process, making->pid, making->uid, buffers[trace->buffers],
-	             trace->clock == RELAY_TSC ? "tsc" : "mono", digits, trace->made.tsc, digits, trace->made.mono_ns,
-	             digits, trace->made.real_ns, trace->boot, relay_clock_ns(CLOCK_MONOTONIC));
+	int length = snprintf(
+	    line, sizeof(line),
+	    "/* relayfs trace=%s id=%" PRIu64 " process=%s pid=%u vpid=%u uid=%u buffers=%s clock=%s tsc=%0*" PRIu64
+	    " mono=%0*" PRIu64 " real=%0*" PRIu64 " boot=%s made_mono=%" PRIu64 " */\n",
+	    trace->name, trace->id, making->process, making->pid, making->vpid, making->uid, buffers[trace->buffers],
+	    trace->clock == RELAY_TSC ? "tsc" : "mono", digits, trace->made.tsc, digits, trace->made.mono_ns, digits,
+	    trace->made.real_ns, trace->boot, relay_clock_ns(CLOCK_MONOTONIC));
 	if (length >= (int)sizeof(line))
 		return -EINVAL;
 	return write(making->events_fd, line, (size_t)length) == length ? 0 : errno == 0 ? -ENOSPC : -errno;
@@ -500,9 +500,9 @@ static int make_in(struct making *making, const char *process, int *lock, char n
 }
 
 int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid,
-                     uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES])
+                     uint32_t vpid, uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
-	struct making making = {.store = store, .trace = trace, .pid = pid, .uid = uid, .gid = gid};
+	struct making making = {.store = store, .trace = trace, .pid = pid, .vpid = vpid, .uid = uid, .gid = gid};
 	if (trace->buffers > RELAY_TRACE_SHARED)
 		return -EINVAL;
 	if (trace->buffers == RELAY_TRACE_SHARED) {
@@ -519,6 +519,7 @@ int relay_trace_adopt(const char *store, const struct relay_trace *trace, const 
 	struct making making = {.store = store,
 	                        .trace = &own,
 	                        .pid = (uint32_t)getpid(),
+	                        .vpid = (uint32_t)getpid(),
 	                        .uid = geteuid(),
 	                        .gid = getegid(),
 	                        .fds = fds,

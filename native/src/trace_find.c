@@ -9,6 +9,7 @@
 #include "trace_find.h"
 
 #include "mountpoint.h"
+#include "traces.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 static const char control_name[] = "/.traces";
 
@@ -49,6 +51,20 @@ static char *store_of(const char *mountpoint)
 		return NULL;
 	backing[length] = 0;
 	return strcmp(backing + store_length, control_name) == 0 ? strndup(backing, (size_t)store_length) : NULL;
+}
+
+uint32_t relay_trace_pid(const struct relay_trace_home *home)
+{
+	char *name, text[16];
+	uint64_t own = relay_pid_ns();
+	bool is_other = own && home->pid_ns && own != home->pid_ns && home->mount;
+	if (!is_other || asprintf(&name, "%s/.traces/control", home->mount) < 0)
+		return (uint32_t)getpid();
+	ssize_t length = getxattr(name, "user.relayfs.pid", text, sizeof(text) - 1);
+	free(name);
+	text[length > 0 ? length : 0] = 0;
+	unsigned long pid = strtoul(text, NULL, 10);
+	return pid && pid <= UINT32_MAX ? (uint32_t)pid : (uint32_t)getpid();
 }
 
 struct search {
@@ -108,6 +124,8 @@ bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **trace
 	}
 	if (!search.traces)
 		try_own_store(&search);
+	if (search.traces)
+		home->pid_ns = relay_traces_pid_ns(search.traces);
 	*traces = search.traces;
 	return search.traces != NULL;
 }

@@ -7,8 +7,9 @@
 #include <stdbool.h>
 
 struct relay_trace_home {
-	char *store; /* if it is this user's; NULL: it is another user's, of which only the mount is to be used */
-	char *mount; /* NULL: nobody serves the store */
+	char *store;     /* if it is this user's; NULL: it is another user's, of which only the mount is to be used */
+	char *mount;     /* NULL: nobody serves the store */
+	uint64_t pid_ns; /* the server's; see traces.h */
 };
 
 /*
@@ -16,6 +17,9 @@ struct relay_trace_home {
  * *traces is its control file. false: there is none yet, or it cannot be mapped.
  */
 bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces);
+/* Which number this process has in the server's PID namespace; or its own, if the server cannot tell. May ask the server. */
+uint32_t relay_trace_pid(const struct relay_trace_home *home);
+
 void relay_trace_home_free(struct relay_trace_home *home);
 
 #endif

@@ -48,6 +48,7 @@ enum {
 struct traces_page {
 	struct relay_trace_page seen; /* by programs */
 	uint64_t last_id;             /* given to a trace */
+	uint64_t pid_ns;              /* the inode of the server's PID namespace; 0: unknown */
 };
 
 struct traces_slot {
@@ -261,6 +262,17 @@ static void repair(struct relay_traces *traces)
 	}
 }
 
+uint64_t relay_pid_ns(void)
+{
+	struct stat st;
+	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
+}
+
+uint64_t relay_traces_pid_ns(const struct relay_traces *traces)
+{
+	return page_of(traces)->pid_ns;
+}
+
 /* Have all programs look. */
 static void announce(struct relay_traces *traces)
 {
@@ -296,6 +308,7 @@ struct relay_traces *relay_traces_serve(const char *store)
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
 		begin_lost(traces, i, slot_of(traces, i)->trace.id);
 	repair(traces);
+	page_of(traces)->pid_ns = relay_pid_ns();
 	/* Programs whose sessions were the last server's see that it has gone, and open new ones. */
 	if (was_there)
 		announce(traces);

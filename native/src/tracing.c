@@ -50,8 +50,8 @@ static int join(struct relay_tracing *tracing, const struct relay_trace_home *ho
 {
 	const char *program = program_invocation_short_name;
 	if (makes_files(home, trace)) {
-		int err = relay_trace_make(home->store, trace, program, (uint32_t)getpid(), geteuid(), getegid(),
-		                           &tracing->events, tracing->name);
+		int err = relay_trace_make(home->store, trace, program, relay_trace_pid(home), (uint32_t)getpid(),
+		                           geteuid(), getegid(), &tracing->events, tracing->name);
 		return err < 0 ? err : 0;
 	}
 	if (!home->mount)

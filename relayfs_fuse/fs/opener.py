@@ -19,18 +19,20 @@ class Opener:
 
     groups: all its groups, the effective one first
     pid: its process; 0: that is gone, or cannot be seen from here
+    vpid: the same in its own PID namespace
     """
 
     uid: int
     gid: int
     groups: tuple[int, ...]
     pid: int
+    vpid: int
 
 
 def opener_of(request: Request) -> Opener:
     """Tell who makes a request; the thread sleeps in it, so that its credentials cannot change meanwhile."""
-    pid, groups = _look(request.pid)
-    return Opener(request.uid, request.gid, (request.gid, *(gid for gid in groups if gid != request.gid)), pid)
+    pid, vpid, groups = _look(request.pid)
+    return Opener(request.uid, request.gid, (request.gid, *(gid for gid in groups if gid != request.gid)), pid, vpid)
 
 
 def process_of(thread: int) -> int:
@@ -38,11 +40,13 @@ def process_of(thread: int) -> int:
     return _look(thread)[0]
 
 
-def _look(thread: int) -> tuple[int, list[int]]:
-    """Return a thread's process and its supplementary groups; 0 and none if it cannot be seen."""
+def _look(thread: int) -> tuple[int, int, list[int]]:
+    """Return a thread's process, here and in its own PID namespace, and its groups; 0 and none if it cannot be seen."""
     try:
         with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:
             facts = dict(line.rstrip("\n").partition(":")[::2] for line in file)
     except OSError:
-        return 0, []
-    return int(facts.get("Tgid", 0)), [int(word) for word in facts.get("Groups", "").split()]
+        return 0, 0, []
+    pid = int(facts.get("Tgid", 0))
+    vpid = int(facts.get("NStgid", str(pid)).split()[-1])
+    return pid, vpid, [int(word) for word in facts.get("Groups", "").split()]

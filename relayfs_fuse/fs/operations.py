@@ -39,7 +39,7 @@ from relayfs_fuse.fs.handles import (
 from relayfs_fuse.fs.jobs import Patient
 from relayfs_fuse.fs.mapped import Mapped
 from relayfs_fuse.fs.names import NameOperations, guarded
-from relayfs_fuse.fs.opener import opener_of
+from relayfs_fuse.fs.opener import opener_of, process_of
 from relayfs_fuse.fs.rings import RingHandle, StoredRing
 from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.tree import (
@@ -82,6 +82,8 @@ log = logging.getLogger(__name__)
 BACKING_XATTR = b"user.relayfs.backing"
 # As files are named after it.
 TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
+# Of `.traces/control`: which process asks, in the server's PID namespace; 0: it cannot be seen from there.
+PID_XATTR = b"user.relayfs.pid"
 # Of `join`: a token and a request, from processes that may not write to files (RLIMIT_FSIZE).
 JOIN_XATTR = b"user.relayfs.join"
 JOIN_REQUEST_MAX = 32768
@@ -172,8 +174,10 @@ class Operations(NameOperations):
         return data
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Name the file behind a memory."""
+        """Name the file behind a memory, or the process that asks."""
         node = self._node(inode)
+        if isinstance(node, MappedFile) and name == PID_XATTR:
+            return str(process_of(tap.request().pid)).encode("ascii")
         if isinstance(node, MappedFile) and name == BACKING_XATTR:
             return os.fsencode(node.backing_path)
         if not isinstance(node, MemFile) or name != BACKING_XATTR or node.removed:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store, StoredChannel
     from relayfs_fuse.fs.trace_control import TraceCommand
     from relayfs_fuse.fs.trace_process import TraceChannel
@@ -239,21 +240,21 @@ class Traces:
             return trace.latest
         return native_trace.read_clocks()
 
-    def join(self, line: str, uid: int, gid: int, pid: int) -> tuple[str, Callable[[], Session]]:
+    def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
         """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.
 
-        uid, gid, pid: of the process; pid 0: it is not known
+        opener: the process; pid 0: it is not known
         """
         name, _, program = line.rstrip("\n").partition(" ")
         trace = self.find(name)
         if trace is None or not trace.is_started:
             raise CommandError(errno.ENOENT, f"no trace {name} is started")
-        if not pid:
+        if not opener.pid:
             raise CommandError(errno.ESRCH, "the process cannot be seen from the server's PID namespace")
-        if os.geteuid() not in (0, uid):
+        if os.geteuid() not in (0, opener.uid):
             raise CommandError(errno.EPERM, "this server makes files for its own user only")
-        process = Process(program, pid, uid, gid)
-        own = [known for known in self._processes[name].values() if f"-{pid}" in known.name]
+        process = Process(program, opener.pid, opener.vpid, opener.uid, opener.gid)
+        own = [known for known in self._processes[name].values() if f"-{opener.pid}" in known.name]
         return name, lambda: self._take_part(trace, process, own)
 
     def _take_part(self, trace: Trace, process: Process, own: Iterable[TraceProcess]) -> Session:

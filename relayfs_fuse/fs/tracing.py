@@ -54,7 +54,7 @@ class Tracing:
         """Let a process take part in a trace, and show where it writes."""
         if self._traces is None:
             raise CommandError(errno.ENOENT, "this store has no traces")
-        name, make = self._traces.join(line, opener.uid, opener.gid, opener.pid)
+        name, make = self._traces.join(line, opener)
         session = await trio.to_thread.run_sync(make)
         await self.compare(name)
         return session

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import Mount, wait_until
+from conftest import NOBODY, Mount, User, wait_until
 from making import making
 from traced import FUSE, copy_stopped, program, record_stopped, start_trace, traced, wait_for_directories
 
@@ -240,3 +240,35 @@ def test_tracing_can_be_forbidden(mount: Mount) -> None:
         with traced(mount) as program_:
             program_.ask("emit 1")
             wait_for_directories(mount, "t", lambda names: names == [f"traced-{program_.process.pid}"])
+
+
+# --- PID namespaces ---
+
+
+@pytest.mark.parametrize("user", [None, NOBODY])
+def test_a_process_has_the_number_that_it_has_where_the_mount_is(
+    mount: Mount, unprivileged: User, tmp_path: Path, user: int | None
+) -> None:
+    """Its own namespace begins with 1. The store's user makes the directory himself, others have the server do it."""
+    start_trace(mount, "t", ROOM)
+    as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
+    command = ["unshare", "--pid", "--fork", "--kill-child", *as_user, program("traced")]
+    with making({"RELAYFS": str(mount.path)}, None, command) as inside, traced(mount) as outside:
+        inside.ask("emit 10")
+        outside.ask("emit 10")
+        pid = int(Path(f"/proc/{inside.process.pid}/task/{inside.process.pid}/children").read_text())
+        names = [f"traced-{pid}", f"traced-{outside.process.pid}"]
+        wait_for_directories(mount, "t", lambda found: found == sorted(names))
+        for name, vpid in zip(names, [1, outside.process.pid], strict=True):
+            metadata = (mount.path / "t" / name / "metadata").read_text()
+            assert f"\tvpid = {vpid};\n" in metadata
+            assert f"\tpid = {name.removeprefix('traced-')};\n" in metadata
+
+
+def test_a_filter_means_the_number_where_the_mount_is(mount: Mount) -> None:
+    start_trace(mount, "t", f"{ROOM} filter=pid:1")
+    with making({"RELAYFS": str(mount.path)}, None, ["unshare", "-p", "-f", "--kill-child", program("traced")]) as one:
+        one.ask("emit 10")
+        assert os.listdir(mount.path / "t") == []
+        one.ask("emit 10")
+        assert os.listdir(mount.store / "t") == []

@@ -363,7 +363,7 @@ static void make_trace_dir(void)
 static int make(uint32_t buffers, const char *process, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	struct relay_trace trace = a_trace(buffers);
-	return relay_trace_make(scratch, &trace, process, 42, geteuid(), getegid(), lock, name);
+	return relay_trace_make(scratch, &trace, process, 42, 42, geteuid(), getegid(), lock, name);
 }
 
 static unsigned n_entries(const char *path)
@@ -396,7 +396,8 @@ TEST(a_directory_has_all_that_a_process_needs)
 	CHECK_EQ(make(RELAY_TRACE_PERPROCESS, "a program/\xff", NULL, name), 0);
 	CHECK_TEXT(name, "a_program__-42");
 	snprintf(expected, sizeof(expected),
-	         "/* relayfs trace=t id=7 process=a_program__ pid=42 uid=%u buffers=perprocess clock=mono tsc=1 mono=2 "
+	         "/* relayfs trace=t id=7 process=a_program__ pid=42 vpid=42 uid=%u buffers=perprocess clock=mono "
+	         "tsc=1 mono=2 "
 	         "real=3 boot=boot made_mono=",
 	         geteuid());
 	CHECK(strncmp(first_line(name), expected, strlen(expected)) == 0);
@@ -458,13 +459,13 @@ TEST(what_cannot_be_made_leaves_nothing)
 	make_trace_dir();
 	trace.subbuf_size = 1ull << 31;
 	trace.n_subbufs = 500;
-	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 1, geteuid(), getegid(), NULL, name), -ENOSPC);
+	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 1, 1, geteuid(), getegid(), NULL, name), -ENOSPC);
 	trace.subbuf_size = 10;
-	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 1, geteuid(), getegid(), NULL, name), -EINVAL);
+	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 1, 1, geteuid(), getegid(), NULL, name), -EINVAL);
 	CHECK_EQ(make(3, "a", NULL, name), -EINVAL);
 	trace = a_trace(RELAY_TRACE_PERPROCESS);
 	strcpy(trace.name, "../t");
-	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 1, geteuid(), getegid(), NULL, name), -EINVAL);
+	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 1, 1, geteuid(), getegid(), NULL, name), -EINVAL);
 	CHECK_EQ(n_entries(in_trace("")), 0);
 }
 
@@ -668,8 +669,8 @@ TEST(as_root_files_are_their_users)
 	struct stat st;
 	CHECK_EQ(chmod(scratch, 0711), 0);
 	make_trace_dir();
-	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 42, NOBODY, NOBODY, NULL, name), 0);
-	CHECK_EQ(relay_trace_make(scratch, &trace, "b", 42, NOBODY + 1, NOBODY, NULL, name), 0);
+	CHECK_EQ(relay_trace_make(scratch, &trace, "a", 42, 42, NOBODY, NOBODY, NULL, name), 0);
+	CHECK_EQ(relay_trace_make(scratch, &trace, "b", 42, 42, NOBODY + 1, NOBODY, NULL, name), 0);
 	CHECK_EQ(stat(in_trace("a-42"), &st), 0);
 	CHECK_EQ(st.st_uid, 0);
 	CHECK_EQ(st.st_mode & 0777, 0711);

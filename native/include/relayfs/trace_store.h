@@ -110,7 +110,8 @@ void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
  * Make one process's (user's, everybody's) directory in a trace, whose own directory exists.
  *
  * process   the program's name: anything; what may not stand in a path is replaced
- * pid       the process, for buffers=perprocess
+ * pid       the process, for buffers=perprocess, as the server sees it
+ * vpid      the same as it sees itself, in its own PID namespace
  * uid, gid  whose the files will be; others than the caller's are for root only
  * lock      receives a descriptor of .events, locked for this process; NULL: nobody locks it yet
  * name      receives the directory's name; if PROCESS-PID is taken, it is PROCESS-PID-2 ...
@@ -118,7 +119,7 @@ void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
  * 0; with buffers=peruser or shared 1 if it was there already. -ENOSPC no memory; -ENOENT no such trace; -EINVAL.
  */
 int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid,
-                     uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
+                     uint32_t vpid, uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
 
 /*
  * The same of buffers without a name that this process has written elsewhere, with timestamps of CLOCK_MONOTONIC: they are its
