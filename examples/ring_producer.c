@@ -6,12 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Room for a record, which nobody sees before it is committed. Full: wait for a consumer. A program that must not wait
- * goes on, and the record is lost. NULL and errno. */
+/* Room for a record, which nobody sees before it is committed. Full: wait for a consumer; until then nothing is lost. A
+ * program that must not wait gives no flag, goes on, and the record is counted as lost. NULL and errno. */
 static char *reserve(struct relay_rings *rings, size_t length)
 {
 	char *record;
-	while (!(record = relay_rings_reserve(rings, length, 0)) && errno == EAGAIN) {
+	while (!(record = relay_rings_reserve(rings, length, RELAY_RING_WILL_RETRY)) && errno == EAGAIN) {
 		if (length > relay_ring_query(rings->ring[0], RELAY_RING_RING_SIZE) - 16) {
 			errno = EMSGSIZE;
 			break;

@@ -15,6 +15,8 @@
 enum { MAX_ABORTS = 8 };
 
 #define WAKEUP_FLAGS (uint64_t)(RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP)
+#define RESERVE_FLAGS (uint64_t)(RELAY_RING_WILL_RETRY)
+#define OUTPUT_FLAGS (WAKEUP_FLAGS | RESERVE_FLAGS)
 
 /* --- by reservation --- */
 
@@ -55,7 +57,7 @@ static inline int output_claimed(struct relay_ring *ring, const void *data, size
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
-	int err = relay_ring_reserve_claimed(ring, length, &claim, &pos);
+	int err = relay_ring_reserve_claimed(ring, length, flags, &claim, &pos);
 	if (err)
 		return err;
 	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
@@ -71,7 +73,7 @@ __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, cons
 {
 	for (int aborts = 0; aborts <= MAX_ABORTS && !relay_ring_is_too_large(ring, length);) {
 		struct relay_ring_put put;
-		int err = relay_ring_prepare(ring, length, 0, &put);
+		int err = relay_ring_prepare(ring, length, flags & RELAY_RING_WILL_RETRY, 0, &put);
 		if (err)
 			return err;
 		enum relay_rseq_result result = relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu);
@@ -125,11 +127,11 @@ static inline int output_here(struct relay_ring *ring, const void *data, size_t 
 }
 
 /* The same for relay_ring_reserve(). */
-static inline int reserve_here(struct relay_ring *ring, size_t length, void **record)
+static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t flags, void **record)
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
-	int err = relay_ring_reserve_claimed(ring, length, &claim, &pos);
+	int err = relay_ring_reserve_claimed(ring, length, flags, &claim, &pos);
 	if (err)
 		return err;
 	latest.ring = ring;
@@ -156,7 +158,7 @@ static int produce_here(struct relay_ring *ring, struct product *product)
 		return output_here(ring, product->data, product->length, product->flags);
 	if (product->refused)
 		return relay_ring_refuse_too_large(ring, product->length);
-	return reserve_here(ring, product->length, &product->record);
+	return reserve_here(ring, product->length, product->flags, &product->record);
 }
 
 static int produce_remote(struct relay_ring_remote *remote, struct product *product)
@@ -202,7 +204,7 @@ int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, 
 {
 	if (__builtin_expect(!ring, 0))
 		return -EBADF;
-	if (__builtin_expect(flags & ~WAKEUP_FLAGS || (!data && length), 0))
+	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
 		return -EINVAL;
 	int err = output_here(ring, data, length, flags);
 	if (__builtin_expect(err != RELAY_RING_WRONG_CPU, 1))
@@ -225,7 +227,7 @@ int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const vo
 {
 	if (__builtin_expect(!rings, 0))
 		return -EBADF;
-	if (__builtin_expect(flags & ~WAKEUP_FLAGS || (!data && length), 0))
+	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
 		return -EINVAL;
 	struct product product = {.data = data ? data : "", .length = length, .flags = flags};
 	return produce_percpu(rings, n, &product);
@@ -242,17 +244,20 @@ static void *reserved(int err, const struct product *product)
 void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 {
 	void *record;
-	int err = !ring ? -EBADF : flags ? -EINVAL : reserve_here(ring, length, &record);
+	int err = !ring ? -EBADF : flags & ~RESERVE_FLAGS ? -EINVAL : reserve_here(ring, length, flags, &record);
 	if (__builtin_expect(!err, 1))
 		return record;
-	struct product product = {.length = length};
+	struct product product = {.length = length, .flags = flags};
 	return reserved(err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err, &product);
 }
 
 void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags)
 {
-	struct product product = {.length = length};
-	return reserved(!rings ? -EBADF : flags ? -EINVAL : produce_percpu(rings, n, &product), &product);
+	struct product product = {.length = length, .flags = flags};
+	return reserved(!rings                   ? -EBADF
+	                : flags & ~RESERVE_FLAGS ? -EINVAL
+	                                         : produce_percpu(rings, n, &product),
+	                &product);
 }
 
 /* --- the second step --- */

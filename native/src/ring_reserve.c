@@ -155,10 +155,11 @@ int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 	return 0;
 }
 
-static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length)
+/* uncounted: the producer will try again. */
+static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, bool uncounted)
 {
 	int err = relay_ring_make_room(ring, end);
-	return err == -EAGAIN ? refuse_full(ring, length) : err;
+	return err == -EAGAIN && !uncounted ? refuse_full(ring, length) : err;
 }
 
 /* --- scheme lockless --- */
@@ -177,29 +178,33 @@ static bool has_entry(struct relay_ring *ring, uint64_t number)
 }
 
 /* See that `place`, the next one, can be had. turn: the producer position is there. 0 or an error. */
-static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool *turn)
+static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool uncounted,
+                       bool *turn)
 {
 	/* After the look: whoever stops the ring sets the flag, then changes the tail. */
 	int err = refuse_stopped(ring, length);
 	if (err)
 		return err;
 	relay_ring_claims_help(ring);
-	err = find_room(ring, place->end, length);
+	err = find_room(ring, place->end, length, uncounted);
 	if (err)
 		return err;
 	if (place->pos % 8)
 		return -EBADMSG;
 	*turn = relay_ring_produced(ring) == place->pos;
-	return *turn || has_entry(ring, place->number) ? 0 : refuse_full(ring, length);
+	if (*turn || has_entry(ring, place->number))
+		return 0;
+	return uncounted ? -EAGAIN : refuse_full(ring, length);
 }
 
-static int reserve_lockless(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
+static int reserve_lockless(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim *claim,
+                            uint64_t *pos)
 {
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		uint64_t who;
 		bool turn;
 		struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
-		int err = check_place(ring, &place, length, &turn);
+		int err = check_place(ring, &place, length, uncounted, &turn);
 		if (err)
 			return err;
 		relay_ring_claim_state(claim, place.pos, length, place.number);
@@ -216,7 +221,8 @@ static int reserve_lockless(struct relay_ring *ring, uint64_t length, struct rel
 
 /* --- scheme rseq --- */
 
-int relay_ring_prepare(struct relay_ring *ring, uint64_t length, uint32_t bits, struct relay_ring_put *put)
+int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
+                       struct relay_ring_put *put)
 {
 	put->expect = relay_ring_produced(ring);
 	int err = refuse_stopped(ring, length);
@@ -228,14 +234,15 @@ int relay_ring_prepare(struct relay_ring *ring, uint64_t length, uint32_t bits, 
 	put->header = relay_ring_header(ring, put->expect, (uint32_t)length | bits);
 	put->to = relay_ring_at(ring, put->expect) + RELAY_RING_HEADER_BYTES;
 	RELAY_RING_PUBLISHES(ring);
-	return find_room(ring, put->next, length);
+	return find_room(ring, put->next, length, uncounted);
 }
 
-static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_ring_claim *claim, uint64_t *pos)
+static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim *claim,
+                        uint64_t *pos)
 {
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_ring_put put;
-		int err = relay_ring_prepare(ring, length, RELAY_RING_BUSY, &put);
+		int err = relay_ring_prepare(ring, length, uncounted, RELAY_RING_BUSY, &put);
 		if (err)
 			return err;
 		/* After the position, which the section checks: what `last` names is there by now, or never will be. */
@@ -260,7 +267,8 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, struct relay_r
 
 /* --- both --- */
 
-int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos)
+int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
+                              uint64_t *pos)
 {
 	/* Nobody reserves here: see ring_remote.h. */
 	if (ring->remote)
@@ -271,9 +279,9 @@ int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, struct r
 	}
 	*claim = relay_ring_claim_take(ring);
 	if (!*claim)
-		return refuse_full(ring, length);
-	int err = ring->scheme == RELAY_RSEQ ? reserve_rseq(ring, length, *claim, pos)
-	                                     : reserve_lockless(ring, length, *claim, pos);
+		return uncounted ? -EAGAIN : refuse_full(ring, length);
+	int err = ring->scheme == RELAY_RSEQ ? reserve_rseq(ring, length, uncounted, *claim, pos)
+	                                     : reserve_lockless(ring, length, uncounted, *claim, pos);
 	if (err)
 		relay_ring_claim_release(ring, *claim);
 	return err;

@@ -18,10 +18,13 @@
 enum { RELAY_RING_WRONG_CPU = 1 };
 
 /* relay_ring_reserve_claimed(), all cases. */
-int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos);
+int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
+                              uint64_t *pos);
 
-/* In scheme rseq: see that a record may be put at the producer position, and how. The same results. */
-int relay_ring_prepare(struct relay_ring *ring, uint64_t length, uint32_t bits, struct relay_ring_put *put);
+/* In scheme rseq: see that a record may be put at the producer position, and how. uncounted: the producer will try
+ * again, so a record that finds no room is not lost. The same results. */
+int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
+                       struct relay_ring_put *put);
 
 /* After RELAY_RSEQ_ABORTED: a reason to give up on this CPU, or 0: it was only an interruption. */
 int relay_ring_misplaced(const struct relay_ring *ring);
@@ -152,13 +155,13 @@ static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t le
 }
 
 /* Reserve `length` bytes for a claim, which is then the caller's, at *pos. 0, an error of relay_ring_output(), or
- * RELAY_RING_WRONG_CPU. */
-static inline int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
-                                             uint64_t *pos)
+ * RELAY_RING_WRONG_CPU. flags: RELAY_RING_WILL_RETRY, or what does not matter here. */
+static inline int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, uint64_t flags,
+                                             struct relay_ring_claim **claim, uint64_t *pos)
 {
 	if (__builtin_expect(relay_ring_reserve_again(ring, length, claim, pos), 1))
 		return 0;
-	return relay_ring_reserve_anyhow(ring, length, claim, pos);
+	return relay_ring_reserve_anyhow(ring, length, flags & RELAY_RING_WILL_RETRY, claim, pos);
 }
 
 #endif

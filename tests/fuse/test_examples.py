@@ -179,6 +179,8 @@ def test_ring_consumer_prints_all_until_the_ring_is_removed(mount, reader: Progr
     try:
         produce(c_program("ring_producer"), channel, LINES)
         wait_until(lambda: mount.fact("app/events", "unread_bytes") == "0", "the consumer has read")
+        # However often the producer had to wait for room.
+        assert mount.fact("app/events", "lost") == "0"
         mount.command("remove app/events\n")
         collector.join(DEADLINE_S)
     finally:

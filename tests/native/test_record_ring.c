@@ -1181,3 +1181,33 @@ TEST(an_overwritten_ring_of_a_consumer_of_the_kernels_format_shows_its_position)
 	CHECK(ring_facts(ring).consumer_position > 80);
 	relay_ring_close(ring);
 }
+
+TEST(a_producer_that_will_try_again_has_lost_nothing)
+{
+	struct relay_ring *ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
+	static char data[PAGE];
+	void *record;
+
+	while (relay_ring_output(ring, data, 500, RELAY_RING_WILL_RETRY) == 0)
+		;
+	for (int i = 0; i < 3; i++) {
+		CHECK_EQ(relay_ring_output(ring, data, 500, RELAY_RING_WILL_RETRY | RELAY_RING_FORCE_WAKEUP), -EAGAIN);
+		CHECK(!relay_ring_reserve(ring, 500, RELAY_RING_WILL_RETRY) && errno == EAGAIN);
+	}
+	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
+	/* It gives up. */
+	CHECK_EQ(relay_ring_output(ring, data, 500, 0), -EAGAIN);
+	CHECK(!relay_ring_reserve(ring, 500, 0) && errno == EAGAIN);
+	CHECK_EQ(ring_facts(ring).lost_full_records, 2);
+	/* What can never be had is counted in any case. */
+	CHECK_EQ(relay_ring_output(ring, data, PAGE, RELAY_RING_WILL_RETRY), -EAGAIN);
+	CHECK_EQ(ring_facts(ring).lost_too_large_records, 1);
+	CHECK(!relay_ring_reserve(ring, 1, RELAY_RING_FORCE_WAKEUP) && errno == EINVAL);
+	CHECK_EQ(relay_ring_output(ring, data, 1, 8), -EINVAL);
+	drain_letters(ring);
+	record = relay_ring_reserve(ring, 500, RELAY_RING_WILL_RETRY);
+	CHECK(record != NULL);
+	CHECK_EQ(relay_ring_commit(record, RELAY_RING_WILL_RETRY), -EINVAL);
+	CHECK_EQ(relay_ring_commit(record, 0), 0);
+	relay_ring_close(ring);
+}

@@ -72,6 +72,11 @@ int relay_ring_fd(const struct relay_ring *ring); /* of the mem file, O_RDWR */
  * record. FORCE: woken in any case; NO: not at all, and they may sleep on beside data. */
 enum { RELAY_RING_NO_WAKEUP = 1, RELAY_RING_FORCE_WAKEUP = 2 };
 
+/* For relay_ring_output() and relay_ring_reserve(): a record for which there is no room is not counted as lost, because the
+ * producer will try again. One that gives up tries the last time without this flag. The bit is far from those of the
+ * kernel, which may get more. Where a mount maps no files its server counts all the same. */
+enum { RELAY_RING_WILL_RETRY = 1 << 30 };
+
 /*
  * Copy a record into the ring, as bpf_ringbuf_output().
  *
@@ -89,7 +94,7 @@ int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const vo
 
 /*
  * Reserve a record, as bpf_ringbuf_reserve(): `length` bytes, aligned to 8, to be filled in place. Readers stop before
- * it until it is committed or discarded. flags must be 0. Errors as relay_ring_output(), and as there EAGAIN when 256
+ * it until it is committed or discarded. flags: 0 or RELAY_RING_WILL_RETRY. Errors as relay_ring_output(), and as there EAGAIN when 256
  * reservations are under way.
  */
 void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags);
