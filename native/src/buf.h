@@ -76,6 +76,7 @@ struct rchan_buf {
 	uint32_t n_buffers; /* of the channel */
 	uint32_t id;        /* unique in this process */
 	uint32_t n_unkept;  /* times that no claim to keep was found at once */
+	bool finds_none;    /* the last search for a claim was in vain */
 	uint64_t token;     /* the file server's name for our open file */
 	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
 	void *hold;         /* a page that maps the mount's file of that name, see relay_buf_hold(); or NULL */

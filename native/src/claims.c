@@ -33,7 +33,7 @@
 
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 1024, HURRIED_ROUNDS = 16, LOOK_FOR_DEAD = 64, VIEW_TRIES = 16 };
+enum { CACHED = 8, FIND_ROUNDS = 128, HURRIED_ROUNDS = 16, DOUBTED_ROUNDS = 4, LOOK_FOR_DEAD = 64, VIEW_TRIES = 16 };
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -112,11 +112,23 @@ static struct relay_claim *find_in(struct rchan_buf *buf, uint32_t from, uint32_
 	return NULL;
 }
 
+/* How often to look while all are in use. Claims that hold nonsense would cost each record all rounds, so it is less
+ * often as long as nobody has found one since that was in vain. */
+static int find_rounds(const struct rchan_buf *buf)
+{
+	if (buf->never_waits)
+		return 1;
+	/* Relaxed: it only says how long to look. */
+	if (__atomic_load_n(&buf->finds_none, __ATOMIC_RELAXED))
+		return DOUBTED_ROUNDS;
+	return buf->patient ? FIND_ROUNDS : HURRIED_ROUNDS;
+}
+
 /* One to keep; else one for a single reservation, and then this search comes again with the next: so the dead give
  * theirs back. To ask who is dead costs system calls: now and then. */
 static struct relay_claim *find(struct rchan_buf *buf)
 {
-	for (int rounds = buf->never_waits ? 1 : buf->patient ? FIND_ROUNDS : HURRIED_ROUNDS; rounds--;) {
+	for (int rounds = find_rounds(buf); rounds--;) {
 		struct relay_claim *claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
 		if (!claim && !relay_is_quiet() &&
 		    __atomic_fetch_add(&buf->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
@@ -124,12 +136,16 @@ static struct relay_claim *find(struct rchan_buf *buf)
 			claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
 		if (!claim)
 			claim = find_in(buf, RELAY_N_CLAIMS_KEPT, buf->n_claims);
-		if (claim)
+		if (claim) {
+			if (__atomic_load_n(&buf->finds_none, __ATOMIC_RELAXED))
+				__atomic_store_n(&buf->finds_none, false, __ATOMIC_RELAXED);
 			return claim;
+		}
 		/* All in use this moment. */
 		if (rounds)
 			sched_yield();
 	}
+	__atomic_store_n(&buf->finds_none, true, __ATOMIC_RELAXED);
 	return NULL;
 }
 

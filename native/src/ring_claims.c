@@ -26,7 +26,8 @@
 #include <errno.h>
 #include <sched.h>
 
-enum { FIND_ROUNDS = 1024, LOOK_FOR_DEAD = 64 };
+/* How often to look for a claim while all are in use; and as long as nobody has found one since that was in vain. */
+enum { FIND_ROUNDS = 128, DOUBTED_ROUNDS = 4, LOOK_FOR_DEAD = 64 };
 
 __thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT];
 
@@ -83,18 +84,24 @@ static struct relay_ring_claim *find_in(struct relay_ring *ring, uint32_t from, 
 /* One to keep; else one for a single reservation. To ask who is dead costs system calls: now and then. */
 static struct relay_ring_claim *find(struct relay_ring *ring)
 {
-	for (int round = 0; round < FIND_ROUNDS; round++) {
+	/* Relaxed: it only says how long to look. Claims that hold nonsense would cost each record all rounds. */
+	int rounds = __atomic_load_n(&ring->finds_none, __ATOMIC_RELAXED) ? DOUBTED_ROUNDS : FIND_ROUNDS;
+	for (int round = 0; round < rounds; round++) {
 		struct relay_ring_claim *claim = find_in(ring, 0, RELAY_RING_N_CLAIMS_KEPT);
 		if (!claim && __atomic_fetch_add(&ring->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
 		    relay_ring_resolve(ring, 0))
 			claim = find_in(ring, 0, RELAY_RING_N_CLAIMS_KEPT);
 		if (!claim)
 			claim = find_in(ring, RELAY_RING_N_CLAIMS_KEPT, RELAY_RING_N_CLAIMS);
-		if (claim)
+		if (claim) {
+			if (__atomic_load_n(&ring->finds_none, __ATOMIC_RELAXED))
+				__atomic_store_n(&ring->finds_none, false, __ATOMIC_RELAXED);
 			return claim;
+		}
 		/* All in use this moment. */
 		sched_yield();
 	}
+	__atomic_store_n(&ring->finds_none, true, __ATOMIC_RELAXED);
 	return NULL;
 }
 

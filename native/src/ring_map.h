@@ -25,6 +25,7 @@ struct relay_ring {
 	struct relay_ring_state *state;
 	uint64_t token;    /* the file server's name for our open file */
 	uint32_t n_unkept; /* times that no claim to keep was found at once */
+	bool finds_none;   /* the last search for a claim was in vain */
 	struct relay_shm shm;
 	uint32_t slot; /* among those that are open */
 

@@ -8,10 +8,21 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
 enum { SIZE = 16 << 20, SMALL = 4096, N_SKIPPED = SIZE / 8 - 4, ROUNDS = 200, MOST_CALLS = 400, HANG_SECONDS = 100 };
+enum { YIELDS_FIRST = 200, YIELDS_EACH = 10 };
+
+static unsigned long n_yields;
+
+/* The library's calls, too. */
+int sched_yield(void)
+{
+	n_yields++;
+	return (int)syscall(SYS_sched_yield);
+}
 
 static uint64_t cpu_ns(void)
 {
@@ -207,5 +218,41 @@ TEST(a_consumer_that_lives_is_told_to_who_polls_and_a_dead_one_is_replaced)
 	CHECK_EQ(waitpid(child, NULL, 0), child);
 	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA);
 	CHECK_EQ(relay_ring_read_framed(ring, out, sizeof(out), 0), 8);
+	relay_ring_close(ring);
+}
+
+static struct relay_ring_claim *claims_of(struct relay_ring *ring, uint64_t *words)
+{
+	uint64_t claims_at = RELAY_RING_DATA_AT + 2 * ring_facts(ring).ring_size +
+	                     RELAY_RING_N_READY * sizeof(uint64_t) + RELAY_RING_CLAIMS_GAP;
+	return (struct relay_ring_claim *)(words + claims_at / 8);
+}
+
+TEST(claims_that_hold_nonsense_cost_one_long_search)
+{
+	struct relay_ring *ring = make_ring(SMALL, 0);
+	uint64_t *words = words_of(ring);
+	struct relay_ring_claim *claims = claims_of(ring, words);
+	void *record = relay_ring_reserve(ring, 8, 0);
+
+	CHECK(record != NULL);
+	CHECK_EQ(relay_ring_discard(record, 0), 0);
+	for (int i = 0; i < RELAY_RING_N_CLAIMS; i++) {
+		claims[i].owner = 1ull << 40 | 1; /* of another pid namespace: it may live */
+		claims[i].in_use = 1;
+	}
+	CHECK(relay_ring_reserve(ring, 8, 0) == NULL);
+	CHECK(n_yields < YIELDS_FIRST);
+	n_yields = 0;
+	for (int i = 0; i < ROUNDS; i++)
+		CHECK(relay_ring_reserve(ring, 8, 0) == NULL);
+	CHECK(n_yields < (unsigned long)ROUNDS * YIELDS_EACH);
+	CHECK_EQ(ring_facts(ring).lost_full_records, 1 + ROUNDS);
+	/* One that is free again is found. */
+	claims[RELAY_RING_N_CLAIMS - 1].owner = 0;
+	claims[RELAY_RING_N_CLAIMS - 1].in_use = 0;
+	record = relay_ring_reserve(ring, 8, 0);
+	CHECK(record != NULL);
+	CHECK_EQ(relay_ring_discard(record, 0), 0);
 	relay_ring_close(ring);
 }
