@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -104,13 +105,28 @@ def test_timestamps_are_those_of_clock_monotonic(mount: Mount, tmp_path: Path, c
 
 
 @pytest.fixture
-def kernel() -> Iterator[Path]:
+def tracefs(tmp_path: Path) -> Iterator[Path]:
+    """The file system of the kernel's tracer, which not every machine has mounted."""
+    if (TRACEFS / "instances").is_dir():
+        yield TRACEFS
+        return
+    place = tmp_path / "tracefs"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tracefs", "tracefs", place], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"tracefs is not mounted, and this user or kernel cannot mount it: {done.stderr}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.fixture
+def kernel(tracefs: Path) -> Iterator[Path]:
     """A buffer of the kernel's own tracer, with the clock `mono`, that shows times in nanoseconds."""
-    instance = TRACEFS / f"instances/relayfs-test-{os.getpid()}"
+    instance = tracefs / f"instances/relayfs-test-{os.getpid()}"
     try:
         instance.mkdir()
     except OSError as error:
-        pytest.skip(f"tracefs is not to be had: {error}")
+        pytest.skip(f"the kernel's tracer gives this user no instance: {error}")
     try:
         (instance / "trace_clock").write_text("mono")
         (instance / "trace_options").write_text("raw")
