@@ -30,6 +30,13 @@ COUNTERS = ("counters", "counters.names", "counters.txt")
 # What ls(1) shows of a mount that holds nothing.
 LISTED = "control\ncounters\ncounters.names\ncounters.txt\nerror_log\n"
 NOBODY = 65534
+# They take a minute and more, which nobody should wait for when all else is done.
+LONGEST = ("test_readme.py",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests: workers that have nothing left take over what stands behind them."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
