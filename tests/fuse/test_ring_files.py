@@ -88,6 +88,7 @@ def test_reading_control_gives_commands_that_make_the_rings_again(mount: Mount) 
         ("create x type=ring size=5000", errno.EINVAL, "size=5000", "a power of two, 4096 or more"),
         ("create x type=ring size=2K", errno.EINVAL, "size=2K", "a power of two, 4096 or more"),
         ("create x type=ring size=2048G", errno.EINVAL, "size=2048G", "a power of two"),
+        ("create x type=ring size=1T", errno.EINVAL, "size=1T", "bytes, with an optional K, M or G: a power of two"),
         ("create x type=ring mode=callback", errno.EINVAL, "mode=callback", "no-overwrite or overwrite"),
         ("create x type=ring scheme=locking", errno.EINVAL, "scheme=locking", "any or rseq or lockless"),
         ("create x type=ring scheme=rseq", errno.EINVAL, "scheme=rseq", "needs buffers=percpu"),
