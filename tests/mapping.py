@@ -48,6 +48,18 @@ def why_unprotected(directory: Path) -> str:
     return ""
 
 
+# Runs a program that may not make files immutable, nor open those that are.
+WITHOUT_IMMUTABLE = ["setpriv", "--bounding-set", "-linux_immutable"]
+
+
+def unprotecting(program: Path, directory: Path) -> Path:
+    """Make a script in a directory that runs a server which may not make files immutable."""
+    script = directory / "relayfs-without-immutable"
+    script.write_text(f'#!/bin/sh\nexec {" ".join(WITHOUT_IMMUTABLE)} {program} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
 class Mapper:
     """A C program that has mapped a file."""
 

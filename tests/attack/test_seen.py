@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from making import N_CPUS, making
+from mapping import unprotecting
 from traced import environment_of, program, start_trace, traced
 from traffic import append, short_lines
 
@@ -189,7 +190,14 @@ def test_a_trace_buffer_is_truncated_while_it_is_polled(mount: Mount, unprivileg
 
 
 @pytest.mark.usefixtures("mapped_through")
-def test_nobody_resizes_or_keeps_memory_that_others_map(mount: Mount, unprivileged: User) -> None:
+@pytest.mark.parametrize("is_immutable", [True, False], ids=["immutable", "refused by the mount alone"])
+def test_nobody_resizes_or_keeps_memory_that_others_map(
+    mount: Mount, unprivileged: User, tmp_path: Path, is_immutable: bool
+) -> None:
+    if not is_immutable:
+        assert mount.stop() == 0
+        mount.program = unprotecting(mount.program, tmp_path)
+        mount.start()
     file = relay_buffer(mount)
     memory = mount.path / ".channels/victim/mem0"
     size = memory.stat().st_size

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, RELAYFS, wait_until
+from conftest import DEADLINE_S, NOBODY, RELAYFS, wait_until
 from traffic import wait_asleep
 
 from relayfs_fuse.cli.mount import parse
@@ -177,6 +177,18 @@ def test_a_store_that_others_can_write_is_refused(mountpoint, scratch_store):
     done = run("relayfs", mountpoint, "-o", f"store={scratch_store}")
     assert done.returncode == 1
     assert "writable to nobody else" in done.stderr
+
+
+def test_a_store_below_another_users_directory_is_refused(mountpoint, scratch_store):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory to another user")
+    theirs = scratch_store.parent / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    done = run("relayfs", mountpoint, "-o", f"store={theirs}/store")
+    assert done.returncode == 1
+    assert f"{theirs} belongs to user {NOBODY}, who can replace {theirs}/store" in done.stderr
+    assert list(theirs.iterdir()) == []
 
 
 def test_a_store_has_one_server(mount, mountpoint):

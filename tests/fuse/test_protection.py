@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import NOBODY, Mount, User, wait_until
-from mapping import why_unprotected
+from mapping import WITHOUT_IMMUTABLE, unprotecting, why_unprotected
 from traced import start_trace, traced
 from traffic import append
 
@@ -189,18 +189,16 @@ def test_who_lacks_the_right_is_told_why_a_protected_file_cannot_be_opened(mount
     memory, stored = make_open_channel(mount)
     mount.create("mine", "buffers=single")
     os.close(os.open(memory, os.O_RDWR))
-    without = ["setpriv", "--bounding-set", "-linux_immutable"]
     code = "import sys; from relayfs_fuse import native; native.Buffer(sys.argv[1])"
-    done = subprocess.run([*without, sys.executable, "-c", code, stored], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*WITHOUT_IMMUTABLE, sys.executable, "-c", code, stored], capture_output=True, text=True, check=False
+    )
     assert done.stderr.rstrip().endswith(f"PermissionError: [Errno 1] Operation not permitted: '{stored}'")
     # Through the mount it is opened as by any other user.
     code = "import sys; from relayfs_fuse import Channel; Channel(sys.argv[1]).write(b'more')"
-    subprocess.run([*without, sys.executable, "-c", code, mount.path / "open/log"], check=True)
+    subprocess.run([*WITHOUT_IMMUTABLE, sys.executable, "-c", code, mount.path / "open/log"], check=True)
     mount.kill()
-    wrapper = tmp_path / "relayfs"
-    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(without)} {mount.program} "$@"\n')
-    wrapper.chmod(0o755)
-    mount.program = wrapper
+    mount.program = unprotecting(mount.program, tmp_path)
     mount.expect("it is immutable, and to open it nevertheless takes CAP_LINUX_IMMUTABLE")
     mount.start()
     assert f"{stored} cannot be used: it is immutable" in mount.log.read_text()
