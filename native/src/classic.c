@@ -7,6 +7,7 @@
 #include "consume.h"
 #include "events.h"
 #include "names.h"
+#include "notes.h"
 #include "owner.h"
 #include "sleep.h"
 #include "spot.h"
@@ -95,6 +96,19 @@ static int create(struct relay_classic *classic, const char *channel_path, const
 	return classic->chan ? 0 : -errno;
 }
 
+/* In packet delivery: what write(2) brought. */
+static void deliver_noted(const struct relay_classic *classic, struct rchan_buf *buf)
+{
+	char *data;
+	uint32_t length;
+	if (!(classic->flags & RELAY_DELIVERY_PACKET))
+		return;
+	/* No more at a time, because memory that others write to could have new ones for ever. */
+	for (int n = 0; n < RELAY_N_NOTES && relay_notes_take(buf, &data, &length); n++)
+		if (data && classic->cb->deliver)
+			classic->cb->deliver(classic->id, data, length);
+}
+
 /* In the library's thread: what programs without the callbacks cannot do. */
 static void attend(struct rchan *chan)
 {
@@ -105,6 +119,7 @@ static void attend(struct rchan *chan)
 	if (!relay_head(buf, &pos, &second) && !relay_has_begun(buf, pos) &&
 	    __atomic_load_n(&buf->control->wanted, __ATOMIC_RELAXED) == relay_pos_number(buf, pos) + 1)
 		relay_begin(buf, &header);
+	deliver_noted(relay_classic_of(chan), buf);
 }
 
 static int begin(struct relay_classic *classic)
@@ -172,8 +187,10 @@ int relay_classic_close(int channel_id)
 	bool first = !__atomic_exchange_n(&classic->closing, true, __ATOMIC_RELAXED);
 	if (first) {
 		relay_watch_stop(classic->chan);
-		if (relay_chan_is_ours(classic->chan))
+		if (relay_chan_is_ours(classic->chan)) {
+			deliver_noted(classic, &classic->chan->bufs[0]);
 			finish(&classic->chan->bufs[0]);
+		}
 		relay_ids_withdraw(classic);
 		relay_chan_remove(classic->chan);
 		relay_ids_drop(classic); /* what relay_classic_open() held */

@@ -10,6 +10,7 @@
 #include "claims.h"
 #include "consume.h"
 #include "holes.h"
+#include "notes.h"
 #include "oncpu.h"
 #include "reserve.h"
 #include "spot.h"
@@ -118,9 +119,27 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 	return relay_write_shared(buf, record->data, record->length, NULL);
 }
 
+/* A record of which the maker's thread calls deliver(): by a claim, which knows where it is. */
+static int write_noted(struct rchan_buf *buf, const void *data, size_t length)
+{
+	struct relay_slot slot = {.to = NULL};
+	if (relay_notes_full(buf))
+		return -EBUSY;
+	int err = relay_reserve_claimed(buf, length, &slot);
+	if (err)
+		return err;
+	uint64_t pos = relay_claim_position(slot.claim);
+	memcpy(slot.to, data, length);
+	relay_commit_claim(buf, slot.claim);
+	relay_notes_add(buf, pos, length);
+	return 0;
+}
+
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 {
-	int err = on_cpu(buf, write_step, &(struct record){data, length});
+	/* Channels of classic.h have no scheme rseq, and need not be written on a certain CPU. */
+	bool is_noted = length && buf->scheme != RELAY_RSEQ && relay_notes_wanted(buf);
+	int err = is_noted ? write_noted(buf, data, length) : on_cpu(buf, write_step, &(struct record){data, length});
 	/* Truncated, and kept mappable by the guard: the record went into pages that nobody will see. */
 	return __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) == RELAY_MAGIC ? err : -EBADMSG;
 }

@@ -17,7 +17,7 @@ from traffic import append
 SOURCE = Path(__file__).with_name("classic_client.c")
 CHANNEL = "xlog/9"
 LOCKLESS, LOCKING = 1, 2
-BULK = 16
+BULK, PACKET = 16, 32
 RECORD = b"x" * 40  # one of them fills a sub-buffer of 64 bytes
 FIRST = b"HEADCHANNEL" + RECORD  # the first sub-buffer, without its footer
 OTHER = b"HEAD" + RECORD
@@ -35,10 +35,10 @@ def client(mount: Mount) -> Iterator[Client]:
     """Have a program make the channel: sub-buffers begin with HEAD and end with FOOT."""
     with making(environment_of(mount), command=[compile_c([SOURCE])]) as program:
 
-        def start(scheme: int = LOCKLESS, n_subbufs: int = 4) -> Maker:
+        def start(scheme: int = LOCKLESS, n_subbufs: int = 4, delivery: int = BULK) -> Maker:
             program.ask("texts HEAD FOOT CHANNEL")
             program.ask("full 1")
-            program.ask(f"open /{CHANNEL} 64 {n_subbufs} {scheme | BULK}")
+            program.ask(f"open /{CHANNEL} 64 {n_subbufs} {scheme | delivery}")
             return program
 
         yield start
@@ -180,3 +180,55 @@ def test_readers_find_the_end_of_a_channel_that_its_client_closes(mount: Mount, 
     assert os.read(descriptor, 1000) == FIRST + b"FOOT"
     assert os.read(descriptor, 1000) == b""
     os.close(descriptor)
+
+
+# --- packet delivery ---
+
+
+@pytest.mark.parametrize("scheme", [LOCKLESS, LOCKING])
+def test_each_write_is_delivered_to_the_maker(mount: Mount, client: Client, scheme: int) -> None:
+    program = client(scheme, 2, PACKET)
+    path = mount.path / CHANNEL
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    expected: list[str] = []
+
+    def delivered() -> list[str]:
+        return [line for line in program.told if line.startswith("deliver ")]
+
+    for n in range(100):
+        append(path, b"record %d" % n)
+        expected.append(f"deliver record {n}")
+        # So that none is overwritten before it is told.
+        wait_until(lambda: delivered() == expected, lambda: f"{delivered()} becomes {expected}")
+        os.read(descriptor, 1000)
+    os.close(descriptor)
+    program.start("write own")
+    assert program.answer() == "0"
+    expected.append("deliver own")
+    wait_until(lambda: delivered() == expected, "its own record is delivered")
+
+
+def n_until_busy(path: Path) -> int:
+    """Write until nobody makes room; return how many were written."""
+    for n in range(100):
+        try:
+            append(path, b"x")
+        except OSError as error:
+            assert error.errno == errno.EBUSY
+            return n
+    pytest.fail("nothing is in the way")
+
+
+def test_writes_wait_for_a_maker_that_is_to_be_told_and_is_stopped(mount: Mount, client: Client) -> None:
+    program = client(LOCKLESS, 4, PACKET)
+    path = mount.path / CHANNEL
+    program.process.send_signal(signal.SIGSTOP)
+    state = Path(f"/proc/{program.process.pid}/stat")
+    wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+    n = n_until_busy(path)
+    assert n > 0
+    program.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: program.told.count("deliver x") == n, f"all {n} records are delivered")
+    append_at_last(path)
+    program.kill()
+    append(path, b"y")

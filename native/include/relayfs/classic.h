@@ -40,7 +40,7 @@ extern "C" {
 #define RELAY_USAGE_SMP 0x04u       /* with the locking scheme: one CPU at a time. Locked all the same: nothing here */
 #define RELAY_USAGE_GLOBAL 0x08u    /* can keep a thread on its CPU. Without either: global */
 #define RELAY_DELIVERY_BULK 0x10u   /* deliver() for each finished sub-buffer */
-#define RELAY_DELIVERY_PACKET 0x20u /* deliver() for each write of this process */
+#define RELAY_DELIVERY_PACKET 0x20u /* deliver() for each write of this process, and each write(2) */
 #define RELAY_TIMESTAMP_TSC 0x40u   /* the counter, where there is one of constant rate; else, and without, the clock */
 
 enum { RELAY_MAX_BUFS = 256 }; /* nbufs, at most: what struct rchan_info has room for */
@@ -85,7 +85,9 @@ struct relay_classic_callbacks {
 	                  uint64_t end_tsc, int using_tsc);
 
 	/* Data is ready: a sub-buffer, with header and footer, in order, as soon as it is finished and all that was
-	 * reserved in it committed; or, in packet delivery, what this thread has just written. */
+	 * reserved in it committed; or, in packet delivery, what this thread has just written, or, in the
+	 * library's thread, what a write(2) on the file has just brought: later, if the process is slow, and not at all
+	 * what is overwritten by then. (What other programs write by relay_attach() is not told.) */
 	void (*deliver)(int channel_id, char *from, uint32_t len);
 
 	/*

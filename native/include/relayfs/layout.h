@@ -222,6 +222,13 @@ struct relay_geometry {
 #define RELAY_ASKED_ENDED 4ull     /* the sub-buffer before it is as its readers shall have it */
 #define RELAY_ASKED_SUSPENDED 8ull /* not before relay_resume() */
 
+/* A record in the order of write(2). */
+struct relay_note {
+	uint64_t position;
+	uint64_t length; /* bytes */
+};
+enum { RELAY_N_NOTES = 32 };
+
 /* The last page of the file. One cache line per writer. */
 struct relay_control {
 	struct relay_geometry geometry;
@@ -276,6 +283,11 @@ struct relay_control {
 	/* Writers: who discards or buries. */
 	RELAY_LINE uint64_t n_holes; /* ever made */
 	uint64_t holes_unused[7];
+
+	/* Records that write(2) brought, a queue for a maker that is told of each (classic.h); see notes.h. */
+	RELAY_LINE uint64_t notes_added; /* ever. Writer: the file server */
+	struct relay_note notes[RELAY_N_NOTES];
+	RELAY_LINE uint64_t notes_told; /* Writer: the maker's thread */
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");
