@@ -15,6 +15,7 @@
 #include "persist.h"
 
 #include "oncpu.h"
+#include "quiet.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -94,8 +95,8 @@ static enum relay_rseq_result run_in_child(const struct section *section)
 
 static enum relay_rseq_result persist(const struct section *section)
 {
-	/* Relaxed: see above. */
-	if (__atomic_load_n(&is_childless, __ATOMIC_RELAXED))
+	/* A thread that may make no system calls has no child either. Relaxed: see above. */
+	if (relay_is_quiet() || __atomic_load_n(&is_childless, __ATOMIC_RELAXED))
 		return section->run(section);
 	enum relay_rseq_result result = try_often(section);
 	return result == RELAY_RSEQ_ABORTED && is_here(section) ? run_in_child(section) : result;
