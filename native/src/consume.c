@@ -659,12 +659,12 @@ static uint64_t data_between(const struct relay_consumer *from, const struct rel
 
 /*
  * Let a walk that passes data over, from `state` on, begin where the last such walk ran out of work, unless that lies
- * behind what is asked for. Not where data can be overwritten: how much there is to pass over changes there.
+ * behind what is asked for. What is overwritten since counts as passed over where it was passed, and as lost elsewhere.
  */
 static void skip_ahead(struct walk *walk, const struct relay_consumer *state)
 {
 	struct relay_progress *skipped = &walk->buf->skipped;
-	if (!walk->skip || walk->buf->mode != RELAY_NO_OVERWRITE)
+	if (!walk->skip)
 		return;
 	if (goes_on(walk->buf, skipped, state) && data_between(state, &skipped->to) > walk->skip)
 		skipped->is_set = false;
@@ -723,7 +723,7 @@ static int begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, 
 		*total = walk.total;
 		return (int)walk.n_used;
 	}
-	if (err == -EINPROGRESS && skip && buf->mode == RELAY_NO_OVERWRITE)
+	if (err == -EINPROGRESS && skip)
 		buf->skipped.to = buf->plan.to;
 	if (err != -EBADMSG && !skip && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
 		carry_out(buf); /* padding, holes and losses passed, nothing to give, nothing passed over */

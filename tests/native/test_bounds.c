@@ -22,7 +22,8 @@ enum {
 	ROUNDS = 30,
 	SCRIBBLES = 3, /* each may wait a second for claims that seem to be of the living: reset does */
 	MOST_CALLS = 200,
-	HONEST = 40000 /* discarded records */
+	HONEST = 40000, /* discarded records */
+	MANY = 150000   /* more than one call passes */
 };
 
 static uint64_t cpu_ns(void)
@@ -220,6 +221,44 @@ static void discard_some(struct rchan_buf *buf, int n)
 		CHECK_EQ(relay_buf_reserve(buf, HOLE, &to), 0);
 		relay_buf_discard(buf, to);
 	}
+}
+
+/* So many that one call does not pass them: whoever looks at what lies behind comes again, and comes nearer each time. */
+static void look_behind_holes(uint32_t mode)
+{
+	struct rchan_buf *buf = make_buf(SUBBUF, 2, mode);
+	struct relay_span spans[2];
+	size_t total;
+	uint64_t end;
+	int calls, n;
+
+	CHECK_EQ(write_letters(buf, 'a', 8), 0);
+	discard_some(buf, MANY);
+	CHECK_EQ(write_letters(buf, 'b', 8), 0);
+	for (calls = 0; (n = relay_consume_begin_behind(buf, 8, 100, spans, 2, &total, &end)) == -EBUSY; calls++)
+		CHECK(calls < MOST_CALLS);
+	CHECK(calls > 0);
+	CHECK_EQ(n, 1);
+	CHECK_EQ(total, 8);
+	CHECK_EQ(*(const char *)spans[0].data, 'b');
+	CHECK_EQ(end, MANY * HOLE + 16);
+	relay_consume_abort(buf);
+	/* It has read nothing. */
+	CHECK_EQ(facts_of(buf).read_records, 0);
+	CHECK_EQ(relay_consume_begin(buf, 8, spans, 1, &total), 1);
+	CHECK_EQ(*(const char *)spans[0].data, 'a');
+	relay_consume_end(buf);
+	relay_buf_release(buf);
+}
+
+TEST(who_looks_behind_many_holes_comes_nearer_each_time)
+{
+	look_behind_holes(RELAY_NO_OVERWRITE);
+}
+
+TEST(who_looks_behind_many_holes_comes_nearer_each_time_where_data_is_overwritten)
+{
+	look_behind_holes(RELAY_OVERWRITE);
 }
 
 /* The list grows while it is looked at. */
