@@ -30,7 +30,8 @@ struct relay_ring {
 	uint32_t slot; /* among those that are open */
 
 	/* What this handle's consumer has seen and not yet released. */
-	bool consuming; /* the consumer's lock is ours */
+	uint64_t
+	    consumed_by; /* owner word of the thread that has the consumer's lock by this handle, and what follows */
 	uint32_t n_held;
 	struct relay_ring_counts seen;
 	uint64_t damaged_at;

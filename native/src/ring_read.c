@@ -358,12 +358,20 @@ static void pass(struct relay_ring_counts *counts, uint32_t length)
 
 /* --- in place --- */
 
+/* Does this thread hold the consumer's lock, and so what the handle keeps of a consumer? */
+static bool is_ours(const struct relay_ring *ring)
+{
+	/* Relaxed: only this thread stores its own word, and another one's is no different from none. */
+	return __atomic_load_n(&ring->consumed_by, __ATOMIC_RELAXED) == relay_owner_self();
+}
+
 static int begin(struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
 		return -EOPNOTSUPP;
-	if (ring->consuming)
+	if (is_ours(ring))
 		return 0;
+	/* -EBUSY also while another thread consumes by this handle. */
 	int err = lock(ring);
 	if (err)
 		return err;
@@ -372,8 +380,8 @@ static int begin(struct relay_ring *ring)
 		unlock(ring);
 		return err;
 	}
-	ring->consuming = true;
 	ring->n_held = 0;
+	__atomic_store_n(&ring->consumed_by, relay_owner_self(), __ATOMIC_RELAXED);
 	return 0;
 }
 
@@ -381,12 +389,14 @@ void relay_ring_abort(struct relay_ring *ring)
 {
 	if (!ring)
 		return;
-	if (ring->remote)
+	if (ring->remote) {
 		relay_ring_remote_abort(ring->remote);
-	if (ring->consuming)
+		ring->n_held = 0;
+	} else if (is_ours(ring)) {
+		ring->n_held = 0;
+		__atomic_store_n(&ring->consumed_by, 0, __ATOMIC_RELAXED);
 		unlock(ring);
-	ring->consuming = false;
-	ring->n_held = 0;
+	}
 }
 
 void relay_ring_release(struct relay_ring *ring)
@@ -395,7 +405,7 @@ void relay_ring_release(struct relay_ring *ring)
 		return;
 	if (ring->remote)
 		relay_ring_remote_release(ring->remote);
-	if (ring->consuming)
+	else if (is_ours(ring))
 		publish(ring, &ring->seen);
 	relay_ring_abort(ring);
 }
@@ -441,7 +451,7 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 	int n = 0, result = 0;
 	if (!ring)
 		return -EBADF;
-	if (ring->n_held)
+	if ((ring->remote || is_ours(ring)) && ring->n_held)
 		return -EALREADY;
 	while ((!max || (unsigned)n < max) && (result = relay_ring_next(ring, &data, &length)) == 1) {
 		int stop = each(context, data, length);
@@ -491,7 +501,7 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 /* To copy, one needs the state, and the lock for a moment. 0 or an error of relay_ring_read(). */
 static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
-	if (ring->n_held)
+	if (is_ours(ring) && ring->n_held)
 		return -EALREADY;
 	int err = lock(ring);
 	if (err)

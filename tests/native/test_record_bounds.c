@@ -256,3 +256,83 @@ TEST(claims_that_hold_nonsense_cost_one_long_search)
 	CHECK_EQ(relay_ring_discard(record, 0), 0);
 	relay_ring_close(ring);
 }
+
+/* --- one handle, two threads --- */
+
+enum { N_SHARED = 20000, N_THREADS = 2 };
+
+static struct {
+	struct relay_ring *ring;
+	bool ended;
+	unsigned char times[N_SHARED]; /* that each record was read */
+} shared;
+
+static void note_record(const void *data, size_t length)
+{
+	uint32_t number;
+
+	CHECK_EQ(length, sizeof(number));
+	memcpy(&number, data, sizeof(number));
+	CHECK(number < N_SHARED);
+	__atomic_add_fetch(&shared.times[number], 1, __ATOMIC_RELAXED);
+}
+
+static int note_each(void *context, const void *data, size_t length)
+{
+	(void)context;
+	note_record(data, length);
+	return 0;
+}
+
+/* In each of the ways there are; -EBUSY: the other one is reading. */
+static void *read_shared(void *unused)
+{
+	const void *data;
+	size_t length;
+	uint32_t number;
+
+	(void)unused;
+	for (int i = 0; !__atomic_load_n(&shared.ended, __ATOMIC_ACQUIRE); i++) {
+		int result = relay_ring_next(shared.ring, &data, &length);
+
+		CHECK(result == 1 || result == 0 || result == -EBUSY);
+		if (result == 1)
+			note_record(data, length);
+		relay_ring_release(shared.ring);
+		result = (int)relay_ring_read(shared.ring, &number, sizeof(number), NULL);
+		CHECK(result == sizeof(number) || result == -EAGAIN || result == -EBUSY);
+		if (result > 0)
+			note_record(&number, sizeof(number));
+		result = relay_ring_consume(shared.ring, note_each, NULL, 3);
+		CHECK(result >= 0 || result == -EBUSY);
+	}
+	return NULL;
+}
+
+TEST(two_threads_that_read_by_one_handle_get_each_record_once)
+{
+	pthread_t threads[N_THREADS];
+	cpu_set_t all;
+
+	alarm(HANG_SECONDS);
+	CHECK_EQ(sched_getaffinity(getppid(), sizeof(all), &all), 0);
+	shared.ring = make_ring(SMALL, 0);
+	for (int i = 0; i < N_THREADS; i++) {
+		CHECK_EQ(pthread_create(&threads[i], NULL, read_shared, NULL), 0);
+		pthread_setaffinity_np(threads[i], sizeof(all), &all);
+	}
+	for (uint32_t number = 0; number < N_SHARED;) {
+		int err = relay_ring_output(shared.ring, &number, sizeof(number), 0);
+
+		CHECK(err == 0 || err == -EAGAIN);
+		number += !err;
+	}
+	while (ring_facts(shared.ring).read_records < N_SHARED)
+		sched_yield();
+	__atomic_store_n(&shared.ended, true, __ATOMIC_RELEASE);
+	for (int i = 0; i < N_THREADS; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	for (uint32_t number = 0; number < N_SHARED; number++)
+		CHECK_EQ(shared.times[number], 1);
+	relay_ring_close(shared.ring);
+}
