@@ -274,6 +274,16 @@ def file_unprotect(descriptor: int) -> bool:
     return bool(_check(lib.relay_file_unprotect(descriptor)))
 
 
+def file_is_protected(descriptor: int) -> bool:
+    """Tell whether nobody can free a store file's pages."""
+    return bool(lib.relay_file_is_protected(descriptor))
+
+
+def file_change_owner(descriptor: int, mode: int, uid: int, gid: int) -> None:
+    """Give a store file this mode, owner and group; one that is protected stays so."""
+    _check(lib.relay_file_change_owner(descriptor, mode, uid, gid))
+
+
 def file_open(path: str) -> int:
     """Open a store file for reading and writing, also a protected one."""
     return _check(lib.relay_file_open(os.fsencode(path)), path)

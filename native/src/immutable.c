@@ -7,6 +7,7 @@
  *
  *     server     open O_RDWR, set the flag, register the descriptor    other users map it through the mount
  *     owner      clear the flag, open O_RDWR, set the flag again       by the file's path, which hardly anybody uses
+ *     server     clear the flag, chown, chmod, set the flag again
  *
  * The server sets the flag before another user can map the file. It takes CAP_LINUX_IMMUTABLE.
  */
@@ -49,9 +50,24 @@ int relay_file_protect(int fd)
 	return result < 0 ? result : 1;
 }
 
+int relay_file_is_protected(int fd)
+{
+	int flags = 0;
+	return !ioctl(fd, FS_IOC_GETFLAGS, &flags) && flags & FS_IMMUTABLE_FL;
+}
+
 int relay_file_unprotect(int fd)
 {
 	return set_flag(fd, false);
+}
+
+int relay_file_change_owner(int fd, uint32_t mode, uint32_t uid, uint32_t gid)
+{
+	bool was_set = set_flag(fd, false) > 0;
+	int err = fchown(fd, uid, gid) || fchmod(fd, mode) ? -errno : 0;
+	if (was_set)
+		set_flag(fd, true);
+	return err;
 }
 
 /* A descriptor by which the flag can be changed; -1: there is no such file that is regular. */

@@ -159,7 +159,7 @@ class Operations(NameOperations):
             mode = stat.S_IMODE(attr.st_mode if fields.update_mode else now.mode)
             uid = attr.st_uid if fields.update_uid else now.uid
             gid = attr.st_gid if fields.update_gid else now.gid
-            self._change_owner(node, mode, uid, gid)
+            self._change_owner(node, mode, uid, gid, ctx.uid)
         return self._entry(node)
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
@@ -427,8 +427,11 @@ class Operations(NameOperations):
                 log.warning("%s cannot be mapped through the mount: %s", path, error.strerror)
         return 0
 
-    def _change_owner(self, node: Node, mode: int, uid: int, gid: int) -> None:
+    def _change_owner(self, node: Node, mode: int, uid: int, gid: int, caller: int) -> None:
         if isinstance(node, BufferFile):
+            # Its protection would be lifted for a moment, as often as its owner likes.
+            if caller not in (0, os.geteuid()) and node.stored.channel.is_protected():
+                raise pyfuse3.FUSEError(errno.EBUSY)
             self._store.change_owner(node.stored.channel, mode & 0o666, uid, gid)
         elif isinstance(node, Directory) and node.store_path is not None:
             # Who could write to a store's directory could move things under our hands.

@@ -56,17 +56,6 @@ class Protection:
                     os.close(descriptor)
 
 
-def change_owner(descriptor: int, mode: int, uid: int, gid: int) -> None:
-    """Give a file this mode, owner and group; one that is protected stays so, as programs may have it mapped."""
-    was_protected = _lift(descriptor)
-    try:
-        os.chown(descriptor, uid, gid)
-        os.chmod(descriptor, mode)
-    finally:
-        if was_protected:
-            native.file_protect(descriptor)
-
-
 def delete(path: str) -> None:
     """Delete a file, or a directory with all that is in it; some of it may have gone meanwhile."""
     if os.path.islink(path) or not os.path.isdir(path):
@@ -79,15 +68,6 @@ def delete(path: str) -> None:
                 native.file_unlink(os.path.join(directory, name))
         with suppress(FileNotFoundError):
             os.rmdir(directory)
-
-
-def _lift(descriptor: int) -> bool:
-    try:
-        return native.file_unprotect(descriptor)
-    except OSError as error:
-        if error.errno not in _REFUSALS:
-            raise
-        return False
 
 
 def _files_of(store: str) -> Iterator[str]:

@@ -40,7 +40,7 @@ from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.own_path import stranger_above
-from relayfs_fuse.fs.protection import Protection, change_owner, delete
+from relayfs_fuse.fs.protection import Protection, delete
 from relayfs_fuse.fs.ring_control import format_create_ring
 from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
@@ -217,10 +217,14 @@ class StoredChannel:
             return "closed"
         return "disabled" if any(one.disabled for one in facts) else "ok"
 
+    def is_protected(self) -> bool:
+        """Tell whether another user may have one of its files mapped for writing."""
+        return any(native.file_is_protected(stored.buffer.fileno()) for stored in self.buffers)
+
     def change_owner(self, mode: int, uid: int, gid: int) -> None:
         """Give all of its files this mode, owner and group."""
         for stored in self.buffers:
-            change_owner(stored.buffer.fileno(), mode, uid, gid)
+            native.file_change_owner(stored.buffer.fileno(), mode, uid, gid)
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,26 @@ def test_what_becomes_open_to_others_is_protected(mount: Mount, unprivileged: Us
         assert free_pages(unprivileged, relay_file) == "Operation not permitted"
 
 
+def test_what_is_no_longer_open_to_others_stays_protected(mount: Mount, unprivileged: User) -> None:
+    """Somebody may have it mapped from before."""
+    memory, stored = make_open_channel(mount)
+    os.close(os.open(memory, os.O_RDWR))
+    os.chmod(mount.path / "open/log", 0o600)
+    assert stored.stat().st_mode & 0o777 == 0o600
+    assert is_protected(stored)
+
+
+def test_its_owner_cannot_lift_the_protection_by_chmod(mount: Mount, unprivileged: User) -> None:
+    relay_file = mount.create("theirs", f"buffers=single uid={NOBODY} perm=0644")
+    memory = mount.path / ".channels/theirs/mem0"
+    assert unprivileged.run("chmod", "600", relay_file).returncode == 0
+    assert free_pages(unprivileged, memory) == "Operation not permitted"
+    assert "Device or resource busy" in unprivileged.run("chmod", "644", relay_file).stderr
+    assert relay_file.stat().st_mode & 0o777 == 0o600
+    os.chmod(relay_file, 0o644)
+    assert is_protected(mount.store / "theirs/mem0")
+
+
 def test_the_stores_own_user_opens_protected_files(mount: Mount) -> None:
     memory, stored = make_open_channel(mount)
     os.close(os.open(memory, os.O_RDWR))

@@ -106,7 +106,14 @@ void relay_buf_close_fd(struct rchan_buf *buf);
  * -ENOTTY, -EOPNOTSUPP: the file system knows no such flag; -EPERM: this process has no CAP_LINUX_IMMUTABLE.
  */
 int relay_file_protect(int fd);
-int relay_file_unprotect(int fd); /* 1: it was immutable; 0: it was not; -errno */
+int relay_file_unprotect(int fd);    /* 1: it was immutable; 0: it was not; -errno */
+int relay_file_is_protected(int fd); /* 1 or 0 */
+
+/*
+ * chown and chmod a store file, open O_RDWR. One that is immutable stays so, whoever may write to it then, because programs may
+ * have it mapped. 0 or -errno.
+ */
+int relay_file_change_owner(int fd, uint32_t mode, uint32_t uid, uint32_t gid);
 
 /* Open, O_RDWR, and unlink a store file that may be immutable. A descriptor or 0, or -errno. */
 int relay_file_open(const char *path);
