@@ -94,6 +94,11 @@ class Mount:
         finally:
             os.close(descriptor)
 
+    def channels(self) -> str:
+        """Return the lines of control that make channels and traces again, without its comments."""
+        lines = self.control.read_text(errors="surrogateescape").splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("#"))
+
     def create(self, path: str, options: str = "") -> Path:
         """Make a channel and return the path of its relay files without the number."""
         self.command(f"create {path} {options}\n")
@@ -101,7 +106,7 @@ class Mount:
 
     def clear(self) -> None:
         """Remove all channels, and the directories that held them."""
-        for line in self.control.read_text().splitlines():
+        for line in self.channels().splitlines():
             self.command(f"remove {line.split()[1]}")
         for directory in reversed([path for path, *_ in os.walk(self.path) if "/." not in path][1:]):
             os.rmdir(directory)

@@ -47,6 +47,9 @@ TASKS_MAX = 1_000_000
 # What ends a server in order.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+# Stands before the lines of control; as a comment it may be written back with them.
+_CONTROL_HEAD = "# Commands are written here, one a line: see relayfs(5). error_log says why one was refused."
+
 
 @dataclass
 class Settings:
@@ -281,7 +284,7 @@ class Server:
 
     def _channels_text(self) -> bytes:
         channels = [self._tree.channels[path] for path in sorted(self._tree.channels)]
-        lines = [channel.create_line() for channel in channels]
+        lines = [_CONTROL_HEAD, *(channel.create_line() for channel in channels)]
         lines += self._traces.lines() if self._traces is not None else []
         damaged: list[StoredChannel | DamagedChannel] = [*self._tree.damaged.values()]
         damaged += [channel for channel in channels if channel.damage]

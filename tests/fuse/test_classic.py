@@ -97,7 +97,7 @@ def test_an_opened_channel_appears_with_its_directory(
     }  # fmt: skip
     assert {name: shared_mount.fact(FILE, name) for name in expected} == expected
     assert shared_mount.fact(FILE, "timestamp") == ("tsc" if flags & TSC and has_tsc() else "mono")
-    (line,) = [line for line in shared_mount.control.read_text().splitlines() if line.startswith(f"create {FILE} ")]
+    (line,) = [line for line in shared_mount.channels().splitlines() if line.startswith(f"create {FILE} ")]
     assert {f"{name}={value}" for name, value in expected.items() if name.endswith("reserve")} < set(line.split())
 
 

@@ -88,7 +88,7 @@ def test_while_a_write_waits_for_a_client_others_are_served(mount: Mount, client
     program.process.send_signal(signal.SIGSTOP)
     writer = threading.Thread(target=append_at_last, args=(path,))
     writer.start()
-    assert "xlog/9" in mount.control.read_text()
+    assert "xlog/9" in mount.channels()
     assert os.read(os.open(path, os.O_RDONLY), 1000) == FIRST
     program.process.send_signal(signal.SIGCONT)
     writer.join(DEADLINE_S)
@@ -131,11 +131,11 @@ def test_a_channel_stays_suspended_and_served_by_its_client_when_the_server_dies
     program = client()
     path = mount.path / CHANNEL
     fill(path, 4)
-    before = mount.control.read_text(), path.stat().st_size
+    before = mount.channels(), path.stat().st_size
     mount.kill()
     assert program("write lost") == "ENOSPC"
     mount.start()
-    assert (mount.control.read_text(), path.stat().st_size) == before
+    assert (mount.channels(), path.stat().st_size) == before
     assert [mount.fact(CHANNEL, name) for name in ("suspended", "lost_full")] == ["1", "2"]
     assert refusal(path) == errno.ENOSPC
     mount.command(f"resume {CHANNEL}")

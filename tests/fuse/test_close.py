@@ -194,7 +194,7 @@ def test_relay_close_does_not_remove_a_channel_that_took_its_name(mount: Mount, 
     mount.command("remove cpu\n")
     mount.create("cpu")
     maker.ask("close")
-    assert mount.control.read_text().startswith("create cpu ")
+    assert mount.channels().startswith("create cpu ")
 
 
 def test_a_channel_closed_after_its_mount_has_gone_is_not_shown_again(mount: Mount, maker: Maker) -> None:
@@ -204,7 +204,7 @@ def test_a_channel_closed_after_its_mount_has_gone_is_not_shown_again(mount: Mou
     assert mount.process is not None
     wait_until(lambda: mount.process is None or mount.process.poll() is not None, "the server ends")
     mount.start()
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     assert not (mount.store / "cpu").exists()
 
 

@@ -10,10 +10,10 @@ from conftest import COUNTERS
 
 
 def refused(mount, line: str) -> OSError:
-    before = mount.control.read_text()
+    before = mount.channels()
     with pytest.raises(OSError) as error:
         mount.command(line)
-    assert mount.control.read_text() == before
+    assert mount.channels() == before
     return error.value
 
 
@@ -31,7 +31,7 @@ def test_reading_gives_commands_that_make_the_channels_again(mount):
     )
     mount.create("b", "buffers=single read=wait flush_interval=250 scheme=lockless")
     mount.create("c", "buffers=global subbuf_size=64K n_subbufs=2 mode=callback")
-    text = mount.control.read_text()
+    text = mount.channels()
     assert text.startswith(
         "create a/cpu subbuf_size=3000 n_subbufs=5 mode=overwrite buffers=percpu scheme=rseq "
         "delivery=packet read=nowait reserve=visible start_reserve=8 end_reserve=1K channel_start_reserve=100 "
@@ -39,23 +39,34 @@ def test_reading_gives_commands_that_make_the_channels_again(mount):
     )
     for path in ("a/cpu", "b", "c"):
         mount.command(f"remove {path}")
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     mount.command(text)
-    assert mount.control.read_text() == text
+    assert mount.channels() == text
     ours = [".channels", ".counters", ".traces"]
     assert sorted(os.listdir(mount.path)) == [*ours, "a", "b", "c0", "control", *COUNTERS, "error_log"]
 
 
+def test_control_begins_with_where_refusals_are_explained(mount):
+    head = mount.control.read_text()
+    assert re.fullmatch(r"# .*\brelayfs\(5\).*\berror_log\b.*\n", head)
+    mount.create("a")
+    text = mount.control.read_text()
+    assert text == head + mount.channels() != head
+    assert mount.control.stat().st_size == len(text)
+    mount.command(text.replace(" a ", " b "))
+    assert [line.split()[:2] for line in mount.channels().splitlines()] == [["create", "a"], ["create", "b"]]
+
+
 def test_one_write_may_hold_many_commands(mount):
     mount.command("# a comment\n\ncreate a\n  create\tb   buffers=single\nremove a")
-    assert mount.control.read_text().startswith("create b ")
+    assert mount.channels().startswith("create b ")
 
 
 def test_lines_before_a_refused_one_stand_and_those_behind_do_not_happen(mount):
     with pytest.raises(OSError) as error:
         mount.command("create first\ncreate second mode=none\ncreate third\n")
     assert error.value.errno == errno.EINVAL
-    assert [line.split()[1] for line in mount.control.read_text().splitlines()] == ["first"]
+    assert [line.split()[1] for line in mount.channels().splitlines()] == ["first"]
     assert "Command: create second mode=none\n" in mount.error_log
     assert marked_word(mount.error_log) == "mode=none"
 
@@ -153,7 +164,7 @@ def test_bytes_that_are_no_text_are_refused(mount):
             assert error.errno == errno.EINVAL
         finally:
             os.close(descriptor)
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
 
 
 def test_a_refused_create_leaves_no_directories(mount):

@@ -162,7 +162,7 @@ def test_programs_of_two_languages_are_traced_and_recorded(mount):
         assert ends[26] == 'number = 27, steps = 111, steps_per_digit = 55.5, verdict = "a record"'
     (logged,) = (event["fields"] for event in found if event["name"] == "python:log")
     assert 'level = "WARNING", logger = "root", message = "27 takes 111 steps"' in logged
-    assert "trace" not in mount.control.read_text()
+    assert "trace" not in mount.channels()
 
 
 # --- rings ---

@@ -26,7 +26,7 @@ def test_a_buffer_only_channel_takes_records_and_has_no_files(mount: Mount, make
     maker.ask("write one")
     maker.ask("flush")
     maker.ask("fork two")
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     assert relay_files(mount.path) == []
     maker.ask("close")
 
@@ -112,7 +112,7 @@ def test_another_users_memory_is_not_moved_under_an_open_reservation(
         maker.ask("open - - 4096 4")
         maker.ask("reserve 100")
         assert maker("late log -") == "EBUSY"
-        assert mount.control.read_text() == ""
+        assert mount.channels() == ""
         maker.ask("write behind")
 
 
@@ -153,12 +153,12 @@ def test_the_mounts_own_names_work_on_late_files(mount: Mount, maker: Maker) -> 
     maker.ask("late log -")
     (mount.path / "log").write_bytes(b"by write(2)\n")
     assert drain(mount.path / "log") == b"by write(2)\n"
-    line = mount.control.read_text()
+    line = mount.channels()
     mount.command("remove log\n")
     assert maker("write more") == "EPIPE"
     mount.command(line)
     maker.ask("close")
-    assert mount.control.read_text() == line
+    assert mount.channels() == line
 
 
 def test_late_files_survive_the_server(mount: Mount, maker: Maker) -> None:
@@ -193,7 +193,7 @@ def test_create_buf_file_decides_before_there_are_files_whether_one_buffer_is_gl
     assert maker.ask(f"open - - {GEOMETRY}") == ["create - - 600 0 private"]
     maker.ask("write one")
     assert maker.ask("late cpu -") == ["create cpu0 - 600 0 private"]
-    assert f"buffers={buffers}" in mount.control.read_text()
+    assert f"buffers={buffers}" in mount.channels()
     assert drain(mount.path / ("cpu0" if base == "=" else base)) == b"one\n"
 
 
@@ -208,9 +208,9 @@ def test_a_late_setup_that_fails_can_be_tried_again(mount: Mount, maker: Maker) 
     assert maker("late cpu -") == "ENOTTY"
     maker.ask("refuse -1")
     maker.ask("files = = 600 0")
-    before = mount.control.read_text()
+    before = mount.channels()
     assert maker("late control/cpu -") == "ENOTDIR"
-    assert mount.control.read_text() == before
+    assert mount.channels() == before
     maker.ask("write two")
     maker.ask("late cpu -")
     assert maker("late cpu -") == "EEXIST"
@@ -231,7 +231,7 @@ def test_memory_of_another_file_system_is_refused_and_explained(mount: Mount, tm
         assert maker("late cpu -") == "EXDEV"
         assert "another file system than this mount's store" in mount.error_log
         maker.ask("write still works")
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
 
 
 def test_a_limit_counts_adopted_memory(make_mount: Callable[..., Mount]) -> None:
@@ -292,18 +292,18 @@ def words(descriptors: list[int]) -> str:
 
 def refusal(mount: Mount, line: str) -> tuple[int, str]:
     """What a command fails with, and what error_log says of it; nothing has changed."""
-    before = mount.control.read_text(), sorted(mount.store.rglob("*"))
+    before = mount.channels(), sorted(mount.store.rglob("*"))
     (mount.path / "error_log").write_text("")
     with pytest.raises(OSError) as error:
         mount.command(f"{line}\n")
-    assert (mount.control.read_text(), sorted(mount.store.rglob("*"))) == before
+    assert (mount.channels(), sorted(mount.store.rglob("*"))) == before
     assert error.value.errno is not None
     return error.value.errno, mount.error_log
 
 
 def test_adopt_makes_an_ordinary_channel(mount: Mount, buffers: list[int]) -> None:
     mount.command(f"adopt app/cpu {words(buffers)} perm=0600\n")
-    line = mount.control.read_text()
+    line = mount.channels()
     assert line.startswith("create app/cpu subbuf_size=4K n_subbufs=2 ")
     assert "perm=0600" in line
     with Channel(mount.path / "app/cpu") as channel:
@@ -428,7 +428,7 @@ def test_nobody_adopts_what_belongs_to_another(
             sys.executable, "-c", code, mount.control, f"adopt cpu {words(descriptors)} uid=0", pass_fds=descriptors
         )
         assert "only root makes channels for others" in mount.error_log
-        assert "create cpu " not in mount.control.read_text()
+        assert "create cpu " not in mount.channels()
         done = unprivileged.run(
             sys.executable, "-c", code, mount.control, f"adopt cpu {words(descriptors)}", pass_fds=descriptors
         )

@@ -120,7 +120,7 @@ def test_what_cannot_be_opened_is_refused_and_leaves_nothing(
     mount: Mount, maker: Maker, arguments: str, error: str
 ) -> None:
     assert maker("open " + arguments.format(mount=mount.path)) == error
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     assert relay_files(mount.path) == []
 
 
@@ -134,7 +134,7 @@ def test_options_are_those_of_create(mount: Mount, maker: Maker) -> None:
     maker.ask(f"options {words}")
     maker.ask("open log - 8192 2")
     mount.command(f"create same subbuf_size=8K n_subbufs=2 {words}\n")
-    lines = mount.control.read_text().splitlines()
+    lines = mount.channels().splitlines()
     assert lines[0].replace(" log ", " same ") == lines[1]
 
 
@@ -195,7 +195,7 @@ def test_late_files_of_a_channel_whose_descriptors_the_program_has_closed_are_re
     maker.ask("write hello")
     maker.ask("close")
     maker.ask("own 100")
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
 
 
 def test_memory_files_that_no_descriptor_holds_open_are_let_go_of_with_their_program(
@@ -240,7 +240,7 @@ def test_a_relay_open_that_has_too_few_descriptors_leaves_nothing_behind(mount: 
         said = maker(f"open log - {GEOMETRY}")
         if said == "0":
             break
-        assert (said, mount.control.read_text(), n_descriptors(maker.process.pid)) == ("EMFILE", "", before), n
+        assert (said, mount.channels(), n_descriptors(maker.process.pid)) == ("EMFILE", "", before), n
     assert said == "0"
 
 
@@ -316,7 +316,7 @@ def test_a_channel_made_without_a_mount_goes_with_relay_close(
         os.close(reader)
     else:
         late_mount.start()
-    assert late_mount.control.read_text() == ""
+    assert late_mount.channels() == ""
 
 
 def test_a_channel_made_without_a_mount_is_as_a_server_makes_it(
@@ -330,7 +330,7 @@ def test_a_channel_made_without_a_mount_is_as_a_server_makes_it(
     early.ask("open a/b/log - 8192 2")
     late_mount.start()
     late_mount.command(f"create a/b/same {words} subbuf_size=8K n_subbufs=2\n")
-    lines = late_mount.control.read_text().splitlines()
+    lines = late_mount.channels().splitlines()
     assert lines[0].replace("/log ", "/same ") == lines[1]
     store = nowhere.parent / "store"
     for name in ("", "a", "a/b"):
@@ -459,7 +459,7 @@ def test_who_dies_in_relay_open_leaves_all_of_a_channel_or_nothing(
     if mounted:
         mount.stop()
     mount.start()  # what was half made goes
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     assert list((mount.store / "app").iterdir()) == []
 
 
@@ -490,7 +490,7 @@ def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late
         for maker in makers:
             maker.kill()
     late_mount.start()
-    assert len(late_mount.control.read_text().splitlines()) == 80
+    assert len(late_mount.channels().splitlines()) == 80
 
 
 # --- create_buf_file and remove_buf_file ---
@@ -533,7 +533,7 @@ def test_a_global_file_may_have_any_name(mount: Mount, maker: Maker, base: str, 
     maker.ask(f"files = {base} 600 1")
     assert len(maker.ask(f"open cpu - {GEOMETRY}")) == 1
     assert relay_files(mount.path) == files
-    (channel,) = (line.split()[1] for line in mount.control.read_text().splitlines())
+    (channel,) = (line.split()[1] for line in mount.channels().splitlines())
     assert mount.fact(channel, "buffers") == buffers
     maker.ask("write hello")
     assert drain(mount.path / files[0]) == b"hello\n"
@@ -552,7 +552,7 @@ def test_a_file_that_is_refused_or_strays_leaves_nothing_behind(
     assert maker(f"open cpu - {GEOMETRY}") == error
     accepted = bad if how == "refuse" else N_CPUS
     assert sum(line.startswith("remove") for line in maker.told) == accepted
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     assert relay_files(mount.path) == []
     maker.ask(f"{how} -1")
     maker.ask(f"open cpu - {GEOMETRY}")

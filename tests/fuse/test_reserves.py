@@ -168,10 +168,10 @@ def test_who_follows_gets_every_header_and_line(shared_mount: Mount, tmp_path: P
 def test_the_next_server_goes_on_where_the_last_one_was(mount: Mount) -> None:
     mount.create("log", f"{KEYS} buffers=single timestamp=mono")
     run(mount, "write log 0 5; head -c 30 log > /dev/null")
-    before = mount.control.read_text(), (mount.path / "log").stat().st_size
+    before = mount.channels(), (mount.path / "log").stat().st_size
     mount.kill()
     mount.start()
-    assert (mount.control.read_text(), (mount.path / "log").stat().st_size) == before
+    assert (mount.channels(), (mount.path / "log").stat().st_size) == before
     assert run(mount, "write log 5 15; cat log") == stream(15)[30:]
     mount.stop()
     mount.start()

@@ -86,7 +86,7 @@ def stream(mount: Mount) -> Iterator[Stream]:
 def test_a_producer_does_not_stop_and_every_line_is_read_once(mount: Mount, scheme: str) -> None:
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel, f"scheme={scheme} subbuf_size=64K n_subbufs=64")
-    before = mount.control.read_text()
+    before = mount.channels()
     stream.start(burst=20, pause_ms=1)
     reader = PersistentReader(stream.file)
     reader.start()
@@ -96,7 +96,7 @@ def test_a_producer_does_not_stop_and_every_line_is_read_once(mount: Mount, sche
             mount.kill()
             wait_for_records(mount, stream, 200, "it writes while there is no server")
             mount.start()
-            assert mount.control.read_text() == before
+            assert mount.channels() == before
         written = stream.finish()
         wait_until(lambda: stream.fact("unread_bytes") == 0, "the reader has it all")
     finally:

@@ -55,7 +55,7 @@ def test_reading_control_gives_commands_that_make_the_rings_again(mount: Mount) 
     )
     mount.create("c", "type=relay buffers=single")
     mount.create("d", "type=ring buffers=single framing=line scheme=lockless")
-    text = mount.control.read_text()
+    text = mount.channels()
     assert text.splitlines()[:2] == [
         "create a/r type=ring size=1M mode=no-overwrite buffers=global scheme=lockless read=nowait framing=raw "
         "perm=0640 uid=0 gid=0",
@@ -65,7 +65,7 @@ def test_reading_control_gives_commands_that_make_the_rings_again(mount: Mount) 
     for path in ("a/r", "b", "c", "d"):
         mount.command(f"remove {path}")
     mount.command(text)
-    assert mount.control.read_text() == text
+    assert mount.channels() == text
     names = set(os.listdir(mount.path)) | {f"a/{name}" for name in os.listdir(mount.path / "a")}
     assert names >= {"a/r0", "c", "d", *(f"b{cpu}" for cpu in range(N_CPUS))}
     assert (mount.path / "b0").stat().st_mode & 0o777 == 0o600
@@ -118,7 +118,7 @@ def test_default_size_leaves_room_for_others(make_mount: Callable[..., Mount]) -
     mount = make_mount("size=8M")
     mount.expect("reduced")
     mount.create("r", "type=ring")
-    assert "size=128K" in mount.control.read_text()
+    assert "size=128K" in mount.channels()
     assert "reduced to rings of 128K, from 1M" in mount.error_log
     with pytest.raises(OSError) as refused:
         mount.create("s", "type=ring size=4M")
@@ -340,7 +340,7 @@ def test_a_full_ring_refuses_a_write(shared_mount: Mount, make: Callable[..., Pa
 def test_unread_records_and_counts_survive_the_server(mount: Mount) -> None:
     path = mount.create("app/r", "type=ring size=4K framing=line")
     relay = mount.create("app/cpu", "buffers=single")
-    before = mount.control.read_text()
+    before = mount.channels()
     with Ring(path) as ring:
         ring.output(b"one")
         mount.kill()
@@ -348,7 +348,7 @@ def test_unread_records_and_counts_survive_the_server(mount: Mount) -> None:
         mount.start()
         ring.output(b"three")
     append(relay, b"a relay channel beside it")
-    assert mount.control.read_text() == before
+    assert mount.channels() == before
     assert contents(Path(f"{path}0")) == b"one\ntwo\nthree\n"
     assert contents(relay) == b"a relay channel beside it"
     assert mount.fact("app/r", "read_records") == "3"
@@ -370,7 +370,7 @@ def test_a_damaged_ring_is_left_out_and_said(mount: Mount, harm: Callable[[Path]
     harm(mount.store / "bad/mem0")
     mount.expect("bad")
     mount.start()
-    assert [line.split()[1] for line in mount.control.read_text().splitlines() if line[0] != "#"] == ["good"]
+    assert [line.split()[1] for line in mount.channels().splitlines()] == ["good"]
     assert message.rpartition("|")[2] in mount.error_log
 
 
@@ -381,7 +381,7 @@ def test_rings_and_buffers_do_not_mix_in_one_channel(mount: Mount) -> None:
     (mount.store / "r" / f"mem{N_CPUS - 1}").write_bytes((mount.store / f"b/mem{N_CPUS - 1}").read_bytes())
     mount.expect("different types" if N_CPUS > 1 else "r")
     mount.start()
-    assert "create r " not in mount.control.read_text() or N_CPUS == 1
+    assert "create r " not in mount.channels() or N_CPUS == 1
 
 
 def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount) -> None:

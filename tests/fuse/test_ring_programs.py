@@ -70,7 +70,7 @@ def test_python_makes_and_uses_a_ring(mount: Mount) -> None:
         assert (ring.query("ring_size"), ring.query("cons_pos")) == (4096, 0)
         assert [bytes(record) for record in ring.records(timeout=0)] == [b"one", b"two", b"three", b""]
         assert ring.query("cons_pos") == 56
-    assert mount.control.read_text().startswith("create app/r type=ring size=4K ")
+    assert mount.channels().startswith("create app/r type=ring size=4K ")
     with pytest.raises(FileExistsError):
         Ring.create(mount.path / "app/r")
     with pytest.raises(FileNotFoundError):
@@ -139,7 +139,7 @@ for path, options, code in (
     environment = {**os.environ, "RELAYFS": "/nowhere", "RELAYFS_STORE": str(scratch_store)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     mount = make_mount()
-    assert "create app/r type=ring size=8K mode=no-overwrite buffers=global " in mount.control.read_text()
+    assert "create app/r type=ring size=8K mode=no-overwrite buffers=global " in mount.channels()
     assert (mount.path / "app/r0").read_bytes() == b"before there was a mount\nby one who found it\n"
 
 

@@ -271,12 +271,12 @@ def test_nothing_is_lost_when_the_server_is_killed(mount):
         except OSError as error:
             assert error.errno == errno.ENOSPC
     names = ("produced", "consumed", "lost", "unread_bytes", "records", "padding", "file_bytes")
-    before = mount.control.read_text(), [mount.fact("app/cpu", name) for name in names], path.stat()
+    before = mount.channels(), [mount.fact("app/cpu", name) for name in names], path.stat()
     mount.kill()
     with pytest.raises(OSError):
-        mount.control.read_text()
+        mount.channels()
     mount.start()
-    after = mount.control.read_text(), [mount.fact("app/cpu", name) for name in names], path.stat()
+    after = mount.channels(), [mount.fact("app/cpu", name) for name in names], path.stat()
     assert after[:2] == before[:2]
     for name in ("st_size", "st_mode", "st_uid", "st_gid", "st_mtime_ns"):
         assert getattr(after[2], name) == getattr(before[2], name)
@@ -378,7 +378,7 @@ def test_a_bad_store_file_is_refused_and_the_rest_works(mount, damage, reason):
     mount.expect(reason)
     mount.start()
     assert reason in mount.error_log
-    assert "create dir/bad" not in mount.control.read_text()
+    assert "create dir/bad" not in mount.channels()
     assert good.read_bytes() == b"fine\n"
     with pytest.raises(FileExistsError):
         mount.create("dir/bad")

@@ -356,7 +356,7 @@ def test_many_sleepers_do_not_keep_others_from_being_served(mount, waiting):
     sleepers = [subprocess.Popen(["head", "-c", "1", waiting], stdout=subprocess.PIPE) for _ in range(150)]
     for sleeper in sleepers:
         wait_asleep(sleeper, waiting)
-    assert (mount.path / "control").read_text().startswith("create wait")
+    assert mount.channels().startswith("create wait")
     for _ in sleepers:
         append(waiting, b"x")
     assert b"".join(sleeper.communicate(timeout=DEADLINE_S)[0] for sleeper in sleepers) == 150 * b"x"

@@ -93,12 +93,12 @@ def test_one_process_must_find_room(mount: Mount) -> None:
     assert f"less than the {EACH} bytes that one process takes" in mount.error_log
     mount.command(f"trace create t {ROOM} memory={EACH}\n")
     assert f"memory={native.buf_file_bytes(SUBBUF, N_SUBBUFS) * native.n_possible_cpus() // 1024}K" in (
-        mount.control.read_text()
+        mount.channels()
     )
 
 
 def test_memory_is_shown_where_it_is_not_the_default(mount: Mount) -> None:
     mount.command("trace create a\ntrace create b memory=16M\n")
-    first, second = mount.control.read_text().splitlines()
+    first, second = mount.channels().splitlines()
     assert "memory=" not in first
     assert " memory=16M " in second

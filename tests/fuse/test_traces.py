@@ -27,10 +27,10 @@ EVENT_WITH_PID = struct.Struct("<QIQ")
 
 def refused(mount: Mount, line: str) -> tuple[int, str]:
     """Have a command refused; return the errno and the entry of the error log."""
-    before = mount.control.read_text()
+    before = mount.channels()
     with pytest.raises(OSError) as caught:  # the errno is what the caller looks at
         mount.command(f"{line}\n")
-    assert mount.control.read_text() == before
+    assert mount.channels() == before
     return caught.value.errno or 0, mount.error_log.rpartition("[20")[2]
 
 
@@ -45,7 +45,7 @@ def test_reading_control_gives_commands_that_make_the_traces_again(mount: Mount)
     mount.create("app/log", "buffers=single")
     mount.command("trace create b subbuf_size=8K n_subbufs=4 mode=overwrite buffers=shared filter=pid:1,uid:2,ls*\n")
     mount.command("trace create a\ntrace enable a x:*\ntrace disable a x:y\ntrace start a\n")
-    text = mount.control.read_text()
+    text = mount.channels()
     assert text.splitlines()[1:] == [
         "trace create a subbuf_size=64K n_subbufs=8 mode=no-overwrite buffers=perprocess clock=mono",
         "trace enable a x:*",
@@ -54,9 +54,9 @@ def test_reading_control_gives_commands_that_make_the_traces_again(mount: Mount)
         "trace create b subbuf_size=8K n_subbufs=4 mode=overwrite buffers=shared clock=mono filter=pid:1,uid:2,ls*",
     ]
     mount.command("remove app/log\ntrace remove a\ntrace remove b\n")
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     mount.command(text)
-    assert mount.control.read_text() == text
+    assert mount.channels() == text
 
 
 def test_there_are_sixteen_at_once(mount: Mount) -> None:
@@ -102,7 +102,7 @@ def test_a_geometry_is_reduced_where_memory_is_scarce_and_that_is_said(make_moun
     mount = make_mount("size=2M")
     mount.expect("reduced to")
     mount.command("trace create t\n")
-    assert "subbuf_size=4K" in mount.control.read_text()
+    assert "subbuf_size=4K" in mount.channels()
     assert "reduced to 8 sub-buffers of 4K" in mount.error_log
 
 
@@ -111,7 +111,7 @@ def test_traces_are_for_root_and_whose_mount_it_is(make_mount: Callable[..., Mou
     for line in ("trace create t", "trace remove t", "trace start t"):
         assert unprivileged.run("sh", "-c", f"echo {line} >{mount.control}").returncode != 0
         assert "traces are for root" in mount.error_log
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
 
 
 def test_nobody_makes_or_removes_anything_in_a_trace(mount: Mount) -> None:
@@ -502,7 +502,7 @@ def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount)
     trace = start_trace(mount)
     start_trace(mount, "other", "subbuf_size=4K n_subbufs=2 filter=nobody")
     mount.command("trace enable t test:*\n")
-    text = mount.control.read_text()
+    text = mount.channels()
     with stepping(mount) as program, stepping(mount) as late:
         program.ask("step 50")
         process = directory_of(trace, program)
@@ -510,7 +510,7 @@ def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount)
         program.ask("step 50")
         late.ask("step 7")
         mount.start()
-        assert mount.control.read_text() == text
+        assert mount.channels() == text
         program.ask("step 50")
         mount.command("trace stop t\n")
         assert read_steps(process) == list(range(150))
@@ -538,7 +538,7 @@ def test_a_trace_without_its_directory_is_none(mount: Mount) -> None:
     mount.kill()
     (mount.store / "t").rmdir()
     mount.start()
-    assert mount.control.read_text() == ""
+    assert mount.channels() == ""
     start_trace(mount)
 
 
@@ -552,7 +552,7 @@ def test_a_trace_of_another_boot_can_be_read_and_removed_only(mount: Mount) -> N
     boot = native_trace.boot_id().encode()
     file.write_bytes(file.read_bytes().replace(boot, b"0" * len(boot)))
     mount.start()
-    assert "trace start" not in mount.control.read_text()
+    assert "trace start" not in mount.channels()
     code, entry = refused(mount, "trace start t")
     assert code == errno.ESTALE
     assert "before the machine was started anew" in entry
