@@ -114,7 +114,7 @@ relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf);
 
 /* --- for relay_begin_functions, who have the lock --- */
 
-/* Of sub-buffer `number`. */
+/* Of sub-buffer `number`. Without the lock where sub-buffers begin at once; see spot.c. */
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits);
 
 /* A client is about to be given its memory, a death in which spoils what lies there. */

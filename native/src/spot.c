@@ -180,6 +180,8 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	if (result == RELAY_RSEQ_DONE) {
 		if (overwrites)
 			relay_claims_drop_holes(buf, next);
+		if (!buf->begins && !has_room(buf, next))
+			relay_say(buf, relay_pos_number(buf, next), RELAY_ASKED_ENDED);
 		note_switch(buf);
 	}
 	return result;
@@ -262,6 +264,23 @@ static int begin_after_flush(struct rchan_buf *buf)
 	}
 }
 
+/*
+ * switch_subbuf() notes in `asked` that the sub-buffer it enters has to wait for room. As in the kernel, a flush that comes
+ * once there is room begins this sub-buffer, and finishes none: it would only make a buffer of few sub-buffers full again.
+ * The note is stored without a lock, because all that hangs on it is whether a flush finishes an empty sub-buffer: one does
+ * if the writer dies before the store, or stores so late that it replaces the note on a later sub-buffer.
+ *
+ * false: the sub-buffer has begun.
+ */
+static bool begin_awaited(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t waits = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT | RELAY_ASKED_ENDED;
+	/* Relaxed: it only decides which of two flushes begins the sub-buffer. */
+	return !buf->begins && relay_pos_offset(buf, pos) == 0 &&
+	       __atomic_compare_exchange_n(&buf->control->asked, &waits, waits | RELAY_ASKED_YES, false,
+	                                   __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 static int flush(struct rchan_buf *buf)
 {
 	for (int tries = 0, err; tries < RELAY_CHANGE_TRIES; tries++) {
@@ -274,6 +293,8 @@ static int flush(struct rchan_buf *buf)
 			return relay_is_unallocated(buf) ? relay_finish_unallocated(buf) : begin_after_flush(buf);
 		/* A full buffer waits at the start of a sub-buffer that is not free: there is nothing to leave. */
 		if (relay_pos_offset(buf, pos) == 0 && !has_room(buf, pos))
+			return 0;
+		if (begin_awaited(buf, pos))
 			return 0;
 		switch (switch_subbuf(buf, &seen)) {
 		case RELAY_RSEQ_DONE:

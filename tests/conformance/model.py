@@ -14,7 +14,7 @@ A record that is reserved holds up readers until it is committed; if it is disca
 
     10: DD[reserved]EE(discarded)FF
 
-All that the two do differently about counting, flushing and consuming is in Rules, and nowhere else: the tests hold
+All that the two do differently about counting, reading and consuming is in Rules, and nowhere else: the tests hold
 Model(KERNEL) against what the kernel was observed to do, and Model(RELAYFS) against the ring. What differs only in how
 readers see it stands in docs/conformance.md.
 """
@@ -33,9 +33,6 @@ class Rules:
     # A switch that finds the buffer full counts as a loss: each flush of a full buffer, each lap in overwrite mode.
     # relayfs counts records, and only those that are lost.
     count_full_switches: bool
-    # A flush of a buffer that was full, and has room again, begins the next sub-buffer without finishing it.
-    # relayfs finishes an empty one, as a flush does everywhere else; with callbacks it does as the kernel.
-    flush_begins_after_full: bool
     # `consumed` leaves the reader's offset within the sub-buffer as it was: bytes of the next one are skipped.
     # relayfs goes to the start of the next sub-buffer.
     consumed_keeps_offset: bool
@@ -49,14 +46,12 @@ class Rules:
 
 KERNEL = Rules(
     count_full_switches=True,
-    flush_begins_after_full=True,
     consumed_keeps_offset=True,
     consumed_counts_overwritten=True,
     read_whole_pieces=False,
 )
 RELAYFS = Rules(
     count_full_switches=False,
-    flush_begins_after_full=False,
     consumed_keeps_offset=False,
     consumed_counts_overwritten=False,
     read_whole_pieces=True,
@@ -227,11 +222,8 @@ class Model:
         slot.discarded = True
 
     def flush(self) -> None:
-        """Finish the current sub-buffer."""
-        waiting = not self._begun
-        if not self._begin() or (waiting and (self.rules.flush_begins_after_full or self.geometry.callbacks)):
-            return
-        if self._enter_next():
+        """Finish the current sub-buffer; or begin it, if the buffer was full and has room again."""
+        if not self._begun or self._enter_next():
             self._begin()
 
     def consumed(self, n: int) -> None:

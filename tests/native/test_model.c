@@ -21,6 +21,7 @@ struct model {
 	uint32_t mode;
 	uint64_t number, offset; /* where the next write goes */
 	uint64_t padding;
+	bool must_wait, may_wait; /* the buffer was full when this sub-buffer was entered, and no flush has begun it */
 	struct model_record record[MAX_RECORDS];
 	uint64_t n_records, n_bytes;
 	uint64_t read_at; /* stream position of the reader, what it lost included */
@@ -85,6 +86,8 @@ static void model_switch(struct model *m)
 	m->padding += m->size - m->offset;
 	m->number++;
 	m->offset = 0;
+	m->must_wait = must_refuse(m, m->number);
+	m->may_wait = m->must_wait || may_refuse(m, m->number);
 }
 
 static void model_take(struct model *m, const unsigned char *data, uint64_t length)
@@ -129,15 +132,20 @@ static void step_write(struct model *m, struct rchan_buf *buf)
 	model_take(m, data, length);
 }
 
-/* Flush enters the next sub-buffer; where it would stand in one that readers have not left it does nothing. */
+/* Flush enters the next sub-buffer; where it would stand in one that readers have not left it does nothing, and where it
+ * stands in one that they have left since it was entered, it only begins that. */
 static void step_flush(struct model *m, struct rchan_buf *buf)
 {
+	bool must_refuse_now = must_refuse(m, m->number), may_refuse_now = must_refuse_now || may_refuse(m, m->number);
+
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	if (m->offset == 0 && (must_refuse(m, m->number) || may_refuse(m, m->number)) &&
-	    facts_of(buf).produced == m->number) {
+	if (m->offset == 0 && (may_refuse_now || m->may_wait) && facts_of(buf).produced == m->number) {
 		CHECK(m->mode == RELAY_NO_OVERWRITE);
+		m->must_wait &= must_refuse_now;
+		m->may_wait &= may_refuse_now;
 		return;
 	}
+	CHECK(m->offset > 0 || !m->must_wait);
 	model_switch(m);
 }
 

@@ -329,6 +329,82 @@ TEST(flush_of_a_full_buffer_loses_nothing)
 	relay_buf_release(buf);
 }
 
+TEST(flush_after_full_and_room_again_begins_the_next_sub_buffer)
+{
+	struct rchan_buf *buf = make_buf(64, 2, RELAY_NO_OVERWRITE);
+	int by_flush;
+
+	for (by_flush = 0; by_flush <= 1; by_flush++) {
+		CHECK_EQ(write_letters(buf, 'a', 64), 0);
+		CHECK_EQ(write_letters(buf, 'b', 57), 0);
+		if (by_flush)
+			CHECK_EQ(relay_buf_flush(buf), 0);
+		else
+			CHECK_EQ(write_letters(buf, 'c', 57), -ENOSPC);
+		CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);
+		CHECK_EQ(relay_buf_flush(buf), 0);
+		CHECK_EQ(facts_of(buf).produced, 2);
+		CHECK_EQ(write_letters(buf, 'd', 57), 0);
+		CHECK_EQ(relay_buf_flush(buf), 0);
+		CHECK_EQ(facts_of(buf).produced, 3);
+		CHECK_EQ(facts_of(buf).padding, 14);
+		CHECK_EQ(facts_of(buf).lost_full_records, !by_flush);
+		CHECK_EQ(relay_buf_reset(buf), 0);
+	}
+	relay_buf_release(buf);
+}
+
+TEST(a_record_of_no_length_begins_nothing)
+{
+	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_letters(buf, 'c', 4), -ENOSPC);
+	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
+	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_DRAINS(buf, "aaaabbbb");
+	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 2);
+	relay_buf_release(buf);
+}
+
+TEST(a_second_flush_after_full_finishes_an_empty_sub_buffer)
+{
+	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_letters(buf, 'c', 4), -ENOSPC);
+	CHECK_DRAINS(buf, "aaaabbbb");
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 3);
+	CHECK_EQ(facts_of(buf).padding, 4);
+	relay_buf_release(buf);
+}
+
+TEST(a_reset_forgets_that_the_buffer_was_full)
+{
+	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+
+	CHECK_EQ(write_letters(buf, 'a', 4), 0);
+	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_letters(buf, 'c', 4), -ENOSPC);
+	CHECK_EQ(relay_buf_reset(buf), 0);
+	CHECK_EQ(write_letters(buf, 'd', 4), 0);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_DRAINS(buf, "dddd");
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	/* The third sub-buffer, which waited for room before the reset, had room when it was entered now. */
+	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 3);
+	relay_buf_release(buf);
+}
+
 TEST(reset_is_the_initial_state)
 {
 	struct rchan_buf *buf = make_buf(10, 2, RELAY_NO_OVERWRITE);

@@ -215,7 +215,8 @@ struct relay_geometry {
 	uint32_t unused[7];
 };
 
-/* relay_control.asked: which sub-buffer was to begin last: its number + 1, shifted, and what came of it. */
+/* relay_control.asked: which sub-buffer was to begin last: its number + 1, shifted, and what came of it. In a buffer whose
+ * sub-buffers begin at once: the last one that was entered while the buffer was full, and YES once a flush has begun it. */
 #define RELAY_ASKED_SHIFT 4
 #define RELAY_ASKED_YES 1ull       /* it has begun, with nothing reserved */
 #define RELAY_ASKED_SPOILED 2ull   /* a callback died in it: its memory is no longer what it was */
@@ -263,7 +264,8 @@ struct relay_control {
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
 
-	/* Writer: the holder of switch_lock; where a client, a reserve or a timestamp wants it. See begin.c. */
+	/* Writer: the holder of switch_lock; where a client, a reserve or a timestamp wants it. See begin.c. Elsewhere only
+	 * `asked` is used, by whoever switches or flushes a full buffer. See spot.c. */
 	RELAY_LINE uint64_t switch_lock; /* owner word of who begins a sub-buffer */
 	uint64_t asked;
 	uint64_t delivered; /* sub-buffers that deliver() has been told of (classic.h) */

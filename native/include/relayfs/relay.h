@@ -276,7 +276,8 @@ void subbuf_start_reserve(struct rchan_buf *buf, size_t length);
 
 /*
  * Force a switch to the next sub-buffer in every buffer: readers that wait for whole sub-buffers see what has
- * been written so far. An empty sub-buffer is switched from too, as in the kernel.
+ * been written so far. An empty sub-buffer is switched from too. A buffer that is full stays as it is; if it
+ * was full and has room again, the next sub-buffer begins, and stays empty until a record comes. All as in the kernel.
  *
  * Returns 0, or -EPIPE: the channel has been removed; -EPERM: this thread may not run on the CPU a buffer
  * belongs to (the other buffers are switched). Moves the calling thread to each CPU for a moment.
