@@ -211,14 +211,32 @@ int relay_place_new(struct relay_place *place, const char *path)
 	return find(place, path, is_new);
 }
 
+/* Is the path that of a directory in a mount? */
+static bool is_directory(const char *path)
+{
+	struct relay_place place;
+	struct stat st;
+	if (stat(path, &st) || !S_ISDIR(st.st_mode) || find_mount(&place, path, is_new))
+		return false;
+	relay_place_free(&place);
+	return true;
+}
+
+/* As find(), of what must be there. */
+static int find_existing(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
+{
+	int err = find(place, path, fits);
+	return err == -ENOENT && is_directory(path) ? -EISDIR : err;
+}
+
 int relay_place_channel(struct relay_place *place, const char *path)
 {
-	return find(place, path, is_channel);
+	return find_existing(place, path, is_channel);
 }
 
 int relay_place_file(struct relay_place *place, const char *path)
 {
-	return find(place, path, is_file);
+	return find_existing(place, path, is_file);
 }
 
 bool relay_place_is_taken(const struct relay_place *place, const char *path)

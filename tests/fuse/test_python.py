@@ -245,6 +245,11 @@ def test_a_path_of_another_kind_is_said_to_be_that(mount: Mount, path: Path) -> 
         with pytest.raises(OSError, match=said) as error:
             opened(given)
         assert error.value.filename == str(given)
+    for of_any_kind in (Channel, Reader, Ring):
+        with pytest.raises(IsADirectoryError, match=f"it is a directory, and no channel: '{mount.path}/app'"):
+            of_any_kind(mount.path / "app")
+        with pytest.raises(FileNotFoundError):
+            of_any_kind(mount.store.parent)
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*/none'"):
         Channel(mount.path / "none")
 

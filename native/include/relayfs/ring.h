@@ -130,8 +130,8 @@ struct relay_rings {
 
 /*
  * Open the rings of an existing channel, "MNT/app/ring" as relay_attach() has it; or make a channel first, which stays
- * when it is closed. NULL and errno: ENOENT no such channel; EBADMSG it is none of rings, or damaged; for create, what
- * the control file says of `create PATH type=ring OPTIONS`.
+ * when it is closed. NULL and errno: ENOENT no such channel; EISDIR it is a directory; EBADMSG it is none of rings, or
+ * damaged; for create, what the control file says of `create PATH type=ring OPTIONS`.
  *
  * Where the mount cannot map files and the store is another user's, each record is one write(2), a reservation is
  * private memory until then, and only rings with framing=length and without mode=overwrite are consumed: relay_ring(3)
