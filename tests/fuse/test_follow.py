@@ -215,6 +215,22 @@ def test_a_follower_shows_what_was_unread_when_the_channel_was_removed(
     assert follower.shown == lines(PRELOADED + 5)
 
 
+@pytest.mark.parametrize(
+    "tool", ["tail -f", "tail -F", "tail -n +1 -f", "tail -f ---disable-inotify", "busybox tail -f"]
+)
+def test_what_tail_took_of_a_stream_is_shown_when_the_channel_is_removed(
+    mount: Mount, follow: Callable[[str, Stream], Follower], tool: str
+) -> None:
+    stream = Stream(mount, "app/cpu")
+    mount.create(stream.channel, "read=wait")
+    follower = follow(f'{tool} "$F"', stream)
+    stream.write(5)
+    wait_until(lambda: stream.fact("unread_bytes") == 0, "tail has taken the lines")
+    mount.command(f"remove {stream.channel}")
+    follower.wait_for(lines(5))
+    assert follower.shown == lines(5)
+
+
 @pytest.mark.parametrize("tool", ["tail", "busybox tail"])
 def test_followers_of_one_file_share_its_lines(
     stream: Stream, follow: Callable[[str, Stream], Follower], tool: str
