@@ -5,6 +5,7 @@
 
 #include "begin.h"
 #include "claims.h"
+#include "holes_room.h"
 #include "sleep.h"
 
 #include <fcntl.h>
@@ -137,8 +138,8 @@ void relay_buf_fini(struct rchan_buf *buf)
 	relay_consume_abort(buf);
 	relay_shm_unmap(&buf->shm);
 	free(buf->relay_file);
-	free(buf->holes.at);
-	free(buf->holes_ahead.at);
+	relay_holes_forget(&buf->holes);
+	relay_holes_forget(&buf->holes_ahead);
 	free(buf->packets);
 	if (buf->hold)
 		munmap(buf->hold, RELAY_PAGE_BYTES);

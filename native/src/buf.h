@@ -33,7 +33,13 @@ struct relay_holes {
 	uint32_t until;  /* offset + 1 of the one from which on all were collected before; 0: none was */
 	uint32_t left;   /* holes that the chain still has, as the last one collected says; 0: not known yet */
 	uint32_t n, capacity;
+	bool is_used; /* somebody has come to the end of it */
 	struct relay_found_hole *at;
+	/* Of holes_room.c, under its mutex. */
+	struct relay_holes_account *account; /* NULL: the list takes no memory */
+	struct rchan_buf *buf;
+	struct relay_holes *older, *newer; /* of the account */
+	uint64_t used_ms;                  /* when a walk used a long one last, CLOCK_MONOTONIC_COARSE */
 };
 
 /* Where a look along the data came to: what lies between `from` and `to` need not be looked at again. */

@@ -79,17 +79,6 @@ static int by_offset(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static bool grow(struct relay_holes *holes)
-{
-	uint32_t capacity = holes->capacity ? 2 * holes->capacity : 64;
-	void *at = realloc(holes->at, capacity * sizeof(*holes->at));
-	if (!at)
-		return false;
-	holes->at = at;
-	holes->capacity = capacity;
-	return true;
-}
-
 /* The chain gives the latest first, which mostly lies behind those that came before. */
 static void reverse(struct relay_found_hole *at, uint32_t n)
 {
@@ -131,6 +120,7 @@ static void begin_list(struct relay_holes *holes, const struct rchan_buf *buf, u
 	holes->resets = resets;
 	holes->next = (uint32_t)relay_pos_offset(buf, list) + 1;
 	holes->left = 0;
+	holes->is_used = false;
 }
 
 /* Add the next one of the chain. false: that was the last. */
@@ -140,7 +130,7 @@ static bool collect_one(const struct rchan_buf *buf, struct relay_holes *holes)
 	struct relay_hole hole = hole_at(buf, holes->list, offset);
 	/* Each says how many there are from it on, so that a chain cannot lead round. */
 	bool fits = hole.length && hole.count && (!holes->left || hole.count == holes->left);
-	if (!fits || holes->n == RELAY_N_HOLES || (holes->n == holes->capacity && !grow(holes))) {
+	if (!fits || holes->n == RELAY_N_HOLES) {
 		holes->next = 0;
 	} else {
 		holes->at[holes->n++] = (struct relay_found_hole){offset, hole.length, hole.record};
@@ -155,8 +145,15 @@ static int collect(struct rchan_buf *buf, struct relay_holes *holes)
 {
 	uint32_t from = holes->n;
 	bool more = true;
-	for (uint32_t i = 0; more && i < COLLECT_MOST; i++)
+	relay_holes_touch(holes);
+	for (uint32_t i = 0; more && i < COLLECT_MOST; i++) {
+		if (holes->n == holes->capacity && holes->n < RELAY_N_HOLES && !relay_holes_grow(buf, holes)) {
+			/* Forgotten, so the next call begins anew. */
+			relay_work_add(buf, COLLECT_UNITS * (1 + i));
+			return -EINPROGRESS;
+		}
 		more = collect_one(buf, holes);
+	}
 	sort_runs(holes, from);
 	relay_work_add(buf, COLLECT_UNITS * (1 + holes->n - from));
 	if (more)
@@ -220,7 +217,9 @@ int relay_holes_first(struct rchan_buf *buf, struct relay_holes *holes, uint64_t
 		if (collect(buf, holes) || !buf->work)
 			return -EINPROGRESS;
 	}
+	relay_holes_touch(holes);
 	*hole = first_at(buf, holes, relay_pos_offset(buf, pos));
+	holes->is_used |= !*hole;
 	return 0;
 }
 

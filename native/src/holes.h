@@ -3,11 +3,7 @@
 #ifndef RELAYFS_HOLES_H
 #define RELAYFS_HOLES_H
 
-#include "buf.h"
-
-struct relay_found_hole {
-	uint32_t offset, length, record;
-};
+#include "holes_room.h"
 
 /* Make a record that is still claimed a hole: `record` is its number in its sub-buffer. false: it is too short, or
  * there are too many. */

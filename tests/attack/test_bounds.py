@@ -29,6 +29,12 @@ NOBODYS = b"\xa5" * 8
 WATCHED_S = 1.5
 # A buffer that rests as long as it may is looked at 16 times a second; the server has other things to do, too.
 SLEEPS_MAX = 300
+# A sub-buffer that is full of discarded records, of which the server keeps a list, but for two lines.
+DISCARDS = "buffers=single scheme=lockless subbuf_size=4M n_subbufs=2"
+N_DISCARDED = (4 << 20) // 16 - 2
+# Their lists would take 72 MiB, or twice that, as the server looks from two places. All lists have 64 MiB.
+N_LISTS = 24
+LISTS_KB = 80 << 10
 # Who hears of data only when the server looks again by itself was not woken: that takes a second.
 WAKE_MEDIAN_S = 0.3
 
@@ -146,3 +152,52 @@ def test_a_lock_that_nobody_holds_costs_a_writer_one_wait(mount: Mount, unprivil
     # The lock is free again, so the next writer gets it.
     scribble(unprivileged, mount, "victim", WRITE_LOCK_AT - PAGE + os.stat(memory(mount)).st_size, bytes(8))
     assert written(mount, 1)[0].startswith("0 ")
+
+
+def discard(user: User, channels: Sequence[Path]) -> None:
+    done = user.run(compile_c([WAKER.with_name("discarder.c")]), str(N_DISCARDED), *channels)
+    assert done.returncode == 0, done.stderr
+
+
+def looks_behind(descriptor: int) -> int:
+    """Look at the line behind the discarded records until it is there; return how often it was not."""
+    deadline = time.monotonic() + DEADLINE_S
+    tries = 0
+    while True:
+        try:
+            assert os.pread(descriptor, 100, len("first\n")) == b"last\n"
+        except BlockingIOError:
+            assert time.monotonic() < deadline
+            tries += 1
+        else:
+            return tries
+
+
+def own_kb(mount: Mount) -> int:
+    """Count the server's own memory, but for that which it maps."""
+    assert mount.process is not None
+    status = Path(f"/proc/{mount.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def test_lists_of_discarded_records_take_limited_memory_and_nobody_elses_place(
+    mount: Mount, unprivileged: User
+) -> None:
+    honest = mount.create("honest", DISCARDS)
+    attackers = [mount.create(f"attacker{n}", f"{DISCARDS} {OWNED}") for n in range(N_LISTS)]
+    discard(User(0, 0), [mount.path / "honest"])
+    discard(unprivileged, [mount.path / f"attacker{n}" for n in range(N_LISTS)])
+    descriptors = {file: os.open(file, os.O_RDONLY | os.O_NONBLOCK) for file in (honest, *attackers)}
+    try:
+        # The list is collected in pieces, and then known.
+        assert looks_behind(descriptors[honest]) > 1
+        assert looks_behind(descriptors[honest]) == 0
+        before = own_kb(mount)
+        for file in [*attackers, *attackers[:3]]:
+            looks_behind(descriptors[file])
+            assert own_kb(mount) - before < LISTS_KB
+        # Who keeps little has lost nothing meanwhile.
+        assert looks_behind(descriptors[honest]) == 0
+    finally:
+        for descriptor in descriptors.values():
+            os.close(descriptor)

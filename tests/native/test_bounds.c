@@ -23,7 +23,10 @@ enum {
 	SCRIBBLES = 3, /* each may wait a second for claims that seem to be of the living: reset does */
 	MOST_CALLS = 200,
 	HONEST = 40000, /* discarded records */
-	MANY = 150000   /* more than one call passes */
+	MANY = 150000,  /* more than one call passes */
+	N_BUFS = 400,   /* of one file: what one call collects for each takes more than all lists may */
+	N_READ = 5,
+	MOST_ROUNDS = 300
 };
 
 static uint64_t cpu_ns(void)
@@ -259,6 +262,45 @@ TEST(who_looks_behind_many_holes_comes_nearer_each_time)
 TEST(who_looks_behind_many_holes_comes_nearer_each_time_where_data_is_overwritten)
 {
 	look_behind_holes(RELAY_OVERWRITE);
+}
+
+/* Each list has to be collected by many calls, between which the others are. */
+TEST(of_lists_that_have_no_room_together_some_are_finished)
+{
+	struct rchan_buf *written = make_buf(SUBBUF, 2, RELAY_NO_OVERWRITE), *bufs[N_BUFS];
+	bool is_read[N_BUFS] = {false};
+	int rounds, n_read = 0;
+
+	CHECK_EQ(write_letters(written, 'a', 8), 0);
+	discard_some(written, N_HOLES - 1);
+	CHECK_EQ(write_letters(written, 'b', 8), 0);
+	for (int i = 0; i < N_BUFS; i++)
+		CHECK((bufs[i] = relay_buf_fdopen(relay_buf_fd(written))) != NULL);
+	for (rounds = 0; n_read < N_READ; rounds++) {
+		CHECK(rounds < MOST_ROUNDS);
+		for (int i = 0; i < N_BUFS; i++) {
+			struct relay_span spans[2];
+			size_t total;
+			uint64_t end;
+			int n;
+
+			if (is_read[i])
+				continue;
+			n = relay_consume_begin_behind(bufs[i], 8, 100, spans, 2, &total, &end);
+			CHECK(n == 1 || n == -EBUSY);
+			if (n == 1) {
+				CHECK_EQ(total, 8);
+				CHECK_EQ(*(const char *)spans[0].data, 'b');
+				CHECK_EQ(end, (N_HOLES - 1) * HOLE + 16);
+				relay_consume_abort(bufs[i]);
+				n_read++;
+				is_read[i] = true;
+			}
+		}
+	}
+	for (int i = 0; i < N_BUFS; i++)
+		relay_buf_release(bufs[i]);
+	relay_buf_release(written);
 }
 
 /* The list grows while it is looked at. */

@@ -34,6 +34,7 @@ C_LAYERS = [
     {"descriptor", "immutable", "strerror"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
     {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
+    {"holes_room"},
     {"oncpu", "persist"},  # for whom a section of rseq has to end
     {"begin", "change", "claims", "holes", "notes", "wake"},
     {"spot"},
