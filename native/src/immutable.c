@@ -103,8 +103,17 @@ int relay_file_unlinkat(int dir_fd, const char *name)
 {
 	int err = unlinkat(dir_fd, name, 0) ? -errno : 0;
 	int fd = err == -EPERM ? open_to_clear(dir_fd, name) : -1;
-	for (int tries = 0; fd >= 0 && err == -EPERM && tries < TRIES && set_flag(fd, false) >= 0; tries++)
+	bool was_set = false;
+	for (int tries = 0; fd >= 0 && err == -EPERM && tries < TRIES; tries++) {
+		int cleared = set_flag(fd, false);
+		if (cleared < 0)
+			break;
+		was_set |= cleared;
 		err = unlinkat(dir_fd, name, 0) ? -errno : 0;
+	}
+	/* Without a name it is still mapped. */
+	if (was_set)
+		set_flag(fd, true);
 	if (fd >= 0)
 		close(fd);
 	return err;

@@ -117,6 +117,15 @@ def test_what_is_no_longer_open_to_others_stays_protected(mount: Mount, unprivil
     assert is_protected(stored)
 
 
+def test_what_is_removed_stays_protected_while_it_is_mapped(mount: Mount) -> None:
+    memory, stored = make_open_channel(mount)
+    os.close(os.open(memory, os.O_RDWR))
+    with open(stored, "rb") as kept:
+        mount.command("remove open/log\n")
+        assert not stored.exists()
+        assert is_protected(Path(f"/proc/self/fd/{kept.fileno()}"))
+
+
 def test_its_owner_cannot_lift_the_protection_by_chmod(mount: Mount, unprivileged: User) -> None:
     relay_file = mount.create("theirs", f"buffers=single uid={NOBODY} perm=0644")
     memory = mount.path / ".channels/theirs/mem0"

@@ -162,9 +162,15 @@ def test_every_started_trace_gets_the_event(mount: Mount, tmp_path: Path) -> Non
 @pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
 def test_what_cat_reads_is_ctf(mount: Mount, tmp_path: Path, mode: str) -> None:
     start_trace(mount, "t", f"{ROOM} mode={mode}")
+    cpus = os.sched_getaffinity(0)
     with traced(mount) as program:
+        # While one thread gets a CPU's buffer its memory, others on that CPU lose what they write.
+        for cpu in cpus:
+            os.sched_setaffinity(program.process.pid, {cpu})
+            program.ask("emit 1")
+        os.sched_setaffinity(program.process.pid, cpus)
         program.ask("threads 2 3000")
-        program.ask("emit 1000")
+        program.ask(f"emit {1000 - len(cpus)}")
         trace = copy_stopped(mount, "t", tmp_path / "out")
     assert (trace.numbers(who=0), trace.numbers(who=1), trace.numbers(who=2)) == (
         in_order(1000),
