@@ -220,10 +220,11 @@ class Neighbours:
         self.mount.command("trace stop t")
         assert self.recorder.process is not None
         assert self.recorder.process.poll() is None, self.recorder.process.communicate()
-        self.recorder.finish()
+        said = self.recorder.finish()
         # The whole recording can be read, whoever else is in it. The kill may have come before the ledger said so.
         numbers = babeltrace(self.out).by_pid()[self.traced.process.pid]
-        assert numbers in (list(range(written)), list(range(written + 1))), f"{written} written, {len(numbers)} read"
+        missing = sorted(set(range(written)) - set(numbers))
+        assert numbers in (list(range(written)), list(range(written + 1))), f"{len(missing)}: {missing[:20]}, {said}"
 
     def kill(self) -> None:
         self.stream.kill()

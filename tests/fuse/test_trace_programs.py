@@ -127,10 +127,12 @@ def test_libraries_that_come_and_go_leave_nothing_in_the_program(mount: Mount) -
             return len(os.listdir(process / "fd")), len((process / "maps").read_text().splitlines())
 
         program.ask(f"library {library} 20")
-        before = held()
+        n_files, n_mappings = held()
         for _ in range(100):
             program.ask(f"library {library} 20")
-        assert held() == before
+        # A CPU's buffer keeps its file open until it has memory.
+        assert held()[0] <= n_files
+        assert held()[1] == n_mappings
 
 
 def test_a_trace_that_starts_while_a_library_is_there_sees_it_and_one_that_stopped_does_not(
