@@ -26,12 +26,18 @@
 /* Somebody else may set the flag between our clearing it and our call. */
 enum { TRIES = 100 };
 
+/* The ioctl's number says long, but the kernel takes an int. */
+static int get_flags(int fd, int *flags)
+{
+	*flags = 0;
+	return ioctl(fd, FS_IOC_GETFLAGS, flags);
+}
+
 /* 1: the flag was different before; 0: it was not. */
 static int set_flag(int fd, bool is_set)
 {
-	/* The ioctl's number says long, but the kernel takes an int. */
-	int flags = 0;
-	if (ioctl(fd, FS_IOC_GETFLAGS, &flags))
+	int flags;
+	if (get_flags(fd, &flags))
 		return -errno;
 	if (!(flags & FS_IMMUTABLE_FL) == !is_set)
 		return 0;
@@ -52,8 +58,8 @@ int relay_file_protect(int fd)
 
 int relay_file_is_protected(int fd)
 {
-	int flags = 0;
-	return !ioctl(fd, FS_IOC_GETFLAGS, &flags) && flags & FS_IMMUTABLE_FL;
+	int flags;
+	return !get_flags(fd, &flags) && flags & FS_IMMUTABLE_FL;
 }
 
 int relay_file_unprotect(int fd)

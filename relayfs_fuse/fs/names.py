@@ -226,8 +226,8 @@ class NameOperations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EACCES)
 
     def _unlisted(self, parent: Directory, name: str) -> Node | None:
-        """Find a name that a directory has for those who know it."""
-        raise NotImplementedError
+        """Find a name that a directory has for those who know it: here, none."""
+        return None
 
     def _change(self, parent_inode: int, name: bytes) -> Callable[[], Node | None] | None:
         """Return what the server itself wants to be done about a name; None: somebody else asks."""

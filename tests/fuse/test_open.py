@@ -145,20 +145,19 @@ def test_poll_on_a_channel_of_relay_open_tells_of_finished_sub_buffers_as_in_the
     assert mount.fact("cpu", "delivery") == "bulk"
 
 
-def n_descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+def n_descriptors(maker: Maker) -> int:
+    maker.ask("stray -1")  # it has started, and changes nothing
+    return len(os.listdir(f"/proc/{maker.process.pid}/fd"))
 
 
 @pytest.mark.parametrize("where", ["a mount", "a store"])
 def test_a_channel_keeps_no_descriptors_and_closes_none_of_the_programs(
     make_mount: Callable[..., Mount], where: str
 ) -> None:
-    mount = make_mount(start=where == "a mount")
-    with making(environment_of(mount)) as maker:
-        maker.ask("stray -1")  # it has started, and changes nothing
-        before = n_descriptors(maker.process.pid)
+    with making(environment_of(make_mount(start=where == "a mount"))) as maker:
+        before = n_descriptors(maker)
         maker.ask(f"open cpu - {GEOMETRY}")
-        assert n_descriptors(maker.process.pid) == before
+        assert n_descriptors(maker) == before
         maker.ask("closefrom 100")
         maker.ask("write hello")
         maker.ask("close")
@@ -172,15 +171,13 @@ def test_a_channel_keeps_no_descriptors_and_closes_none_of_the_programs(
 def test_a_channel_without_files_keeps_descriptors_until_it_has_files(
     make_mount: Callable[..., Mount], where: str
 ) -> None:
-    mount = make_mount(start=where == "a mount")
-    with making(environment_of(mount)) as maker:
-        maker.ask("stray -1")  # it has started, and changes nothing
-        before = n_descriptors(maker.process.pid)
+    with making(environment_of(make_mount(start=where == "a mount"))) as maker:
+        before = n_descriptors(maker)
         maker.ask(f"open - - {GEOMETRY}")
-        assert n_descriptors(maker.process.pid) == before + N_CPUS
+        assert n_descriptors(maker) == before + N_CPUS
         maker.ask("write hello")
         maker.ask("late cpu -")
-        assert n_descriptors(maker.process.pid) == before
+        assert n_descriptors(maker) == before
         maker.ask("closefrom 100")
         maker.ask("close")
         maker.ask("own 100")
@@ -233,14 +230,14 @@ def test_nobody_else_can_hold_a_memory_file_open(mount: Mount) -> None:
 
 def test_a_relay_open_that_has_too_few_descriptors_leaves_nothing_behind(mount: Mount, maker: Maker) -> None:
     maker.ask("watch")
-    before, said = n_descriptors(maker.process.pid), ""
+    before, said = n_descriptors(maker), ""
     _, most = resource.prlimit(maker.process.pid, resource.RLIMIT_NOFILE)
     for n in range(before, before + 2 * N_CPUS + 10):
         resource.prlimit(maker.process.pid, resource.RLIMIT_NOFILE, (n, most))
         said = maker(f"open log - {GEOMETRY}")
         if said == "0":
             break
-        assert (said, mount.channels(), n_descriptors(maker.process.pid)) == ("EMFILE", "", before), n
+        assert (said, mount.channels(), n_descriptors(maker)) == ("EMFILE", "", before), n
     assert said == "0"
 
 
