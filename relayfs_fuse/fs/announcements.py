@@ -8,16 +8,22 @@ such names through its own mount, as anybody would; the handlers let that thread
                              mkdir(2), rmdir(2) -> in the server's thread  change(), if nobody could be told
 
 Whoever calls act() must hold nothing that a handler could wait for.
+
+The thread shares no descriptor with the others, because a server that is killed while the thread waits for its own mount
+would never end otherwise: the kernel ends the wait when the last descriptor of /dev/fuse is closed, and threads share
+theirs. So the thread cannot write to the log; what went wrong is returned.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import queue
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,6 +31,11 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.tree import Node
 
 log = logging.getLogger(__name__)
+
+_SYS_CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = 436, 2
+_libc = ctypes.CDLL(None)
+
+T = TypeVar("T")
 
 
 class Announcements:
@@ -36,13 +47,14 @@ class Announcements:
     def __init__(self, mountpoint: str) -> None:
         self._mountpoint = mountpoint
         self._pending: dict[str, Callable[[], Node | None]] = {}
-        self._queue: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._device: int | None = None
 
-    def begin(self) -> None:
-        """Remember which file system this is, now that it is mounted; blocks."""
-        self._device = os.stat(self._mountpoint).st_dev
+    def begin(self) -> int:
+        """Wait until the file system answers, and return its device number; blocks. OSError: it has ended."""
+        self._device = self._do(self._find_device)
+        return self._device
 
     def expect(self, path: str, change: Callable[[], Node | None]) -> None:
         """Say what will be done in the tree when the kernel hears of a name."""
@@ -69,44 +81,59 @@ class Announcements:
         return self._pending.pop(path, None)
 
     def _act(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> None:
+        try:
+            failed = self._do(partial(self._act_on_all, act, parent, names))
+        except OSError as error:
+            failed = {parent: error}  # it is unmounted, or the mount ends
+        for name, reason in failed.items():
+            log.debug("%s is not announced: %s", name, reason)
+
+    def _do(self, job: Callable[[], T]) -> T:
+        """Have the thread do something; blocks."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="announcements", daemon=True)
             self._thread.start()
-        done: Future[None] = Future()
-        self._queue.put((lambda: self._act_on_all(act, parent, names), done))
-        done.result()
+        done: Future[T] = Future()
 
-    def _act_on_all(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> None:
-        try:
-            above = os.open(os.path.join(self._mountpoint, parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            log.debug("%s: nothing is announced: %s", parent, error)
-            return
+        def complete() -> None:
+            try:
+                done.set_result(job())
+            except Exception as error:
+                done.set_exception(error)
+
+        self._queue.put(complete)
+        return done.result()
+
+    def _find_device(self) -> int:
+        return os.stat(os.path.join(self._mountpoint, "control")).st_dev
+
+    def _act_on_all(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> dict[str, OSError]:
+        """Do one thing with each name, and return what did not succeed."""
+        failed = {}
+        above = os.open(os.path.join(self._mountpoint, parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # Otherwise these are somebody else's names: it is unmounted, or something is mounted over it.
             if os.fstat(above).st_dev == self._device:
                 for name in names:
-                    _try(act, name, above)
-        except OSError as error:
-            # The mount ends.
-            log.debug("%s: nothing is announced: %s", parent, error)
+                    try:
+                        act(name, above)
+                    except OSError as error:
+                        failed[name] = error
         finally:
             os.close(above)
+        return failed
 
     def _run(self) -> None:
+        _unshare_descriptors()
         while True:
-            job, done = self._queue.get()
-            try:
-                job()
-            except Exception:
-                # Whoever waits for this thread must not wait for ever; settle() does what was not announced.
-                log.exception("names could not be announced")
-            finally:
-                done.set_result(None)
+            self._queue.get()()
 
 
-def _try(act: Callable[[str, int], None], name: str, above: int) -> None:
-    try:
-        act(name, above)
-    except OSError as error:
-        log.debug("%s is not announced: %s", name, error)
+def _unshare_descriptors() -> None:
+    """Give this thread a table of descriptors of its own, where nothing is open but /dev/null as the standard ones.
+
+    Before Linux 5.9 it goes on with those of all threads.
+    """
+    if _libc.syscall(_SYS_CLOSE_RANGE, ctypes.c_uint(0), ctypes.c_uint(-1), _CLOSE_RANGE_UNSHARE) == 0:
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)

@@ -165,10 +165,7 @@ class Server:
 
     async def _announce(self, answers: Callable[[], None]) -> None:
         # Abandoned if the server ends meanwhile: nobody answers its own requests any more.
-        control = os.path.join(self._settings.mountpoint, "control")
-        status = await trio.to_thread.run_sync(os.stat, control, abandon_on_cancel=True)
-        self._device = status.st_dev
-        await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
+        self._device = await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
         if not tap.has_passthrough():
             log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
         answers()
