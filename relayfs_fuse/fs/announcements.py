@@ -9,9 +9,9 @@ such names through its own mount, as anybody would; the handlers let that thread
 
 Whoever calls act() must hold nothing that a handler could wait for.
 
-The thread shares no descriptor with the others, because a server that is killed while the thread waits for its own mount
-would never end otherwise: the kernel ends the wait when the last descriptor of /dev/fuse is closed, and threads share
-theirs. So the thread cannot write to the log; what went wrong is returned.
+The thread shares no descriptor with the others, because a server that is killed while the thread waits for its own
+mount would never end otherwise: the kernel ends the wait when the last descriptor of /dev/fuse is closed, and threads
+share theirs. So the thread cannot write to the log; what went wrong is returned.
 """
 
 from __future__ import annotations
