@@ -19,8 +19,8 @@ int main(int argc, char **argv)
 	ssize_t length;
 	int err = 0;
 	while (!err && (length = getline(&line, &size, stdin)) > 0)
-		/* Full: wait for a reader. A program that must not wait goes on, and the record is lost. */
-		while ((err = relay_write(chan, line, (size_t)length)) == -ENOSPC)
+		/* Full: wait for a reader. A program that must not wait calls relay_write() and goes on. */
+		while ((err = relay_try_write(chan, line, (size_t)length)) == -ENOSPC)
 			usleep(1000);
 	if (!err)
 		err = relay_flush(chan);

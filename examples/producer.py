@@ -11,7 +11,7 @@ def write(channel: Channel, record: bytes) -> None:
     """Write a record; wait for a reader while the buffer is full."""
     while True:
         try:
-            return channel.write(record)
+            return channel.write(record, will_retry=True)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

@@ -44,7 +44,7 @@ static int log_event(long who, long i)
 {
 	/* A multiple of its alignment, and so all records are aligned. */
 	size_t length = sizeof(struct record) + TEXT_MAX;
-	struct record *record = relay_reserve(chan, length);
+	struct record *record = relay_try_reserve(chan, length);
 	if (!record)
 		return -errno;
 	record->reserved = (unsigned short)length;

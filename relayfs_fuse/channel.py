@@ -42,12 +42,13 @@ class Channel:
         channel._handle = ChannelHandle(channel.path, words)
         return channel
 
-    def write(self, data: AnyBuffer) -> None:
+    def write(self, data: AnyBuffer, *, will_retry: bool = False) -> None:
         """Write one record into the current CPU's buffer.
 
         data: bytes, or anything else whose memory is contiguous
+        will_retry: a record for which there is no room (ENOSPC) is not counted as lost, because it will be tried again
         """
-        self._handle.write(data)
+        self._handle.write(data, will_retry)
 
     def write_many(self, records: Sequence[AnyBuffer]) -> int:
         """Write records in order with one call; return how many were written.

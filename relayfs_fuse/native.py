@@ -505,10 +505,11 @@ class ChannelHandle(_Handle):
         """Let go of it."""
         lib.relay_close(self._take())
 
-    def write(self, data: AnyBuffer) -> None:
-        """Write one record."""
+    def write(self, data: AnyBuffer, will_retry: bool = False) -> None:
+        """Write one record; will_retry: ENOSPC is not counted as a loss."""
         view = _record(data)
-        _check(lib.relay_write(self._open, view, len(view)))
+        write = lib.relay_try_write if will_retry else lib.relay_write
+        _check(write(self._open, view, len(view)))
 
     def write_many(self, records: Sequence[AnyBuffer]) -> int:
         """Write records in order; return how many were written."""

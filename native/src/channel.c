@@ -52,23 +52,23 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 
 /* This thread cannot write by restartable sequences: in the other schemes none does. -ENOTSUP: as write_record(). */
 static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
-                                                        struct relay_record_time *time)
+                                                        struct relay_record_time *time, bool will_retry)
 {
 	if (chan->scheme == RELAY_RSEQ)
 		return -ENOTSUP;
 	uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
-	return relay_write_shared(&chan->bufs[cpu], data, length, time);
+	return relay_write_shared(&chan->bufs[cpu], data, length, time, will_retry);
 }
 
-/* -ENOTSUP: this thread may not store into the buffers. */
+/* -ENOTSUP: this thread may not store into the buffers. will_retry: -ENOSPC is not counted. */
 static inline __attribute__((always_inline)) int write_record(struct rchan *chan, const void *data, size_t length,
-                                                              struct relay_record_time *time)
+                                                              struct relay_record_time *time, bool will_retry)
 {
 	for (;;) {
 		uint32_t cpu = relay_rseq_cpu();
 		if (__builtin_expect(cpu >= chan->n_rseq, 0))
-			return write_without_rseq(chan, data, length, time);
-		int err = relay_write_rseq(&chan->bufs[cpu], data, length, time);
+			return write_without_rseq(chan, data, length, time, will_retry);
+		int err = relay_write_rseq(&chan->bufs[cpu], data, length, time, will_retry);
 		if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
 			return err;
 	}
@@ -76,8 +76,14 @@ static inline __attribute__((always_inline)) int write_record(struct rchan *chan
 
 int relay_write(struct rchan *chan, const void *data, size_t length)
 {
-	int err = __builtin_expect(chan != NULL, 1) ? write_record(chan, data, length, NULL) : -EBADF;
+	int err = __builtin_expect(chan != NULL, 1) ? write_record(chan, data, length, NULL, false) : -EBADF;
 	return __builtin_expect(err == -ENOTSUP, 0) ? write_through_file(chan, data, length) : err;
+}
+
+int relay_try_write(struct rchan *chan, const void *data, size_t length)
+{
+	int err = chan ? write_record(chan, data, length, NULL, true) : -EBADF;
+	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
 }
 
 /* The fast path reads a clock. */
@@ -86,7 +92,8 @@ static int write_blind(struct rchan *chan, const void *data, size_t length, stru
 	int err = RELAY_WRONG_CPU;
 	while (err == RELAY_WRONG_CPU) {
 		uint32_t cpu = relay_rseq_cpu();
-		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], data, length, time) : -ENOTSUP;
+		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], data, length, time, false)
+		                            : -ENOTSUP;
 	}
 	return err;
 }
@@ -95,7 +102,7 @@ int relay_chan_write_timed(struct rchan *chan, const void *data, size_t length, 
 {
 	if (relay_is_blind() && chan->scheme == RELAY_RSEQ)
 		return write_blind(chan, data, length, time);
-	return write_record(chan, data, length, time);
+	return write_record(chan, data, length, time, false);
 }
 
 int __relay_write(struct rchan *chan, const void *data, size_t length)
@@ -115,7 +122,7 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 }
 
 /* On the current CPU's buffer. */
-static int reserve(struct rchan *chan, size_t length, void **to)
+static int reserve(struct rchan *chan, size_t length, bool will_retry, void **to)
 {
 	for (;;) {
 		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu()
@@ -123,22 +130,32 @@ static int reserve(struct rchan *chan, size_t length, void **to)
 		                                          : (uint32_t)sched_getcpu() % chan->n_buffers;
 		if (cpu >= chan->n_buffers)
 			return -ENOTSUP;
-		int err = relay_reserve_here(&chan->bufs[cpu], length, to);
+		int err = relay_reserve_here(&chan->bufs[cpu], length, will_retry, to);
 		if (err != RELAY_WRONG_CPU)
 			return err;
 	}
 }
 
-void *relay_reserve(struct rchan *chan, size_t length)
+static void *reserve_or_tell(struct rchan *chan, size_t length, bool will_retry)
 {
 	void *to = NULL;
-	int err = chan ? reserve(chan, length, &to) : -EBADF;
+	int err = chan ? reserve(chan, length, will_retry, &to) : -EBADF;
 	if (!err)
 		return to;
 	if (err == -ENOTSUP && chan->remote && !(err = relay_remote_reserve(chan->remote, length, &to)))
 		return to;
 	errno = -err;
 	return NULL;
+}
+
+void *relay_reserve(struct rchan *chan, size_t length)
+{
+	return reserve_or_tell(chan, length, false);
+}
+
+void *relay_try_reserve(struct rchan *chan, size_t length)
+{
+	return reserve_or_tell(chan, length, true);
 }
 
 /* Whose memory is it? NULL: none of this channel's. */

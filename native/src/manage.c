@@ -115,8 +115,8 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 {
 	const struct record *record = arg;
 	if (buf->scheme == RELAY_RSEQ)
-		return relay_write_rseq_slow(buf, record->data, record->length, NULL);
-	return relay_write_shared(buf, record->data, record->length, NULL);
+		return relay_write_rseq_slow(buf, record->data, record->length, NULL, false);
+	return relay_write_shared(buf, record->data, record->length, NULL, false);
 }
 
 /* A record of which the maker's thread calls deliver(): by a claim, which knows where it is. */
@@ -152,7 +152,7 @@ struct reservation {
 static int reserve_step(struct rchan_buf *buf, const void *arg)
 {
 	const struct reservation *reservation = arg;
-	return relay_reserve_here(buf, reservation->length, reservation->to);
+	return relay_reserve_here(buf, reservation->length, false, reservation->to);
 }
 
 int relay_buf_reserve(struct rchan_buf *buf, size_t length, void **to)

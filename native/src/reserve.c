@@ -13,13 +13,13 @@
 #include "spot.h"
 #include "write.h"
 
-int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
+int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, void **to)
 {
 	/* Nothing, somewhere: as in the kernel. */
 	*to = buf->data;
 	if (length == 0)
 		return 0;
-	struct relay_slot slot = {.to = NULL};
+	struct relay_slot slot = {.will_retry = will_retry};
 	if (buf->reserve == RELAY_RESERVE_VISIBLE) {
 		int result = relay_reserve_visible(buf, length, &slot);
 		*to = slot.to;
@@ -29,7 +29,7 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to)
 	}
 	/* Discarded, it would take a claim until it is read: leave some for others. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf) >= RELAY_N_CLAIMS / 2)
-		return relay_refuse_full(buf, length);
+		return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
 	int err = relay_reserve_claimed(buf, length, &slot);
 	*to = slot.to;
 	if (!err)

@@ -5,7 +5,7 @@
 
 #include "buf.h"
 
-/* As relay_buf_reserve(), on the buffer's CPU: else RELAY_WRONG_CPU. */
-int relay_reserve_here(struct rchan_buf *buf, size_t length, void **to);
+/* As relay_buf_reserve(), on the buffer's CPU: else RELAY_WRONG_CPU. will_retry: -ENOSPC is not counted. */
+int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, void **to);
 
 #endif

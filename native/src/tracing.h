@@ -71,7 +71,7 @@ static inline uint64_t relay_tracing_write(struct relay_tracing *tracing, uint64
 		length -= sizeof(record->room[0]);
 		struct relay_record_time time = {
 		    .at = head, .bytes = length, .is_short = true, .id = (uint16_t)(number - 1)};
-		int err = relay_write_rseq_here(&tracing->bufs[cpu], head, length, &time);
+		int err = relay_write_rseq_here(&tracing->bufs[cpu], head, length, &time, false);
 		if (__builtin_expect(err <= 0, 1))
 			return err ? 0 : time.clock; /* written, or counted as lost */
 		length += sizeof(record->room[0]);

@@ -43,6 +43,19 @@ static bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_t
 	return true;
 }
 
+/* Count a record for which there is no room as lost, unless its producer will try again. */
+static int refuse_full(struct rchan_buf *buf, size_t length, bool will_retry)
+{
+	return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
+}
+
+/* The same for any reason: see relay_refuse_spot(). */
+static int refuse_spot(struct rchan_buf *buf, enum relay_spot spot, size_t length, bool will_retry)
+{
+	bool is_full = spot == RELAY_SPOT_FULL || (spot == RELAY_SPOT_BUSY && buf->patient);
+	return is_full && will_retry ? -ENOSPC : relay_refuse_spot(buf, spot, length);
+}
+
 /* Reserve `length` bytes for the slot's claim; without one (NULL) they count as written at once. 0, or as
  * relay_write(). */
 static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
@@ -57,7 +70,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 		enum relay_spot spot = relay_find_spot(buf, &tx, length);
 		enum relay_rseq_result result = spot == RELAY_SPOT_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
 		if (spot >= RELAY_SPOT_FULL)
-			return relay_refuse_spot(buf, spot, length);
+			return refuse_spot(buf, spot, length, slot->will_retry);
 		if (spot == RELAY_SPOT_HERE) {
 			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
 			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
@@ -95,10 +108,10 @@ static int refuse_oversize(struct rchan_buf *buf, size_t length)
 }
 
 /* Writers of a channel wait for each other; who only passes records on, as a file server does, comes again. */
-static int lock(struct rchan_buf *buf, size_t length, sigset_t *before)
+static int lock(struct rchan_buf *buf, size_t length, bool will_retry, sigset_t *before)
 {
 	int err = relay_writers_lock(buf, before);
-	return err == -EBUSY && buf->patient ? relay_refuse_full(buf, length) : err;
+	return err == -EBUSY && buf->patient ? refuse_full(buf, length, will_retry) : err;
 }
 
 static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
@@ -106,7 +119,7 @@ static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot
 	sigset_t before;
 	if (slot->locked)
 		return reserve(buf, length, slot);
-	int err = lock(buf, length, &before);
+	int err = lock(buf, length, slot->will_retry, &before);
 	if (err)
 		return err;
 	err = reserve(buf, length, slot);
@@ -127,7 +140,7 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 		return err;
 	slot->claim = relay_claim_take(buf);
 	if (!slot->claim)
-		return relay_refuse_full(buf, length);
+		return refuse_full(buf, length, slot->will_retry);
 	err = reserve_alone(buf, length, slot);
 	if (err)
 		relay_claim_release(buf, slot->claim);
@@ -135,9 +148,11 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 }
 
 /* One record by reservation, copy and commit (in scheme rseq, on the buffer's CPU). */
-static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
+static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                         bool will_retry)
 {
-	struct relay_slot slot = {.stamped = time != NULL, .is_short = time && time->is_short};
+	struct relay_slot slot = {
+	    .stamped = time != NULL, .is_short = time && time->is_short, .will_retry = will_retry};
 	int err = relay_reserve_claimed(buf, length, &slot);
 	if (err)
 		return err;
@@ -151,7 +166,8 @@ static int write_claimed(struct rchan_buf *buf, const void *data, size_t length,
 }
 
 /* Copy, then publish. The caller has the lock. */
-static int write_locked(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
+static int write_locked(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                        bool will_retry)
 {
 	struct relay_control *control = buf->control;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
@@ -161,7 +177,7 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 			return err;
 		enum relay_spot spot = relay_find_spot(buf, &tx, length);
 		if (spot >= RELAY_SPOT_FULL)
-			return relay_refuse_spot(buf, spot, length);
+			return refuse_spot(buf, spot, length, will_retry);
 		if (spot != RELAY_SPOT_HERE)
 			continue;
 		if (time && !take_time(buf, tx.expect_first, time))
@@ -180,29 +196,31 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 	return -EBADMSG;
 }
 
-static int write_alone(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
+static int write_alone(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                       bool will_retry)
 {
 	sigset_t before;
 	int err = refuse_oversize(buf, length);
 	if (err)
 		return err;
-	err = lock(buf, length, &before);
+	err = lock(buf, length, will_retry, &before);
 	if (err)
 		return err;
-	err = write_locked(buf, data, length, time);
+	err = write_locked(buf, data, length, time, will_retry);
 	relay_writers_unlock(buf, &before);
 	return err;
 }
 
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                       bool will_retry)
 {
 	if (length == 0)
 		return 0;
 	if (length <= buf->largest && relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
-		return relay_refuse_full(buf, length);
+		return refuse_full(buf, length, will_retry);
 	if (buf->scheme != RELAY_LOCKING)
-		return write_claimed(buf, data, length, time);
-	int err = write_alone(buf, data, length, time);
+		return write_claimed(buf, data, length, time, will_retry);
+	int err = write_alone(buf, data, length, time, will_retry);
 	if (!err)
 		relay_wake_record(buf);
 	return err;
@@ -230,7 +248,8 @@ static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx 
 	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
 }
 
-int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time)
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                          bool will_retry)
 {
 	if (length == 0)
 		return 0;
@@ -245,7 +264,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		enum relay_spot spot = relay_find_spot(buf, &seen, length);
 		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
 		if (spot >= RELAY_SPOT_FULL)
-			return relay_refuse_spot(buf, spot, length);
+			return refuse_spot(buf, spot, length, will_retry);
 		if (moves++ > MAX_MOVES)
 			return -EBADMSG;
 		/* Between the look and the section, which checks that nobody came between them. */
@@ -264,5 +283,5 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			aborts++;
 		}
 	}
-	return write_claimed(buf, data, length, time);
+	return write_claimed(buf, data, length, time, will_retry);
 }

@@ -29,8 +29,10 @@ enum { RELAY_TIME_IS_LONG = 3 };
 
 /*
  * One record in a buffer that is written from several CPUs: schemes lockless and locking. time: NULL, it has none.
+ * will_retry: as relay_try_write() has it, -ENOSPC is not counted.
  */
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time);
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                       bool will_retry);
 
 static inline void relay_put_time(struct relay_record_time *time)
 {
@@ -45,11 +47,12 @@ static inline void relay_put_time(struct relay_record_time *time)
 		*(word *)time->at = head;
 }
 
-/* Space for one record. The caller says the first two. */
+/* Space for one record. The caller says the first four. */
 struct relay_slot {
 	bool locked;               /* the caller has the lock of scheme locking */
 	bool stamped;              /* it wants to know when */
 	bool is_short;             /* the time must fit a short one */
+	bool will_retry;           /* -ENOSPC is not counted */
 	struct relay_claim *claim; /* which keeps it; NULL: it counts as written at once */
 	void *to;
 	uint64_t clock; /* relay_clock_now() when it was reserved: in the order of positions */
@@ -67,8 +70,9 @@ static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
 	return ((head ^ pos) & RELAY_POSITION_MASK) >> buf->offset_bits != 0;
 }
 
-/* One record, all cases of scheme rseq; time as above. -ENOTSUP: this thread has no rseq. */
-int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time);
+/* One record, all cases of scheme rseq; time and will_retry as above. -ENOTSUP: this thread has no rseq. */
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                          bool will_retry);
 
 /* Has a full no-overwrite buffer come to rest where the reader still is, one lap behind? The short form of what
  * write.c asks, for the loop of a producer that outruns its reader. */
@@ -100,12 +104,13 @@ static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim 
  * The fast path: a record that fits behind another one in a sub-buffer. Per record: load head, flags (both
  * in one line), the geometry; copy; store the record count and head. No locked instruction, no fence.
  *
- * 0; -ENOSPC: it is full, and the record is counted as lost; RELAY_NOT_HERE: relay_write_rseq_slow() has to see to it.
+ * 0; -ENOSPC: it is full, and the record is counted as lost unless will_retry; RELAY_NOT_HERE: relay_write_rseq_slow() has to see to it.
  */
 enum { RELAY_NOT_HERE = 2 };
 
 static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rchan_buf *buf, const void *data,
-                                                                       size_t length, struct relay_record_time *time)
+                                                                       size_t length, struct relay_record_time *time,
+                                                                       bool will_retry)
 {
 	struct relay_control *control = buf->control;
 	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
@@ -132,7 +137,7 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 			return 0;
 		}
 	} else if (relay_is_full(buf, head) &&
-	           relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE) {
+	           (will_retry || relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE)) {
 		return -ENOSPC;
 	}
 	return RELAY_NOT_HERE;
@@ -140,10 +145,13 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 
 /* One record, all cases. -ENOTSUP, RELAY_WRONG_CPU, or as relay_write(). */
 static inline __attribute__((always_inline)) int relay_write_rseq(struct rchan_buf *buf, const void *data,
-                                                                  size_t length, struct relay_record_time *time)
+                                                                  size_t length, struct relay_record_time *time,
+                                                                  bool will_retry)
 {
-	int err = relay_write_rseq_here(buf, data, length, time);
-	return __builtin_expect(err == RELAY_NOT_HERE, 0) ? relay_write_rseq_slow(buf, data, length, time) : err;
+	int err = relay_write_rseq_here(buf, data, length, time, will_retry);
+	if (__builtin_expect(err != RELAY_NOT_HERE, 1))
+		return err;
+	return relay_write_rseq_slow(buf, data, length, time, will_retry);
 }
 
 #endif

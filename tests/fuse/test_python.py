@@ -68,6 +68,18 @@ def test_a_batch_ends_at_the_first_record_that_is_refused(mount: Mount, channel:
     assert mount.fact("app/one", "lost_full") == "2"
 
 
+def test_a_record_that_will_be_tried_again_is_not_lost(mount: Mount, path: Path, channel: Channel) -> None:
+    assert channel.write_many([bytes(4096)] * 4) == 4
+    for _ in range(3):
+        with pytest.raises(OSError) as error:
+            channel.write(b"x", will_retry=True)
+        assert error.value.errno == errno.ENOSPC
+    assert mount.fact("app/one", "lost") == "0"
+    assert relay_file(path).read_bytes() == bytes(4 * 4096)
+    channel.write(b"x", will_retry=True)
+    assert relay_file(path).read_bytes() == b"x"
+
+
 def test_an_empty_batch_writes_nothing(channel: Channel) -> None:
     assert channel.write_many([]) == 0
 

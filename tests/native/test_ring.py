@@ -15,6 +15,7 @@ PROGRAMS = (
     "test_ring",
     "test_begin",
     "test_reserve",
+    "test_try_write",
     "test_consume",
     "test_model",
     "test_stopped_reader",

@@ -233,7 +233,13 @@ unsigned relay_buf_cpu(const struct rchan_buf *buf);
  */
 int relay_write(struct rchan *chan, const void *data, size_t length);
 
-/* The same: the kernel's form for those who never write from interrupt context. */
+/*
+ * The same for a producer that waits for room and tries again: -ENOSPC does not count the record as lost. One that gives up
+ * tries the last time with relay_write(). Records that go through write(2) are counted all the same, by the server.
+ */
+int relay_try_write(struct rchan *chan, const void *data, size_t length);
+
+/* As relay_write(): the kernel's form for those who never write from interrupt context. */
 int __relay_write(struct rchan *chan, const void *data, size_t length);
 
 /*
@@ -260,6 +266,9 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
  * async-signal-safe. Follows relay_reserve() in kernel/relay.h.
  */
 void *relay_reserve(struct rchan *chan, size_t length);
+
+/* The same, but ENOSPC does not count the record as lost, because the producer will try again: see relay_try_write(). */
+void *relay_try_reserve(struct rchan *chan, size_t length);
 
 /* The record at `reserved` is complete: readers may have it. Thread-safe, async-signal-safe. */
 void relay_commit(struct rchan *chan, void *reserved);
