@@ -28,6 +28,10 @@ NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1
 FILTER_MAX: int = lib.RELAY_TRACE_FILTER_BYTES - 1
 RULES_MAX: int = lib.RELAY_TRACE_RULES_BYTES - 1
 
+# The files in which programs of other users than the store's count what they lose; none loses more.
+_LOST_OF_USER = ".traces-lost-"
+_COUNT_MAX = 1 << 62
+
 
 @dataclass(frozen=True)
 class Clocks:
@@ -156,6 +160,21 @@ def trace_is_alive(directory: str) -> bool:
     return bool(lib.relay_trace_is_alive(os.fsencode(directory)))
 
 
+def lost_by_user(store: str, trace: Trace) -> dict[int, int]:
+    """Count the events of a trace that programs of other users say they lost because they could get no buffers.
+
+    Each user can write there what he likes, of himself.
+    """
+    found = {}
+    with os.scandir(store) as entries:
+        for entry in entries:
+            uid = entry.name.removeprefix(_LOST_OF_USER)
+            if uid != entry.name and uid.isascii() and uid.isdigit():
+                path = os.fsencode(entry.path)
+                found[int(uid)] = sum(lib.relay_traces_lost_in(path, slot, trace.id) for slot in range(N_TRACES))
+    return {uid: min(lost, _COUNT_MAX) for uid, lost in sorted(found.items()) if lost}
+
+
 class Traces(_Handle):
     """Map the control file of a store's traces.
 
@@ -199,6 +218,10 @@ class Traces(_Handle):
     def lost(self, trace: Trace) -> int:
         """Count the events of a trace that programs lost because they could get no buffers, also of a removed one."""
         return sum(int(lib.relay_traces_lost(self._open, slot, trace.id)) for slot in range(N_TRACES))
+
+    def lost_file(self, uid: int) -> int:
+        """Return a descriptor, which stays this object's, of the file in which programs of another user count."""
+        return _check(lib.relay_traces_lost_file(self._open, uid))
 
     def set(self, slot: int, trace: Trace | None) -> None:
         """Change one, or take it away: every program sees it at its next event."""

@@ -173,6 +173,7 @@ SECTIONS = (
     Section("`.traces/control`", rows(".traces/control", FILE)),
     Section("`.traces/join`", rows(".traces/join", FILE, Row("join a trace", "write", ".traces/join",
         {"text": "t probe\n"}))),
+    Section("`.traces/lost`", rows(".traces/lost", FILE)),
     Section("a trace, `TRACE/`", rows("t", DIRECTORY)),
     Section("a process of the owner in a trace, `TRACE/PROCESS/`", rows("t/{process}", DIRECTORY)),
     Section("its `metadata`", rows("t/{process}/metadata", FILE)),

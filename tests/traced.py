@@ -31,7 +31,8 @@ PACKET = struct.Struct("<IIQQQQQQQII")
 LINE = re.compile(r"\[(?P<s>\d+)\.(?P<ns>\d{9})\] \S* ?(?P<name>[\w.]+:\w+): (?P<fields>\{.*\})$")
 FIELD = re.compile(r'(\w+) = ("(?:[^"\\]|\\.)*"|[^ ,]+)')
 SUMMARY = re.compile(
-    r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost(, and \d+ of programs that could get no buffers)?"
+    r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost"
+    r"(, and \d+ of programs (of user \d+ )?that could get no buffers)*"
 )
 # What is lost must be said; anything else on babeltrace2's stderr is a fault of ours.
 LOSS = re.compile(r"WARNING: Tracer (may have )?discarded .*")

@@ -8,9 +8,7 @@
  *     +-----------------------+-------------+-------------+-- - - ---+
  *       what programs map       {seq, relay_trace}
  *
- * Beside it lies .traces-lost: for each slot, the events that programs have lost because they could get no buffers to write
- * them to. Programs of the store's own user and root have it mapped from the beginning, because whoever has no buffers may
- * have no descriptors, no room and no path either.
+ * Beside it lie the counts of events that programs have lost because they could get no buffers (trace_lost.c).
  *
  * One process writes the control file, the store's server; all others map it so that they cannot. A slot is changed between two steps of
  * its `seq`, which is odd meanwhile, and the page's `generation` goes up when the slot is as it shall be: who sees the new
@@ -19,6 +17,7 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include "shm.h"
+#include "trace_lost.h"
 #include "traces.h"
 
 #include <errno.h>
@@ -56,19 +55,14 @@ struct traces_slot {
 	struct relay_trace trace;
 };
 
-/* One for each slot, in .traces-lost. */
-struct traces_lost {
-	uint64_t id;      /* of the trace. Writer: the server */
-	uint64_t records; /* Writers: any of the programs, and the server for a new trace */
-};
-
 struct relay_traces {
 	struct relay_shm shm;
-	struct traces_lost *lost; /* RELAY_N_TRACES of them; NULL: this process cannot map them */
+	struct relay_lost_page *lost;   /* NULL: this process cannot map it */
+	struct relay_lost_users *users; /* the server's; NULL: there is no memory for them */
+	char *store;                    /* the server's */
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct traces_page) <= RELAY_PAGE_BYTES, "programs map one page");
-RELAY_STATIC_ASSERT(RELAY_N_TRACES * sizeof(struct traces_lost) <= RELAY_PAGE_BYTES, "they lie in one page");
 RELAY_STATIC_ASSERT(sizeof(struct traces_slot) <= RELAY_PAGE_BYTES, "a trace has one page");
 RELAY_STATIC_ASSERT(TRACES_BYTES >= RELAY_TRACE_PAGE_BYTES, "what programs map is in the file, whatever a page is");
 
@@ -150,72 +144,6 @@ static int make_file(const char *store)
 	return err;
 }
 
-/* ------------------------------------------------------------------ what was lost without buffers */
-
-/* fd is closed. NULL: it cannot be mapped, or it is none. */
-static struct traces_lost *map_lost_fd(int fd)
-{
-	struct stat st;
-	void *lost = MAP_FAILED;
-	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= RELAY_PAGE_BYTES)
-		lost = mmap(NULL, RELAY_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (fd >= 0)
-		close(fd);
-	return lost == MAP_FAILED ? NULL : lost;
-}
-
-/* control: STORE/.traces; makes: whether to make it where it is missing. */
-static struct traces_lost *map_lost(const char *control, bool makes)
-{
-	char path[PATH_MAX];
-	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (makes ? O_CREAT : 0);
-	if (snprintf(path, sizeof(path), "%s-lost", control) >= (int)sizeof(path))
-		return NULL;
-	int fd = open(path, flags, 0600);
-	/* Its memory is there from the beginning: a store into the mapping never fails. */
-	if (fd >= 0 && makes && posix_fallocate(fd, 0, RELAY_PAGE_BYTES)) {
-		close(fd);
-		return NULL;
-	}
-	return map_lost_fd(fd);
-}
-
-/* The events that a new trace has lost are none. */
-static void begin_lost(struct relay_traces *traces, unsigned slot, uint64_t id)
-{
-	struct traces_lost *lost = traces->lost ? &traces->lost[slot] : NULL;
-	if (!lost || !id || __atomic_load_n(&lost->id, __ATOMIC_RELAXED) == id)
-		return;
-	__atomic_store_n(&lost->records, 0, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in find_lost(): the count of this trace after it was set to 0. */
-	__atomic_store_n(&lost->id, id, __ATOMIC_RELEASE);
-}
-
-static struct traces_lost *find_lost(const struct relay_traces *traces, unsigned slot, uint64_t id)
-{
-	struct traces_lost *lost = traces && traces->lost && slot < RELAY_N_TRACES ? &traces->lost[slot] : NULL;
-	/* Pairs with the release in begin_lost(). */
-	return lost && id && __atomic_load_n(&lost->id, __ATOMIC_ACQUIRE) == id ? lost : NULL;
-}
-
-bool relay_traces_note_lost(struct relay_traces *traces, unsigned slot, uint64_t id, uint64_t records)
-{
-	struct traces_lost *lost = find_lost(traces, slot, id);
-	if (!lost)
-		return false;
-	/* Relaxed: a count, which nothing else follows from. */
-	__atomic_fetch_add(&lost->records, records, __ATOMIC_RELAXED);
-	return true;
-}
-
-uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id)
-{
-	const struct traces_lost *lost = find_lost(traces, slot, id);
-	uint64_t records = lost ? __atomic_load_n(&lost->records, __ATOMIC_RELAXED) : 0;
-	/* Who takes its part back before another one has added its own leaves less than 0 for a moment; so does nonsense. */
-	return records > INT64_MAX ? 0 : records;
-}
-
 /* ------------------------------------------------------------------ mapping */
 
 static int check(const struct relay_traces *traces)
@@ -273,6 +201,13 @@ uint64_t relay_traces_pid_ns(const struct relay_traces *traces)
 	return page_of(traces)->pid_ns;
 }
 
+/* The events that a new trace has lost are none. */
+static void begin_lost(struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	relay_lost_begin(traces->lost, slot, id);
+	relay_lost_users_begin(traces->users, slot, id);
+}
+
 /* Have all programs look. */
 static void announce(struct relay_traces *traces)
 {
@@ -304,7 +239,9 @@ struct relay_traces *relay_traces_serve(const char *store)
 	struct relay_traces *traces = fd < 0 ? NULL : map(fd, true);
 	if (!traces)
 		return NULL;
-	traces->lost = map_lost(path, true);
+	traces->lost = relay_lost_map(path, true);
+	traces->users = relay_lost_users_open(store);
+	traces->store = strdup(store);
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
 		begin_lost(traces, i, slot_of(traces, i)->trace.id);
 	repair(traces);
@@ -321,7 +258,7 @@ static struct relay_traces *open_to_read(const char *path)
 	struct relay_traces *traces = fd < 0 ? NULL : map(fd, false);
 	int saved = errno;
 	if (traces)
-		traces->lost = map_lost(path, false);
+		traces->lost = relay_lost_map(path, false);
 	errno = saved;
 	return traces;
 }
@@ -350,9 +287,32 @@ void relay_traces_close(struct relay_traces *traces)
 	if (!traces)
 		return;
 	relay_shm_unmap(&traces->shm);
-	if (traces->lost)
-		munmap(traces->lost, RELAY_PAGE_BYTES);
+	relay_lost_unmap(traces->lost);
+	relay_lost_users_close(traces->users);
+	free(traces->store);
 	free(traces);
+}
+
+/* ------------------------------------------------------------------ what was lost without buffers */
+
+bool relay_traces_note_lost(struct relay_traces *traces, unsigned slot, uint64_t id, uint64_t records)
+{
+	return traces && relay_lost_add(traces->lost, slot, id, records);
+}
+
+uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	return relay_lost_get(traces->lost, slot, id);
+}
+
+int relay_traces_lost_file(struct relay_traces *traces, uint32_t uid)
+{
+	uint64_t ids[RELAY_N_TRACES];
+	if (!traces->users || !traces->store)
+		return -ENOMEM;
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
+		ids[i] = slot_of(traces, i)->trace.id;
+	return relay_lost_users_get(traces->users, traces->store, uid, ids);
 }
 
 /* ------------------------------------------------------------------ reading */

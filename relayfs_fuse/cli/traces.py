@@ -61,11 +61,13 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
     """Show the figures of each process in the trace NAME, or in all.
 
     A line is TRACE, PROCESS-PID, its state, events and bytes written, events lost, bytes unread.
-    Where programs could get no buffers, one more line says how many events they lost: TRACE - no-buffers - - LOST -.
+    Where programs could get no buffers, one more line says how many events they lost: TRACE - no-buffers - - LOST -;
+    of other users' programs, a line for each user says what these count: TRACE user-UID no-buffers - - LOST -.
     """
     where = find_store(mount, store)
     traces = [trace for trace in _traces(where) if name in (None, trace.name)]
     unbuffered = _lost_without_buffers(where, traces)
+    by_user = {trace.name: native_trace.lost_by_user(where, trace) for trace in traces}
     found = {trace.name: [figures_of(os.path.join(where, trace.name, one)) for one in _processes(where, trace)]
              for trace in traces}  # fmt: skip
     if json_wanted:
@@ -73,6 +75,7 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
             {
                 **_describe(where, trace),
                 "lost_without_buffers": unbuffered[trace.name],
+                "lost_without_buffers_by_user": by_user[trace.name],
                 "processes": [asdict(one) for one in found[trace.name] if one],
             }
             for trace in traces
@@ -81,6 +84,11 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
     else:
         rows = [[trace, *_row(one)] for trace, all_of in found.items() for one in all_of if one]
         rows += [[trace, "-", "no-buffers", "-", "-", str(lost), "-"] for trace, lost in unbuffered.items() if lost]
+        rows += [
+            [trace, f"user-{uid}", "no-buffers", "-", "-", str(lost), "-"]
+            for trace, users in by_user.items()
+            for uid, lost in users.items()
+        ]
         _show(["TRACE", "PROCESS", "STATE", "EVENTS", "BYTES", "LOST", "UNREAD"], rows)
     if name is not None and not traces:
         sys.exit(NOTHING_MATCHES)

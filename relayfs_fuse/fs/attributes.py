@@ -18,6 +18,7 @@ from relayfs_fuse.fs.tree import (
     ErrorLogFile,
     HoldFile,
     JoinFile,
+    LostFile,
     MappedFile,
     MemFile,
     MetadataFile,
@@ -156,7 +157,7 @@ class AttributeSource:
             mode = self._control_mode
         elif isinstance(node, ErrorLogFile):
             mode = 0o644
-        elif isinstance(node, JoinFile):
+        elif isinstance(node, JoinFile | LostFile):
             mode = 0o666
         elif isinstance(node, HoldFile):
             mode, uid, gid = 0o400, node.uid, node.gid
@@ -195,6 +196,8 @@ def _block_size(stored: StoredBuffer | StoredRing, pid: int) -> int:
 
 def _length(node: TextFile) -> int:
     """Count the bytes of a text; who reads one that cannot be had is told, but a directory can be listed."""
+    if isinstance(node, LostFile):
+        return node.LENGTH
     try:
         return node.length() if isinstance(node, MappedFile | MetadataFile) else len(node.text())
     except OSError:

@@ -52,6 +52,8 @@ from relayfs_fuse.fs.tree import (
     ErrorLogFile,
     HoldFile,
     JoinFile,
+    LostFile,
+    LostMapping,
     MappedFile,
     MemFile,
     MetadataFile,
@@ -243,6 +245,8 @@ class Operations(NameOperations):
             tap.open_backed(request.unique, node.stored.backing or 0)
         elif isinstance(node, MappedFile) and self._back_mapped(node):
             tap.open_backed(request.unique, node.backing or 0)
+        elif isinstance(node, LostFile) and tap.has_passthrough() and self._back_lost(mapping := node.mapping()):
+            tap.open_backed(request.unique, mapping.backing or 0)
         return pyfuse3.FileInfo(fh=handle, direct_io=True, keep_cache=False)
 
     async def release(self, fh: int) -> None:
@@ -395,6 +399,8 @@ class Operations(NameOperations):
             may_write = isinstance(node, CounterFile) and node.is_writable
             if flags & os.O_TRUNC or flags & os.O_ACCMODE not in (os.O_RDONLY, os.O_RDWR if may_write else os.O_RDONLY):
                 raise pyfuse3.FUSEError(errno.EACCES)
+        if isinstance(node, LostFile) and (flags & os.O_TRUNC or flags & os.O_ACCMODE != os.O_RDWR):
+            raise pyfuse3.FUSEError(errno.EACCES)
         if isinstance(node, CounterFile):
             return CounterFileHandle(node, opener_of(request))
         if isinstance(node, CountersFile):
@@ -415,6 +421,11 @@ class Operations(NameOperations):
             is_writable = isinstance(node, CounterFile) and node.is_writable
             node.backing = self._register(node.descriptor, node.backing_path, is_writable)
         return node.backing > 0
+
+    def _back_lost(self, mapping: LostMapping) -> bool:
+        if mapping.backing is None:
+            mapping.backing = self._register(mapping.descriptor, mapping.path, is_writable=True)
+        return mapping.backing > 0
 
     def _register(self, descriptor: int, path: str, is_writable: bool) -> int:
         """Register a file to be mapped; 0: it cannot be."""

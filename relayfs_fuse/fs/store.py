@@ -3,7 +3,8 @@
     STORE/.root                   an empty file: its mode and group are those that the mount's root directory shows
     STORE/.lock                   held by the server of this store, names it
     STORE/.counters/              counters (native/src/perf.h)
-    STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/traces.c)
+    STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace_lost.c)
+    STORE/.traces-lost-UID        the same of programs of other users
     STORE/.traces                 which traces there are (native/src/traces.c); their directories are in traces.py
     STORE/app/                    a plain directory: holds directories only
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
@@ -444,7 +445,7 @@ class Store:
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete what a dead server left behind: half made, or half removed."""
         ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
-        if not (path == "" and entry.name in ours):
+        if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
             delete(entry.path)
 
     def _discard(self, directory: str) -> None:

@@ -29,9 +29,9 @@ from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.jobs import Patient
 from relayfs_fuse.fs.protection import delete
 from relayfs_fuse.fs.sessions import Session, Sessions
-from relayfs_fuse.fs.store import TRACES_NAME
+from relayfs_fuse.fs.store import LOST_NAME, TRACES_NAME
 from relayfs_fuse.fs.trace_process import TraceProcess
-from relayfs_fuse.fs.tree import Directory, JoinFile, MappedFile, TraceDirectory
+from relayfs_fuse.fs.tree import Directory, JoinFile, LostFile, LostMapping, MappedFile, TraceDirectory
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
 from relayfs_fuse.native_trace import Clocks, Process, Trace
 
@@ -85,8 +85,10 @@ class Traces:
         self.sessions = Sessions()
         # What is to be said of directories that gave way to others: the trace, and what of it.
         self._given_up: deque[tuple[str, str]] = deque()
-        # By the trace's id, how many events were lost without buffers when that was said last.
-        self._said_lost: dict[int, int] = {}
+        # By the trace's id and the user (None: all who are trusted), how many events were lost without buffers when it
+        # was said last.
+        self._said_lost: dict[tuple[int, int | None], int] = {}
+        self._lost_files: dict[int, LostMapping] = {}
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -96,6 +98,8 @@ class Traces:
         self.sessions.close_all()
         self.inotify.close()
         os.close(self._descriptor)
+        for mapping in self._lost_files.values():
+            os.close(mapping.descriptor)
         self._control.close()
 
     def _attach_files(self) -> None:
@@ -109,6 +113,17 @@ class Traces:
             ),
         )
         self._tree.attach(directory, JoinFile("join"))
+        self._tree.attach(directory, LostFile("lost", self._lost_file))
+
+    def _lost_file(self, uid: int) -> LostMapping:
+        """Return the file in which programs of a user count what they lose for want of buffers; make it if need be."""
+        mapping = self._lost_files.get(uid)
+        if mapping is None:
+            is_own = uid in (0, os.geteuid())
+            path = os.path.join(self._store.directory, LOST_NAME if is_own else f"{LOST_NAME}-{uid}")
+            descriptor = native.file_open(path) if is_own else os.dup(self._control.lost_file(uid))
+            mapping = self._lost_files[uid] = LostMapping(path, descriptor)
+        return mapping
 
     # ---------------------------------------------------------------- what there is
 
@@ -338,12 +353,13 @@ class Traces:
 
     def _say_lost(self, trace: Trace) -> None:
         """Say what programs lose that could get no buffers: at first, and each time when it is ten times as much."""
-        lost = self._control.lost(trace)
-        if lost > 10 * self._said_lost.get(trace.id, 0):
-            self._said_lost[trace.id] = lost
-            said = (
-                f"programs could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
-            )
+        by_user = native_trace.lost_by_user(self._store.directory, trace)
+        for uid, lost in [(None, self._control.lost(trace)), *by_user.items()]:
+            if lost <= 10 * self._said_lost.get((trace.id, uid), 0):
+                continue
+            self._said_lost[trace.id, uid] = lost
+            who = "programs" if uid is None else f"programs of user {uid}"
+            said = f"{who} could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
             log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
 
     # ---------------------------------------------------------------- commands

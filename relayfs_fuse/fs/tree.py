@@ -15,6 +15,7 @@ import copy
 import errno
 import os
 import weakref
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -211,6 +212,36 @@ class JoinFile(TextFile):
         super().__init__(name, bytes)
 
 
+class LostFile(TextFile):
+    """What a program maps to count what it loses for want of buffers; each user maps a file of the store of his own.
+
+    file_of: returns the path of that, and its registration, of a user; see traces.py
+    """
+
+    LENGTH = 4096
+
+    def __init__(self, name: str, file_of: Callable[[int], LostMapping]) -> None:
+        super().__init__(name, bytes)
+        self._file_of = file_of
+
+    def mapping(self) -> LostMapping:
+        """Return what is mapped of it: the user's whose view this is."""
+        return self._file_of(self.view_of[1] if self.view_of else os.geteuid())
+
+
+@dataclass
+class LostMapping:
+    """A file of the store that programs of one user map.
+
+    descriptor: it, open for writing
+    backing: its registration; None: it has not been registered yet, 0: it cannot be
+    """
+
+    path: str
+    descriptor: int
+    backing: int | None = None
+
+
 class HoldFile(TextFile):
     """What a program maps to keep its memory file open without a descriptor; see relay_buf_hold() in native/src/buf.h.
 
@@ -336,7 +367,7 @@ class Tree:
 
         The kernel carries out one write(2) to an inode at a time; who waits for another's cannot even be killed.
         """
-        if uid in (0, os.geteuid()) or not isinstance(node, ControlFile | JoinFile):
+        if uid in (0, os.geteuid()) or not isinstance(node, ControlFile | JoinFile | LostFile):
             return node
         view = self._views.get((node, uid))
         if view is None:

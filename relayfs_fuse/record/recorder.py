@@ -114,7 +114,7 @@ class Recorder:
                     self._sleep()
             self._scan()
             self._finish_all()
-            self.summary.lost_without_buffers = self._source.n_lost_without_buffers()
+            self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
         finally:
             self._close()
 
@@ -353,7 +353,7 @@ class Recorder:
         if now - self._ticked < TICK_S:
             return False
         self._ticked = now
-        self.summary.lost_without_buffers = self._source.n_lost_without_buffers()
+        self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
         ended = not self._source.look() or (self._options.until_stopped and not self._source.trace.is_started)
         self._scan()
         for name, recording in list(self._recordings.items()):

@@ -57,6 +57,7 @@ class Summary:
 
     lost: events that were refused or overwritten, as the packets tell
     lost_without_buffers: events of programs that could get no buffers, of which no packet tells
+    lost_without_buffers_by_user: the same of programs of other users than the store's owner and root, as these count
     unwritten: events that are left in the buffers, as the output took no more
     damaged: processes whose memory was spoiled, and how
     skipped: processes that may not be read, and why
@@ -66,11 +67,16 @@ class Summary:
     packets: int = 0
     lost: int = 0
     lost_without_buffers: int = 0
+    lost_without_buffers_by_user: dict[int, int] = field(default_factory=dict)
     unwritten: int = 0
     processes: int = 0
     buffers: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def note_lost_without_buffers(self, lost: int, by_user: dict[int, int]) -> None:
+        """Take what is known by now."""
+        self.lost_without_buffers, self.lost_without_buffers_by_user = lost, by_user
 
 
 def reason(error: OSError) -> str:

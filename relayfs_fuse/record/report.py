@@ -33,7 +33,7 @@ class Progress:
         rate = (summary.bytes - self._bytes) / (now - self._time)
         self._bytes, self._time = summary.bytes, now
         n_buffers = summary.buffers if n_buffers is None else n_buffers
-        lost = summary.lost + summary.lost_without_buffers
+        lost = summary.lost + summary.lost_without_buffers + sum(summary.lost_without_buffers_by_user.values())
         line = f"{size(rate)}/s, {size(summary.bytes)}, {lost} events lost, {n_buffers} buffers"
         if self._file.isatty():
             self._file.write(f"\r{line:{self._width}}")
@@ -71,6 +71,8 @@ def summarize(trace: str, where: str, summary: Summary) -> str:
     )
     if summary.lost_without_buffers:
         text += f", and {summary.lost_without_buffers} of programs that could get no buffers"
+    for uid, lost in summary.lost_without_buffers_by_user.items():
+        text += f", and {lost} of programs of user {uid} that could get no buffers"
     if summary.unwritten:
         text += f", {summary.unwritten} events not written"
     if summary.damaged:

@@ -50,7 +50,7 @@ class Snapshot:
             except SpoiledError as spoiled:
                 self._mark(name, str(spoiled))
             tick()
-        self.summary.lost_without_buffers = self._source.n_lost_without_buffers()
+        self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
 
     def _take(self, name: str) -> None:
         try:

@@ -103,9 +103,9 @@ class Source:
         self.trace = trace
         return True
 
-    def n_lost_without_buffers(self) -> int:
-        """Count the events that programs lost because they could get no buffers."""
-        return self._traces.lost(self.trace)
+    def lost_without_buffers(self) -> tuple[int, dict[int, int]]:
+        """Count the events that programs lost as they could get no buffers; apart, what other users' programs say."""
+        return self._traces.lost(self.trace), native_trace.lost_by_user(self.store, self.trace)
 
     def clocks(self) -> Clocks:
         """Return the clocks, as late as they are known of the boot in which the trace was made."""

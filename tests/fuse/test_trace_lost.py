@@ -2,11 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conftest import Mount, wait_until
+import pytest
+from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import Maker, making
 from traced import program, record_stopped, recording, relayctl, start_trace, traced
 
@@ -101,3 +104,73 @@ def test_the_count_outlives_a_server(mount: Mount) -> None:
         mount.start()
         other.ask("emit 10")
         assert lost(mount) == 30
+
+
+def lost_of(mount: Mount, user: int) -> int:
+    """What relayctl stat says of a user's programs."""
+    done = relayctl(mount, "stat", "t", "--json")
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)["traces"][0]["lost_without_buffers_by_user"]
+    return int(counts.get(str(user), 0))
+
+
+def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
+    start_trace(mount, "t", f"{ROOM} memory={EACH}")
+    with traced(mount, cpus=[0]) as own, recording(mount, "t", tmp_path / "out") as recorder:
+        own.ask("emit 1")
+        with traced(mount, user=NOBODY) as one, traced(mount, user=NOBODY) as other:
+            one.ask("emit 500")
+            other.ask("emit 7")
+            # Each event is counted at once, so nothing is missing when its program dies without a word.
+            one.kill()
+            assert (lost(mount), lost_of(mount, NOBODY)) == (0, 507)
+            shown = relayctl(mount, "stat", "t").stdout.splitlines()[-1].split()
+            assert shown == ["t", f"user-{NOBODY}", "no-buffers", "-", "-", "507", "-"]
+            said = f"programs of user {NOBODY} could get no buffers, and have lost "
+            wait_until(lambda: said in mount.error_log, "it is said")
+        mount.command("trace remove t")
+        assert recorder.process is not None
+        said = recorder.process.communicate(timeout=DEADLINE_S)[1]
+    assert f" 0 events lost, and 507 of programs of user {NOBODY} that could get no buffers\n" in said
+
+
+def test_another_users_program_without_descriptors_is_counted(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t")
+    # Enough to map what is counted, and too few for `join` and the buffers.
+    with making({"RELAYFS": str(mount.path)}, NOBODY, ["prlimit", "--nofile=6:6", program("traced")]) as maker:
+        maker.ask("emit 200")
+        assert lost_of(mount, NOBODY) == 200
+
+
+def test_another_users_count_outlives_servers_and_traces(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", f"{ROOM} memory={EACH}")
+    with traced(mount, cpus=[0]) as own, traced(mount, user=NOBODY) as other:
+        own.ask("emit 1")
+        other.ask("emit 10")
+        mount.kill()
+        other.ask("emit 10")
+        mount.start()
+        other.ask("emit 10")
+        assert lost_of(mount, NOBODY) == 30
+        mount.command("trace remove t")
+        start_trace(mount, "t", f"{ROOM} memory={EACH}")
+        own.ask("emit 1")
+        assert lost_of(mount, NOBODY) == 0
+        other.ask("emit 3")
+        assert lost_of(mount, NOBODY) == 3
+
+
+def test_what_a_user_counts_is_that_users_alone(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t")
+    path = mount.path / ".traces/lost"
+    code = f"""
+import mmap, os
+page = mmap.mmap(os.open({str(path)!r}, os.O_RDWR), 4096)
+page[:4096] = b"\\xff" * 4096
+"""
+    subprocess.run([sys.executable, "-c", code], user=NOBODY, group=NOBODY, extra_groups=[], check=True)
+    done = relayctl(mount, "stat", "t", "--json")
+    found = json.loads(done.stdout)["traces"][0]
+    assert (found["lost_without_buffers"], found["lost_without_buffers_by_user"]) == (0, {})
+    with pytest.raises(PermissionError):
+        path.open("rb")

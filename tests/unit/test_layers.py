@@ -41,6 +41,7 @@ C_LAYERS = [
     {"packet"},
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "facts", "packet_copy", "packet_check", "store"},
+    {"trace_lost"},
     {"traces", "trace_room"},
     {"trace_dir"},
     {"mountpoint", "options", "bench", "remote_reader"},

@@ -3,6 +3,8 @@
  * <relayfs/trace_store.h>: traces, as file servers, recorders and other tools see them.
  *
  *     STORE/.traces                     the control file: one page for programs, one for each trace
+ *     STORE/.traces-lost                how many events programs have lost that could get no buffers
+ *     STORE/.traces-lost-UID            the same of programs of other users than the store's
  *     STORE/NAME/                       a trace
  *     STORE/NAME/PROCESS-PID/           one process's part of it; it appears whole, by rename(2)
  *     STORE/NAME/PROCESS-PID/.events    one line about it, then the declarations of its events, in TSDL; locked
@@ -99,6 +101,13 @@ void relay_traces_settle(struct relay_traces *traces);
 /* How many events programs of the store's own user and root have lost of the trace of this id because they could get no buffers
  * for it; also after it was taken away, as long as no other trace has its slot. 0 also if this process may not read the store. */
 uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id);
+
+/* The same as programs of another user say, in STORE/.traces-lost-UID. That user can write anything there. */
+uint64_t relay_traces_lost_in(const char *file, unsigned slot, uint64_t id);
+
+/* The file in which programs of another user count, made if it is missing; a descriptor, which stays theirs, for writing.
+ * -ENOSPC: there are 1024 of them. For the server. */
+int relay_traces_lost_file(struct relay_traces *traces, uint32_t uid);
 
 /* An id that no trace of this store has had. For the server. */
 uint64_t relay_traces_new_id(struct relay_traces *traces);
