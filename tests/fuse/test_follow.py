@@ -231,6 +231,25 @@ def test_what_tail_took_of_a_stream_is_shown_when_the_channel_is_removed(
     assert follower.shown == lines(5)
 
 
+@pytest.mark.parametrize("script", ['cat "$F"', 'cat "$F" | while read -r line; do echo "$line"; done'])
+def test_cat_shows_each_line_of_a_stream_soon_and_takes_few_reads(
+    mount: Mount, follow: Callable[[str, Stream], Follower], script: str
+) -> None:
+    stream = Stream(mount, "app/cpu")
+    mount.create(stream.channel, "read=wait")
+    stream.write(PRELOADED)
+    follower = follow(script, stream)
+    follower.wait_for(lines(1, first=PRELOADED - 1))
+    stream.write(3)
+    follower.wait_for(lines(1, first=PRELOADED + 2))
+    assert follower.shown == lines(PRELOADED + 3)
+    # One for what was there, at most one for each later line. A shell that reads the stream itself takes one a byte.
+    assert stream.fact("reads") <= 4
+    mount.command(f"remove {stream.channel}")
+    assert follower.process.wait(DEADLINE_S) == 0
+    assert follower.complaints == b""
+
+
 @pytest.mark.parametrize("tool", ["tail", "busybox tail"])
 def test_followers_of_one_file_share_its_lines(
     stream: Stream, follow: Callable[[str, Stream], Follower], tool: str
