@@ -68,6 +68,11 @@ def packets_in(data: bytes, event: struct.Struct = EVENT) -> list[Packet]:
 
 def read_steps(process: Path, event: struct.Struct = EVENT) -> list[int]:
     """Read, and consume, what there is of a process, as numbers in order; nothing may be lost."""
-    packets = [packet for cpu in range(N_CPUS) for packet in packets_in((process / f"cpu{cpu}").read_bytes(), event)]
+    return sorted(step for cpu in range(N_CPUS) for step in read_cpu_steps(process, cpu, event))
+
+
+def read_cpu_steps(process: Path, cpu: int, event: struct.Struct = EVENT) -> list[int]:
+    """Read, and consume, what there is in one buffer of a process."""
+    packets = packets_in((process / f"cpu{cpu}").read_bytes(), event)
     assert all(packet.lost == 0 for packet in packets)
-    return sorted(step for packet in packets for step in packet.steps)
+    return [step for packet in packets for step in packet.steps]
