@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-DEADLINE_S = 30.0
+from conftest import DEADLINE_S
 
 
 @dataclass

@@ -39,7 +39,7 @@ def program(name: str, sanitize: str) -> Path:
     return compile_c([HERE / source for source in sources], sanitize=sanitize)
 
 
-def wait_for(condition: Callable[[], object], what: str, deadline: float = 120.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, deadline: float = 600.0) -> None:
     end = time.monotonic() + deadline
     while not condition():
         assert time.monotonic() < end, f"waited {deadline} s in vain: {what}"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import Mount, wait_until
+from conftest import DEADLINE_S, Mount, wait_until
 
 from relayfs_fuse import native_trace
 from relayfs_fuse.native_trace import Trace, Traces
@@ -145,7 +145,7 @@ class Program:
     def end(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait(DEADLINE_S)
 
     def __enter__(self) -> "Program":
         return self
@@ -191,7 +191,7 @@ def spoil(path: Path, seed: int, start: int = 0) -> None:
 
 def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [str(RELAYCTL), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
 
 
 @dataclass
@@ -209,7 +209,9 @@ def read(*directories: Path, may_miss_packets: bool = False) -> Read:
 
     may_miss_packets: packets were overwritten between two copies, as a program wrote on
     """
-    done = subprocess.run(["babeltrace2", *directories], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        ["babeltrace2", *directories], capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
     warnings = done.stderr.splitlines()
     if may_miss_packets:
         warnings = [line for line in warnings if not LOST_PACKETS.match(line)]
@@ -251,7 +253,7 @@ def catches(process: subprocess.Popen[str], signum: int) -> bool:
 def finish(process: subprocess.Popen[str], signum: int = 2) -> str:
     """End a recording in order; return what it said."""
     process.send_signal(signum)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
     return said
 

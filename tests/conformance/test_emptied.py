@@ -17,7 +17,7 @@ import pytest
 from build import ROOT
 
 LONG = os.environ.get("RELAYFS_STRESS") == "long"
-DEADLINE_S = 300
+DEADLINE_S = 900
 PRINTED = "tests/conformance/test_printed_examples.py"
 WARNINGS = ("unused-function", "unused-parameter", "unused-variable", "unused-const-variable")
 QUIET = "".join(f'#pragma GCC diagnostic ignored "-W{warning}"\n' for warning in WARNINGS)

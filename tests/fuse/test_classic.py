@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, builds, compile_c, run_environment
-from conftest import Mount, shell, used, wait_until
+from conftest import DEADLINE_S, Mount, shell, used, wait_until
 from making import Maker, environment_of, making
 from mapping import Mapper
 from traffic import append, wait_asleep
@@ -399,4 +399,4 @@ def test_no_memory_is_lost_or_misused(shared_mount: Mount, sanitize: str) -> Non
             client.ask("put")
         assert client.process.stdin is not None
         client.process.stdin.close()
-        assert client.process.wait(20) == 0
+        assert client.process.wait(DEADLINE_S) == 0

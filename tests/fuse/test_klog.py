@@ -13,7 +13,7 @@ from conftest import Mount
 from traffic import drain
 
 KLOGGER = Path(__file__).with_name("klogger.c")
-DEADLINE_S = 120
+DEADLINE_S = 900
 N_REGISTRATIONS = 40
 N_FORKS = 50
 STATEMENT = """

@@ -24,7 +24,7 @@ from relayfs_fuse.native import CounterInfo
 RELAYCTL = Path(sys.executable).with_name("relayctl")
 ROUNDS = 200 if os.environ.get("RELAYFS_STRESS") == "long" else 8
 N_FUZZED = 60
-DEADLINE = 60
+DEADLINE = 300
 # What the text formats, or their parsers, add to names of metrics.
 SUFFIXES = ("", "_total", "_created", "_bucket", "_sum", "_count", "_info", "_gsum", "_gcount", "_total_total")
 HELP = 'A "quoted" \\ help, of ünicode'

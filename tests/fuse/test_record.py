@@ -248,7 +248,7 @@ def test_it_ends_when_the_trace_is_stopped(store, run, record, out):
         run(trace, "app").write(10)
         recorded(out, 0, "app")
         store.change(trace, is_started=False)
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     assert read(out).events == {"app": list(range(10))}
 
 
@@ -263,14 +263,14 @@ def test_it_ends_when_the_trace_is_removed(store, run, record, out):
         program.flush()
         native_trace.trace_remove(str(program.directory))
         store.change(trace, id=0)
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     assert read(out).events == {"app": list(range(110))}
 
 
 def test_it_ends_after_its_time(store, run, record, out):
     run(store.create("t"), "app").write(10)
     with record("--duration", "0.2") as process:
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     assert read(out).events == {"app": list(range(10))}
 
 
@@ -445,8 +445,8 @@ def test_a_stream_is_a_tar_archive(store, run, out, tmp_path):
             refused += program.write_patiently(100)
             lost = program.write(2900)
             process.send_signal(signal.SIGTERM)
-            assert tar.wait(60) == 0
-        assert process.wait(60) == 0
+            assert tar.wait(DEADLINE_S) == 0
+        assert process.wait(DEADLINE_S) == 0
     seen = read(out)
     assert len(seen.events["app"]) == 5000 - lost
     assert seen.lost == lost + refused

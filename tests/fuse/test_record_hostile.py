@@ -285,7 +285,7 @@ def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, ou
         wait_until((out / ".damaged" / spoilt.name / "why").exists, "the mark")
         mount.command("trace stop t")
         mount.command("trace remove t")
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     assert judge(out, one).numbers() == list(range(20))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount, User, wait_until
+from conftest import DEADLINE_S, Mount, User, wait_until
 from tracing import RELAYCTL, Program, Served, finish, read, recorded, recording, relayctl
 
 from relayfs_fuse.record.packet import HEAD_BYTES
@@ -62,14 +62,14 @@ def test_it_ends_with_the_trace(mount, run, out):
     with recording("t", "-o", out, "--until-stopped", env={**os.environ, "RELAYFS": str(mount.path)}) as process:
         program.write(100)
         mount.command("trace stop t\n")
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
         assert read(out).events == {"app": list(range(100))}
     mount.command("trace start t\n")
     with recording("t", "-m", mount.path, "-o", out) as process:
         program.write(100)
         mount.command("trace stop t\n")
         mount.command("trace remove t\n")
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     assert read(out).events == {"app": list(range(200))}
 
 
@@ -85,7 +85,7 @@ def test_a_trace_is_written_to_disk_before_it_goes(mount, run, out, ends):
         mount.command("trace remove t\n")
         # It has been waited for: all is there at once.
         assert read(out).events == {f"app{i}": list(range(170)) for i in range(5)}
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=DEADLINE_S)[1]
     assert process.returncode == 0
     assert f"of 5 processes to {out}, 0 events lost\n" in said
     assert "lost" not in mount.error_log
@@ -168,7 +168,7 @@ def test_what_a_recorder_does_not_write_of_a_removed_trace_is_said(mount, run, o
         assert f"its recorder (pid {process.pid} of " in said
         assert f"did not end within 10 s; {400 - n} events of {program.name} were unread, and may be lost" in said
         process.send_signal(signal.SIGCONT)
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     # It goes on with what it has mapped, as far as sub-buffers were finished.
     events = read(out).events["app"]
     assert events == list(range(len(events)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import ROOT, compile_c
-from conftest import Mount, User
+from conftest import DEADLINE_S, Mount, User
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from relayfs_fuse import Counters
@@ -19,7 +19,7 @@ RELAYCTL = Path(sys.executable).with_name("relayctl")
 
 def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [str(RELAYCTL), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
 
 
 def shown(mount: Mount, *arguments: object) -> str:

@@ -64,7 +64,9 @@ def made(shared_mount: Mount, request: pytest.FixtureRequest) -> Iterator[tuple[
 
 
 def run(mount: Mount, script: str) -> bytes:
-    done = subprocess.run(["bash", "-c", WRITE + script], cwd=mount.path, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", WRITE + script], cwd=mount.path, capture_output=True, timeout=DEADLINE_S, check=False
+    )
     assert done.stderr == b""
     return done.stdout
 

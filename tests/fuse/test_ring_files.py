@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount, shell, wait_until
+from conftest import DEADLINE_S, Mount, shell, wait_until
 from lines_out import printing
 from traffic import append
 
@@ -451,7 +451,7 @@ def test_a_removed_ring_ends_for_all(mount: Mount) -> None:
     cat = subprocess.Popen(["cat", file], stdout=subprocess.PIPE)
     wait_until(lambda: mount.fact("r", "read_records") == "1", "cat has read")
     mount.command("remove r")
-    assert cat.communicate(timeout=20)[0] == b"left\n"
+    assert cat.communicate(timeout=DEADLINE_S)[0] == b"left\n"
     with pytest.raises(BrokenPipeError):
         ring.output(b"too late")
     ring.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mount, User, wait_until
+from conftest import DEADLINE_S, Mount, User, wait_until
 from lines_out import printing
 
 from relayfs_fuse import Ring, native, ring_hash
@@ -221,7 +221,7 @@ def test_a_hash_of_rings_keeps_the_order_of_each_key(mount: Mount) -> None:
     rings = [Ring(path) for path in paths]
     wait_until(take_all, "all records came", 60)
     for producer in producers:
-        assert producer.wait(20) == 0
+        assert producer.wait(DEADLINE_S) == 0
     for ring in rings:
         ring.close()
     assert got == {key: list(range(n_records)) for key in range(n_keys)}

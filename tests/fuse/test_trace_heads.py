@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from conftest import Mount, wait_until
+from conftest import DEADLINE_S, Mount, wait_until
 from tracing import RELAYCTL, Store, relayctl
 
 from relayfs_fuse import native_trace
@@ -38,7 +38,7 @@ def emit(where: dict[str, str], *names: str, limit: int = 0, command: tuple[str,
 
 def finish(*programs: "subprocess.Popen[str]") -> None:
     for program in programs:
-        assert program.wait(60) == 0
+        assert program.wait(DEADLINE_S) == 0
 
 
 def shown(directory: Path) -> list[tuple[int, str, int]]:
@@ -117,7 +117,7 @@ def test_a_time_that_is_far_from_the_last_one_is_told_in_full(store: Store, tmp_
     finish(emit(where, "b", "c", "d", command=later))
     command = [*later, RELAYCTL, "record", trace.name, "--store", store.path, "-o", tmp_path / "out"]
     done = subprocess.run(
-        [*command, "--duration", "0", "--check", "all"], capture_output=True, text=True, check=False, timeout=120
+        [*command, "--duration", "0", "--check", "all"], capture_output=True, text=True, check=False, timeout=DEADLINE_S
     )
     assert done.returncode == 0, done.stderr
     assert "damaged" not in done.stderr

@@ -50,7 +50,7 @@ def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) 
         assert lost(mount) == 3000
         mount.command("trace remove t")
         assert recorder.process is not None
-        said = recorder.process.communicate(timeout=60)[1]
+        said = recorder.process.communicate(timeout=DEADLINE_S)[1]
     assert " 0 events lost, and 3000 of programs that could get no buffers\n" in said
 
 

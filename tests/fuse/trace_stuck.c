@@ -20,7 +20,7 @@
 RELAY_TRACE_EVENT(judge, step, (u64, seq))
 RELAY_TRACE_EVENT(judge, stuck, (string, text))
 
-enum { N_WHILE_STUCK = 2000, N_AFTER = 10, N_FILLING = 200, MAX_STEPS = 1000000, WATCHDOG_S = 120 };
+enum { N_WHILE_STUCK = 2000, N_AFTER = 10, N_FILLING = 200, MAX_STEPS = 1000000, WATCHDOG_S = 600 };
 
 /* Before, an event took a second and a half. */
 enum { TYPICAL_NS = 200000, ALL_NS = 1000000000 };

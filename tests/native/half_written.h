@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { FAULTS_TO_FALLBACK = 1000, PAGE = 4096, DEADLINE_SECONDS = 30 };
+enum { FAULTS_TO_FALLBACK = 1000, PAGE = 4096, DEADLINE_SECONDS = 600 };
 
 /* A child that writes one record and stops in the middle. */
 struct writer {

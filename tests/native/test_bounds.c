@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum {
-	HANG_SECONDS = 100,
+	HANG_SECONDS = 600,
 	SUBBUF = 4 << 20,
 	HOLE = 16,
 	N_HOLES = SUBBUF / HOLE - 1, /* the last 16 bytes are a record */

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { SIZE = 16 << 20, SMALL = 4096, N_SKIPPED = SIZE / 8 - 4, ROUNDS = 200, MOST_CALLS = 400, HANG_SECONDS = 100 };
+enum { SIZE = 16 << 20, SMALL = 4096, N_SKIPPED = SIZE / 8 - 4, ROUNDS = 200, MOST_CALLS = 400, HANG_SECONDS = 600 };
 enum { YIELDS_FIRST = 200, YIELDS_EACH = 10 };
 
 static unsigned long n_yields;

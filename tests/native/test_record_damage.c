@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-enum { SIZE = 4096, ROUNDS = 150, SCRIBBLES = 3000, WATCHDOG_S = 100 };
+enum { SIZE = 4096, ROUNDS = 150, SCRIBBLES = 3000, WATCHDOG_S = 600 };
 
 static uint64_t seed = 88172645463325252ull;
 

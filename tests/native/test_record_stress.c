@@ -26,7 +26,7 @@ enum {
 	SIGNAL_US = 300,
 	MARK_BYTES = 8,
 	ANONYMOUS = 0x5a,
-	WATCHDOG_S = 100
+	WATCHDOG_S = 600
 };
 
 struct stream {

@@ -32,7 +32,7 @@ PROGRAMS = (
     "test_classic_time",
     "test_classic_writers",
 )
-DEADLINE = 300
+DEADLINE = 900
 
 
 def cases_in(program: str) -> list[str]:

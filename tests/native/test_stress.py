@@ -204,7 +204,7 @@ def test_threads_on_one_mapping(scratch: Path, scheme: str, sanitize: str, ways:
     channel = stored_channel(scratch, (16384, 4), "no-overwrite", scheme, sanitize)
     command = run_command(program("stress_threads", sanitize), channel.writer[1], 10_000, *ways, sanitize=sanitize)
     done = subprocess.run(
-        command, env=run_environment(sanitize), capture_output=True, text=True, timeout=300, check=False
+        command, env=run_environment(sanitize), capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stderr[-8000:]
 
