@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -180,6 +180,13 @@ def test_another_users_program_takes_memory_also_without_a_server(
     assert trace.numbers() == list(range(20))
 
 
+def allocate_others(mount: Mount, maker: Maker) -> None:
+    """Give all buffers of a program their memory but the first."""
+    for n in range(1, N_CPUS):
+        os.posix_fallocate(fd := os.open(memory_file(mount, maker, n), os.O_RDWR), 0, DATA)
+        os.close(fd)
+
+
 def test_memory_of_a_trace_is_looked_at_again_when_a_cpu_first_writes(mount: Mount, tmp_path: Path) -> None:
     # As much as one program with all its buffers, and two with one each.
     mount.expect("gave way")
@@ -189,9 +196,7 @@ def test_memory_of_a_trace_is_looked_at_again_when_a_cpu_first_writes(mount: Mou
             maker.ask("emit 10")
         others = sum(taken(mount, maker)[0] for maker in (first, second))
         assert others == 2 * EACH
-        for n in range(N_CPUS - 1):
-            os.posix_fallocate(fd := os.open(memory_file(mount, first, n + 1), os.O_RDWR), 0, DATA)
-            os.close(fd)
+        allocate_others(mount, first)
         move(second, 1)
         second.ask("emit 100")
         assert taken(mount, second) == [EACH, REST]
@@ -204,6 +209,31 @@ def test_memory_of_a_trace_is_looked_at_again_when_a_cpu_first_writes(mount: Mou
             return taken(mount, second) == [EACH, EACH]
 
         wait_until(goes_on, "there is room, and it is taken")
+
+
+def test_a_drained_process_gives_way_before_an_older_one_with_events(mount: Mount) -> None:
+    # As much as one program with all its buffers, and two with one each.
+    start_trace(mount, "t", f"{ROOM} memory={N_CPUS * EACH + 2 * (EACH + (N_CPUS - 1) * REST)}")
+    with traced(mount, cpus=[0]) as writer, traced(mount, cpus=[0]) as older, traced(mount, cpus=[0]) as drained:
+        for maker in (writer, older, drained):
+            maker.ask("emit 10")
+        allocate_others(mount, drained)
+        # A server would remove a drained process's directory by itself.
+        mount.kill()
+        for maker in (older, drained):
+            maker.process.kill()
+            maker.process.wait()
+        with closing(native.Buffer(str(memory_file(mount, drained, 0)))) as buffer:
+            buffer.flush()
+            buffer.subbufs_consumed(1)
+            assert (buffer.facts().records, buffer.facts().unread_records) == (10, 0)
+        move(writer, 1)
+        writer.ask("emit 10")
+        assert taken(mount, writer) == [EACH, EACH]
+        assert not memory_file(mount, drained, 0).exists()
+        assert memory_file(mount, older, 0).exists()
+    # It had nothing that anybody could miss.
+    assert not (mount.store / "t/.given-up").exists()
 
 
 def test_memory_that_is_there_already_is_used(mount: Mount, tmp_path: Path) -> None:
