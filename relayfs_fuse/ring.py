@@ -154,7 +154,10 @@ class Ring:
             if found or finished:
                 return found
             if woken:
-                time.sleep(_BUSY_S)  # another was faster, or the ring was removed while a record is being filled
+                # Another was faster, or the ring was removed while a record is being filled.
+                if end is not None and time.monotonic() >= end:
+                    return None
+                time.sleep(_BUSY_S)
             woken = self.wait(None if end is None else max(0.0, end - time.monotonic()))
             if not woken:
                 return None

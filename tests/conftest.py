@@ -91,6 +91,10 @@ class Mount:
         descriptor = os.open(self.control, os.O_WRONLY)
         try:
             os.write(descriptor, line.encode())
+        except OSError as error:
+            with suppress(OSError):
+                error.add_note(self.error_log[-1000:])
+            raise
         finally:
             os.close(descriptor)
 

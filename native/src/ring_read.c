@@ -327,7 +327,11 @@ static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uin
 	return !(*length & (RELAY_RING_BUSY | RELAY_RING_DISCARD)) && relay_ring_total(*length) <= produced - pos;
 }
 
-/* find_next() for a program, which has nobody to keep waiting but itself: up to all that a ring can hold. */
+/*
+ * find_next() for a program, which has nobody to keep waiting but itself: up to all that a ring can hold. Where nothing is
+ * found relay_ring_state() may say that the ring is damaged: then this does, too, because a program that waits for one and
+ * asks the other would go round and round.
+ */
 static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, struct relay_ring_counts *counts,
                                                       uint32_t *length)
 {
@@ -335,6 +339,8 @@ static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, s
 	for (;;) {
 		uint32_t work = RELAY_RING_WORK;
 		int result = find_next(ring, counts, length, &work);
+		if (result == 0)
+			return relay_ring_check_magic(ring);
 		if (result != -EINPROGRESS)
 			return result;
 		if (counts->position - before > ring->size)

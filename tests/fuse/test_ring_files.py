@@ -7,6 +7,7 @@ import random
 import select
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -396,6 +397,27 @@ def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount)
     assert "the length at position [16] is 100000" in mount.fact("r", "state")
     mount.command("remove r")
     assert not file.exists()
+
+
+LOOK = "import sys; from relayfs_fuse import Ring; ring = Ring(sys.argv[1]); input(); list(ring.records(timeout=0.1))"
+
+
+def test_who_reads_a_ring_that_is_spoilt_meanwhile_hears_of_it(mount: Mount) -> None:
+    mount.create("r", "type=ring size=4K buffers=single")
+    mount.expect("is damaged: mem0: relay_ring_geometry.magic")
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOK, mount.path / "r"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as reader:
+        try:
+            maps = Path(f"/proc/{reader.pid}/maps")
+            wait_until(lambda: "mem0" in maps.read_text(), "the ring is mapped")
+            with (mount.store / "r/mem0").open("r+b") as memory:
+                memory.seek(-4096, os.SEEK_END)
+                memory.write(bytes(8))
+            _, said = reader.communicate("\n", DEADLINE_S)
+        finally:
+            reader.kill()
+    assert os.strerror(errno.EBADMSG) in said
 
 
 @pytest.mark.parametrize("what", ["consumer", "producer", "header", "state"])

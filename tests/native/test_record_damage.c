@@ -366,6 +366,27 @@ TEST(a_truncated_ring_is_damaged)
 	CHECK_EQ(output_letters(ring, 'a', 8, 0), 0);
 	CHECK_EQ(ftruncate(relay_ring_fd(ring), 0), 0);
 	CHECK_EQ(relay_ring_state(ring), RELAY_IS_DAMAGED);
-	CHECK(relay_ring_next(ring, &data, &length) <= 0);
+	CHECK_EQ(relay_ring_next(ring, &data, &length), -EBADMSG);
 	relay_ring_close(ring);
+}
+
+/* Who waits for a record and then asks for it hears the same from both, or it would go round for ever. */
+TEST(who_asks_a_damaged_ring_for_a_record_hears_what_who_waits_does)
+{
+	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
+		struct relay_ring *ring = make_ring(SIZE, mode);
+		struct spoilt file = map_words(ring);
+		char to[SIZE];
+		const void *data;
+		size_t length;
+
+		file.words[file.n] = 0; /* the magic number */
+		CHECK_EQ(relay_ring_state(ring), RELAY_IS_DAMAGED);
+		CHECK_EQ(relay_ring_wait(&ring, 1, 0), 1);
+		if (mode == RELAY_NO_OVERWRITE)
+			CHECK_EQ(relay_ring_next(ring, &data, &length), -EBADMSG);
+		CHECK_EQ(relay_ring_read(ring, to, sizeof(to), NULL), -EBADMSG);
+		munmap(file.words, PAGE + 8 * file.n);
+		relay_ring_close(ring);
+	}
 }
