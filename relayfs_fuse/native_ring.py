@@ -261,11 +261,18 @@ class RingsHandle(_Handle):
         self._length = ffi.new("size_t *")
         self._missed = ffi.new("uint64_t *")
         self.n: int = self._open.n
+        try:
+            self.overwrite = self._overwrites(path)
+        except OSError:
+            self.close()
+            raise
+
+    def _overwrites(self, path: str) -> bool:
         facts = ffi.new("struct relay_ring_facts *")
         result = int(lib.relay_ring_facts(self._open.ring[0], facts))
         if result != -errno.EOPNOTSUPP:  # it is not mapped: next() says whether it can be read
             _check(result, path)
-        self.overwrite: bool = facts.mode == native.MODE_OVERWRITE
+        return bool(facts.mode == native.MODE_OVERWRITE)
 
     def close(self) -> None:
         """Let go of them."""

@@ -399,6 +399,19 @@ def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount)
     assert not file.exists()
 
 
+def test_a_damaged_ring_that_cannot_be_opened_is_let_go_of(mount: Mount) -> None:
+    file = mount.create("r", "type=ring size=4K buffers=single")
+    output(file, b"a record")
+    mount.expect("is damaged: mem0: ")
+    with (mount.store / "r/mem0").open("r+b") as memory:
+        memory.seek(4096)
+        memory.write(struct.pack("<Q", 1 << 63))  # the producer position
+    before = len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count("mem0")
+    with pytest.raises(OSError, match=os.strerror(errno.EBADMSG)):
+        Ring(file)
+    assert (len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count("mem0")) == before
+
+
 LOOK = "import sys; from relayfs_fuse import Ring; ring = Ring(sys.argv[1]); input(); list(ring.records(timeout=0.1))"
 
 
