@@ -17,6 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* More fields than any event has. */
+enum { N_TYPES_MAX = 65536 };
+
 enum step_end { EVENT_ENDS, STRING_FOLLOWS, ARRAY_FOLLOWS };
 
 struct step {
@@ -112,7 +115,7 @@ int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t
 	for (uint32_t i = 0; i < n_types; i++)
 		if (types[i] >= RELAY_N_TRACE_TYPES)
 			return -EINVAL;
-	if (n_types > RELAY_TRACE_EVENT_MAX)
+	if (n_types > N_TYPES_MAX)
 		return -EINVAL;
 	if (find_layout(layouts, id))
 		return -EEXIST;
@@ -207,9 +210,7 @@ void relay_packet_check(const struct relay_layouts *layouts, const void *events,
 			checked->id = head.id;
 			return;
 		}
-		/* The library writes none that is longer. */
-		const size_t most = RELAY_TRACE_EVENT_MAX + layouts->context_bytes;
-		at = pass_event(layout->steps, at + head.bytes, left < most ? stop : at + most);
+		at = pass_event(layout->steps, at + head.bytes, stop);
 		if (!at) {
 			checked->fault = RELAY_PACKET_FIELDS;
 			checked->id = head.id;

@@ -2,14 +2,23 @@
 /*
  * Pieces of one mapping, a bit for each that is taken. A thread has one for as long as it makes one record, so there are
  * enough for 64 threads that are interrupted in the middle. What was never taken takes no memory.
+ *
+ * A record that is longer than a piece has a mapping of its own (struct own), which is gone when the record is written.
  */
 #define _GNU_SOURCE
 #include "scratch.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
 enum { N_PIECES = 64 };
+
+/* What a mapping of its own begins with. */
+struct own {
+	size_t bytes; /* of the whole mapping */
+	unsigned char piece[] __attribute__((aligned(64)));
+};
 
 static unsigned char *pieces; /* NULL: not mapped yet */
 static uint64_t taken;
@@ -17,8 +26,10 @@ static uint64_t taken;
 static unsigned char *map(void)
 {
 	unsigned char *mapped, *none = NULL;
+	int saved = errno;
 	mapped = mmap(NULL, (size_t)N_PIECES * RELAY_SCRATCH_BYTES, PROT_READ | PROT_WRITE,
 	              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	errno = saved;
 	if (mapped == MAP_FAILED)
 		return NULL;
 	/* Pairs with the acquire in relay_scratch_take(). Another thread, or a handler, may have been faster. */
@@ -50,11 +61,34 @@ void *relay_scratch_take(void)
 	return NULL;
 }
 
+void *relay_scratch_map(size_t bytes)
+{
+	int saved = errno;
+	struct own *own = mmap(NULL, sizeof(*own) + bytes, PROT_READ | PROT_WRITE,
+	                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	errno = saved;
+	if (own == MAP_FAILED)
+		return NULL;
+	own->bytes = sizeof(*own) + bytes;
+	return own->piece;
+}
+
+static void unmap(struct own *own)
+{
+	int saved = errno;
+	munmap(own, own->bytes);
+	errno = saved;
+}
+
 void relay_scratch_give_back(void *piece)
 {
-	size_t number =
-	    (size_t)((unsigned char *)piece - __atomic_load_n(&pieces, __ATOMIC_RELAXED)) / RELAY_SCRATCH_BYTES;
-	__atomic_fetch_and(&taken, ~(1ull << number), __ATOMIC_RELEASE);
+	/* Relaxed, because a thread that took one of the pieces knows where they are; no other mapping lies among them. */
+	uintptr_t offset = (uintptr_t)piece - (uintptr_t)__atomic_load_n(&pieces, __ATOMIC_RELAXED);
+	size_t number = offset / RELAY_SCRATCH_BYTES;
+	if (number < N_PIECES)
+		__atomic_fetch_and(&taken, ~(1ull << number), __ATOMIC_RELEASE);
+	else
+		unmap((struct own *)((unsigned char *)piece - offsetof(struct own, piece)));
 }
 
 void relay_scratch_forget(void)

@@ -57,6 +57,9 @@ static union {
 
 static struct relay_tracing **tracings; /* RELAY_N_TRACINGS; NULL: nothing was ever traced */
 
+/* Of the traces that look() found. Writer: note_largest(), under relay_trace_lock(). */
+static uint64_t largest_subbuf;
+
 /* Under relay_trace_lock(). */
 static struct {
 	bool is_begun, is_off, is_prepared; /* prepared: some threads make no system calls when they write */
@@ -282,6 +285,17 @@ static void look_for_early(void)
 	show_all();
 }
 
+/* An event that no trace's sub-buffers hold is not worth the memory to make it in. */
+static void note_largest(void)
+{
+	uint64_t largest = 0;
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
+		if (all.traces[slot].id && all.traces[slot].subbuf_size > largest)
+			largest = all.traces[slot].subbuf_size;
+	/* Relaxed: a number only, with which borrow_much() compares. */
+	__atomic_store_n(&largest_subbuf, largest, __ATOMIC_RELAXED);
+}
+
 /* Copy the control file, if it has changed. */
 static void look(void)
 {
@@ -305,6 +319,7 @@ static void look(void)
 	if (all.leaving != left_before && !relay_trace_await_all())
 		all.leaving = NULL;
 	free_left();
+	note_largest();
 }
 
 static void declare(struct relay_trace_event *event, void *tracing)
@@ -505,9 +520,36 @@ __attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot,
 	return place.tracing;
 }
 
+static void look_here(void *unused)
+{
+	(void)unused;
+	look();
+}
+
+/* Of a length that some trace's sub-buffers hold, as far as this process knows? Relaxed: see note_largest(). */
+static bool some_trace_holds(size_t length)
+{
+	return length <= __atomic_load_n(&largest_subbuf, __ATOMIC_RELAXED);
+}
+
+/* Memory that takes a system call, for an event that is longer than a piece of scratch memory. */
+__attribute__((noinline)) static struct relay_trace_record *borrow_much(size_t length)
+{
+	if (length > RELAY_TRACE_EVENT_MAX || (relay_is_quiet() && !relay_quiet_may_call()))
+		return NULL;
+	if (!some_trace_holds(length)) {
+		/* The process may not have looked since a trace was made. look() frees no trace that an event interrupted by
+		 * this one is being written to, because this thread counts as inside. */
+		relay_trace_enter();
+		locked(look_here, NULL);
+		relay_trace_leave();
+	}
+	return some_trace_holds(length) ? relay_scratch_map(length) : NULL;
+}
+
 struct relay_trace_record *relay_trace_borrow(size_t length)
 {
-	return length <= RELAY_TRACE_EVENT_MAX ? relay_scratch_take() : NULL;
+	return __builtin_expect(length <= RELAY_SCRATCH_BYTES, 1) ? relay_scratch_take() : borrow_much(length);
 }
 
 void relay_trace_give_back(struct relay_trace_record *record)

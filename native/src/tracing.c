@@ -270,15 +270,16 @@ int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trac
 
 /* --- events --- */
 
-/* An event of which there is no record, either because it is longer than any may be, or for want of memory to make it in. */
+/* An event of which there is no record, because it is longer than any trace's sub-buffers, or for want of memory to make it in. */
 static void count_lost(const struct relay_tracing *tracing, size_t length)
 {
 	const struct rchan *chan = tracing->chan;
+	size_t head_bytes = sizeof(uint64_t) + (tracing->pid ? sizeof(tracing->pid) : 0);
+	size_t bytes = length - sizeof(struct relay_trace_record) + head_bytes;
 	for (int err = RELAY_WRONG_CPU; err == RELAY_WRONG_CPU;) {
 		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu() : (uint32_t)sched_getcpu();
 		struct rchan_buf *buf = &chan->bufs[cpu < chan->n_buffers ? cpu : 0];
-		err = length > RELAY_TRACE_EVENT_MAX ? relay_refuse_too_large(buf, length)
-		                                     : relay_refuse_full(buf, length);
+		err = bytes <= buf->largest ? relay_refuse_full(buf, length) : relay_refuse_too_large(buf, length);
 	}
 }
 

@@ -46,6 +46,17 @@ def test_a_long_event_takes_no_stack(mount: Mount, tmp_path: Path, buffers: str)
     assert trace.lost == 0
 
 
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_an_event_that_needs_memory_of_its_own_takes_no_stack_and_is_lost_where_none_can_be_had(
+    mount: Mount, tmp_path: Path, buffers: str
+) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers}")
+    ((used,),) = run(mount, "huge")
+    assert used <= STACK_MAX
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert (trace.numbers("frugal:text"), trace.numbers("frugal:step"), trace.lost) == ([0, 1], [3], 1)
+
+
 @pytest.mark.parametrize("user", [None, NOBODY])
 @pytest.mark.parametrize("buffers", BUFFERS)
 def test_a_program_that_may_write_no_files_is_traced_by_the_servers_hand(

@@ -4,6 +4,8 @@
  *
  *     trace_frugal small        a first event in a thread with the smallest stack; says how much of it that takes
  *     trace_frugal long         an event of 60,000 bytes in a thread with a stack of 64 KiB
+ *     trace_frugal huge         events of 100,000 bytes: the first one says how much of its thread's stack it takes, the
+ *                               second one's thread is prepared, the third is written in seccomp(2)'s strict mode
  *     trace_frugal fsize        it may not write to files, nor make any
  *     trace_frugal strict       in seccomp(2)'s strict mode; writes 100 events, and a long one, for each byte that it reads
  *     trace_frugal nofile       it may open no more files; tells how many events it wrote without being traced
@@ -27,9 +29,9 @@
 RELAY_TRACE_EVENT(frugal, step, (u64, seq))
 RELAY_TRACE_EVENT(frugal, text, (u64, seq), (string, text))
 
-enum { LONG_BYTES = 60000, PAINT = 0xa5, PAINTED_BYTES = 256 * 1024 };
+enum { LONG_BYTES = 60000, HUGE_BYTES = 100000, PAINT = 0xa5, PAINTED_BYTES = 256 * 1024 };
 
-static char long_text[LONG_BYTES + 1];
+static char long_text[HUGE_BYTES + 1];
 
 static void *emit_one(void *seq)
 {
@@ -95,6 +97,26 @@ static int long_event(void)
 	return 2;
 }
 
+/* From the prctl(2) on, each system call but read, write and _exit kills. */
+static int huge_event(void)
+{
+	size_t before, with;
+
+	memset(long_text, 'x', HUGE_BYTES);
+	before = stack_used(emit_none, 0);
+	with = stack_used(emit_long, 0);
+	printf("%zu\n", with - before);
+	fflush(stdout);
+	relay_trace_prepare();
+	emit_long((void *)1);
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT))
+		exit(2);
+	emit_long((void *)2);
+	emit_one((void *)3);
+	syscall(SYS_exit, 0);
+	return -1;
+}
+
 static int without_files(int resource)
 {
 	struct rlimit none = {resource == RLIMIT_NOFILE ? 4 : 0, resource == RLIMIT_NOFILE ? 4 : 0};
@@ -141,6 +163,8 @@ int main(int argc, char **argv)
 		n = small();
 	else if (strcmp(what, "long") == 0)
 		n = long_event();
+	else if (strcmp(what, "huge") == 0)
+		n = huge_event();
 	else if (strcmp(what, "fsize") == 0)
 		n = without_files(RLIMIT_FSIZE);
 	else if (strcmp(what, "nofile") == 0)

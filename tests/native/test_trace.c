@@ -23,6 +23,7 @@ RELAY_TRACE_EVENT(other, data, (bytes, data))
 
 enum {
 	SUBBUF_SIZE = 65536,
+	LARGE_SUBBUF_SIZE = 4 * SUBBUF_SIZE,
 	N_SUBBUFS = 8,
 	N_THREADS = 32,
 	N_EVENTS = 500,
@@ -228,22 +229,25 @@ TEST(filters_choose_processes)
 TEST(an_event_that_is_too_large_is_counted)
 {
 	struct relay_trace large = a_trace("large");
-	char *data = calloc(1, RELAY_TRACE_EVENT_MAX);
+	char *data = calloc(1, LARGE_SUBBUF_SIZE);
 	CHECK(data != NULL);
-	large.subbuf_size = 4 * RELAY_TRACE_EVENT_MAX;
-	large.n_subbufs = 2;
+	large.subbuf_size = LARGE_SUBBUF_SIZE;
+	large.n_subbufs = 8;
 	start(0, "t");
 	show(1, &large);
-	/* 16 of the head, 4 of the length; a packet has a head, too. */
-	size_t longest = RELAY_TRACE_EVENT_MAX - 20, longest_there = SUBBUF_SIZE - sizeof(struct relay_packet) - 20;
+	/* 8 of the event's head, 4 of the length; a packet has a head, too. */
+	size_t head = sizeof(struct relay_packet) + 12;
+	size_t longest = LARGE_SUBBUF_SIZE - head, longest_there = SUBBUF_SIZE - head;
 	trace_other_data(data, longest_there);
+	trace_other_data(data, longest_there + 1);
+	trace_other_data(data, 65536);
 	trace_other_data(data, longest);
 	trace_other_data(data, longest + 1);
 	trace_other_data(data, SIZE_MAX);
 	trace_test_tick();
 	CHECK_EQ(events_in("t"), 2);
-	CHECK_EQ(written_to("t").too_large, 3);
-	CHECK_EQ(events_in("large"), 3);
+	CHECK_EQ(written_to("t").too_large, 5);
+	CHECK_EQ(events_in("large"), 5);
 	CHECK_EQ(written_to("large").too_large, 2);
 	free(data);
 }

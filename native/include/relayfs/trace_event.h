@@ -13,8 +13,9 @@
 extern "C" {
 #endif
 
-/* Bytes of one event at most, header included; one that is longer is counted as lost. */
-enum { RELAY_TRACE_EVENT_MAX = 65536 };
+/* Bytes of one event at most, header included; one that is longer, or does not fit into a sub-buffer of its trace, is counted as
+ * lost. */
+enum { RELAY_TRACE_EVENT_MAX = 1 << 30 };
 
 /* Bytes of an event that may be made on the stack of its thread; a longer one is made in memory of the library's. */
 enum { RELAY_TRACE_STACK_MAX = 512 };
@@ -112,14 +113,16 @@ RELAY_TRACE_BOUND_EARLY void relay_trace_emit(struct relay_trace_event *event, s
                                               size_t length);
 
 /*
- * Memory for a record of so many bytes, until relay_trace_give_back(). NULL: it is longer than RELAY_TRACE_EVENT_MAX, or there
- * is none, which is so while 64 threads of this process are making long records.
+ * Memory for a record of so many bytes, until relay_trace_give_back(). NULL: it is longer than RELAY_TRACE_EVENT_MAX or than any
+ * trace's sub-buffers, or there is none, which is so while 64 threads of this process are making long records. Memory for more
+ * than 65600 bytes takes two system calls: one here, one when it is given back.
  */
 RELAY_TRACE_BOUND_EARLY struct relay_trace_record *relay_trace_borrow(size_t length);
 RELAY_TRACE_BOUND_EARLY void relay_trace_give_back(struct relay_trace_record *record);
 
 /* Make this process's buffers in all started traces that want one of its events, as its first event would. From then on the
- * calling thread writes its events without a system call, also in seccomp(2)'s strict mode: see relayfs-trace(3). */
+ * calling thread writes its events of up to 65600 bytes without a system call, also in seccomp(2)'s strict mode: see
+ * relayfs-trace(3). */
 void relay_trace_prepare(void);
 
 /*

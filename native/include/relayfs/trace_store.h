@@ -199,7 +199,7 @@ enum relay_packet_fault {
 	RELAY_PACKET_CUT = 1,        /* what is left is shorter than an event's head */
 	RELAY_PACKET_TIME = 2,       /* an event is older than the one before it, or not of the packet's time */
 	RELAY_PACKET_UNDECLARED = 3, /* no event of this id is declared */
-	RELAY_PACKET_FIELDS = 4      /* the fields go beyond the packet, or beyond RELAY_TRACE_EVENT_MAX */
+	RELAY_PACKET_FIELDS = 4      /* the fields go beyond the packet */
 };
 
 struct relay_packet_checked {
