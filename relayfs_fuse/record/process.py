@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 # Of a sub-buffer; one of a trace of larger ones may be as large as these.
 _SUBBUF_BYTES_MAX = 64 << 20
 _COUNT_MAX = 1 << 62
+# What passes when whoever is at work in a buffer has done it; and how long to wait until it is tried again.
+_PASSING = (errno.EBUSY, errno.EDEADLK)
+_PAUSE_S = 0.01
+REMOVED = "it was removed before they could be read"
+RESERVED = "somebody keeps a part of it reserved"
+_CAUSES = {
+    errno.EPERM: "this program may not run on that CPU",
+    errno.EBUSY: RESERVED,
+    errno.EDEADLK: "its lock is not released",
+    errno.EPIPE: REMOVED,
+}
 
 
 class Process:
@@ -36,6 +48,7 @@ class Process:
     trace: which it is to be of; None: any
     n_subbufs, subbuf_size: how many sub-buffers a buffer has, and their bytes
     checker: checks its packets; None: they are to be trusted
+    unfinished: by CPU, why flush() could not finish the sub-buffer that was being filled
     """
 
     def __init__(self, directory: str, check: str = "none", trace: Trace | None = None) -> None:
@@ -49,6 +62,7 @@ class Process:
         self._events_at = 0
         self._declared: dict[int, Declaration] = {}
         self._baseline = 0
+        self.unfinished: dict[int, str] = {}
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
                 raise ValueError(".events is no regular file")
@@ -88,7 +102,7 @@ class Process:
 
     def is_closed(self) -> bool:
         """Tell whether it was removed from the store: what is unread can be read still."""
-        return all(consumer.buffer.state() & native.IS_CLOSED for consumer in self.buffers.values())
+        return len(self.closed_buffers()) == len(self.buffers)
 
     def has_ended(self) -> bool:
         """Tell whether nothing can come any more."""
@@ -103,22 +117,26 @@ class Process:
             sleepers.remove(consumer.buffer)
         self.close()
 
-    def flush(self) -> None:
-        """Finish the sub-buffers that are being filled, so that they can be read."""
-        for consumer in self.buffers.values():
-            try:
-                facts = consumer.buffer.facts()
-                # A flight recorder would lose its oldest events for a packet without any.
-                is_used = facts.offset > facts.reserved_at_start
-                is_between = facts.records > 0 and facts.offset < facts.reserved_at_start
-                # Only a packet says that all events were lost, as for want of memory.
-                lost_all = not facts.records and not facts.produced and _refused(facts) > 0
-                if is_used or is_between or lost_all:
-                    consumer.buffer.flush()
-            except OSError as error:
-                # Others: it was removed; nobody fills it any more.
-                if error.errno == errno.EBADMSG:
-                    raise
+    def flush(self, until: float = 0.0) -> None:
+        """Finish the sub-buffers that are being filled, so that they can be read; unfinished tells where that failed.
+
+        until: so long, by time.monotonic(), it is tried again where somebody else is at work
+        """
+        self.unfinished.clear()
+        for cpu, consumer in self.buffers.items():
+            while error := _flush(consumer.buffer):
+                if error.errno not in _PASSING or time.monotonic() >= until:
+                    self.unfinished[cpu] = _CAUSES.get(error.errno or 0, error.strerror or "")
+                    break
+                time.sleep(_PAUSE_S)
+
+    def n_unread(self, cpu: int) -> int:
+        """Count the events in a buffer that have not been consumed."""
+        return self.buffers[cpu].buffer.facts().unread_records
+
+    def closed_buffers(self) -> list[int]:
+        """Tell of which CPUs the buffers were removed from the store."""
+        return [cpu for cpu, consumer in self.buffers.items() if consumer.buffer.state() & native.IS_CLOSED]
 
     def flush_idle(self) -> None:
         """Do so where nothing else is to be read: who writes little is seen soon."""
@@ -127,6 +145,7 @@ class Process:
                 if consumer.buffer.facts().is_worth_a_flush:
                     consumer.buffer.flush()
             except OSError as error:
+                # The other errors only put off what flush() does when the process, or the recording, ends.
                 if error.errno == errno.EBADMSG:
                     raise
 
@@ -210,6 +229,27 @@ def _check_origin(origin: Origin, trace: Trace) -> None:
         raise ValueError(f"its clock is {origin.clock}, not the trace's")
     if origin.buffers not in {"perprocess", native_trace.TRACE_BUFFERS[trace.buffers]}:
         raise ValueError(f"its buffers are {origin.buffers}, not the trace's")
+
+
+def _flush(buffer: native.Buffer) -> OSError | None:
+    """Finish the sub-buffer that is being filled, if it has anything to say; return why it is not finished.
+
+    OSError: EBADMSG, it is damaged
+    """
+    try:
+        facts = buffer.facts()
+        # A flight recorder would lose its oldest events for a packet without any.
+        is_used = facts.offset > facts.reserved_at_start
+        is_between = facts.records > 0 and facts.offset < facts.reserved_at_start
+        # Only a packet says that all events were lost, as for want of memory.
+        lost_all = not facts.records and not facts.produced and _refused(facts) > 0
+        if is_used or is_between or lost_all:
+            buffer.flush()
+    except OSError as error:
+        if error.errno == errno.EBADMSG:
+            raise
+        return error
+    return None
 
 
 def _refused(facts: native.Facts) -> int:

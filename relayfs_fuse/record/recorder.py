@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 SERVER_S = 5.0
 # How often to look who lives.
 TICK_S = 0.5
+# How long it is, at the end, tried to finish sub-buffers in which somebody is at work. Before, others would wait.
+_FLUSH_S = 1.0
 # How often it is said at most that the output is full.
 _FULL_SAID_S = 60.0
 # Descriptors beside those of processes, which have one each, and of stream files.
@@ -120,10 +122,11 @@ class Recorder:
 
     def _finish_all(self) -> None:
         """Take the last of all processes. Who waits for the end of the recording does not wait for room, too."""
+        until = time.monotonic() + _FLUSH_S
         while True:
             self._full = None
             for name in list(self._recordings):
-                self._finish(name)
+                self._finish(name, until)
                 if self._full:
                     break
             if not self._full:
@@ -245,14 +248,18 @@ class Recorder:
         elif recording.died is None or recording.process.is_closed() or now - recording.died > SERVER_S:
             self._finish(name)
 
-    def _finish(self, name: str) -> None:
-        """Take the last of a process, and let go of it."""
+    def _finish(self, name: str, until: float = 0.0) -> None:
+        """Take the last of a process, and let go of it; until: see Process.flush()."""
         recording = self._recordings[name]
         with self._giving_up(name):
-            recording.finish(self.summary)
+            # Who dies meanwhile may have written after the last look.
+            was_alive = recording.process.is_alive()
+            left = recording.finish(self.summary, until)
             del self._recordings[name]
             recording.process.close_after(self._sleepers)
-            if self._options.removes and not recording.process.is_alive():
+            for said in left:
+                self._say(f"{self._culprit(name)}: {said}")
+            if self._options.removes and not (left or was_alive or recording.process.is_alive()):
                 self._remove(name, recording.process.directory)
 
     def _remove(self, name: str, directory: str) -> None:

@@ -21,9 +21,10 @@ from relayfs_fuse import ctf, native_trace
 from relayfs_fuse.record import packet as packets_of
 from relayfs_fuse.record.check import COPY_BYTES, Checked, copied
 from relayfs_fuse.record.full import OutputFullError
+from relayfs_fuse.record.process import REMOVED, RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from relayfs_fuse.ctf import Clocks, Origin
     from relayfs_fuse.native_packets import Consumer
@@ -55,10 +56,10 @@ class SpoiledError(Exception):
 class Summary:
     """What was recorded.
 
-    lost: events that were refused or overwritten, as the packets tell
+    lost: events that were refused or overwritten, as the packets tell, or removed unread
     lost_without_buffers: events of programs that could get no buffers, of which no packet tells
     lost_without_buffers_by_user: the same of programs of other users than the store's owner and root, as these count
-    unwritten: events that are left in the buffers, as the output took no more
+    unwritten: events that are left in the buffers, as the output took no more, or they could not be had
     damaged: processes whose memory was spoiled, and how
     skipped: processes that may not be read, and why
     """
@@ -336,12 +337,21 @@ class Recording:
             self.output.set_apart("why", f"{why}; {found.n_lost} events lost\n".encode())
             self.output.set_apart(f"cpu{cpu}", raw)
 
-    def finish(self, summary: Summary) -> None:
-        """Take all that there is now, also of sub-buffers that are not full, and complete the output."""
-        self.flush()
-        for _ in range(2 + self.process.n_subbufs // _PACKETS_AT_ONCE):
-            if not self._drain_undisturbed(summary):
-                break
+    def finish(self, summary: Summary, until: float = 0.0) -> list[str]:
+        """Take all that there is now, also of sub-buffers that are not full, and complete the output.
+
+        until: see Process.flush()
+
+        Returns what of it could not be had, for people.
+        """
+        # Who dies meanwhile may have written after the last look.
+        is_dead = not self.process.is_alive()
+        with spoiling():
+            self.process.flush(until)
+        self._drain_to_the_end(summary)
+        closed = self.process.closed_buffers()
+        if closed:  # what was finished until then is the last of it
+            self._drain_to_the_end(summary)
         self.update()
         self.check()
         lost = self._lost()
@@ -349,12 +359,44 @@ class Recording:
             last = self.output.last(cpu)
             if last:
                 summary.lost += max(0, n - last.events_discarded)
+        said = []
+        for cpu, n, why in self._left(closed, is_dead):
+            if cpu in closed:
+                lost[cpu] += n
+                summary.lost += n
+                said.append(f"{n} events in cpu{cpu} are lost: {why}")
+            else:
+                summary.unwritten += n
+                said.append(f"{n} events in cpu{cpu} are not recorded, and are left there: {why}")
         self.output.close(lost)
+        return said
+
+    def _drain_to_the_end(self, summary: Summary) -> None:
+        for _ in range(2 + self.process.n_subbufs // _PACKETS_AT_ONCE):
+            if not self._drain_undisturbed(summary):
+                break
+
+    def _left(self, closed: Collection[int], is_dead: bool) -> Iterator[tuple[int, int, str]]:
+        """Tell what is unread and should have been read: the CPU, how many events, and why.
+
+        closed: the buffers of these CPUs are
+        is_dead: nobody has written since it was flushed
+        """
+        with spoiling():
+            for cpu in self.process.buffers:
+                why = self.process.unfinished.get(cpu, "")
+                if not why and cpu in closed:
+                    why = REMOVED
+                if not why and is_dead:
+                    why = RESERVED
+                n = self.process.n_unread(cpu) if why else 0
+                if n:
+                    yield cpu, n, why
 
     def n_unread(self) -> int:
         """Count the events that are in the buffers."""
         try:
-            return sum(consumer.buffer.facts().unread_records for consumer in self.process.buffers.values())
+            return sum(map(self.process.n_unread, self.process.buffers))
         except OSError:
             return 0  # damaged
 

@@ -80,6 +80,8 @@ class Snapshot:
             with spoiling():
                 process.flush()
                 process.check_size()
+            for cpu, why in process.unfinished.items():
+                self._say(f"{process.name}: the last events in cpu{cpu} are not in it: {why}")
             for cpu, consumer in process.buffers.items():
                 self._write_stream(process, cpu, consumer, os.path.join(hidden, f"cpu{cpu}"))
         finally:

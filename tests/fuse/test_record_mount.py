@@ -168,11 +168,16 @@ def test_what_a_recorder_does_not_write_of_a_removed_trace_is_said(mount, run, o
         assert f"its recorder (pid {process.pid} of " in said
         assert f"did not end within 10 s; {400 - n} events of {program.name} were unread, and may be lost" in said
         process.send_signal(signal.SIGCONT)
-        assert process.wait(DEADLINE_S) == 0
+        summary = process.communicate(timeout=DEADLINE_S)[1]
+        assert process.returncode == 0
     # It goes on with what it has mapped, as far as sub-buffers were finished.
-    events = read(out).events["app"]
+    seen = read(out)
+    events = seen.events["app"]
     assert events == list(range(len(events)))
-    assert n <= len(events) <= 400
+    assert n <= len(events) < 400
+    assert seen.lost == 400 - len(events)
+    assert f"{seen.lost} events in cpu0 are lost: it was removed before they could be read\n" in summary
+    assert f", {seen.lost} events lost\n" in summary
 
 
 def test_a_dead_recorder_is_not_waited_for(mount, run, out):

@@ -1,0 +1,135 @@
+"""relayctl record and snapshot where sub-buffers that are being filled cannot be finished: nothing is lost unsaid."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from build import compile_c
+from conftest import DEADLINE_S
+from tracing import RELAYCTL, Program, Store, finish, read, read_if_any, recording
+
+from relayfs_fuse import native
+from relayfs_fuse.record.process import Process
+
+FUSE = Path(__file__).parent
+LAST = native.n_possible_cpus() - 1
+FORBIDDEN = "this program may not run on that CPU"
+RESERVED = "somebody keeps a part of it reserved"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def confined(*arguments: object) -> str:
+    """Run relayctl where it may use CPU 0 alone; return what it said."""
+    command = [compile_c([FUSE / "confined.c"]), "0", RELAYCTL, *arguments]
+    done = subprocess.run(
+        list(map(str, command)), stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def whose(app: Program) -> str:
+    return f"relayctl: {app.name} (uid 0, pid {app.process.pid})"
+
+
+def record_again(store: Store, out: Path) -> None:
+    """Take what there is, without restraint."""
+    with recording("t", "--store", store.path, "-o", out) as process:
+        finish(process)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_events_of_a_cpu_where_the_recorder_may_not_run_are_left_for_another(store, run, out, lives):
+    trace = store.create("t")
+    app, near = run(trace, "app", cpu=LAST), run(trace, "near", cpu=0)
+    app.write(100)
+    near.write(100)
+    if not lives:
+        app.kill()
+        near.kill()
+    store.change(trace, is_started=False)
+    said = confined("record", "t", "--store", store.path, "-o", out, "--until-stopped")
+    left = 100 - len(read(out).events.get("app", []))
+    assert left > 0
+    assert f"{whose(app)}: {left} events in cpu{LAST} are not recorded, and are left there: {FORBIDDEN}\n" in said
+    assert f", 0 events lost, {left} events not written\n" in said
+    assert store.programs(trace) == sorted([app.name, near.name] if lives else [app.name])
+    record_again(store, out)
+    seen = read(out)
+    assert (seen.events, seen.lost) == ({"app": list(range(100)), "near": list(range(100))}, 0)
+    assert store.programs(trace) == (sorted([app.name, near.name]) if lives else [])
+
+
+def test_a_snapshot_says_what_it_cannot_finish(store, run, out):
+    app = run(store.create("t"), "app", cpu=LAST)
+    app.write(100)
+    said = confined("snapshot", "t", "--store", store.path, "-o", out)
+    assert f"relayctl: {app.name}: the last events in cpu{LAST} are not in it: {FORBIDDEN}\n" in said
+
+
+@contextmanager
+def reserving(app: Program, most: int = 1) -> Iterator[tuple[TextIO, int]]:
+    """Have another process keep parts of its first buffer reserved until a stream ends; yields that, and how many."""
+    command: Sequence[str | Path] = [compile_c([FUSE / "holder.c"]), app.directory / "cpu/mem0", "0", str(most)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        try:
+            yield holder.stdin, int(holder.stdout.readline())
+        finally:
+            holder.kill()
+
+
+def test_what_is_behind_somebodys_reservation_is_left_for_later(store, run, out):
+    """Also if its program has ended: the buffer is not removed."""
+    trace = store.create("t")
+    app = run(trace, "app")
+    app.write(10)
+    with reserving(app):
+        app.write(10)
+        app.kill()
+        with recording("t", "--store", store.path, "-o", out) as process:
+            said = finish(process)
+        left = 21 - len(read_if_any(out).events.get("app", []))
+        assert f"{whose(app)}: {left} events in cpu0 are not recorded, and are left there: {RESERVED}\n" in said
+        assert f", 0 events lost, {left} events not written\n" in said
+    assert store.programs(trace) == [app.name]
+    record_again(store, out)
+    seen = read(out)
+    # The reservation of who has died is an event that nobody will ever write.
+    assert (seen.events, seen.lost) == ({"app": list(range(20))}, 1)
+    assert store.programs(trace) == []
+
+
+@pytest.fixture
+def lockless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have buffers made in which to finish a sub-buffer takes a reservation."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+
+
+@pytest.mark.usefixtures("lockless")
+def test_it_is_tried_for_a_while_where_somebody_is_at_work(store, run, out):
+    app = run(store.create("t", subbuf_size=1 << 16), "app")
+    app.write(10)
+    with reserving(app, 1000) as (ends, n):
+        assert 192 <= n < 1000
+        with recording("t", "--store", store.path, "-o", out) as process:
+            said = finish(process)
+        assert f"{whose(app)}: {n + 10} events in cpu0 are not recorded, and are left there: {RESERVED}\n" in said
+        with closing(Process(str(app.directory))) as buffers:
+            buffers.flush()
+            assert buffers.unfinished == {0: RESERVED}
+            timer = threading.Timer(0.3, ends.close)
+            timer.start()
+            buffers.flush(time.monotonic() + DEADLINE_S)
+            timer.join()
+            assert buffers.unfinished == {}
