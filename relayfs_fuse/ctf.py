@@ -40,6 +40,11 @@ LINE_BYTES = 4096
 # Of .events that is read: nobody declares so many events, and who writes more of them himself wants to fill our memory.
 EVENTS_MAX = 4 << 20
 _EVENT_END = b"\n};\n"
+# Events that a trace's programs lost as they could get no buffers: what programs of the store's user and root count,
+# then what those of other users do. They are shown by these names.
+Unbuffered = tuple[int, int]
+_UNBUFFERED = ("lost_without_buffers", "lost_without_buffers_of_users")
+_NUMBER_MAX = (1 << 63) - 1
 _BOOT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 # Sizes in bits. Everything lies at bytes, as the library writes it.
@@ -193,21 +198,23 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def metadata(events: bytes, clocks: Clocks) -> bytes:
+def metadata(events: bytes, clocks: Clocks, unbuffered: Unbuffered = (0, 0)) -> bytes:
     """Return the metadata of a process's part of a trace; ValueError: these are not its events.
 
     events: what its `.events` holds
+    unbuffered: the events that the trace's programs lost as they could get no buffers
     clocks: as late as they are known of the boot in which it ran; the longer after the trace was made, the more exact
         is the frequency of its time stamp counter
     """
-    return preamble(Origin.of(events), clocks) + b"".join(declaration.text for declaration in declarations(events))
+    told = b"".join(declaration.text for declaration in declarations(events))
+    return preamble(Origin.of(events), clocks, unbuffered) + told
 
 
-def preamble(origin: Origin, clocks: Clocks) -> bytes:
+def preamble(origin: Origin, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
     """Return what comes before the declarations."""
     freq, offset_s, offset = _conversion(origin, clocks)
     text = _PREAMBLE.format(
-        line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin), clock=origin.clock,
+        line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin, unbuffered), clock=origin.clock,
         boot=origin.boot, description=_DESCRIPTIONS[origin.clock], freq=freq, offset_s=offset_s, offset=offset,
         context="" if origin.buffers == "perprocess" else _CONTEXT,
     )  # fmt: skip
@@ -324,7 +331,7 @@ def last_time(origin: Origin, clocks: Clocks) -> int:
     return ((1 << 63) // NS - offset_s - 1) * freq
 
 
-def _environment(origin: Origin) -> str:
+def _environment(origin: Origin, unbuffered: Unbuffered) -> str:
     words: dict[str, str | int] = {
         "domain": "ust",
         "tracer_name": "relayfs",
@@ -333,6 +340,7 @@ def _environment(origin: Origin) -> str:
         "trace_name": origin.trace,
         "procname": origin.process,
         **({"vpid": origin.vpid, "pid": origin.pid} if origin.buffers == "perprocess" else {}),
+        **{name: min(lost, _NUMBER_MAX) for name, lost in zip(_UNBUFFERED, unbuffered, strict=True) if lost},
     }
     return "".join(f"\t{name} = {_literal(value)};\n" for name, value in words.items())
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.tree import Tree
-    from relayfs_fuse.native_trace import Clocks, Process
+    from relayfs_fuse.native_trace import Process
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +70,18 @@ class TraceProcess:
 
     trace, name: of which, and its own
     directory: where it lies in the store
-    clocks: tells what the clocks are, or were last while the trace could be written to
+    describe: makes metadata of what `.events` holds; ValueError: these are no events of the trace
     flush_interval_ms: see TraceChannel
     channel: its buffers, once somebody has looked at them
     """
 
     def __init__(
-        self, trace: str, name: str, directory: str, clocks: Callable[[], Clocks], flush_interval_ms: int
+        self, trace: str, name: str, directory: str, describe: Callable[[bytes], bytes], flush_interval_ms: int
     ) -> None:
         self.trace = trace
         self.name = name
         self.directory = directory
-        self._clocks = clocks
+        self._describe = describe
         self._flush_interval_ms = flush_interval_ms
         self.channel: TraceChannel | None = None
         self._nodes: list[Node] = []
@@ -114,7 +114,7 @@ class TraceProcess:
     def metadata(self) -> bytes:
         """Describe its events, in TSDL, as they are declared by now."""
         try:
-            return ctf.metadata(self._events(), self._clocks())
+            return self._describe(self._events())
         except ValueError as error:
             log.info("%s/%s: no metadata: %s", self.trace, self.name, error)
             return b""

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse import native, native_trace, recorder_lock
+from relayfs_fuse import ctf, native, native_trace, recorder_lock
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import trace_control
 from relayfs_fuse.fs.control import choose_geometry, format_size
@@ -38,6 +38,7 @@ from relayfs_fuse.native_trace import Clocks, Process, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+    from relayfs_fuse.ctf import Unbuffered
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store, StoredChannel
@@ -219,7 +220,7 @@ class Traces:
             name,
             directory,
             os.path.join(self._store.locate(name), directory),
-            lambda: self._clocks(name),
+            lambda events: ctf.metadata(events, self._clocks(name), self._unbuffered(name)),
             trace.flush_interval_ms if trace else 0,
         )
         self._processes[name][directory] = process
@@ -250,10 +251,18 @@ class Traces:
         return self._processes.keys() - self._slots.keys()
 
     def _clocks(self, name: str) -> Clocks:
+        """Return the clocks as they are, or were last while the trace could be written to."""
         trace = self.find(name)
         if trace is not None and trace.boot != self._boot:
             return trace.latest
         return native_trace.read_clocks()
+
+    def _unbuffered(self, name: str) -> Unbuffered:
+        trace = self.find(name)
+        if trace is None:
+            return 0, 0
+        by_user = native_trace.lost_by_user(self._store.directory, trace)
+        return self._control.lost(trace), sum(by_user.values())
 
     def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
         """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.

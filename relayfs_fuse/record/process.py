@@ -18,7 +18,7 @@ from relayfs_fuse.record.trust import needs_check
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from relayfs_fuse.ctf import Clocks, Declaration
+    from relayfs_fuse.ctf import Clocks, Declaration, Unbuffered
     from relayfs_fuse.native_trace import Trace
     from relayfs_fuse.record.sleeper import Sleepers
 
@@ -63,6 +63,7 @@ class Process:
         self._declared: dict[int, Declaration] = {}
         self._baseline = 0
         self.unfinished: dict[int, str] = {}
+        self._unbuffered: Unbuffered = (0, 0)
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
                 raise ValueError(".events is no regular file")
@@ -170,23 +171,27 @@ class Process:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
         return lost
 
-    def has_new_metadata(self, clocks: Clocks) -> bool:
+    def has_new_metadata(self, clocks: Clocks, unbuffered: Unbuffered, at_end: bool = False) -> bool:
         """Tell whether metadata() would return something else, or much better, than the last time.
 
         The frequency of the time stamp counter is known the better, the longer it has been watched. If that is made
-        anew each time it has been watched for twice as long, the error stays that of the first time.
+        anew each time it has been watched for twice as long, the error stays that of the first time. The events that
+        programs lose for want of buffers are told when they are ten times as many, and at the end.
         """
         self.read_declarations()
         if len(self._declared) != self._n_told:
             return True
+        if sum(unbuffered) > (1 if at_end else 10) * sum(self._unbuffered):
+            return True
         return self.origin.is_tsc and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
-    def metadata(self, clocks: Clocks) -> bytes:
+    def metadata(self, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
         """Return its metadata as of now."""
         self.read_declarations()
         self._n_told = len(self._declared)
         self._baseline = clocks.mono_ns - self.origin.mono
-        return ctf.preamble(self.origin, clocks) + b"".join(one.text for one in self._declared.values())
+        self._unbuffered = unbuffered
+        return ctf.preamble(self.origin, clocks, unbuffered) + b"".join(one.text for one in self._declared.values())
 
     def read_declarations(self) -> None:
         """Read what has been declared since the last time.

@@ -115,8 +115,9 @@ class Recorder:
                 if not self._drain_all():
                     self._sleep()
             self._scan()
+            self._note_unbuffered()
             self._finish_all()
-            self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
+            self._note_unbuffered()
         finally:
             self._close()
 
@@ -352,6 +353,9 @@ class Recorder:
             else:
                 self._scan()
 
+    def _note_unbuffered(self) -> None:
+        self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
+
     def _has_ended(self) -> bool:
         """Look, now and then, at what nobody tells."""
         now = time.monotonic()
@@ -360,7 +364,7 @@ class Recorder:
         if now - self._ticked < TICK_S:
             return False
         self._ticked = now
-        self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
+        self._note_unbuffered()
         ended = not self._source.look() or (self._options.until_stopped and not self._source.trace.is_started)
         self._scan()
         for name, recording in list(self._recordings.items()):

@@ -176,11 +176,12 @@ class Recording:
         with spoiling():
             return {cpu: n + self._n_apart.get(cpu, 0) for cpu, n in self.process.lost().items()}
 
-    def update(self) -> None:
+    def update(self, at_end: bool = False) -> None:
         """Bring the metadata up to date."""
-        clocks = self._source.clocks()
+        clocks, unbuffered = self._source.clocks(), self._source.unbuffered
         with spoiling(".events"):
-            metadata = self.process.metadata(clocks) if self.process.has_new_metadata(clocks) else None
+            is_new = self.process.has_new_metadata(clocks, unbuffered, at_end)
+            metadata = self.process.metadata(clocks, unbuffered) if is_new else None
         if metadata is not None:
             self.output.set_metadata(metadata)
 
@@ -352,7 +353,7 @@ class Recording:
         closed = self.process.closed_buffers()
         if closed:  # what was finished until then is the last of it
             self._drain_to_the_end(summary)
-        self.update()
+        self.update(at_end=True)
         self.check()
         lost = self._lost()
         for cpu, n in lost.items():

@@ -44,13 +44,13 @@ class Snapshot:
 
     def take(self, tick: Callable[[], None]) -> None:
         """Take it. OSError: it cannot be written."""
+        self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
         for name in self._source.processes():
             try:
                 self._take(name)
             except SpoiledError as spoiled:
                 self._mark(name, str(spoiled))
             tick()
-        self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
 
     def _take(self, name: str) -> None:
         try:
@@ -94,7 +94,7 @@ class Snapshot:
 
     def _metadata(self, process: Process) -> bytes:
         with spoiling(".events"):
-            return process.metadata(self._source.clocks())
+            return process.metadata(self._source.clocks(), self._source.unbuffered)
 
     def _packets(self, process: Process, cpu: int, consumer: Consumer) -> Iterator[tuple[Packet, int]]:
         """Copy packets, each valid until the next; and say how many events the buffer says are in it."""

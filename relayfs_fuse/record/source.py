@@ -10,6 +10,7 @@ from relayfs_fuse import inotify, native_trace
 from relayfs_fuse.errors import RelayError
 
 if TYPE_CHECKING:
+    from relayfs_fuse.ctf import Unbuffered
     from relayfs_fuse.native_trace import Clocks
 
 _BACKING = "user.relayfs.backing"
@@ -59,6 +60,7 @@ class Source:
     store: its directory
     directory: where the trace's processes are, also after a server has renamed it in order to remove it
     is_moved: whether that has happened
+    unbuffered: what lost_without_buffers() has counted last, for the metadata
 
     RelayError: there is no such trace. inotify tells when to look for new directories.
     """
@@ -75,6 +77,7 @@ class Source:
         # The dot makes it a directory also for those who follow no links.
         self.directory = f"/proc/self/fd/{self._descriptor}/."
         self.is_moved = False
+        self.unbuffered: Unbuffered = (0, 0)
         self.inotify = inotify.Inotify()
         self.inotify.add(
             self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.MOVE_SELF | inotify.ONLY_DIRECTORIES
@@ -105,7 +108,9 @@ class Source:
 
     def lost_without_buffers(self) -> tuple[int, dict[int, int]]:
         """Count the events that programs lost as they could get no buffers; apart, what other users' programs say."""
-        return self._traces.lost(self.trace), native_trace.lost_by_user(self.store, self.trace)
+        own, by_user = self._traces.lost(self.trace), native_trace.lost_by_user(self.store, self.trace)
+        self.unbuffered = own, sum(by_user.values())
+        return own, by_user
 
     def clocks(self) -> Clocks:
         """Return the clocks, as late as they are known of the boot in which the trace was made."""

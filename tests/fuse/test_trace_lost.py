@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import Maker, making
-from traced import program, record_stopped, recording, relayctl, start_trace, traced
+from traced import babeltrace, program, record_stopped, recording, relayctl, start_trace, traced
 
 from relayfs_fuse import native
 
@@ -33,6 +33,12 @@ def limited(mount: Mount, *command: str) -> Iterator[Maker]:
         yield maker
 
 
+def metadata(trace: Path) -> str:
+    """Return the metadata of a trace's only process."""
+    (file,) = trace.glob("*/metadata")
+    return file.read_text()
+
+
 def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
     with ExitStack() as stack, recording(mount, "t", tmp_path / "out") as recorder:
@@ -48,10 +54,13 @@ def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) 
         for other in others:
             other.kill()
         assert lost(mount) == 3000
+        assert "\tlost_without_buffers = 3000;\n" in metadata(mount.path / "t")
         mount.command("trace remove t")
         assert recorder.process is not None
         said = recorder.process.communicate(timeout=DEADLINE_S)[1]
     assert " 0 events lost, and 3000 of programs that could get no buffers\n" in said
+    assert "\tlost_without_buffers = 3000;\n" in metadata(tmp_path / "out")
+    assert len(babeltrace(tmp_path / "out").events) == 100
 
 
 def test_another_trace_begins_at_nothing(mount: Mount) -> None:
@@ -128,10 +137,12 @@ def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivi
             assert shown == ["t", f"user-{NOBODY}", "no-buffers", "-", "-", "507", "-"]
             said = f"programs of user {NOBODY} could get no buffers, and have lost "
             wait_until(lambda: said in mount.error_log, "it is said")
+            assert "\tlost_without_buffers_of_users = 507;\n" in metadata(mount.path / "t")
         mount.command("trace remove t")
         assert recorder.process is not None
         said = recorder.process.communicate(timeout=DEADLINE_S)[1]
     assert f" 0 events lost, and 507 of programs of user {NOBODY} that could get no buffers\n" in said
+    assert "\tlost_without_buffers_of_users = 507;\n" in metadata(tmp_path / "out")
 
 
 def test_another_users_program_without_descriptors_is_counted(mount: Mount, unprivileged: User) -> None:
