@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,19 +161,23 @@ def trace_is_alive(directory: str) -> bool:
     return bool(lib.relay_trace_is_alive(os.fsencode(directory)))
 
 
-def lost_by_user(store: str, trace: Trace) -> dict[int, int]:
-    """Count the events of a trace that programs of other users say they lost because they could get no buffers.
+def lost_by_user(store: str) -> dict[int, dict[int, int]]:
+    """Count, by the id of a trace and by user, the events that other users' programs say they lost for want of buffers.
 
     Each user can write there what he likes, of himself.
     """
-    found = {}
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    ids, lost = ffi.new("uint64_t[]", N_TRACES), ffi.new("uint64_t[]", N_TRACES)
     with os.scandir(store) as entries:
         for entry in entries:
             uid = entry.name.removeprefix(_LOST_OF_USER)
-            if uid != entry.name and uid.isascii() and uid.isdigit():
-                path = os.fsencode(entry.path)
-                found[int(uid)] = sum(lib.relay_traces_lost_in(path, slot, trace.id) for slot in range(N_TRACES))
-    return {uid: min(lost, _COUNT_MAX) for uid, lost in sorted(found.items()) if lost}
+            if uid == entry.name or not (uid.isascii() and uid.isdigit()):
+                continue
+            if lib.relay_traces_lost_in(os.fsencode(entry.path), ids, lost) == 0:
+                for trace, n in zip(ids, lost, strict=True):
+                    if n:
+                        found[trace][int(uid)] = min(n, _COUNT_MAX)
+    return {trace: dict(sorted(by_user.items())) for trace, by_user in found.items()}
 
 
 class Traces(_Handle):

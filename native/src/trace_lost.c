@@ -128,14 +128,19 @@ uint64_t relay_lost_get(const struct relay_lost_page *page, unsigned slot, uint6
 	return records > INT64_MAX ? 0 : records;
 }
 
-uint64_t relay_traces_lost_in(const char *file, unsigned slot, uint64_t id)
+int relay_traces_lost_in(const char *file, uint64_t ids[RELAY_N_TRACES], uint64_t lost[RELAY_N_TRACES])
 {
 	struct relay_lost_page page;
 	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	bool is_read = fd >= 0 && pread(fd, &page, sizeof(page), 0) == (ssize_t)sizeof(page);
+	ssize_t got = fd < 0 ? -1 : pread(fd, &page, sizeof(page), 0);
+	int err = got == (ssize_t)sizeof(page) ? 0 : got < 0 ? -errno : -EBADMSG;
 	if (fd >= 0)
 		close(fd);
-	return is_read ? relay_lost_get(&page, slot, id) : 0;
+	for (unsigned slot = 0; !err && slot < RELAY_N_TRACES; slot++) {
+		ids[slot] = page.of[slot].id;
+		lost[slot] = relay_lost_get(&page, slot, ids[slot]);
+	}
+	return err;
 }
 
 /* ------------------------------------------------------------------ those of all users */

@@ -67,7 +67,8 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
     where = find_store(mount, store)
     traces = [trace for trace in _traces(where) if name in (None, trace.name)]
     unbuffered = _lost_without_buffers(where, traces)
-    by_user = {trace.name: native_trace.lost_by_user(where, trace) for trace in traces}
+    all_lost = native_trace.lost_by_user(where)
+    by_user = {trace.name: all_lost.get(trace.id, {}) for trace in traces}
     found = {trace.name: [figures_of(os.path.join(where, trace.name, one)) for one in _processes(where, trace)]
              for trace in traces}  # fmt: skip
     if json_wanted:

@@ -89,6 +89,7 @@ class Traces:
         # By the trace's id and the user (None: all who are trusted), how many events were lost without buffers when it
         # was said last.
         self._said_lost: dict[tuple[int, int | None], int] = {}
+        self._lost_by_user: dict[int, dict[int, int]] = {}
         self._lost_files: dict[int, LostMapping] = {}
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
@@ -261,8 +262,7 @@ class Traces:
         trace = self.find(name)
         if trace is None:
             return 0, 0
-        by_user = native_trace.lost_by_user(self._store.directory, trace)
-        return self._control.lost(trace), sum(by_user.values())
+        return self._control.lost(trace), sum(self._lost_by_user.get(trace.id, {}).values())
 
     def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
         """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.
@@ -347,8 +347,12 @@ class Traces:
         for trace in traces.values():
             self._say_lost(trace)
 
+        def count_lost() -> None:
+            self._lost_by_user = native_trace.lost_by_user(store)
+
         def job() -> None:
             _try(self.sessions.sweep)
+            _try(count_lost)
             for trace in traces.values():
                 _try(partial(take, store, trace))
             _try(lambda: _flush(to_flush))
@@ -362,8 +366,7 @@ class Traces:
 
     def _say_lost(self, trace: Trace) -> None:
         """Say what programs lose that could get no buffers: at first, and each time when it is ten times as much."""
-        by_user = native_trace.lost_by_user(self._store.directory, trace)
-        for uid, lost in [(None, self._control.lost(trace)), *by_user.items()]:
+        for uid, lost in [(None, self._control.lost(trace)), *self._lost_by_user.get(trace.id, {}).items()]:
             if lost <= 10 * self._said_lost.get((trace.id, uid), 0):
                 continue
             self._said_lost[trace.id, uid] = lost

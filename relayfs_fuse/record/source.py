@@ -108,7 +108,7 @@ class Source:
 
     def lost_without_buffers(self) -> tuple[int, dict[int, int]]:
         """Count the events that programs lost as they could get no buffers; apart, what other users' programs say."""
-        own, by_user = self._traces.lost(self.trace), native_trace.lost_by_user(self.store, self.trace)
+        own, by_user = self._traces.lost(self.trace), native_trace.lost_by_user(self.store).get(self.trace.id, {})
         self.unbuffered = own, sum(by_user.values())
         return own, by_user
 

@@ -102,8 +102,9 @@ void relay_traces_settle(struct relay_traces *traces);
  * for it; also after it was taken away, as long as no other trace has its slot. 0 also if this process may not read the store. */
 uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id);
 
-/* The same as programs of another user say, in STORE/.traces-lost-UID. That user can write anything there. */
-uint64_t relay_traces_lost_in(const char *file, unsigned slot, uint64_t id);
+/* The same as programs of another user say, in STORE/.traces-lost-UID: of each slot the trace's id, or 0, and the events. That
+ * user can write anything there. 0 or -errno. */
+int relay_traces_lost_in(const char *file, uint64_t ids[RELAY_N_TRACES], uint64_t lost[RELAY_N_TRACES]);
 
 /* The file in which programs of another user count, made if it is missing; a descriptor, which stays theirs, for writing.
  * -ENOSPC: there are 1024 of them. For the server. */
