@@ -84,7 +84,7 @@ class Mount:
 
     @property
     def error_log(self) -> str:
-        return (self.path / "error_log").read_text()
+        return (self.path / "error_log").read_text(errors="surrogateescape")
 
     def command(self, line: str) -> None:
         """Write to control with one write(2); OSError as the server refuses."""

@@ -141,7 +141,13 @@ class Tool:
 
     def _run(self) -> None:
         process = subprocess.Popen(
-            self.command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/"
+            self.command,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            errors="surrogateescape",
         )
         try:
             _, err = process.communicate(timeout=DEADLINE_S)
@@ -497,8 +503,9 @@ class Arena:
         said = self.mount.log.read_text()
         assert all(f"{channel} was closed: it is removed" in said for channel in gone), gone
         assert relayctl(self.mount, "list").returncode == 0
-        done = subprocess.run(["ls", "-laR", self.mount.path], capture_output=True, text=True, timeout=DEADLINE_S,
-                              check=False)  # fmt: skip
+        # Who floods control gives channels names of any bytes.
+        done = subprocess.run(["ls", "-laR", self.mount.path], capture_output=True, text=True, errors="surrogateescape",
+                              timeout=DEADLINE_S, check=False)  # fmt: skip
         # What the dead have left in traces, and was read, goes meanwhile.
         assert not [line for line in done.stderr.splitlines() if "No such file" not in line], done.stderr
         for channel in listed:
