@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  *     open MNT/.traces/join
- *     write "TRACE PROGRAM\n"                           read: the directory's name
+ *     write "TRACE PROGRAM\nimage HEX\n"                read: the directory's name
  *     write "event { ... };\n"                          declared; read at DECLARED_AT: its id, which in a directory of several
  *                                                       processes is not the one that was written
  *     write "allocate CPU\n"                            that CPU's buffer has its memory
@@ -12,15 +12,18 @@
 #define _GNU_SOURCE
 #include "session.h"
 
+#include "clock.h"
 #include "shm.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { TOKEN_AT = 1 << 20, DECLARED_AT = 2 << 20, REQUEST_MAX = 32768 };
@@ -76,10 +79,27 @@ static int read_name(int session, char name[RELAY_TRACE_NAME_BYTES])
 	return !*name || strchr(name, '/') ? -EPROTO : 0;
 }
 
+/*
+ * What tells this copy of the library from another one of the same process: a second one that a loaded library brings, or that
+ * of the program which the process was before execve(2), as the server may not yet know that this one is gone. Each numbers its
+ * events in its own way, so no two may declare them in one directory.
+ */
+static uint64_t image(void)
+{
+	static uint64_t number;
+	/* The address differs between copies of one program, and the time between programs of one process. */
+	uint64_t none = 0, made = (relay_clock_ns(CLOCK_MONOTONIC) + (uintptr_t)&number) | 1;
+	/* Relaxed: a number only, which every thread finds the same once it is there. */
+	if (__atomic_compare_exchange_n(&number, &none, made, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return made;
+	return none;
+}
+
 int relay_session_open(const char *mount, const char *trace, const char *program, char name[RELAY_TRACE_NAME_BYTES])
 {
 	char *path = NULL, *line = NULL;
-	int err = asprintf(&path, "%s/.traces/join", mount) < 0 || asprintf(&line, "%s %s\n", trace, program) < 0
+	int err = asprintf(&path, "%s/.traces/join", mount) < 0 ||
+	                  asprintf(&line, "%s %s\nimage %" PRIx64 "\n", trace, program, image()) < 0
 	              ? -ENOMEM
 	              : 0;
 	int session = err ? err : relay_shm_open(path, O_RDWR, true);

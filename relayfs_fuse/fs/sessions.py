@@ -1,7 +1,8 @@
 """Processes that take part in a trace through an open `join`, because they open no file of the store.
 
     STORE/TRACE/PROCESS/.events       locked by the server as long as one of them is there
-                        .processes    "PID START" of each, for the next server: they write on when this one is killed
+                        .processes    "PID START" of each, and its image's line, for the next server: they write on when
+                                      this one is killed
 
 What a program says of its events is checked before it stands in .events.
 """
@@ -18,7 +19,7 @@ import threading
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.errors import CommandError
@@ -142,20 +143,31 @@ class Declared:
             self._taken = bytearray(ctf.ID_MAX + 1)
 
 
+class Image(NamedTuple):
+    """A program that a process is, until it ends or becomes another one.
+
+    start: of the process, see start_of()
+    line: what the library says of itself, see native/src/session.c; empty: nothing
+    """
+
+    pid: int
+    start: int
+    line: str
+
+
 class Session:
     """One process's part in a directory of a trace.
 
     directory: where that is in the store
-    uid, pid, start: whose it is; see start_of()
+    uid, image: whose it is
     declared: what is known of the directory
     declared_id: of the event that was declared last
     """
 
-    def __init__(self, directory: str, uid: int, pid: int, start: int, declared: Declared) -> None:
+    def __init__(self, directory: str, uid: int, image: Image, declared: Declared) -> None:
         self.directory = directory
         self.uid = uid
-        self.pid = pid
-        self.start = start
+        self.image = image
         self.declared = declared
         self.declared_id = ctf.ID_MAX + 1
         self._lock = threading.Lock()
@@ -184,7 +196,7 @@ class Session:
 
     def lives(self) -> bool:
         """Tell whether the process does."""
-        return start_of(self.pid) == self.start
+        return start_of(self.image.pid) == self.image.start
 
     def declare(self, text: bytes) -> None:
         """Add declarations of events that are not there yet; may block. CommandError: EINVAL, EEXIST, ENOSPC, EAGAIN.
@@ -242,7 +254,13 @@ class Sessions:
         self._declared: dict[str, Declared] = {}
         self._totals = Totals()
 
-    def open(self, directory: str, uid: int, pid: int) -> Session:
+    def has_other_image(self, directory: str, pid: int, line: str) -> bool:
+        """Tell whether a process takes part in a directory as another program, which it may have been before."""
+        with self._lock:
+            images = [session.image for session in self._open.get(directory, [])]
+        return any(image.pid == pid and image.line != line for image in images)
+
+    def open(self, directory: str, uid: int, pid: int, line: str) -> Session:
         """Let a process take part in a directory; CommandError: ESRCH, ENOSPC."""
         start = start_of(pid)
         if start is None:
@@ -252,8 +270,9 @@ class Sessions:
                 raise CommandError(
                     errno.ENOSPC, f"the processes of user {uid} take part {USER_SESSIONS} times, as often as is allowed"
                 )
-            session = self._add(directory, uid, pid, start)
-            for inherited in [other for other in self._inherited if (other.directory, other.pid) == (directory, pid)]:
+            session = self._add(directory, uid, Image(pid, start, line))
+            mine = [one for one in self._inherited if (one.directory, one.image.pid) == (directory, pid)]
+            for inherited in mine:
                 self._drop(inherited)
             self._write(directory)
             return session
@@ -267,10 +286,10 @@ class Sessions:
     def inherit(self, directory: str) -> None:
         """Let the processes take part that did so through another server, and live."""
         with self._lock:
-            for pid, start in _read(directory):
-                if start_of(pid) == start:
+            for image in _read(directory):
+                if start_of(image.pid) == image.start:
                     uid = os.stat(os.path.join(directory, ".events"), follow_symlinks=False).st_uid
-                    self._inherited.append(self._add(directory, uid, pid, start))
+                    self._inherited.append(self._add(directory, uid, image))
 
     def sweep(self) -> None:
         """Let go of what was inherited from processes that have ended: their `join` is another server's."""
@@ -287,9 +306,9 @@ class Sessions:
                     session.close()
             self._open.clear()
 
-    def _add(self, directory: str, uid: int, pid: int, start: int) -> Session:
+    def _add(self, directory: str, uid: int, image: Image) -> Session:
         declared = self._declared.get(directory) or Declared(uid, self._totals)
-        session = Session(directory, uid, pid, start, declared)
+        session = Session(directory, uid, image, declared)
         self._declared[directory] = declared
         self._open.setdefault(directory, []).append(session)
         self._users[uid] += 1
@@ -312,7 +331,8 @@ class Sessions:
 
     def _write(self, directory: str) -> None:
         """Note who takes part; whole at every moment, as this server may be killed at any."""
-        text = "".join(f"{session.pid} {session.start}\n" for session in self._open.get(directory, []))
+        images = [session.image for session in self._open.get(directory, [])]
+        text = "".join(f"{image.pid} {image.start} {image.line}\n" for image in images)
         path, new = os.path.join(directory, PROCESSES_NAME), os.path.join(directory, f"{PROCESSES_NAME}.new")
         try:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -327,13 +347,13 @@ class Sessions:
             log.info("%s: who takes part cannot be noted: %s", directory, error.strerror)
 
 
-def _read(directory: str) -> Iterator[tuple[int, int]]:
+def _read(directory: str) -> Iterator[Image]:
     try:
         with open(os.path.join(directory, PROCESSES_NAME), encoding="ascii") as file:
             lines = file.read().splitlines()
     except (OSError, ValueError):
         return
     for line in lines:
-        pid, _, start = line.partition(" ")
+        pid, start, said = (*line.split(" ", 2), "", "")[:3]
         if pid.isdigit() and start.isdigit():
-            yield int(pid), int(start)
+            yield Image(int(pid), int(start), said)

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -58,6 +59,8 @@ RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
 STALE_S = 10.0
 # How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
 LINGER_S = 5.0
+# Which copy of the library asks: see native/src/session.c.
+_IMAGE = re.compile("image [0-9a-f]{1,16}")
 # How often a stopped trace is flushed again, for processes that were in the middle of an event.
 N_FLUSHES = 3
 
@@ -269,7 +272,8 @@ class Traces:
 
         opener: the process; pid 0: it is not known
         """
-        name, _, program = line.rstrip("\n").partition(" ")
+        request, _, image = line.removesuffix("\n").partition("\n")
+        name, _, program = request.partition(" ")
         trace = self.find(name)
         if trace is None or not trace.is_started:
             raise CommandError(errno.ENOENT, f"no trace {name} is started")
@@ -277,13 +281,17 @@ class Traces:
             raise CommandError(errno.ESRCH, "the process cannot be seen from the server's PID namespace")
         if os.geteuid() not in (0, opener.uid):
             raise CommandError(errno.EPERM, "this server makes files for its own user only")
+        if image and not _IMAGE.fullmatch(image):
+            raise CommandError(errno.EINVAL, f"{image[:40]!r}: the second line may be `image` and 1 to 16 hex digits")
         process = Process(program, opener.pid, opener.vpid, opener.uid, opener.gid)
         own = [known for known in self._processes[name].values() if f"-{opener.pid}" in known.name]
-        return name, lambda: self._take_part(trace, process, own)
+        return name, lambda: self._take_part(trace, process, own, image)
 
-    def _take_part(self, trace: Trace, process: Process, own: Iterable[TraceProcess]) -> Session:
+    def _take_part(self, trace: Trace, process: Process, known: Iterable[TraceProcess], image: str) -> Session:
+        own = [place for place in known if not self.sessions.has_other_image(place.directory, process.pid, image)]
         place = _place_of(own, process) or self._make_place(trace, process)
-        return self.sessions.open(os.path.join(self._store.locate(trace.name), place), process.uid, process.pid)
+        directory = os.path.join(self._store.locate(trace.name), place)
+        return self.sessions.open(directory, process.uid, process.pid, image)
 
     def _make_place(self, trace: Trace, process: Process) -> str:
         """Make a directory for a process that is charged for its memory."""

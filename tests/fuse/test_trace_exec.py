@@ -4,21 +4,22 @@ import os
 import re
 from pathlib import Path
 
-from conftest import Mount, wait_until
-from traced import Trace, babeltrace, check_summary, record_stopped, recording, start_trace, traced
+import pytest
+from conftest import NOBODY, Mount, User, wait_until
+from traced import Trace, babeltrace, check_summary, program, record_stopped, recording, start_trace, traced
 
 N = 20
 ROOM = "subbuf_size=4K n_subbufs=2"
 
 
-def become_often(mount: Mount) -> int:
+def become_often(mount: Mount, user: int | None) -> int:
     """Write an event in each of N images of one process; return its number."""
-    with traced(mount, cpus=[0]) as program:
+    with traced(mount, user=user, cpus=[0]) as images:
         for _ in range(N - 1):
-            program.ask("emit 1")
-            program.ask("exec")
-        program.ask("emit 1")
-        return program.process.pid
+            images.ask("emit 1")
+            images.ask("exec")
+        images.ask("emit 1")
+        return images.process.pid
 
 
 def names(pid: int) -> set[str]:
@@ -36,24 +37,64 @@ def check(trace: Trace, pid: int) -> None:
     assert trace.lost == 0
 
 
-def test_each_image_is_a_recording(mount: Mount, tmp_path: Path) -> None:
+@pytest.mark.parametrize("user", [None, NOBODY])
+def test_each_image_is_a_recording(mount: Mount, unprivileged: User, tmp_path: Path, user: int | None) -> None:
     start_trace(mount, "t", ROOM)
-    pid = become_often(mount)
+    pid = become_often(mount, user)
     assert visible(mount.store / "t") == names(pid)
     wait_until(lambda: visible(mount.path / "t") == names(pid), "the mount shows them")
     check(record_stopped(mount, "t", tmp_path / "out"), pid)
     assert visible(tmp_path / "out") == names(pid)
 
 
-def test_each_image_is_recorded_while_others_come(mount: Mount, tmp_path: Path) -> None:
+@pytest.mark.parametrize("user", [None, NOBODY])
+def test_each_image_is_recorded_while_others_come(
+    mount: Mount, unprivileged: User, tmp_path: Path, user: int | None
+) -> None:
     start_trace(mount, "t", ROOM)
     out = tmp_path / "out"
     with recording(mount, "t", out) as recorder:
         wait_until(out.is_dir, "the recorder has begun")
-        pid = become_often(mount)
+        pid = become_often(mount, user)
         check_summary(recorder.finish())
     check(babeltrace(out), pid)
     # What has been recorded is removed, and its name is free for the next image; in the recording it is not.
     found = visible(out)
     assert len(found) == N
     assert all(re.fullmatch(rf"traced-{pid}(-\d+)*", name) for name in found), found
+
+
+def test_another_program_does_not_write_by_what_the_one_before_has_declared(
+    mount: Mount, unprivileged: User, tmp_path: Path
+) -> None:
+    """Also while the server still takes the one before for one that lives: its `join` is still open."""
+    start_trace(mount, "t", ROOM)
+    with traced(mount, user=NOBODY) as image:
+        image.ask("emit 3")
+        image.ask("keep")
+        image.start(f"become {program('trace_steps')}")
+        image.ask("step 5")
+        image.ask("other 4")
+        pid = image.process.pid
+        trace = record_stopped(mount, "t", tmp_path / "out")
+    assert visible(tmp_path / "out") == {f"traced-{pid}", f"trace_steps-{pid}"}
+    assert trace.numbers() == list(range(3))
+    assert trace.numbers("test:step") == list(range(5))
+    assert trace.numbers("other:step") == list(range(4))
+    assert trace.lost == 0
+
+
+def test_the_line_of_an_image_is_checked(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", ROOM)
+    code = """
+import errno, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for image in ("image 1f", "image 1f\\n", "image", "image 12345678123456781", "image x", "image 1\\nimage 2"):
+    try:
+        os.write(fd, f"t program\\n{image}".encode())
+        print("joined")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+    said = unprivileged.python(code, str(mount.path / ".traces/join")).stdout.split()
+    assert said == ["joined"] * 2 + ["EINVAL"] * 4

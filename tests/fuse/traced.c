@@ -10,6 +10,8 @@
  *     fork N               a child and this one, N events each
  *     vfork N              the same, of which the child becomes this program anew
  *     exec                 becomes this program anew, which answers
+ *     keep                 what it has open stays open when it becomes another program
+ *     become FILE          becomes that program
  *     library FILE N       load it, let it write N events, unload it
  *     turns FIRST N        waits for a byte on descriptor 3, writes an event, passes it on to descriptor 4
  *     markers FILE N       writes odd numbers to FILE, even ones as events
@@ -211,6 +213,15 @@ static int mark(const char *file, uint64_t n)
 	return 0;
 }
 
+static int keep(void)
+{
+	int fd;
+
+	for (fd = 3; fd < 64; fd++)
+		fcntl(fd, F_SETFD, 0);
+	return 0;
+}
+
 static void answer(int err)
 {
 	puts(err ? strerrorname_np(err < 0 ? -err : err) : "0");
@@ -243,6 +254,10 @@ static void obey(char *line)
 		answer_count(fork_one(a));
 	else if (strcmp(word, "vfork") == 0)
 		answer_count(vfork_one(first, a));
+	else if (strcmp(word, "keep") == 0)
+		answer(keep());
+	else if (strcmp(word, "become") == 0)
+		answer((execl(first, first, NULL), errno));
 	else if (strcmp(word, "exec") == 0)
 		answer((execl("/proc/self/exe", program_invocation_name, "--again", NULL), errno));
 	else if (strcmp(word, "library") == 0)

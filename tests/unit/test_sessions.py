@@ -9,7 +9,7 @@ import pytest
 from relayfs_fuse import ctf
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import sessions
-from relayfs_fuse.fs.sessions import Declared, Session, Totals
+from relayfs_fuse.fs.sessions import Declared, Image, Session, Totals
 
 USER = 1000
 LINE = b"/* relayfs buffers=perprocess clock=mono */\n"
@@ -25,7 +25,7 @@ def declaration(id_: int, n_fields: int = 1) -> bytes:
 def session(directory: Path, declared: Declared) -> Session:
     if not (directory / ".events").exists():
         (directory / ".events").write_bytes(LINE)
-    return Session(str(directory), USER, os.getpid(), 1, declared)
+    return Session(str(directory), USER, Image(os.getpid(), 1, ""), declared)
 
 
 def test_each_event_is_declared_once_by_all_sessions_of_a_directory(tmp_path: Path) -> None:
