@@ -23,6 +23,7 @@ FRAMINGS = ("raw", "length", "line")
 
 NO_WAKEUP: int = lib.RELAY_RING_NO_WAKEUP
 FORCE_WAKEUP: int = lib.RELAY_RING_FORCE_WAKEUP
+WILL_RETRY: int = lib.RELAY_RING_WILL_RETRY
 AVAIL_DATA: int = lib.RELAY_RING_AVAIL_DATA
 RING_SIZE: int = lib.RELAY_RING_RING_SIZE
 CONS_POS: int = lib.RELAY_RING_CONS_POS
@@ -283,9 +284,9 @@ class RingsHandle(_Handle):
         view = _record(data)
         _check(lib.relay_rings_output(self._open, view, len(view), flags))
 
-    def reserve(self, length: int) -> tuple[Any, memoryview]:
+    def reserve(self, length: int, flags: int) -> tuple[Any, memoryview]:
         """Reserve a record: its name for commit() and discard(), and its bytes."""
-        record = _pointer(lib.relay_rings_reserve(self._open, length, 0), "")
+        record = _pointer(lib.relay_rings_reserve(self._open, length, flags), "")
         return record, memoryview(ffi.buffer(record, length))
 
     def commit(self, record: Any, flags: int) -> None:

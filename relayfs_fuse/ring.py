@@ -71,17 +71,21 @@ class Ring:
         self._next = 0
         self._handle = RingsHandle(self.path, options)
 
-    def output(self, data: AnyBuffer, wakeup: bool | None = None) -> None:
+    def output(self, data: AnyBuffer, wakeup: bool | None = None, *, will_retry: bool = False) -> None:
         """Write one record.
 
         data: bytes, or anything else whose memory is contiguous
+        will_retry: a record for which there is no room (EAGAIN) is not counted as lost, because it will be tried again
         """
-        self._handle.output(data, _flags(wakeup))
+        self._handle.output(data, _flags(wakeup) | (native_ring.WILL_RETRY if will_retry else 0))
 
     @contextmanager
-    def reserve(self, length: int, wakeup: bool | None = None) -> Iterator[memoryview]:
-        """Reserve a record to be filled in place; it is committed in the end, or, after an exception, discarded."""
-        record, view = self._handle.reserve(length)
+    def reserve(self, length: int, wakeup: bool | None = None, *, will_retry: bool = False) -> Iterator[memoryview]:
+        """Reserve a record to be filled in place; it is committed in the end, or, after an exception, discarded.
+
+        will_retry: see output()
+        """
+        record, view = self._handle.reserve(length, native_ring.WILL_RETRY if will_retry else 0)
         try:
             yield view
         except BaseException:

@@ -269,3 +269,21 @@ def test_a_ring_that_nobody_consumes_refuses_without_blocking(mount: Mount) -> N
         with pytest.raises(BlockingIOError) as full:
             ring.output(b"x" * 56)
         assert full.value.errno == errno.EAGAIN
+
+
+def test_a_record_that_will_be_tried_again_is_not_lost(mount: Mount) -> None:
+    with Ring.create(mount.path / "r", buffers="single", size="4K") as ring:
+        while True:
+            try:
+                ring.output(bytes(100), will_retry=True)
+            except BlockingIOError:
+                break
+        with pytest.raises(BlockingIOError), ring.reserve(100, will_retry=True):
+            pass
+        assert mount.fact("r", "lost") == "0"
+        with pytest.raises(BlockingIOError):
+            ring.output(bytes(100))
+        assert mount.fact("r", "lost") == "1"
+        next(ring.records(timeout=0))
+        list(ring.records(timeout=0))
+        ring.output(bytes(100), will_retry=True)
