@@ -73,6 +73,13 @@ def _pointer(pointer: Any, path: str) -> Any:
     return pointer
 
 
+def _memory(pointer: Any, path: str) -> Any:
+    """Return what maps a file of a store; EBADMSG also for the other kind: for a server it is damaged where it lies."""
+    if pointer == ffi.NULL and ffi.errno == errno.EMEDIUMTYPE:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), path)
+    return _pointer(pointer, path)
+
+
 def _made(pointer: Any, path: str) -> Any:
     """Return what was made; OSError says why not in the words of error_log."""
     if pointer == ffi.NULL:
@@ -82,7 +89,7 @@ def _made(pointer: Any, path: str) -> Any:
 
 
 # Of something of another kind, or of nothing.
-_WRONG_KIND = (errno.ENOENT, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
+_WRONG_KIND = (errno.ENOENT, errno.EMEDIUMTYPE, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
 
 
 def _opened(pointer: Any, path: str) -> Any:
@@ -349,7 +356,7 @@ class Buffer(_Memory):
         return buffer
 
     def _take_over(self, pointer: Any, path: str) -> None:
-        super().__init__(_pointer(pointer, path))
+        super().__init__(_memory(pointer, path))
         self.path = path
         self._facts = ffi.new("struct relay_facts *")
         self._seq = ffi.new("uint32_t *")

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <relayfs/ring_layout.h>
 #include <relayfs/trace_store.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ bool relay_format_fits(uint32_t format, uint32_t timestamp, uint64_t start_reser
 static int check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout)
 {
 	if (geometry->magic != RELAY_MAGIC)
-		return -EBADMSG;
+		return geometry->magic == RELAY_RING_MAGIC ? -EMEDIUMTYPE : -EBADMSG;
 	if (geometry->version != RELAY_LAYOUT_VERSION)
 		return -EPROTO;
 	if (!relay_layout_of(geometry->subbuf_size, geometry->n_subbufs, layout) || layout->file_bytes != file_bytes ||

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "buf.h"
 #include "mountpoint.h"
+#include "remote_file.h"
 #include "remote_reader.h"
 #include "sleep.h"
 
@@ -28,8 +29,13 @@ static int open_buffer(struct relay_reader *reader, const char *relay_file)
 	char *mem = relay_place_mem(&place, place.cpu);
 	err = mem ? relay_buf_attach(&reader->buf, mem, !place.in_store) : -ENOMEM;
 	free(mem);
+	if (err == -ENODEV) {
+		err = relay_remote_check_type(&place, "relay");
+		if (!err)
+			err = relay_remote_reader_open(&reader->remote, relay_file);
+	}
 	relay_place_free(&place);
-	return err == -ENODEV ? relay_remote_reader_open(&reader->remote, relay_file) : err;
+	return err;
 }
 
 struct relay_reader *relay_reader_open(const char *relay_file)

@@ -38,6 +38,15 @@ int relay_remote_number(const struct relay_place *place, const char *name, uint6
 	return end == text || *end ? -EBADMSG : 0;
 }
 
+int relay_remote_check_type(const struct relay_place *place, const char *type)
+{
+	char text[16];
+	int err = relay_remote_fact(place, "type", text, sizeof(text));
+	if (err || strcmp(text, type) == 0)
+		return err;
+	return strcmp(text, "relay") == 0 || strcmp(text, "ring") == 0 ? -EMEDIUMTYPE : -EBADMSG;
+}
+
 int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int flags)
 {
 	char buffers[16], *path;

@@ -14,6 +14,9 @@ enum { RELAY_REMOTE_RECORD_MAX = (1 << 20) - 4096 };
 int relay_remote_fact(const struct relay_place *place, const char *name, char *text, size_t size);
 int relay_remote_number(const struct relay_place *place, const char *name, uint64_t *number);
 
+/* Is the channel of this type, "relay" or "ring"? 0, -EMEDIUMTYPE: it is of the other, or -errno. */
+int relay_remote_check_type(const struct relay_place *place, const char *type);
+
 /* Open the relay file of a buffer, with O_NONBLOCK. Its descriptor, or -errno. */
 int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int flags);
 

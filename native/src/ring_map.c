@@ -62,7 +62,7 @@ uint64_t relay_ring_file_bytes(uint64_t ring_size)
 static int check_geometry(const struct relay_ring_geometry *geometry, uint64_t file_bytes, struct layout *layout)
 {
 	if (geometry->magic != RELAY_RING_MAGIC)
-		return -EBADMSG;
+		return geometry->magic == RELAY_MAGIC ? -EMEDIUMTYPE : -EBADMSG;
 	if (geometry->version != RELAY_RING_VERSION)
 		return -EPROTO;
 	if (!layout_of(geometry->size, layout) || layout->file_bytes != file_bytes ||

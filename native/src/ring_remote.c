@@ -62,16 +62,13 @@ int relay_ring_remote_geometry(const struct relay_place *place, struct relay_rin
 	static const char *const modes[] = {"no-overwrite", "overwrite"};
 	static const char *const buffers[] = {"percpu", "global", "single"};
 	static const char *const framings[] = {"raw", "length", "line"};
-	char type[16];
 	uint64_t n = 0;
 	*geometry = (struct relay_ring_geometry){.magic = RELAY_RING_MAGIC,
 	                                         .version = RELAY_RING_VERSION,
 	                                         .n_claims = RELAY_RING_N_CLAIMS,
 	                                         .n_ready = RELAY_RING_N_READY,
 	                                         .scheme = RELAY_LOCKLESS};
-	int err = relay_remote_fact(place, "type", type, sizeof(type));
-	if (!err && strcmp(type, "ring") != 0)
-		err = -EBADMSG;
+	int err = relay_remote_check_type(place, "ring");
 	if (!err)
 		err = relay_remote_number(place, "ring_size", &geometry->size);
 	if (!err)

@@ -14,9 +14,10 @@ static const struct {
      "without the number at its end, relay_reader_open() one with it"},
     {ENOTDIR, "a part of the path is a channel or a file, where a directory was expected"},
     {EISDIR, "the path is that of a directory, where a channel or a file was expected"},
-    {EBADMSG,
-     "the memory is damaged, or of another kind: relay_attach() and relay_reader_open() take channels of relay files, "
+    {EMEDIUMTYPE,
+     "the channel is of the other kind: relay_attach() and relay_reader_open() take channels of relay files, "
      "relay_rings_attach() those of record rings"},
+    {EBADMSG, "the memory is damaged, or is no relayfs"},
     {EPROTO, "the memory was made by another version of relayfs"},
     {EACCES, "this user may not write to the files, or not to the mount's control"},
     {EPERM, "it is another user's, or the thread may not run on the CPU of a buffer"},

@@ -209,6 +209,23 @@ def test_a_channel_is_still_damaged_after_a_restart_and_can_be_removed(mount: Mo
     mount.create("dir/bad")
 
 
+@pytest.mark.parametrize(
+    ("options", "magic"),
+    [("buffers=global subbuf_size=4K n_subbufs=4", b"RLYRING1"), ("type=ring size=4K buffers=global", b"RELYFS01")],
+)
+def test_memory_that_says_it_is_of_the_other_kind_is_damaged(mount: Mount, options: str, magic: bytes) -> None:
+    mount.expect("bad/mem0 cannot be used")
+    mount.create("bad", options)
+    mount.kill()
+    memory = mount.store / "bad/mem0"
+    overwrite(memory, memory.stat().st_size - 4096, int.from_bytes(magic, "little"))
+    mount.start()
+    assert error_of((mount.path / "bad0").read_bytes) == "EBADMSG"
+    assert mount.fact("bad", "state").startswith("damaged: mem0: ")
+    mount.command("remove bad")
+    still_serves(mount)
+
+
 def test_only_its_owner_or_root_removes_a_damaged_channel(make_mount, unprivileged: User) -> None:
     mount: Mount = make_mount("control_mode=0666")
     mount.create("roots", "buffers=single")

@@ -246,17 +246,17 @@ def test_what_refuses_a_create_is_said_in_the_exception(mount: Mount) -> None:
 def test_a_path_of_another_kind_is_said_to_be_that(mount: Mount, path: Path) -> None:
     mount.create("app/ring", "type=ring size=4K")
     ring = mount.path / "app/ring"
-    for opened, given, said in [
-        (Channel, f"{path}0", f"a relay file, .* its channel is {path}"),
-        (Channel, ring, "a channel of record rings, for Ring"),
-        (Channel, mount.path / "app", "a directory, and no channel"),
-        (Reader, path, "a channel of relay files, for Channel"),
-        (Reader, f"{ring}0", f"a file of a record ring; its channel is {ring}"),
-        (Ring, path, "a channel of relay files, for Channel"),
+    for opened, given, code, said in [
+        (Channel, f"{path}0", errno.ENOENT, f"a relay file, .* its channel is {path}"),
+        (Channel, ring, errno.EMEDIUMTYPE, "a channel of record rings, for Ring"),
+        (Channel, mount.path / "app", errno.EISDIR, "a directory, and no channel"),
+        (Reader, path, errno.ENOENT, "a channel of relay files, for Channel"),
+        (Reader, f"{ring}0", errno.EMEDIUMTYPE, f"a file of a record ring; its channel is {ring}"),
+        (Ring, path, errno.EMEDIUMTYPE, "a channel of relay files, for Channel"),
     ]:
         with pytest.raises(OSError, match=said) as error:
             opened(given)
-        assert error.value.filename == str(given)
+        assert (error.value.errno, error.value.filename) == (code, str(given))
     for of_any_kind in (Channel, Reader, Ring):
         with pytest.raises(IsADirectoryError, match=f"it is a directory, and no channel: '{mount.path}/app'"):
             of_any_kind(mount.path / "app")

@@ -224,6 +224,17 @@ held = [large.reserve(8) for _ in range(257)]
 print([code(reservation.__enter__) for reservation in held].index("ENOMEM"))
 """
 
+OTHER_KIND = """
+import errno, sys
+from relayfs_fuse import Channel, Reader, Ring
+relay, ring = sys.argv[1:]
+for opened, path in (Channel, ring), (Reader, ring + "0"), (Ring, relay):
+    try:
+        print(opened(path))
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
 RING_READING = """
 import sys
 from relayfs_fuse import Ring
@@ -285,6 +296,13 @@ def test_every_record_of_another_users_ring_arrives_in_order(unmapped: Mount, un
     assert unmapped.fact("ring", "records") == "1000"
     (file,) = relay_files(unmapped.path)
     assert drain(unmapped.path / file) == b"".join(b"record %d\n" % i for i in range(1000))
+
+
+def test_a_channel_of_the_other_kind_is_refused(unmapped: Mount, unprivileged: User) -> None:
+    relay = unmapped.create("relay", "perm=0666")
+    ring = unmapped.create("ring", "type=ring framing=line perm=0666")
+    done = unprivileged.python(OTHER_KIND, relay, ring)
+    assert done.stdout.splitlines() == ["EMEDIUMTYPE"] * 3, done.stderr
 
 
 def test_a_ring_for_each_cpu_is_written_on_that_cpu(unmapped: Mount, unprivileged: User) -> None:

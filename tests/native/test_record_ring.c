@@ -65,8 +65,8 @@ TEST(what_is_no_ring_is_not_opened)
 	const char *path = make_ring_file(4096, 0);
 
 	errno = 0;
-	CHECK(relay_buf_open(path) == NULL && errno == EBADMSG);
-	CHECK(relay_ring_open(make_channel(&channel)) == NULL && errno == EBADMSG);
+	CHECK(relay_buf_open(path) == NULL && errno == EMEDIUMTYPE);
+	CHECK(relay_ring_open(make_channel(&channel)) == NULL && errno == EMEDIUMTYPE);
 	CHECK(relay_ring_open("/nowhere/mem0") == NULL && errno == ENOENT);
 }
 

@@ -32,9 +32,11 @@ def test_each_error_that_the_manual_names_has_a_text_of_its_own() -> None:
 
 
 def test_a_wrong_kind_of_path_is_explained() -> None:
-    no_entry, bad_message = texts(errno.ENOENT, errno.EBADMSG)
+    no_entry, wrong_type, bad_message = texts(errno.ENOENT, errno.EMEDIUMTYPE, errno.EBADMSG)
     assert "without the number at its end" in no_entry
-    assert "record rings" in bad_message
+    assert "record rings" in wrong_type
+    assert "damaged" in bad_message
+    assert "ring" not in bad_message
 
 
 def test_other_errors_are_those_of_the_system() -> None:

@@ -29,8 +29,8 @@ struct relay_reader;
 /*
  * relay_file  "MNT/app/cpu0"
  *
- * errno: ENOENT no such relay file; EISDIR it is a directory; EACCES it may not be read and written; EPROTO, EBADMSG
- * its memory has another layout version or is damaged. May block.
+ * errno: ENOENT no such relay file; EISDIR it is a directory; EMEDIUMTYPE it is that of a record ring (ring.h); EACCES it may
+ * not be read and written; EPROTO, EBADMSG its memory has another layout version or is damaged. May block.
  */
 struct relay_reader *relay_reader_open(const char *relay_file);
 

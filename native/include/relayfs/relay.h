@@ -184,8 +184,9 @@ struct rchan *relay_create(const char *path, const char *options);
  *
  * path  "MNT/app/cpu": the path of its relay files without the number
  *
- * May block. errno: ENOENT no such channel, or no relayfs is mounted there; EISDIR it is a directory; EACCES its files
- * may not be written; EPROTO its memory has another layout version; EBADMSG its memory is damaged, or it is no relayfs.
+ * May block. errno: ENOENT no such channel, or no relayfs is mounted there; EISDIR it is a directory; EMEDIUMTYPE it is a
+ * channel of record rings (ring.h); EACCES its files may not be written; EPROTO its memory has another layout version; EBADMSG
+ * its memory is damaged, or it is no relayfs.
  *
  * Where neither the mount nor the store can be mapped by this user, records go through write(2) on the relay files.
  * Reservations are private memory then; what relay_commit() writes can be refused, and is counted as lost. ENOMEM: 256

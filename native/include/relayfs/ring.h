@@ -58,8 +58,8 @@ uint64_t relay_ring_file_bytes(uint64_t ring_size);
 int relay_ring_create(const char *dir, const struct relay_ring_spec *spec);
 
 /*
- * Map one ring. NULL and errno: EPROTO another layout version; EBADMSG not a ring, truncated or damaged; EMFILE 4096
- * are open; else as open(2), mmap(2). fdopen: the file is open, O_RDWR; fd stays the caller's.
+ * Map one ring. NULL and errno: EPROTO another layout version; EMEDIUMTYPE a buffer of relay files (store.h); EBADMSG not a
+ * ring, truncated or damaged; EMFILE 4096 are open; else as open(2), mmap(2). fdopen: the file is open, O_RDWR; fd stays the caller's.
  */
 struct relay_ring *relay_ring_open(const char *mem_file);
 struct relay_ring *relay_ring_fdopen(int fd);
@@ -130,8 +130,8 @@ struct relay_rings {
 
 /*
  * Open the rings of an existing channel, "MNT/app/ring" as relay_attach() has it; or make a channel first, which stays
- * when it is closed. NULL and errno: ENOENT no such channel; EISDIR it is a directory; EBADMSG it is none of rings, or
- * damaged; for create, what the control file says of `create PATH type=ring OPTIONS`.
+ * when it is closed. NULL and errno: ENOENT no such channel; EISDIR it is a directory; EMEDIUMTYPE it is one of relay files
+ * (relay.h); EBADMSG it is damaged; for create, what the control file says of `create PATH type=ring OPTIONS`.
  *
  * Where the mount cannot map files and the store is another user's, each record is one write(2), a reservation is
  * private memory until then, and only rings with framing=length and without mode=overwrite are consumed: relay_ring(3)

@@ -26,6 +26,7 @@
 #define RELAYFS_RING_LAYOUT_H
 
 #include <relayfs/layout.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -156,6 +157,9 @@ RELAY_STATIC_ASSERT(sizeof(struct relay_ring_producer) == 128, "two lines");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_claim) == 64, "one line per claim");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_geometry) == 128, "two lines of constants");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_state) <= RELAY_PAGE_BYTES, "the state is one page");
+/* Both kinds of file have it in the first 8 bytes of their last page, and so each is known from the other. */
+RELAY_STATIC_ASSERT(offsetof(struct relay_ring_state, geometry.magic) == offsetof(struct relay_control, geometry.magic),
+                    "a ring's magic lies where a buffer's does");
 
 #ifdef __cplusplus
 }

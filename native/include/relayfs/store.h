@@ -90,8 +90,8 @@ int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mo
 int relay_store_remove(const char *dir, uint32_t n_buffers);
 
 /*
- * Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EBADMSG
- * not a relay buffer, truncated or damaged; else as open(2), mmap(2).
+ * Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EMEDIUMTYPE a record
+ * ring (ring.h); EBADMSG not a relay buffer, truncated or damaged; else as open(2), mmap(2).
  */
 struct rchan_buf *relay_buf_open(const char *mem_file);
 struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is open, O_RDWR; fd stays the caller's */
