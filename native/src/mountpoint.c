@@ -167,12 +167,26 @@ static const char *below(const char *root, const char *path)
 	return *path ? path : NULL;
 }
 
+/* Has this user a number in this user namespace? All who have none look like one user there. */
+static bool is_mapped(uid_t uid)
+{
+	unsigned first, outside, n;
+	bool found = false;
+	FILE *map = fopen("/proc/self/uid_map", "re");
+	if (!map)
+		return errno == ENOENT; /* there are no user namespaces */
+	while (!found && fscanf(map, "%u %u %u", &first, &outside, &n) == 3)
+		found = uid >= first && uid - first < n;
+	fclose(map);
+	return found;
+}
+
 bool relay_store_is_trusted(const char *store)
 {
 	struct stat st;
 	if (lstat(store, &st))
 		return errno == ENOENT;
-	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022);
+	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && is_mapped(st.st_uid);
 }
 
 /* Below $RELAYFS, at which nothing is mounted, or below the default store. */

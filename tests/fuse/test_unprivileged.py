@@ -1,5 +1,6 @@
 """Users without privileges: their own mounts, and what the modes of others' channels let them do."""
 
+import errno
 import os
 import pwd
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, wait_until
+from conftest import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, tmpfs_directory, wait_until
 from traffic import Stream, drain, lines, some_cpu
 
 GROUP = 60_001
@@ -219,3 +220,24 @@ def test_programs_of_another_user_find_the_package(unprivileged: User) -> None:
     done = unprivileged.python("import relayfs_fuse, os; print(os.getuid())")
     assert (done.stdout, done.stderr) == (f"{NOBODY}\n", "")
     assert os.access(sys.executable, os.X_OK)
+
+
+def test_in_a_user_namespace_a_strangers_store_is_not_taken_for_ones_own() -> None:
+    """Users without a number there, this program's among them, all look like one."""
+    use = "import sys; from relayfs_fuse import Channel; {}(sys.argv[1]).write(b'x')"
+    with tmpfs_directory() as directory:
+        directory.chmod(0o777)
+        store = directory / "store"
+
+        def run(*command: str, **who: object) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*command, store / "app"], env={**os.environ, "RELAYFS_STORE": str(store)}, capture_output=True,
+                text=True, check=False, timeout=DEADLINE_S, **who,
+            )  # fmt: skip
+
+        made = run(sys.executable, "-c", use.format("Channel.create"), user=1000, group=1000, extra_groups=[])
+        assert made.returncode == 0, made.stderr
+        for path in (store, *store.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o666)
+        done = run("unshare", "-U", sys.executable, "-c", use.format("Channel"))
+        assert os.strerror(errno.EACCES) in done.stderr, done
