@@ -158,7 +158,7 @@ def test_a_program_runs_the_same_without_a_store(tmp_path, store):
 
 def test_an_event_that_is_too_large_is_counted_as_lost(store):
     store.start("large", slot=1, subbuf_size=1 << 20, n_subbufs=2)
-    run(store, 'event = Event("a", "b", {"data": "bytes"})\nevent(bytes(70000))\nevent(b"x")')
+    run(store, 'event = Event("a", "b", {"data": "bytes"})\nevent(bytes(1 << 20))\nevent(b"x")')
     for name in ("t", "large"):
         directory = store.processes(name)[0]
         assert store.lost(directory) == 1
