@@ -843,8 +843,9 @@ TEST(a_consumer_of_the_kernels_format_copies_whole_records_while_they_are_overwr
 	/* Until each has written its last record, which nobody overwrites before another one writes. */
 	while (next[0] < OVERWRITTEN_RECORDS || (n > 1 && next[1] < OVERWRITTEN_RECORDS)) {
 		if (!kernel_copy_next(&k, &pos, (unsigned char *)data, &length)) {
-			if (relay_ring_query(ring, RELAY_RING_PROD_POS) == pos &&
-			    ring_facts(ring).records == (uint64_t)n * OVERWRITTEN_RECORDS)
+			/* In this order: the position is the last one once all are written. */
+			if (ring_facts(ring).records == (uint64_t)n * OVERWRITTEN_RECORDS &&
+			    relay_ring_query(ring, RELAY_RING_PROD_POS) == pos)
 				break;
 			continue;
 		}
