@@ -32,10 +32,10 @@ class Stored(Generic[Memory]):
     buffer: its memory
     moved: a count that changes when data moves, as it is now
     backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
-    closed: is called, in another thread, once the memory is unmapped and its file closed
+    closed: are called, in another thread, once nobody refers to it, the memory is unmapped and its file closed
     """
 
-    closed: Callable[[], None] | None = None
+    closed: tuple[Callable[[], object], ...] = ()
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory, moved: int) -> None:
         self.channel = channel
@@ -78,7 +78,7 @@ class Stored(Generic[Memory]):
 
     def __del__(self) -> None:
         # The last reference to a removed buffer frees its memory, which takes long when it is large.
-        _unmapper.put(self.buffer, self.closed)
+        _unmapper.put(self.buffer.close, *self.closed)
 
 
 def wait_until_unmapped(deadline_s: float) -> None:
@@ -90,18 +90,17 @@ class _Unmapper:
     """Unmap memory in a thread of its own."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def put(self, buffer: native.Buffer | RingMemory, closed: Callable[[], None] | None) -> None:
+    def put(self, *acts: Callable[[], object]) -> None:
         if sys.is_finalizing():
             return  # no thread can be started, and all memory is unmapped anyway
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
             self._thread.start()
-        self._queue.put(buffer.close)
-        if closed is not None:
-            self._queue.put(closed)
+        for act in acts:
+            self._queue.put(act)
 
     def wait(self, deadline_s: float) -> None:
         if self._thread is not None:

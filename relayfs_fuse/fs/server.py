@@ -261,8 +261,8 @@ class Server:
         self._store.unname(channel)
         for stored in channel.buffers:
             if stored.backing:
-                tap.backing_close(stored.backing)
-                stored.backing = None
+                # Not now: an open(2) that the server has just answered fails with EIO if the kernel finds it closed.
+                stored.closed += (partial(tap.backing_close, stored.backing),)
 
     def _scan_damaged(self, channel: DamagedChannel) -> None:
         try:

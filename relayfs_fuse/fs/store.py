@@ -333,7 +333,7 @@ class Store:
         """Keep charging for a channel that is about to go, until nobody has it open."""
         self.ledger.unname(channel.charges())
         for stored in channel.buffers:
-            stored.closed = partial(self.ledger.release, os.fstat(stored.buffer.fileno()).st_ino)
+            stored.closed += (partial(self.ledger.release, os.fstat(stored.buffer.fileno()).st_ino),)
 
     def change_owner(self, channel: StoredChannel, mode: int, uid: int, gid: int) -> None:
         """Give a channel's files this mode, owner and group; the owner is charged for them."""
