@@ -74,6 +74,9 @@ class Output(Protocol):
     def rotate(self) -> None:
         """Let what follows be a trace of its own."""
 
+    def write_rest(self) -> None:
+        """Write what there was no room for, although it was taken. OutputFullError: not now."""
+
     def close(self) -> None:
         """End the recording."""
 
@@ -143,6 +146,9 @@ class DirectoryOutput:
         self.number += 1
         if self.compressor:
             self.compressor.add_all(done)
+
+    def write_rest(self) -> None:
+        """Do nothing: what there is no room for is not taken."""
 
     def forget(self, process: _Process) -> None:
         """Take a process for ended; its directory is complete."""

@@ -130,6 +130,8 @@ class Recorder:
                 self._finish(name, until)
                 if self._full:
                     break
+            else:
+                self._write_rest()
             if not self._full:
                 return
             if self._is_told_to_end():
@@ -313,6 +315,12 @@ class Recorder:
             self._say(f"{full.filename}: {reason(full)}; the recording waits until there is room")
             self._full_said = now
 
+    def _write_rest(self) -> None:
+        try:
+            self._output.write_rest()
+        except OutputFullError as full:
+            self._wait_for_room(full)
+
     def _is_worth_a_try(self) -> bool:
         """Tell whether the output may take something: now and then, while it is full."""
         if self._full and time.monotonic() - self._tried < TICK_S:
@@ -331,6 +339,7 @@ class Recorder:
                 busy |= self._recordings[name].drain(self.summary)
             if self._full:
                 return False
+        self._write_rest()
         rotate_bytes = self._options.rotate_bytes
         if rotate_bytes and self.summary.bytes - self._rotated_bytes >= rotate_bytes:
             self._rotate()

@@ -56,9 +56,13 @@ class TarOutput:
         """Do nothing: what follows is of the same stream."""
 
     def close(self) -> None:
-        """End the archive."""
+        """End the archive. OutputFullError: its end is missing, which cannot be had any more."""
         self._write(bytes(2 * tarfile.BLOCKSIZE))
-        self.write_rest()
+        try:
+            self.write_rest()
+        except OutputFullError as full:
+            missing = f"the archive, of which the last {len(self._left)} bytes are missing"
+            raise OutputFullError(full.errno, full.strerror, missing) from full
 
     def member(self, name: str, data: bytes) -> None:
         """Write a file."""
@@ -68,7 +72,7 @@ class TarOutput:
         self._write(info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
 
     def write_rest(self) -> None:
-        """Write what is left of the last member. OutputFullError: not now."""
+        """Write what is left of the last members. OutputFullError: not now."""
         with waiting_for("the archive"):
             while self._left:
                 self._left = self._left[os.write(self._descriptor, self._left) :]

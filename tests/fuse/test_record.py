@@ -10,13 +10,15 @@ import signal
 import socket
 import struct
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import DEADLINE_S, wait_until
-from tracing import Program, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
+from tracing import Program, Read, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native, native_trace
 from relayfs_fuse.native_packets import Consumer
@@ -561,21 +563,62 @@ def test_it_ends_also_while_a_disk_is_full(store, run, small, out):
     assert len(first + rest) >= program.counted()
 
 
-def test_an_archive_on_a_full_disk_is_whole_when_there_is_room(store, run, small, out):
-    program = run(store.create("t", subbuf_size=1 << 16), "app")
+@contextmanager
+def archiving(store: Store, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Record to an archive."""
     with (
-        (small / "tar").open("wb") as archive,
+        path.open("wb") as archive,
         recording("t", "--store", store.path, "-o", "-", stdout=archive) as process,
     ):
+        yield process
+
+
+def read_archive(path: Path, out: Path) -> Read:
+    out.mkdir()
+    subprocess.run(["tar", "x", "-C", out, "-f", path], check=True)
+    return read(out)
+
+
+def test_an_archive_on_a_full_disk_is_whole_when_there_is_room(store, run, small, out):
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    with archiving(store, small / "tar") as process:
         program.start_patiently(60_000)
         assert waits(process) == f"relayctl: the archive: {WAITS}\n"
         (small / "somebody's").unlink()
         refused = program.done()
         finish(process)
-    out.mkdir()
-    subprocess.run(["tar", "x", "-C", out, "-f", small / "tar"], check=True)
-    seen = read(out)
+    seen = read_archive(small / "tar", out)
     assert (seen.events["app"], seen.lost) == (list(range(60_000)), refused)
+
+
+@pytest.fixture
+def smaller(small: Path) -> Path:
+    """The same, with room for less than a program writes before it is recorded."""
+    with (small / "more").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (1 << 20) - (1 << 18))
+    return small
+
+
+def test_the_end_of_an_archive_waits_for_room_although_no_more_events_come(store, run, smaller, out):
+    assert run(store.create("t", subbuf_size=1 << 16), "app").write(20_000) == 0
+    with archiving(store, smaller / "tar") as process:
+        assert waits(process) == f"relayctl: the archive: {WAITS}\n"
+        (smaller / "more").unlink()
+        finish(process)
+    assert read_archive(smaller / "tar", out).events["app"] == list(range(20_000))
+
+
+def test_an_archive_that_is_ended_while_a_disk_is_full_says_what_is_missing(store, run, smaller):
+    assert run(store.create("t", subbuf_size=1 << 16), "app").write(20_000) == 0
+    path = smaller / "tar"
+    with archiving(store, path) as process:
+        assert WAITS in waits(process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1
+    missing = re.search(r"^relayctl: the archive, of which the last (\d+) bytes are missing: No space left", said, re.M)
+    assert missing
+    assert (path.stat().st_size + int(missing[1])) % tarfile.BLOCKSIZE == 0
 
 
 def test_events_that_nobody_can_read_are_counted_once_however_often_the_disk_is_full(store, run, small):
