@@ -11,6 +11,7 @@
 
 #include "libc.h"
 #include "ring_claims.h"
+#include "ring_geometry.h"
 #include "ring_remote.h"
 #include "rseq.h"
 #include "sleep.h"
@@ -20,7 +21,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { MAX_OPEN = 4096 };
@@ -34,110 +34,6 @@ static struct {
 static uint32_t n_slots; /* used ones are below this */
 static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
 static __thread uint32_t last_slot RELAY_TLS;
-
-/* --- layout --- */
-
-struct layout {
-	uint64_t ready_at, claims_at, state_at, file_bytes;
-};
-
-static bool layout_of(uint64_t size, struct layout *layout)
-{
-	if (size < RELAY_PAGE_BYTES || size > RELAY_RING_SIZE_MAX || size & (size - 1))
-		return false;
-	layout->ready_at = RELAY_RING_DATA_AT + 2 * size;
-	layout->claims_at = layout->ready_at + RELAY_RING_N_READY * sizeof(uint64_t) + RELAY_RING_CLAIMS_GAP;
-	layout->state_at = layout->claims_at + RELAY_RING_N_CLAIMS * sizeof(struct relay_ring_claim) +
-	                   RELAY_PAGE_BYTES - RELAY_RING_CLAIMS_GAP;
-	layout->file_bytes = layout->state_at + RELAY_PAGE_BYTES;
-	return true;
-}
-
-uint64_t relay_ring_file_bytes(uint64_t ring_size)
-{
-	struct layout layout;
-	return layout_of(ring_size, &layout) ? layout.file_bytes : 0;
-}
-
-static int check_geometry(const struct relay_ring_geometry *geometry, uint64_t file_bytes, struct layout *layout)
-{
-	if (geometry->magic != RELAY_RING_MAGIC)
-		return geometry->magic == RELAY_MAGIC ? -EMEDIUMTYPE : -EBADMSG;
-	if (geometry->version != RELAY_RING_VERSION)
-		return -EPROTO;
-	if (!layout_of(geometry->size, layout) || layout->file_bytes != file_bytes ||
-	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_RING_N_CLAIMS ||
-	    geometry->n_ready != RELAY_RING_N_READY || geometry->mode > RELAY_OVERWRITE ||
-	    geometry->buffers > RELAY_SINGLE || geometry->n_rings == 0 || geometry->cpu >= geometry->n_rings ||
-	    geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKLESS || geometry->read > RELAY_READ_WAIT ||
-	    geometry->framing > RELAY_FRAMING_LINE)
-		return -EBADMSG;
-	return 0;
-}
-
-/* --- making --- */
-
-struct making {
-	const struct relay_ring_spec *spec;
-	struct layout layout;
-};
-
-static int check_spec(const struct relay_ring_spec *spec, struct layout *layout)
-{
-	if (spec->size < sizeof(*spec) || !layout_of(spec->ring_size, layout) || spec->n_rings == 0 ||
-	    spec->n_rings > RELAY_MAX_BUFFERS || spec->mode > RELAY_OVERWRITE || spec->scheme > RELAY_LOCKLESS ||
-	    spec->buffers > RELAY_SINGLE || spec->read > RELAY_READ_WAIT || spec->framing > RELAY_FRAMING_LINE ||
-	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_rings != 1))
-		return -EINVAL;
-	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
-		return -EINVAL;
-	return 0;
-}
-
-static int write_state(int fd, const struct making *making, uint32_t cpu)
-{
-	const struct relay_ring_spec *spec = making->spec;
-	struct relay_ring_state *state =
-	    mmap(NULL, RELAY_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)making->layout.state_at);
-	if (state == MAP_FAILED)
-		return -errno;
-	state->geometry = (struct relay_ring_geometry){
-	    .magic = RELAY_RING_MAGIC,
-	    .version = RELAY_RING_VERSION,
-	    .cpu = cpu,
-	    .size = spec->ring_size,
-	    .file_bytes = making->layout.file_bytes,
-	    .n_rings = spec->n_rings,
-	    .n_claims = RELAY_RING_N_CLAIMS,
-	    .n_ready = RELAY_RING_N_READY,
-	    .mode = spec->mode,
-	    .scheme = spec->scheme ? spec->scheme : relay_scheme_default(spec->buffers),
-	    .buffers = spec->buffers,
-	    .read = spec->read,
-	    .framing = spec->framing,
-	};
-	munmap(state, RELAY_PAGE_BYTES);
-	return 0;
-}
-
-static int make_ring(int dir_fd, const char *name, uint32_t cpu, const void *arg)
-{
-	const struct making *making = arg;
-	const struct relay_ring_spec *spec = making->spec;
-	int fd = relay_shm_create(dir_fd, name, making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
-	if (fd < 0)
-		return fd;
-	int err = write_state(fd, making, cpu);
-	close(fd);
-	return err;
-}
-
-int relay_ring_create(const char *dir, const struct relay_ring_spec *spec)
-{
-	struct making making = {.spec = spec};
-	int err = check_spec(spec, &making.layout);
-	return err ? err : relay_make_dir(dir, spec->n_rings, make_ring, &making);
-}
 
 /* --- the table --- */
 
@@ -191,7 +87,8 @@ struct relay_ring *relay_ring_of(const void *record)
 
 /* --- opening --- */
 
-static void place(struct relay_ring *ring, const struct relay_ring_geometry *geometry, const struct layout *layout)
+static void place(struct relay_ring *ring, const struct relay_ring_geometry *geometry,
+                  const struct relay_ring_layout *layout)
 {
 	unsigned char *base = ring->shm.base;
 	ring->consumer = (struct relay_ring_consumer *)base;
@@ -217,8 +114,8 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 /* Use the memory that the ring has got. On failure it has none any more. */
 static int use(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
 {
-	struct layout layout;
-	int err = check_geometry(geometry, ring->shm.bytes, &layout);
+	struct relay_ring_layout layout;
+	int err = relay_ring_check_geometry(geometry, ring->shm.bytes, &layout);
 	if (!err) {
 		place(ring, geometry, &layout);
 		err = enter(ring);

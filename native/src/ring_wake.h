@@ -4,6 +4,10 @@
 #define RELAYFS_RING_WAKE_H
 
 #include "ring_map.h"
+#include "sleep.h"
+
+/* So many rings at once are waited for at most. */
+enum { RELAY_RING_N_WAITED_FOR = RELAY_MAX_WORDS - 1 };
 
 /* Wake those that armed the ring. */
 void relay_ring_notify(struct relay_ring *ring);

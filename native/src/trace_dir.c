@@ -17,9 +17,10 @@
 #include "libc.h"
 #include "shm.h"
 #include "store_dir.h"
+#include "trace_alive.h"
+#include "trace_remove.h"
 #include "trace_room.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -36,10 +37,7 @@
 enum {
 	DIR_MODE = 0711,
 	PROCESS_BYTES = 64, /* of a program's name, with the null byte */
-	LINE_BYTES = 1024,  /* of the first line of .events, at most */
-	TOLD_S = 10,        /* how long a process may take to lock what it was told of */
 	MAX_TRIES = 10000,  /* names that are taken */
-	MAX_DEPTH = 3,      /* of what is removed */
 	REMOVAL_PAUSE_NS = 1000000
 };
 
@@ -94,12 +92,6 @@ static void dir_name(const struct making *making, unsigned tries, char name[RELA
 	}
 }
 
-static int open_dir(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	return fd < 0 ? -errno : fd;
-}
-
 /* STORE/NAME. */
 static int open_trace(const struct making *making)
 {
@@ -109,198 +101,8 @@ static int open_trace(const struct making *making)
 		return -EINVAL;
 	if (snprintf(path, sizeof(path), "%s/%s", making->store, name) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
-	int fd = open_dir(path);
+	int fd = relay_trace_open_dir(path);
 	return fd == -ENOTDIR || fd == -ELOOP ? -ENOENT : fd;
-}
-
-/* A hidden directory of its own in dir_fd: ".WHY-PID-N". 0 or -errno. */
-static int make_hidden(int dir_fd, const char *why, char name[NAME_MAX])
-{
-	static unsigned made;
-	for (int tries = 0; tries < MAX_TRIES; tries++) {
-		snprintf(name, NAME_MAX, ".%s-%ld-%u", why, (long)getpid(),
-		         __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED));
-		if (mkdirat(dir_fd, name, 0700) == 0)
-			return 0;
-		if (errno != EEXIST)
-			return -errno;
-	}
-	return -EEXIST;
-}
-
-/* ------------------------------------------------------------------ removing */
-
-static void empty_dir(int fd, int depth);
-
-/* A file, or a directory with all that is in it. Directories are nobody's but the store's owner's. */
-static void remove_entry(int dir_fd, const char *name, int depth)
-{
-	int err = relay_file_unlinkat(dir_fd, name);
-	if (!err || (err != -EISDIR && err != -EPERM))
-		return;
-	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd >= 0 && depth < MAX_DEPTH)
-		empty_dir(fd, depth + 1);
-	else if (fd >= 0)
-		close(fd);
-	unlinkat(dir_fd, name, AT_REMOVEDIR);
-}
-
-/* fd is closed. */
-static void empty_dir(int fd, int depth)
-{
-	DIR *dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return;
-	}
-	for (struct dirent *entry; (entry = readdir(dir));)
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			remove_entry(dirfd(dir), entry->d_name, depth);
-	closedir(dir);
-}
-
-/* Writers that are still there find the buffers closed. */
-static void close_buffers(int dir_fd)
-{
-	char name[64];
-	for (uint32_t cpu = 0;; cpu++) {
-		snprintf(name, sizeof(name), "cpu/mem%u", cpu);
-		int fd = relay_file_openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-		if (fd < 0)
-			return;
-		struct rchan_buf *buf = relay_buf_fdopen(fd);
-		struct relay_facts facts;
-		if (buf && relay_buf_facts(buf, &facts) == 0 && !facts.closed)
-			relay_buf_stop(buf, RELAY_CLOSED, 1);
-		relay_buf_release(buf);
-		close(fd);
-	}
-}
-
-/* Put it out of sight, then take it apart. The caller sees to it that nobody writes there, or does not care. */
-static int remove_named(int parent_fd, const char *name)
-{
-	char hidden[NAME_MAX];
-	int err = make_hidden(parent_fd, "removed", hidden);
-	if (err)
-		return err;
-	/* An empty directory may be replaced. */
-	if (renameat(parent_fd, name, parent_fd, hidden)) {
-		err = -errno;
-		unlinkat(parent_fd, hidden, AT_REMOVEDIR);
-		return err;
-	}
-	int fd = openat(parent_fd, hidden, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd >= 0)
-		close_buffers(fd);
-	if (fd >= 0)
-		empty_dir(fd, 0);
-	return unlinkat(parent_fd, hidden, AT_REMOVEDIR) ? -errno : 0;
-}
-
-int relay_trace_remove(const char *dir)
-{
-	char parent[PATH_MAX];
-	if (snprintf(parent, sizeof(parent), "%s", dir) >= (int)sizeof(parent))
-		return -ENAMETOOLONG;
-	char *slash = strrchr(parent, '/');
-	if (!slash || !slash[1])
-		return -EINVAL;
-	*slash = 0;
-	int fd = open_dir(parent);
-	if (fd < 0)
-		return fd;
-	int err = remove_named(fd, slash + 1);
-	close(fd);
-	return err;
-}
-
-/* ------------------------------------------------------------------ being alive */
-
-/* Held as long as this process lives, or closes any descriptor of the file. */
-static int lock_events(int fd)
-{
-	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-	return fcntl(fd, F_SETLK, &lock) ? -errno : 0;
-}
-
-static bool is_locked(int fd)
-{
-	/* As an open file, so that this process's own locks count, too. */
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
-/*
- * Has a process been told of it, and not had the time to lock it? Who has locked it declares its events next, so a directory
- * for one process that has more than its first line is nobody's any more.
- */
-static bool is_told(int fd)
-{
-	char line[LINE_BYTES + 1];
-	struct stat st;
-	ssize_t got = pread(fd, line, LINE_BYTES, 0);
-	if (got <= 0 || fstat(fd, &st))
-		return false;
-	line[got] = 0;
-	char *end = strchr(line, '\n');
-	bool is_one_line = end && (off_t)(end + 1 - line) == st.st_size;
-	if (!is_one_line && strstr(line, " buffers=perprocess "))
-		return false;
-	time_t age = time(NULL) - st.st_mtime;
-	return age >= -1 && age < TOLD_S;
-}
-
-int relay_trace_is_alive(const char *dir)
-{
-	char path[PATH_MAX];
-	if (snprintf(path, sizeof(path), "%s/.events", dir) >= (int)sizeof(path))
-		return 0;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0)
-		return 0;
-	int alive = is_locked(fd) || is_told(fd);
-	close(fd);
-	return alive;
-}
-
-/* ------------------------------------------------------------------ removing what is over */
-
-/* As long as the descriptor is open no process can take part; -EBUSY: one does. */
-static int lock_against_processes(int fd)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	if (fcntl(fd, F_OFD_SETLK, &lock))
-		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
-	/* Pairs with touch(): whoever was told after this look will find it gone. */
-	return is_told(fd) ? -EBUSY : 0;
-}
-
-/* Does the name still lead to what is open? */
-static bool is_at(const char *path, int fd)
-{
-	struct stat by_name, opened;
-	return lstat(path, &by_name) == 0 && fstat(fd, &opened) == 0 && by_name.st_dev == opened.st_dev &&
-	       by_name.st_ino == opened.st_ino;
-}
-
-int relay_trace_remove_dead(const char *dir)
-{
-	/* First the directory: one without .events is nobody's, as they appear whole; one that comes now is another. */
-	int dir_fd = open_dir(dir);
-	if (dir_fd < 0)
-		return dir_fd;
-	int fd = openat(dir_fd, ".events", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	int err = fd >= 0 ? lock_against_processes(fd) : errno == ENOENT ? 0 : -errno;
-	if (!err && !is_at(dir, dir_fd))
-		err = -ENOENT;
-	if (!err)
-		err = relay_trace_remove(dir);
-	if (fd >= 0)
-		close(fd);
-	close(dir_fd);
-	return err;
 }
 
 /* ------------------------------------------------------------------ making */
@@ -316,7 +118,7 @@ static int write_first_line(const struct making *making)
 {
 	static const char *const buffers[] = {"perprocess", "peruser", "shared"};
 	const struct relay_trace *trace = making->trace;
-	char line[LINE_BYTES];
+	char line[RELAY_TRACE_LINE_BYTES];
 	/* While the trace is not there yet its numbers are as long as any may be that will replace them. */
 	int digits = trace->id == UINT64_MAX ? 20 : 1;
 	int length = snprintf(
@@ -352,7 +154,7 @@ static int make_events(struct making *making, bool lock)
 	if (!err && length && write(making->events_fd, making->declarations, length) != (ssize_t)length)
 		err = errno ? -errno : -ENOSPC;
 	if (!err && lock)
-		err = lock_events(making->events_fd);
+		err = relay_trace_lock_events(making->events_fd);
 	if (!err && lock)
 		err = mark_as_locked(making->events_fd);
 	if (!err)
@@ -426,7 +228,7 @@ static int join(const struct making *making, int *lock, char name[RELAY_TRACE_NA
 	int fd = openat(making->trace_fd, path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return -errno;
-	int err = lock ? lock_events(fd) : touch(fd);
+	int err = lock ? relay_trace_lock_events(fd) : touch(fd);
 	if (err == -EAGAIN || err == -EACCES) {
 		nanosleep(&(struct timespec){.tv_nsec = REMOVAL_PAUSE_NS}, NULL);
 		err = -EEXIST;
@@ -453,7 +255,7 @@ static int make_room(const struct making *making)
 
 static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
-	int err = make_hidden(making->trace_fd, "new", making->hidden);
+	int err = relay_trace_make_hidden(making->trace_fd, "new", making->hidden);
 	if (err)
 		return err;
 	making->events_fd = -1;
@@ -465,7 +267,7 @@ static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME
 	if (!err)
 		err = show(making, name);
 	if (err)
-		remove_entry(making->trace_fd, making->hidden, 0);
+		relay_trace_remove_hidden(making->trace_fd, making->hidden);
 	if (!err && lock)
 		*lock = making->events_fd;
 	else if (making->events_fd >= 0)

@@ -42,16 +42,19 @@ C_LAYERS = [
     {"consume", "manage", "reserve", "write"},
     {"buf.c", "facts", "packet_copy", "packet_check", "store"},
     {"trace_lost"},
-    {"traces", "trace_room"},
+    {"traces", "trace_alive"},
+    {"trace_remove"},
+    {"trace_room"},
     {"trace_dir"},
     {"mountpoint", "options", "bench", "remote_reader"},
     {"remote_file"},
-    {"ring_map.h"},  # what a mapped ring is
+    {"ring_geometry"},
+    {"ring_map.h", "ring_make"},  # what a mapped ring is; ring_map.c, to open one, needs all that follows
     {"ring_remote"},
     {"ring_wake", "ring_read.h", "ring_publish"},
     {"ring_claims"},
     {"ring_reserve"},
-    {"ring_map.c", "ring", "ring_read.c", "ring_facts", "ring_manage"},
+    {"ring_map.c", "ring", "ring_wait", "ring_read.c", "ring_facts", "ring_manage"},
     {"home"},
     {"perf"},  # what mapped counters are
     {"perf_names", "perf_copy"},
