@@ -8,6 +8,7 @@ assert trace.numbers() == list(range(1000))
 """
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -194,6 +195,16 @@ class Ledger:
 def start_trace(mount: Mount, name: str, options: str = "") -> None:
     mount.command(f"trace create {name} {options}")
     mount.command(f"trace start {name}")
+
+
+def lost_without_buffers(mount: Mount, user: int | None = None) -> int:
+    """What relayctl stat says of the trace t: of programs of the store's user and root, or of this other user's."""
+    done = relayctl(mount, "stat", "t", "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["traces"]
+    if user is None:
+        return int(found["lost_without_buffers"])
+    return int(found["lost_without_buffers_by_user"].get(str(user), 0))
 
 
 # --- recorders ---

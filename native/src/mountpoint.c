@@ -15,6 +15,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+enum { MOUNTS_STEP = 4096 };
+
 void relay_place_free(struct relay_place *place)
 {
 	free(place->root);
@@ -167,26 +169,31 @@ static const char *below(const char *root, const char *path)
 	return *path ? path : NULL;
 }
 
-/* Has this user a number in this user namespace? All who have none look like one user there. */
-static bool is_mapped(uid_t uid)
+/* Has this user a number in this user namespace? All who have none look like one user there. *outside: its number where the
+ * namespace was made. */
+static bool is_mapped(uid_t uid, uid_t *outside)
 {
-	unsigned first, outside, n;
+	unsigned first, first_outside, n;
 	bool found = false;
+	*outside = uid;
 	FILE *map = fopen("/proc/self/uid_map", "re");
 	if (!map)
 		return errno == ENOENT; /* there are no user namespaces */
-	while (!found && fscanf(map, "%u %u %u", &first, &outside, &n) == 3)
+	while (!found && fscanf(map, "%u %u %u", &first, &first_outside, &n) == 3) {
 		found = uid >= first && uid - first < n;
+		*outside = found ? first_outside + (uid - first) : uid;
+	}
 	fclose(map);
 	return found;
 }
 
 bool relay_store_is_trusted(const char *store)
 {
+	uid_t unused;
 	struct stat st;
 	if (lstat(store, &st))
 		return errno == ENOENT;
-	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && is_mapped(st.st_uid);
+	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && is_mapped(st.st_uid, &unused);
 }
 
 /* Below $RELAYFS, at which nothing is mounted, or below the default store. */
@@ -315,13 +322,15 @@ static char *unescape(char *word)
 	return word;
 }
 
-/* Does its server belong to root or to this user? Another's could keep us waiting for ever. */
+/* Does its server belong to root or to this user? Another's could keep us waiting for ever. The kernel shows the user by the
+ * number in the user namespace in which the server mounted, which is this one or the one where this one was made. */
 static bool is_trusted(const char *options)
 {
 	static const char key[] = "user_id=";
 	const char *user = strstr(options, key);
 	unsigned long uid = user ? strtoul(user + sizeof(key) - 1, NULL, 10) : 0;
-	return uid == 0 || uid == geteuid();
+	uid_t outside;
+	return uid == 0 || (is_mapped(geteuid(), &outside) && (uid == geteuid() || uid == outside));
 }
 
 /* The mountpoint that a line of mountinfo tells of, inside the line; NULL: it is no relayfs, or not to be trusted. */
@@ -344,20 +353,43 @@ static char *mountpoint_in(char *line, dev_t *device)
 	return ours ? unescape(word) : NULL;
 }
 
+/* All of /proc/self/mountinfo; NULL: it cannot be read. */
+static char *read_mounts(void)
+{
+	size_t size = 0, length = 0;
+	ssize_t got = 1;
+	char *text = NULL;
+	int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+	while (fd >= 0 && got > 0) {
+		if (size - length < MOUNTS_STEP) {
+			char *more = realloc(text, size += 2 * MOUNTS_STEP);
+			if (!more)
+				break;
+			text = more;
+		}
+		got = read(fd, text + length, size - length - 1);
+		length += got > 0 ? (size_t)got : 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	if (got == 0)
+		text[length] = 0;
+	else
+		free(text);
+	return got == 0 ? text : NULL;
+}
+
+/* The file is closed before anybody looks at a mount, for which the process may have one descriptor left. */
 void relay_each_mount(relay_mount_fits *fits, void *arg)
 {
-	char *line = NULL;
-	size_t size = 0;
+	char *text = read_mounts(), *next = text, *line;
 	bool found = false;
-	FILE *file = fopen("/proc/self/mountinfo", "re");
-	while (file && !found && getline(&line, &size, file) > 0) {
+	while (!found && next && (line = strsep(&next, "\n"))) {
 		dev_t device;
 		const char *mountpoint = mountpoint_in(line, &device);
 		found = mountpoint && fits(mountpoint, device, arg);
 	}
-	free(line);
-	if (file)
-		fclose(file);
+	free(text);
 }
 
 static bool is_writable(const char *mountpoint, dev_t device, void *arg)

@@ -11,20 +11,22 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import Maker, making
-from traced import babeltrace, program, record_stopped, recording, relayctl, start_trace, traced
+from traced import (
+    babeltrace,
+    lost_without_buffers,
+    program,
+    record_stopped,
+    recording,
+    relayctl,
+    start_trace,
+    traced,
+)
 
 from relayfs_fuse import native
 
 SUBBUF, N_SUBBUFS = 4096, 16
 EACH = native.buf_file_bytes(SUBBUF, N_SUBBUFS) * native.n_possible_cpus()
 ROOM = f"subbuf_size={SUBBUF} n_subbufs={N_SUBBUFS}"
-
-
-def lost(mount: Mount) -> int:
-    """What relayctl stat says."""
-    done = relayctl(mount, "stat", "t", "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["traces"][0]["lost_without_buffers"]
 
 
 @contextmanager
@@ -47,13 +49,13 @@ def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) 
         others = [stack.enter_context(traced(mount, cpus=[0])) for _ in range(3)]
         for other in others:
             other.ask("emit 1000")
-        assert lost(mount) == 3000
+        assert lost_without_buffers(mount) == 3000
         shown = relayctl(mount, "stat", "t").stdout.splitlines()[-1].split()
         assert shown == ["t", "-", "no-buffers", "-", "-", "3000", "-"]
         wait_until(lambda: "programs could get no buffers, and have lost " in mount.error_log, "it is said")
         for other in others:
             other.kill()
-        assert lost(mount) == 3000
+        assert lost_without_buffers(mount) == 3000
         assert "\tlost_without_buffers = 3000;\n" in metadata(mount.path / "t")
         mount.command("trace remove t")
         assert recorder.process is not None
@@ -68,10 +70,10 @@ def test_another_trace_begins_at_nothing(mount: Mount) -> None:
     with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
         one.ask("emit 1")
         other.ask("emit 10")
-        assert lost(mount) == 10
+        assert lost_without_buffers(mount) == 10
         mount.command("trace remove t")
         start_trace(mount, "t", ROOM)
-        assert lost(mount) == 0
+        assert lost_without_buffers(mount) == 0
 
 
 def test_what_is_counted_in_a_buffer_in_the_end_is_counted_once(mount: Mount, tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_what_is_counted_in_a_buffer_in_the_end_is_counted_once(mount: Mount, tm
     with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
         one.ask("emit 1")
         other.ask("emit 50")
-        assert lost(mount) == 50
+        assert lost_without_buffers(mount) == 50
         one.kill()
         name = f"traced-{other.process.pid}"
 
@@ -89,7 +91,7 @@ def test_what_is_counted_in_a_buffer_in_the_end_is_counted_once(mount: Mount, tm
             return name in os.listdir(mount.store / "t")
 
         wait_until(has_room, "the other has room")
-        assert lost(mount) == 0
+        assert lost_without_buffers(mount) == 0
         trace = record_stopped(mount, "t", tmp_path / "out")
         seen = trace.by_pid()[other.process.pid]
         assert trace.lost == seen[0] >= 50
@@ -100,7 +102,7 @@ def test_a_program_without_descriptors_is_counted(mount: Mount) -> None:
     # Enough to find the mount, and too few for a file of events and the buffers.
     with limited(mount, "prlimit", "--nofile=6:6") as maker:
         maker.ask("emit 200")
-        assert lost(mount) == 200
+        assert lost_without_buffers(mount) == 200
 
 
 def test_the_count_outlives_a_server(mount: Mount) -> None:
@@ -112,15 +114,7 @@ def test_the_count_outlives_a_server(mount: Mount) -> None:
         other.ask("emit 10")
         mount.start()
         other.ask("emit 10")
-        assert lost(mount) == 30
-
-
-def lost_of(mount: Mount, user: int) -> int:
-    """What relayctl stat says of a user's programs."""
-    done = relayctl(mount, "stat", "t", "--json")
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)["traces"][0]["lost_without_buffers_by_user"]
-    return int(counts.get(str(user), 0))
+        assert lost_without_buffers(mount) == 30
 
 
 def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
@@ -132,7 +126,7 @@ def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivi
             other.ask("emit 7")
             # Each event is counted at once, so nothing is missing when its program dies without a word.
             one.kill()
-            assert (lost(mount), lost_of(mount, NOBODY)) == (0, 507)
+            assert (lost_without_buffers(mount), lost_without_buffers(mount, NOBODY)) == (0, 507)
             shown = relayctl(mount, "stat", "t").stdout.splitlines()[-1].split()
             assert shown == ["t", f"user-{NOBODY}", "no-buffers", "-", "-", "507", "-"]
             said = f"programs of user {NOBODY} could get no buffers, and have lost "
@@ -151,7 +145,7 @@ def test_another_users_program_without_descriptors_is_counted(mount: Mount, unpr
     # Enough to map what is counted, and too few for `join` and the buffers.
     with making({"RELAYFS": str(mount.path)}, NOBODY, ["prlimit", "--nofile=6:6", program("traced")]) as maker:
         maker.ask("emit 200")
-        assert lost_of(mount, NOBODY) == 200
+        assert lost_without_buffers(mount, NOBODY) == 200
 
 
 def test_another_users_count_outlives_servers_and_traces(mount: Mount, unprivileged: User) -> None:
@@ -163,13 +157,13 @@ def test_another_users_count_outlives_servers_and_traces(mount: Mount, unprivile
         other.ask("emit 10")
         mount.start()
         other.ask("emit 10")
-        assert lost_of(mount, NOBODY) == 30
+        assert lost_without_buffers(mount, NOBODY) == 30
         mount.command("trace remove t")
         start_trace(mount, "t", f"{ROOM} memory={EACH}")
         own.ask("emit 1")
-        assert lost_of(mount, NOBODY) == 0
+        assert lost_without_buffers(mount, NOBODY) == 0
         other.ask("emit 3")
-        assert lost_of(mount, NOBODY) == 3
+        assert lost_without_buffers(mount, NOBODY) == 3
 
 
 def test_what_a_user_counts_is_that_users_alone(mount: Mount, unprivileged: User) -> None:

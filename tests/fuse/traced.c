@@ -12,6 +12,7 @@
  *     exec                 becomes this program anew, which answers
  *     keep                 what it has open stays open when it becomes another program
  *     become FILE          becomes that program
+ *     chroot DIR           what is outside is out of its reach
  *     library FILE N       load it, let it write N events, unload it
  *     turns FIRST N        waits for a byte on descriptor 3, writes an event, passes it on to descriptor 4
  *     markers FILE N       writes odd numbers to FILE, even ones as events
@@ -260,6 +261,8 @@ static void obey(char *line)
 		answer((execl(first, first, NULL), errno));
 	else if (strcmp(word, "exec") == 0)
 		answer((execl("/proc/self/exe", program_invocation_name, "--again", NULL), errno));
+	else if (strcmp(word, "chroot") == 0)
+		answer(chroot(first) || chdir("/") ? errno : 0);
 	else if (strcmp(word, "library") == 0)
 		answer(use_library(first, b));
 	else if (strcmp(word, "turns") == 0)
