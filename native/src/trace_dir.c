@@ -162,12 +162,18 @@ static int make_events(struct making *making, bool lock)
 	return err;
 }
 
+/* Where its buffers are made. */
+static int buffers_path(const struct making *making, char path[PATH_MAX])
+{
+	int length = snprintf(path, PATH_MAX, "%s/%s/%s/cpu", making->store, making->trace->name, making->hidden);
+	return length < PATH_MAX ? 0 : -ENAMETOOLONG;
+}
+
 static int make_buffers(const struct making *making)
 {
 	const struct relay_trace *trace = making->trace;
 	char path[PATH_MAX];
-	if (snprintf(path, sizeof(path), "%s/%s/%s/cpu", making->store, trace->name, making->hidden) >=
-	    (int)sizeof(path))
+	if (buffers_path(making, path))
 		return -ENAMETOOLONG;
 	if (making->fds)
 		return relay_store_adopt(path, making->fds, making->n_fds);
@@ -253,6 +259,17 @@ static int make_room(const struct making *making)
 	return relay_trace_make_room(making->trace_fd, dir, making->trace);
 }
 
+/* Remove the hidden directory by the names of all that can be in it: the process may have no descriptor left to list it. */
+static void unmake(const struct making *making)
+{
+	char path[PATH_MAX];
+	if (buffers_path(making, path) == 0)
+		relay_store_remove(path, making->fds ? making->n_fds : relay_n_possible_cpus());
+	snprintf(path, sizeof(path), "%s/.events", making->hidden);
+	unlinkat(making->trace_fd, path, 0);
+	unlinkat(making->trace_fd, making->hidden, AT_REMOVEDIR);
+}
+
 static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	int err = relay_trace_make_hidden(making->trace_fd, "new", making->hidden);
@@ -267,7 +284,7 @@ static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME
 	if (!err)
 		err = show(making, name);
 	if (err)
-		relay_trace_remove_hidden(making->trace_fd, making->hidden);
+		unmake(making);
 	if (!err && lock)
 		*lock = making->events_fd;
 	else if (making->events_fd >= 0)

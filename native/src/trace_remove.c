@@ -71,11 +71,6 @@ static void empty_dir(int fd, int depth)
 	closedir(dir);
 }
 
-void relay_trace_remove_hidden(int dir_fd, const char *name)
-{
-	remove_entry(dir_fd, name, 0);
-}
-
 /* Writers that are still there find the buffers closed. */
 static void close_buffers(int dir_fd)
 {

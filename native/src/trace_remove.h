@@ -11,7 +11,4 @@ int relay_trace_open_dir(const char *path);
 /* Make a hidden directory of a name of its own in dir_fd, ".WHY-PID-N". 0 or -errno. */
 int relay_trace_make_hidden(int dir_fd, const char *why, char name[NAME_MAX]);
 
-/* Remove what is in sight to nobody, with all that is in it. */
-void relay_trace_remove_hidden(int dir_fd, const char *name);
-
 #endif

@@ -257,8 +257,11 @@ static struct relay_traces *open_to_read(const char *path)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	struct relay_traces *traces = fd < 0 ? NULL : map(fd, false);
 	int saved = errno;
-	if (traces)
+	if (traces) {
+		/* What is mapped needs no descriptor. The process may have no other one for the counts. */
+		relay_descriptor_close(&traces->shm.file);
 		traces->lost = relay_lost_map(path, false);
+	}
 	errno = saved;
 	return traces;
 }

@@ -112,6 +112,24 @@ def test_a_program_that_does_not_see_the_store_is_recorded(
     assert (trace.numbers(), counted) == (list(range(N)), (0, 0))
 
 
+@pytest.mark.parametrize("user", MADE_BY)
+@pytest.mark.parametrize("n_free", [1, 2, 3, 5, 8])
+def test_events_of_a_program_with_few_descriptors_are_recorded_or_counted(
+    mount: Mount, unprivileged: User, tmp_path: Path, user: int | None, n_free: int
+) -> None:
+    start_trace(mount, "t")
+    limit = 3 + n_free
+    command: list[str | Path] = ["prlimit", f"--nofile={limit}:{limit}", program("traced")]
+    with making({"RELAYFS": str(mount.path)}, user, command) as maker:
+        maker.ask(f"emit {N}")
+        counted = sum(lost_of_both(mount))
+        made = [path.name for path in (mount.store / "t").iterdir() if path.is_dir()]
+    # A program of another user may join before it has too few: it has a directory, without events.
+    assert set(made) <= {f"traced-{maker.process.pid}"}
+    seen = record_stopped(mount, "t", tmp_path / "out").numbers() if made and not counted else []
+    assert len(seen) + counted == N
+
+
 def test_events_behind_chroot_are_counted(mount: Mount, tmp_path: Path) -> None:
     with traced(mount) as maker:
         maker.ask(f"chroot {tmp_path}")
