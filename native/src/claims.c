@@ -22,7 +22,12 @@
  *
  * The first claims of the table belong to the thread that took them until it dies and somebody needs them: no
  * locked instruction to take one. A signal handler that finds its thread's claim in use takes a further one.
- * The last ones are for a single reservation each, for threads that come when the others are all owned.
+ * The next ones are for a single reservation each, for threads that come when the others are all owned.
+ *
+ * The last ones are for switches alone. A reservation keeps its claim until it is committed; that of a dead thread becomes a
+ * hole, which keeps the claim until a reader has passed it. A reader of packets passes it once its sub-buffer is finished,
+ * which in a lockless buffer takes a claim, too: were that to be had from the same ones, nobody could ever finish it.
+ * A switch leaves no hole, so that the claim of a thread that dies in one is free as soon as somebody looks.
  */
 #define _GNU_SOURCE
 #include "claims.h"
@@ -124,9 +129,19 @@ static int find_rounds(const struct rchan_buf *buf)
 	return buf->patient ? FIND_ROUNDS : HURRIED_ROUNDS;
 }
 
+/* One of those that are for switches alone. */
+static struct relay_claim *find_for_switch(struct rchan_buf *buf)
+{
+	struct relay_claim *claim = find_in(buf, RELAY_N_RESERVATIONS, buf->n_claims);
+	/* Threads that died in the middle of a switch have them all. */
+	if (!claim && !relay_is_quiet() && relay_buf_resolve(buf, 0))
+		claim = find_in(buf, RELAY_N_RESERVATIONS, buf->n_claims);
+	return claim;
+}
+
 /* One to keep; else one for a single reservation, and then this search comes again with the next: so the dead give
  * theirs back. To ask who is dead costs system calls: now and then. */
-static struct relay_claim *find(struct rchan_buf *buf)
+static struct relay_claim *find(struct rchan_buf *buf, bool is_switch)
 {
 	for (int rounds = find_rounds(buf); rounds--;) {
 		struct relay_claim *claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
@@ -135,7 +150,9 @@ static struct relay_claim *find(struct rchan_buf *buf)
 		    relay_buf_resolve(buf, 0))
 			claim = find_in(buf, 0, RELAY_N_CLAIMS_KEPT);
 		if (!claim)
-			claim = find_in(buf, RELAY_N_CLAIMS_KEPT, buf->n_claims);
+			claim = find_in(buf, RELAY_N_CLAIMS_KEPT, RELAY_N_RESERVATIONS);
+		if (!claim && is_switch)
+			claim = find_for_switch(buf);
 		if (claim) {
 			if (__atomic_load_n(&buf->finds_none, __ATOMIC_RELAXED))
 				__atomic_store_n(&buf->finds_none, false, __ATOMIC_RELAXED);
@@ -149,7 +166,7 @@ static struct relay_claim *find(struct rchan_buf *buf)
 	return NULL;
 }
 
-struct relay_claim *relay_claim_take(struct rchan_buf *buf)
+static struct relay_claim *take(struct rchan_buf *buf, bool is_switch)
 {
 	/* Pairs with the release in relay_buf_set_token(): what find() takes for a new id has the new token. */
 	uint32_t id = __atomic_load_n(&buf->id, __ATOMIC_ACQUIRE), slot = id % CACHED;
@@ -160,7 +177,7 @@ struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 		if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE && mark(claim), 1))
 			return claim;
 	}
-	struct relay_claim *claim = find(buf);
+	struct relay_claim *claim = find(buf, is_switch);
 	if (claim && claim - buf->claims < RELAY_N_CLAIMS_KEPT) {
 		/* A handler between these lines leaves one of ours, whichever. */
 		cached[slot].epoch = 0;
@@ -171,6 +188,16 @@ struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 		cached[slot].epoch = epoch;
 	}
 	return claim;
+}
+
+struct relay_claim *relay_claim_take(struct rchan_buf *buf)
+{
+	return take(buf, false);
+}
+
+struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf)
+{
+	return take(buf, true);
 }
 
 static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
@@ -314,11 +341,13 @@ void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bo
 	relay_claim_give_back(buf, claim);
 }
 
-uint32_t relay_claims_n_holes(const struct rchan_buf *buf)
+uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from)
 {
 	uint32_t n = 0;
-	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++)
-		n += (word_of(&buf->claims[i]) & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE;
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
+		uint64_t word = word_of(&buf->claims[i]);
+		n += (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE && (word & RELAY_POSITION_MASK) >= from;
+	}
 	return n;
 }
 

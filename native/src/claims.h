@@ -11,6 +11,9 @@
 /* A free claim for the calling thread, marked; NULL: all are in use by living threads. Async-signal-safe. */
 struct relay_claim *relay_claim_take(struct rchan_buf *buf);
 
+/* The same to leave a sub-buffer with, for which some claims are kept that no reservation takes. */
+struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf);
+
 /* The claims that threads have kept in this buffer since it was mapped: let them look for some again. */
 void relay_claims_forget_kept(struct rchan_buf *buf);
 
@@ -82,8 +85,8 @@ void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bo
 /* How many claims there are to look at. */
 uint32_t relay_claims_n_used(const struct rchan_buf *buf);
 
-/* How many claims wait as holes for readers. */
-uint32_t relay_claims_n_holes(const struct rchan_buf *buf);
+/* How many claims wait as holes, at or behind this position, for readers. */
+uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from);
 
 /* Finish what the last reservation left to do, as head {pos, second} names it. Call before changing head
  * and before using the ledgers. */

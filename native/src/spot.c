@@ -165,7 +165,7 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	    .store = {{&left->end, pos}, {&entered->start_records, records}, {&entered->start_bytes, bytes}}};
 	struct relay_claim *claim = NULL;
 	if (buf->scheme == RELAY_LOCKLESS) {
-		claim = relay_claim_take(buf);
+		claim = relay_claim_take_for_switch(buf);
 		if (!claim)
 			return RELAY_RSEQ_STOPPED;
 		relay_claim_state(claim, pos, RELAY_CLAIM_SWITCH, records, bytes);
@@ -321,4 +321,20 @@ int relay_switch(struct rchan_buf *buf)
 	err = flush(buf);
 	relay_writers_unlock(buf, &before);
 	return err;
+}
+
+/*
+ * A hole keeps its claim until a reader passes it, and who reads packets does not come by before its sub-buffer is finished;
+ * or until it is overwritten, which is a lap away. Writers without claims would never get there, so each that is refused
+ * leaves one sub-buffer. Where a reader is awaited, that is the one with the holes; the next one has none.
+ */
+void relay_switch_from_holes(struct rchan_buf *buf)
+{
+	uint64_t head, second, from = 0;
+	if (__atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_STOPPED || relay_head(buf, &head, &second))
+		return;
+	if (buf->mode != RELAY_OVERWRITE)
+		from = relay_pos_start(buf, relay_pos_number(buf, head));
+	if (relay_claims_n_holes(buf, from) >= RELAY_N_RESERVATIONS / 2)
+		relay_switch(buf);
 }

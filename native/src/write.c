@@ -139,8 +139,11 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 	if (err)
 		return err;
 	slot->claim = relay_claim_take(buf);
-	if (!slot->claim)
+	if (!slot->claim) {
+		if (!slot->locked)
+			relay_switch_from_holes(buf);
 		return refuse_full(buf, length, slot->will_retry);
+	}
 	err = reserve_alone(buf, length, slot);
 	if (err)
 		relay_claim_release(buf, slot->claim);

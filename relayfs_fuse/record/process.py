@@ -63,6 +63,8 @@ class Process:
         self._declared: dict[int, Declaration] = {}
         self._baseline = 0
         self.unfinished: dict[int, str] = {}
+        # By CPU, how many sub-buffers were finished when flush() was done.
+        self._finished: dict[int, int] = {}
         self._unbuffered: Unbuffered = (0, 0)
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
@@ -130,6 +132,13 @@ class Process:
                     self.unfinished[cpu] = _CAUSES.get(error.errno or 0, error.strerror or "")
                     break
                 time.sleep(_PAUSE_S)
+            self._finished[cpu] = consumer.buffer.facts().produced
+
+    def is_held(self, cpu: int) -> bool:
+        """Tell whether something of what was finished at the last flush() cannot be read: a part of it is reserved."""
+        facts = self.buffers[cpu].buffer.facts()
+        is_overwritten = facts.produced - facts.consumed > facts.n_subbufs
+        return facts.consumed < self._finished.get(cpu, 0) and not is_overwritten
 
     def n_unread(self, cpu: int) -> int:
         """Count the events in a buffer that have not been consumed."""

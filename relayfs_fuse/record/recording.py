@@ -388,7 +388,7 @@ class Recording:
                 why = self.process.unfinished.get(cpu, "")
                 if not why and cpu in closed:
                     why = REMOVED
-                if not why and is_dead:
+                if not why and (is_dead or self.process.is_held(cpu)):
                     why = RESERVED
                 n = self.process.n_unread(cpu) if why else 0
                 if n:

@@ -232,6 +232,88 @@ TEST(claims_of_the_dead_are_used_again)
 	relay_buf_release(buf);
 }
 
+/* A process that makes all reservations there can be, and dies. */
+static void die_with_all_reservations(const char *path, size_t length)
+{
+	int status, i;
+	void *to;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct rchan_buf *mine = open_path(path);
+
+		for (i = 0; i < RELAY_N_RESERVATIONS; i++)
+			CHECK_EQ(relay_buf_reserve(mine, length, &to), 0);
+		CHECK_EQ(relay_buf_reserve(mine, length, &to), -ENOSPC);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
+/* Who reads packets gets finished sub-buffers only. */
+TEST(a_sub_buffer_in_which_the_dead_hold_all_claims_can_be_finished)
+{
+	enum { LENGTH = 20, N = RELAY_N_RESERVATIONS };
+	const char *path = new_path(8192, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+
+	die_with_all_reservations(path, LENGTH);
+	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(relay_buf_resolve(buf, 0), N);
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_DRAINS(buf, "");
+	check_torn(buf, N, N * LENGTH);
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	CHECK_DRAINS(buf, "bbbbbbbbbb");
+	check_torn(buf, N, N * LENGTH);
+	relay_buf_release(buf);
+}
+
+/* A writer of scheme lockless needs a claim for each record, one of scheme rseq does not. */
+TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_them)
+{
+	const char *path = new_path(8192, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	void *to;
+	int i;
+
+	die_with_all_reservations(path, 20);
+	for (i = 0; i < 3; i++)
+		CHECK_EQ(relay_buf_reserve(buf, 10, &to), -ENOSPC);
+	CHECK_EQ(facts_of(buf).lost_full_records, 4);
+	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_DRAINS(buf, "");
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	CHECK_DRAINS(buf, "bbbbbbbbbb");
+	check_torn(buf, RELAY_N_RESERVATIONS, 20 * RELAY_N_RESERVATIONS);
+	relay_buf_release(buf);
+}
+
+/* Nobody reads, so that the claims come free when the holes are overwritten. */
+TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
+{
+	enum { N_SUBBUFS = 3, N = RELAY_N_RESERVATIONS };
+	const char *path = new_path(8192, N_SUBBUFS, RELAY_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	void *to;
+	int i;
+
+	die_with_all_reservations(path, 20);
+	for (i = 0; i < N_SUBBUFS; i++)
+		CHECK_EQ(relay_buf_reserve(buf, 10, &to), -ENOSPC);
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	CHECK_EQ(relay_buf_reserve(buf, 10, &to), 0);
+	relay_buf_commit(buf, memset(to, 'c', 10));
+	CHECK_DRAINS(buf, "bbbbbbbbbbcccccccccc");
+	CHECK_EQ(facts_of(buf).lost_full_records, 1 + N_SUBBUFS);
+	CHECK_EQ(facts_of(buf).lost_overwritten_records, N);
+	check_torn(buf, 0, 0);
+	relay_buf_release(buf);
+}
+
 /* Make a reservation and end it; was its claim one that threads do not keep, so that they look for another next time? */
 static bool takes_an_unkept_claim(struct rchan_buf *buf)
 {

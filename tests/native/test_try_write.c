@@ -112,13 +112,13 @@ TEST(all_reservations_in_use_are_room_that_comes)
 {
 	struct rchan_callbacks cb = {.options = NULL};
 	struct rchan *chan = open_channel(&cb);
-	void *some[RELAY_N_CLAIMS];
+	void *some[RELAY_N_RESERVATIONS];
 
-	for (int i = 0; i < RELAY_N_CLAIMS; i++)
+	for (int i = 0; i < RELAY_N_RESERVATIONS; i++)
 		CHECK((some[i] = relay_try_reserve(chan, 1)) != NULL);
 	CHECK(!relay_try_reserve(chan, 1) && errno == ENOSPC);
 	check_lost(chan, 0, 0, 0);
-	for (int i = 0; i < RELAY_N_CLAIMS; i++)
+	for (int i = 0; i < RELAY_N_RESERVATIONS; i++)
 		relay_commit(chan, some[i]);
 	relay_close(chan);
 }

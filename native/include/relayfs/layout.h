@@ -55,8 +55,9 @@ extern "C" {
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
-	RELAY_N_CLAIMS = 256,     /* reservations under way in one buffer at once, at most */
-	RELAY_N_CLAIMS_KEPT = 192 /* the first of them stay with the thread that took one */
+	RELAY_N_CLAIMS = 256,      /* in one buffer */
+	RELAY_N_CLAIMS_KEPT = 192, /* the first of them stay with the thread that took one */
+	RELAY_N_RESERVATIONS = 248 /* at once, at most: the last claims are for switches, see claims.c */
 };
 
 /* Geometry limits; sizes need not be powers of two. */

@@ -262,7 +262,7 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
  * In a channel with reserve=visible it is as in the kernel: readers see the record at once, filled or not.
  *
  * Returns where to store the record, or NULL, counted as relay_write() does it. errno: ENOSPC, EMSGSIZE, ECANCELED,
- * EPIPE as there; ENOSPC also if all 256 reservations of the buffer are in use, or half of them for discarded
+ * EPIPE as there; ENOSPC also if all 248 reservations of the buffer are in use, or 128 of them for discarded
  * records of less than 16 bytes; ENOTSUP this thread has no restartable sequences. Thread-safe,
  * async-signal-safe. Follows relay_reserve() in kernel/relay.h.
  */
