@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Taking the buffers of one channel into this process. */
 #define _GNU_SOURCE
+#include "buf_open.h"
 #include "channel.h"
 
 #include "remote.h"

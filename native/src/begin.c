@@ -20,6 +20,7 @@
 
 #include "change.h"
 #include "claims.h"
+#include "head.h"
 #include "lock.h"
 #include "owner.h"
 #include "wake.h"

@@ -209,38 +209,4 @@ static inline void relay_count_hole(struct rchan_buf *buf)
 	__atomic_fetch_add(&buf->control->n_holes, 1, __ATOMIC_RELAXED);
 }
 
-/* Take over an open mem file; fd belongs to buf, also on failure. */
-int relay_buf_init(struct rchan_buf *buf, int fd);
-void relay_buf_fini(struct rchan_buf *buf);
-
-/* The same for mem_path, which lies in a mount or in a store: maps it, or the store's file behind it where the mount
- * cannot map, if this user may open that. */
-int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount);
-
-/*
- * Tell the server when this process has gone, though it keeps no descriptor: mem_fd is open on mem_path, a memN of a mount,
- * and memN.TOKEN, which a mapping holds open, lets the server take memN for open until that mapping has gone, too. (A
- * mapping of memN itself is one of the store's file, and says nothing to the server.) 0 or -errno; then the server will
- * not know.
- */
-int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd);
-
-/* The geometry's derived sizes. false: it is not allowed. */
-struct relay_layout {
-	uint64_t subbufs_at, claims_at, control_at, file_bytes; /* byte offsets in the file */
-	uint32_t offset_bits, index_bits;
-};
-bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout);
-bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start); /* bytes */
-bool relay_format_fits(uint32_t format, uint32_t timestamp, uint64_t start_reserve, uint32_t mode);
-
-/* Records that were refused, for whatever reason. */
-uint64_t relay_lost(const struct rchan_buf *buf);
-
-/* head, consistent and valid; -EBADMSG otherwise. `first` is a position, `second` has the owner in it. */
-int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second);
-
-/* The same for who reads: it is noted what is wrong. */
-int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second);
-
 #endif

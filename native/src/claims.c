@@ -32,6 +32,7 @@
 #define _GNU_SOURCE
 #include "claims.h"
 
+#include "head.h"
 #include "libc.h"
 #include "owner.h"
 #include "quiet.h"

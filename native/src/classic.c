@@ -6,6 +6,7 @@
 #include "claims.h"
 #include "consume.h"
 #include "events.h"
+#include "head.h"
 #include "names.h"
 #include "notes.h"
 #include "owner.h"

@@ -23,6 +23,7 @@
 
 #include "begin.h"
 #include "claims.h"
+#include "head.h"
 #include "holes.h"
 #include "owner.h"
 #include "packet.h"

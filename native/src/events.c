@@ -16,6 +16,7 @@
 #include "begin.h"
 #include "claims.h"
 #include "consume.h"
+#include "head.h"
 #include "sleep.h"
 #include "write.h"
 

@@ -11,6 +11,7 @@
 #include "begin.h"
 #include "claims.h"
 #include "consume.h"
+#include "head.h"
 
 /* Honest readers and resets take longer than one try; who moves on between so many tries in a row wants to be looked
  * at for ever. */

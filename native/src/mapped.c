@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include "mapped.h"
 
+#include "buf_open.h"
 #include "wake.h"
 #include "watch.h"
 

@@ -18,6 +18,7 @@
 #include "begin.h"
 #include "claims.h"
 #include "consume.h"
+#include "head.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -3,6 +3,7 @@
 #include "notes.h"
 
 #include "begin.h"
+#include "head.h"
 #include "owner.h"
 #include "wake.h"
 

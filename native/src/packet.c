@@ -12,6 +12,7 @@
 #include "packet.h"
 
 #include "begin.h"
+#include "head.h"
 
 #include <errno.h>
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "begin.h"
 #include "consume.h"
+#include "head.h"
 #include "packet.h"
 
 #include <string.h>

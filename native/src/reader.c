@@ -2,6 +2,7 @@
 /* The zero-copy reader of one relay file: relay_consume_begin() and _end() with waiting. */
 #define _GNU_SOURCE
 #include "buf.h"
+#include "buf_open.h"
 #include "mountpoint.h"
 #include "remote_file.h"
 #include "remote_reader.h"

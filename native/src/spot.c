@@ -15,6 +15,7 @@
 #include "begin.h"
 #include "claims.h"
 #include "clock.h"
+#include "head.h"
 #include "lock.h"
 #include "wake.h"
 

@@ -2,6 +2,7 @@
 /* Making and removing a channel in a store: all of it, or nothing. */
 #define _GNU_SOURCE
 #include "buf.h"
+#include "buf_geometry.h"
 #include "clock.h"
 #include "immutable.h"
 #include "libc.h"

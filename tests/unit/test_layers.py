@@ -33,14 +33,15 @@ C_LAYERS = [
     {"pair", "owner", "clock", "damage", "private", "quiet", "scratch", "stack", "stack_x86_64", "stack_aarch64"},
     {"descriptor", "immutable", "strerror"},
     {"lock", "shm", "sleep", "store_dir", "rseq", "rseq_x86_64", "rseq_aarch64"},
-    {"buf.h"},  # what a mapped buffer is; buf.c, what can be done with one, needs all that follows
+    {"buf", "buf_geometry"},  # what a mapped buffer is; buf_open, to open one, needs all that follows
+    {"head"},
     {"holes_room"},
     {"oncpu", "persist"},  # for whom a section of rseq has to end
     {"begin", "change", "claims", "holes", "notes", "wake"},
     {"spot"},
     {"packet"},
     {"consume", "manage", "reserve", "write"},
-    {"buf.c", "facts", "packet_copy", "packet_check", "store"},
+    {"buf_open", "facts", "packet_copy", "packet_check", "store"},
     {"trace_lost"},
     {"traces", "trace_alive"},
     {"trace_remove"},

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* One buffer as a whole: its layout, and taking it into this process. */
+/* Taking a buffer into this process. */
 #define _GNU_SOURCE
-#include "buf.h"
+#include "buf_open.h"
 
 #include "begin.h"
+#include "buf_geometry.h"
 #include "claims.h"
 #include "holes_room.h"
 #include "sleep.h"
@@ -17,66 +18,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static uint32_t bits_for(uint64_t largest)
-{
-	return largest ? 64 - (uint32_t)__builtin_clzll(largest) : 0;
-}
-
-static uint64_t to_page(uint64_t bytes)
-{
-	return (bytes + RELAY_PAGE_BYTES - 1) & ~(uint64_t)(RELAY_PAGE_BYTES - 1);
-}
-
-bool relay_layout_of(uint64_t subbuf_size, uint64_t n_subbufs, struct relay_layout *layout)
-{
-	if (subbuf_size == 0 || subbuf_size > RELAY_SUBBUF_SIZE_MAX || n_subbufs == 0 ||
-	    n_subbufs > RELAY_N_SUBBUFS_MAX || subbuf_size > RELAY_DATA_BYTES_MAX / n_subbufs)
-		return false;
-	layout->subbufs_at = to_page(subbuf_size * n_subbufs);
-	layout->claims_at = to_page(layout->subbufs_at + 2 * n_subbufs * sizeof(struct relay_subbuf));
-	layout->control_at = to_page(layout->claims_at + RELAY_N_CLAIMS * sizeof(struct relay_claim));
-	layout->file_bytes = layout->control_at + RELAY_PAGE_BYTES;
-	layout->offset_bits = bits_for(subbuf_size);
-	layout->index_bits = bits_for(n_subbufs - 1);
-	return true;
-}
-
-uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs)
-{
-	struct relay_layout layout;
-	return relay_layout_of(subbuf_size, n_subbufs, &layout) ? layout.file_bytes : 0;
-}
-
-bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start)
-{
-	return start + end + channel_start < subbuf_size;
-}
-
-bool relay_format_fits(uint32_t format, uint32_t timestamp, uint64_t start_reserve, uint32_t mode)
-{
-	return format == RELAY_STREAM || (format == RELAY_PACKETS && timestamp != RELAY_NO_TIMESTAMP &&
-	                                  start_reserve == sizeof(struct relay_packet) && mode != RELAY_CALLBACK);
-}
-
-static int check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout)
-{
-	if (geometry->magic != RELAY_MAGIC)
-		return geometry->magic == RELAY_RING_MAGIC ? -EMEDIUMTYPE : -EBADMSG;
-	if (geometry->version != RELAY_LAYOUT_VERSION)
-		return -EPROTO;
-	if (!relay_layout_of(geometry->subbuf_size, geometry->n_subbufs, layout) || layout->file_bytes != file_bytes ||
-	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
-	    geometry->mode > RELAY_CALLBACK || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
-	    geometry->read > RELAY_READ_WAIT || geometry->reserve > RELAY_RESERVE_VISIBLE || geometry->n_buffers == 0 ||
-	    geometry->timestamp > RELAY_TSC ||
-	    !relay_reserves_fit(geometry->subbuf_size, geometry->start_reserve, geometry->end_reserve,
-	                        geometry->channel_start_reserve) ||
-	    !relay_format_fits(geometry->format, geometry->timestamp, geometry->start_reserve, geometry->mode) ||
-	    geometry->cpu >= geometry->n_buffers || geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKING)
-		return -EBADMSG;
-	return 0;
-}
-
 int relay_buf_init(struct rchan_buf *buf, int fd)
 {
 	*buf = (struct rchan_buf){0};
@@ -89,7 +30,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	struct relay_control *control = (struct relay_control *)(base + buf->shm.bytes - RELAY_PAGE_BYTES);
 	struct relay_geometry geometry = control->geometry; /* one copy: checked, then used */
 	struct relay_layout layout;
-	err = check_geometry(&geometry, buf->shm.bytes, &layout);
+	err = relay_check_geometry(&geometry, buf->shm.bytes, &layout);
 	if (err) {
 		relay_shm_unmap(&buf->shm);
 		return err;
@@ -248,45 +189,7 @@ void relay_buf_close_fd(struct rchan_buf *buf)
 	relay_descriptor_close(&buf->shm.file);
 }
 
-int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
-{
-	if (!relay_pair_read(&buf->control->head, first, second) || !relay_pos_valid(buf, *first))
-		return -EBADMSG;
-	return 0;
-}
-
-int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second)
-{
-	if (!relay_pair_read(&buf->control->head, first, second))
-		return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
-	if (relay_pos_valid(buf, *first))
-		return 0;
-	return relay_damage_note(&buf->damage, "relay_control.head.first", 0, *first,
-	                         "not a position in sub-buffers of so many bytes:", buf->subbuf_size);
-}
-
 const char *relay_buf_damage(struct rchan_buf *buf)
 {
 	return relay_damage_text(&buf->damage);
-}
-
-int relay_buf_full(struct rchan_buf *buf)
-{
-	/* Relaxed: in a callback nobody moves head, and readers only make room. */
-	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
-	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
-	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;
-}
-
-uint64_t relay_lost(const struct rchan_buf *buf)
-{
-	const struct relay_control *control = buf->control;
-	const struct relay_pair *const pairs[] = {&control->lost_full, &control->lost_too_large,
-	                                          &control->lost_disabled};
-	uint64_t sum = 0, records, bytes;
-	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		relay_pair_or_zero(pairs[i], &records, &bytes);
-		sum += records;
-	}
-	return sum;
 }
