@@ -27,6 +27,7 @@ from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.control import parse_size
 from relayfs_fuse.fs.ledger import UNLIMITED
+from relayfs_fuse.fs.log_writer import Lines, LogWriter
 from relayfs_fuse.fs.server import Server, Settings
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def main() -> None:
         _fail(str(error))
     _allow_many_files()
     if arguments.foreground:
-        _log_to(logging.StreamHandler(), arguments)
+        if sys.stderr is not None:  # else descriptor 2 may be a file of the store
+            _log_to(Lines(sys.stderr.fileno()), arguments)
         try:
             _serve(arguments, lambda: log.info("%s is mounted", arguments.settings.mountpoint))
         except (RelayError, RuntimeError) as error:
@@ -246,6 +248,7 @@ def check_mountpoint(mountpoint: str) -> None:
 
 
 def _fail(message: str) -> NoReturn:
+    logging.shutdown()  # lines of the log come first
     print(f"relayfs: {message}", file=sys.stderr)
     sys.exit(1)
 
@@ -256,18 +259,23 @@ def _serve(arguments: Arguments, answers: Callable[[], None]) -> None:
     server.run(answers)
 
 
-def _log_to(handler: logging.Handler, arguments: Arguments) -> None:
+def _format(handler: logging.Handler) -> None:
     # syslog adds time and host itself.
     when = "" if isinstance(handler, logging.handlers.SysLogHandler) else "%(asctime)s "
     handler.setFormatter(logging.Formatter(f"{when}relayfs[%(process)d]: %(levelname)s: %(message)s"))
-    logging.getLogger().addHandler(handler)
+
+
+def _log_to(handler: logging.Handler, arguments: Arguments) -> None:
+    _format(handler)
+    logging.getLogger().addHandler(LogWriter(handler))
     logging.getLogger().setLevel(logging.DEBUG if arguments.debug else logging.INFO)
 
 
 def _log_for_good(arguments: Arguments) -> None:
     if arguments.log_file is not None:
         try:
-            _log_to(logging.FileHandler(arguments.log_file), arguments)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            _log_to(Lines(os.open(arguments.log_file, flags, 0o666)), arguments)
         except OSError as error:
             raise OptionError(f"log={arguments.log_file}: {error.strerror}") from error
     elif os.path.exists("/dev/log"):
@@ -286,25 +294,27 @@ def _start_in_background(arguments: Arguments) -> None:
         _fail(heard.decode(errors="replace") or "the server died before it answered; its log may tell why")
     os.close(news)
     os.setsid()
+    status = 1
     try:
         _run_in_background(arguments, report)
+        status = 0
     except (RelayError, RuntimeError) as error:
         log.error("%s", error)
         _tell(report, str(error).encode())
-        os._exit(1)
     except BaseException as error:
         log.exception("the server failed")
         _tell(report, f"the server failed: {error!r}".encode())
-        os._exit(1)
-    os._exit(0)
+    logging.shutdown()
+    os._exit(status)
 
 
 def _run_in_background(arguments: Arguments, report: int) -> None:
     _log_for_good(arguments)
-    # Until the mount answers, whoever mounts should see warnings, too.
+    # Until the mount answers, whoever mounts should see warnings, too: he waits for it, and it for nobody else.
     visible = logging.StreamHandler()
     visible.setLevel(logging.WARNING)
-    _log_to(visible, arguments)
+    _format(visible)
+    logging.getLogger().addHandler(visible)
 
     def answers() -> None:
         logging.getLogger().removeHandler(visible)

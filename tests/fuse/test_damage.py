@@ -91,8 +91,9 @@ def test_who_waits_for_a_buffer_that_is_truncated_is_told(mount: Mount, reads: s
         else:
             reader.communicate(timeout=DEADLINE_S)
     assert mount.fact("bad", "state").startswith("damaged: mem0: ")
-    assert mount._log_text().count(DAMAGED) == 1
+    wait_until(lambda: DAMAGED in mount._log_text(), "the log tells of it")
     still_serves(mount)
+    assert mount._log_text().count(DAMAGED) == 1
 
 
 def overwrite(path: Path, offset: int, value: int) -> bytes:
