@@ -181,6 +181,12 @@ def run(store: Store) -> Iterator[Callable[..., Program]]:
         program.__exit__()
 
 
+@pytest.fixture
+def lockless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have buffers made in which to finish a sub-buffer takes a claim."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+
+
 def spoil(path: Path, seed: int, start: int = 0) -> None:
     """Write rubbish over a store file, as a process can over what it has mapped."""
     size = path.stat().st_size

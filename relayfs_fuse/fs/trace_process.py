@@ -87,6 +87,8 @@ class TraceProcess:
         self._nodes: list[Node] = []
         self._told: set[int] = set()
         self._failures: Counter[int] = Counter()
+        self._unfinished: dict[int, str] = {}
+        self._has_said_unfinished = False
         self._left: dict[int, native.Facts | OSError | None] = {}
         self._found_damaged: float | None = None
 
@@ -185,6 +187,13 @@ class TraceProcess:
         """
         self._left[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
 
+    def unfinished(self) -> str:
+        """Say, once, what of its process, which is dead, cannot be read because it could not be finished."""
+        if not self._unfinished or self._has_said_unfinished:
+            return ""
+        self._has_said_unfinished = True
+        return f"{self.name} has ended, and what it wrote last cannot be read: {'; '.join(self._unfinished.values())}"
+
     def is_to_be_seen(self) -> bool:
         """Tell whether its process, which is dead, has damaged it, and a recorder is to have the time to see that."""
         if not any(isinstance(facts, OSError) for facts in self._left.values()):
@@ -210,7 +219,9 @@ class TraceProcess:
         # A packet more, though it be empty: only packets say what was lost.
         says_loss = cpu not in self._told and _lost(before) > 0
         if says_loss or _is_unfinished(before):
-            self._try_flush(cpu, buffer)
+            failure = self._try_flush(cpu, buffer)
+            if failure and self._failures[cpu] >= FAILURES_MAX:
+                self._unfinished[cpu] = f"cpu{cpu}, with {before.unread_records} unread events: {failure}"
         facts = buffer.facts()
         if facts.produced != before.produced:
             self._told.add(cpu)
@@ -222,13 +233,17 @@ class TraceProcess:
             buffer.stop(native.CLOSED, True)
         return facts
 
-    def _try_flush(self, cpu: int, buffer: native.Buffer) -> None:
+    def _try_flush(self, cpu: int, buffer: native.Buffer) -> str:
+        """Finish what is begun; return why that failed."""
         try:
             buffer.flush()
         except OSError as error:
             if error.errno == errno.EPERM:  # the server may not run on that CPU; who reads it perhaps may
                 raise
             self._failures[cpu] += 1
+            held = "another program keeps its last sub-buffer from being finished"
+            return held if error.errno == errno.EBUSY else error.strerror or str(error)
+        return ""
 
     def _open(self, cpu: int) -> native.Buffer:
         """Map a buffer by the descriptor that there is: to open a protected file anew takes its protection away."""

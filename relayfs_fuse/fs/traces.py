@@ -87,7 +87,7 @@ class Traces:
         self._to_flush: dict[str, int] = {}
         self._settled_at: float | None = time.monotonic() + LINGER_S
         self.sessions = Sessions()
-        # What is to be said of directories that gave way to others: the trace, and what of it.
+        # What is to be said of directories of which something is lost: the trace, and what of it.
         self._given_up: deque[tuple[str, str]] = deque()
         # By the trace's id and the user (None: all who are trusted), how many events were lost without buffers when it
         # was said last.
@@ -366,6 +366,7 @@ class Traces:
             _try(lambda: _flush(to_flush))
             dead = [(process, trace) for process, trace in processes if not process.is_alive()]
             _try(lambda: _remove_what_is_over(dead))
+            self._given_up.extend((trace.name, said) for process, trace in dead if (said := process.unfinished()))
             for directory in directories:
                 _try(partial(_sweep, directory))
                 self._given_up.extend((os.path.basename(directory), said) for said in _read_given_up(directory))

@@ -1,19 +1,16 @@
 """relayctl record and snapshot where sub-buffers that are being filled cannot be finished: nothing is lost unsaid."""
 
-import mmap
-import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S
-from tracing import RELAYCTL, Program, Store, finish, read, read_if_any, recording
+from conftest import DEADLINE_S, wait_until
+from reserving import N_RESERVATIONS, keep_all_claims, reserving
+from tracing import RELAYCTL, Program, Served, Store, finish, read, read_if_any, recording
 
 from relayfs_fuse import native
 from relayfs_fuse.record.process import Process
@@ -22,10 +19,7 @@ FUSE = Path(__file__).parent
 LAST = native.n_possible_cpus() - 1
 FORBIDDEN = "this program may not run on that CPU"
 RESERVED = "somebody keeps a part of it reserved"
-# <relayfs/layout.h>
-PAGE, N_CLAIMS, N_RESERVATIONS = 4096, 256, 248
-CLAIM = struct.Struct("<6Q16x")
-TAKEN, MARKED = 2, (1 << 63) - 1
+HELD = "another program keeps its last sub-buffer from being finished"
 
 
 @pytest.fixture
@@ -82,19 +76,6 @@ def test_a_snapshot_says_what_it_cannot_finish(store, run, out):
     assert f"relayctl: {app.name}: the last events in cpu{LAST} are not in it: {FORBIDDEN}\n" in said
 
 
-@contextmanager
-def reserving(app: Program, most: int = 1) -> Iterator[tuple[TextIO, int]]:
-    """Have another process keep parts of its first buffer reserved until a stream ends; yields that, and how many."""
-    command: Sequence[str | Path] = [compile_c([FUSE / "holder.c"]), app.directory / "cpu/mem0", "0", str(most)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        try:
-            yield holder.stdin, int(holder.stdout.readline())
-        finally:
-            holder.kill()
-
-
 def test_what_is_behind_somebodys_reservation_is_left_for_later(store, run, out):
     """Also if its program has ended: the buffer is not removed."""
     trace = store.create("t")
@@ -129,30 +110,13 @@ def test_what_somebody_reserves_of_a_living_programs_events_is_left_for_later(st
     assert read(out).events == {"app": list(range(10))}
 
 
-@pytest.fixture
-def lockless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have buffers made in which to finish a sub-buffer takes a claim."""
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-
-
-def keep_claims_for_switches(app: Program) -> None:
-    """Let it look as if threads of who has reserved parts of its first buffer were finishing a sub-buffer."""
-    with (app.directory / "cpu/mem0").open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-        begin = len(memory) - PAGE - N_CLAIMS * CLAIM.size
-        claims = [CLAIM.unpack_from(memory, begin + i * CLAIM.size) for i in range(N_CLAIMS)]
-        owner = next(owner for word, _, _, _, owner, _ in claims if word >> 62 == TAKEN)
-        for i in range(N_RESERVATIONS, N_CLAIMS):
-            assert claims[i] == (0,) * 6
-            CLAIM.pack_into(memory, begin + i * CLAIM.size, MARKED, 0, 0, 0, owner, 0)
-
-
 @pytest.mark.usefixtures("lockless")
 def test_it_is_tried_for_a_while_where_somebody_is_at_work(store, run, out):
     app = run(store.create("t", subbuf_size=1 << 16), "app")
     app.write(10)
     with reserving(app, 1000) as (ends, n):
         assert N_RESERVATIONS - 2 <= n <= N_RESERVATIONS  # the program may keep one or two
-        keep_claims_for_switches(app)
+        keep_all_claims(app)
         with recording("t", "--store", store.path, "-o", out) as process:
             said = finish(process)
         assert f"{whose(app)}: {n + 10} events in cpu0 are not recorded, and are left there: {RESERVED}\n" in said
@@ -164,3 +128,20 @@ def test_it_is_tried_for_a_while_where_somebody_is_at_work(store, run, out):
             buffers.flush(time.monotonic() + DEADLINE_S)
             timer.join()
             assert buffers.unfinished == {}
+
+
+@pytest.mark.usefixtures("lockless")
+def test_a_server_says_once_what_of_a_dead_program_it_cannot_finish(mount):
+    """Nobody records: the events go, and it is said why."""
+    mount.expect("cannot be read")
+    mount.command("trace create t subbuf_size=64K\ntrace start t\n")
+    served = Served(mount.store, mount.path, "t")
+    with Program(served, served, "app") as app:
+        app.write(10)
+        with reserving(app, 1000) as (_, n):
+            keep_all_claims(app)
+            app.kill()
+            wait_until(lambda: not app.directory.exists(), "what the dead program has left is removed")
+            said = f"{app.name} has ended, and what it wrote last cannot be read: cpu0, with {n + 10} unread events"
+            wait_until(lambda: f"{said}: {HELD}" in mount.error_log, lambda: f"{said}\n{mount.error_log}")
+            assert mount.error_log.count("cannot be read") == 1
