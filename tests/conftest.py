@@ -49,7 +49,10 @@ def wait_until(condition: Callable[[], object], what: str | Callable[[], str], d
 
 @dataclass
 class Mount:
-    """A server in the foreground of the test, its mountpoint and its store."""
+    """A server in the foreground of the test, its mountpoint and its store.
+
+    own_session: whether it leads a session, which the kernel may give CPU time as a whole (sched(7), autogroup)
+    """
 
     path: Path
     store: Path
@@ -59,6 +62,7 @@ class Mount:
     process: subprocess.Popen[bytes] | None = None
     expected: list[str] = field(default_factory=list)
     program: Path = RELAYFS
+    own_session: bool = False
 
     def start(self) -> None:
         command = [self.program, "-f", self.path, "-o", ",".join([f"store={self.store}", *self.options])]
@@ -66,7 +70,7 @@ class Mount:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=self.user, group=self.user,
-                extra_groups=None if self.user is None else [], cwd="/",
+                extra_groups=None if self.user is None else [], cwd="/", start_new_session=self.own_session,
             )  # fmt: skip
         wait_until(self._answers, self._log_text)
 

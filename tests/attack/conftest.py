@@ -18,7 +18,10 @@ def begin(make_mount: Callable[..., Mount], unprivileged: object, tmp_path: Path
     def start(*options: str) -> Arena:
         directory = tmp_path / str(len(arenas))
         directory.mkdir()
-        arena = Arena(make_mount(*options), choose_seed(), directory)
+        mount = make_mount(*options, start=False)
+        mount.own_session = True
+        mount.start()
+        arena = Arena(mount, choose_seed(), directory)
         arenas.append(arena)
         arena.neighbours.start()
         arena.usual_tools()

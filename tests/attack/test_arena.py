@@ -4,9 +4,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from attack.arena import GROWTH_ONCE_KB, STAT_P99_US, STAT_RATIO, Arena, Helper, Reader, Tool, Victim
+from attack.arena import GROWTH_ONCE_KB, HIGHEST, STAT_P99_US, STAT_RATIO, Arena, Helper, Reader, Tool, Victim
 from conftest import DEADLINE_S, wait_until
 from traced import Ledger
 from traffic import append, short_lines
@@ -25,6 +26,17 @@ def test_where_nobody_attacks_nothing_is_found(begin: Begin) -> None:
     arena.fight(2.0)
     arena.judge()
     arena.restart()
+
+
+def test_the_server_and_who_measures_it_run_before_all_others(begin: Begin) -> None:
+    arena = begin("size=512M")
+    server = arena.mount.process
+    assert server is not None
+    for pid in (server.pid, arena._watch().process.pid):
+        assert os.getpriority(os.PRIO_PROCESS, pid) == HIGHEST
+        group = Path(f"/proc/{pid}/autogroup")
+        # Of a session with others in it, all would have that value.
+        assert not group.exists() or (group.read_text().split()[-1], os.getsid(pid)) == (str(HIGHEST), pid)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGBUS, signal.SIGKILL])
