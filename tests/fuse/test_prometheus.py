@@ -116,7 +116,7 @@ def textfiles(tmp_path) -> Iterator[tuple[Path, str]]:
     with log.open("wb") as file:
         exporter = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
     try:
-        wait_until(lambda: exporter.poll() is not None or b"Listening on" in log.read_bytes(), DEADLINE)
+        wait_until(lambda: exporter.poll() is not None or b"Listening on" in log.read_bytes(), log.read_text)
         address = re.search(r'Listening on" address=(127\.0\.0\.1:\d+)', log.read_text())
         assert address, log.read_text()
         yield directory, f"http://{address[1]}/metrics"
