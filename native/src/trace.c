@@ -296,6 +296,25 @@ static void note_largest(void)
 	__atomic_store_n(&largest_subbuf, largest, __ATOMIC_RELAXED);
 }
 
+static void declare(struct relay_trace_event *event, void *tracing)
+{
+	if (event->id)
+		relay_tracing_declare(tracing, event);
+}
+
+static void declare_all(struct relay_tracing *tracing)
+{
+	for_each_event(declare, tracing);
+}
+
+/* There may be room for declarations by now. */
+static void declare_again(void)
+{
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
+		if (all.open[slot])
+			relay_tracing_declare_again(all.open[slot], declare_all);
+}
+
 /* Copy the control file, if it has changed. */
 static void look(void)
 {
@@ -309,6 +328,7 @@ static void look(void)
 				all.traces[slot].id = 0;
 		all.generation = generation;
 		renew_all();
+		declare_again();
 		if (is_early)
 			look_for_early();
 	}
@@ -320,17 +340,6 @@ static void look(void)
 		all.leaving = NULL;
 	free_left();
 	note_largest();
-}
-
-static void declare(struct relay_trace_event *event, void *tracing)
-{
-	if (event->id)
-		relay_tracing_declare(tracing, event);
-}
-
-static void declare_all(struct relay_tracing *tracing)
-{
-	for_each_event(declare, tracing);
 }
 
 static void declare_in_all(const struct relay_trace_event *event)

@@ -261,11 +261,27 @@ int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trac
 	if (*to)
 		return 0;
 	int id = tracing->pid == 0 ? declare_own(tracing, event) : declare_with_others(tracing, event);
-	if (id < 0)
+	if (id < 0) {
+		tracing->has_undeclared = true;
+		/* The fast path writes any event, so all of them go the other way, which counts this one as lost. Relaxed: whoever is
+		 * given the event sees it, as nobody could write such an event before. */
+		__atomic_store_n(&tracing->n_bufs, 0, __ATOMIC_RELAXED);
 		return id;
+	}
 	/* Relaxed: a number only. */
 	__atomic_store_n(to, (uint16_t)(id + 1), __ATOMIC_RELAXED);
 	return 0;
+}
+
+void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_all)(struct relay_tracing *tracing))
+{
+	if (!tracing->has_undeclared)
+		return;
+	tracing->has_undeclared = false;
+	declare_all(tracing);
+	/* Release: the ids before it, of which the fast path knows that they stand there. */
+	if (!tracing->has_undeclared && tracing->bufs)
+		__atomic_store_n(&tracing->n_bufs, tracing->chan->n_buffers, __ATOMIC_RELEASE);
 }
 
 /* --- events --- */
@@ -302,7 +318,7 @@ static int write_with_head(const struct relay_tracing *tracing, uint16_t id, str
 static uint16_t id_of(const struct relay_tracing *tracing, uint64_t number)
 {
 	/* Relaxed: it does not change once it is there. */
-	return tracing->pid ? __atomic_load_n(&tracing->ids[number], __ATOMIC_RELAXED) : (uint16_t)number;
+	return __atomic_load_n(&tracing->ids[number], __ATOMIC_RELAXED);
 }
 
 uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,

@@ -16,7 +16,8 @@ struct relay_tracing {
 	uint32_t pid;       /* said in each event, where several processes write; 0: in none */
 	/* The channel's, for the fast path: none unless it is rseq, and no pid is said, because ids are then the events' numbers. */
 	struct rchan_buf *bufs;
-	uint32_t n_bufs;
+	uint32_t n_bufs;     /* 0 also while some event is not declared */
+	bool has_undeclared; /* an event's declaration was refused. Under relay_trace_lock() */
 	/* One of these two says, as long as it is open, that this process writes. -1: none. */
 	int events;                        /* descriptor of .events, locked */
 	int session;                       /* session.h */
@@ -48,6 +49,9 @@ void relay_tracing_close(struct relay_tracing *tracing);
 
 /* Have an event's declaration in .events, which gives it its id. 0 or -errno. */
 int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trace_event *event);
+
+/* If declarations were refused, try them again with declare_all(), which declares all events. Under relay_trace_lock(). */
+void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_all)(struct relay_tracing *tracing));
 
 /* Write one event, all cases. Leaves errno as it was. As relay_tracing_write(). */
 uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,

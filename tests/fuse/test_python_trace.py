@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from conftest import DEADLINE_S
@@ -65,6 +66,39 @@ event(self=2, x=1, **{"class": "three"})
 """,
     )
     assert store.events("t") == [f'a:b: {{ x = 1, class = "{word}", self = 2 }}' for word in ("one", "two", "three")]
+
+
+def test_events_whose_declaration_is_refused_are_lost_until_there_is_room_for_it(store):
+    """Nobody could read them."""
+    code = """
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from relayfs_fuse.trace import *
+limits = getrlimit(RLIMIT_FSIZE)
+first = Event("a", "first", {"n": "u8"})
+first(1)
+setrlimit(RLIMIT_FSIZE, (1 << 20, limits[1]))
+late = Event("a", "late", {"n": "u8"})
+late(2), first(3), late(4)
+setrlimit(RLIMIT_FSIZE, limits)
+print("room", flush=True)
+input()
+late(5), first(6)
+"""
+    environment = {**os.environ, **store.environment}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "room\n"
+        # Programs try again when traces have changed.
+        slot, trace = next(iter(store.traces.all().items()))
+        for is_started in (False, True):
+            store.traces.set(slot, replace(trace, is_started=is_started))
+        program.communicate("\n", timeout=DEADLINE_S)
+        assert program.returncode == 0
+    (process,) = store.processes("t")
+    declared = re.findall(r'name = "(.*)"', (process / ".events").read_text())
+    assert (store.written(process), store.lost(process), declared) == (4, 2, ["a:first", "a:late"])
 
 
 def test_what_does_not_fit_is_refused_and_not_written(store):
