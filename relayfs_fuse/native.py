@@ -73,7 +73,7 @@ def _pointer(pointer: Any, path: str) -> Any:
     return pointer
 
 
-def _memory(pointer: Any, path: str) -> Any:
+def _mapped(pointer: Any, path: str) -> Any:
     """Return what maps a file of a store; EBADMSG also for the other kind: for a server it is damaged where it lies."""
     if pointer == ffi.NULL and ffi.errno == errno.EMEDIUMTYPE:
         raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), path)
@@ -356,7 +356,7 @@ class Buffer(_Memory):
         return buffer
 
     def _take_over(self, pointer: Any, path: str) -> None:
-        super().__init__(_memory(pointer, path))
+        super().__init__(_mapped(pointer, path))
         self.path = path
         self._facts = ffi.new("struct relay_facts *")
         self._seq = ffi.new("uint32_t *")

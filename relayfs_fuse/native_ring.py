@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import native
 from relayfs_fuse._native import ffi, lib
-from relayfs_fuse.native import WakeWord, _check, _Handle, _made, _Memory, _memory, _opened, _pointer, _record
+from relayfs_fuse.native import WakeWord, _check, _Handle, _made, _mapped, _Memory, _opened, _pointer, _record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,7 @@ class RingMemory(_Memory):
         return ring
 
     def _take_over(self, pointer: Any, path: str) -> None:
-        super().__init__(_memory(pointer, path))
+        super().__init__(_mapped(pointer, path))
         self.path = path
         self._facts = ffi.new("struct relay_ring_facts *")
         self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")

@@ -29,9 +29,10 @@ NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1
 FILTER_MAX: int = lib.RELAY_TRACE_FILTER_BYTES - 1
 RULES_MAX: int = lib.RELAY_TRACE_RULES_BYTES - 1
 
-# The files in which programs of other users than the store's count what they lose; none loses more.
+# The files in which programs of other users than the store's count what they lose.
 _LOST_OF_USER = ".traces-lost-"
-_COUNT_MAX = 1 << 62
+# Neither a buffer nor a user's programs have lost so many events; who says so has spoilt the memory.
+LOST_MAX = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def lost_by_user(store: str) -> dict[int, dict[int, int]]:
             if lib.relay_traces_lost_in(os.fsencode(entry.path), ids, lost) == 0:
                 for trace, n in zip(ids, lost, strict=True):
                     if n:
-                        found[trace][int(uid)] = min(n, _COUNT_MAX)
+                        found[trace][int(uid)] = min(n, LOST_MAX)
     return {trace: dict(sorted(by_user.items())) for trace, by_user in found.items()}
 
 

@@ -221,7 +221,7 @@ class Operations(NameOperations):
             raise pyfuse3.FUSEError(errno.EBADMSG)
         if isinstance(node, RelayFile) and flags & os.O_ACCMODE != os.O_WRONLY:
             await self._flushing.before_open(node.stored.channel)
-        stream = isinstance(node, RelayFile) and await self._is_stream(node.stored, flags, handle)
+        stream = isinstance(node, RelayFile) and await self._is_stream(node, flags, handle)
         if node.removed and isinstance(node, BufferFile):
             raise pyfuse3.FUSEError(errno.ESTALE)
         kind = StreamHandle if stream else SeekableHandle
@@ -241,12 +241,8 @@ class Operations(NameOperations):
             self._mapped.opened(handle, opened.stored, request.pid)
         if isinstance(opened, StreamHandle | RingHandle):
             tap.open_stream(request.unique)
-        elif isinstance(node, BufferFile) and self._back(node.stored):
-            tap.open_backed(request.unique, node.stored.backing or 0)
-        elif isinstance(node, MappedFile) and self._back_mapped(node):
-            tap.open_backed(request.unique, node.backing or 0)
-        elif isinstance(node, LostFile) and tap.has_passthrough() and self._back_lost(mapping := node.mapping()):
-            tap.open_backed(request.unique, mapping.backing or 0)
+        elif backing := self._backing_of(node):
+            tap.open_backed(request.unique, backing)
         return pyfuse3.FileInfo(fh=handle, direct_io=True, keep_cache=False)
 
     async def release(self, fh: int) -> None:
@@ -342,20 +338,21 @@ class Operations(NameOperations):
                 if isinstance(handle, TextHandle):
                     raise
 
-    async def _is_stream(self, stored: StoredBuffer | StoredRing, flags: int, handle: int) -> bool:
+    async def _is_stream(self, node: RelayFile, flags: int, handle: int) -> bool:
         """Tell whether a relay file is opened as a stream: where readers wait, unless somebody may map it.
 
         A stream cannot be mapped. Who opens to map, opens for both, or, as he never sleeps, with O_NONBLOCK. While such
         a file is open, the kernel refuses all others to be streams, also one that has been answered, but whose opener
         has not run since.
         """
+        stored = node.stored
         if isinstance(stored, StoredRing):
             return True
         if stored.channel.facts.read != native.READ_WAIT:
             return False
         never_sleeps = flags & os.O_ACCMODE == os.O_RDONLY and flags & os.O_NONBLOCK
         maps = flags & os.O_ACCMODE == os.O_RDWR or never_sleeps or stored.mappable
-        if not (maps and self._back(stored)):
+        if not (maps and self._backing_of(node)):
             stored.last_stream = trio.current_time()
             return True
         stored.mappable.add(handle)
@@ -409,23 +406,29 @@ class Operations(NameOperations):
             self._errors.clear()
         return TextHandle(node, opener_of(request))
 
-    def _back(self, stored: StoredBuffer | StoredRing) -> bool:
-        """Register the buffer's file for mapping, once: all opens of an inode need the same registration."""
-        if stored.backing is None:
-            stored.backing = self._register(stored.buffer.fileno(), stored.buffer.path, is_writable=True)
-        return stored.backing > 0
-
-    def _back_mapped(self, node: MappedFile) -> bool:
-        """Do the same for what can only be read."""
-        if node.backing is None:
+    def _backing_of(self, node: Node) -> int:
+        """Return the kernel's number of the file that an open file is to be mapped from; 0: it cannot be mapped."""
+        if isinstance(node, BufferFile):
+            return self._back(node.stored, node.stored.buffer.fileno(), node.stored.buffer.path, is_writable=True)
+        if isinstance(node, MappedFile):
             is_writable = isinstance(node, CounterFile) and node.is_writable
-            node.backing = self._register(node.descriptor, node.backing_path, is_writable)
-        return node.backing > 0
+            return self._back(node, node.descriptor, node.backing_path, is_writable)
+        if isinstance(node, LostFile) and tap.has_passthrough():
+            mapping = node.mapping()
+            return self._back(mapping, mapping.descriptor, mapping.path, is_writable=True)
+        return 0
 
-    def _back_lost(self, mapping: LostMapping) -> bool:
-        if mapping.backing is None:
-            mapping.backing = self._register(mapping.descriptor, mapping.path, is_writable=True)
-        return mapping.backing > 0
+    def _back(
+        self,
+        mapped: StoredBuffer | StoredRing | MappedFile | LostMapping,
+        descriptor: int,
+        path: str,
+        is_writable: bool,
+    ) -> int:
+        """Register a file for mapping, once: all opens of an inode need the same registration. 0: it cannot be."""
+        if mapped.backing is None:
+            mapped.backing = self._register(descriptor, path, is_writable)
+        return mapped.backing
 
     def _register(self, descriptor: int, path: str, is_writable: bool) -> int:
         """Register a file to be mapped; 0: it cannot be."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # Of a sub-buffer; one of a trace of larger ones may be as large as these.
 _SUBBUF_BYTES_MAX = 64 << 20
-_COUNT_MAX = 1 << 62
 # What passes when whoever is at work in a buffer has done it; and how long to wait until it is tried again.
 _PASSING = (errno.EBUSY, errno.EDEADLK)
 _PAUSE_S = 0.01
@@ -176,7 +175,7 @@ class Process:
         for cpu, consumer in self.buffers.items():
             facts = consumer.buffer.facts()
             lost[cpu] = _refused(facts) + facts.lost_overwritten_records + facts.lost_torn_records
-            if lost[cpu] > _COUNT_MAX:
+            if lost[cpu] > native_trace.LOST_MAX:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
         return lost
 

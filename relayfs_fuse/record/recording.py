@@ -44,8 +44,6 @@ _BUSY_S, _BUSY_PAUSE_S = 3.0, 0.02
 _PACKETS_AT_ONCE = 256
 # Of what is wrong with a process's packets, so many bytes are kept.
 _KEPT_BYTES = 16 << 20
-# No buffer has lost so many events.
-_COUNT_MAX = 1 << 62
 
 
 class SpoiledError(Exception):
@@ -113,7 +111,7 @@ def check_heads(cpu: int, packets: list[Packet], last: Head | None, latest: int)
             raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} has a time that cannot be")
         if head.stream_instance_id != cpu:
             raise SpoiledError(f"cpu{cpu}: packet {head.packet_seq_num} is of another CPU")
-        if head.events_discarded > _COUNT_MAX:
+        if head.events_discarded > native_trace.LOST_MAX:
             raise SpoiledError(f"cpu{cpu}: {head.events_discarded} events are said to be lost")
         if last and head.events_discarded < last.events_discarded:
             head = head._replace(events_discarded=last.events_discarded)

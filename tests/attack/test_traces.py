@@ -38,7 +38,7 @@ def test_traced_programs(begin: Begin, number: int) -> None:
     start_shared_traces(mount)
     hostile = Maker(environment_of(mount), NOBODY, ["nice", program("traced")])
     arena.makers.append(hostile)
-    hostile.start("flood 10 5000")
+    hostile.start("flood 40 5000")
     files = []
     for trace, directory in (("t", f"traced-{hostile.process.pid}"), ("s", "shared"), ("u", f"user-{NOBODY}")):
         wait_until((mount.path / trace / directory).exists, f"{trace}/{directory} is shown")
