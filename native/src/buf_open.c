@@ -11,7 +11,6 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <relayfs/ring_layout.h>
 #include <relayfs/trace_store.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,6 @@
 #include "ring_remote.h"
 #include "rseq.h"
 #include "sleep.h"
-#include "store_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>

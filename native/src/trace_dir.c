@@ -13,7 +13,6 @@
  */
 #define _GNU_SOURCE
 #include "clock.h"
-#include "immutable.h"
 #include "libc.h"
 #include "shm.h"
 #include "store_dir.h"
@@ -28,7 +27,6 @@
 #include <relayfs/trace_store.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>

@@ -3,7 +3,6 @@
 #include "trace_remove.h"
 
 #include "immutable.h"
-#include "shm.h"
 #include "trace_alive.h"
 
 #include <dirent.h>
@@ -133,7 +132,7 @@ static int lock_against_processes(int fd)
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	if (fcntl(fd, F_OFD_SETLK, &lock))
 		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
-	/* Pairs with touch(): whoever was told after this look will find it gone. */
+	/* Pairs with touch() in trace_dir.c: whoever was told after this look will find it gone. */
 	return relay_trace_is_told(fd) ? -EBUSY : 0;
 }
 
