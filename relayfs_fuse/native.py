@@ -24,6 +24,7 @@ CLOSED: int = lib.RELAY_CLOSED
 DISABLED: int = lib.RELAY_DISABLED
 ARM_SWITCH: int = lib.RELAY_ARM_SWITCH
 ARM_RECORD: int = lib.RELAY_ARM_RECORD
+IMPLICIT_MARK: int = lib.RELAY_IMPLICIT_MARK
 HAS_DATA: int = lib.RELAY_HAS_DATA
 HAS_FINISHED: int = lib.RELAY_HAS_FINISHED
 IS_CLOSED: int = lib.RELAY_IS_CLOSED
@@ -264,6 +265,16 @@ def store_adopt(directory: str, descriptors: Sequence[int]) -> None:
 def store_copy(directory: str, descriptors: Sequence[int], mode: int, uid: int, gid: int) -> None:
     """Make a channel, in a new directory, of copies of such files."""
     _check(lib.relay_store_copy(os.fsencode(directory), list(descriptors), len(descriptors), mode, uid, gid), directory)
+
+
+def implicit_make(directory: str) -> None:
+    """Make a directory because the path of a channel leads through it."""
+    _check(lib.relay_implicit_make(os.fsencode(directory)), directory)
+
+
+def implicit_is(directory: str) -> bool:
+    """Tell whether a directory was made so, and has its mode, owner and group since."""
+    return bool(lib.relay_implicit_is(os.fsencode(directory)))
 
 
 def guard_install() -> None:

@@ -186,6 +186,20 @@ def shell(script: str, cwd: Path, timeout: float = DEADLINE_S) -> subprocess.Com
 
 
 @contextmanager
+def watching(directory: Path, told: Path) -> Iterator[None]:
+    """Have inotifywait write to a file what comes and goes."""
+    command = ["inotifywait", "-m", "-e", "create,delete", "--format", "%e %f", directory]
+    with told.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE) as watcher:
+        try:
+            assert watcher.stderr is not None
+            while b"Watches established" not in watcher.stderr.readline():
+                pass
+            yield
+        finally:
+            watcher.kill()
+
+
+@contextmanager
 def tmpfs_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         Path(path).chmod(0o755)

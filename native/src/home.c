@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 /* Only its own user opens a store's files: as the server has it. */
-enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0700, DIR_MODE = 0755 };
+enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0700 };
 
 /* While somebody else makes a channel, or a server starts or ends. */
 enum { STORE_WAIT_MS = 5000 };
@@ -104,50 +104,42 @@ static char *directory_of(const struct relay_place *place, const char *path)
 }
 
 /* A directory that holds files is a channel, and a relay file is none. */
-static int make_directory(const struct relay_place *place, char *path, unsigned *n_made)
+static int make_directory(const struct relay_place *place, char *path)
 {
 	struct relay_place above = {.root = place->root, .in_store = true, .channel = path};
 	char *mem = relay_place_mem(&above, 0), *dir = directory_of(place, path);
 	int err = mem && dir ? 0 : -ENOMEM;
 	if (!err && access(mem, F_OK) == 0)
 		err = -ENOTDIR;
-	if (!err && access(dir, F_OK) != 0) {
-		if (relay_place_is_taken(place, path))
-			err = -ENOTDIR;
-		else if (mkdir(dir, DIR_MODE))
-			err = -errno;
-		else
-			++*n_made;
-		if (!err && chmod(dir, DIR_MODE))
-			err = -errno;
-	}
+	if (!err && access(dir, F_OK) != 0)
+		err = relay_place_is_taken(place, path) ? -ENOTDIR : relay_implicit_make(dir);
 	free(mem);
 	free(dir);
 	return err;
 }
 
 /* Make what is missing of the directories above `path`, outermost first. */
-static int make_above(const struct relay_place *place, char *path, unsigned *n_made)
+static int make_above(const struct relay_place *place, char *path)
 {
 	char *slash = strrchr(path, '/');
 	if (!slash)
 		return 0;
 	*slash = 0;
-	int err = make_above(place, path, n_made);
+	int err = make_above(place, path);
 	if (!err)
-		err = make_directory(place, path, n_made);
+		err = make_directory(place, path);
 	*slash = '/';
 	return err;
 }
 
-/* Take away again what make_above() made. */
-static void remove_above(const struct relay_place *place, char *path, unsigned n_made)
+/* Take away what make_above() made, now or for an earlier channel, and nothing is in any more: innermost first. */
+static void remove_above(const struct relay_place *place, char *path)
 {
-	for (char *slash; n_made-- && (slash = strrchr(path, '/'));) {
+	bool is_removed = true;
+	for (char *slash; is_removed && (slash = strrchr(path, '/'));) {
 		*slash = 0;
 		char *dir = directory_of(place, path);
-		if (dir)
-			rmdir(dir);
+		is_removed = dir && relay_implicit_is(dir) && rmdir(dir) == 0;
 		free(dir);
 	}
 }
@@ -155,15 +147,14 @@ static void remove_above(const struct relay_place *place, char *path, unsigned n
 /* Under the store's lock. */
 static int make(const struct relay_place *place, const struct making *making)
 {
-	unsigned n_made = 0;
 	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
 	int err = path && dir ? check_free(place, making) : -ENOMEM;
 	if (!err)
-		err = make_above(place, path, &n_made);
+		err = make_above(place, path);
 	if (!err)
 		err = making->fds ? relay_store_adopt(dir, making->fds, making->n) : making->make(dir, making->spec);
-	if (err)
-		remove_above(place, path, n_made);
+	if (err && path)
+		remove_above(place, path);
 	free(path);
 	free(dir);
 	return err;
@@ -225,14 +216,17 @@ static uint32_t close_buffers(const struct relay_place *place)
 
 int relay_home_remove(const struct relay_place *place)
 {
-	char *dir = directory_of(place, place->channel);
-	int lock = dir ? lock_store(place->root) : -ENOMEM;
+	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
+	int lock = path && dir ? lock_store(place->root) : -ENOMEM;
 	int err = lock < 0 ? lock : 0;
 	if (!err) {
 		uint32_t n = close_buffers(place);
 		err = n ? relay_store_remove(dir, n) : -ENOENT;
+		if (!err)
+			remove_above(place, path);
 		close(lock);
 	}
+	free(path);
 	free(dir);
 	return err;
 }

@@ -18,7 +18,7 @@ int relay_home_create(const struct relay_place *place, const struct relay_spec *
 int relay_home_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec);
 int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds);
 
-/* Stop its buffers and take it away. -EBUSY as above; -ENOENT there is none. */
+/* Stop its buffers and take it away, with the implicit directories that it leaves empty. -EBUSY as above; -ENOENT there is none. */
 int relay_home_remove(const struct relay_place *place);
 
 /* Something that is done to the channel of a path, in a mount or in the store. */

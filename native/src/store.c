@@ -20,7 +20,7 @@
 
 /* The directory stays its maker's: whoever else may write to it could put another file under a name. Programs
  * that map the store's files may pass through; what they may open, the files' own modes say. */
-enum { DIR_MODE = 0711, HIDDEN_TRIES = 1000 };
+enum { DIR_MODE = 0711, IMPLICIT_MODE = RELAY_IMPLICIT_MARK | 0755, HIDDEN_TRIES = 1000 };
 
 unsigned relay_n_possible_cpus(void)
 {
@@ -324,4 +324,26 @@ int relay_store_remove(const char *dir, uint32_t n_buffers)
 		remove_dir(hidden, n_buffers);
 	free(hidden);
 	return err;
+}
+
+/* The mark lies in the mode, so that it goes with the directory in one rmdir(2); it is there before the directory has its name. */
+int relay_implicit_make(const char *dir)
+{
+	char *staging;
+	int err = hide(dir, "new", make_hidden, &staging);
+	if (!err) {
+		if (chmod(staging, IMPLICIT_MODE) || relay_rename_new(AT_FDCWD, staging, AT_FDCWD, dir))
+			err = -errno;
+		if (err)
+			rmdir(staging);
+	}
+	free(staging);
+	return err;
+}
+
+int relay_implicit_is(const char *dir)
+{
+	struct stat st;
+	return lstat(dir, &st) == 0 && st.st_mode == (S_IFDIR | IMPLICIT_MODE) && st.st_uid == geteuid() &&
+	       st.st_gid == getegid();
 }

@@ -64,9 +64,9 @@ class Announcements:
         """Make directories in another; blocks."""
         self._act(lambda name, above: os.mkdir(name, dir_fd=above), parent, list(names))
 
-    def remove(self, parent: str, names: Iterable[str]) -> None:
-        """Remove directories in another; blocks."""
-        self._act(lambda name, above: os.rmdir(name, dir_fd=above), parent, list(names))
+    def remove(self, parent: str, names: Iterable[str]) -> dict[str, OSError]:
+        """Remove directories in another, and return why some were not removed; blocks."""
+        return self._act(lambda name, above: os.rmdir(name, dir_fd=above), parent, list(names))
 
     def settle(self, path: str) -> None:
         """Do what was to be done, if nobody could be told."""
@@ -74,19 +74,22 @@ class Announcements:
         if change is not None:
             change()
 
+    def is_asking(self, thread: int) -> bool:
+        """Whether a request of this thread is the server's own."""
+        return self._thread is not None and thread == self._thread.native_id
+
     def take(self, thread: int, path: str) -> Callable[[], Node | None] | None:
         """Return what a request of this thread about a name is to do; None: it is anybody's request."""
-        if self._thread is None or thread != self._thread.native_id:
-            return None
-        return self._pending.pop(path, None)
+        return self._pending.pop(path, None) if self.is_asking(thread) else None
 
-    def _act(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> None:
+    def _act(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> dict[str, OSError]:
         try:
             failed = self._do(partial(self._act_on_all, act, parent, names))
         except OSError as error:
             failed = {parent: error}  # it is unmounted, or the mount ends
         for name, reason in failed.items():
             log.debug("%s is not announced: %s", name, reason)
+        return failed
 
     def _do(self, job: Callable[[], T]) -> T:
         """Have the thread do something; blocks."""

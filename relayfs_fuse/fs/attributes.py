@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from relayfs_fuse import native
 from relayfs_fuse.fs.counter_files import CounterFile
 from relayfs_fuse.fs.tree import (
     BufferFile,
@@ -110,7 +111,7 @@ class AttributeSource:
         owner = os.stat(self._store.owner_path(node.store_path))
         return Attributes(
             inode=node.inode,
-            mode=stat.S_IFDIR | stat.S_IMODE(owner.st_mode),
+            mode=stat.S_IFDIR | stat.S_IMODE(owner.st_mode) & ~native.IMPLICIT_MARK,
             uid=owner.st_uid,
             gid=owner.st_gid,
             size=0,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from relayfs_fuse.fs.errorlog import ErrorLog
-    from relayfs_fuse.fs.jobs import Work
+    from relayfs_fuse.fs.jobs import LineWork, Work
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import Store, StoredBuffer
@@ -72,38 +72,40 @@ class Commands:
             log.info("%s", self._errors.error(os.fsdecode(text[: control.WRITE_MAX].split(b"\n", 1)[0]), error))
             raise
 
-    def run(self, line: str, opener: Opener) -> Work:
-        """Carry out a line."""
+    def run(self, line: str, opener: Opener) -> LineWork:
+        """Carry out a line; return the path of the channel that it has removed."""
         try:
             about_trace = trace_control.parse(line)
             command = None if about_trace else control.parse(line)
             if about_trace is not None:
                 yield from self._run_trace(about_trace, opener)
             elif command is not None:
-                yield from self._run(command, opener)
+                return (yield from self._run(command, opener))
         except CommandError as error:
             log.info("%s", self._errors.error(line, error))
             raise
+        return None
 
-    def _run(self, command: control.Command, opener: Opener) -> Work:
+    def _run(self, command: control.Command, opener: Opener) -> LineWork:
         if command.verb == "create":
             yield from self._create(command, opener)
-            return
+            return None
         if command.verb == "adopt":
             yield from self._adopt(command, opener)
-            return
+            return None
         channel = self._tree.damaged.get(command.path) or self._find(command)
         if opener.uid not in (0, channel.uid):
             raise command.refuse(errno.EPERM, f"only user {channel.uid}, who owns {channel.path}, or root may do this")
         if command.verb == "remove":
             yield from self._remove(command, channel)
-            return
+            return channel.path
         if isinstance(channel, DamagedChannel):
             raise command.refuse(errno.EBADMSG, f"{channel.path} is damaged ({channel.damage}): it can only be removed")
         try:
             yield Patient(lambda: self._act(command, channel))
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
+        return None
 
     def _run_trace(self, command: trace_control.TraceCommand, opener: Opener) -> Work:
         if self._traces is None:
@@ -214,8 +216,7 @@ class Commands:
         made = []
         try:
             for path in self._tree.missing_directories(command.path):
-                self._store.make_directory(path, 0o755)
-                self._store.ledger.add_directory(path, opener.uid)
+                self._store.make_implicit(path, opener.uid)
                 self._tree.add_directory(path)
                 made.append(path)
             channel = yield job

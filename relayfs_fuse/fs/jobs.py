@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.store import StoredBuffer
 
 Work = Generator[Callable[[], Any], Any, None]
+# That of a line, which returns the path of the channel that it has removed.
+LineWork = Generator[Callable[[], Any], Any, str | None]
 
 # How long a command waits for a program that holds a buffer's lock, and how often it looks.
 BUSY_S = 1.0

@@ -20,6 +20,7 @@ from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.budget import NAME_BYTES, Budget
 from relayfs_fuse.fs.control import check_name
 from relayfs_fuse.fs.counters import Requests
+from relayfs_fuse.fs.implicit import ImplicitDirectories
 from relayfs_fuse.fs.tree import BufferFile, Directory, Node
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class NameOperations(pyfuse3.Operations):
         self._next_handle = 1
         # Names come and go one change at a time.
         self._naming = trio.Lock()
+        self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
         self.requests = Requests()
         # The kernel is told now what this file system can do; only then can anybody use it.
         self.begun = trio.Event()
@@ -167,8 +169,10 @@ class NameOperations(pyfuse3.Operations):
         if change is not None:
             change()
             return
+        by_server = self._announcements.is_asking(tap.request().pid)
         async with self._naming:
-            node = self._directory(parent_inode).children.get(os.fsdecode(name))
+            parent = self._directory(parent_inode)
+            node = parent.children.get(os.fsdecode(name))
             if node is None:
                 raise pyfuse3.FUSEError(errno.ENOENT)
             if not isinstance(node, Directory):
@@ -177,8 +181,14 @@ class NameOperations(pyfuse3.Operations):
                 raise pyfuse3.FUSEError(errno.EPERM)
             if node.children:
                 raise pyfuse3.FUSEError(errno.ENOTEMPTY)
+            # The announcing thread may come late, when somebody else has made a directory of this name.
+            if by_server and not self._store.is_implicit(node.store_path):
+                raise pyfuse3.FUSEError(errno.EPERM)
             self._store.remove_directory(node.store_path)
             self._tree.detach(node)
+            # Only the removal of a channel empties a directory that goes; the next server removes all that are empty.
+            if not by_server and not parent.children and parent.store_path:
+                self._store.keep_directory(parent.store_path)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse: files go with their channel."""

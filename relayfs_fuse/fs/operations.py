@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
-    from relayfs_fuse.fs.jobs import Work
+    from relayfs_fuse.fs.jobs import LineWork
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.streams import Streams
@@ -448,8 +448,8 @@ class Operations(NameOperations):
                 raise pyfuse3.FUSEError(errno.EBUSY)
             self._store.change_owner(node.stored.channel, mode & 0o666, uid, gid)
         elif isinstance(node, Directory) and node.store_path is not None:
-            # Who could write to a store's directory could move things under our hands.
-            if mode & 0o022 or uid != os.geteuid():
+            # Who could write to a store's directory could move things under our hands; the mark is the store's own.
+            if mode & (0o022 | native.IMPLICIT_MARK) or uid != os.geteuid():
                 raise pyfuse3.FUSEError(errno.EPERM)
             os.chown(self._store.owner_path(node.store_path), -1, gid)
             os.chmod(self._store.owner_path(node.store_path), mode | 0o700)
@@ -505,12 +505,14 @@ class Operations(NameOperations):
             for line in self._commands.lines(text):
                 # Others' commands, and their requests about names, come in between.
                 async with self._naming:
-                    await self._carry_out(self._commands.run(line, opener))
+                    removed = await self._carry_out(self._commands.run(line, opener))
+                if removed is not None:
+                    await self._implicit.remove_above(removed)
         # What was removed is hidden, and the kernel told of it, which tells us: not while names are kept from changing.
         await self._tracing.compare_all()
 
-    async def _carry_out(self, work: Work) -> None:
-        """Do the jobs of a command, in worker threads."""
+    async def _carry_out(self, work: LineWork) -> str | None:
+        """Do the jobs of a command, in worker threads; return the path of a channel that it has removed."""
         try:
             job = next(work)
             while True:
@@ -520,8 +522,9 @@ class Operations(NameOperations):
                     job = work.throw(error)
                 else:
                     job = work.send(result)
-        except StopIteration:
-            pass
+        except StopIteration as end:
+            removed: str | None = end.value
+            return removed
 
     async def _do(self, job: Callable[[], Any]) -> Any:
         if not isinstance(job, Patient):

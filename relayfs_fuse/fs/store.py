@@ -6,7 +6,7 @@
     STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace_lost.c)
     STORE/.traces-lost-UID        the same of programs of other users
     STORE/.traces                 which traces there are (native/src/traces.c); their directories are in traces.py
-    STORE/app/                    a plain directory: holds directories only
+    STORE/app/                    a plain directory: holds directories only; marked, if implicit (<relayfs/store.h>)
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete
 
@@ -392,6 +392,20 @@ class Store:
         os.mkdir(self.locate(path), 0o700)
         os.chmod(self.locate(path), 0o700 | mode & 0o755)
 
+    def make_implicit(self, path: str, uid: int) -> None:
+        """Make a directory above a channel that a user wants."""
+        native.implicit_make(self.locate(path))
+        self.ledger.add_directory(path, uid)
+
+    def is_implicit(self, path: str) -> bool:
+        """Tell whether a directory was made so, and nobody has made it his own since."""
+        return bool(path) and native.implicit_is(self.locate(path))
+
+    def keep_directory(self, path: str) -> None:
+        """Make a directory an ordinary one, which stays."""
+        if self.is_implicit(path):
+            os.chmod(self.locate(path), 0o755)
+
     def remove_directory(self, path: str) -> None:
         """Remove an empty plain directory."""
         os.rmdir(self.locate(path))
@@ -422,8 +436,13 @@ class Store:
         try:
             check_path(path)
             if not _holds_files(self.locate(path)):
-                yield path
-                yield from self._scan(path)
+                found = list(self._scan(path))
+                # Somebody was killed before he had put a channel there, or after he had removed the last one.
+                if not found and self.is_implicit(path):
+                    self.remove_directory(path)
+                else:
+                    yield path
+                    yield from found
                 return
             channel = StoredChannel(path, self.locate(path))
         except BadMemoryError as error:

@@ -97,7 +97,7 @@ class Tracing:
             for name in self._traces.hidden() | self._traces.removed():
                 await self.compare(name)
 
-    async def _tell(self, act: Callable[[str, list[str]], None], name: str, directories: list[str]) -> None:
+    async def _tell(self, act: Callable[[str, list[str]], object], name: str, directories: list[str]) -> None:
         # Abandoned when the server ends: nobody answers its own requests any more.
         await trio.to_thread.run_sync(act, name, directories, abandon_on_cancel=True)
         for directory in directories:

@@ -28,9 +28,9 @@ def test_relay_files_appear_and_disappear_with_their_channel(mount):
     n_cpus = int(mount.fact("app/cpu", "n_buffers"))
     assert sorted(os.listdir(mount.path / "app")) == sorted(f"cpu{i}" for i in range(n_cpus))
     mount.command("remove app/cpu\n")
-    assert os.listdir(mount.path / "app") == []
+    assert not (mount.path / "app").exists()
     assert not (mount.path / ".channels/app").exists()
-    assert list((mount.store / "app").iterdir()) == []
+    assert not (mount.store / "app").exists()
 
 
 def test_directories_are_made_and_removed(mount):

@@ -9,13 +9,12 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, NOBODY, Mount, User, shell, wait_until
+from conftest import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
 from making import N_CPUS, environment_of
 from steps import SOURCE, directory_of, processes, read_cpu_steps, read_steps, start_trace, stepping
 
@@ -221,20 +220,6 @@ def test_a_line_is_logged_while_there_is_a_channel_for_it(mount: Mount) -> None:
 
 
 # --- processes come and go ---
-
-
-@contextmanager
-def watching(directory: Path, told: Path) -> Iterator[None]:
-    """Have inotifywait write to a file what comes and goes."""
-    command = ["inotifywait", "-m", "-e", "create,delete", "--format", "%e %f", directory]
-    with told.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE) as watcher:
-        try:
-            assert watcher.stderr is not None
-            while b"Watches established" not in watcher.stderr.readline():
-                pass
-            yield
-        finally:
-            watcher.kill()
 
 
 def test_inotify_tells_of_each_process(mount: Mount, tmp_path: Path) -> None:

@@ -90,6 +90,14 @@ int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mo
 int relay_store_remove(const char *dir, uint32_t n_buffers);
 
 /*
+ * A directory that was made because the path of a channel leads through it is implicit: whoever removes the last channel in it
+ * removes it, too. Its mode, owner and group say so; whoever changes one of them makes it an ordinary directory, which stays.
+ */
+enum { RELAY_IMPLICIT_MARK = 0x800 };     /* S_ISUID, which has no meaning of its own for a directory */
+int relay_implicit_make(const char *dir); /* 0, or -errno as mkdir(2); all of it or nothing */
+int relay_implicit_is(const char *dir);   /* 1 or 0 */
+
+/*
  * Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EMEDIUMTYPE a record
  * ring (ring.h); EBADMSG not a relay buffer, truncated or damaged; else as open(2), mmap(2).
  */
