@@ -3,11 +3,16 @@
 inotify(7) tells of what is done through the mount, and of nothing else. So a thread of the server makes and removes
 such names through its own mount, as anybody would; the handlers let that thread alone do so:
 
-    expect(path, change)     act()                 the handler             settle(path)
-    in the server's thread   in another            take(), change()        in the server's thread
-                             mkdir(2), rmdir(2) -> in the server's thread  change(), if nobody could be told
+    make(), remove()           the announcing thread   the handler
+    in the server's thread     mkdir(2), rmdir(2) ->   in the server's thread
+    wait for it             <-                         take() says what is to be done
 
-Whoever calls act() must hold nothing that a handler could wait for.
+Whoever calls make() or remove() must hold nothing that a handler could wait for.
+
+The thread waits while another process has the kernel's lock of the directory above; a process that sleeps in
+getdents(2), because the memory for the answer is not there, has it for as long as it likes. What the thread has not
+done after TELL_S seconds is done without being announced, and so is everything that follows, until the thread goes on.
+Its request comes too late then, and is refused.
 
 The thread shares no descriptor with the others, because a server that is killed while the thread waits for its own
 mount would never end otherwise: the kernel ends the wait when the last descriptor of /dev/fuse is closed, and threads
@@ -25,12 +30,21 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import trio
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from relayfs_fuse.fs.tree import Node
 
+    # What is done in the tree when the kernel hears of a name.
+    Change = Callable[[], Node | None]
+    Act = Callable[[str, int], None]
+
 log = logging.getLogger(__name__)
+
+# How long a change waits for the announcing thread.
+TELL_S = 10.0
 
 _SYS_CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = 436, 2
 _libc = ctypes.CDLL(None)
@@ -46,7 +60,10 @@ class Announcements:
 
     def __init__(self, mountpoint: str) -> None:
         self._mountpoint = mountpoint
-        self._pending: dict[str, Callable[[], Node | None]] = {}
+        self._pending: dict[str, Change] = {}
+        self._telling = trio.Lock()
+        # Of one thread: who is held up has it until the announcing thread goes on.
+        self._limiter = trio.CapacityLimiter(1)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._device: int | None = None
@@ -56,33 +73,46 @@ class Announcements:
         self._device = self._do(self._find_device)
         return self._device
 
-    def expect(self, path: str, change: Callable[[], Node | None]) -> None:
-        """Say what will be done in the tree when the kernel hears of a name."""
-        self._pending[path] = change
+    async def make(self, parent: str, changes: Mapping[str, Change]) -> None:
+        """Make directories in another, each by its change."""
+        await self._change(_make, parent, changes)
 
-    def make(self, parent: str, names: Iterable[str]) -> None:
-        """Make directories in another; blocks."""
-        self._act(lambda name, above: os.mkdir(name, dir_fd=above), parent, list(names))
+    async def remove(self, parent: str, changes: Mapping[str, Change]) -> None:
+        """Remove directories in another, each by its change."""
+        await self._change(_remove, parent, changes)
 
-    def remove(self, parent: str, names: Iterable[str]) -> dict[str, OSError]:
-        """Remove directories in another, and return why some were not removed; blocks."""
-        return self._act(lambda name, above: os.rmdir(name, dir_fd=above), parent, list(names))
-
-    def settle(self, path: str) -> None:
-        """Do what was to be done, if nobody could be told."""
-        change = self._pending.pop(path, None)
-        if change is not None:
-            change()
+    async def ask_to_remove(self, parent: str, name: str) -> OSError | None:
+        """Remove a directory as anybody may; return why it could not be removed, if the thread has found out."""
+        return (await self._tell(_remove, parent, [name])).get(name)
 
     def is_asking(self, thread: int) -> bool:
         """Whether a request of this thread is the server's own."""
         return self._thread is not None and thread == self._thread.native_id
 
-    def take(self, thread: int, path: str) -> Callable[[], Node | None] | None:
+    def take(self, thread: int, path: str) -> Change | None:
         """Return what a request of this thread about a name is to do; None: it is anybody's request."""
         return self._pending.pop(path, None) if self.is_asking(thread) else None
 
-    def _act(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> dict[str, OSError]:
+    async def _change(self, act: Act, parent: str, changes: Mapping[str, Change]) -> None:
+        expected = {f"{parent}/{name}": change for name, change in changes.items()}
+        self._pending.update(expected)
+        await self._tell(act, parent, changes)
+        for path in expected:
+            change = self._pending.pop(path, None)
+            if change is not None:
+                change()
+
+    async def _tell(self, act: Act, parent: str, names: Iterable[str]) -> dict[str, OSError]:
+        async with self._telling:
+            with trio.move_on_after(TELL_S if self._limiter.available_tokens else 0):
+                # Abandoned also when the server ends: nobody answers its own requests any more.
+                return await trio.to_thread.run_sync(
+                    self._act, act, parent, list(names), limiter=self._limiter, abandon_on_cancel=True
+                )
+        return {}
+
+    def _act(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
+        """Have the thread do one thing with each name, and return what did not succeed; blocks."""
         try:
             failed = self._do(partial(self._act_on_all, act, parent, names))
         except OSError as error:
@@ -110,8 +140,7 @@ class Announcements:
     def _find_device(self) -> int:
         return os.stat(os.path.join(self._mountpoint, "control")).st_dev
 
-    def _act_on_all(self, act: Callable[[str, int], None], parent: str, names: list[str]) -> dict[str, OSError]:
-        """Do one thing with each name, and return what did not succeed."""
+    def _act_on_all(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
         failed = {}
         above = os.open(os.path.join(self._mountpoint, parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -130,6 +159,14 @@ class Announcements:
         _unshare_descriptors()
         while True:
             self._queue.get()()
+
+
+def _make(name: str, above: int) -> None:
+    os.mkdir(name, dir_fd=above)
+
+
+def _remove(name: str, above: int) -> None:
+    os.rmdir(name, dir_fd=above)
 
 
 def _unshare_descriptors() -> None:

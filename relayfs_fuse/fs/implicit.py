@@ -1,8 +1,7 @@
 """Directories that `create` made above a channel go with the last channel in them.
 
 The store's directory bears the mark (<relayfs/store.h>). inotify(7) tells of the removal because the announcing thread
-(announcements.py) asks for it through the mount. That thread can be held up, by whoever keeps the kernel's lock of the
-directory above; the directory then goes without being announced.
+(announcements.py) asks for it through the mount. While that thread is held up, directories go without being announced.
 """
 
 from __future__ import annotations
@@ -11,17 +10,14 @@ import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import trio
-
 from relayfs_fuse.fs.tree import Directory
 
 if TYPE_CHECKING:
+    import trio
+
     from relayfs_fuse.fs.announcements import Announcements
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
-
-# How long a command waits for the announcing thread.
-TELL_S = 10.0
 
 
 class ImplicitDirectories:
@@ -36,15 +32,16 @@ class ImplicitDirectories:
         self._tree = tree
         self._announcements = announcements
         self._naming = naming
-        self._telling = trio.Lock()
-        # Of one thread: who is held up has it until the announcing thread goes on.
-        self._limiter = trio.CapacityLimiter(1)
 
     async def remove_above(self, path: str) -> None:
         """Remove those above a channel that are empty; not for who holds what a handler of names waits for."""
         while path := path.rpartition("/")[0]:
-            if self._empty(path) is None or not await self._tell(path):
+            if self._empty(path) is None:
                 return
+            parent, _, name = path.rpartition("/")
+            failed = await self._announcements.ask_to_remove(parent, name)
+            if failed is not None and failed.errno == errno.EBUSY:
+                return  # something is mounted there
             async with self._naming:
                 self._remove(path)
             if self._tree.find(path) is not None:
@@ -64,15 +61,3 @@ class ImplicitDirectories:
         if not isinstance(node, Directory) or node.children or not self._store.is_implicit(path):
             return None
         return node
-
-    async def _tell(self, path: str) -> bool:
-        """Have the announcing thread remove a directory; False: something is mounted there, so it has to stay."""
-        parent, _, name = path.rpartition("/")
-        async with self._telling:
-            with trio.move_on_after(TELL_S if self._limiter.available_tokens else 0):
-                # Abandoned also when the server ends: nobody answers its own requests any more.
-                failed = await trio.to_thread.run_sync(
-                    self._announcements.remove, parent, [name], limiter=self._limiter, abandon_on_cancel=True
-                )
-                return name not in failed or failed[name].errno != errno.EBUSY
-        return True

@@ -149,6 +149,8 @@ class NameOperations(pyfuse3.Operations):
         announced = self._announced(parent_inode, name)
         if announced is not None:
             return announced
+        if self._announcements.is_asking(tap.request().pid):
+            raise pyfuse3.FUSEError(errno.EPERM)  # it comes too late
         async with self._naming:
             parent, text = self._directory(parent_inode), os.fsdecode(name)
             if parent.store_path is None:

@@ -17,8 +17,6 @@ from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.fs.supervise import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from relayfs_fuse.fs.announcements import Announcements
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.sessions import Session
@@ -76,32 +74,20 @@ class Tracing:
             return
         async with self._comparing:
             if name in traces.hidden():
-                self.announcements.expect(f"/{name}", partial(traces.show_trace, name))
-                await self._tell(self.announcements.make, "", [name])
+                await self.announcements.make("", {name: partial(traces.show_trace, name)})
             new, gone = traces.changes(name)
-            for directory in new:
-                self.announcements.expect(f"{name}/{directory}", partial(traces.show, name, directory))
-            for directory in gone:
-                self.announcements.expect(f"{name}/{directory}", partial(traces.hide, name, directory))
             if gone:
-                await self._tell(self.announcements.remove, name, gone)
+                await self.announcements.remove(name, {place: partial(traces.hide, name, place) for place in gone})
             if new:
-                await self._tell(self.announcements.make, name, new)
+                await self.announcements.make(name, {place: partial(traces.show, name, place) for place in new})
             if name in traces.removed():
-                self.announcements.expect(f"/{name}", partial(traces.forget, name))
-                await self._tell(self.announcements.remove, "", [name])
+                await self.announcements.remove("", {name: partial(traces.forget, name)})
 
     async def compare_all(self) -> None:
         """Do so for traces that were made or removed."""
         if self._traces is not None:
             for name in self._traces.hidden() | self._traces.removed():
                 await self.compare(name)
-
-    async def _tell(self, act: Callable[[str, list[str]], object], name: str, directories: list[str]) -> None:
-        # Abandoned when the server ends: nobody answers its own requests any more.
-        await trio.to_thread.run_sync(act, name, directories, abandon_on_cancel=True)
-        for directory in directories:
-            self.announcements.settle(f"{name}/{directory}")
 
     async def _watch(self, traces: Traces) -> None:
         while True:

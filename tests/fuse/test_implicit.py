@@ -4,13 +4,13 @@ import errno
 import os
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import NOBODY, Mount, truncate, wait_until, watching
+from holding import holding
 from making import GEOMETRY, Maker, environment_of, making
 
 from relayfs_fuse import native
@@ -88,38 +88,12 @@ def test_inotify_tells_of_it(mount: Mount, tmp_path: Path, above: str) -> None:
         wait_until(is_told, "inotify tells of a removal")
 
 
-# Sleeps in getdents64(2) on argv[1], which keeps the directory locked, because nobody fills the memory for its answer.
-HOLDER = """
-import ctypes, mmap, os, struct, sys, threading
-libc = ctypes.CDLL(None, use_errno=True)
-is_x86 = os.uname().machine == "x86_64"
-memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-faults = libc.syscall(323 if is_x86 else 282, os.O_CLOEXEC)
-api = ctypes.create_string_buffer(struct.pack("QQQ", 0xAA, 0, 0))
-register = ctypes.create_string_buffer(struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0))
-assert libc.ioctl(faults, ctypes.c_ulong(0xC018AA3F), api) == 0
-assert libc.ioctl(faults, ctypes.c_ulong(0xC020AA00), register) == 0
-directory = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-list_it = (217 if is_x86 else 61, directory, ctypes.c_void_p(address), mmap.PAGESIZE)
-threading.Thread(target=libc.syscall, args=list_it).start()
-os.read(faults, 32)
-print("held", flush=True)
-"""
-
-
 def test_it_goes_although_somebody_holds_the_directory_above(mount: Mount) -> None:
     mount.create("a/b/c", SMALL)
-    command = [sys.executable, "-c", HOLDER, mount.path / "a"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
-            mount.command("remove a/b/c")
-            assert not (mount.store / "a").exists()
-            mount.create("a/b/c", SMALL)
-        finally:
-            holder.kill()
+    with holding(mount.path / "a"):
+        mount.command("remove a/b/c")
+        assert not (mount.store / "a").exists()
+        mount.create("a/b/c", SMALL)
     mount.command("remove a/b/c")
     assert directories(mount) == []
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from build import compile_c
 from conftest import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
+from holding import holding
 from making import N_CPUS, environment_of
 from steps import SOURCE, directory_of, processes, read_cpu_steps, read_steps, start_trace, stepping
 
@@ -243,6 +244,25 @@ def test_inotify_tells_of_each_trace(mount: Mount, tmp_path: Path) -> None:
         mount.command("trace remove t")
         assert not (mount.path / "t").exists()
         wait_until(lambda: told.read_text() == "CREATE,ISDIR t\nDELETE,ISDIR t\n", told.read_text)
+
+
+def test_traces_come_and_go_although_somebody_keeps_the_mounts_names_from_changing(
+    mount: Mount, tmp_path: Path
+) -> None:
+    before, told = set(os.listdir(mount.path)), tmp_path / "told"
+    with mount.control.open("wb", buffering=0) as control, holding(mount.path):
+        for command in (b"trace create t\n", b"trace create other\n", b"trace remove t\n"):
+            control.write(command)
+
+    def is_told() -> bool:
+        mount.command("trace remove other\n")
+        mount.command("trace create other\n")
+        return "CREATE,ISDIR other\n" in told.read_text()
+
+    # What the announcing thread was to do comes now, too late, and must not make a directory.
+    with watching(mount.path, told):
+        wait_until(is_told, "inotify tells of traces again")
+    assert set(os.listdir(mount.path)) == {*before, "other"}
 
 
 def wait_looked(mount: Mount, n: int) -> None:

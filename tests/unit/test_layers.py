@@ -157,7 +157,7 @@ def test_python_modules_have_no_import_cycle():
             "trio",
             {
                 *("fs.names", "fs.streams", "fs.supervise", "fs.tracing", "fs.turns", "fs.upkeep", "fs.waiting"),
-                *("fs.implicit", "fs.operations", "fs.server"),
+                *("fs.announcements", "fs.operations", "fs.server"),
             },
         ),
         ("relayfs_fuse._native", {"native", "native_ring", "native_packets", "native_trace", "native_events"}),
