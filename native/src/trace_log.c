@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "traced.h"
 #include "trace_threads.h"
+#include "tracepoint.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -83,7 +84,7 @@ static struct logging *the_log(uint32_t number)
 
 int relay_log_is_heard(void)
 {
-	return relay_traced_log() != 0;
+	return relay_tracepoint_log() != 0;
 }
 
 /* "[12345.678901] program[1234]: " */
@@ -117,7 +118,7 @@ static int write_line(uint32_t number, const char *text, size_t length)
 
 int relay_log_text(const char *text, size_t length)
 {
-	uint32_t number = relay_traced_log();
+	uint32_t number = relay_tracepoint_log();
 	int saved = errno;
 	while (number && length && text[length - 1] == '\n')
 		length--;
@@ -131,7 +132,7 @@ int relay_log(const char *format, ...)
 	char room[LINE_BYTES], *text = room;
 	int saved = errno;
 	va_list args, again;
-	if (__builtin_expect(!relay_traced_log(), 1))
+	if (__builtin_expect(!relay_tracepoint_log(), 1))
 		return 0;
 	va_start(args, format);
 	va_copy(again, args);

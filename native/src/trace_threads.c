@@ -4,7 +4,9 @@
 
 #include "quiet.h"
 #include "sleep.h"
+#include "stack.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
@@ -120,4 +122,14 @@ void relay_trace_lock(sigset_t *before)
 void relay_trace_unlock(const sigset_t *before)
 {
 	unblock(&lock, before);
+}
+
+void relay_trace_locked(void (*run)(void *arg), void *arg)
+{
+	sigset_t before;
+	int saved = errno;
+	relay_trace_lock(&before);
+	relay_on_own_stack(run, arg);
+	relay_trace_unlock(&before);
+	errno = saved;
 }

@@ -73,4 +73,7 @@ void relay_trace_forget_threads(void);
 void relay_trace_lock(sigset_t *before);
 void relay_trace_unlock(const sigset_t *before);
 
+/* Run something under it, on the library's stack: paths and declarations need more of one than a thread may have. errno stays. */
+void relay_trace_locked(void (*run)(void *arg), void *arg);
+
 #endif

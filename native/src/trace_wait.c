@@ -6,6 +6,8 @@
  *        '- is there a trace of that name?  --> they are part of it; done
  */
 #define _GNU_SOURCE
+#include "trace_wait.h"
+
 #include "sleep.h"
 #include "trace_early.h"
 #include "traced.h"

@@ -72,7 +72,8 @@ C_LAYERS = [
     {"event_ids"},
     {"tracing"},  # one trace in this process
     {"traced"},  # all of them
-    {"trace", "trace_wait", "trace_log"},
+    {"trace_wait", "tracepoint"},
+    {"trace", "trace_log"},
     {"app_output", "klog"},
     {"app_reader"},
     {"relay_app"},
