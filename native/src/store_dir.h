@@ -13,10 +13,4 @@ typedef int relay_put_buffer(int dir_fd, const char *name, uint32_t cpu, const v
 /* Make directory `dir` with all its buffers, at once. 0 or -errno; on failure nothing is left behind. */
 int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, const void *arg);
 
-struct relay_spec; /* store.h */
-
-/* relay_store_create() of buffers that one process writes, spec->pid; their data get their memory when they are first written.
- * -EINVAL also if there is no such process. */
-int relay_store_create_sparse(const char *dir, const struct relay_spec *spec);
-
 #endif

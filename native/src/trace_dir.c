@@ -15,7 +15,7 @@
 #include "clock.h"
 #include "libc.h"
 #include "shm.h"
-#include "store_dir.h"
+#include "make.h"
 #include "trace_alive.h"
 #include "trace_remove.h"
 #include "trace_room.h"

@@ -36,12 +36,12 @@ C_LAYERS = [
     {"buf", "buf_geometry"},  # what a mapped buffer is; buf_open, to open one, needs all that follows
     {"head"},
     {"holes_room"},
-    {"oncpu", "persist"},  # for whom a section of rseq has to end
+    {"oncpu", "persist", "machine"},  # for whom a section of rseq has to end
     {"begin", "change", "claims", "holes", "notes", "wake"},
     {"spot"},
     {"packet"},
     {"consume", "manage", "reserve", "write"},
-    {"buf_open", "facts", "packet_copy", "packet_check", "store"},
+    {"buf_open", "facts", "packet_copy", "packet_check", "store", "make"},
     {"trace_lost"},
     {"traces", "trace_alive"},
     {"trace_remove"},
