@@ -9,12 +9,9 @@
  */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "yardsticks.h"
 
 #include <relayfs/counters.h>
-
-/* From the library, but not in its headers: additions as others would do them, behind the same kind of call. */
-int relay_bench_add(struct relay_counters *counters, int instance, int64_t delta);
-int relay_bench_locked_add(struct relay_counters *counters, int instance, int64_t delta);
 
 typedef int add_function(struct relay_counters *counters, int instance, int64_t delta);
 
@@ -100,13 +97,13 @@ int main(int argc, char **argv)
 		die("relay_counters_refresh");
 	for (int round = 0; round < atoi(argv[1]); round++) {
 		pin(cpus[0]);
-		sample_adds("plain", relay_bench_add);
+		sample_adds("plain", yardstick_add);
 		sample_adds("adjust", relay_perf_adjust);
-		sample_adds("locked", relay_bench_locked_add);
+		sample_adds("locked", yardstick_locked_add);
 		sample_reads();
 		if (cpus[0] != cpus[1]) {
 			sample_two("two-adjust", relay_perf_adjust);
-			sample_two("two-locked", relay_bench_locked_add);
+			sample_two("two-locked", yardstick_locked_add);
 		}
 	}
 	relay_counters_close(counters);

@@ -11,15 +11,13 @@
  */
 #define _GNU_SOURCE
 #include "bench_kernel_ring.h"
+#include "yardsticks.h"
 
 #include <relayfs/layout.h>
 #include <relayfs/ring.h>
 #include <relayfs/store.h>
 #include <stdint.h>
 #include <sys/mman.h>
-
-/* From the library, but not in its headers: only copies. */
-int relay_bench_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
 
 typedef int output_function(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
 
@@ -179,7 +177,7 @@ int main(int argc, char **argv)
 		if (kernel_lets)
 			kernel_sample_all(&kernel);
 		for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-			sample("copy", relay_bench_ring_copy, &copy, sizes[i]);
+			sample("copy", yardstick_ring_copy, &copy, sizes[i]);
 			sample("percpu", relay_ring_output, &percpu, sizes[i]);
 			sample("global", relay_ring_output, &global, sizes[i]);
 		}

@@ -11,14 +11,12 @@
  */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "yardsticks.h"
 
 #define RELAYFS_CLASSIC_LONG_NAMES
 #include <relayfs/classic.h>
 #include <relayfs/relay.h>
 #include <stdint.h>
-
-/* From the library, but not in its headers: only copies. */
-int relay_bench_copy(struct rchan *chan, const void *data, size_t length);
 
 typedef int write_function(struct rchan *chan, const void *data, size_t length);
 
@@ -202,7 +200,7 @@ int main(int argc, char **argv)
 	fill(lockless_full);
 	for (round = 0; round < rounds; round++) {
 		for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-			sample("copy", relay_bench_copy, copy, sizes[i]);
+			sample("copy", yardstick_copy, copy, sizes[i]);
 			sample("rseq", relay_write, rseq, sizes[i]);
 			sample("lockless", relay_write, lockless, sizes[i]);
 		}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parent / "native"
 TMPFS = Path("/dev/shm")
 
 
@@ -49,8 +50,11 @@ def mounted() -> Iterator[Mount]:
 
 
 @contextmanager
-def compiled(source: str, library: str = "relayfs") -> Iterator[Path]:
-    """Compile a program as a user of the installed library does; other users can run it, too."""
+def compiled(source: str, library: str = "relayfs", yardsticks: bool = False) -> Iterator[Path]:
+    """Compile a program as a user of the installed library does; other users can run it, too.
+
+    yardsticks: it compares with native/bench/yardsticks.c, which knows the library's insides
+    """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         program = Path(directory) / Path(source).stem
@@ -67,6 +71,7 @@ def compiled(source: str, library: str = "relayfs") -> Iterator[Path]:
             "-o",
             program,
             HERE / source,
+            *([f"-I{NATIVE / 'bench'}", f"-I{NATIVE / 'src'}", NATIVE / "bench/yardsticks.c"] if yardsticks else []),
             *flags,
             "-pthread",
         ]

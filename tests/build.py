@@ -138,7 +138,8 @@ def _key(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
 
 def _gcc(prefix: Prefix, flags: Sequence[str]) -> list[str]:
     compiler = "musl-gcc" if prefix.sanitize == MUSL else "gcc"
-    return [compiler, *_c_flags(prefix.sanitize), *flags, f"-I{prefix.include}"]
+    # The library's own headers come last: a test that includes one looks inside.
+    return [compiler, *_c_flags(prefix.sanitize), *flags, f"-I{prefix.include}", f"-I{ROOT / 'native/src'}"]
 
 
 def run_environment(sanitize: str = PLAIN) -> dict[str, str]:

@@ -137,7 +137,7 @@ PAGE_BYTES = 4096
 FIGURES_SHARE = 2
 # How many channels get figures, or lose them, at a time: each takes a millisecond or less.
 CHANGES_MAX = 32
-# As RELAY_PERF_USER_DOMAINS and relay_perf_user_limit() have it (native/src/perf.h).
+# As RELAY_PERF_USER_DOMAINS and relay_perf_user_limit() have it (native/src/counters/format.h).
 USER_DOMAINS = 4
 _REASONS = {
     errno.EINVAL: "the name, unit or help is not allowed",

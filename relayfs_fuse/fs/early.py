@@ -39,7 +39,7 @@ def take(store: str, trace: Trace) -> None:
             _move(os.path.join(early, name), os.path.join(store, trace.name), name, trace)
         except OSError as error:
             log.info("%s/%s stays where it is: %s", early, name, error)
-    # What programs have noted of directories that gave way (native/src/trace_room.c).
+    # What programs have noted of directories that gave way (native/src/trace/memory.c).
     with suppress(OSError):
         os.rename(os.path.join(early, ".given-up"), os.path.join(store, trace.name, ".given-up"))
     with suppress(OSError):  # a process is making its directory there

@@ -1,4 +1,4 @@
-"""Store files whose pages nobody can free (native/src/immutable.c): those that other users may map for writing.
+"""Store files whose pages nobody can free (native/src/base/immutable.c): those that other users may map for writing.
 
 The flag is set before the first of them gets a descriptor, and stays until the file goes or the server ends: programs
 keep what they have mapped.

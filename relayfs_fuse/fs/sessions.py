@@ -147,7 +147,7 @@ class Image(NamedTuple):
     """A program that a process is, until it ends or becomes another one.
 
     start: of the process, see start_of()
-    line: what the library says of itself, see native/src/session.c; empty: nothing
+    line: what the library says of itself, see native/src/trace/join.c; empty: nothing
     """
 
     pid: int

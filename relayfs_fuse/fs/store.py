@@ -2,10 +2,10 @@
 
     STORE/.root                   an empty file: its mode and group are those that the mount's root directory shows
     STORE/.lock                   held by the server of this store, names it
-    STORE/.counters/              counters (native/src/perf.h)
-    STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace_lost.c)
+    STORE/.counters/              counters (native/src/counters/format.h)
+    STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace/lost.c)
     STORE/.traces-lost-UID        the same of programs of other users
-    STORE/.traces                 which traces there are (native/src/traces.c); their directories are in traces.py
+    STORE/.traces                 which traces there are (native/src/trace/control_file.c); their directories are in traces.py
     STORE/app/                    a plain directory: holds directories only; marked, if implicit (<relayfs/store.h>)
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete

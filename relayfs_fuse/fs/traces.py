@@ -59,7 +59,7 @@ RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
 STALE_S = 10.0
 # How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
 LINGER_S = 5.0
-# Which copy of the library asks: see native/src/session.c.
+# Which copy of the library asks: see native/src/trace/join.c.
 _IMAGE = re.compile("image [0-9a-f]{1,16}")
 # How often a stopped trace is flushed again, for processes that were in the middle of an event.
 N_FLUSHES = 3
@@ -672,7 +672,7 @@ def _sweep(directory: str) -> None:
 
 
 def _read_given_up(directory: str) -> list[str]:
-    """Return, once, what programs have noted of directories that gave way (native/src/trace_room.c)."""
+    """Return, once, what programs have noted of directories that gave way (native/src/trace/memory.c)."""
     path, taken = os.path.join(directory, ".given-up"), os.path.join(directory, ".given-up-taken")
     try:
         # Who has it open at this moment still writes to it, so it is read a while later.

@@ -243,7 +243,7 @@ class LostMapping:
 
 
 class HoldFile(TextFile):
-    """What a program maps to keep its memory file open without a descriptor; see native/src/buf_open.h.
+    """What a program maps to keep its memory file open without a descriptor; see native/src/buffer/open.h.
 
     held: the open memory file, if it is still open
     uid, gid: who opened that, and may open this

@@ -1,6 +1,6 @@
 """Sleeping readers and poll(2).
 
-Producers wake whoever armed a buffer (see native/src/wake.c). One task per group of buffers does the arming, and
+Producers wake whoever armed a buffer (see native/src/buffer/wake.c). One task per group of buffers does the arming, and
 sleeps, in a worker thread, until one of its buffers or the group's own word changes:
 
     loop:  arm each buffer whose arming was used up

@@ -243,7 +243,7 @@ def test_a_scribbled_lock_of_a_ring_holds_nobody_for_ever(mount: Mount, unprivil
 
 
 def owner_word(pid: int) -> bytes:
-    """Return what a lock says that is held by a thread; see native/src/owner.c."""
+    """Return what a lock says that is held by a thread; see native/src/base/owner.c."""
     start = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     inode = os.stat("/proc/self/ns/pid").st_ino
     namespace = (inode ^ inode >> 16) & 0xFFFF

@@ -92,7 +92,7 @@ CLASSIC += [
     Body("buffers_full", f"{CLASSIC_FILE}::test_resume_is_a_command_too", CLIENT),
 ]
 # What calls them.
-EVENTS = "native/src/events.c"
+EVENTS = "native/src/classic/callbacks.c"
 CLASSIC += [
     Body("end_previous", f"{C_TESTS}[a_write_that_does_not_fit_ends_delivers_and_starts-lockless-]", EVENTS),
     Body("deliver", f"{C_TESTS}[bulk_delivers_each_sub_buffer_with_header_and_footer-lockless-]", EVENTS),
@@ -138,7 +138,7 @@ def run_tests(sources: Path, *tests: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.stress
 @pytest.mark.parametrize("body", BODIES if LONG else BODIES[:1], ids=lambda body: body.name)
 def test_a_function_without_its_body_is_missed(body: Body, sources: Path) -> None:
-    files = [sources / body.file] if body.file else sorted((sources / "native/src").glob("*.c"))
+    files = [sources / body.file] if body.file else sorted((sources / "native/src").rglob("*.c"))
     before = {file: file.read_text() for file in files}
     ((file, source),) = [(file, source) for file in files if (source := emptied(before[file], body.name))]
     whole = run_tests(sources, body.test)

@@ -6,7 +6,7 @@
  * library's own sources, so that every branch in them guides the fuzzer.
  */
 #define _GNU_SOURCE
-#include "ring_map.h"
+#include "ring/ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "classic_channel.h"
 
-#include "../../native/src/clock.h"
+#include "base/clock.h"
 #include <sys/mman.h>
 #include <sys/wait.h>
 

@@ -9,7 +9,7 @@
 #define _GNU_SOURCE
 #include "classic_channel.h"
 
-#include "../../native/src/clock.h"
+#include "base/clock.h"
 #include <pthread.h>
 #include <sys/time.h>
 

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 
-#include "../../native/src/channel.h"
+#include "channel/channel.h"
 
 #include <relayfs/relay.h>
 

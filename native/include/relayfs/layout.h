@@ -57,7 +57,7 @@ enum {
 	RELAY_PAGE_BYTES = 4096,
 	RELAY_N_CLAIMS = 256,      /* in one buffer */
 	RELAY_N_CLAIMS_KEPT = 192, /* the first of them stay with the thread that took one */
-	RELAY_N_RESERVATIONS = 248 /* at once, at most: the last claims are for switches, see claims.c */
+	RELAY_N_RESERVATIONS = 248 /* at once, at most: the last claims are for switches, see buffer/claims.c */
 };
 
 /* Geometry limits; sizes need not be powers of two. */
@@ -83,7 +83,7 @@ struct relay_pair {
 };
 
 /* head.second: records ever written, and in its top 16 bits who changed it last: the claim (number + 1) of a
- * reservation, 0 if it was a complete restartable write, or a seal. See claims.c. */
+ * reservation, 0 if it was a complete restartable write, or a seal. See buffer/claims.c. */
 #define RELAY_OWNER_SHIFT 48
 #define RELAY_OWNER_SEAL 0x8000ull /* and above: the buffer was stopped here (not rseq) */
 #define RELAY_RECORDS_MASK ((1ull << RELAY_OWNER_SHIFT) - 1)
@@ -265,8 +265,8 @@ struct relay_control {
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
 
-	/* Writer: the holder of switch_lock; where a client, a reserve or a timestamp wants it. See begin.c. Elsewhere only
-	 * `asked` is used, by whoever switches or flushes a full buffer. See spot.c. */
+	/* Writer: the holder of switch_lock; where a client, a reserve or a timestamp wants it. See buffer/subbuf_start.c. Elsewhere only
+	 * `asked` is used, by whoever switches or flushes a full buffer. See buffer/try_reserve.c. */
 	RELAY_LINE uint64_t switch_lock; /* owner word of who begins a sub-buffer */
 	uint64_t asked;
 	uint64_t delivered; /* sub-buffers that deliver() has been told of (classic.h) */
@@ -287,7 +287,7 @@ struct relay_control {
 	RELAY_LINE uint64_t n_holes; /* ever made */
 	uint64_t holes_unused[7];
 
-	/* Records that write(2) brought, a queue for a maker that is told of each (classic.h); see notes.h. */
+	/* Records that write(2) brought, a queue for a maker that is told of each (classic.h); see buffer/deliveries.h. */
 	RELAY_LINE uint64_t notes_added; /* ever. Writer: the file server */
 	struct relay_note notes[RELAY_N_NOTES];
 	RELAY_LINE uint64_t notes_told; /* Writer: the maker's thread */

@@ -84,16 +84,16 @@ struct relay_ring_consumer {
 /* Page 1. Writers: producers. The first line is what the fast path changes, the second one what it only looks at. */
 struct relay_ring_producer {
 	/* {the kernel's producer position, how many records lie before it}. The latter in scheme lockless only, and for a
-	 * moment it is one ahead: see ring_publish.c. */
+	 * moment it is one ahead: see ring/publish.c. */
 	struct relay_two position;
 	/* Mode overwrite: {the kernel's overwrite position: where the oldest record lies that stands, scheme lockless:
 	 * committed records before it}. It is stored before anything is stored over what it has passed. In scheme rseq it
 	 * follows relay_ring_state.oldest. Otherwise 0. */
 	struct relay_two overwritten;
-	/* lockless: tail[0] is {reserved up to here, records | claim}: see ring_reserve.c.
+	/* lockless: tail[0] is {reserved up to here, records | claim}: see ring/reserve.c.
 	 * rseq: {position, records before it} in the one of the two whose `first` is the producer position. */
 	struct relay_two tail[2];
-	RELAY_LINE uint64_t last; /* rseq: the last reservation: claim (number + 1) and where. See ring_reserve.c */
+	RELAY_LINE uint64_t last; /* rseq: the last reservation: claim (number + 1) and where. See ring/reserve.c */
 	uint32_t flags;         /* RELAY_CLOSED, RELAY_DISABLED, RELAY_ARM_RECORD. Writers: also control and sleepers */
 	uint32_t n_claims_used; /* claims ever taken are below this */
 };

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One output file.
+ *
+ *     file      |aaaaaaaa|bbbbbbbb|cccc        written, then consumed, piece by piece
+ *     buffer    |aaaaaaaa|bbbbbbbb|cccccccc|dd
+ *                                 ^ consumed: shift + file position
+ *
+ * Who is killed between writing a piece and consuming it leaves (a part of) it in the file, and it is still in the
+ * buffer. So that it does not come twice, an extended attribute remembers, while a reader runs, how file positions
+ * and bytes given to readers belong together; who goes on with that file cuts off what stands in it unconsumed. Only
+ * if the buffer has just these bytes to give: others may have read, or reset the channel.
+ */
+#define _GNU_SOURCE
+#include "apps/app_output.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+enum { OUTPUT_MODE = 0666 };
+
+static const char shift_name[] = "user.relayfs.shift";
+
+/* The end of the file is what comes next out of the buffer. */
+static bool comes_again(const struct app_output *output, struct rchan_buf *buf, size_t length)
+{
+	struct relay_span span;
+	size_t total;
+	unsigned char *end = malloc(length);
+	bool same = end && relay_consume_begin(buf, SIZE_MAX, &span, 1, &total) == 1;
+	if (same) {
+		same = span.length >= length &&
+		       pread(output->fd, end, length, output->bytes - (off_t)length) == (ssize_t)length &&
+		       memcmp(end, span.data, length) == 0 && !relay_consume_valid(buf);
+		relay_consume_abort(buf);
+	}
+	free(end);
+	return same;
+}
+
+static int cut_unconsumed(struct app_output *output, struct rchan_buf *buf)
+{
+	struct relay_facts facts;
+	uint64_t shift;
+	if (fgetxattr(output->fd, shift_name, &shift, sizeof(shift)) != sizeof(shift))
+		return 0; /* it was ended in order */
+	int err = relay_buf_facts(buf, &facts);
+	if (err)
+		return err;
+	uint64_t unconsumed = (uint64_t)output->bytes - (facts.read_bytes - shift);
+	if (unconsumed - 1 >= buf->subbuf_size || unconsumed > (uint64_t)output->bytes ||
+	    !comes_again(output, buf, unconsumed))
+		return 0;
+	output->bytes -= (off_t)unconsumed;
+	return ftruncate(output->fd, output->bytes) ? -errno : 0;
+}
+
+int relay_app_output_open(struct app_output *output, struct rchan_buf *buf, const char *base, bool append)
+{
+	char *path;
+	if (asprintf(&path, "%s%u", base, buf->cpu) < 0)
+		return -ENOMEM;
+	int how = append ? O_RDWR : O_WRONLY | O_TRUNC;
+	output->fd = open(path, how | O_CREAT | O_APPEND | O_CLOEXEC, OUTPUT_MODE);
+	int err = output->fd < 0 ? -errno : 0;
+	free(path);
+	if (err)
+		return err;
+	off_t end = lseek(output->fd, 0, SEEK_END);
+	output->bytes = end < 0 ? 0 : end;
+	return append ? cut_unconsumed(output, buf) : 0;
+}
+
+void relay_app_output_close(struct app_output *output)
+{
+	if (output->fd >= 0)
+		close(output->fd);
+}
+
+void relay_app_output_begin(const struct app_output *output, const struct relay_facts *facts)
+{
+	uint64_t shift = facts->read_bytes - (uint64_t)output->bytes;
+	/* Refused: no attributes there, or a pipe. Then what is in hand when we are killed comes twice. */
+	if (output->fd >= 0 && fsetxattr(output->fd, shift_name, &shift, sizeof(shift), 0))
+		return;
+}
+
+void relay_app_output_end(const struct app_output *output)
+{
+	/* Not there, where it could not be set. */
+	if (output->fd >= 0 && fremovexattr(output->fd, shift_name))
+		return;
+}
+
+static int write_all(int fd, const unsigned char *data, size_t length)
+{
+	while (length) {
+		ssize_t n = write(fd, data, length);
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n > 0) {
+			data += n;
+			length -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+int relay_app_output_write(struct app_output *output, const void *data, size_t length)
+{
+	int err = write_all(output->fd, data, length);
+	if (!err)
+		output->bytes += (off_t)length;
+	else if (ftruncate(output->fd, output->bytes))
+		return err; /* a pipe, say: what went in stays in */
+	return err;
+}

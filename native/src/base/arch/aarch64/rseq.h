@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The restartable sections for arm64; base/rseq.h says what they do. Only base/rseq.h includes this.
+ *
+ * The last store is a store-release: payload, ledger and the second word are visible before it.
+ */
+
+/* One instruction a line: */
+/* clang-format off */
+
+/* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the registered signature. */
+#define RELAY_RSEQ_ENTER                                                                                              \
+	".pushsection __rseq_cs, \"aw\"\n"                                                                             \
+	".balign 32\n"                                                                                                 \
+	"3: .long 0, 0\n"                                                                                              \
+	".quad 1f, (2f - 1f), 4f\n"                                                                                    \
+	".popsection\n"                                                                                                \
+	"adrp x9, 3b\n"                                                                                                \
+	"add x9, x9, :lo12:3b\n"                                                                                       \
+	"str x9, [%[rseq], %[rseq_cs]]\n"                                                                              \
+	"1:\n"                                                                                                         \
+	"ldr w9, [%[rseq], %[cpu_id]]\n"                                                                               \
+	"cmp w9, %w[cpu]\n"                                                                                            \
+	"b.ne 4f\n"
+
+#define RELAY_RSEQ_LEAVE                                                                                              \
+	"2:\n"                                                                                                         \
+	".pushsection __rseq_failure, \"ax\"\n"                                                                        \
+	".inst 0xd428bc00\n"                                                                                           \
+	"4: b %l[aborted]\n"                                                                                           \
+	".popsection\n"
+
+#define RELAY_RSEQ_INPUTS                                                                                             \
+	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
+	    [cpu_id] "i"(offsetof(struct rseq, cpu_id))
+
+/* Any length. */
+#define RELAY_COPY													\
+	"mov x11, %[to]\n"												\
+	"mov x12, %[from]\n"												\
+	"mov x13, %[length]\n"												\
+	"10: cmp x13, #16\n"												\
+	"b.lo 11f\n"													\
+	"ldp x9, x10, [x12], #16\n"											\
+	"stp x9, x10, [x11], #16\n"											\
+	"sub x13, x13, #16\n"												\
+	"b 10b\n"													\
+	"11: tbz x13, #3, 12f\n"											\
+	"ldr x9, [x12], #8\n"												\
+	"str x9, [x11], #8\n"												\
+	"12: tbz x13, #2, 13f\n"											\
+	"ldr w9, [x12], #4\n"												\
+	"str w9, [x11], #4\n"												\
+	"13: tbz x13, #1, 14f\n"											\
+	"ldrh w9, [x12], #2\n"												\
+	"strh w9, [x11], #2\n"												\
+	"14: tbz x13, #0, 15f\n"											\
+	"ldrb w9, [x12]\n"												\
+	"strb w9, [x11]\n"												\
+	"15:\n"
+
+static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                       void *to, const void *from, uint64_t length, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr w9, [%[flags]]\n"
+	    "tst w9, %[stopped]\n"
+	    "b.ne %l[stopped_label]\n"
+	    "ldr x9, [%[head]]\n"
+	    "cmp x9, %[expect]\n"
+	    "b.ne %l[moved]\n"
+	    RELAY_COPY
+	    "lsr x9, %[expect], #63\n"
+	    "add x10, %[head], x9, lsl #3\n"
+	    "ldr x11, [x10, #8]\n"
+	    "lsr x12, x11, %[owner_shift]\n"
+	    "cbnz x12, %l[moved]\n"
+	    "add x11, x11, #1\n"
+	    "eor x9, x9, #1\n"
+	    "add x10, %[head], x9, lsl #3\n"
+	    "str x11, [x10, #8]\n"
+	    "stlr %[next], [%[head]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [head] "r"(&control->head), [flags] "r"(&control->flags), [expect] "r"(expect),
+	      [next] "r"(next), [to] "r"(to), [from] "r"(from), [length] "r"(length), [stopped] "i"(RELAY_STOPPED),
+	      [owner_shift] "i"(RELAY_OWNER_SHIFT)
+	    : "memory", "cc", "x9", "x10", "x11", "x12", "x13"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair, const uint32_t *flags,
+                                                         const struct relay_tx *tx, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr w9, [%[tx], %[refuse]]\n"
+	    "ldr w10, [%[flags]]\n"
+	    "tst w9, w10\n"
+	    "b.ne %l[stopped]\n"
+	    "ldr x9, [%[tx], %[expect_first]]\n"
+	    "ldr x10, [%[pair]]\n"
+	    "cmp x9, x10\n"
+	    "b.ne %l[moved]\n"
+	    "lsr x9, x9, #63\n"
+	    "add x10, %[pair], x9, lsl #3\n"
+	    "ldr x10, [x10, #8]\n"
+	    "ldr x11, [%[tx], %[expect_second]]\n"
+	    "cmp x10, x11\n"
+	    "b.ne %l[moved]\n"
+	    "ldr x10, [%[tx], %[store]]\n"
+	    "ldr x11, [%[tx], %[store] + 8]\n"
+	    "str x11, [x10]\n"
+	    "ldr x10, [%[tx], %[store] + 16]\n"
+	    "ldr x11, [%[tx], %[store] + 24]\n"
+	    "str x11, [x10]\n"
+	    "ldr x10, [%[tx], %[store] + 32]\n"
+	    "ldr x11, [%[tx], %[store] + 40]\n"
+	    "str x11, [x10]\n"
+	    "eor x9, x9, #1\n"
+	    "add x10, %[pair], x9, lsl #3\n"
+	    "ldr x11, [%[tx], %[new_second]]\n"
+	    "str x11, [x10, #8]\n"
+	    "ldr x11, [%[tx], %[new_first]]\n"
+	    "stlr x11, [%[pair]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [flags] "r"(flags), [tx] "r"(tx),
+	      [refuse] "i"(offsetof(struct relay_tx, refuse)),
+	      [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
+	      [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
+	      [new_first] "i"(offsetof(struct relay_tx, new_first)),
+	      [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))
+	    : "memory", "cc", "x9", "x10", "x11"
+	    : moved, stopped, aborted);
+	/* The next stores go into a sub-buffer that readers may still look at: not before the switch is seen. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr x9, [%[pair]]\n"
+	    "lsr x10, x9, #63\n"
+	    "add x11, %[pair], x10, lsl #3\n"
+	    "ldr x12, [x11, #8]\n"
+	    "add x12, x12, %[length]\n"
+	    "eor x10, x10, #1\n"
+	    "add x11, %[pair], x10, lsl #3\n"
+	    "str x12, [x11, #8]\n"
+	    "add x9, x9, #1\n"
+	    "eor x9, x9, #0x8000000000000000\n"
+	    "stlr x9, [%[pair]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [length] "r"(length)
+	    : "memory", "cc", "x9", "x10", "x11", "x12"
+	    : aborted);
+	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
+{
+	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	    "ldr x9, [%[word]]\n"
+	    "add x9, x9, %[delta]\n"
+	    "str x9, [%[word]]\n"
+	    RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, [word] "r"(word), [delta] "r"(delta)
+	    : "memory", "cc", "x9"
+	    : aborted);
+	return RELAY_RSEQ_DONE;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+/* --- record rings (ring_layout.h) --- */
+
+/* May something be put where the producer is? */
+#define RELAY_RING_CHECK												\
+	"ldr w9, [%[producer], %[flags]]\n"										\
+	"tst w9, %[stopped]\n"												\
+	"b.ne %l[stopped_label]\n"											\
+	"ldr x9, [%[producer]]\n"											\
+	"cmp x9, %[expect]\n"												\
+	"b.ne %l[moved]\n"
+
+/* The header; the record's count, into the tail that is not valid; then the producer position. */
+#define RELAY_RING_COMMIT												\
+	"str %[header], [%[to], #-8]\n"											\
+	"ldr x9, [%[producer], %[tail]]\n"										\
+	"cmp x9, %[expect]\n"												\
+	"cset x9, ne\n"													\
+	"add x10, %[producer], x9, lsl #4\n"										\
+	"ldr x11, [x10, %[tail] + 8]\n"											\
+	"add x11, x11, #1\n"												\
+	"eor x9, x9, #1\n"												\
+	"add x10, %[producer], x9, lsl #4\n"										\
+	"str x11, [x10, %[tail] + 8]\n"											\
+	"str %[next], [x10, %[tail]]\n"											\
+	"stlr %[next], [%[producer]]\n"
+
+#define RELAY_RING_INPUTS												\
+	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
+	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
+	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
+
+static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,
+                                                            const struct relay_ring_put *put, const void *from,
+                                                            uint64_t length, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK RELAY_COPY RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)
+	    : "memory", "cc", "x9", "x10", "x11", "x12", "x13"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
+                                                             const struct relay_ring_put *put, uint64_t last,
+                                                             uint64_t new_last, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
+	    "ldr x9, [%[producer], %[last]]\n"
+	    "cmp x9, %[old]\n"
+	    "b.ne %l[moved]\n"
+	    "str %[new], [%[producer], %[last]]\n"
+	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
+	    :
+	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
+	      [last] "i"(offsetof(struct relay_ring_producer, last))
+	    : "memory", "cc", "x9", "x10", "x11"
+	    : moved, stopped_label, aborted);
+	return RELAY_RSEQ_DONE;
+moved:
+	return RELAY_RSEQ_MOVED;
+stopped_label:
+	return RELAY_RSEQ_STOPPED;
+aborted:
+	return RELAY_RSEQ_ABORTED;
+}
+
+/* clang-format on */

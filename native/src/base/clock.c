@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "base/clock.h"
+
+#include "base/blind.h"
+#include "base/libc.h"
+
+#include <relayfs/store.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+enum {
+	READINGS = 4,
+	RDTSCP_LEAF = 0x80000001,
+	RDTSCP_BIT = 1 << 27,
+	INVARIANT_TSC_LEAF = 0x80000007,
+	INVARIANT_TSC_BIT = 1 << 8
+};
+
+int relay_has_tsc(void)
+{
+#if defined(__x86_64__)
+	unsigned eax, ebx, ecx, edx;
+	return __get_cpuid(RDTSCP_LEAF, &eax, &ebx, &ecx, &edx) && edx & RDTSCP_BIT &&
+	       __get_cpuid(INVARIANT_TSC_LEAF, &eax, &ebx, &ecx, &edx) && edx & INVARIANT_TSC_BIT;
+#elif defined(__aarch64__)
+	return 1;
+#else
+	return 0;
+#endif
+}
+
+static __thread uint64_t seen_ns RELAY_TLS;
+
+void relay_clock_saw(uint64_t mono_ns)
+{
+	if (mono_ns > seen_ns)
+		seen_ns = mono_ns;
+}
+
+uint64_t relay_clock_now_if_blind(uint32_t timestamp)
+{
+	if (!relay_is_blind())
+		return relay_clock_now(timestamp);
+	relay_clock_saw(relay_clock_ns(CLOCK_MONOTONIC_COARSE));
+	return seen_ns;
+}
+
+/* The reading with the fewest ticks around it: the others were interrupted. */
+struct relay_moment relay_clock_moment(uint32_t timestamp)
+{
+	struct relay_moment best = {0};
+	if (relay_is_blind())
+		return (struct relay_moment){.time_ns = relay_clock_ns(CLOCK_REALTIME_COARSE),
+		                             .clock = relay_clock_now_if_blind(timestamp)};
+	uint64_t least = UINT64_MAX;
+	for (int i = 0; i < READINGS; i++) {
+		uint64_t before = relay_clock_now(timestamp);
+		uint64_t time_ns = relay_clock_ns(CLOCK_REALTIME);
+		uint64_t around = relay_clock_now(timestamp) - before;
+		if (around < least) {
+			least = around;
+			best = (struct relay_moment){.time_ns = time_ns, .clock = before + around / 2};
+		}
+	}
+	return best;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "base/descriptor.h"
+
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Which file a descriptor is open on. A file server is not asked, as it may be slow, or dead: no field is requested, because
+ * Linux fills in device and inode anyway. */
+static bool identify(struct relay_descriptor *descriptor, int fd)
+{
+	struct statx file;
+	/* Older versions of musl have no statx(). */
+	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &file))
+		return false;
+	*descriptor = (struct relay_descriptor){
+	    .fd = fd, .major = file.stx_dev_major, .minor = file.stx_dev_minor, .inode = file.stx_ino};
+	return true;
+}
+
+struct relay_descriptor relay_descriptor_keep(int fd)
+{
+	struct relay_descriptor descriptor;
+	return fd >= 0 && identify(&descriptor, fd) ? descriptor : (struct relay_descriptor){.fd = fd};
+}
+
+bool relay_descriptor_is_ours(const struct relay_descriptor *descriptor)
+{
+	struct relay_descriptor now;
+	return descriptor->fd >= 0 && identify(&now, descriptor->fd) && now.major == descriptor->major &&
+	       now.minor == descriptor->minor && now.inode == descriptor->inode;
+}
+
+void relay_descriptor_close(struct relay_descriptor *descriptor)
+{
+	if (relay_descriptor_is_ours(descriptor))
+		close(descriptor->fd);
+	*descriptor = RELAY_NO_DESCRIPTOR;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Store files: plain files on tmpfs, allocated whole when they are made; or, of a trace, without what its programs may never
+ * write to.
+ *
+ * The guard. Whoever may write to a store file may also truncate it, and then every access to its mapping
+ * raises SIGBUS. A process that maps other people's files (the file server) must survive that: the handler
+ * looks the address up among the mappings made here, and puts zero pages over that mapping; a control page
+ * full of zeros is not a relay buffer, and all that touch it find so. The table is of fixed size and never
+ * moves, because the handler walks it while others change it: an entry counts while its `base` is not NULL.
+ */
+#define _GNU_SOURCE
+#include "base/mapping.h"
+
+#include "base/immutable.h"
+#include "base/libc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <relayfs/layout.h>
+#include <relayfs/store.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+enum { GUARD_SLOTS = 65536 };
+
+struct guard_slot {
+	unsigned char *base; /* stored last, cleared first */
+	uint64_t bytes;
+};
+
+static struct guard_slot *guard_slots; /* NULL: no guard was asked for */
+static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sigaction guard_previous;
+
+int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid)
+{
+	if ((uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid))
+		return -errno;
+	return fchmod(fd, mode) ? -errno : 0;
+}
+
+/* A file longer than the process's limit would be refused with a signal, SIGXFSZ, that kills. */
+static int check_limit(uint64_t bytes)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_FSIZE, &limit))
+		return -errno;
+	return limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur ? -EFBIG : 0;
+}
+
+/* From byte `from` on; what lies before stays a hole. */
+static int allocate(int fd, uint64_t from, uint64_t bytes)
+{
+	int over = check_limit(bytes);
+	if (over)
+		return over;
+	int err = posix_fallocate(fd, (off_t)from, (off_t)(bytes - from));
+	return err == EFBIG ? -ENOSPC : -err;
+}
+
+int relay_shm_populate(unsigned char *at, uint64_t bytes)
+{
+	while (madvise(at, bytes, MADV_POPULATE_WRITE))
+		if (errno != EINTR)
+			return errno == EFAULT || errno == ENOMEM ? -ENOSPC : -errno;
+	return 0;
+}
+
+/* An immutable file gets memory from stores only. */
+static int fill_immutable(int fd, uint64_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	int err = relay_shm_populate(at, bytes);
+	munmap(at, bytes);
+	return err;
+}
+
+int relay_shm_fill(int fd, uint64_t bytes)
+{
+	struct stat st;
+	if (fstat(fd, &st))
+		return -errno;
+	/* A file that would grow is subject to RLIMIT_FSIZE, and its owner might get a signal. */
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < bytes)
+		return -EINVAL;
+	/* Not posix_fallocate(3), which writes where the file system knows no fallocate(2): those writes count as growth. */
+	while (fallocate(fd, 0, 0, (off_t)bytes))
+		if (errno != EINTR)
+			return errno == EPERM ? fill_immutable(fd, bytes) : -errno;
+	return 0;
+}
+
+int relay_shm_punch(int fd, uint64_t bytes)
+{
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) ? -errno : 0;
+}
+
+int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid)
+{
+	return relay_shm_create_sparse(dir_fd, name, 0, bytes, mode, uid, gid);
+}
+
+int relay_shm_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode, uid_t uid,
+                            gid_t gid)
+{
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	int err = allocate(fd, hole_bytes, bytes);
+	if (!err)
+		err = relay_shm_own(fd, mode, uid, gid);
+	if (!err)
+		return fd;
+	unlinkat(dir_fd, name, 0);
+	close(fd);
+	return err;
+}
+
+int relay_shm_create_unnamed(const char *dir, uint64_t bytes)
+{
+	int fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	int err = fd < 0 ? -errno : allocate(fd, 0, bytes);
+	if (!err)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return err;
+}
+
+static void guard_add(const struct relay_shm *shm)
+{
+	pthread_mutex_lock(&guard_mutex);
+	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++) {
+		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED))
+			continue;
+		guard_slots[i].bytes = shm->bytes;
+		/* Pairs with the acquire in guard_handler(): the length before the address. */
+		__atomic_store_n(&guard_slots[i].base, shm->base, __ATOMIC_RELEASE);
+		break;
+	}
+	pthread_mutex_unlock(&guard_mutex);
+}
+
+static void guard_remove(const struct relay_shm *shm)
+{
+	pthread_mutex_lock(&guard_mutex);
+	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++)
+		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED) == shm->base)
+			__atomic_store_n(&guard_slots[i].base, NULL, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&guard_mutex);
+}
+
+static void guard_handler(int signal, siginfo_t *info, void *context)
+{
+	unsigned char *address = info->si_addr;
+	for (size_t i = 0; i < GUARD_SLOTS; i++) {
+		/* Pairs with the release in guard_add(). */
+		unsigned char *base = __atomic_load_n(&guard_slots[i].base, __ATOMIC_ACQUIRE);
+		if (!base || address < base || address >= base + guard_slots[i].bytes)
+			continue;
+		if (mmap(base, guard_slots[i].bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		         -1, 0) != MAP_FAILED)
+			return;
+		break;
+	}
+	if (guard_previous.sa_flags & SA_SIGINFO) {
+		guard_previous.sa_sigaction(signal, info, context);
+	} else if (guard_previous.sa_handler != SIG_IGN && guard_previous.sa_handler != SIG_DFL) {
+		guard_previous.sa_handler(signal);
+	} else {
+		/* Not ours: fault again with the default action, which kills with the right address. */
+		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+	}
+}
+
+int relay_guard_install(void)
+{
+	int err = 0;
+	pthread_mutex_lock(&guard_mutex);
+	if (!guard_slots) {
+		struct sigaction action = {.sa_sigaction = guard_handler, .sa_flags = SA_SIGINFO | SA_NODEFER};
+		guard_slots = calloc(GUARD_SLOTS, sizeof(*guard_slots));
+		err = !guard_slots ? -ENOMEM : sigaction(SIGBUS, &action, &guard_previous) ? -errno : 0;
+	}
+	pthread_mutex_unlock(&guard_mutex);
+	return err;
+}
+
+/* Whose file `path` names may be anybody's choice: a FIFO or a device must not even be opened, because that alone can
+ * block or have effects. O_PATH opens nothing, and /proc/self/fd then opens what was looked at. */
+int relay_shm_open(const char *path, int flags, bool in_mount)
+{
+	struct stat st;
+	struct statfs fs;
+	char seen_path[64];
+	int seen = open(path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	if (seen < 0)
+		return -errno;
+	int fd = fstat(seen, &st) || fstatfs(seen, &fs) ? -errno : 0;
+	if (!fd && (!S_ISREG(st.st_mode) || (in_mount && fs.f_type != FUSE_SUPER_MAGIC)))
+		fd = -EBADMSG;
+	snprintf(seen_path, sizeof(seen_path), "/proc/self/fd/%d", seen);
+	if (!fd && (fd = open(seen_path, flags | O_CLOEXEC | O_NONBLOCK)) < 0)
+		fd = -errno;
+	if (fd == -EPERM && !in_mount)
+		fd = relay_file_openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	/* No /proc in this root directory. */
+	if (fd == -ENOENT && (fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
+		fd = -errno;
+	close(seen);
+	return fd;
+}
+
+int relay_shm_open_backing(const char *mem_path)
+{
+	char path[PATH_MAX];
+	/* The mount says which file it shows. */
+	ssize_t got = getxattr(mem_path, "user.relayfs.backing", path, sizeof(path) - 1);
+	if (got < 0)
+		return -errno;
+	path[got] = 0;
+	int fd = relay_shm_open(path, O_RDWR, false);
+	return fd == -EACCES || fd == -EPERM || fd == -ENOENT ? -ENODEV : fd;
+}
+
+int relay_shm_map(struct relay_shm *shm, int fd)
+{
+	struct stat st;
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % RELAY_PAGE_BYTES)
+		return -EBADMSG;
+	return relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, true);
+}
+
+int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writable)
+{
+	void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	guard_add(shm);
+	return 0;
+}
+
+int relay_shm_map_private(struct relay_shm *shm, int fd, uint64_t bytes)
+{
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	return 0;
+}
+
+void relay_shm_unmap(struct relay_shm *shm)
+{
+	guard_remove(shm);
+	munmap(shm->base, shm->bytes);
+	relay_descriptor_close(&shm->file);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Each stop inside a restartable section sends it back to its beginning, so a thread that is run step by step never comes
+ * to its end. There is no other way to change what sections of other threads change: these take no lock and store without
+ * a locked instruction. So somebody else has to run the section who is not stopped:
+ *
+ *     thread:  section  stop  section  stop ... 100 times  |  clone ............ wait  | goes on, step by step
+ *     child:                                               |  to the CPU  section  exit |
+ *
+ * CLONE_UNTRACED keeps the debugger from attaching to the child. A child made by clone() without CLONE_VM inherits the
+ * registration of its rseq area, which lies at the same address of its copy. Its end sends no signal, and wait() calls of the
+ * program do not see it.
+ */
+#define _GNU_SOURCE
+#include "base/persist.h"
+
+#include "base/affinity.h"
+#include "base/blind.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TRIES = 100 };
+
+/* A section with all its arguments. */
+struct section {
+	enum relay_rseq_result (*run)(const struct section *section);
+	uint32_t cpu;
+	void *at; /* the pair, or the producer's page */
+	const uint32_t *flags;
+	const void *change;     /* the transaction, or what is put */
+	uint64_t first, second; /* the length; or the last claim before and after */
+};
+
+/* Set when there could be no child, because then there will be none the next time either. */
+static bool is_childless;
+
+static bool is_here(const struct section *section)
+{
+	return relay_rseq_registered() && relay_rseq_cpu() == section->cpu;
+}
+
+static enum relay_rseq_result try_often(const struct section *section)
+{
+	for (int tries = 0; tries < TRIES; tries++) {
+		enum relay_rseq_result result = section->run(section);
+		if (result != RELAY_RSEQ_ABORTED || !is_here(section))
+			return result;
+	}
+	return RELAY_RSEQ_ABORTED;
+}
+
+/* In the child: no function that takes a lock, which another thread of the parent may have held. */
+static _Noreturn void run(const struct section *section)
+{
+	struct relay_visit visit = {.active = false};
+	enum relay_rseq_result result = relay_cpu_visit(section->cpu, &visit) ? RELAY_RSEQ_ABORTED : try_often(section);
+	for (;;)
+		syscall(SYS_exit_group, (int)result);
+}
+
+static enum relay_rseq_result wait_for(long pid)
+{
+	int status;
+	/* Not waitpid(), at which threads are cancelled. */
+	while (syscall(SYS_wait4, pid, &status, __WALL, NULL) < 0)
+		if (errno != EINTR)
+			return RELAY_RSEQ_ABORTED;
+	return WIFEXITED(status) ? (enum relay_rseq_result)WEXITSTATUS(status) : RELAY_RSEQ_ABORTED;
+}
+
+static enum relay_rseq_result run_in_child(const struct section *section)
+{
+	sigset_t all, before;
+	int saved = errno;
+	sigfillset(&all);
+	/* The program's handlers must not run in the child. */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	long pid = syscall(SYS_clone, CLONE_UNTRACED, 0, 0, 0, 0);
+	if (pid == 0)
+		run(section);
+	enum relay_rseq_result result = pid > 0 ? wait_for(pid) : RELAY_RSEQ_ABORTED;
+	/* Relaxed: the worst is one vain attempt more. */
+	if (pid < 0)
+		__atomic_store_n(&is_childless, true, __ATOMIC_RELAXED);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	errno = saved;
+	return result;
+}
+
+static enum relay_rseq_result persist(const struct section *section)
+{
+	/* A thread that may make no system calls has no child either. Relaxed: see above. */
+	if (relay_is_quiet() || __atomic_load_n(&is_childless, __ATOMIC_RELAXED))
+		return section->run(section);
+	enum relay_rseq_result result = try_often(section);
+	return result == RELAY_RSEQ_ABORTED && is_here(section) ? run_in_child(section) : result;
+}
+
+static enum relay_rseq_result transact(const struct section *section)
+{
+	return relay_rseq_transact(section->at, section->flags, section->change, section->cpu);
+}
+
+enum relay_rseq_result relay_persist_transact(struct relay_pair *pair, const uint32_t *flags, const struct relay_tx *tx,
+                                              uint32_t cpu)
+{
+	return persist(&(struct section){.run = transact, .cpu = cpu, .at = pair, .flags = flags, .change = tx});
+}
+
+static enum relay_rseq_result tally(const struct section *section)
+{
+	return relay_rseq_tally(section->at, section->first, section->cpu);
+}
+
+enum relay_rseq_result relay_persist_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+{
+	return persist(&(struct section){.run = tally, .cpu = cpu, .at = pair, .first = length});
+}
+
+static enum relay_rseq_result ring_reserve(const struct section *section)
+{
+	return relay_rseq_ring_reserve(section->at, section->change, section->first, section->second, section->cpu);
+}
+
+enum relay_rseq_result relay_persist_ring_reserve(struct relay_ring_producer *producer,
+                                                  const struct relay_ring_put *put, uint64_t last, uint64_t new_last,
+                                                  uint32_t cpu)
+{
+	struct section section = {
+	    .run = ring_reserve, .cpu = cpu, .at = producer, .change = put, .first = last, .second = new_last};
+	return persist(&section);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "base/private.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+/* What a page of a reservation begins with. */
+enum { HEADER_BYTES = 64 };
+
+/* In place of an address: the slot is taken, and its owner is not stored yet. */
+static char taken;
+
+/* No malloc(): a signal handler may reserve. */
+static struct relay_private_record *map(const void *owner, size_t length)
+{
+	if (length > SIZE_MAX - HEADER_BYTES)
+		return NULL;
+	size_t bytes = HEADER_BYTES + length;
+	struct relay_private_record *record =
+	    mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (record == MAP_FAILED)
+		return NULL;
+	*record = (struct relay_private_record){.owner = owner, .length = length, .bytes = bytes};
+	return record;
+}
+
+void relay_private_free(struct relay_private_record *record)
+{
+	munmap(record, record->bytes);
+}
+
+static bool change(struct relay_private_slot *slot, void *from, void *to)
+{
+	/* Pairs with itself, and with the release in relay_private_reserve(). */
+	return __atomic_compare_exchange_n(&slot->data, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+int relay_private_reserve(struct relay_private *table, const void *owner, size_t length, void **data)
+{
+	struct relay_private_record *record = map(owner, length);
+	if (!record)
+		return -ENOMEM;
+	for (int i = 0; i < RELAY_PRIVATE_MAX; i++) {
+		struct relay_private_slot *slot = &table->slots[i];
+		if (!change(slot, NULL, &taken))
+			continue;
+		*data = (char *)record + HEADER_BYTES;
+		__atomic_store_n(&slot->owner, owner, __ATOMIC_RELAXED);
+		/* Pairs with the acquire in change() and in relay_private_close(): header and owner before the address. */
+		__atomic_store_n(&slot->data, *data, __ATOMIC_RELEASE);
+		return 0;
+	}
+	relay_private_free(record);
+	return -ENOMEM;
+}
+
+static struct relay_private_record *end(struct relay_private_slot *slot, void *data)
+{
+	return change(slot, data, NULL) ? (struct relay_private_record *)((char *)data - HEADER_BYTES) : NULL;
+}
+
+struct relay_private_record *relay_private_end(struct relay_private *table, void *data)
+{
+	struct relay_private_record *record = NULL;
+	for (int i = 0; data && data != &taken && !record && i < RELAY_PRIVATE_MAX; i++)
+		record = end(&table->slots[i], data);
+	return record;
+}
+
+void relay_private_close(struct relay_private *table, const void *owner)
+{
+	for (int i = 0; i < RELAY_PRIVATE_MAX; i++) {
+		struct relay_private_slot *slot = &table->slots[i];
+		/* The owner is asked for in the slot: the header of somebody else's reservation may be unmapped now. */
+		void *data = __atomic_load_n(&slot->data, __ATOMIC_ACQUIRE);
+		if (!data || data == &taken || __atomic_load_n(&slot->owner, __ATOMIC_RELAXED) != owner)
+			continue;
+		struct relay_private_record *record = end(slot, data);
+		if (record)
+			relay_private_free(record);
+	}
+}

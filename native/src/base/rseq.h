@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Restartable sequences: what local_irq_save() is to the kernel's relay_write(). Within one CPU the writer is
+ * alone; preemption, migration or a signal inside a section sends it to its abort label, and the section's
+ * last store publishes everything. Linux rseq(2), registered for every thread by glibc 2.35 and later; with other C
+ * libraries base/rseq.c registers a thread when it first needs it.
+ *
+ * Rules for what stands between the section's labels: no call, and nothing that must not be done twice.
+ */
+#ifndef RELAYFS_BASE_RSEQ_H
+#define RELAYFS_BASE_RSEQ_H
+
+#include <relayfs/ring_layout.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if __has_include(<sys/rseq.h>)
+#define RELAY_LIBC_HAS_RSEQ
+#include <sys/rseq.h>
+#else
+#include <linux/rseq.h>
+#endif
+
+enum relay_rseq_result {
+	RELAY_RSEQ_DONE,
+	RELAY_RSEQ_MOVED,   /* the pair is not as expected: look again */
+	RELAY_RSEQ_STOPPED, /* a refused flag is set */
+	RELAY_RSEQ_ABORTED  /* interrupted, or this is not the CPU */
+};
+
+/* A change of a pair together with up to three words that belong to it (a switch's ledger). */
+struct relay_tx {
+	uint64_t expect_first, expect_second; /* as they lie in memory */
+	uint64_t new_first, new_second;
+	struct {
+		uint64_t *at;
+		uint64_t value;
+	} store[3];
+	uint64_t refuse; /* flags that must not be set */
+};
+
+/* A record at a ring's producer position. */
+struct relay_ring_put {
+	uint64_t expect, next; /* producer positions before and after */
+	uint64_t header;
+	void *to; /* behind the header */
+};
+
+#ifdef RELAY_LIBC_HAS_RSEQ
+
+static inline struct rseq *relay_rseq_area(void)
+{
+	return (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
+}
+
+/* The C library has registered the thread, or could not. */
+static inline bool relay_rseq_register(void)
+{
+	return false;
+}
+
+#else
+
+/* The signature before the abort handlers, as glibc has it. */
+#if defined(__x86_64__)
+#define RSEQ_SIG 0x53053053
+#elif defined(__aarch64__)
+#define RSEQ_SIG 0xd428bc00
+#endif
+
+extern __thread struct rseq relay_rseq_self __attribute__((visibility("hidden")));
+
+static inline struct rseq *relay_rseq_area(void)
+{
+	return &relay_rseq_self;
+}
+
+/* False if it cannot be had: for this thread, for ever. */
+bool relay_rseq_register(void);
+
+#endif
+
+/* The CPU this thread probably runs on; a number that no section accepts if it has no rseq. */
+static inline uint32_t relay_rseq_cpu(void)
+{
+	return __atomic_load_n(&relay_rseq_area()->cpu_id_start, __ATOMIC_RELAXED);
+}
+
+/* Asked after an abort, not before a section. */
+static inline bool relay_rseq_registered(void)
+{
+	int32_t cpu = (int32_t)__atomic_load_n(&relay_rseq_area()->cpu_id, __ATOMIC_RELAXED);
+	return cpu >= 0 || (cpu == RSEQ_CPU_ID_UNINITIALIZED && relay_rseq_register());
+}
+
+/*
+ * relay_rseq_record(): if this is `cpu`, flags has no RELAY_STOPPED bit, head.first is `expect` and names no
+ * claim: copy length (1 or more) bytes to `to`, count one record, set head.first to `next`.
+ *
+ * relay_rseq_transact(): the same for a struct relay_tx on any pair, without a copy.
+ *
+ * relay_rseq_tally(): if this is `cpu`: add {1, length} to a pair.
+ *
+ * relay_rseq_ring_record(): if this is `cpu`, flags has no RELAY_STOPPED bit and the producer position is put->expect:
+ * copy length bytes to put->to, store the header before them, count one record, set the producer position to put->next.
+ *
+ * relay_rseq_ring_reserve(): the same without a copy, if producer->last is `last`; it becomes new_last.
+ *
+ * relay_rseq_add(): if this is `cpu`: add to a word.
+ */
+#if defined(__x86_64__)
+#include "base/arch/x86_64/rseq.h"
+#elif defined(__aarch64__)
+#include "base/arch/aarch64/rseq.h"
+#else
+#error "relayfs knows x86-64 and arm64"
+#endif
+
+#endif

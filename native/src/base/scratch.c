@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pieces of one mapping, a bit for each that is taken. A thread has one for as long as it makes one record, so there are
+ * enough for 64 threads that are interrupted in the middle. What was never taken takes no memory.
+ *
+ * A record that is longer than a piece has a mapping of its own (struct own), which is gone when the record is written.
+ */
+#define _GNU_SOURCE
+#include "base/scratch.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+enum { N_PIECES = 64 };
+
+/* What a mapping of its own begins with. */
+struct own {
+	size_t bytes; /* of the whole mapping */
+	unsigned char piece[] __attribute__((aligned(64)));
+};
+
+static unsigned char *pieces; /* NULL: not mapped yet */
+static uint64_t taken;
+
+static unsigned char *map(void)
+{
+	unsigned char *mapped, *none = NULL;
+	int saved = errno;
+	mapped = mmap(NULL, (size_t)N_PIECES * RELAY_SCRATCH_BYTES, PROT_READ | PROT_WRITE,
+	              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	errno = saved;
+	if (mapped == MAP_FAILED)
+		return NULL;
+	/* Pairs with the acquire in relay_scratch_take(). Another thread, or a handler, may have been faster. */
+	if (__atomic_compare_exchange_n(&pieces, &none, mapped, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return mapped;
+	munmap(mapped, (size_t)N_PIECES * RELAY_SCRATCH_BYTES);
+	return none;
+}
+
+void relay_scratch_prepare(void)
+{
+	if (!__atomic_load_n(&pieces, __ATOMIC_ACQUIRE))
+		map();
+}
+
+void *relay_scratch_take(void)
+{
+	unsigned char *first = __atomic_load_n(&pieces, __ATOMIC_ACQUIRE);
+	if (!first && !(first = map()))
+		return NULL;
+	uint64_t now = __atomic_load_n(&taken, __ATOMIC_RELAXED);
+	while (~now) {
+		unsigned free = (unsigned)__builtin_ctzll(~now);
+		/* Pairs with the release in relay_scratch_give_back(): its last user is done with it. */
+		if (__atomic_compare_exchange_n(&taken, &now, now | 1ull << free, 1, __ATOMIC_ACQUIRE,
+		                                __ATOMIC_RELAXED))
+			return first + (size_t)free * RELAY_SCRATCH_BYTES;
+	}
+	return NULL;
+}
+
+void *relay_scratch_map(size_t bytes)
+{
+	int saved = errno;
+	struct own *own = mmap(NULL, sizeof(*own) + bytes, PROT_READ | PROT_WRITE,
+	                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	errno = saved;
+	if (own == MAP_FAILED)
+		return NULL;
+	own->bytes = sizeof(*own) + bytes;
+	return own->piece;
+}
+
+static void unmap(struct own *own)
+{
+	int saved = errno;
+	munmap(own, own->bytes);
+	errno = saved;
+}
+
+void relay_scratch_give_back(void *piece)
+{
+	/* Relaxed, because a thread that took one of the pieces knows where they are; no other mapping lies among them. */
+	uintptr_t offset = (uintptr_t)piece - (uintptr_t)__atomic_load_n(&pieces, __ATOMIC_RELAXED);
+	size_t number = offset / RELAY_SCRATCH_BYTES;
+	if (number < N_PIECES)
+		__atomic_fetch_and(&taken, ~(1ull << number), __ATOMIC_RELEASE);
+	else
+		unmap((struct own *)((unsigned char *)piece - offsetof(struct own, piece)));
+}
+
+void relay_scratch_forget(void)
+{
+	__atomic_store_n(&taken, 0, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "base/stack.h"
+
+#include <stddef.h>
+#include <sys/mman.h>
+
+#if defined(__x86_64__)
+#include "base/arch/x86_64/stack.h"
+#else
+#include "base/arch/aarch64/stack.h"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+void relay_on_own_stack(void (*run)(void *arg), void *arg)
+{
+	run(arg);
+}
+
+#else
+
+/* The lowest pages, of whatever size, stay without memory: an overflow is a fault. */
+enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 64 * 1024 };
+
+static unsigned char *map(void)
+{
+	unsigned char *low = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,
+	                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+	if (low == MAP_FAILED)
+		return NULL;
+	if (mprotect(low + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) == 0)
+		return low + GUARD_BYTES + STACK_BYTES;
+	munmap(low, GUARD_BYTES + STACK_BYTES);
+	return NULL;
+}
+
+void relay_on_own_stack(void (*run)(void *arg), void *arg)
+{
+	static unsigned char *top; /* stays mapped */
+	if (!top)
+		top = map();
+	if (top)
+		relay_call_on(top, run, arg);
+	else
+		run(arg);
+}
+
+#endif

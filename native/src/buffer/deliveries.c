@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "buffer/deliveries.h"
+
+#include "base/owner.h"
+#include "buffer/head.h"
+#include "buffer/subbuf_start.h"
+#include "buffer/wake.h"
+
+static uint64_t maker_of(const struct rchan_buf *buf)
+{
+	/* Relaxed: a maker is there from the beginning, or not at all. */
+	return __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
+}
+
+bool relay_notes_wanted(const struct rchan_buf *buf)
+{
+	return buf->delivery == RELAY_PACKET && buf->mode == RELAY_CALLBACK && maker_of(buf);
+}
+
+static bool has_room(const struct relay_control *control)
+{
+	/* Acquire pairs with the release in relay_notes_take(): the note was read before its place is used again. */
+	uint64_t told = __atomic_load_n(&control->notes_told, __ATOMIC_ACQUIRE);
+	return control->notes_added - told < RELAY_N_NOTES;
+}
+
+bool relay_notes_full(const struct rchan_buf *buf)
+{
+	return !has_room(buf->control) && relay_owner_alive(maker_of(buf));
+}
+
+void relay_notes_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
+{
+	struct relay_control *control = buf->control;
+	if (!has_room(control))
+		return;
+	struct relay_note *note = &control->notes[control->notes_added % RELAY_N_NOTES];
+	note->position = pos;
+	note->length = length;
+	/* Release pairs with the acquire in relay_notes_take(): the note before the count. */
+	__atomic_store_n(&control->notes_added, control->notes_added + 1, __ATOMIC_RELEASE);
+	relay_wake_maker(buf);
+}
+
+/* The record that a note speaks of; NULL: it is overwritten, or there was never such a record. */
+static char *find(const struct rchan_buf *buf, const struct relay_note *note)
+{
+	uint64_t head, second;
+	if (relay_head(buf, &head, &second) || !relay_pos_valid(buf, note->position) ||
+	    note->length > buf->subbuf_size - relay_pos_offset(buf, note->position) ||
+	    relay_is_lapped(buf, head, relay_pos_number(buf, note->position)))
+		return NULL;
+	return (char *)relay_pos_data(buf, note->position);
+}
+
+bool relay_notes_take(struct rchan_buf *buf, char **data, uint32_t *length)
+{
+	struct relay_control *control = buf->control;
+	/* Acquire pairs with the release in relay_notes_add(). */
+	uint64_t added = __atomic_load_n(&control->notes_added, __ATOMIC_ACQUIRE), told = control->notes_told;
+	if (added == told)
+		return false;
+	/* The memory is anybody's to write: where it says nonsense, what it noted is passed over. */
+	if (added - told > RELAY_N_NOTES)
+		told = added - RELAY_N_NOTES;
+	struct relay_note note = control->notes[told % RELAY_N_NOTES];
+	/* Release pairs with the acquire in has_room(). */
+	__atomic_store_n(&control->notes_told, told + 1, __ATOMIC_RELEASE);
+	*data = find(buf, &note);
+	*length = (uint32_t)note.length;
+	return true;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+#include "buffer/head.h"
+
+#include <errno.h>
+
+int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
+{
+	if (!relay_pair_read(&buf->control->head, first, second) || !relay_pos_valid(buf, *first))
+		return -EBADMSG;
+	return 0;
+}
+
+int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second)
+{
+	if (!relay_pair_read(&buf->control->head, first, second))
+		return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	if (relay_pos_valid(buf, *first))
+		return 0;
+	return relay_damage_note(&buf->damage, "relay_control.head.first", 0, *first,
+	                         "not a position in sub-buffers of so many bytes:", buf->subbuf_size);
+}
+
+int relay_buf_full(struct rchan_buf *buf)
+{
+	/* Relaxed: in a callback nobody moves head, and readers only make room. */
+	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
+	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
+	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;
+}
+
+uint64_t relay_lost(const struct rchan_buf *buf)
+{
+	const struct relay_control *control = buf->control;
+	const struct relay_pair *const pairs[] = {&control->lost_full, &control->lost_too_large,
+	                                          &control->lost_disabled};
+	uint64_t sum = 0, records, bytes;
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+		relay_pair_or_zero(pairs[i], &records, &bytes);
+		sum += records;
+	}
+	return sum;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT */
+/* Taking a buffer into this process. */
+#define _GNU_SOURCE
+#include "buffer/open.h"
+
+#include "base/futex.h"
+#include "buffer/claims.h"
+#include "buffer/geometry.h"
+#include "buffer/hole_lists.h"
+#include "buffer/subbuf_start.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <relayfs/trace_store.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int relay_buf_init(struct rchan_buf *buf, int fd)
+{
+	*buf = (struct rchan_buf){0};
+	int err = relay_shm_map(&buf->shm, fd);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	unsigned char *base = buf->shm.base;
+	struct relay_control *control = (struct relay_control *)(base + buf->shm.bytes - RELAY_PAGE_BYTES);
+	struct relay_geometry geometry = control->geometry; /* one copy: checked, then used */
+	struct relay_layout layout;
+	err = relay_check_geometry(&geometry, buf->shm.bytes, &layout);
+	if (err) {
+		relay_shm_unmap(&buf->shm);
+		return err;
+	}
+	buf->control = control;
+	/* Not zeroed, because a head is written whole before it is read, and most of this memory is never used. */
+	if (geometry.format == RELAY_PACKETS && !(buf->packets = malloc(RELAY_N_PACKETS * sizeof(*buf->packets)))) {
+		relay_shm_unmap(&buf->shm);
+		return -ENOMEM;
+	}
+	buf->data = base;
+	buf->subbufs = (struct relay_subbuf *)(base + layout.subbufs_at);
+	buf->claims = (struct relay_claim *)(base + layout.claims_at);
+	buf->n_claims = geometry.n_claims;
+	buf->subbuf_size = geometry.subbuf_size;
+	buf->n_subbufs = geometry.n_subbufs;
+	buf->offset_bits = layout.offset_bits;
+	buf->index_bits = layout.index_bits;
+	buf->offset_mask = (1ull << layout.offset_bits) - 1;
+	buf->index_mask = (1ull << layout.index_bits) - 1;
+	buf->lap = 1ull << (layout.offset_bits + layout.index_bits);
+	buf->cpu = geometry.cpu;
+	buf->mode = geometry.mode;
+	buf->scheme = geometry.scheme;
+	buf->delivery = geometry.delivery;
+	buf->buffers = geometry.buffers;
+	buf->read = geometry.read;
+	buf->format = geometry.format;
+	buf->flush_interval_ms = geometry.flush_interval_ms;
+	buf->reserve = geometry.reserve;
+	buf->timestamp = geometry.timestamp;
+	buf->start_reserve = geometry.start_reserve;
+	buf->pid = geometry.pid;
+	buf->channel_start_reserve = geometry.channel_start_reserve;
+	buf->subbuf_end = geometry.subbuf_size - geometry.end_reserve;
+	buf->largest = buf->subbuf_end - geometry.start_reserve;
+	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
+	buf->begin = relay_begin_of_mode(buf);
+	buf->n_buffers = geometry.n_buffers;
+	relay_claims_forget_kept(buf);
+	relay_fence_register();
+	return 0;
+}
+
+void relay_buf_fini(struct rchan_buf *buf)
+{
+	relay_consume_abort(buf);
+	relay_shm_unmap(&buf->shm);
+	free(buf->relay_file);
+	relay_holes_forget(&buf->holes);
+	relay_holes_forget(&buf->holes_ahead);
+	free(buf->packets);
+	if (buf->hold)
+		munmap(buf->hold, RELAY_PAGE_BYTES);
+}
+
+static int dup_cloexec(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return copy < 0 ? -errno : copy;
+}
+
+int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
+{
+	int sign = relay_shm_open(mem_path, O_RDWR, in_mount);
+	if (sign < 0)
+		return sign;
+	int fd = dup_cloexec(sign);
+	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
+	if (err == -ENODEV) {
+		fd = relay_shm_open_backing(mem_path);
+		err = fd < 0 ? fd : relay_buf_init(buf, fd);
+	}
+	if (!err && in_mount) {
+		err = relay_buf_hold(buf, mem_path, sign);
+		if (err)
+			relay_buf_fini(buf);
+	}
+	close(sign);
+	if (err)
+		return err;
+	/* A traced program's buffer may get its memory when no file can be opened any more. */
+	if (in_mount || !relay_is_unallocated(buf))
+		relay_buf_close_fd(buf);
+	buf->patient = true;
+	return 0;
+}
+
+int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
+{
+	uint64_t token;
+	ssize_t got = pread(mem_fd, &token, sizeof(token), (off_t)buf->shm.bytes);
+	if (got != sizeof(token))
+		return got < 0 ? -errno : -EPROTO;
+	char *path;
+	if (asprintf(&path, "%s.%016" PRIx64, mem_path, token) < 0)
+		return -ENOMEM;
+	int fd = relay_shm_open(path, O_RDONLY, true);
+	free(path);
+	if (fd < 0)
+		return fd;
+	void *hold = mmap(NULL, RELAY_PAGE_BYTES, PROT_NONE, MAP_PRIVATE, fd, 0);
+	int err = hold == MAP_FAILED ? -errno : 0;
+	close(fd);
+	if (err)
+		return err;
+	buf->hold = hold;
+	/* Not before: when the server takes memN for closed, it buries what stands under its token. */
+	relay_buf_set_token(buf, token);
+	return 0;
+}
+
+/* fd: or -errno. */
+static struct rchan_buf *take(int fd)
+{
+	if (fd < 0) {
+		errno = -fd;
+		return NULL;
+	}
+	struct rchan_buf *buf = aligned_alloc(64, (sizeof(*buf) + 63) & ~(size_t)63);
+	int err = buf ? relay_buf_init(buf, fd) : -ENOMEM;
+	if (!err)
+		return buf;
+	if (!buf)
+		close(fd);
+	free(buf);
+	errno = -err;
+	return NULL;
+}
+
+struct rchan_buf *relay_buf_open(const char *mem_file)
+{
+	return take(relay_file_open(mem_file));
+}
+
+struct rchan_buf *relay_buf_fdopen(int fd)
+{
+	return take(dup_cloexec(fd));
+}
+
+void relay_buf_release(struct rchan_buf *buf)
+{
+	if (!buf)
+		return;
+	relay_buf_fini(buf);
+	free(buf);
+}
+
+int relay_buf_fd(const struct rchan_buf *buf)
+{
+	return buf->shm.file.fd;
+}
+
+void relay_buf_close_fd(struct rchan_buf *buf)
+{
+	relay_descriptor_close(&buf->shm.file);
+}
+
+const char *relay_buf_damage(struct rchan_buf *buf)
+{
+	return relay_damage_text(&buf->damage);
+}

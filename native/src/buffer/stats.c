@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is known of a buffer: the one checked way from its shared memory to a file server's numbers. All fields are in
+ * range by construction and fit 63 bits; what is not is -EBADMSG, and noted.
+ *
+ * Readers and producers go on meanwhile. Consumer and producer positions are loaded separately: if a consumer moved in
+ * between, producers may be a lap ahead of the stale value, which cannot be told from damage. So what looks like damage
+ * counts only if no reader has moved; and nothing counts that was loaded during a reset.
+ */
+#define _GNU_SOURCE
+#include "buffer/claims.h"
+#include "buffer/consume.h"
+#include "buffer/head.h"
+#include "buffer/subbuf_start.h"
+
+/* Honest readers and resets take longer than one try; who moves on between so many tries in a row wants to be looked
+ * at for ever. */
+enum { RESET_TRIES = 10, MOVE_TRIES = 200, LAPPED_TRIES = 200, PRODUCED_TRIES = 1000 };
+
+/* What did not change between two moments, or what was loaded between them is to be loaded again. */
+struct moment {
+	uint32_t resets, readers;
+};
+
+static struct moment now(const struct rchan_buf *buf)
+{
+	struct moment begin;
+	/* Pairs with buffer/control.c: what the last reset left is seen after. */
+	begin.resets = __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE);
+	/* Relaxed: relay_consumer_read() loads it again, for what belongs to it. */
+	begin.readers = __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
+	return begin;
+}
+
+static bool resets_met(const struct rchan_buf *buf, struct moment begin)
+{
+	/* Pairs with buffer/control.c: if anything was seen of a reset under way, so is its number. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return begin.resets & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin.resets;
+}
+
+static bool readers_met(const struct rchan_buf *buf, struct moment begin)
+{
+	/* Pairs with the release in publish() of buffer/consume.c: who saw writers go on sees the readers who let them. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED) != begin.readers;
+}
+
+/* Call look(buf, into) until what it says is of one moment. Its result, or 1: a reset is under way. */
+static int look_at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+{
+	relay_work_begin(buf);
+	for (int resets = 0, moves = 0; resets < RESET_TRIES;) {
+		struct moment begin = now(buf);
+		int err = look(buf, into);
+		if (resets_met(buf, begin))
+			resets++;
+		else if (err != -EBADMSG || !readers_met(buf, begin) || moves++ == MOVE_TRIES)
+			return err;
+		relay_damage_forget(&buf->damage);
+	}
+	return 1;
+}
+
+static int at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+{
+	pthread_mutex_lock(&buf->walking);
+	int err = look_at_rest(buf, look, into);
+	pthread_mutex_unlock(&buf->walking);
+	return err;
+}
+
+static int check_magic(struct rchan_buf *buf)
+{
+	uint64_t magic = __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED);
+	if (magic == RELAY_MAGIC)
+		return 0;
+	return relay_damage_note(&buf->damage, "relay_geometry.magic", 0, magic, "not", RELAY_MAGIC);
+}
+
+/* --- what there is to read --- */
+
+static int read_state(struct rchan_buf *buf, void *into)
+{
+	int *bits = into;
+	struct relay_consumer state;
+	uint64_t head, second;
+	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+	if (check_magic(buf) || relay_head_checked(buf, &head, &second) || relay_consumer_read(buf, &state))
+		return -EBADMSG;
+	*bits = flags & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
+	if ((int64_t)(relay_produced(buf, head) - relay_pos_number(buf, state.position)) > 0)
+		*bits |= RELAY_HAS_FINISHED;
+	int data = relay_consume_peek(buf, &state);
+	if (data == -EBADMSG)
+		return data;
+	if (data == -EINPROGRESS)
+		*bits |= RELAY_LOOK_AGAIN;
+	else if (data)
+		*bits |= RELAY_HAS_DATA | (relay_reader_is_held(buf) ? RELAY_IS_HELD : 0);
+	return 0;
+}
+
+int relay_buf_state(struct rchan_buf *buf)
+{
+	int bits = 0, err = at_rest(buf, read_state, &bits);
+	if (err < 0)
+		return RELAY_IS_DAMAGED;
+	/* During a reset nothing is there to read, and its end wakes who waits. */
+	if (err)
+		bits = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
+	return bits;
+}
+
+/* --- everything --- */
+
+static void tell_geometry(const struct rchan_buf *buf, struct relay_facts *facts)
+{
+	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size,
+	                              .n_subbufs = buf->n_subbufs,
+	                              .file_bytes = buf->shm.bytes,
+	                              .cpu = buf->cpu,
+	                              .n_buffers = buf->n_buffers,
+	                              .mode = buf->mode,
+	                              .scheme = buf->scheme,
+	                              .buffers = buf->buffers,
+	                              .delivery = buf->delivery,
+	                              .read = buf->read,
+	                              .reserve = buf->reserve,
+	                              .timestamp = buf->timestamp,
+	                              .start_reserve = buf->start_reserve,
+	                              .end_reserve = (uint32_t)(buf->subbuf_size - buf->subbuf_end),
+	                              .channel_start_reserve = buf->channel_start_reserve,
+	                              .format = buf->format,
+	                              .pid = buf->pid,
+	                              .flush_interval_ms = buf->flush_interval_ms,
+	                              .closed = !!(flags & RELAY_CLOSED),
+	                              .disabled = !!(flags & RELAY_DISABLED)};
+}
+
+/* Where head is and what has been written up to there, at one moment. */
+static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	for (int i = 0; i < PRODUCED_TRIES; i++) {
+		uint64_t pos, second;
+		if (relay_head_checked(buf, &pos, &second))
+			return -EBADMSG;
+		relay_claims_help(buf, pos, second);
+		uint64_t number = relay_pos_number(buf, pos), most = number * buf->subbuf_size;
+		uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
+		facts->produced = relay_produced(buf, pos);
+		facts->suspended = !!(relay_asked(buf, number) & RELAY_ASKED_SUSPENDED);
+		/* The acquires above keep those loads before this one. */
+		uint64_t again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+		if (relay_pos_number(buf, again) != number)
+			continue; /* the ledger and the answer may be of a later sub-buffer */
+		facts->offset = relay_pos_offset(buf, pos);
+		facts->records = second & RELAY_RECORDS_MASK;
+		facts->bytes = start + facts->offset;
+		facts->padding = most - start;
+		return relay_damage_above(&buf->damage, "relay_subbuf[].start_bytes", relay_pos_ledger_index(buf, pos),
+		                          start, most);
+	}
+	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+}
+
+static void tell_consumer(struct relay_facts *facts, const struct relay_consumer *state)
+{
+	/* Not negative: relay_consumer_read() and relay_consumer_catch_up() have checked the sums. */
+	facts->lost_overwritten_records = state->overwritten_records;
+	facts->lost_overwritten_bytes = state->overwritten_bytes;
+	facts->lost_torn_records = state->torn_records;
+	facts->lost_torn_bytes = state->torn_bytes;
+	facts->discarded_records = state->discarded_records;
+	facts->discarded_bytes = state->discarded_bytes;
+	facts->read_records =
+	    state->records - state->overwritten_records - state->torn_records - state->discarded_records;
+	facts->read_bytes = state->bytes - state->overwritten_bytes - state->torn_bytes - state->discarded_bytes;
+	facts->reads = state->reads;
+}
+
+/* Does what readers have passed lie behind what has been written, by no more than there is memory? */
+static int relate(struct rchan_buf *buf, struct relay_facts *facts, const struct relay_consumer *state)
+{
+	struct relay_damage *damage = &buf->damage;
+	uint64_t memory = buf->n_subbufs * buf->subbuf_size;
+	uint64_t least = facts->bytes > memory ? facts->bytes - memory : 0;
+	if (relay_damage_above(damage, "relay_consumer.records", 0, state->records, facts->records) ||
+	    relay_damage_above(damage, "relay_consumer.bytes", 0, state->bytes, facts->bytes) ||
+	    relay_damage_below(damage, "relay_consumer.bytes", 0, state->bytes, least) ||
+	    relay_damage_above(damage, "the number of the consumer's sub-buffer", 0, facts->consumed, facts->produced))
+		return -EBADMSG;
+	facts->unread_bytes = facts->bytes - state->bytes;
+	return relay_damage_above(damage, "the bytes of unread holes", 0, facts->unread_holes, facts->unread_bytes);
+}
+
+static int read_positions(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	for (int i = 0;; i++) {
+		struct relay_consumer state;
+		int err = relay_consumer_read(buf, &state);
+		if (err)
+			return err;
+		/* As readers left it: in overwrite mode it moves on with the next read only, losses are known at once. */
+		facts->consumed = relay_pos_number(buf, state.position);
+		err = relay_consumer_catch_up(buf, &state);
+		if (err)
+			return err;
+		/* Before what is produced, so that no hole is counted beyond that. */
+		facts->unread_holes = relay_consume_holes(buf, &state);
+		err = read_produced(buf, facts);
+		if (err)
+			return err;
+		tell_consumer(facts, &state);
+		err = relate(buf, facts, &state);
+		if (!err || i == LAPPED_TRIES || !relay_consume_is_lapped(buf, state.position))
+			return err;
+		relay_damage_forget(&buf->damage);
+	}
+}
+
+static int read_loss(struct rchan_buf *buf, const struct relay_pair *pair, const char *where, uint64_t *records,
+                     uint64_t *bytes)
+{
+	if (!relay_pair_read(pair, records, bytes))
+		return relay_damage_say(&buf->damage, "the counters of lost records do not come to rest");
+	return relay_damage_above(&buf->damage, where, 0, *bytes, INT64_MAX);
+}
+
+static int read_losses(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	const struct relay_control *control = buf->control;
+	if (read_loss(buf, &control->lost_full, "relay_control.lost_full.second", &facts->lost_full_records,
+	              &facts->lost_full_bytes) ||
+	    read_loss(buf, &control->lost_too_large, "relay_control.lost_too_large.second",
+	              &facts->lost_too_large_records, &facts->lost_too_large_bytes) ||
+	    read_loss(buf, &control->lost_disabled, "relay_control.lost_disabled.second", &facts->lost_disabled_records,
+	              &facts->lost_disabled_bytes))
+		return -EBADMSG;
+	return 0;
+}
+
+static int read_facts(struct rchan_buf *buf, void *into)
+{
+	struct relay_facts *facts = into;
+	const struct relay_control *control = buf->control;
+	tell_geometry(buf, facts);
+	if (check_magic(buf) || read_positions(buf, facts) || read_losses(buf, facts))
+		return -EBADMSG;
+	/* Relaxed: each of them stands for itself. */
+	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
+	facts->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
+	return relay_damage_above(&buf->damage, "relay_control.switch_time_ns", 0, facts->switch_time_ns, INT64_MAX);
+}
+
+int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	int err = at_rest(buf, read_facts, facts);
+	/* During a reset it is as it shall be afterwards: nothing has been written. */
+	if (err == 1)
+		tell_geometry(buf, facts);
+	return err < 0 ? err : 0;
+}
+
+/* --- when data last moved --- */
+
+void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
+{
+	relay_pair_or_zero(&buf->control->moved, count, time_ns);
+	if (*time_ns > INT64_MAX)
+		*count = *time_ns = 0;
+}
+
+void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns)
+{
+	relay_pair_store(&buf->control->moved, count, time_ns);
+}

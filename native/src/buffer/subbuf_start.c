@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How a sub-buffer begins where that is not for the writer alone to say: who is asked, and when.
+ *
+ *     head = {n, 0}            a switch: published, nothing more goes into the sub-buffer before
+ *     switch_lock              whoever wants to write next takes it; the others wait
+ *     buf->begin(...)          the mode, subbuf_start, or the callbacks of 2003
+ *     head = {n, reserved}     yes, and space for a header
+ *     asked = n + 1, YES       yes, without one
+ *     asked = n + 1, ENDED     no, but the one before is finished: asked again by the next write
+ *
+ * While head stands at the start of a sub-buffer that has not begun, nobody else changes it: restartable
+ * sections are entered only where records may be stored. So the holder of the lock may store it from any CPU.
+ *
+ * A client runs foreign code in the middle of our switch: it may be killed there. The lock is robust; the next
+ * holder asks its own client again. What it may have stored over the oldest sub-buffer is then SPOILED.
+ */
+#define _GNU_SOURCE
+#include "buffer/subbuf_start.h"
+
+#include "base/owner.h"
+#include "base/robust_lock.h"
+#include "buffer/change.h"
+#include "buffer/claims.h"
+#include "buffer/head.h"
+#include "buffer/wake.h"
+
+#include <sched.h>
+#include <time.h>
+
+/* How long other processes wait for the maker's thread: a moment, or a second. */
+enum { MAKER_YIELDS = 2, MAKER_PAUSES = 1000 };
+
+void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
+{
+	/* Pairs with the acquire in relay_asked(). */
+	__atomic_store_n(&buf->control->asked, (number + 1) << RELAY_ASKED_SHIFT | bits, __ATOMIC_RELEASE);
+}
+
+/* Also without the lock, by readers: then the next holder may say more of the same sub-buffer meanwhile, or of a later one. */
+static void say_spoiled(struct rchan_buf *buf, uint64_t number)
+{
+	uint64_t *asked = &buf->control->asked, now = __atomic_load_n(asked, __ATOMIC_ACQUIRE);
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES && now >> RELAY_ASKED_SHIFT <= number + 1; tries++) {
+		uint64_t bits = now >> RELAY_ASKED_SHIFT == number + 1 ? now : (number + 1) << RELAY_ASKED_SHIFT;
+		/* Pairs with the acquire in relay_asked(). */
+		if (__atomic_compare_exchange_n(asked, &now, bits | RELAY_ASKED_SPOILED, false, __ATOMIC_RELEASE,
+		                                __ATOMIC_ACQUIRE))
+			return;
+	}
+}
+
+/* The last holder died, perhaps while its client stored where the oldest data lie. */
+static void take_over(struct rchan_buf *buf)
+{
+	uint64_t head, second;
+	if (relay_head(buf, &head, &second) || relay_has_begun(buf, head))
+		return;
+	uint64_t number = relay_pos_number(buf, head);
+	if (__atomic_load_n(&buf->control->starting, __ATOMIC_RELAXED) == number + 1)
+		say_spoiled(buf, number);
+}
+
+int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
+{
+	int result = relay_lock_take(&buf->control->switch_lock, relay_patience(buf), &buf->wait_lost, before);
+	if (result == 1)
+		take_over(buf);
+	return result < 0 ? result : 0;
+}
+
+int relay_switch_watch(struct rchan_buf *buf)
+{
+	int result = relay_lock_watch(&buf->control->switch_lock, relay_patience(buf), &buf->wait_lost);
+	if (result == 1)
+		take_over(buf);
+	return result;
+}
+
+void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
+{
+	relay_lock_release(&buf->control->switch_lock, relay_patience(buf) == RELAY_QUIET ? NULL : before);
+}
+
+/* From the start of a sub-buffer that has not begun. */
+static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos, uint64_t next)
+{
+	struct relay_pair *head = &buf->control->head;
+	uint64_t now, second;
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES && !relay_head(buf, &now, &second) && now == pos; tries++) {
+		uint64_t records = second & RELAY_RECORDS_MASK;
+		if (buf->scheme != RELAY_RSEQ) {
+			RELAY_PUBLISHES(&head->first);
+			if (relay_pair_swap(head, pos, second, next, records))
+				return RELAY_BEGUN;
+			continue; /* it was sealed meanwhile */
+		}
+		uint64_t other = ~__atomic_load_n(&head->first, __ATOMIC_RELAXED) >> 63;
+		__atomic_store_n(&head->second[other], records, __ATOMIC_RELAXED);
+		/* Pairs with the acquire in relay_pair_read(): the record count, and what the client stored. */
+		__atomic_store_n(&head->first, next | other << 63, __ATOMIC_RELEASE);
+		return RELAY_BEGUN;
+	}
+	return RELAY_BEGIN_DAMAGED;
+}
+
+enum relay_begin relay_enter(struct rchan_buf *buf, uint64_t pos)
+{
+	if (buf->header) {
+		/* Behind what is reserved. */
+		enum relay_begin result = move_head(buf, pos, pos + buf->header);
+		if (result != RELAY_BEGUN)
+			return result;
+	} else {
+		relay_say(buf, relay_pos_number(buf, pos), RELAY_ASKED_ENDED | RELAY_ASKED_YES);
+	}
+	relay_claims_drop_holes(buf, pos);
+	return RELAY_BEGUN;
+}
+
+struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos)
+{
+	struct relay_subbuf *entered = relay_pos_ledger(buf, pos);
+	struct relay_moment now = {0};
+	if (buf->timestamp)
+		now = relay_clock_moment(buf->timestamp);
+	if (buf->packets)
+		__atomic_store_n(&entered->start_lost, relay_lost(buf), __ATOMIC_RELAXED);
+	/* Relaxed: published by relay_enter(). */
+	__atomic_store_n(&entered->start_time_ns, now.time_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&entered->start_clock, now.clock, __ATOMIC_RELAXED);
+	return now;
+}
+
+static enum relay_begin begin_by_mode(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t number = relay_pos_number(buf, pos);
+	bool room = buf->mode == RELAY_OVERWRITE ? !relay_claims_hold(buf, pos) : relay_has_left(buf, pos);
+	if (!room) {
+		relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_ENDED);
+		return RELAY_NOT_YET;
+	}
+	/* All zero: no record was ever stored there. */
+	buf->header = relay_reserved_at(buf, number);
+	relay_stamp(buf, pos);
+	return relay_enter(buf, pos);
+}
+
+/* The caller has the lock. */
+static int pass_unallocated(struct rchan_buf *buf, uint64_t pos, uint64_t records)
+{
+	uint64_t number = relay_pos_number(buf, pos), next = relay_pos_next(buf, pos);
+	uint64_t reserved = relay_reserved_at(buf, number);
+	struct relay_subbuf *left = relay_pos_ledger(buf, pos), *entered = relay_pos_ledger(buf, next);
+	bool room = buf->mode == RELAY_OVERWRITE || relay_has_left(buf, pos);
+	if (next <= pos || !room)
+		return 0;
+	relay_stamp(buf, pos);
+	/* Relaxed: published by head. */
+	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + reserved;
+	__atomic_store_n(&left->end, pos + reserved, __ATOMIC_RELAXED);
+	__atomic_store_n(&entered->start_records, records, __ATOMIC_RELAXED);
+	__atomic_store_n(&entered->start_bytes, bytes, __ATOMIC_RELAXED);
+	if (move_head(buf, pos, next) != RELAY_BEGUN)
+		return -EBADMSG;
+	relay_say(buf, number + 1, RELAY_ASKED_ENDED);
+	return 0;
+}
+
+int relay_finish_unallocated(struct rchan_buf *buf)
+{
+	sigset_t before;
+	uint64_t pos, second;
+	if (!relay_lost(buf))
+		return 0;
+	int err = relay_switch_lock(buf, &before);
+	if (err)
+		return err;
+	err = relay_head(buf, &pos, &second);
+	if (!err && relay_is_unallocated(buf) && !relay_has_begun(buf, pos))
+		err = pass_unallocated(buf, pos, second & RELAY_RECORDS_MASK);
+	relay_switch_unlock(buf, &before);
+	relay_wake_switch(buf);
+	return err;
+}
+
+/* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
+static int find_previous(const struct rchan_buf *buf, uint64_t number, void **subbuf, unsigned *padding)
+{
+	*subbuf = NULL;
+	*padding = 0;
+	if (number == 0)
+		return 0;
+	uint64_t start = relay_pos_start(buf, number - 1);
+	uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
+	if (relay_pos_number(buf, end) != number - 1 || !relay_pos_valid(buf, end))
+		return -EBADMSG;
+	*subbuf = relay_pos_data(buf, start);
+	*padding = (unsigned)(buf->subbuf_size - relay_pos_offset(buf, end));
+	return 0;
+}
+
+static enum relay_begin begin_by_callback(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t number = relay_pos_number(buf, pos);
+	void *previous;
+	unsigned padding;
+	if (find_previous(buf, number, &previous, &padding))
+		return RELAY_BEGIN_DAMAGED;
+	buf->header = relay_reserved_at(buf, number);
+	relay_stamp(buf, pos);
+	bool yes = false;
+	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
+	if (!relay_claims_hold(buf, pos)) {
+		relay_note_start(buf, number);
+		/* The first one begins whatever the client says, as in the kernel. */
+		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
+	}
+	if (yes)
+		return relay_enter(buf, pos);
+	relay_say(buf, number, (relay_asked(buf, number) & RELAY_ASKED_SPOILED) | RELAY_ASKED_ENDED);
+	return RELAY_NOT_YET;
+}
+
+relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf)
+{
+	return buf->mode == RELAY_CALLBACK ? NULL : begin_by_mode;
+}
+
+/* A thread in another process begins it for us. */
+static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t head = pos, second;
+	/* Pairs with attend() in classic/classic.c, by way of the alert. */
+	__atomic_store_n(&buf->control->wanted, relay_pos_number(buf, pos) + 1, __ATOMIC_RELAXED);
+	relay_wake_maker(buf);
+	for (int tries = 0; tries < (buf->patient ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
+		if (relay_head(buf, &head, &second))
+			return RELAY_BEGIN_DAMAGED;
+		if (head != pos || relay_has_begun(buf, head))
+			return RELAY_BEGUN;
+		if (relay_is_settled(buf, head))
+			return RELAY_NOT_YET;
+		if (tries < MAKER_YIELDS)
+			sched_yield();
+		else
+			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	return RELAY_BEGIN_BUSY;
+}
+
+/* There is nobody to ask here. If there is nobody anywhere, what was finished is for readers all the same. Without the
+ * lock: a file server waits for no client. */
+static enum relay_begin pass_by(struct rchan_buf *buf, uint64_t pos)
+{
+	/* Relaxed: it only says whom to alert. */
+	uint64_t maker = __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
+	if (maker && relay_owner_alive(maker))
+		return wait_for_maker(buf, pos);
+	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
+	uint64_t no = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT;
+	if (asked < no && __atomic_compare_exchange_n(&buf->control->asked, &asked, no | RELAY_ASKED_ENDED, false,
+	                                              __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		relay_wake_switch(buf);
+	return RELAY_NOT_YET;
+}
+
+enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
+{
+	sigset_t before;
+	uint64_t pos, second;
+	*header = 0;
+	if (relay_head(buf, &pos, &second))
+		return RELAY_BEGIN_DAMAGED;
+	if (relay_has_begun(buf, pos))
+		return RELAY_BEGUN;
+	if (relay_is_settled(buf, pos))
+		return RELAY_NOT_YET;
+	if (!buf->begin)
+		return pass_by(buf, pos);
+	/* Without the lock: it takes long, and only this program's own threads wait for it. */
+	if (relay_is_unallocated(buf) && !(buf->allocate && buf->allocate(buf)))
+		return RELAY_NOT_YET;
+	int err = relay_switch_lock(buf, &before);
+	if (err)
+		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_BEGIN_BUSY;
+	enum relay_begin result = relay_head(buf, &pos, &second) ? RELAY_BEGIN_DAMAGED : RELAY_BEGUN;
+	uint64_t asked = buf->control->asked;
+	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
+		relay_claims_help(buf, pos, second);
+		/* Whoever had the lock before may have been told to wait. */
+		result = relay_is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
+		*header = result == RELAY_BEGUN ? buf->header : 0;
+	}
+	bool news = result == RELAY_BEGUN || buf->control->asked != asked;
+	relay_switch_unlock(buf, &before);
+	/* Not before: now the sub-buffer that was finished is as the client wants it. */
+	if (news)
+		relay_wake_switch(buf);
+	return result;
+}
+
+void subbuf_start_reserve(struct rchan_buf *buf, size_t length)
+{
+	uint64_t pos, second;
+	if (relay_head(buf, &pos, &second))
+		return;
+	uint64_t least = relay_reserved_at(buf, relay_pos_number(buf, pos));
+	buf->header = length < least ? least : length < buf->subbuf_size ? length : buf->subbuf_size;
+}
+
+void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks *cb)
+{
+	uint64_t header;
+	buf->cb = cb;
+	buf->patient = true;
+	if (buf->mode == RELAY_CALLBACK && cb && cb->subbuf_start)
+		buf->begin = begin_by_callback;
+	if (!relay_has_begun(buf, 0))
+		relay_begin(buf, &header);
+}
+
+int relay_buf_resume(struct rchan_buf *buf)
+{
+	sigset_t before;
+	uint64_t pos, second;
+	int locked = relay_switch_lock(buf, &before);
+	/* -EDEADLK: from a callback. */
+	if (locked && locked != -EDEADLK)
+		return locked;
+	int err = relay_head(buf, &pos, &second);
+	if (!err) {
+		uint64_t number = relay_pos_number(buf, pos);
+		buf->control->caught_up = relay_produced(buf, pos);
+		uint64_t asked = relay_asked(buf, number);
+		if (asked & RELAY_ASKED_SUSPENDED)
+			relay_say(buf, number, asked & ~RELAY_ASKED_SUSPENDED);
+	}
+	if (!locked)
+		relay_switch_unlock(buf, &before);
+	return err;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writing one buffer, all that is not the fast path. buffer/try_reserve.c finds where; the schemes differ in how head changes:
+ *
+ *     rseq      by a restartable section on the buffer's CPU
+ *     lockless  by a 16-byte compare-and-swap
+ *     locking   in the same way, with a lock around the whole write: nobody else moves head meanwhile
+ */
+#define _GNU_SOURCE
+#include "buffer/write.h"
+
+#include "base/clock.h"
+#include "buffer/try_reserve.h"
+
+#include <string.h>
+
+enum {
+	/* A section restarted this often is too long for the signals (or the debugger) around it. */
+	MAX_ABORTS = 8,
+	/* Nobody else changes head on this CPU without an abort of ours: so often only nonsense makes it. */
+	MAX_MOVES = 10000
+};
+
+/* Can a short time tell this one, in the sub-buffer at pos? */
+static bool has_same_epoch(struct rchan_buf *buf, uint64_t pos, uint64_t clock)
+{
+	uint64_t epoch = clock >> RELAY_TRACE_TIME_BITS;
+	/* Relaxed: what begins later than this sub-buffer begins at a later time. */
+	uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_clock, __ATOMIC_RELAXED);
+	if (start >> RELAY_TRACE_TIME_BITS != epoch)
+		return false;
+	__atomic_store_n(&buf->epoch, epoch, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* Between the look and the change: who comes next looks later, and so at a later clock. false: RELAY_TIME_IS_LONG. */
+static bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
+{
+	time->clock = relay_clock_now_if_blind(buf->timestamp);
+	if (time->is_short && !has_same_epoch(buf, pos, time->clock))
+		return false;
+	relay_put_time(time);
+	return true;
+}
+
+/* Count a record for which there is no room as lost, unless its producer will try again. */
+static int refuse_full(struct rchan_buf *buf, size_t length, bool will_retry)
+{
+	return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
+}
+
+/* The same for any reason: see relay_refuse_spot(). */
+static int refuse_spot(struct rchan_buf *buf, enum relay_spot spot, size_t length, bool will_retry)
+{
+	bool is_full = spot == RELAY_SPOT_FULL || (spot == RELAY_SPOT_BUSY && buf->patient);
+	return is_full && will_retry ? -ENOSPC : relay_refuse_spot(buf, spot, length);
+}
+
+/* Reserve `length` bytes for the slot's claim; without one (NULL) they count as written at once. 0, or as
+ * relay_write(). */
+static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+{
+	struct relay_claim *claim = slot->claim;
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
+		struct relay_tx tx = relay_look(buf, &buf->control->head);
+		/* After the look: whoever stops the buffer sets the flag, then changes head. */
+		int err = relay_refuse_stopped(buf, length);
+		if (err)
+			return err;
+		enum relay_spot spot = relay_find_spot(buf, &tx, length);
+		enum relay_rseq_result result = spot == RELAY_SPOT_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
+		if (spot >= RELAY_SPOT_FULL)
+			return refuse_spot(buf, spot, length, slot->will_retry);
+		if (spot == RELAY_SPOT_HERE) {
+			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
+			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
+			/* Between the look and the change: who comes next looks later, and so at a later clock. */
+			if (slot->stamped)
+				slot->clock = relay_clock_now_if_blind(buf->timestamp);
+			if (slot->is_short && !has_same_epoch(buf, pos, slot->clock))
+				return RELAY_TIME_IS_LONG;
+			if (claim)
+				relay_claim_state(claim, pos, length, records, 0);
+			tx.new_first = pos + length;
+			tx.new_second = (records + 1) | (claim ? relay_claim_owner_bits(buf, claim) : 0);
+			tx.refuse = RELAY_STOPPED;
+			slot->to = relay_pos_data(buf, pos);
+			result = relay_change(buf, &buf->control->head, &tx);
+		}
+		if (result == RELAY_RSEQ_DONE)
+			return 0;
+		if (claim)
+			relay_claim_withdraw(claim);
+		err = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
+		if (err)
+			return err;
+	}
+	return -EBADMSG;
+}
+
+/* Larger than any record can be? 0 if not. */
+static int refuse_oversize(struct rchan_buf *buf, size_t length)
+{
+	if (length <= buf->largest)
+		return 0;
+	int err = relay_refuse_stopped(buf, length);
+	return err ? err : relay_refuse_too_large(buf, length);
+}
+
+/* Writers of a channel wait for each other; who only passes records on, as a file server does, comes again. */
+static int lock(struct rchan_buf *buf, size_t length, bool will_retry, sigset_t *before)
+{
+	int err = relay_writers_lock(buf, before);
+	return err == -EBUSY && buf->patient ? refuse_full(buf, length, will_retry) : err;
+}
+
+static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+{
+	sigset_t before;
+	if (slot->locked)
+		return reserve(buf, length, slot);
+	int err = lock(buf, length, slot->will_retry, &before);
+	if (err)
+		return err;
+	err = reserve(buf, length, slot);
+	relay_writers_unlock(buf, &before);
+	return err;
+}
+
+int relay_reserve_visible(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+{
+	int err = refuse_oversize(buf, length);
+	return err ? err : reserve_alone(buf, length, slot);
+}
+
+int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+{
+	int err = refuse_oversize(buf, length);
+	if (err)
+		return err;
+	slot->claim = relay_claim_take(buf);
+	if (!slot->claim) {
+		if (!slot->locked)
+			relay_switch_from_holes(buf);
+		return refuse_full(buf, length, slot->will_retry);
+	}
+	err = reserve_alone(buf, length, slot);
+	if (err)
+		relay_claim_release(buf, slot->claim);
+	return err;
+}
+
+/* One record by reservation, copy and commit (in scheme rseq, on the buffer's CPU). */
+static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                         bool will_retry)
+{
+	struct relay_slot slot = {
+	    .stamped = time != NULL, .is_short = time && time->is_short, .will_retry = will_retry};
+	int err = relay_reserve_claimed(buf, length, &slot);
+	if (err)
+		return err;
+	if (time) {
+		time->clock = slot.clock;
+		relay_put_time(time);
+	}
+	memcpy(slot.to, data, length);
+	relay_commit_claim(buf, slot.claim);
+	return 0;
+}
+
+/* Copy, then publish. The caller has the lock. */
+static int write_locked(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                        bool will_retry)
+{
+	struct relay_control *control = buf->control;
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
+		struct relay_tx tx = relay_look(buf, &control->head);
+		int err = relay_refuse_stopped(buf, length);
+		if (err)
+			return err;
+		enum relay_spot spot = relay_find_spot(buf, &tx, length);
+		if (spot >= RELAY_SPOT_FULL)
+			return refuse_spot(buf, spot, length, will_retry);
+		if (spot != RELAY_SPOT_HERE)
+			continue;
+		if (time && !take_time(buf, tx.expect_first, time))
+			return RELAY_TIME_IS_LONG;
+		control->writing_at = tx.expect_first;
+		/* Release: whoever takes the lock from our dead hands finds where. */
+		__atomic_store_n(&control->writing_length, length, __ATOMIC_RELEASE);
+		memcpy(relay_pos_data(buf, tx.expect_first), data, length);
+		tx.new_first = tx.expect_first + length;
+		tx.new_second = (tx.expect_second & RELAY_RECORDS_MASK) + 1;
+		enum relay_rseq_result result = relay_change(buf, &control->head, &tx);
+		__atomic_store_n(&control->writing_length, 0, __ATOMIC_RELEASE);
+		if (result == RELAY_RSEQ_DONE)
+			return 0;
+	}
+	return -EBADMSG;
+}
+
+static int write_alone(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                       bool will_retry)
+{
+	sigset_t before;
+	int err = refuse_oversize(buf, length);
+	if (err)
+		return err;
+	err = lock(buf, length, will_retry, &before);
+	if (err)
+		return err;
+	err = write_locked(buf, data, length, time, will_retry);
+	relay_writers_unlock(buf, &before);
+	return err;
+}
+
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                       bool will_retry)
+{
+	if (length == 0)
+		return 0;
+	if (length <= buf->largest && relay_is_full(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED)))
+		return refuse_full(buf, length, will_retry);
+	if (buf->scheme != RELAY_LOCKING)
+		return write_claimed(buf, data, length, time, will_retry);
+	int err = write_alone(buf, data, length, time, will_retry);
+	if (!err)
+		relay_wake_record(buf);
+	return err;
+}
+
+static bool names_claim(const struct relay_tx *seen)
+{
+	return seen->expect_second >> RELAY_OWNER_SHIFT != 0;
+}
+
+/* Let a fully helped claim's name go from head, so that plain writes may follow. */
+static enum relay_rseq_result clear_owner(struct rchan_buf *buf, struct relay_tx *seen)
+{
+	seen->new_first = seen->expect_first & RELAY_POSITION_MASK;
+	seen->new_second = seen->expect_second & RELAY_RECORDS_MASK;
+	return relay_change(buf, &buf->control->head, seen);
+}
+
+static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx *seen, const void *data, size_t length)
+{
+	if (names_claim(seen))
+		return clear_owner(buf, seen) == RELAY_RSEQ_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
+	RELAY_PUBLISHES(&buf->control->head.first);
+	return relay_rseq_record(buf->control, seen->expect_first, (seen->expect_first + length) ^ RELAY_PAIR_TOGGLE,
+	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
+}
+
+int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                          bool will_retry)
+{
+	if (length == 0)
+		return 0;
+	int moves = 0;
+	for (int aborts = 0; aborts <= MAX_ABORTS;) {
+		int err = relay_refuse_stopped(buf, length);
+		if (err)
+			return err;
+		if (length > buf->largest)
+			return relay_refuse_too_large(buf, length);
+		struct relay_tx seen = relay_look(buf, &buf->control->head);
+		enum relay_spot spot = relay_find_spot(buf, &seen, length);
+		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
+		if (spot >= RELAY_SPOT_FULL)
+			return refuse_spot(buf, spot, length, will_retry);
+		if (moves++ > MAX_MOVES)
+			return -EBADMSG;
+		/* Between the look and the section, which checks that nobody came between them. */
+		if (spot == RELAY_SPOT_HERE && time && !take_time(buf, seen.expect_first, time))
+			return RELAY_TIME_IS_LONG;
+		if (spot == RELAY_SPOT_HERE)
+			result = put_record(buf, &seen, data, length);
+		if (result == RELAY_RSEQ_DONE) {
+			relay_wake_record(buf);
+			return 0;
+		}
+		if (result == RELAY_RSEQ_ABORTED || spot == RELAY_SPOT_ABORTED) {
+			err = relay_misplaced(buf);
+			if (err)
+				return err;
+			aborts++;
+		}
+	}
+	return write_claimed(buf, data, length, time, will_retry);
+}

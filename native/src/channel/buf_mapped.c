@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * buf_mapped and buf_unmapped.
+ *
+ *     somebody          file server                      the channel's maker
+ *     open(memN)   ->   memN's control page: mapped++
+ *                       mem0's: map_seq++, futex wake -> thread: compare the counts with those it has told
+ *
+ * Linux does not tell a FUSE server of mmap(2) itself, but an open file is what it takes; its release comes when the
+ * last descriptor has gone. (A mapping is of the store's file.) What this library maps, it keeps open without a
+ * descriptor; see relay_buf_hold().
+ */
+#define _GNU_SOURCE
+#include "channel/buf_mapped.h"
+
+#include "buffer/open.h"
+#include "buffer/wake.h"
+#include "channel/callback_thread.h"
+
+#include <relayfs/store.h>
+#include <stdlib.h>
+
+/* The counts stand in shared memory: more news at once than this are no news but nonsense. */
+enum { MOST_NEWS = 1 << 16 };
+
+/* Of one buffer, what its maker has been told. */
+struct relay_told {
+	uint64_t mapped, unmapped;
+	char *file;
+};
+
+static uint64_t news(const uint64_t *count, uint64_t *told)
+{
+	/* Pairs with the release in relay_buf_count_mapped(). */
+	uint64_t now = __atomic_load_n(count, __ATOMIC_ACQUIRE), n = now - *told;
+	*told = now;
+	return n > MOST_NEWS ? 0 : n;
+}
+
+static void tell(struct rchan_buf *buf, struct relay_told *told)
+{
+	const struct rchan_callbacks *cb = buf->chan->cb;
+	/* First the ends, which are never more than the beginnings: of what is told, each end follows its beginning. */
+	uint64_t gone = news(&buf->control->unmapped, &told->unmapped);
+	uint64_t come = news(&buf->control->mapped, &told->mapped);
+	for (; come && cb->buf_mapped; come--)
+		cb->buf_mapped(buf, told->file);
+	for (; gone && cb->buf_unmapped; gone--)
+		cb->buf_unmapped(buf, told->file);
+}
+
+static void tell_all(struct rchan *chan)
+{
+	for (uint32_t i = 0; i < chan->n_buffers; i++)
+		tell(&chan->bufs[i], &chan->told[i]);
+}
+
+int relay_mapped_start(struct rchan *chan)
+{
+	if (!chan->cb || chan->remote || (!chan->cb->buf_mapped && !chan->cb->buf_unmapped))
+		return 0;
+	chan->told = calloc(chan->n_buffers, sizeof(*chan->told));
+	int err = chan->told ? 0 : -ENOMEM;
+	for (uint32_t i = 0; !err && i < chan->n_buffers; i++) {
+		chan->told[i].file = relay_chan_file(chan, &chan->bufs[i]);
+		err = chan->told[i].file ? 0 : -ENOMEM;
+	}
+	if (!err)
+		err = relay_watch_start(chan, tell_all);
+	if (err)
+		relay_mapped_stop(chan);
+	return err;
+}
+
+void relay_mapped_stop(struct rchan *chan)
+{
+	relay_watch_stop(chan);
+	for (uint32_t i = 0; chan->told && i < chan->n_buffers; i++)
+		free(chan->told[i].file);
+	free(chan->told);
+	chan->told = NULL;
+}
+
+void relay_buf_count_mapped(struct rchan_buf *buf, struct rchan_buf *first, int opened)
+{
+	struct relay_control *control = buf->control;
+	__atomic_add_fetch(opened ? &control->mapped : &control->unmapped, 1, __ATOMIC_RELEASE);
+	relay_wake_maker(first);
+}
+
+void relay_buf_forget_mapped(struct rchan_buf *buf, struct rchan_buf *first)
+{
+	struct relay_control *control = buf->control;
+	__atomic_store_n(&control->unmapped, __atomic_load_n(&control->mapped, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
+	relay_wake_maker(first);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "channel/callback_thread.h"
+
+#include "buffer/wake.h"
+
+#include <pthread.h>
+#include <relayfs/store.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Alerts come from memory that others may write to. */
+enum { LOOK_AGAIN_MS = 1000 };
+
+struct relay_watch {
+	pthread_t thread;
+	pid_t process; /* a child of fork() has the struct but not the thread */
+	uint32_t stop;
+	void (*step)(struct rchan *chan);
+};
+
+static void *watch(void *arg)
+{
+	struct rchan *chan = arg;
+	uint32_t *word = &chan->bufs[0].control->map_seq;
+	/* Pairs with relay_watch_stop(). */
+	while (!__atomic_load_n(&chan->watch->stop, __ATOMIC_ACQUIRE)) {
+		uint32_t seq = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+		chan->watch->step(chan);
+		if (!__atomic_load_n(&chan->watch->stop, __ATOMIC_ACQUIRE))
+			relay_buf_wait_any(NULL, NULL, 0, word, seq, LOOK_AGAIN_MS);
+	}
+	return NULL;
+}
+
+/* With all signals blocked: they are for the program's own threads. */
+static int start_thread(struct rchan *chan)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int err = -pthread_create(&chan->watch->thread, NULL, watch, chan);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return err;
+}
+
+int relay_watch_start(struct rchan *chan, void (*step)(struct rchan *chan))
+{
+	chan->watch = calloc(1, sizeof(*chan->watch));
+	if (!chan->watch)
+		return -ENOMEM;
+	chan->watch->process = getpid();
+	chan->watch->step = step;
+	int err = start_thread(chan);
+	if (err) {
+		free(chan->watch);
+		chan->watch = NULL;
+	}
+	return err;
+}
+
+void relay_watch_stop(struct rchan *chan)
+{
+	if (!chan->watch)
+		return;
+	if (chan->watch->process == getpid()) {
+		__atomic_store_n(&chan->watch->stop, 1, __ATOMIC_RELEASE);
+		relay_wake_maker(&chan->bufs[0]);
+		pthread_join(chan->watch->thread, NULL);
+	}
+	free(chan->watch);
+	chan->watch = NULL;
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+/* A thread in the process that made a channel, for what others want it to do. */
+#ifndef RELAYFS_CHANNEL_CALLBACK_THREAD_H
+#define RELAYFS_CHANNEL_CALLBACK_THREAD_H
+
+#include "channel/channel.h"
+
+/* Start a thread that calls step(chan) at once, and after each relay_wake_maker(); all signals are blocked in it. End
+ * it. */
+int relay_watch_start(struct rchan *chan, void (*step)(struct rchan *chan));
+void relay_watch_stop(struct rchan *chan);
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rules are the server's (relayfs_fuse/fs/store.py, tree.py): it shows at the next mount what is made here.
+ * Its lock is held meanwhile, so that it does not look at a store that changes.
+ */
+#define _GNU_SOURCE
+#include "channel/direct.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <relayfs/layout.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Only its own user opens a store's files: as the server has it. */
+enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0700 };
+
+/* While somebody else makes a channel, or a server starts or ends. */
+enum { STORE_WAIT_MS = 5000 };
+
+/* A channel to be made. */
+struct making {
+	uint32_t buffers, n; /* enum relay_buffers, and how many */
+	int (*make)(const char *dir, const void *spec);
+	const void *spec;
+	const int *fds; /* of buffers that have no names yet: instead of make() */
+};
+
+static int check_name(const char *name, size_t length)
+{
+	if (length == 0 || name[0] == '.')
+		return -EINVAL;
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)name[i] <= ' ' || name[i] == 127 || strchr("\"\\", name[i]))
+			return -EINVAL;
+	return length > NAME_BYTES ? -ENAMETOOLONG : 0;
+}
+
+static int check_path(const char *path)
+{
+	int err = strlen(path) > PATH_BYTES ? -ENAMETOOLONG : 0;
+	for (const char *name = path; !err && name;) {
+		const char *end = strchrnul(name, '/');
+		err = check_name(name, (size_t)(end - name));
+		name = *end ? end + 1 : NULL;
+	}
+	return err;
+}
+
+/* Neither the channel's path nor those of its relay files may be taken. */
+static int check_free(const struct relay_place *place, const struct making *making)
+{
+	char *file;
+	if (relay_place_is_taken(place, place->channel))
+		return -EEXIST;
+	for (uint32_t i = 0; making->buffers != RELAY_SINGLE && i < making->n; i++) {
+		if (asprintf(&file, "%s%u", place->channel, i) < 0)
+			return -ENOMEM;
+		bool taken = relay_place_is_taken(place, file);
+		free(file);
+		if (taken)
+			return -EEXIST;
+	}
+	return 0;
+}
+
+static int make_store(const char *path)
+{
+	if (mkdir(path, STORE_MODE) == 0)
+		return chmod(path, STORE_MODE) ? -errno : 0; /* whatever the umask is */
+	if (errno != EEXIST)
+		return -errno;
+	/* /dev/shm is everybody's: somebody else may have made it just now. */
+	return relay_store_is_trusted(path) ? 0 : -EACCES;
+}
+
+/* The store's lock, or -errno. */
+static int lock_store(const char *store)
+{
+	char *name;
+	if (asprintf(&name, "%s/.lock", store) < 0)
+		return -ENOMEM;
+	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	free(name);
+	if (fd < 0)
+		return -errno;
+	if (flock(fd, LOCK_EX | LOCK_NB)) {
+		int err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+		close(fd);
+		return err;
+	}
+	return fd;
+}
+
+static char *directory_of(const struct relay_place *place, const char *path)
+{
+	char *dir;
+	return asprintf(&dir, "%s/%s", place->root, path) < 0 ? NULL : dir;
+}
+
+/* A directory that holds files is a channel, and a relay file is none. */
+static int make_directory(const struct relay_place *place, char *path)
+{
+	struct relay_place above = {.root = place->root, .in_store = true, .channel = path};
+	char *mem = relay_place_mem(&above, 0), *dir = directory_of(place, path);
+	int err = mem && dir ? 0 : -ENOMEM;
+	if (!err && access(mem, F_OK) == 0)
+		err = -ENOTDIR;
+	if (!err && access(dir, F_OK) != 0)
+		err = relay_place_is_taken(place, path) ? -ENOTDIR : relay_implicit_make(dir);
+	free(mem);
+	free(dir);
+	return err;
+}
+
+/* Make what is missing of the directories above `path`, outermost first. */
+static int make_above(const struct relay_place *place, char *path)
+{
+	char *slash = strrchr(path, '/');
+	if (!slash)
+		return 0;
+	*slash = 0;
+	int err = make_above(place, path);
+	if (!err)
+		err = make_directory(place, path);
+	*slash = '/';
+	return err;
+}
+
+/* Take away what make_above() made, now or for an earlier channel, and nothing is in any more: innermost first. */
+static void remove_above(const struct relay_place *place, char *path)
+{
+	bool is_removed = true;
+	for (char *slash; is_removed && (slash = strrchr(path, '/'));) {
+		*slash = 0;
+		char *dir = directory_of(place, path);
+		is_removed = dir && relay_implicit_is(dir) && rmdir(dir) == 0;
+		free(dir);
+	}
+}
+
+/* Under the store's lock. */
+static int make(const struct relay_place *place, const struct making *making)
+{
+	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
+	int err = path && dir ? check_free(place, making) : -ENOMEM;
+	if (!err)
+		err = make_above(place, path);
+	if (!err)
+		err = making->fds ? relay_store_adopt(dir, making->fds, making->n) : making->make(dir, making->spec);
+	if (err && path)
+		remove_above(place, path);
+	free(path);
+	free(dir);
+	return err;
+}
+
+static int make_locked(const struct relay_place *place, const struct making *making)
+{
+	int err = check_path(place->channel);
+	if (!err)
+		err = make_store(place->root);
+	int lock = err ? err : lock_store(place->root);
+	if (lock < 0)
+		return lock;
+	err = make(place, making);
+	close(lock);
+	return err;
+}
+
+static int make_buffers(const char *dir, const void *spec)
+{
+	return relay_store_create(dir, spec);
+}
+
+static int make_rings(const char *dir, const void *spec)
+{
+	return relay_ring_create(dir, spec);
+}
+
+int relay_home_create(const struct relay_place *place, const struct relay_spec *spec)
+{
+	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, make_buffers, spec, NULL});
+}
+
+int relay_home_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec)
+{
+	return make_locked(place, &(struct making){spec->buffers, spec->n_rings, make_rings, spec, NULL});
+}
+
+int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+{
+	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, NULL, spec, fds});
+}
+
+/* Every write fails from now on, and readers find the end. How many buffers there were. */
+static uint32_t close_buffers(const struct relay_place *place)
+{
+	for (uint32_t n = 0;; n++) {
+		char *mem = relay_place_mem(place, n);
+		struct rchan_buf *buf = mem ? relay_buf_open(mem) : NULL;
+		bool exists = mem && access(mem, F_OK) == 0;
+		free(mem);
+		if (buf)
+			relay_buf_stop(buf, RELAY_CLOSED, 1);
+		relay_buf_release(buf);
+		if (!exists)
+			return n;
+	}
+}
+
+int relay_home_remove(const struct relay_place *place)
+{
+	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
+	int lock = path && dir ? lock_store(place->root) : -ENOMEM;
+	int err = lock < 0 ? lock : 0;
+	if (!err) {
+		uint32_t n = close_buffers(place);
+		err = n ? relay_store_remove(dir, n) : -ENOENT;
+		if (!err)
+			remove_above(place, path);
+		close(lock);
+	}
+	free(path);
+	free(dir);
+	return err;
+}
+
+int relay_carry_out(struct relay_place *place, const struct relay_step *step)
+{
+	for (int waited = 0;; waited++) {
+		relay_place_refresh(place);
+		if (!place->in_store)
+			return step->in_mount(place, step->arg);
+		int err = step->in_store(place, step->arg);
+		if (err != -EBUSY || waited >= STORE_WAIT_MS)
+			return err;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+}
+
+int relay_home_create_unnamed(const struct relay_spec *spec, int *fds)
+{
+	char *dir = relay_default_store(), *slash;
+	int err;
+	if (!dir)
+		return -ENOMEM;
+	/* A directory where it can get no name later is better than none: it can still be used without. */
+	while ((err = relay_store_create_unnamed(dir, spec, fds)) == -ENOENT || err == -EACCES || err == -EPERM) {
+		slash = strrchr(dir, '/');
+		if (!slash || slash == dir)
+			break;
+		*slash = 0;
+	}
+	free(dir);
+	return err;
+}

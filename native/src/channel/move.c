@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A channel without files has memory of its own, whose descriptors the program keeps. A server of another user does not
+ * take such files into its store, because their owner could truncate them later. It copies them:
+ *
+ *     program                                    server
+ *     each buffer: reader's lock, RELAY_RESETTING,
+ *         no reservation is open, switch lock
+ *     adopt PATH descriptors              ->     new files of the same contents, locks and flag included
+ *     each buffer: map the new file over the old memory, unlock
+ *
+ * Nobody stores into the memory between the copy and the new mapping: a writer of this process that meets the flag waits
+ * (relay_refuse_stopped()). Another process, which has the old memory by fork(), finds the channel closed.
+ */
+#define _GNU_SOURCE
+#include "channel/move.h"
+
+#include "buffer/claims.h"
+#include "buffer/consume.h"
+#include "buffer/head.h"
+#include "buffer/subbuf_start.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CLAIMS_WAIT_MS = 1000 };
+
+bool relay_is_foreign(const struct relay_place *place)
+{
+	struct stat st;
+	char *control = NULL;
+	bool foreign = !place->in_store && asprintf(&control, "%s/control", place->root) >= 0 &&
+	               stat(control, &st) == 0 && st.st_uid != geteuid();
+	free(control);
+	return foreign;
+}
+
+/* The switch lock's own change of the signal mask is undone at once: all signals are blocked here anyway. */
+static int lock_switch(struct rchan_buf *buf)
+{
+	sigset_t blocked;
+	return relay_switch_lock(buf, &blocked);
+}
+
+static void let_go(struct rchan_buf *buf)
+{
+	relay_buf_stop(buf, RELAY_RESETTING, 0);
+	relay_reader_unlock(buf);
+	/* Pairs with the acquire in relay_refuse_stopped(): who sees no move sees no flag. */
+	__atomic_store_n(&buf->moving, false, __ATOMIC_RELEASE);
+}
+
+static int wait_for_writers(struct rchan_buf *buf)
+{
+	uint64_t pos, second;
+	if (relay_head(buf, &pos, &second))
+		return -EBADMSG;
+	/* The latest reservation counts as one only when somebody has helped it. */
+	relay_claims_help(buf, pos, second);
+	for (int waited = 0; relay_claims_busy(buf); waited++) {
+		if (waited >= CLAIMS_WAIT_MS)
+			return -EBUSY;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	return 0;
+}
+
+static int hold(struct rchan_buf *buf)
+{
+	if (buf->reserve == RELAY_RESERVE_VISIBLE)
+		return -EOPNOTSUPP;
+	int err = relay_reader_lock(buf);
+	if (err)
+		return err;
+	/* Pairs with the acquire in relay_refuse_stopped(): who sees the flag sees that it is for a move. */
+	__atomic_store_n(&buf->moving, true, __ATOMIC_RELEASE);
+	err = relay_buf_stop(buf, RELAY_RESETTING, 1);
+	if (!err)
+		err = wait_for_writers(buf);
+	if (!err)
+		err = lock_switch(buf);
+	if (err)
+		let_go(buf);
+	return err;
+}
+
+static void unhold(struct rchan_buf *buf, const sigset_t *blocked)
+{
+	relay_switch_unlock(buf, blocked);
+	let_go(buf);
+}
+
+/* Open the files that take the place of the buffers' memory. */
+static int open_files(const struct rchan *chan, const struct relay_place *place, int *fds)
+{
+	int err = 0;
+	for (uint32_t i = 0; i < chan->n_buffers; i++) {
+		struct stat st;
+		char *mem = relay_place_mem(place, i);
+		fds[i] = err ? err : mem ? relay_shm_open(mem, O_RDWR, true) : -ENOMEM;
+		free(mem);
+		if (!err && fds[i] < 0)
+			err = fds[i];
+		else if (!err && (fstat(fds[i], &st) || (uint64_t)st.st_size != chan->bufs[i].shm.bytes))
+			err = -EBADMSG;
+	}
+	return err;
+}
+
+/* Can the mount map them? It is tried elsewhere first: what is mapped over the old memory cannot be taken back. */
+static int try_to_map(const struct rchan *chan, const int *fds)
+{
+	for (uint32_t i = 0; i < chan->n_buffers; i++) {
+		struct relay_shm shm;
+		int copy = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+		int err = copy < 0 ? -errno : relay_shm_map(&shm, copy);
+		if (err && copy >= 0)
+			close(copy);
+		if (err)
+			return err;
+		relay_shm_unmap(&shm);
+	}
+	return 0;
+}
+
+static int replace(struct rchan_buf *buf, int fd)
+{
+	/* Who still has the old memory, by fork(), must not take it for the channel. */
+	__atomic_fetch_or(&buf->control->flags, RELAY_CLOSED, __ATOMIC_SEQ_CST);
+	if (mmap(buf->shm.base, buf->shm.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		int err = -errno;
+		__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_CLOSED, __ATOMIC_SEQ_CST);
+		close(fd);
+		return err;
+	}
+	close(fd);
+	relay_descriptor_close(&buf->shm.file);
+	return 0;
+}
+
+/* All are held. */
+static int move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step)
+{
+	int *fds = malloc(chan->n_buffers * sizeof(*fds));
+	int err = fds ? step->in_mount(place, step->arg) : -ENOMEM;
+	if (err) {
+		free(fds);
+		return err;
+	}
+	err = open_files(chan, place, fds);
+	if (!err)
+		err = try_to_map(chan, fds);
+	for (uint32_t i = 0; i < chan->n_buffers; i++) {
+		if (!err)
+			err = replace(&chan->bufs[i], fds[i]);
+		else if (fds[i] >= 0)
+			close(fds[i]);
+	}
+	if (err)
+		relay_place_control(place, "remove", "");
+	free(fds);
+	return err;
+}
+
+int relay_chan_move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step)
+{
+	sigset_t all, before;
+	/* A handler that writes would wait for this very thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	uint32_t n_held = 0;
+	int err = 0;
+	while (!err && n_held < chan->n_buffers) {
+		err = hold(&chan->bufs[n_held]);
+		n_held += !err;
+	}
+	if (!err)
+		err = move(chan, place, step);
+	while (n_held)
+		unhold(&chan->bufs[--n_held], &all);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return err;
+}

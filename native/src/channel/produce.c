@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT */
+/* Using a channel: choose the buffer to write to; flush, reset. */
+#define _GNU_SOURCE
+#include "channel/channel.h"
+
+#include "base/blind.h"
+#include "buffer/reserve.h"
+#include "buffer/write.h"
+#include "channel/remote.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void *relay_private(const struct rchan *chan)
+{
+	return chan ? chan->private_data : NULL;
+}
+
+struct rchan *relay_buf_chan(const struct rchan_buf *buf)
+{
+	return buf->chan;
+}
+
+unsigned relay_buf_cpu(const struct rchan_buf *buf)
+{
+	return buf->cpu;
+}
+
+/* This thread may not store into the buffers: the file server does it, one write(2) a record. */
+__attribute__((noinline)) static int write_through_file(struct rchan *chan, const void *data, size_t length)
+{
+	if (chan->remote)
+		return relay_remote_write(chan->remote, data, length);
+	int cpu = sched_getcpu();
+	struct rchan_buf *buf = &chan->bufs[cpu < 0 ? 0 : (uint32_t)cpu % chan->n_buffers];
+	/* Pairs with the release in relay_chan_show(). */
+	const char *file = __atomic_load_n(&buf->relay_file, __ATOMIC_ACQUIRE);
+	int saved = errno;
+	int fd = file ? open(file, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
+	int err = 0;
+	if (fd < 0 || write(fd, data, length) < 0)
+		err = file ? -errno : -ENOTSUP;
+	if (fd >= 0)
+		close(fd);
+	errno = saved;
+	return err;
+}
+
+/* This thread cannot write by restartable sequences: in the other schemes none does. -ENOTSUP: as write_record(). */
+static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
+                                                        struct relay_record_time *time, bool will_retry)
+{
+	if (chan->scheme == RELAY_RSEQ)
+		return -ENOTSUP;
+	uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
+	return relay_write_shared(&chan->bufs[cpu], data, length, time, will_retry);
+}
+
+/* -ENOTSUP: this thread may not store into the buffers. will_retry: -ENOSPC is not counted. */
+static inline __attribute__((always_inline)) int write_record(struct rchan *chan, const void *data, size_t length,
+                                                              struct relay_record_time *time, bool will_retry)
+{
+	for (;;) {
+		uint32_t cpu = relay_rseq_cpu();
+		if (__builtin_expect(cpu >= chan->n_rseq, 0))
+			return write_without_rseq(chan, data, length, time, will_retry);
+		int err = relay_write_rseq(&chan->bufs[cpu], data, length, time, will_retry);
+		if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
+			return err;
+	}
+}
+
+int relay_write(struct rchan *chan, const void *data, size_t length)
+{
+	int err = __builtin_expect(chan != NULL, 1) ? write_record(chan, data, length, NULL, false) : -EBADF;
+	return __builtin_expect(err == -ENOTSUP, 0) ? write_through_file(chan, data, length) : err;
+}
+
+int relay_try_write(struct rchan *chan, const void *data, size_t length)
+{
+	int err = chan ? write_record(chan, data, length, NULL, true) : -EBADF;
+	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
+}
+
+/* The fast path reads a clock. */
+static int write_blind(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
+{
+	int err = RELAY_WRONG_CPU;
+	while (err == RELAY_WRONG_CPU) {
+		uint32_t cpu = relay_rseq_cpu();
+		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], data, length, time, false)
+		                            : -ENOTSUP;
+	}
+	return err;
+}
+
+int relay_chan_write_timed(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
+{
+	if (relay_is_blind() && chan->scheme == RELAY_RSEQ)
+		return write_blind(chan, data, length, time);
+	return write_record(chan, data, length, time, false);
+}
+
+int __relay_write(struct rchan *chan, const void *data, size_t length)
+{
+	return relay_write(chan, data, length);
+}
+
+long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengths, size_t n)
+{
+	const unsigned char *at = data;
+	for (size_t i = 0; i < n; at += lengths[i++]) {
+		int err = relay_write(chan, at, lengths[i]);
+		if (err)
+			return i ? (long)i : err;
+	}
+	return (long)n;
+}
+
+/* On the current CPU's buffer. */
+static int reserve(struct rchan *chan, size_t length, bool will_retry, void **to)
+{
+	for (;;) {
+		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu()
+		               : chan->n_buffers == 1     ? 0
+		                                          : (uint32_t)sched_getcpu() % chan->n_buffers;
+		if (cpu >= chan->n_buffers)
+			return -ENOTSUP;
+		int err = relay_reserve_here(&chan->bufs[cpu], length, will_retry, to);
+		if (err != RELAY_WRONG_CPU)
+			return err;
+	}
+}
+
+static void *reserve_or_tell(struct rchan *chan, size_t length, bool will_retry)
+{
+	void *to = NULL;
+	int err = chan ? reserve(chan, length, will_retry, &to) : -EBADF;
+	if (!err)
+		return to;
+	if (err == -ENOTSUP && chan->remote && !(err = relay_remote_reserve(chan->remote, length, &to)))
+		return to;
+	errno = -err;
+	return NULL;
+}
+
+void *relay_reserve(struct rchan *chan, size_t length)
+{
+	return reserve_or_tell(chan, length, false);
+}
+
+void *relay_try_reserve(struct rchan *chan, size_t length)
+{
+	return reserve_or_tell(chan, length, true);
+}
+
+/* Whose memory is it? NULL: none of this channel's. */
+static struct rchan_buf *buf_of(const struct rchan *chan, const void *reserved)
+{
+	for (uint32_t i = 0; chan && i < chan->n_buffers; i++) {
+		struct rchan_buf *buf = &chan->bufs[i];
+		if ((uintptr_t)reserved - (uintptr_t)buf->data < buf->subbuf_size * buf->n_subbufs)
+			return buf;
+	}
+	return NULL;
+}
+
+void relay_commit(struct rchan *chan, void *reserved)
+{
+	struct rchan_buf *buf = buf_of(chan, reserved);
+	if (buf)
+		relay_buf_commit(buf, reserved);
+	else if (chan && chan->remote)
+		relay_remote_commit(chan->remote, reserved);
+}
+
+void relay_discard(struct rchan *chan, void *reserved)
+{
+	struct rchan_buf *buf = buf_of(chan, reserved);
+	if (buf)
+		relay_buf_discard(buf, reserved);
+	else if (chan && chan->remote)
+		relay_remote_discard(chan->remote, reserved);
+}
+
+/* Do it to every buffer; the first error is the result, the others are done all the same. */
+static int for_each(struct rchan *chan, int (*step)(struct rchan_buf *))
+{
+	int result = 0;
+	for (uint32_t i = 0; i < chan->n_buffers; i++) {
+		int err = step(&chan->bufs[i]);
+		if (err && !result)
+			result = err;
+	}
+	return result;
+}
+
+int relay_flush(struct rchan *chan)
+{
+	if (!chan)
+		return -EBADF;
+	return chan->remote ? relay_place_control(&chan->place, "flush", "") : for_each(chan, relay_buf_flush);
+}
+
+int relay_reset(struct rchan *chan)
+{
+	if (!chan)
+		return -EBADF;
+	return chan->remote ? relay_place_control(&chan->place, "reset", "") : for_each(chan, relay_buf_reset);
+}
+
+int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n)
+{
+	char words[64];
+	if (!chan)
+		return -EBADF;
+	if (chan->remote) {
+		snprintf(words, sizeof(words), "%u %zu", cpu, n);
+		return relay_place_control(&chan->place, "consumed", words);
+	}
+	return cpu < chan->n_buffers ? relay_buf_subbufs_consumed(&chan->bufs[cpu], n) : -EINVAL;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* The rings of one channel: found by its path, one for all CPUs or one for each. */
+#define _GNU_SOURCE
+#include "base/directory.h"
+#include "channel/direct.h"
+#include "ring/remote.h"
+#include "store/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* As the server's `create` has them. */
+enum { DEFAULT_RING_SIZE = 1024 * 1024, DEFAULT_PERM = 0640 };
+
+/* What relay_rings_attach() returns, and what it needs to take it back. */
+struct attached {
+	struct relay_rings rings;
+	int *signs; /* open files of the mount, by which the server knows that this process lives */
+};
+
+/* --- attaching --- */
+
+/* fd: of its file in the mount, or in the store. */
+static struct relay_ring *map(int fd, const char *mem)
+{
+	struct relay_ring *ring = relay_ring_fdopen(fd);
+	if (ring || errno != ENODEV)
+		return ring;
+	int backing = relay_shm_open_backing(mem);
+	if (backing < 0) {
+		errno = -backing;
+		return NULL;
+	}
+	ring = relay_ring_fdopen(backing);
+	int err = errno;
+	close(backing);
+	errno = err;
+	return ring;
+}
+
+/* It cannot be mapped. */
+static struct relay_ring *open_remote(int fd, const struct relay_place *place, uint32_t cpu)
+{
+	struct relay_ring_geometry geometry;
+	int err = relay_ring_remote_geometry(place, &geometry);
+	geometry.cpu = cpu;
+	if (err) {
+		errno = -err;
+		return NULL;
+	}
+	struct relay_ring_remote *remote = relay_ring_remote_open(place, &geometry);
+	return remote ? relay_ring_new_remote(remote, &geometry, fd) : NULL;
+}
+
+static int attach_ring(const char *mem, const struct relay_place *place, uint32_t cpu, struct relay_ring **ring,
+                       int *sign)
+{
+	*sign = relay_shm_open(mem, O_RDWR, !place->in_store);
+	if (*sign < 0)
+		return *sign;
+	*ring = map(*sign, mem);
+	if (!*ring && errno == ENODEV && !place->in_store)
+		*ring = open_remote(*sign, place, cpu);
+	int err = !*ring ? -errno : (*ring)->cpu != cpu ? -EBADMSG : 0;
+	if (err) {
+		relay_ring_close(*ring);
+		close(*sign);
+		return err;
+	}
+	uint64_t token = 0;
+	if ((*ring)->remote)
+		return 0;
+	if (pread(*sign, &token, sizeof(token), (off_t)(*ring)->shm.bytes) == sizeof(token))
+		relay_ring_set_token(*ring, token);
+	return 0;
+}
+
+/* One more. */
+static int attach_next(struct attached *attached, const struct relay_place *place)
+{
+	unsigned cpu = attached->rings.n;
+	char *mem = relay_place_mem(place, cpu);
+	int err = mem ? attach_ring(mem, place, cpu, &attached->rings.ring[cpu], &attached->signs[cpu]) : -ENOMEM;
+	free(mem);
+	attached->rings.n += !err;
+	return err;
+}
+
+static int make_places(struct attached *attached, uint32_t n)
+{
+	struct relay_ring **ring = realloc(attached->rings.ring, n * sizeof(*ring));
+	if (ring)
+		attached->rings.ring = ring;
+	int *signs = realloc(attached->signs, n * sizeof(*signs));
+	if (signs)
+		attached->signs = signs;
+	return ring && signs ? 0 : -ENOMEM;
+}
+
+/* The first ring says how many there are. */
+static int attach_all(struct attached *attached, const struct relay_place *place)
+{
+	int err = make_places(attached, 1);
+	if (!err)
+		err = attach_next(attached, place);
+	uint32_t n = err ? 0 : attached->rings.ring[0]->n_rings;
+	if (!err)
+		err = n <= RELAY_MAX_BUFFERS ? make_places(attached, n) : -EBADMSG;
+	while (!err && attached->rings.n < n)
+		err = attach_next(attached, place);
+	return err;
+}
+
+static struct relay_rings *fail(int err)
+{
+	errno = -err;
+	return NULL;
+}
+
+struct relay_rings *relay_rings_attach(const char *path)
+{
+	struct relay_place place;
+	int err = relay_place_channel(&place, path);
+	if (err)
+		return fail(err);
+	struct attached *attached = calloc(1, sizeof(*attached));
+	err = attached ? attach_all(attached, &place) : -ENOMEM;
+	relay_place_free(&place);
+	if (!err)
+		return &attached->rings;
+	relay_rings_close(attached ? &attached->rings : NULL);
+	return fail(err);
+}
+
+void relay_rings_close(struct relay_rings *rings)
+{
+	struct attached *attached = (struct attached *)rings;
+	if (!rings)
+		return;
+	for (unsigned i = 0; i < rings->n; i++) {
+		relay_ring_close(rings->ring[i]);
+		/* Last: what is still reserved is taken for abandoned from now on. */
+		close(attached->signs[i]);
+	}
+	free(rings->ring);
+	free(attached->signs);
+	free(attached);
+}
+
+/* --- making --- */
+
+static int create_in_mount(const struct relay_place *place, const void *options)
+{
+	char *words;
+	const char *type = relay_options_have(options, "type=") ? "" : "type=ring ";
+	if (asprintf(&words, "%s%s", type, (const char *)options) < 0)
+		return -ENOMEM;
+	int err = relay_place_control(place, "create", words);
+	free(words);
+	return err;
+}
+
+static int create_in_store(const struct relay_place *place, const void *options)
+{
+	struct relay_ring_spec spec = {.size = sizeof(spec),
+	                               .ring_size = DEFAULT_RING_SIZE,
+	                               .buffers = RELAY_GLOBAL,
+	                               .file_mode = DEFAULT_PERM,
+	                               .uid = geteuid(),
+	                               .gid = getegid()};
+	int err = relay_options_parse_rings(options, &spec);
+	return err ? err : relay_home_create_rings(place, &spec);
+}
+
+struct relay_rings *relay_rings_create(const char *path, const char *options)
+{
+	struct relay_place place = {0};
+	struct relay_step step = {create_in_mount, create_in_store, options ? options : ""};
+	int err = relay_place_new(&place, path);
+	if (!err)
+		err = relay_carry_out(&place, &step);
+	relay_place_free(&place);
+	return err ? fail(err) : relay_rings_attach(path);
+}
+
+/* --- producing --- */
+
+int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
+{
+	if (!rings)
+		return -EBADF;
+	if (rings->n == 1)
+		return relay_ring_output(rings->ring[0], data, length, flags);
+	return relay_ring_output_here(rings->ring, rings->n, data, length, flags);
+}
+
+void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags)
+{
+	if (rings && rings->n == 1)
+		return relay_ring_reserve(rings->ring[0], length, flags);
+	/* Without rings that says so. */
+	return relay_ring_reserve_here(rings ? rings->ring : NULL, rings ? rings->n : 0, length, flags);
+}

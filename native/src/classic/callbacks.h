@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* The callbacks of 2003: when a sub-buffer ends, is delivered, and begins. */
+#ifndef RELAYFS_CLASSIC_CALLBACKS_H
+#define RELAYFS_CLASSIC_CALLBACKS_H
+
+#include "channel/ids.h"
+
+/* buf->begin of a channel's one buffer. */
+relay_begin_function relay_begin_by_events;
+
+/* A record at pos has been committed. */
+void relay_events_committed(const struct relay_classic *classic, uint64_t pos, size_t length);
+
+/* How many sub-buffers count as consumed. */
+uint64_t relay_bufs_consumed(const struct rchan_buf *buf);
+
+#endif

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+/* <relayfs/counters.h>: opening, adding, adjusting; what readers do is in counters/reader.c. */
+#define _GNU_SOURCE
+#include <relayfs/counters.h>
+
+#include "base/rseq.h"
+#include "counters/add_delete.h"
+#include "counters/copy.h"
+#include "counters/files.h"
+#include "counters/names.h"
+#include "store/find.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <relayfs/store.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+enum { STORE_MODE = 0700, MAX_ABORTS = 100, ADD_TRIES = 10 };
+
+/* ------------------------------------------------------------------ opening */
+
+static char *join(const char *dir, const char *name)
+{
+	char *path;
+	return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
+}
+
+/* Where the counters of the relayfs mounted at `mnt` lie in its store; NULL: none is mounted there. */
+static char *main_file_of(const char *mnt)
+{
+	char backing[4096] = "", *file = join(mnt, "counters");
+	ssize_t got = file ? getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1) : -1;
+	free(file);
+	return got > 0 && strchr(backing, '/') ? strdup(backing) : NULL;
+}
+
+static bool exists(const char *dir, const char *name)
+{
+	char *path = join(dir, name);
+	bool found = path && access(path, F_OK) == 0;
+	free(path);
+	return found;
+}
+
+/* That of a store, in which there will be counters from now on if it is ours. NULL and errno. */
+static char *dir_of_store(const char *store)
+{
+	char *usual = relay_default_store();
+	bool is_usual = usual && strcmp(usual, store) == 0;
+	free(usual);
+	if (is_usual && mkdir(store, STORE_MODE) == 0)
+		chmod(store, STORE_MODE); /* whatever the umask is */
+	if (!exists(store, ".counters/counters")) {
+		/* Not any directory is a store. */
+		bool ours = (is_usual || exists(store, ".lock")) && relay_store_is_trusted(store);
+		int err = ours ? relay_counters_create(store, RELAY_PERF_DEFAULT_LIMIT) : -ENOENT;
+		if (err) {
+			errno = -err;
+			return NULL;
+		}
+	}
+	return join(store, ".counters");
+}
+
+static bool is_ours(const char *dir)
+{
+	struct stat st;
+	return stat(dir, &st) == 0 && st.st_uid == geteuid();
+}
+
+/* Those of a mount. The store's own user opens the store's files; all others open what the mount shows, which nobody can
+ * truncate. Where the mount maps no files they open the store's if these are open to everybody, or make copies. */
+static int map_mount(struct relay_counters *counters, const char *mnt, const char *main_file)
+{
+	char *in_mount = join(mnt, ".counters"), *in_store = strdup(main_file);
+	counters->file = join(mnt, "counters.names");
+	int err = counters->file && in_mount && in_store ? -ENODEV : -ENOMEM;
+	if (in_store)
+		*strrchr(in_store, '/') = 0;
+	if (err == -ENODEV && !is_ours(in_store))
+		err = relay_perf_map(counters, in_mount, main_file, false);
+	if (err == -ENODEV)
+		err = relay_perf_map(counters, in_store, NULL, false);
+	if (err == -EACCES)
+		err = relay_perf_map(counters, in_mount, main_file, true);
+	free(in_mount);
+	free(in_store);
+	return err;
+}
+
+static int map_store(struct relay_counters *counters, const char *store)
+{
+	char *dir = dir_of_store(store);
+	int err = dir ? relay_perf_map(counters, dir, NULL, false) : -errno;
+	free(dir);
+	return err;
+}
+
+static int map(struct relay_counters *counters, const char *path)
+{
+	char *root = path ? strdup(path) : relay_default_root();
+	char *main_file = root ? main_file_of(root) : NULL;
+	int err = main_file ? map_mount(counters, root, main_file) : 0;
+	if (!main_file && !path) {
+		free(root);
+		root = relay_default_store();
+	}
+	if (!main_file)
+		err = root ? map_store(counters, root) : -ENOMEM;
+	free(main_file);
+	free(root);
+	return err;
+}
+
+struct relay_counters *relay_counters_open(const char *path)
+{
+	struct relay_counters *counters = calloc(1, sizeof(*counters));
+	if (!counters)
+		return NULL;
+	counters->dir_fd = -1;
+	pthread_mutex_init(&counters->mutex, NULL);
+	int err = map(counters, path);
+	if (!err) {
+		counters->at = calloc(counters->chunks_max, sizeof(*counters->at));
+		counters->all = calloc(counters->chunks_max, sizeof(*counters->all));
+		err = counters->at && counters->all ? relay_counters_refresh(counters) : -ENOMEM;
+	}
+	if (err >= 0)
+		return counters;
+	relay_counters_close(counters);
+	errno = -err;
+	return NULL;
+}
+
+void relay_counters_close(struct relay_counters *counters)
+{
+	if (!counters)
+		return;
+	relay_perf_unmap(counters);
+	pthread_mutex_destroy(&counters->mutex);
+	free(counters->at);
+	free(counters->all);
+	free(counters->file);
+	free(counters);
+}
+
+/* ------------------------------------------------------------------ adding */
+
+/* for_others: the owner of a new group may be another user, if the system lets this one give files away. */
+static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_spec *spec, bool for_others)
+{
+	static const struct relay_perf_spec defaults = {.size = sizeof(defaults), .uid = -1u, .gid = -1u};
+	*full = defaults;
+	if (spec && (spec->size < offsetof(struct relay_perf_spec, mode) || spec->size > sizeof(*full)))
+		return -EINVAL;
+	if (spec)
+		memcpy(full, spec, spec->size);
+	if (full->kind > RELAY_PERF_GAUGE || full->mode & ~0777u ||
+	    !relay_perf_is_text(full->unit, RELAY_PERF_UNIT_BYTES, false) ||
+	    !relay_perf_is_text(full->help, RELAY_PERF_HELP_BYTES, true))
+		return -EINVAL;
+	full->mode = full->mode ? full->mode : 0200;
+	bool other = !for_others &&
+	             ((full->uid != -1u && full->uid != geteuid()) || (full->gid != -1u && full->gid != getegid()));
+	full->uid = full->uid == -1u ? geteuid() : full->uid;
+	full->gid = full->gid == -1u ? getegid() : full->gid;
+	return other && geteuid() ? -EPERM : 0;
+}
+
+/* Of an instance that is there: this handle may adjust it from now on. */
+static int take(struct relay_counters *counters, uint32_t n)
+{
+	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
+	int err = counters->copies ? 0 : relay_perf_map_domain(counters, domain);
+	if (err)
+		return err;
+	/* Of a copy it only tells that the server has been asked. */
+	const struct relay_shm *shm = domain && !counters->copies ? &counters->domains[domain] : &counters->main;
+	int64_t *at = (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk));
+	/* Pair with the acquire in word_of(): the mapping. */
+	__atomic_store_n(&counters->all[chunk], at, __ATOMIC_RELEASE);
+	if (!counters->copies && relay_n_possible_cpus() <= counters->seen.nr_cpus)
+		__atomic_store_n(&counters->at[chunk], at, __ATOMIC_RELEASE);
+	return (int)n;
+}
+
+static int write_line(const char *file, const char *line)
+{
+	size_t length = strlen(line);
+	int fd = open(file, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int err = write(fd, line, length) == (ssize_t)length ? 0 : -errno;
+	close(fd);
+	return err;
+}
+
+/* Ask the file server. */
+static int add_by_server(const struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	static const char *const kinds[] = {"counter", "gauge"};
+	char *line;
+	if (!counters->file)
+		return -EACCES;
+	if (asprintf(&line, "add %s kind=%s mode=%04o%s%s%s%s\n", name, kinds[spec->kind], spec->mode,
+	             spec->unit ? " unit=" : "", spec->unit ? spec->unit : "", spec->help ? " help=" : "",
+	             spec->help ? spec->help : "") < 0)
+		return -ENOMEM;
+	int err = write_line(counters->file, line);
+	free(line);
+	return err;
+}
+
+static int add_missing(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	if (counters->direct)
+		return relay_perf_change_add(counters, name, spec);
+	int err = add_by_server(counters, name, spec);
+	if (!err && counters->copies)
+		err = relay_perf_copy_refresh(counters);
+	return err ? err : relay_perf_look_up(counters, name);
+}
+
+static int add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	/* Of a copy the server says who may adjust. */
+	int n = counters->copies ? -ENOENT : relay_perf_look_up(counters, name);
+	if (n == -ENOENT || n == -EAGAIN)
+		n = add_missing(counters, name, spec);
+	return n;
+}
+
+/* Somebody may delete the name meanwhile, and another get its number. */
+static int add_and_take(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	for (int tries = 0; tries < ADD_TRIES; tries++) {
+		int n = add(counters, name, spec);
+		int err = n < 0 ? n : take(counters, (uint32_t)n);
+		if (n < 0 || relay_perf_look_up(counters, name) == n)
+			return err ? err : n;
+	}
+	return -EBUSY;
+}
+
+static int check_and_add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec,
+                         int (*way)(struct relay_counters *, const char *, const struct relay_perf_spec *))
+{
+	struct relay_perf_spec full;
+	int err = relay_perf_check_name(name);
+	if (!err)
+		err = complete_spec(&full, spec, way != add_and_take);
+	/* Not of names that are only looked up: older stores have others. */
+	if (!err && !(relay_perf_is_utf8(name) && relay_perf_is_utf8(full.unit) && relay_perf_is_utf8(full.help)))
+		err = -EILSEQ;
+	if (err)
+		return err;
+	pthread_mutex_lock(&counters->mutex);
+	int n = way(counters, name, &full);
+	pthread_mutex_unlock(&counters->mutex);
+	return n;
+}
+
+int relay_perf_add_as(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	return counters ? check_and_add(counters, name, spec, add_and_take) : 0;
+}
+
+int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
+{
+	return counters->direct ? check_and_add(counters, name, spec, relay_perf_change_add) : -EACCES;
+}
+
+int relay_perf_add(struct relay_counters *counters, const char *name)
+{
+	return relay_perf_add_as(counters, name, NULL);
+}
+
+int relay_perf_del(struct relay_counters *counters, int instance)
+{
+	char line[32];
+	if (!counters)
+		return 0;
+	if (instance <= 0 || !relay_perf_has_number(counters, (uint32_t)instance))
+		return -ENOENT;
+	if (!counters->direct) {
+		snprintf(line, sizeof(line), "del %d\n", instance);
+		return counters->file ? write_line(counters->file, line) : -EACCES;
+	}
+	pthread_mutex_lock(&counters->mutex);
+	int err = relay_perf_change_del(counters, (uint32_t)instance, false);
+	pthread_mutex_unlock(&counters->mutex);
+	return err;
+}
+
+int relay_counters_free(struct relay_counters *counters, int instance)
+{
+	if (!counters->direct)
+		return -EACCES;
+	pthread_mutex_lock(&counters->mutex);
+	int err = instance > 0 ? relay_perf_change_del(counters, (uint32_t)instance, true) : -ENOENT;
+	pthread_mutex_unlock(&counters->mutex);
+	return err;
+}
+
+/* Where its values are counted, all blocks of its chunk; the mapping stays as long as the mutex is held. */
+static int64_t *words_of(struct relay_counters *counters, uint32_t n)
+{
+	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
+	if (relay_perf_map_domain(counters, domain))
+		return NULL;
+	const struct relay_shm *shm = domain ? &counters->domains[domain] : &counters->main;
+	return (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk)) + n % RELAY_PERF_SLOTS;
+}
+
+int relay_counters_adjust(struct relay_counters *counters, int instance, int64_t delta)
+{
+	uint32_t n = (uint32_t)instance;
+	if (!counters->direct)
+		return -EACCES;
+	pthread_mutex_lock(&counters->mutex);
+	bool is_there = instance > 0 && relay_perf_has_number(counters, n);
+	int64_t *words = is_there ? words_of(counters, n) : NULL;
+	/* Relaxed: the value is all there is to see. */
+	if (words)
+		__atomic_fetch_add(words + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&counters->mutex);
+	return words ? 0 : -ENOENT;
+}
+
+uint32_t relay_counters_limit(const struct relay_counters *counters)
+{
+	return counters->table->limit;
+}
+
+/* ------------------------------------------------------------------ adjusting */
+
+/* Block 0's word of an instance; NULL: this handle has not added it. */
+static inline int64_t *word_of(const struct relay_counters *counters, int64_t *const *at, int instance)
+{
+	uint32_t chunk = (uint32_t)instance / RELAY_PERF_SLOTS, slot = (uint32_t)instance % RELAY_PERF_SLOTS;
+	if (__builtin_expect(chunk >= counters->chunks_max || slot == 0, 0))
+		return NULL;
+	/* Pairs with the release in take(). */
+	int64_t *block = __atomic_load_n(&at[chunk], __ATOMIC_ACQUIRE);
+	return __builtin_expect(block != NULL, 1) ? block + slot : NULL;
+}
+
+/* Where no CPU's block can be had: no restartable sequences in this thread; or something that interrupts each of them, as a
+ * debugger does; or CPUs that have no blocks; or an instance that was never added. */
+static int adjust_without_cpu(const struct relay_counters *counters, int instance, int64_t delta)
+{
+	int64_t *word = word_of(counters, counters->all, instance);
+	if (!word)
+		return -ENOENT;
+	if (counters->copies)
+		return relay_perf_copy_adjust(counters, instance, delta);
+	/* Relaxed: the value is all there is to see. */
+	__atomic_fetch_add(word + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static inline bool add_here(int64_t *word, int64_t delta)
+{
+	uint32_t cpu = relay_rseq_cpu();
+	return relay_rseq_add(word + (size_t)cpu * RELAY_PERF_SLOTS, delta, cpu) == RELAY_RSEQ_DONE;
+}
+
+/* All cases; apart, so that the usual one saves no registers. */
+static __attribute__((noinline)) int adjust_anyhow(const struct relay_counters *counters, int instance, int64_t delta)
+{
+	int64_t *word = word_of(counters, counters->at, instance);
+	for (int aborts = 0; word && aborts < MAX_ABORTS && relay_rseq_registered(); aborts++)
+		if (add_here(word, delta))
+			return 0;
+	return adjust_without_cpu(counters, instance, delta);
+}
+
+int relay_perf_adjust(struct relay_counters *counters, int instance, int64_t delta)
+{
+	if (__builtin_expect(!counters, 0))
+		return 0;
+	int64_t *word = word_of(counters, counters->at, instance);
+	if (__builtin_expect(word && add_here(word, delta), 1))
+		return 0;
+	return adjust_anyhow(counters, instance, delta);
+}

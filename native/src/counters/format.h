@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a mapped set of counters is. Its files, in STORE/.counters:
+ *
+ *     counters       the file to map, counters.h; also holds what only the store's owner may adjust: domain 0
+ *     names          what there is, below
+ *     UID-GID-MODE   a domain: the counters of others, at the same offsets as in `counters`
+ *     lock           held (flock) by who changes something
+ *
+ * The directory is open to the store's owner alone: whoever has a descriptor of a file can truncate it, and all who map
+ * it die of SIGBUS. Others open the same names in MNT/.counters, where the file server lets them map and nothing else.
+ *
+ *   names, 0          4096                                                   records_at
+ *   +-----------------+--------------------------------------------------+------------------------------
+ *   | table, domains  | index[n_index]: a hash of names to numbers       | record[chunks_max * 512]
+ *   +-----------------+--------------------------------------------------+------------------------------
+ *
+ * Record n tells of instance n; that of a chunk's slot 0, of the chunk. All changes are made under the lock and between
+ * two steps of the generation, so that whoever looks without the lock looks again; what a change publishes is complete
+ * before the one store that publishes it. When somebody dies in the middle, the next one to lock puts in order what
+ * depends on the records: the index and the sums.
+ *
+ * Numbers are used again in two cases. The file server frees those of its own figures, which it alone sets. And where
+ * there is no room, a domain whose names are all deleted is freed with its chunks, which other domains then use: who
+ * still adjusts there does it in the old file, which has lost its name. A chunk of domain 0 stays there for ever, as its
+ * owner's processes adjust it in `counters` itself.
+ *
+ * The files are as long as they can get from the beginning on, and sparse: memory is allocated before it is used.
+ *
+ * Only the store's owner may write to `counters` and `names`. All others check what they read there all the same.
+ */
+#ifndef RELAYFS_COUNTERS_FORMAT_H
+#define RELAYFS_COUNTERS_FORMAT_H
+
+#include "base/mapping.h"
+
+#include <pthread.h>
+#include <relayfs/counters.h>
+#include <stdbool.h>
+
+#define RELAY_PERF_NAMES_MAGIC 0x31304d414e504c52ull /* "RLPNAM01" */
+
+#define RELAY_PERF_NAMES_VERSION 2u /* 1: 64 domains, numbers that were never used again */
+
+enum {
+	RELAY_PERF_DOMAINS = 250,       /* fill the table's page */
+	RELAY_PERF_OWNERS_DOMAINS = 10, /* so many of them are for root and the store's owner */
+	RELAY_PERF_USER_DOMAINS = 4,    /* so many are for each other user */
+	RELAY_PERF_MAX_CPUS = 8192
+};
+
+/* Who may adjust; what open(2) of the domain's file says, too. */
+struct relay_perf_domain {
+	uint32_t uid, gid, mode; /* mode: of the file, each write permission with that to read */
+	uint32_t use;            /* odd: it exists; raised when it comes to be and when it is freed */
+};
+
+struct relay_perf_table {
+	uint64_t magic;       /* RELAY_PERF_NAMES_MAGIC */
+	uint32_t version;     /* RELAY_PERF_NAMES_VERSION */
+	uint32_t limit;       /* how many names there can be */
+	uint32_t n_index;     /* a power of two */
+	uint32_t chunks_max;  /* how many chunks there can be */
+	uint32_t n_instances; /* how many numbers are taken */
+	uint32_t n_domains;   /* how many there ever were at a time */
+	struct relay_perf_domain domains[RELAY_PERF_DOMAINS];
+};
+RELAY_STATIC_ASSERT(sizeof(struct relay_perf_table) <= RELAY_PAGE_BYTES, "the table has a page");
+
+/* The index: linear probing, by name. An instance whose first component is a group's name has the group's entry, too. */
+#define RELAY_PERF_IS_GROUP (1u << 31)
+#define RELAY_PERF_REMOVED (RELAY_PERF_IS_GROUP - 1) /* an entry that is no more, where others may follow */
+
+#define RELAY_PERF_NO_DOMAIN UINT32_MAX
+
+enum relay_perf_state { RELAY_PERF_FREE, RELAY_PERF_LIVE, RELAY_PERF_DELETED, RELAY_PERF_CHUNK };
+
+struct relay_perf_record {
+	uint32_t state; /* stored last */
+	uint32_t kind;
+	uint32_t domain; /* of a chunk; RELAY_PERF_NO_DOMAIN: it is free */
+	uint32_t used;   /* of a chunk: the last slot that was ever in use */
+	char name[RELAY_PERF_NAME_BYTES], unit[RELAY_PERF_UNIT_BYTES], help[RELAY_PERF_HELP_BYTES];
+	uint32_t taken; /* of a chunk: how many of its numbers have a name ... */
+	uint32_t live;  /* ... and of these are listed */
+	uint64_t unused;
+};
+RELAY_STATIC_ASSERT(sizeof(struct relay_perf_record) == 512, "struct relay_perf_record is part of the format");
+
+struct relay_counters {
+	/* Of each chunk: block 0, if this handle has added something in it. `at`: and there are blocks for all CPUs. */
+	int64_t **at, **all;
+	uint32_t chunks_max, n_index;                 /* checked */
+	struct relay_shm main, names;                 /* writable: if `direct` */
+	struct relay_shm domains[RELAY_PERF_DOMAINS]; /* those that were needed; base NULL: not mapped */
+	uint32_t uses[RELAY_PERF_DOMAINS];            /* of the domain that is mapped there */
+	struct relay_perf_header *header;             /* the mapped one */
+	struct relay_perf_header seen;                /* as of the last refresh */
+	struct relay_perf_table *table;
+	uint32_t *index;
+	struct relay_perf_record *records;
+	int dir_fd;
+	char *dir;             /* its path: in the store, or "MNT/.counters" */
+	char *main_file;       /* where `counters` lies in the store, as the mount says; NULL: `dir` is in the store */
+	bool direct;           /* this process may change everything */
+	bool copies;           /* main and names are copies: the mount maps nothing (counters/copy.h) */
+	char *file;            /* "MNT/counters.names": where others ask the server; NULL: there is none */
+	pthread_mutex_t mutex; /* one thread at a time adds, deletes, refreshes, mirrors */
+};
+
+static inline uint32_t relay_perf_n_index(uint32_t limit)
+{
+	uint32_t n = RELAY_PAGE_BYTES / 4;
+	while (n < 3 * limit)
+		n *= 2;
+	return n;
+}
+
+/* Each domain may have one chunk that is not full; and what domain 0 once needed, the others do not get. */
+static inline uint32_t relay_perf_chunks_max(uint32_t limit)
+{
+	return (2 * limit + RELAY_PERF_SLOTS - 2) / (RELAY_PERF_SLOTS - 1) + RELAY_PERF_DOMAINS;
+}
+
+/* How many names each user may have who is neither root nor the store's owner; how many these two have to themselves. */
+static inline uint32_t relay_perf_user_limit(uint32_t limit)
+{
+	return limit / 16 < 16 ? 16 : limit / 16;
+}
+
+static inline uint32_t relay_perf_owners_names(uint32_t limit)
+{
+	return limit / 8;
+}
+
+static inline uint64_t relay_perf_records_at(uint32_t n_index)
+{
+	return RELAY_PAGE_BYTES + n_index * sizeof(uint32_t);
+}
+
+static inline uint64_t relay_perf_names_bytes(uint32_t n_index, uint32_t chunks_max)
+{
+	return relay_perf_records_at(n_index) +
+	       (uint64_t)chunks_max * RELAY_PERF_SLOTS * sizeof(struct relay_perf_record);
+}
+
+/* `counters` and the domains' files. */
+static inline uint64_t relay_perf_main_bytes(const struct relay_perf_header *header, uint32_t chunks_max)
+{
+	return header->data_at + chunks_max * header->chunk_bytes;
+}
+
+static inline uint64_t relay_perf_chunk_offset(const struct relay_perf_header *header, uint32_t chunk)
+{
+	return header->data_at + chunk * header->chunk_bytes;
+}
+
+static inline struct relay_perf_record *relay_perf_chunk_record(const struct relay_counters *counters, uint32_t chunk)
+{
+	return &counters->records[chunk * RELAY_PERF_SLOTS];
+}
+
+#endif

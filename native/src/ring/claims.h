@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* Who has reserved what in a ring, and what happens when they die. ring/claims.c tells how. */
+#ifndef RELAYFS_RING_CLAIMS_H
+#define RELAYFS_RING_CLAIMS_H
+
+#include "base/latch.h"
+#include "base/libc.h"
+#include "base/owner.h"
+#include "ring/publish.h"
+
+static inline uint64_t relay_ring_claim_word(const struct relay_ring_claim *claim)
+{
+	return __atomic_load_n(&claim->word.first, __ATOMIC_ACQUIRE);
+}
+
+/* Which claim this thread owns in which ring. Direct-mapped by the ring's id. */
+struct relay_ring_kept {
+	uint32_t ring_id, epoch; /* epoch: relay_fork_epoch then */
+	uint32_t claim;
+};
+enum { RELAY_RING_N_KEPT = 8 };
+extern __thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT] RELAY_TLS;
+
+/* The one that this thread has kept in this ring; NULL: none. It may be in use. */
+static inline struct relay_ring_claim *relay_ring_claim_kept(const struct relay_ring *ring)
+{
+	/* Pairs with the release in forget_kept(): what find() takes for a new id has the new token. */
+	uint32_t id = __atomic_load_n(&ring->id, __ATOMIC_ACQUIRE);
+	const struct relay_ring_kept *kept = &relay_ring_kept[id % RELAY_RING_N_KEPT];
+	if (__builtin_expect(kept->ring_id == id && kept->epoch == __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED),
+	                     1))
+		return &ring->claims[kept->claim];
+	return NULL;
+}
+
+/*
+ * Use a claim that belongs to this thread. Only its own signal handlers compete: one instruction, not a locked one.
+ * Without the lock it stores also when it fails, what it has seen: hence a word that others leave alone.
+ */
+static inline bool relay_ring_claim_mark(struct relay_ring_claim *claim)
+{
+	uint64_t was = 0;
+	if (__atomic_load_n(&claim->in_use, __ATOMIC_ACQUIRE))
+		return false;
+#if defined(__x86_64__)
+	bool marked;
+	__asm__ volatile("cmpxchgq %[one], %[in_use]"
+	                 : "=@ccz"(marked), [in_use] "+m"(claim->in_use), "+a"(was)
+	                 : [one] "r"(1ull)
+	                 : "memory");
+	return marked;
+#else
+	return __atomic_compare_exchange_n(&claim->in_use, &was, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+#endif
+}
+
+/* A claim for the calling thread to use; NULL: all are in use by living threads. Async-signal-safe. */
+struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring);
+
+/* The claims that threads have kept in this ring since it was mapped: let them look for some again. */
+void relay_ring_claims_forget_kept(struct relay_ring *ring);
+
+/* How a tail names a claim, in its top 16 bits. */
+static inline uint64_t relay_ring_claim_name(const struct relay_ring *ring, const struct relay_ring_claim *claim)
+{
+	return (uint64_t)(claim - ring->claims + 1) << RELAY_OWNER_SHIFT;
+}
+
+/* The word that says what is about to be reserved. */
+static inline uint64_t relay_ring_claim_pending(uint64_t pos)
+{
+	return RELAY_CLAIM_PENDING | (pos & RELAY_POSITION_MASK);
+}
+
+/* The word of what is reserved. */
+static inline uint64_t relay_ring_claim_taken(uint64_t pos)
+{
+	return RELAY_CLAIM_TAKEN | (pos & RELAY_POSITION_MASK);
+}
+
+/* State, in a claim that is in use, what is about to be reserved; visible to all before the change that reserves it. */
+static inline void relay_ring_claim_state(struct relay_ring_claim *claim, uint64_t pos, uint64_t length,
+                                          uint64_t number)
+{
+	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
+	__atomic_store_n(&claim->number, number, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in relay_ring_claim_word(): what is stated before that it is. */
+	__atomic_store_n(&claim->word.first, relay_ring_claim_pending(pos), __ATOMIC_RELEASE);
+}
+
+/* Not reserved; to be stated again. It stays in use. */
+static inline void relay_ring_claim_withdraw(struct relay_ring_claim *claim)
+{
+	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+}
+
+/* Done with it: committed, discarded or never reserved. */
+static inline void relay_ring_claim_release(const struct relay_ring *ring, struct relay_ring_claim *claim)
+{
+	/* Pairs with relay_ring_claim_word(): who finds no claim finds the header that was stored before. */
+	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
+	/* Last: then a signal handler may use it. */
+	__atomic_store_n(&claim->in_use, 0, __ATOMIC_RELEASE);
+	if (__builtin_expect(claim - ring->claims >= RELAY_RING_N_CLAIMS_KEPT, 0))
+		/* Pairs with the compare-and-swap in try_own(). */
+		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+}
+
+/* --- the last reservation --- */
+
+/* Who made it, in the top 16 bits, and where. */
+struct relay_ring_last {
+	uint64_t pos; /* lockless: its end; rseq: the producer position */
+	/* lockless: tail[0].second; rseq: `last`: if its maker was interrupted when about to, nothing is there yet. */
+	uint64_t who;
+};
+
+/* To be loaded before the claim's word, and in this order: a claim that has reserved on since does not fit; and if
+ * somebody else has reserved at the producer position, he is named by now. */
+static inline struct relay_ring_last relay_ring_last(const struct relay_ring *ring)
+{
+	const struct relay_ring_producer *producer = ring->producer;
+	bool rseq = ring->scheme == RELAY_RSEQ;
+	uint64_t pos = __atomic_load_n(rseq ? &producer->position.first : &producer->tail[0].first, __ATOMIC_ACQUIRE);
+	uint64_t who = __atomic_load_n(rseq ? &producer->last : &producer->tail[0].second, __ATOMIC_ACQUIRE);
+	return (struct relay_ring_last){pos, who};
+}
+
+/* Has a claim made it that says PENDING at pos? */
+static inline bool relay_ring_made_last(const struct relay_ring *ring, const struct relay_ring_last *last,
+                                        const struct relay_ring_claim *claim, uint64_t pos)
+{
+	if ((last->who & ~RELAY_RECORDS_MASK) != relay_ring_claim_name(ring, claim))
+		return false;
+	if (ring->scheme == RELAY_RSEQ)
+		return ((last->who ^ pos) & RELAY_RECORDS_MASK) == 0 && (int64_t)(last->pos - pos) > 0;
+	return pos + relay_ring_total(__atomic_load_n(&claim->length, __ATOMIC_RELAXED)) == last->pos;
+}
+
+/* Has this claim reserved at pos, and not ended it? */
+static inline bool relay_ring_claim_holds(const struct relay_ring *ring, const struct relay_ring_claim *claim,
+                                          uint64_t pos)
+{
+	struct relay_ring_last last = relay_ring_last(ring);
+	uint64_t word = relay_ring_claim_word(claim);
+	return word == relay_ring_claim_taken(pos) ||
+	       (word == relay_ring_claim_pending(pos) && relay_ring_made_last(ring, &last, claim, pos));
+}
+
+/* Mark the last reservation as taken, if it is in question. Call before changing tail or last. */
+void relay_ring_claims_help(struct relay_ring *ring);
+
+/* The claim of the reservation at this address, the latest; NULL: there is none. */
+struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, const void *record);
+
+/* The reservation at pos keeps somebody waiting: if its owner is dead it becomes DISCARD. 1: it did; 0: its owner
+ * lives; -ENOENT: nobody has reserved there, or has ended it meanwhile. */
+int relay_ring_claims_bury_at(struct relay_ring *ring, uint64_t pos);
+
+/* Records that became DISCARD because their owner died. */
+uint64_t relay_ring_claims_torn(const struct relay_ring *ring);
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* Making the memory files of a channel of rings. */
+#define _GNU_SOURCE
+#include "base/directory.h"
+#include "base/mapping.h"
+#include "ring/geometry.h"
+
+#include <errno.h>
+#include <relayfs/store.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct making {
+	const struct relay_ring_spec *spec;
+	struct relay_ring_layout layout;
+};
+
+static int check_spec(const struct relay_ring_spec *spec, struct relay_ring_layout *layout)
+{
+	if (spec->size < sizeof(*spec) || !relay_ring_layout_of(spec->ring_size, layout) || spec->n_rings == 0 ||
+	    spec->n_rings > RELAY_MAX_BUFFERS || spec->mode > RELAY_OVERWRITE || spec->scheme > RELAY_LOCKLESS ||
+	    spec->buffers > RELAY_SINGLE || spec->read > RELAY_READ_WAIT || spec->framing > RELAY_FRAMING_LINE ||
+	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_rings != 1))
+		return -EINVAL;
+	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
+		return -EINVAL;
+	return 0;
+}
+
+static int write_state(int fd, const struct making *making, uint32_t cpu)
+{
+	const struct relay_ring_spec *spec = making->spec;
+	struct relay_ring_state *state =
+	    mmap(NULL, RELAY_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)making->layout.state_at);
+	if (state == MAP_FAILED)
+		return -errno;
+	state->geometry = (struct relay_ring_geometry){
+	    .magic = RELAY_RING_MAGIC,
+	    .version = RELAY_RING_VERSION,
+	    .cpu = cpu,
+	    .size = spec->ring_size,
+	    .file_bytes = making->layout.file_bytes,
+	    .n_rings = spec->n_rings,
+	    .n_claims = RELAY_RING_N_CLAIMS,
+	    .n_ready = RELAY_RING_N_READY,
+	    .mode = spec->mode,
+	    .scheme = spec->scheme ? spec->scheme : relay_scheme_default(spec->buffers),
+	    .buffers = spec->buffers,
+	    .read = spec->read,
+	    .framing = spec->framing,
+	};
+	munmap(state, RELAY_PAGE_BYTES);
+	return 0;
+}
+
+static int make_ring(int dir_fd, const char *name, uint32_t cpu, const void *arg)
+{
+	const struct making *making = arg;
+	const struct relay_ring_spec *spec = making->spec;
+	int fd = relay_shm_create(dir_fd, name, making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
+	if (fd < 0)
+		return fd;
+	int err = write_state(fd, making, cpu);
+	close(fd);
+	return err;
+}
+
+int relay_ring_create(const char *dir, const struct relay_ring_spec *spec)
+{
+	struct making making = {.spec = spec};
+	int err = check_spec(spec, &making.layout);
+	return err ? err : relay_make_dir(dir, spec->n_rings, make_ring, &making);
+}

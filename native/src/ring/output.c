@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+/* Producing: what programs call. ring/reserve.c tells how a record gets its place. */
+#define _GNU_SOURCE
+#include "base/affinity.h"
+#include "base/libc.h"
+#include "ring/remote.h"
+#include "ring/reserve.h"
+#include "ring/wake.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* A section restarted this often is too long for the signals (or the debugger) around it. */
+enum { MAX_ABORTS = 8 };
+
+#define WAKEUP_FLAGS (uint64_t)(RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP)
+#define RESERVE_FLAGS (uint64_t)(RELAY_RING_WILL_RETRY)
+#define OUTPUT_FLAGS (WAKEUP_FLAGS | RESERVE_FLAGS)
+
+/* --- by reservation --- */
+
+/* length: as the header shall have it. */
+static inline void end(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
+                       uint64_t flags)
+{
+	/* Pairs with the acquire in ring/consume.c: the payload before the end of BUSY. */
+	__atomic_store_n(relay_ring_length_at(ring, pos), length, __ATOMIC_RELEASE);
+	relay_ring_claim_release(ring, claim);
+	relay_ring_wake(ring, pos, flags);
+}
+
+/* memcpy(), without the call where that would show: 16 to 64 bytes go as two or four pieces that may overlap. */
+static inline void copy(unsigned char *to, const unsigned char *from, size_t length)
+{
+	enum { PIECE = 16 };
+	unsigned char first[PIECE], second[PIECE], third[PIECE], last[PIECE];
+	if (length - PIECE > 3 * PIECE) {
+		if (length)
+			memcpy(to, from, length);
+		return;
+	}
+	memcpy(first, from, PIECE);
+	memcpy(last, from + length - PIECE, PIECE);
+	if (length > 2 * PIECE) {
+		memcpy(second, from + PIECE, PIECE);
+		memcpy(third, from + length - 2 * PIECE, PIECE);
+		memcpy(to + PIECE, second, PIECE);
+		memcpy(to + length - 2 * PIECE, third, PIECE);
+	}
+	memcpy(to, first, PIECE);
+	memcpy(to + length - PIECE, last, PIECE);
+}
+
+/* One record by reservation, copy and commit. */
+static inline int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	int err = relay_ring_reserve_claimed(ring, length, flags, &claim, &pos);
+	if (err)
+		return err;
+	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
+	end(ring, claim, pos, (uint32_t)length, flags);
+	return 0;
+}
+
+/* --- in one restartable section --- */
+
+/* All cases. */
+__attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, const void *data, size_t length,
+                                                   uint64_t flags)
+{
+	for (int aborts = 0; aborts <= MAX_ABORTS && !relay_ring_is_too_large(ring, length);) {
+		struct relay_ring_put put;
+		int err = relay_ring_prepare(ring, length, flags & RELAY_RING_WILL_RETRY, 0, &put);
+		if (err)
+			return err;
+		enum relay_rseq_result result = relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu);
+		if (result == RELAY_RSEQ_DONE) {
+			relay_ring_wake(ring, put.expect, flags);
+			return 0;
+		}
+		err = result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+		if (err)
+			return err;
+		aborts += result == RELAY_RSEQ_ABORTED;
+	}
+	return output_claimed(ring, data, length, flags);
+}
+
+/* The fast path: there is room for the record; no locked instruction, no fence. */
+static inline int output_restartable(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
+	put.next = put.expect + relay_ring_total(length);
+	if (__builtin_expect(!relay_ring_is_too_large(ring, length) && put.expect % 8 == 0 &&
+	                         put.next - relay_ring_floor(ring) <= ring->mask,
+	                     1)) {
+		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
+		put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
+		RELAY_RING_PUBLISHES(ring);
+		if (__builtin_expect(
+			relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu) == RELAY_RSEQ_DONE, 1)) {
+			relay_ring_wake(ring, put.expect, flags);
+			return 0;
+		}
+	}
+	return output_anyhow(ring, data, length, flags);
+}
+
+/* --- one step of a producer --- */
+
+/* What this thread has reserved last, to find it again at once. A signal handler may have stored any of it: relied on
+ * only as far as the claim confirms it. */
+static __thread struct {
+	struct relay_ring *ring;
+	uint64_t pos;
+	uint32_t claim;
+} latest RELAY_TLS;
+
+/* From this CPU. As relay_ring_output(), or RELAY_RING_WRONG_CPU. */
+static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	return ring->scheme == RELAY_RSEQ ? output_restartable(ring, data, length, flags)
+	                                  : output_claimed(ring, data, length, flags);
+}
+
+/* The same for relay_ring_reserve(). */
+static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t flags, void **record)
+{
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	int err = relay_ring_reserve_claimed(ring, length, flags, &claim, &pos);
+	if (err)
+		return err;
+	latest.ring = ring;
+	latest.pos = pos;
+	latest.claim = (uint32_t)(claim - ring->claims);
+	*record = relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
+	return 0;
+}
+
+/* --- on whose CPU --- */
+
+/* What is to be produced. */
+struct product {
+	const void *data; /* NULL: to be reserved, or ... */
+	bool refused;     /* ... counted as too large */
+	size_t length;
+	uint64_t flags;
+	void *record; /* the reservation */
+};
+
+static int produce_here(struct relay_ring *ring, struct product *product)
+{
+	if (product->data)
+		return output_here(ring, product->data, product->length, product->flags);
+	if (product->refused)
+		return relay_ring_refuse_too_large(ring, product->length);
+	return reserve_here(ring, product->length, product->flags, &product->record);
+}
+
+static int produce_remote(struct relay_ring_remote *remote, struct product *product)
+{
+	if (product->data)
+		return relay_ring_remote_output(remote, product->data, product->length);
+	return relay_ring_remote_reserve(remote, product->length, &product->record);
+}
+
+/* On another CPU, or through the server. */
+__attribute__((noinline)) static int produce_there(struct relay_ring *ring, struct product *product)
+{
+	if (ring->remote)
+		return produce_remote(ring->remote, product);
+	struct relay_visit visit = {.active = false};
+	int saved = errno, err;
+	do {
+		err = relay_cpu_visit(ring->cpu, &visit);
+		if (!err)
+			err = produce_here(ring, product);
+	} while (err == RELAY_RING_WRONG_CPU);
+	relay_cpu_leave(&visit);
+	errno = saved;
+	return err;
+}
+
+/* In the ring of the CPU that this thread runs on, wherever it is moved to meanwhile. */
+static int produce_percpu(struct relay_ring *const *rings, unsigned n, struct product *product)
+{
+	for (;;) {
+		unsigned cpu = relay_rseq_registered() ? relay_rseq_cpu() : (unsigned)sched_getcpu();
+		if (cpu >= n)
+			return -EINVAL;
+		int err = produce_here(rings[cpu], product);
+		if (err != RELAY_RING_WRONG_CPU)
+			return err;
+		if (rings[cpu]->remote)
+			return produce_remote(rings[cpu]->remote, product);
+	}
+}
+
+int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	if (__builtin_expect(!ring, 0))
+		return -EBADF;
+	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
+		return -EINVAL;
+	int err = output_here(ring, data, length, flags);
+	if (__builtin_expect(err != RELAY_RING_WRONG_CPU, 1))
+		return err;
+	return produce_there(ring, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
+}
+
+int relay_ring_refuse(struct relay_ring *ring, size_t length)
+{
+	if (!ring)
+		return -EBADF;
+	if (ring->remote)
+		return -EOPNOTSUPP;
+	struct product product = {.refused = true, .length = length};
+	int err = produce_here(ring, &product);
+	return err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err;
+}
+
+int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length, uint64_t flags)
+{
+	if (__builtin_expect(!rings, 0))
+		return -EBADF;
+	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
+		return -EINVAL;
+	struct product product = {.data = data ? data : "", .length = length, .flags = flags};
+	return produce_percpu(rings, n, &product);
+}
+
+static void *reserved(int err, const struct product *product)
+{
+	if (!err)
+		return product->record;
+	errno = -err;
+	return NULL;
+}
+
+void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
+{
+	void *record;
+	int err = !ring ? -EBADF : flags & ~RESERVE_FLAGS ? -EINVAL : reserve_here(ring, length, flags, &record);
+	if (__builtin_expect(!err, 1))
+		return record;
+	struct product product = {.length = length, .flags = flags};
+	return reserved(err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err, &product);
+}
+
+void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags)
+{
+	struct product product = {.length = length, .flags = flags};
+	return reserved(!rings                   ? -EBADF
+	                : flags & ~RESERVE_FLAGS ? -EINVAL
+	                                         : produce_percpu(rings, n, &product),
+	                &product);
+}
+
+/* --- the second step --- */
+
+/* All cases. */
+__attribute__((noinline)) static int finish_any(const void *record, uint32_t bits, uint64_t flags)
+{
+	struct relay_ring *ring = relay_ring_of(record);
+	if (flags & ~WAKEUP_FLAGS)
+		return -EINVAL;
+	if (!ring)
+		return bits & RELAY_RING_DISCARD ? relay_ring_remote_discard(record) : relay_ring_remote_commit(record);
+	struct relay_ring_claim *claim = relay_ring_claim_at(ring, record);
+	if (!claim)
+		return -EINVAL;
+	/* Relaxed: the claim is the caller's. */
+	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+	uint32_t length = (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+	end(ring, claim, pos, length | bits, flags);
+	return 0;
+}
+
+/* Mostly it is the latest one of this thread. What is to be stored where is known at once, then: to find it by loads,
+ * one behind the other, costs as much as half of all the rest. */
+static inline int finish(const void *record, uint32_t bits, uint64_t flags)
+{
+	struct relay_ring *ring = latest.ring;
+	uint64_t pos = latest.pos;
+	if (__builtin_expect(!ring || relay_ring_of(record) != ring || flags & ~WAKEUP_FLAGS, 0))
+		return finish_any(record, bits, flags);
+	struct relay_ring_claim *claim = &ring->claims[latest.claim];
+	if (__builtin_expect(record != relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES ||
+	                         !relay_ring_claim_holds(ring, claim, pos),
+	                     0))
+		return finish_any(record, bits, flags);
+	/* Relaxed: the claim is the caller's. */
+	end(ring, claim, pos, (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits, flags);
+	return 0;
+}
+
+int relay_ring_commit(void *record, uint64_t flags)
+{
+	return finish(record, 0, flags);
+}
+
+int relay_ring_discard(void *record, uint64_t flags)
+{
+	return finish(record, RELAY_RING_DISCARD, flags);
+}
+
+/* --- asking --- */
+
+/* Bytes that stand between the positions; they are loaded one after the other, so what is more than can stand comes of
+ * what happened in between, or of nonsense. */
+static uint64_t avail_data(const struct relay_ring *ring)
+{
+	uint64_t consumed = relay_ring_consumed(ring), floor = relay_ring_floor(ring);
+	uint64_t produced = relay_ring_produced(ring), from = (int64_t)(floor - consumed) > 0 ? floor : consumed;
+	if ((int64_t)(produced - from) < 0)
+		return 0;
+	return produced - from < ring->size ? produced - from : ring->size;
+}
+
+uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
+{
+	if (!ring)
+		return 0;
+	if (ring->remote)
+		return relay_ring_remote_query(ring->remote, what);
+	switch (what) {
+	case RELAY_RING_AVAIL_DATA:
+		return avail_data(ring);
+	case RELAY_RING_RING_SIZE:
+		return ring->size;
+	case RELAY_RING_CONS_POS:
+		return relay_ring_consumed(ring);
+	case RELAY_RING_PROD_POS:
+		return relay_ring_produced(ring);
+	case RELAY_RING_OVERWRITE_POS:
+		return ring->mode == RELAY_OVERWRITE ? relay_ring_floor(ring) : 0;
+	default:
+		return 0;
+	}
+}
+
+unsigned relay_ring_hash(uint64_t key, unsigned n)
+{
+	/* Mixed by the finaliser of MurmurHash3, then scaled: no division. */
+	key = (key ^ key >> 33) * 0xff51afd7ed558ccdull;
+	key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53ull;
+	key ^= key >> 33;
+	return (unsigned)((key >> 32) * n >> 32);
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Scheme lockless: consumers that know only the kernel's format read the producer position, and then headers before it.
+ * Records are reserved in one order; their headers get in place in another one, on several CPUs. The position passes
+ * them in the order of the reservations:
+ *
+ *     it is here: this record's turn                        records before this one are still to be passed
+ *     position = {end, n + 1}      two plain stores         ready[n % N] = end
+ *     ready[n + 1] fits? follow                             membarrier
+ *                                                           follow
+ *
+ *     follow: while ready[n] fits:  position: {pos, n} -> {ready[n], n + 1}, pos = ready[n], n++
+ *
+ * Nobody but its owner lets the position pass a record that has no entry, so the plain stores come never too late.
+ * Whoever has moved the position looks for the next entry; who makes an entry tries to move the position: one of the two
+ * must see the other. The first one would need a fence, which costs as much as all the rest; so the second one makes the
+ * kernel fence all CPUs, as in buffer/wake.c. That is rare, because mostly it only has to wait a moment for its turn. Behind a
+ * record that has an entry there is no need: that one is passed by a compare-and-swap, which is a fence.
+ *
+ * Who has to follow does so before it frees its claim; so, when it dies, its burier does it.
+ *
+ * {pos, n} is never read from `position`: between the two plain stores it is no record's. From one record that is known
+ * the entries lead to the next ones.
+ */
+#define _GNU_SOURCE
+#include "ring/publish.h"
+
+#include "base/blind.h"
+#include "base/futex.h"
+#include "base/latch.h"
+
+#include <errno.h>
+#include <time.h>
+
+/* A record before this one takes a few stores, unless its producer is interrupted. */
+enum { TURN_SPINS = 64, STAND_BACK_SPINS = 128, SETTLE_NS = 1000000 };
+
+/* Who buries the dead may be a file server, and follows no further than this: so many entries in a row, each there in
+ * time, come from somebody who makes them for it to follow. */
+enum { BURIER_FOLLOWS = 1 << 20 };
+
+void relay_ring_stand_back(void)
+{
+	for (int i = 0; i < STAND_BACK_SPINS; i++)
+		relay_relax();
+}
+
+static uint64_t *entry_of(const struct relay_ring *ring, uint64_t number)
+{
+	return &ring->ready[number % RELAY_RING_N_READY];
+}
+
+static bool has_entry(const struct relay_ring *ring, const struct relay_ring_place *place)
+{
+	return __atomic_load_n(entry_of(ring, place->number), __ATOMIC_ACQUIRE) == place->end;
+}
+
+/* How far the position is from here: negative: still to come. */
+static int64_t passed_by(const struct relay_ring *ring, uint64_t pos)
+{
+	return (int64_t)(relay_ring_produced(ring) - pos);
+}
+
+static void follow(struct relay_ring *ring, uint64_t pos, uint64_t number, uint64_t most)
+{
+	for (; most && relay_ring_is_ready(ring, number, pos); most--) {
+		uint64_t end = __atomic_load_n(entry_of(ring, number), __ATOMIC_ACQUIRE);
+		uint64_t next = (number + 1) & RELAY_RECORDS_MASK;
+		/* Not yet here: who brings it here finds the entry. Already past: the dead may have brought it there. */
+		if (!relay_two_swap(&ring->producer->position, pos, number, end, next) && passed_by(ring, pos) <= 0)
+			return;
+		pos = end;
+		number = next;
+	}
+}
+
+void relay_ring_follow(struct relay_ring *ring, uint64_t pos, uint64_t number)
+{
+	/* As far as it goes: producers rely on each other for that. */
+	follow(ring, pos, number, UINT64_MAX);
+}
+
+/* All CPUs' stores and loads before this are done. */
+static void fence_all(void)
+{
+	/* Where it is not possible: no CPU keeps a store to itself so long. */
+	if (!relay_fence_writers())
+		nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
+}
+
+void relay_ring_defer(struct relay_ring *ring, const struct relay_ring_place *place)
+{
+	const uint64_t *before = entry_of(ring, place->number - 1);
+	bool fenced = false;
+	for (int i = 0; i < TURN_SPINS && !fenced; i++) {
+		if (relay_ring_produced(ring) == place->pos) {
+			relay_ring_pass(ring, place);
+			return;
+		}
+		fenced = __atomic_load_n(before, __ATOMIC_ACQUIRE) == place->pos;
+		relay_relax();
+	}
+	int saved = errno;
+	/* Pairs with the acquire in relay_ring_is_ready(): the header before the entry. */
+	__atomic_store_n(entry_of(ring, place->number), place->end, __ATOMIC_RELEASE);
+	/* Pairs with what is between position and entry in relay_ring_follow(), or in relay_ring_pass(). */
+	if (fenced)
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	else
+		fence_all();
+	relay_ring_follow(ring, place->pos, place->number);
+	errno = saved;
+}
+
+bool relay_ring_is_published(const struct relay_ring *ring, const struct relay_ring_place *place)
+{
+	/* In this order: the entry is another record's only when the position has passed this one. */
+	return has_entry(ring, place) || passed_by(ring, place->pos) > 0;
+}
+
+void relay_ring_publish_dead(struct relay_ring *ring, const struct relay_ring_place *place)
+{
+	uint64_t *entry = entry_of(ring, place->number), seen = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
+	int64_t passed = passed_by(ring, place->pos);
+	/* With no entry and at its turn, a record stays so; its owner may have done the first store already. */
+	if (seen != place->end && passed == 0)
+		relay_ring_pass(ring, place);
+	else if (seen != place->end && passed < 0)
+		__atomic_compare_exchange_n(entry, &seen, place->end, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+	fence_all();
+	follow(ring, place->pos, place->number, BURIER_FOLLOWS);
+	/* It may have been passed without an entry. */
+	follow(ring, place->end, (place->number + 1) & RELAY_RECORDS_MASK, BURIER_FOLLOWS);
+}

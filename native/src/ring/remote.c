@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "ring/remote.h"
+
+#include "base/directory.h"
+#include "base/private.h"
+#include "store/remote_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How often to look at rings that poll(2) does not know. */
+enum { LOOK_AGAIN_MS = 50, MAX_RINGS = 127 };
+
+/* A record that was read. */
+struct held {
+	struct held *next;
+	size_t length;
+	unsigned char data[];
+};
+
+struct relay_ring_remote {
+	struct relay_place place;
+	uint32_t cpu;
+	bool readable; /* reads tell where records end, and none is overwritten */
+	uint64_t size;
+	int to;   /* the relay file, to write to */
+	int from; /* ... to read from; negative: not open */
+
+	struct held *first, *last; /* read, and not yet released */
+	struct held *given;        /* next() gave all up to this one; NULL: none */
+
+	/* A record that is being read: its length, then its bytes. */
+	unsigned char prefix[4];
+	size_t n_prefix, n_bytes; /* that are here */
+	struct held *reading;     /* NULL: no memory yet */
+};
+
+/* Of all rings of this process: a record's address does not tell whose it is. */
+static struct relay_private reserved;
+
+/* --- opening --- */
+
+static int choice(const struct relay_place *place, const char *name, const char *const *words, uint32_t n, uint32_t *to)
+{
+	char text[16];
+	int err = relay_remote_fact(place, name, text, sizeof(text));
+	for (*to = 0; !err && *to < n; ++*to)
+		if (strcmp(text, words[*to]) == 0)
+			return 0;
+	return err ? err : -EBADMSG;
+}
+
+int relay_ring_remote_geometry(const struct relay_place *place, struct relay_ring_geometry *geometry)
+{
+	/* In the order of the enums. */
+	static const char *const modes[] = {"no-overwrite", "overwrite"};
+	static const char *const buffers[] = {"percpu", "global", "single"};
+	static const char *const framings[] = {"raw", "length", "line"};
+	uint64_t n = 0;
+	*geometry = (struct relay_ring_geometry){.magic = RELAY_RING_MAGIC,
+	                                         .version = RELAY_RING_VERSION,
+	                                         .n_claims = RELAY_RING_N_CLAIMS,
+	                                         .n_ready = RELAY_RING_N_READY,
+	                                         .scheme = RELAY_LOCKLESS};
+	int err = relay_remote_check_type(place, "ring");
+	if (!err)
+		err = relay_remote_number(place, "ring_size", &geometry->size);
+	if (!err)
+		err = relay_remote_number(place, "n_buffers", &n);
+	if (!err)
+		err = choice(place, "mode", modes, 2, &geometry->mode);
+	if (!err)
+		err = choice(place, "buffers", buffers, 3, &geometry->buffers);
+	if (!err)
+		err = choice(place, "framing", framings, 3, &geometry->framing);
+	geometry->n_rings = (uint32_t)n;
+	return !err && (n == 0 || n > RELAY_MAX_BUFFERS || !relay_ring_file_bytes(geometry->size)) ? -EBADMSG : err;
+}
+
+struct relay_ring_remote *relay_ring_remote_open(const struct relay_place *place,
+                                                 const struct relay_ring_geometry *geometry)
+{
+	struct relay_ring_remote *remote = malloc(sizeof(*remote));
+	if (!remote)
+		return NULL;
+	*remote = (struct relay_ring_remote){.place = {.root = strdup(place->root), .channel = strdup(place->channel)},
+	                                     .cpu = geometry->cpu,
+	                                     .readable = geometry->framing == RELAY_FRAMING_LENGTH &&
+	                                                 geometry->mode != RELAY_OVERWRITE,
+	                                     .size = geometry->size,
+	                                     .from = -1};
+	remote->to =
+	    remote->place.root && remote->place.channel ? relay_remote_file_append(place, geometry->cpu) : -ENOMEM;
+	if (remote->to >= 0)
+		return remote;
+	int err = -remote->to;
+	relay_ring_remote_close(remote);
+	errno = err;
+	return NULL;
+}
+
+static void drop(struct held *held)
+{
+	while (held) {
+		struct held *next = held->next;
+		free(held);
+		held = next;
+	}
+}
+
+void relay_ring_remote_close(struct relay_ring_remote *remote)
+{
+	if (!remote)
+		return;
+	relay_private_close(&reserved, remote);
+	drop(remote->first);
+	free(remote->reading);
+	/* The server gives a record that was read in part to the next reader. */
+	if (remote->from >= 0)
+		close(remote->from);
+	if (remote->to >= 0)
+		close(remote->to);
+	relay_place_free(&remote->place);
+	free(remote);
+}
+
+/* --- producing --- */
+
+static uint64_t largest(const struct relay_ring_remote *remote)
+{
+	return remote->size - 2 * RELAY_RING_HEADER_BYTES;
+}
+
+int relay_ring_remote_output(const struct relay_ring_remote *remote, const void *data, size_t length)
+{
+	if (length == 0)
+		return -EOPNOTSUPP;
+	int err = relay_remote_file_write(remote->to, data, length);
+	if (err == -ENOSPC || (err == -EMSGSIZE && length > largest(remote)))
+		return -EAGAIN;
+	return err;
+}
+
+/* What is longer than one write(2) carries shows in its first part already: so much is enough for the server to count it
+ * as too large, as if it were all there. */
+static int refuse(const struct relay_ring_remote *remote, size_t length)
+{
+	size_t part = length <= RELAY_REMOTE_RECORD_MAX ? length : RELAY_REMOTE_RECORD_MAX + 1;
+	void *record;
+	int err = relay_private_reserve(&reserved, remote, part, &record);
+	if (err)
+		return err;
+	err = relay_ring_remote_output(remote, record, part);
+	relay_ring_remote_discard(record);
+	return err == -EMSGSIZE && length > largest(remote) ? -EAGAIN : err ? err : -EBADMSG;
+}
+
+int relay_ring_remote_reserve(const struct relay_ring_remote *remote, size_t length, void **record)
+{
+	if (length == 0)
+		return -EOPNOTSUPP;
+	if (length > largest(remote) || length > RELAY_REMOTE_RECORD_MAX)
+		return refuse(remote, length);
+	return relay_private_reserve(&reserved, remote, length, record);
+}
+
+int relay_ring_remote_commit(const void *data)
+{
+	struct relay_private_record *record = relay_private_end(&reserved, (void *)data);
+	if (!record)
+		return -EINVAL;
+	int err = relay_ring_remote_output(record->owner, data, record->length);
+	relay_private_free(record);
+	return err;
+}
+
+int relay_ring_remote_discard(const void *data)
+{
+	struct relay_private_record *record = relay_private_end(&reserved, (void *)data);
+	if (!record)
+		return -EINVAL;
+	relay_private_free(record);
+	return 0;
+}
+
+/* --- asking --- */
+
+static uint64_t ask(const struct relay_ring_remote *remote, const char *name)
+{
+	char path[64];
+	uint64_t number;
+	snprintf(path, sizeof(path), "buffer%u/%s", remote->cpu, name);
+	return relay_remote_number(&remote->place, path, &number) ? 0 : number;
+}
+
+uint64_t relay_ring_remote_query(const struct relay_ring_remote *remote, uint64_t what)
+{
+	switch (what) {
+	case RELAY_RING_AVAIL_DATA:
+		return ask(remote, "unread_bytes");
+	case RELAY_RING_RING_SIZE:
+		return remote->size;
+	case RELAY_RING_CONS_POS:
+		return ask(remote, "consumer_position");
+	case RELAY_RING_PROD_POS:
+		return ask(remote, "producer_position");
+	default:
+		return 0;
+	}
+}
+
+/* --- consuming --- */
+
+/* Only when somebody wants to read: the server keeps something for each reader. 0 or -errno. */
+static int open_source(struct relay_ring_remote *remote)
+{
+	if (remote->from < 0)
+		/* O_NONBLOCK, which the function adds. */
+		remote->from = relay_remote_file_open(&remote->place, remote->cpu, O_RDONLY);
+	return remote->from < 0 ? remote->from : 0;
+}
+
+/* As relay_ring_state(), of a relay file. */
+static int state_of(int fd)
+{
+	struct pollfd file = {.fd = fd, .events = POLLIN};
+	if (poll(&file, 1, 0) <= 0)
+		return 0;
+	return (file.revents & POLLIN ? RELAY_HAS_DATA : 0) |
+	       (file.revents & (POLLERR | POLLHUP) ? RELAY_IS_CLOSED : 0);
+}
+
+/* Read on to `size` bytes, of which `*n` are here. 1: all are; 0: there is nothing now; or an error of relay_ring_next(). */
+static int read_on(const struct relay_ring_remote *remote, unsigned char *to, size_t *n, size_t size)
+{
+	while (*n < size) {
+		ssize_t got = read(remote->from, to + *n, size - *n);
+		/* ENOBUFS: others have read parts of records. */
+		if (got < 0)
+			return errno == EAGAIN ? 0 : errno == ENOBUFS ? -EBUSY : -errno;
+		if (got == 0)
+			return state_of(remote->from) == RELAY_IS_CLOSED ? -EPIPE : 0;
+		*n += (size_t)got;
+	}
+	return 1;
+}
+
+static uint32_t length_of(const unsigned char prefix[4])
+{
+	return prefix[0] | (uint32_t)prefix[1] << 8 | (uint32_t)prefix[2] << 16 | (uint32_t)prefix[3] << 24;
+}
+
+/*
+ * Read one record and no more, so that none is lost if this process dies: read(2) of the length alone gives that part of
+ * one record, whose rest comes next. The results of relay_ring_next().
+ */
+static int read_record(struct relay_ring_remote *remote)
+{
+	int result = open_source(remote);
+	if (!result)
+		result = read_on(remote, remote->prefix, &remote->n_prefix, sizeof(remote->prefix));
+	if (result != 1)
+		return result;
+	uint32_t length = length_of(remote->prefix);
+	if (length > largest(remote))
+		return -EBADMSG;
+	if (!remote->reading)
+		remote->reading = malloc(sizeof(*remote->reading) + length);
+	if (!remote->reading)
+		return -ENOMEM;
+	result = read_on(remote, remote->reading->data, &remote->n_bytes, length);
+	if (result != 1)
+		return result;
+	struct held *held = remote->reading;
+	held->next = NULL;
+	held->length = length;
+	if (remote->first)
+		remote->last->next = held;
+	else
+		remote->first = held;
+	remote->last = held;
+	remote->reading = NULL;
+	remote->n_prefix = remote->n_bytes = 0;
+	return 1;
+}
+
+int relay_ring_remote_next(struct relay_ring_remote *remote, const void **data, size_t *length)
+{
+	if (!remote->readable)
+		return -EOPNOTSUPP;
+	struct held *next = remote->given ? remote->given->next : remote->first;
+	if (!next) {
+		int result = read_record(remote);
+		if (result != 1)
+			return result;
+		next = remote->last;
+	}
+	remote->given = next;
+	*data = next->data;
+	*length = next->length;
+	return 1;
+}
+
+void relay_ring_remote_release(struct relay_ring_remote *remote)
+{
+	if (!remote->given)
+		return;
+	struct held *given = remote->first;
+	remote->first = remote->given->next;
+	remote->given->next = NULL;
+	remote->given = NULL;
+	drop(given);
+}
+
+void relay_ring_remote_abort(struct relay_ring_remote *remote)
+{
+	remote->given = NULL;
+}
+
+/* --- waiting --- */
+
+int relay_ring_remote_state(struct relay_ring_remote *remote)
+{
+	if (remote->first)
+		return RELAY_HAS_DATA;
+	if (open_source(remote))
+		/* next() says what is wrong. */
+		return RELAY_LOOK_AGAIN;
+	return state_of(remote->from);
+}
+
+int relay_ring_remote_wait(struct relay_ring *const *rings, size_t n, int ms)
+{
+	struct pollfd files[MAX_RINGS];
+	size_t n_files = 0;
+	for (size_t i = 0; i < n; i++)
+		if (rings[i]->remote && !open_source(rings[i]->remote))
+			files[n_files++] = (struct pollfd){.fd = rings[i]->remote->from, .events = POLLIN};
+	if (n_files < n && ms > LOOK_AGAIN_MS)
+		ms = LOOK_AGAIN_MS;
+	return poll(files, n_files, ms) < 0 ? -errno : 0;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reserving. Consumers that know only the kernel's format read the producer position, and then headers before it: a
+ * header must be in place before the position passes it.
+ *
+ * Scheme rseq: header and position are stored in one restartable section on the ring's CPU. `last` names the claim.
+ *
+ * Scheme lockless: several CPUs at once, and a header can only be stored when it is decided whose it is:
+ *
+ *     tail:  {end, n | who} -> {end + total, n + 1 | claim}     reserved: one step decides order and owner
+ *     header at end = BUSY ...                                  the owner alone, so that nothing stores there late
+ *     position = end + total                                    ring/publish.c
+ *
+ * An owner that is held up between the first and the third step holds up the position, but nobody's reservation, and
+ * readers no more than with a header that stays BUSY.
+ *
+ * Mode overwrite: `oldest` passes records one by one until there is room, then the new one may be stored there; a
+ * reader that finds its record not passed after copying has copied it whole. One that is BUSY is not passed.
+ */
+#define _GNU_SOURCE
+#include "ring/reserve.h"
+
+#include "base/persist.h"
+
+#include <errno.h>
+
+/* --- pairs, in both schemes --- */
+
+int relay_ring_misplaced(const struct relay_ring *ring)
+{
+	if (!relay_rseq_registered())
+		return -ENOTSUP;
+	return relay_rseq_cpu() == ring->cpu ? 0 : RELAY_RING_WRONG_CPU;
+}
+
+/* Change where the oldest record lies from what was seen of it. 0 also if it was not as seen; else as
+ * relay_ring_misplaced(). */
+static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
+{
+	static uint64_t nowhere;
+	struct relay_two *overwritten = &ring->producer->overwritten;
+	if (ring->scheme != RELAY_RSEQ) {
+		relay_two_swap(overwritten, first, second, pos, records);
+		return 0;
+	}
+	/* A section that ends between the stores leaves the kernel's position ahead by a record, which is the next to give
+	 * way: nobody has stored there. */
+	struct relay_tx tx = {.expect_first = first,
+	                      .expect_second = second,
+	                      .new_first = pos | (~first & RELAY_PAIR_TOGGLE),
+	                      .new_second = records,
+	                      .store = {{&overwritten->first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
+	const uint32_t *flags = &ring->producer->flags;
+	enum relay_rseq_result result = relay_rseq_transact(&ring->state->oldest, flags, &tx, ring->cpu);
+	if (result == RELAY_RSEQ_ABORTED)
+		result = relay_persist_transact(&ring->state->oldest, flags, &tx, ring->cpu);
+	return result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+}
+
+static int tally_once(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, bool *done)
+{
+	if (ring->scheme == RELAY_RSEQ) {
+		*done = relay_rseq_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE ||
+		        relay_persist_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE;
+		return *done ? 0 : relay_ring_misplaced(ring);
+	}
+	uint64_t first = __atomic_load_n(&lost->first, __ATOMIC_RELAXED);
+	uint64_t second = __atomic_load_n(&lost->second[0], __ATOMIC_RELAXED);
+	*done = relay_pair_swap(lost, first, second, first + 1, second + length);
+	return 0;
+}
+
+/* Count a refused record. Returns `err`, or what relay_ring_misplaced() says: then it was not counted. */
+static int refuse(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, int err)
+{
+	bool done = false;
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
+		int gone = tally_once(ring, lost, length, &done);
+		if (done || gone)
+			return done ? err : gone;
+	}
+	return -EBADMSG;
+}
+
+static int refuse_full(struct relay_ring *ring, uint64_t length)
+{
+	return refuse(ring, &ring->state->lost_full, length, -EAGAIN);
+}
+
+int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length)
+{
+	/* Whatever is asked for counts as no more than this, so that the sum of bytes stays a number. */
+	return refuse(ring, &ring->state->lost_too_large, length < UINT32_MAX ? length : UINT32_MAX, -EAGAIN);
+}
+
+static int refuse_stopped(struct relay_ring *ring, uint64_t length)
+{
+	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
+	if (flags & RELAY_CLOSED)
+		return -EPIPE;
+	if (flags & RELAY_STOPPED)
+		return refuse(ring, &ring->state->lost_disabled, length, -ECANCELED);
+	return 0;
+}
+
+/* --- room --- */
+
+/* The record at `oldest`, as it was seen there, is BUSY. 0: not any more; else as give_way(). */
+static int wait_for_owner(struct relay_ring *ring, uint64_t first)
+{
+	uint64_t pos = first & ~RELAY_PAIR_TOGGLE;
+	int buried = relay_ring_claims_bury_at(ring, pos);
+	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
+	if (buried == 1 || !busy || __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) != first)
+		return 0;
+	return buried == 0 ? -EAGAIN : -EBADMSG;
+}
+
+/* The record at `oldest` gives way. 0: that or another one has; -EAGAIN: it is BUSY, or not yet complete. */
+static int give_way(struct relay_ring *ring)
+{
+	const uint64_t *word = relay_ring_oldest_word(ring);
+	uint64_t first = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	const uint64_t *records =
+	    ring->scheme == RELAY_RSEQ ? &ring->state->oldest.second[first >> 63] : &ring->producer->overwritten.second;
+	uint64_t second = __atomic_load_n(records, __ATOMIC_ACQUIRE);
+	uint64_t pos = first & ~RELAY_PAIR_TOGGLE, produced = relay_ring_produced(ring);
+	if (pos % 8)
+		return -EBADMSG;
+	uint32_t length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
+	/* What was loaded before is of this record if it is the oldest still. */
+	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != first)
+		return 0;
+	if (produced == pos)
+		return -EAGAIN;
+	if (length & RELAY_RING_BUSY)
+		return wait_for_owner(ring, first);
+	if (!relay_ring_fits(ring, pos, length, produced))
+		return -EBADMSG;
+	uint64_t next = pos + relay_ring_total(length & ~RELAY_RING_DISCARD);
+	return change_oldest(ring, first, second, next, second + !(length & RELAY_RING_DISCARD));
+}
+
+int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
+{
+	for (uint64_t tries = 0; !relay_ring_has_room(ring, end); tries++) {
+		int err = ring->mode == RELAY_OVERWRITE ? give_way(ring) : -EAGAIN;
+		if (err)
+			return err;
+		/* No more records have to give way than there can be in what is to be reserved. */
+		if (__builtin_expect(tries > RELAY_CHANGE_TRIES, 0) &&
+		    (tries - RELAY_CHANGE_TRIES) * RELAY_RING_HEADER_BYTES > end - relay_ring_reserved(ring))
+			return -EBADMSG;
+	}
+	return 0;
+}
+
+/* uncounted: the producer will try again. */
+static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, bool uncounted)
+{
+	int err = relay_ring_make_room(ring, end);
+	return err == -EAGAIN && !uncounted ? refuse_full(ring, length) : err;
+}
+
+/* --- scheme lockless --- */
+
+/* Is there an entry for one more record that is not passed? The dead may hold some. */
+static bool has_entry(struct relay_ring *ring, uint64_t number)
+{
+	for (int tries = 0; tries < 2; tries++) {
+		/* May be one ahead of the position: see relay_ring_pass(). */
+		uint64_t passed = __atomic_load_n(&ring->producer->position.second, __ATOMIC_ACQUIRE) - 1;
+		if (((number - passed) & RELAY_RECORDS_MASK) < RELAY_RING_N_READY)
+			return true;
+		relay_ring_resolve(ring, 0);
+	}
+	return false;
+}
+
+/* See that `place`, the next one, can be had. turn: the producer position is there. 0 or an error. */
+static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool uncounted,
+                       bool *turn)
+{
+	/* After the look: whoever stops the ring sets the flag, then changes the tail. */
+	int err = refuse_stopped(ring, length);
+	if (err)
+		return err;
+	relay_ring_claims_help(ring);
+	err = find_room(ring, place->end, length, uncounted);
+	if (err)
+		return err;
+	if (place->pos % 8)
+		return -EBADMSG;
+	*turn = relay_ring_produced(ring) == place->pos;
+	if (*turn || has_entry(ring, place->number))
+		return 0;
+	return uncounted ? -EAGAIN : refuse_full(ring, length);
+}
+
+static int reserve_lockless(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim *claim,
+                            uint64_t *pos)
+{
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
+		uint64_t who;
+		bool turn;
+		struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
+		int err = check_place(ring, &place, length, uncounted, &turn);
+		if (err)
+			return err;
+		relay_ring_claim_state(claim, place.pos, length, place.number);
+		if (relay_ring_take_place(ring, &place, who, relay_ring_claim_name(ring, claim))) {
+			relay_ring_show_place(ring, &place, length, turn);
+			*pos = place.pos;
+			return 0;
+		}
+		relay_ring_claim_withdraw(claim);
+		relay_ring_stand_back();
+	}
+	return -EBADMSG;
+}
+
+/* --- scheme rseq --- */
+
+int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
+                       struct relay_ring_put *put)
+{
+	put->expect = relay_ring_produced(ring);
+	int err = refuse_stopped(ring, length);
+	if (err)
+		return err;
+	if (put->expect % 8)
+		return -EBADMSG;
+	put->next = put->expect + relay_ring_total(length);
+	put->header = relay_ring_header(ring, put->expect, (uint32_t)length | bits);
+	put->to = relay_ring_at(ring, put->expect) + RELAY_RING_HEADER_BYTES;
+	RELAY_RING_PUBLISHES(ring);
+	return find_room(ring, put->next, length, uncounted);
+}
+
+static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim *claim,
+                        uint64_t *pos)
+{
+	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
+		struct relay_ring_put put;
+		int err = relay_ring_prepare(ring, length, uncounted, RELAY_RING_BUSY, &put);
+		if (err)
+			return err;
+		/* After the position, which the section checks: what `last` names is there by now, or never will be. */
+		uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
+		relay_ring_claims_help(ring);
+		*pos = put.expect;
+		relay_ring_claim_state(claim, *pos, length, 0);
+		uint64_t new_last = relay_ring_claim_name(ring, claim) | (*pos & RELAY_RECORDS_MASK);
+		enum relay_rseq_result result =
+		    relay_rseq_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
+		if (result == RELAY_RSEQ_ABORTED)
+			result = relay_persist_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
+		if (result == RELAY_RSEQ_DONE)
+			return 0;
+		relay_ring_claim_withdraw(claim);
+		err = result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+		if (err)
+			return err;
+	}
+	return -EBADMSG;
+}
+
+/* --- both --- */
+
+int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
+                              uint64_t *pos)
+{
+	/* Nobody reserves here: see ring/remote.h. */
+	if (ring->remote)
+		return RELAY_RING_WRONG_CPU;
+	if (relay_ring_is_too_large(ring, length)) {
+		int err = refuse_stopped(ring, length);
+		return err ? err : relay_ring_refuse_too_large(ring, length);
+	}
+	*claim = relay_ring_claim_take(ring);
+	if (!*claim)
+		return uncounted ? -EAGAIN : refuse_full(ring, length);
+	int err = ring->scheme == RELAY_RSEQ ? reserve_rseq(ring, length, uncounted, *claim, pos)
+	                                     : reserve_lockless(ring, length, uncounted, *claim, pos);
+	if (err)
+		relay_ring_claim_release(ring, *claim);
+	return err;
+}

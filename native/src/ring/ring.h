@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/* One record ring, mapped by this process: its geometry, copied and checked once, and where its parts lie. */
+#ifndef RELAYFS_RING_RING_H
+#define RELAYFS_RING_RING_H
+
+#include "base/damage.h"
+#include "base/mapping.h"
+
+#include <relayfs/ring.h>
+#include <relayfs/ring_layout.h>
+#include <relayfs/store.h>
+#include <stdbool.h>
+
+struct relay_ring {
+	struct relay_ring_producer *producer;
+	struct relay_ring_consumer *consumer;
+	unsigned char *data;
+	uint64_t size, mask;
+	uint64_t largest; /* record: it leaves room for its header, and the ring is never quite full */
+	uint32_t cpu, n_rings;
+	uint32_t mode, scheme, buffers, read, framing;
+	uint32_t id; /* unique in this process, for what threads keep */
+	struct relay_ring_claim *claims;
+	uint64_t *ready;
+	struct relay_ring_state *state;
+	uint64_t token;    /* the file server's name for our open file */
+	uint32_t n_unkept; /* times that no claim to keep was found at once */
+	bool finds_none;   /* the last search for a claim was in vain */
+	struct relay_shm shm;
+	uint32_t slot; /* among those that are open */
+
+	/* What this handle's consumer has seen and not yet released. */
+	uint64_t
+	    consumed_by; /* owner word of the thread that has the consumer's lock by this handle, and what follows */
+	uint32_t n_held;
+	struct relay_ring_counts seen;
+	uint64_t damaged_at;
+	struct relay_damage damage;
+
+	/* Where relay_ring_state() came to: from `empty_from` to `empty` there is nothing but what readers skip. */
+	bool is_empty_known;
+	uint64_t empty_from;
+	struct relay_ring_counts empty;
+
+	struct relay_ring_remote *remote; /* see ring/remote.h; NULL: the ring is mapped */
+};
+
+/* So many records one call of a file server passes at most, some 10 to 50 ns each; the next call goes on. */
+enum { RELAY_RING_WORK = 1 << 16 };
+
+/* A record of `length` bytes with all that belongs to it. */
+static inline uint64_t relay_ring_total(uint64_t length)
+{
+	return (length + RELAY_RING_HEADER_BYTES + 7) & ~7ull;
+}
+
+static inline unsigned char *relay_ring_at(const struct relay_ring *ring, uint64_t pos)
+{
+	return ring->data + (pos & ring->mask);
+}
+
+/* Both words of the header of a record at pos. */
+static inline uint64_t relay_ring_header(const struct relay_ring *ring, uint64_t pos, uint32_t length)
+{
+	return length | ((pos & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
+}
+
+/* The first word of the header at pos, a multiple of 8. */
+static inline uint32_t *relay_ring_length_at(const struct relay_ring *ring, uint64_t pos)
+{
+	return (uint32_t *)relay_ring_at(ring, pos);
+}
+
+static inline uint64_t relay_ring_produced(const struct relay_ring *ring)
+{
+	/* Pairs with the change that publishes a record: its header before the position. */
+	return __atomic_load_n(&ring->producer->position.first, __ATOMIC_ACQUIRE);
+}
+
+static inline uint64_t relay_ring_consumed(const struct relay_ring *ring)
+{
+	/* Pairs with the release in ring/consume.c: the reader's loads before our stores. */
+	return __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
+}
+
+/* Up to where producers have reserved: the producer position may still have to follow. */
+static inline uint64_t relay_ring_reserved(const struct relay_ring *ring)
+{
+	return ring->scheme == RELAY_RSEQ ? relay_ring_produced(ring)
+	                                  : __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_ACQUIRE);
+}
+
+/* Mode overwrite: the word that decides where the oldest record lies that stands. In scheme lockless it has no toggle. */
+static inline const uint64_t *relay_ring_oldest_word(const struct relay_ring *ring)
+{
+	return ring->scheme == RELAY_RSEQ ? &ring->state->oldest.first : &ring->producer->overwritten.first;
+}
+
+/* Up to where memory is free for producers. */
+static inline uint64_t relay_ring_floor(const struct relay_ring *ring)
+{
+	if (ring->mode == RELAY_OVERWRITE)
+		return __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) & ~RELAY_PAIR_TOGGLE;
+	return relay_ring_consumed(ring);
+}
+
+/* Is the record in this piece of memory, all of it, at most `produced`? */
+static inline bool relay_ring_fits(const struct relay_ring *ring, uint64_t pos, uint32_t length, uint64_t produced)
+{
+	uint64_t total = relay_ring_total(length & ~(RELAY_RING_BUSY | RELAY_RING_DISCARD));
+	return pos % 8 == 0 && produced - pos < ring->size && total <= produced - pos;
+}
+
+/* A ring that is used through `remote`, which belongs to it, also on failure; with private memory. NULL and errno. fd: of
+ * its memory file; it stays the caller's. */
+struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
+                                         int fd);
+
+/* The open ring whose data `record` points into; NULL: none. Async-signal-safe. */
+struct relay_ring *relay_ring_of(const void *record);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/alive.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <relayfs/trace_store.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TOLD_S = 10 }; /* how long a process may take to lock what it was told of */
+
+int relay_trace_lock_events(int fd)
+{
+	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	return fcntl(fd, F_SETLK, &lock) ? -errno : 0;
+}
+
+static bool is_locked(int fd)
+{
+	/* As an open file, so that this process's own locks count, too. */
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+bool relay_trace_is_told(int fd)
+{
+	char line[RELAY_TRACE_LINE_BYTES + 1];
+	struct stat st;
+	ssize_t got = pread(fd, line, RELAY_TRACE_LINE_BYTES, 0);
+	if (got <= 0 || fstat(fd, &st))
+		return false;
+	line[got] = 0;
+	char *end = strchr(line, '\n');
+	bool is_one_line = end && (off_t)(end + 1 - line) == st.st_size;
+	if (!is_one_line && strstr(line, " buffers=perprocess "))
+		return false;
+	time_t age = time(NULL) - st.st_mtime;
+	return age >= -1 && age < TOLD_S;
+}
+
+int relay_trace_is_alive(const char *dir)
+{
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof(path), "%s/.events", dir) >= (int)sizeof(path))
+		return 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return 0;
+	int alive = is_locked(fd) || relay_trace_is_told(fd);
+	close(fd);
+	return alive;
+}

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The control file of traces.
+ *
+ *     0                       4096          8192                     69632
+ *     +-----------------------+-------------+-------------+-- - - ---+
+ *     | relay_trace_page, ids | slot 0      | slot 1      |          |
+ *     +-----------------------+-------------+-------------+-- - - ---+
+ *       what programs map       {seq, relay_trace}
+ *
+ * Beside it lie the counts of events that programs have lost because they could get no buffers (trace/lost.c).
+ *
+ * One process writes the control file, the store's server; all others map it so that they cannot. A slot is changed between two steps of
+ * its `seq`, which is odd meanwhile, and the page's `generation` goes up when the slot is as it shall be: who sees the new
+ * generation sees the new slot, and who reads a new slot under the old generation will look again.
+ */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "base/mapping.h"
+#include "trace/control_file.h"
+#include "trace/lost.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TRACES_MAGIC 0x3130454341525452ull /* "RTRACE01", little-endian */
+
+enum {
+	TRACES_VERSION = 3,
+	TRACES_MODE = 0644,
+	TRACES_BYTES = (1 + RELAY_N_TRACES) * RELAY_PAGE_BYTES,
+	CLOCK_READINGS = 16,
+	MAX_READS = 1000,
+	READ_PAUSE_NS = 100000
+};
+
+struct traces_page {
+	struct relay_trace_page seen; /* by programs */
+	uint64_t last_id;             /* given to a trace */
+	uint64_t pid_ns;              /* the inode of the server's PID namespace; 0: unknown */
+};
+
+struct traces_slot {
+	uint64_t seq; /* odd: it changes. Writer: the server, as of all here */
+	struct relay_trace trace;
+};
+
+struct relay_traces {
+	struct relay_shm shm;
+	struct relay_lost_page *lost;   /* NULL: this process cannot map it */
+	struct relay_lost_users *users; /* the server's; NULL: there is no memory for them */
+	char *store;                    /* the server's */
+};
+
+RELAY_STATIC_ASSERT(sizeof(struct traces_page) <= RELAY_PAGE_BYTES, "programs map one page");
+RELAY_STATIC_ASSERT(sizeof(struct traces_slot) <= RELAY_PAGE_BYTES, "a trace has one page");
+RELAY_STATIC_ASSERT(TRACES_BYTES >= RELAY_TRACE_PAGE_BYTES, "what programs map is in the file, whatever a page is");
+
+static struct traces_page *page_of(const struct relay_traces *traces)
+{
+	return (struct traces_page *)traces->shm.base;
+}
+
+static struct traces_slot *slot_of(const struct relay_traces *traces, unsigned slot)
+{
+	return (struct traces_slot *)(traces->shm.base + (1 + slot) * (size_t)RELAY_PAGE_BYTES);
+}
+
+/* ------------------------------------------------------------------ clocks */
+
+/* Of several readings, those between two of the clock before that lie closest together: the others were interrupted. */
+static void read_real(struct relay_clocks *clocks)
+{
+	uint64_t least = UINT64_MAX;
+	for (int i = 0; i < CLOCK_READINGS; i++) {
+		uint64_t before = relay_clock_ns(CLOCK_MONOTONIC), real_ns = relay_clock_ns(CLOCK_REALTIME);
+		uint64_t around = relay_clock_ns(CLOCK_MONOTONIC) - before;
+		if (around >= least)
+			continue;
+		least = around;
+		clocks->mono_ns = before + around / 2;
+		clocks->real_ns = real_ns;
+	}
+}
+
+/* The counter when CLOCK_MONOTONIC was clocks->mono_ns, and both a little later. */
+static void read_tsc(struct relay_clocks *clocks)
+{
+	uint64_t least = UINT64_MAX, to_real = clocks->real_ns - clocks->mono_ns;
+	for (int i = 0; i < CLOCK_READINGS; i++) {
+		uint64_t before = relay_clock_tsc(), mono_ns = relay_clock_ns(CLOCK_MONOTONIC);
+		uint64_t around = relay_clock_tsc() - before;
+		if (around >= least)
+			continue;
+		least = around;
+		clocks->tsc = before + around / 2;
+		clocks->mono_ns = mono_ns;
+	}
+	clocks->real_ns = clocks->mono_ns + to_real;
+}
+
+void relay_clocks_read(struct relay_clocks *clocks)
+{
+	*clocks = (struct relay_clocks){0};
+	read_real(clocks);
+	if (relay_has_tsc())
+		read_tsc(clocks);
+}
+
+/* ------------------------------------------------------------------ making and mapping */
+
+static int fill(int fd)
+{
+	struct traces_page page = {.seen.magic = TRACES_MAGIC, .seen.version = TRACES_VERSION};
+	int err = -posix_fallocate(fd, 0, TRACES_BYTES);
+	if (!err && pwrite(fd, &page, sizeof(page), 0) != (ssize_t)sizeof(page))
+		err = -EIO;
+	return err ? err : relay_shm_own(fd, TRACES_MODE, geteuid(), getegid());
+}
+
+/* It gets its name when it is whole. */
+static int make_file(const char *store)
+{
+	char path[PATH_MAX], open_file[64];
+	int fd = open(store, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	int err = fill(fd);
+	snprintf(path, sizeof(path), "%s/.traces", store);
+	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
+	if (!err && linkat(AT_FDCWD, open_file, AT_FDCWD, path, AT_SYMLINK_FOLLOW))
+		err = -errno;
+	close(fd);
+	return err;
+}
+
+/* ------------------------------------------------------------------ mapping */
+
+static int check(const struct relay_traces *traces)
+{
+	const struct relay_trace_page *page = &page_of(traces)->seen;
+	if (page->magic != TRACES_MAGIC)
+		return -EBADMSG;
+	return page->version == TRACES_VERSION ? 0 : -EPROTO;
+}
+
+/* fd becomes the result's. NULL and errno. */
+static struct relay_traces *map(int fd, bool writable)
+{
+	struct relay_traces *traces = calloc(1, sizeof(*traces));
+	struct stat st;
+	int err = !traces ? -ENOMEM : fstat(fd, &st) ? -errno : 0;
+	if (!err && (!S_ISREG(st.st_mode) || st.st_size < TRACES_BYTES))
+		err = -EBADMSG;
+	if (!err)
+		err = relay_shm_map_ahead(&traces->shm, fd, TRACES_BYTES, writable);
+	if (!err) {
+		err = check(traces);
+		if (!err)
+			return traces;
+		relay_shm_unmap(&traces->shm);
+	} else {
+		close(fd);
+	}
+	free(traces);
+	errno = -err;
+	return NULL;
+}
+
+/* A server that was killed may have left a slot half changed: it is one trace's, so it is what it was or what it was to
+ * be, word by word. */
+static void repair(struct relay_traces *traces)
+{
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++) {
+		struct traces_slot *slot = slot_of(traces, i);
+		if (!(slot->seq & 1))
+			continue;
+		struct relay_trace trace = slot->trace;
+		relay_traces_set(traces, i, &trace);
+	}
+}
+
+uint64_t relay_pid_ns(void)
+{
+	struct stat st;
+	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
+}
+
+uint64_t relay_traces_pid_ns(const struct relay_traces *traces)
+{
+	return page_of(traces)->pid_ns;
+}
+
+/* The events that a new trace has lost are none. */
+static void begin_lost(struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	relay_lost_begin(traces->lost, slot, id);
+	relay_lost_users_begin(traces->users, slot, id);
+}
+
+/* Have all programs look. */
+static void announce(struct relay_traces *traces)
+{
+	struct relay_trace_page *page = &page_of(traces)->seen;
+	uint32_t changes = page->changes + 1;
+	/* Pairs with the acquire of who looks at its `wanted` anew: the slots as they are now. */
+	__atomic_store_n(&page->generation, (uint64_t)changes << 32, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->changes, changes, __ATOMIC_RELEASE);
+	relay_wake_word(&page->changes);
+}
+
+struct relay_traces *relay_traces_serve(const char *store)
+{
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof(path), "%s/.traces", store) >= (int)sizeof(path)) {
+		errno = ENAMETOOLONG;
+		return NULL;
+	}
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	bool was_there = fd >= 0;
+	if (fd < 0 && errno == ENOENT) {
+		int err = make_file(store);
+		if (err) {
+			errno = -err;
+			return NULL;
+		}
+		fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	}
+	struct relay_traces *traces = fd < 0 ? NULL : map(fd, true);
+	if (!traces)
+		return NULL;
+	traces->lost = relay_lost_map(path, true);
+	traces->users = relay_lost_users_open(store);
+	traces->store = strdup(store);
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
+		begin_lost(traces, i, slot_of(traces, i)->trace.id);
+	repair(traces);
+	page_of(traces)->pid_ns = relay_pid_ns();
+	/* Programs whose sessions were the last server's see that it has gone, and open new ones. */
+	if (was_there)
+		announce(traces);
+	return traces;
+}
+
+static struct relay_traces *open_to_read(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct relay_traces *traces = fd < 0 ? NULL : map(fd, false);
+	int saved = errno;
+	if (traces) {
+		/* What is mapped needs no descriptor. The process may have no other one for the counts. */
+		relay_descriptor_close(&traces->shm.file);
+		traces->lost = relay_lost_map(path, false);
+	}
+	errno = saved;
+	return traces;
+}
+
+struct relay_traces *relay_traces_open(const char *file)
+{
+	char backing[PATH_MAX];
+	struct relay_traces *traces = open_to_read(file);
+	if (traces || errno != ENODEV)
+		return traces;
+	/* The mount cannot be mapped. Its store's own user opens the file behind it. */
+	ssize_t got = getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1);
+	if (got <= 0)
+		return NULL;
+	backing[got] = 0;
+	return open_to_read(backing);
+}
+
+struct relay_trace_page *relay_traces_page(const struct relay_traces *traces)
+{
+	return &page_of(traces)->seen;
+}
+
+void relay_traces_close(struct relay_traces *traces)
+{
+	if (!traces)
+		return;
+	relay_shm_unmap(&traces->shm);
+	relay_lost_unmap(traces->lost);
+	relay_lost_users_close(traces->users);
+	free(traces->store);
+	free(traces);
+}
+
+/* ------------------------------------------------------------------ what was lost without buffers */
+
+bool relay_traces_note_lost(struct relay_traces *traces, unsigned slot, uint64_t id, uint64_t records)
+{
+	return traces && relay_lost_add(traces->lost, slot, id, records);
+}
+
+uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id)
+{
+	return relay_lost_get(traces->lost, slot, id);
+}
+
+int relay_traces_lost_file(struct relay_traces *traces, uint32_t uid)
+{
+	uint64_t ids[RELAY_N_TRACES];
+	if (!traces->users || !traces->store)
+		return -ENOMEM;
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
+		ids[i] = slot_of(traces, i)->trace.id;
+	return relay_lost_users_get(traces->users, traces->store, uid, ids);
+}
+
+/* ------------------------------------------------------------------ reading */
+
+static bool is_text(const char *text, size_t size)
+{
+	return memchr(text, 0, size) != NULL;
+}
+
+static int check_trace(const struct relay_trace *trace)
+{
+	if (trace->id == 0)
+		return -ENOENT;
+	bool is_sound = is_text(trace->boot, sizeof(trace->boot)) && is_text(trace->name, sizeof(trace->name)) &&
+	                is_text(trace->filter, sizeof(trace->filter)) && is_text(trace->rules, sizeof(trace->rules)) &&
+	                (trace->clock == RELAY_MONO || trace->clock == RELAY_TSC) &&
+	                trace->buffers <= RELAY_TRACE_SHARED && trace->mode <= RELAY_OVERWRITE && trace->name[0] &&
+	                trace->name[0] != '.' && !strchr(trace->name, '/');
+	return is_sound ? 0 : -EBADMSG;
+}
+
+int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct relay_trace *trace)
+{
+	if (slot >= RELAY_N_TRACES)
+		return -ENOENT;
+	const struct traces_slot *from = slot_of(traces, slot);
+	for (int tries = 0; tries < MAX_READS; tries++) {
+		/* Pairs with the release in end_change(): the trace as it was left then. */
+		uint64_t seq = __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE);
+		if (!(seq & 1)) {
+			memcpy(trace, &from->trace, sizeof(*trace));
+			/* Pairs with the fence in begin_change(): if any of this came of it, `seq` has changed. */
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);
+			if (__atomic_load_n(&from->seq, __ATOMIC_RELAXED) == seq)
+				return check_trace(trace);
+		}
+		if (tries % 10 == 9) /* the server is in the middle, and not on a CPU */
+			nanosleep(&(struct timespec){.tv_nsec = READ_PAUSE_NS}, NULL);
+	}
+	return -EAGAIN;
+}
+
+/* ------------------------------------------------------------------ changing */
+
+static void begin_change(struct traces_slot *slot)
+{
+	__atomic_store_n(&slot->seq, slot->seq | 1, __ATOMIC_RELAXED);
+	/* Pairs with the fence in relay_traces_get(): `seq` before what follows. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+static void end_change(struct traces_slot *slot)
+{
+	/* Pairs with the acquire in relay_traces_get(): what came before. */
+	__atomic_store_n(&slot->seq, (slot->seq | 1) + 1, __ATOMIC_RELEASE);
+}
+
+/* Does it matter to programs? That the clocks have been noted does not. */
+static bool differs(const struct relay_trace *old, const struct relay_trace *new)
+{
+	struct relay_trace noted = *old;
+	noted.latest = new->latest;
+	return memcmp(&noted, new, sizeof(noted)) != 0;
+}
+
+void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct relay_trace *trace)
+{
+	if (slot >= RELAY_N_TRACES)
+		return;
+	struct traces_page *page = page_of(traces);
+	struct traces_slot *to = slot_of(traces, slot);
+	bool is_news = to->seq & 1 || differs(&to->trace, trace);
+	bool is_taken_away = !trace->id && to->trace.id;
+	uint32_t bit = (trace->id && trace->is_started) || is_taken_away ? 1u << slot : 0;
+	if (trace->id > page->last_id)
+		page->last_id = trace->id;
+	begin_lost(traces, slot, trace->id);
+	begin_change(to);
+	memcpy(&to->trace, trace, sizeof(*trace));
+	end_change(to);
+	/* Relaxed: what it leads to looks at the generation. */
+	__atomic_store_n(&page->seen.active, (page->seen.active & ~(1u << slot)) | bit, __ATOMIC_RELAXED);
+	if (is_news)
+		announce(traces);
+}
+
+void relay_traces_settle(struct relay_traces *traces)
+{
+	uint32_t *active = &page_of(traces)->seen.active;
+	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
+		if (!slot_of(traces, i)->trace.id)
+			/* Relaxed: it only says whether to look. */
+			__atomic_store_n(active, *active & ~(1u << i), __ATOMIC_RELAXED);
+}
+
+uint64_t relay_traces_new_id(struct relay_traces *traces)
+{
+	return ++page_of(traces)->last_id;
+}
+
+void relay_traces_set_log(struct relay_traces *traces, uint32_t log)
+{
+	/* Relaxed: whoever sees it asks the server which channel it is. */
+	__atomic_store_n(&page_of(traces)->seen.log, log, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/declared.h"
+
+#include <errno.h>
+#include <relayfs/trace_store.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_CHAINS = 1024 };
+
+static struct relay_declared *chains[N_CHAINS];
+static uint64_t n_declared;
+
+static bool is_same(const struct relay_trace_event *one, const struct relay_trace_event *other)
+{
+	bool same = one->n_fields == other->n_fields && strcmp(one->provider, other->provider) == 0 &&
+	            strcmp(one->name, other->name) == 0;
+	for (uint32_t i = 0; same && i < one->n_fields; i++)
+		same = one->fields[i].type == other->fields[i].type &&
+		       strcmp(one->fields[i].name, other->fields[i].name) == 0;
+	return same;
+}
+
+/* FNV-1a. */
+static uint64_t add_to_hash(uint64_t sum, const char *text)
+{
+	/* With the null byte, so that two texts are not taken for one. */
+	do
+		sum = (sum ^ (unsigned char)*text) * 0x100000001b3u;
+	while (*text++);
+	return sum;
+}
+
+static uint64_t hash_of(const struct relay_trace_event *event)
+{
+	uint64_t sum = add_to_hash(add_to_hash(0xcbf29ce484222325u, event->provider), event->name);
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		sum = add_to_hash(sum + event->fields[i].type, event->fields[i].name);
+	return sum;
+}
+
+/* In one piece of memory. NULL: there is none. */
+static struct relay_declared *copy_of(const struct relay_trace_event *event)
+{
+	size_t bytes = sizeof(struct relay_declared) + event->n_fields * sizeof(struct relay_trace_field) +
+	               strlen(event->provider) + strlen(event->name) + 2;
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		bytes += strlen(event->fields[i].name) + 1;
+	struct relay_declared *copy = calloc(1, bytes);
+	if (!copy)
+		return NULL;
+	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
+	char *text = (char *)(fields + event->n_fields);
+	copy->event = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields};
+	copy->event.provider = text;
+	text = stpcpy(text, event->provider) + 1;
+	copy->event.name = text;
+	text = stpcpy(text, event->name) + 1;
+	for (uint32_t i = 0; i < event->n_fields; i++) {
+		fields[i] = (struct relay_trace_field){text, event->fields[i].type};
+		text = stpcpy(text, event->fields[i].name) + 1;
+	}
+	return copy;
+}
+
+struct relay_declared *relay_declared_get(const struct relay_trace_event *event)
+{
+	struct relay_declared **chain = &chains[hash_of(event) % N_CHAINS], *found = *chain;
+	while (found && !is_same(&found->event, event))
+		found = found->other;
+	if (found)
+		return found;
+	if (n_declared > RELAY_TRACE_ID_MAX) {
+		errno = ENOSPC;
+		return NULL;
+	}
+	found = copy_of(event);
+	if (!found) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	found->number = ++n_declared;
+	found->other = *chain;
+	*chain = found;
+	return found;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ *     STORE/.early/NAME/PROCESS-PID/     made by the process as STORE/NAME/PROCESS-PID is of a trace
+ *
+ * The server moves the directory into the trace when there is one of that name (relayfs_fuse/fs/early.py), also after the
+ * process has ended. What stands in a store on another file system than the mount's is copied by the process.
+ */
+#define _GNU_SOURCE
+#include "trace/early.h"
+
+#include "store/find.h"
+#include "store/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	SUBBUF_SIZE = 64 * 1024,
+	N_SUBBUFS = 8,
+	PROCESSES = 16, /* of which the dead give way to the next ones that want to write */
+	STORE_MODE = 0700,
+	DIR_MODE = 0711,
+	COPY_BYTES = 65536,
+	EVENTS_BYTES = 16 << 20
+};
+
+static const char early_name[] = "/.early";
+
+static bool read_boot(char boot[RELAY_TRACE_BOOT_BYTES])
+{
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? 0 : read(fd, boot, RELAY_TRACE_BOOT_BYTES - 1);
+	if (fd >= 0)
+		close(fd);
+	boot[got > 0 ? got : 0] = 0;
+	boot[strcspn(boot, "\n")] = 0;
+	return *boot;
+}
+
+/* The words after the name, which are those of the control file's `create`. */
+static int parse_options(char *words, struct relay_trace *trace)
+{
+	struct relay_spec spec = {.size = sizeof(spec), .subbuf_size = SUBBUF_SIZE, .n_subbufs = N_SUBBUFS};
+	for (char *at = words; *at; at++)
+		*at = *at == ',' ? ' ' : *at;
+	int err = relay_options_parse(words, &spec);
+	trace->subbuf_size = spec.subbuf_size;
+	trace->n_subbufs = spec.n_subbufs;
+	trace->mode = spec.mode;
+	return err;
+}
+
+bool relay_early_parse(const char *wish, struct relay_trace *trace)
+{
+	size_t length = strcspn(wish, ",");
+	*trace = (struct relay_trace){.id = RELAY_TRACE_NOT_YET, .is_started = 1, .clock = RELAY_MONO};
+	if (length == 0 || length >= sizeof(trace->name))
+		return false;
+	memcpy(trace->name, wish, length);
+	char *words = strdup(wish + length);
+	int err = words ? parse_options(words, trace) : -ENOMEM;
+	free(words);
+	trace->memory =
+	    PROCESSES * relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs) * relay_n_possible_cpus();
+	relay_clocks_read(&trace->made);
+	return !err && read_boot(trace->boot);
+}
+
+static int make_dir(const char *path, mode_t mode)
+{
+	if (mkdir(path, mode))
+		return errno == EEXIST ? 0 : -errno;
+	return chmod(path, mode) ? -errno : 0; /* whatever the umask is */
+}
+
+static int make_home(const char *store, const char *name, char **early)
+{
+	char dir[PATH_MAX];
+	if (!relay_store_is_trusted(store))
+		return -EACCES;
+	if (snprintf(dir, sizeof(dir), "%s%s/%s", store, early_name, name) >= (int)sizeof(dir))
+		return -ENAMETOOLONG;
+	*early = strndup(dir, strlen(store) + strlen(early_name));
+	int err = *early ? make_dir(store, STORE_MODE) : -ENOMEM;
+	/* Somebody else may have made it just now. */
+	if (!err && !relay_store_is_trusted(store))
+		err = -EACCES;
+	if (!err)
+		err = make_dir(*early, DIR_MODE);
+	if (!err)
+		err = make_dir(dir, DIR_MODE);
+	return err;
+}
+
+int relay_early_home(const struct relay_trace_home *home, const struct relay_trace *trace,
+                     struct relay_trace_home *early)
+{
+	char *store = home->store ? strdup(home->store) : relay_default_store();
+	*early = (struct relay_trace_home){0};
+	int err = store ? make_home(store, trace->name, &early->store) : -ENOMEM;
+	free(store);
+	if (err)
+		relay_trace_home_free(early);
+	return err;
+}
+
+/* --- to another store --- */
+
+/* What lies between `at` and `end`, as far as it was ever written. */
+static int copy_data(int from, int to, off_t at, off_t end)
+{
+	char piece[COPY_BYTES];
+	while (at < end) {
+		size_t length = end - at < COPY_BYTES ? (size_t)(end - at) : COPY_BYTES;
+		ssize_t got = pread(from, piece, length, at);
+		if (got <= 0 || pwrite(to, piece, (size_t)got, at) != got)
+			return errno ? -errno : -EIO;
+		at += got;
+	}
+	return 0;
+}
+
+static int copy_file(int from, int to)
+{
+	struct stat st;
+	if (fstat(from, &st) || ftruncate(to, st.st_size))
+		return -errno;
+	int err = 0;
+	errno = 0;
+	for (off_t at = 0, end; !err && (at = lseek(from, at, SEEK_DATA)) >= 0; at = end) {
+		end = lseek(from, at, SEEK_HOLE);
+		err = end < 0 ? -errno : copy_data(from, to, at, end);
+	}
+	return err;
+}
+
+/* A copy without a name, in the other store's file system. Its descriptor, or -errno. */
+static int copy_buffer(const char *from, uint32_t cpu, const char *early)
+{
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof(path), "%s/cpu/mem%u", from, cpu) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	int source = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (source < 0)
+		return -errno;
+	int copy = open(early, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	int err = copy < 0 ? -errno : copy_file(source, copy);
+	close(source);
+	if (err && copy >= 0)
+		close(copy);
+	return err ? err : copy;
+}
+
+/* What follows the first line of .events; NULL: it cannot be read. */
+static char *read_declarations(const char *from)
+{
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof(path), "%s/.events", from) >= (int)sizeof(path))
+		return NULL;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat st;
+	char *text = NULL;
+	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size <= EVENTS_BYTES)
+		text = calloc(1, (size_t)st.st_size + 1);
+	if (text && read(fd, text, (size_t)st.st_size) != st.st_size) {
+		free(text);
+		text = NULL;
+	}
+	if (fd >= 0)
+		close(fd);
+	char *end = text ? strchr(text, '\n') : NULL;
+	if (end)
+		memmove(text, end + 1, strlen(end + 1) + 1);
+	return text;
+}
+
+static int adopt(const char *from, const struct relay_trace_home *early, const struct relay_trace *trace,
+                 const int *fds, uint32_t n)
+{
+	char name[RELAY_TRACE_NAME_BYTES];
+	char *declarations = read_declarations(from);
+	int lock, err = declarations ? relay_trace_adopt(early->store, trace, program_invocation_short_name, fds, n,
+	                                                 declarations, &lock, name)
+	                             : -EIO;
+	/* Nobody writes there. */
+	if (!err)
+		close(lock);
+	free(declarations);
+	return err;
+}
+
+int relay_early_carry(const char *from, const struct relay_trace_home *early, const struct relay_trace *trace)
+{
+	uint32_t n_cpus = relay_n_possible_cpus(), n = 0;
+	int *fds = calloc(n_cpus, sizeof(*fds)), err = fds ? 0 : -ENOMEM;
+	while (!err && n < n_cpus) {
+		fds[n] = copy_buffer(from, n, early->store);
+		err = fds[n] < 0 ? fds[n] : 0;
+		n += !err;
+	}
+	if (!err)
+		err = adopt(from, early, trace, fds, n);
+	while (n)
+		close(fds[--n]);
+	free(fds);
+	/* It would be there twice. */
+	return err ? err : relay_trace_remove(from);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ *     MNT/.traces/control      its extended attribute user.relayfs.backing is "STORE/.traces"
+ *
+ * Whoever may write the control file says what this program does: the mount must be root's, or this user's. Only its own user
+ * opens files of a store; all others see them through the mount.
+ */
+#define _GNU_SOURCE
+#include "trace/find.h"
+
+#include "store/find.h"
+#include "trace/control_file.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static const char control_name[] = "/.traces";
+
+void relay_trace_home_free(struct relay_trace_home *home)
+{
+	free(home->store);
+	free(home->mount);
+	*home = (struct relay_trace_home){0};
+}
+
+static struct relay_traces *open_below(const char *root, const char *name)
+{
+	char *path;
+	if (asprintf(&path, "%s%s", root, name) < 0)
+		return NULL;
+	struct relay_traces *traces = relay_traces_open(path);
+	free(path);
+	return traces;
+}
+
+/* The store behind a mount, or NULL. */
+static char *store_of(const char *mountpoint)
+{
+	char *name, backing[PATH_MAX];
+	if (asprintf(&name, "%s/.traces/control", mountpoint) < 0)
+		return NULL;
+	ssize_t length = getxattr(name, "user.relayfs.backing", backing, sizeof(backing) - 1);
+	free(name);
+	ssize_t store_length = length - (ssize_t)(sizeof(control_name) - 1);
+	if (store_length <= 0)
+		return NULL;
+	backing[length] = 0;
+	return strcmp(backing + store_length, control_name) == 0 ? strndup(backing, (size_t)store_length) : NULL;
+}
+
+uint32_t relay_trace_pid(const struct relay_trace_home *home)
+{
+	char *name, text[16];
+	uint64_t own = relay_pid_ns();
+	bool is_other = own && home->pid_ns && own != home->pid_ns && home->mount;
+	if (!is_other || asprintf(&name, "%s/.traces/control", home->mount) < 0)
+		return (uint32_t)getpid();
+	ssize_t length = getxattr(name, "user.relayfs.pid", text, sizeof(text) - 1);
+	free(name);
+	text[length > 0 ? length : 0] = 0;
+	unsigned long pid = strtoul(text, NULL, 10);
+	return pid && pid <= UINT32_MAX ? (uint32_t)pid : (uint32_t)getpid();
+}
+
+struct search {
+	struct relay_trace_home *home;
+	struct relay_traces *traces; /* what was found */
+	dev_t device;                /* of the mount that is looked for */
+};
+
+/* The store's own user opens the file itself, which goes on also when the server has ended. */
+static bool try_mount(const char *mountpoint, dev_t device, void *arg)
+{
+	(void)device;
+	struct search *search = arg;
+	char *store = store_of(mountpoint);
+	bool is_own = store && relay_store_is_trusted(store);
+	search->traces = is_own ? open_below(store, control_name) : NULL;
+	if (!search->traces) {
+		free(store);
+		store = NULL;
+		search->traces = open_below(mountpoint, "/.traces/control");
+	}
+	if (!search->traces)
+		return false;
+	*search->home = (struct relay_trace_home){.store = store, .mount = strdup(mountpoint)};
+	return true;
+}
+
+/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. The servers of others are not asked,
+ * as they may not answer. */
+static bool try_named(const char *mountpoint, dev_t device, void *arg)
+{
+	const struct search *search = arg;
+	return device == search->device && try_mount(mountpoint, device, arg);
+}
+
+static void try_own_store(struct search *search)
+{
+	char *store = relay_default_store();
+	if (store && relay_store_is_trusted(store) && relay_default_store_is_meant(store))
+		search->traces = open_below(store, control_name);
+	if (search->traces)
+		*search->home = (struct relay_trace_home){.store = store, .mount = relay_store_mountpoint(store)};
+	else
+		free(store);
+}
+
+bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces)
+{
+	struct search search = {.home = home};
+	const char *named = getenv("RELAYFS");
+	struct stat st;
+	if (!named || !*named)
+		relay_each_mount(try_mount, &search);
+	else if (stat(named, &st) == 0) {
+		search.device = st.st_dev;
+		relay_each_mount(try_named, &search);
+	}
+	if (!search.traces)
+		try_own_store(&search);
+	if (search.traces)
+		home->pid_ns = relay_traces_pid_ns(search.traces);
+	*traces = search.traces;
+	return search.traces != NULL;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/remove.h"
+
+#include "base/immutable.h"
+#include "trace/alive.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <relayfs/trace_store.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	MAX_TRIES = 10000, /* names that are taken */
+	MAX_DEPTH = 3      /* of what is removed */
+};
+
+int relay_trace_open_dir(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+int relay_trace_make_hidden(int dir_fd, const char *why, char name[NAME_MAX])
+{
+	static unsigned made;
+	for (int tries = 0; tries < MAX_TRIES; tries++) {
+		snprintf(name, NAME_MAX, ".%s-%ld-%u", why, (long)getpid(),
+		         __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED));
+		if (mkdirat(dir_fd, name, 0700) == 0)
+			return 0;
+		if (errno != EEXIST)
+			return -errno;
+	}
+	return -EEXIST;
+}
+
+static void empty_dir(int fd, int depth);
+
+/* A file, or a directory with all that is in it. Directories are nobody's but the store's owner's. */
+static void remove_entry(int dir_fd, const char *name, int depth)
+{
+	int err = relay_file_unlinkat(dir_fd, name);
+	if (!err || (err != -EISDIR && err != -EPERM))
+		return;
+	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd >= 0 && depth < MAX_DEPTH)
+		empty_dir(fd, depth + 1);
+	else if (fd >= 0)
+		close(fd);
+	unlinkat(dir_fd, name, AT_REMOVEDIR);
+}
+
+/* fd is closed. */
+static void empty_dir(int fd, int depth)
+{
+	DIR *dir = fdopendir(fd);
+	if (!dir) {
+		close(fd);
+		return;
+	}
+	for (struct dirent *entry; (entry = readdir(dir));)
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			remove_entry(dirfd(dir), entry->d_name, depth);
+	closedir(dir);
+}
+
+/* Writers that are still there find the buffers closed. */
+static void close_buffers(int dir_fd)
+{
+	char name[64];
+	for (uint32_t cpu = 0;; cpu++) {
+		snprintf(name, sizeof(name), "cpu/mem%u", cpu);
+		int fd = relay_file_openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		if (fd < 0)
+			return;
+		struct rchan_buf *buf = relay_buf_fdopen(fd);
+		struct relay_facts facts;
+		if (buf && relay_buf_facts(buf, &facts) == 0 && !facts.closed)
+			relay_buf_stop(buf, RELAY_CLOSED, 1);
+		relay_buf_release(buf);
+		close(fd);
+	}
+}
+
+/* Put it out of sight, then take it apart. The caller sees to it that nobody writes there, or does not care. */
+static int remove_named(int parent_fd, const char *name)
+{
+	char hidden[NAME_MAX];
+	int err = relay_trace_make_hidden(parent_fd, "removed", hidden);
+	if (err)
+		return err;
+	/* An empty directory may be replaced. */
+	if (renameat(parent_fd, name, parent_fd, hidden)) {
+		err = -errno;
+		unlinkat(parent_fd, hidden, AT_REMOVEDIR);
+		return err;
+	}
+	int fd = openat(parent_fd, hidden, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd >= 0)
+		close_buffers(fd);
+	if (fd >= 0)
+		empty_dir(fd, 0);
+	return unlinkat(parent_fd, hidden, AT_REMOVEDIR) ? -errno : 0;
+}
+
+int relay_trace_remove(const char *dir)
+{
+	char parent[PATH_MAX];
+	if (snprintf(parent, sizeof(parent), "%s", dir) >= (int)sizeof(parent))
+		return -ENAMETOOLONG;
+	char *slash = strrchr(parent, '/');
+	if (!slash || !slash[1])
+		return -EINVAL;
+	*slash = 0;
+	int fd = relay_trace_open_dir(parent);
+	if (fd < 0)
+		return fd;
+	int err = remove_named(fd, slash + 1);
+	close(fd);
+	return err;
+}
+
+/* As long as the descriptor is open no process can take part; -EBUSY: one does. */
+static int lock_against_processes(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	if (fcntl(fd, F_OFD_SETLK, &lock))
+		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
+	/* Pairs with touch() in trace/process_dir.c: whoever was told after this look will find it gone. */
+	return relay_trace_is_told(fd) ? -EBUSY : 0;
+}
+
+/* Does the name still lead to what is open? */
+static bool is_at(const char *path, int fd)
+{
+	struct stat by_name, opened;
+	return lstat(path, &by_name) == 0 && fstat(fd, &opened) == 0 && by_name.st_dev == opened.st_dev &&
+	       by_name.st_ino == opened.st_ino;
+}
+
+int relay_trace_remove_dead(const char *dir)
+{
+	/* First the directory: one without .events is nobody's, as they appear whole; one that comes now is another. */
+	int dir_fd = relay_trace_open_dir(dir);
+	if (dir_fd < 0)
+		return dir_fd;
+	int fd = openat(dir_fd, ".events", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	int err = fd >= 0 ? lock_against_processes(fd) : errno == ENOENT ? 0 : -errno;
+	if (!err && !is_at(dir, dir_fd))
+		err = -ENOENT;
+	if (!err)
+		err = relay_trace_remove(dir);
+	if (fd >= 0)
+		close(fd);
+	close(dir_fd);
+	return err;
+}

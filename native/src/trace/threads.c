@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/threads.h"
+
+#include "base/blind.h"
+#include "base/futex.h"
+#include "base/stack.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+__thread struct relay_trace_thread relay_trace_self RELAY_TLS;
+
+static struct relay_trace_thread *threads; /* under threads_lock */
+static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t ends;
+
+static void block(pthread_mutex_t *mutex, sigset_t *before)
+{
+	sigset_t all;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, before);
+	pthread_mutex_lock(mutex);
+}
+
+static void unblock(pthread_mutex_t *mutex, const sigset_t *before)
+{
+	pthread_mutex_unlock(mutex);
+	pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static void forget_thread(void *self)
+{
+	struct relay_trace_thread *thread = self;
+	sigset_t before;
+	block(&threads_lock, &before);
+	if (thread->previous)
+		thread->previous->next = thread->next;
+	else
+		threads = thread->next;
+	if (thread->next)
+		thread->next->previous = thread->previous;
+	*thread = (struct relay_trace_thread){0};
+	relay_quiet_end();
+	unblock(&threads_lock, &before);
+}
+
+bool relay_trace_begin_threads(void)
+{
+	relay_fence_register();
+	return pthread_key_create(&ends, forget_thread) == 0;
+}
+
+void relay_trace_know_thread(void)
+{
+	struct relay_trace_thread *self = &relay_trace_self;
+	sigset_t before;
+	self->is_plain = !relay_is_quiet();
+	if (self->is_known)
+		return;
+	block(&threads_lock, &before);
+	if (!self->is_known) {
+		self->is_known = true;
+		self->previous = NULL;
+		self->next = threads;
+		if (threads)
+			threads->previous = self;
+		threads = self;
+	}
+	unblock(&threads_lock, &before);
+	/* The first keys of a thread need no memory. */
+	pthread_setspecific(ends, self);
+}
+
+bool relay_trace_await_all(void)
+{
+	sigset_t before;
+	if (!relay_fence_writers())
+		return false;
+	block(&threads_lock, &before);
+	for (struct relay_trace_thread *thread = threads; thread; thread = thread->next) {
+		uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
+		bool counts = (inside & RELAY_TRACE_NESTED) > (thread == &relay_trace_self);
+		thread->awaited = counts ? inside : 0;
+	}
+	unblock(&threads_lock, &before);
+	return true;
+}
+
+static bool has_left(const struct relay_trace_thread *thread)
+{
+	/* Pairs with the release in relay_trace_leave(): all of its write is done. */
+	uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
+	return !thread->awaited || (inside ^ thread->awaited) & ~(uint32_t)RELAY_TRACE_NESTED;
+}
+
+bool relay_trace_all_left(void)
+{
+	sigset_t before;
+	bool left = true;
+	block(&threads_lock, &before);
+	for (const struct relay_trace_thread *thread = threads; left && thread; thread = thread->next)
+		left = has_left(thread);
+	unblock(&threads_lock, &before);
+	return left;
+}
+
+void relay_trace_forget_threads(void)
+{
+	pthread_mutex_init(&threads_lock, NULL);
+	pthread_mutex_init(&lock, NULL);
+	relay_trace_self.next = relay_trace_self.previous = NULL;
+	threads = relay_trace_self.is_known ? &relay_trace_self : NULL;
+}
+
+void relay_trace_lock(sigset_t *before)
+{
+	block(&lock, before);
+}
+
+void relay_trace_unlock(const sigset_t *before)
+{
+	unblock(&lock, before);
+}
+
+void relay_trace_locked(void (*run)(void *arg), void *arg)
+{
+	sigset_t before;
+	int saved = errno;
+	relay_trace_lock(&before);
+	relay_on_own_stack(run, arg);
+	relay_trace_unlock(&before);
+	errno = saved;
+}

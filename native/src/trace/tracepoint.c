@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tracepoints of this process.
+ *
+ *     trace_x_y()         page.active, event.wanted?                   in the program (trace.h)
+ *        |
+ *     relay_trace_emit()  event.wanted is of page.generation?  ---no--> look at the control file, decide
+ *        |                for each trace that wants it:
+ *     relay_tracings[slot]  there?  ----------------------------no----> join: make buffers, declare all events
+ *        |
+ *     relay_tracing_write()
+ *
+ * The page is the control file's first, mapped over a page of each program's and library's own memory: what the file
+ * server stores there is seen by the next tracepoint, without a call and without a signal.
+ *
+ * Which traces there are, and the buffers in them, is trace/process.c's.
+ */
+#define _GNU_SOURCE
+#include "base/blind.h"
+#include "base/owner.h"
+#include "base/scratch.h"
+#include "trace/declared.h"
+#include "trace/process.h"
+#include "trace/threads.h"
+#include "trace/tracepoint.h"
+#include "trace/tsdl.h"
+#include "trace/wait.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- writing --- */
+
+struct decision {
+	struct relay_trace_event *event;
+	uint64_t wanted;
+};
+
+static void decide_here(void *arg)
+{
+	struct decision *decision = arg;
+	decision->wanted = relay_traced_decide(decision->event);
+}
+
+/* A thread that may make no system calls stays with the traces that it knows, as far as they are still started. */
+static uint64_t known_of(const struct relay_trace_event *event)
+{
+	uint32_t active = __atomic_load_n(&relay_traced_own.page.active, __ATOMIC_RELAXED);
+	return __atomic_load_n(&event->wanted, __ATOMIC_RELAXED) & active;
+}
+
+__attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event)
+{
+	struct decision decision = {event, 0};
+	if (relay_is_quiet() && !relay_quiet_may_call())
+		return known_of(event);
+	relay_trace_locked(decide_here, &decision);
+	return decision.wanted;
+}
+
+struct place {
+	unsigned slot;
+	size_t length;
+	struct relay_tracing *tracing;
+};
+
+static void find_place(void *arg)
+{
+	struct place *place = arg;
+	place->tracing = relay_traced_at(place->slot, place->length);
+}
+
+__attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot, size_t length)
+{
+	struct place place = {slot, length, NULL};
+	if (relay_is_quiet() && !relay_quiet_may_call())
+		return NULL;
+	relay_trace_locked(find_place, &place);
+	return place.tracing;
+}
+
+/* Memory that takes a system call, for an event that is longer than a piece of scratch memory. */
+__attribute__((noinline)) static struct relay_trace_record *borrow_much(size_t length)
+{
+	if (length > RELAY_TRACE_EVENT_MAX || (relay_is_quiet() && !relay_quiet_may_call()))
+		return NULL;
+	if (!relay_traced_holds(length)) {
+		/* The process may not have looked since a trace was made. That frees no trace that an event interrupted by
+		 * this one is being written to, because this thread counts as inside. */
+		relay_trace_enter();
+		relay_trace_locked(relay_traced_look, NULL);
+		relay_trace_leave();
+	}
+	return relay_traced_holds(length) ? relay_scratch_map(length) : NULL;
+}
+
+struct relay_trace_record *relay_trace_borrow(size_t length)
+{
+	return __builtin_expect(length <= RELAY_SCRATCH_BYTES, 1) ? relay_scratch_take() : borrow_much(length);
+}
+
+void relay_trace_give_back(struct relay_trace_record *record)
+{
+	relay_scratch_give_back(record);
+}
+
+typedef uint64_t write_function(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
+                                size_t length);
+
+static inline __attribute__((always_inline)) void
+emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length, write_function *write_event)
+{
+	relay_trace_enter_known();
+	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_RELAXED);
+	/* Acquire: what the server changed before it. */
+	if (__builtin_expect((wanted ^ __atomic_load_n(&relay_traced_own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
+		wanted = decide(event);
+	for (uint32_t bits = (uint32_t)wanted; bits; bits &= bits - 1) {
+		unsigned slot = (unsigned)__builtin_ctz(bits);
+		struct relay_tracing *tracing = __atomic_load_n(&relay_tracings[slot], __ATOMIC_ACQUIRE);
+		if (__builtin_expect(!tracing, 0))
+			tracing = tracing_at(slot, length);
+		if (tracing)
+			write_event(tracing, event->id, record, length);
+	}
+	relay_trace_leave();
+}
+
+/* In a thread that is new, or quiet. */
+__attribute__((noinline)) static void emit_otherwise(struct relay_trace_event *event, struct relay_trace_record *record,
+                                                     size_t length)
+{
+	relay_trace_know_thread();
+	if (!relay_is_quiet()) {
+		emit(event, record, length, relay_tracing_write);
+		return;
+	}
+	relay_quiet_look();
+	emit(event, record, length, relay_tracing_write_quiet);
+}
+
+void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
+{
+	if (__builtin_expect(!relay_trace_self.is_plain, 0))
+		emit_otherwise(event, record, length);
+	else
+		emit(event, record, length, relay_tracing_write);
+}
+
+static void prepare(void *unused)
+{
+	(void)unused;
+	relay_traced_prepare();
+	relay_scratch_prepare();
+}
+
+void relay_trace_prepare(void)
+{
+	relay_trace_locked(prepare, NULL);
+	relay_trace_know_thread();
+	relay_owner_self();
+	relay_quiet_begin();
+	relay_trace_self.is_plain = false;
+}
+
+/* --- objects --- */
+
+static sigset_t before_fork;
+
+static void prepare_fork(void)
+{
+	relay_trace_lock(&before_fork);
+}
+
+static void continue_parent(void)
+{
+	relay_trace_unlock(&before_fork);
+}
+
+/* What was its parent's is not the child's, which begins anew. Signals stay blocked until it is done. */
+static void begin_child(void)
+{
+	sigset_t before = before_fork;
+	relay_trace_forget_threads();
+	relay_quiet_end();
+	relay_scratch_forget();
+	if (relay_traced_begin_child())
+		relay_trace_wait();
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* Under relay_trace_lock(). */
+static void begin(void)
+{
+	static bool is_begun;
+	const char *wish = getenv("RELAYFS_TRACE");
+	if (is_begun)
+		return;
+	is_begun = true;
+	relay_traced_own.page.log = 0;
+	bool is_off = (wish && strcmp(wish, "off") == 0) || !relay_trace_begin_threads() ||
+	              pthread_atfork(prepare_fork, continue_parent, begin_child);
+	if (!is_off && relay_traced_begin(getenv("RELAYFS_TRACE_EARLY")))
+		relay_trace_wait();
+}
+
+static void register_event(struct relay_trace_event *event)
+{
+	const struct relay_declared *declared = event && relay_tsdl_allows(event) ? relay_declared_get(event) : NULL;
+	if (!declared)
+		return;
+	event->id = declared->number;
+	relay_traced_declare(event);
+}
+
+static void enter(void *arg)
+{
+	struct relay_trace_object *object = arg;
+	begin();
+	for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+		register_event(*event);
+	relay_traced_add(object);
+}
+
+void relay_trace_register(struct relay_trace_object *object)
+{
+	relay_trace_locked(enter, object);
+}
+
+void relay_trace_unregister(struct relay_trace_object *object)
+{
+	sigset_t before;
+	relay_trace_lock(&before);
+	relay_traced_remove(object);
+	relay_trace_unlock(&before);
+}
+
+/* --- events that are declared at run time --- */
+
+struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
+                                              const struct relay_trace_field *fields, uint32_t n_fields)
+{
+	const struct relay_trace_event event = {
+	    .provider = provider, .name = name, .fields = fields, .n_fields = n_fields};
+	sigset_t before;
+	if (!relay_tsdl_allows(&event)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	relay_trace_lock(&before);
+	begin();
+	struct relay_declared *declared = relay_declared_get(&event);
+	int err = declared ? 0 : errno;
+	if (declared && !declared->event.id) {
+		declared->event.id = declared->number;
+		relay_traced_add_declared(declared);
+	}
+	relay_trace_unlock(&before);
+	if (err)
+		errno = err;
+	return declared ? &declared->event : NULL;
+}
+
+int relay_trace_wants(const struct relay_trace_event *event)
+{
+	return RELAY_TRACE_IS_WANTED(&relay_traced_own.page, event);
+}
+
+static void begin_here(void *unused)
+{
+	(void)unused;
+	begin();
+}
+
+uint32_t relay_tracepoint_log(void)
+{
+	/* Relaxed: a number only, which tells whether to look. */
+	uint32_t log = __atomic_load_n(&relay_traced_own.page.log, __ATOMIC_RELAXED);
+	if (__builtin_expect(log != RELAY_TRACED_NOT_BEGUN, 1))
+		return log;
+	relay_trace_locked(begin_here, NULL);
+	return __atomic_load_n(&relay_traced_own.page.log, __ATOMIC_RELAXED);
+}

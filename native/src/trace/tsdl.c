@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * event {
+ *         name = "server:request";
+ *         id = 0;
+ *         stream_id = 0;
+ *         fields := struct {
+ *                 uint32_t _id;                                  readers leave out the first underscore: names that are
+ *                 string { encoding = UTF8; } _path;             words of the language are no problem
+ *                 uint32_t __body_length; xint8_t _body[__body_length];
+ *         };
+ * };
+ *
+ * The integer types are declared by who writes the rest of the metadata (relayfs_fuse/ctf.py).
+ */
+#define _GNU_SOURCE
+#include "trace/tsdl.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES = 127, MOST_FIELDS = 64 };
+
+static const char *const types[RELAY_N_TRACE_TYPES] = {
+    [RELAY_TRACE_U8] = "uint8_t",
+    [RELAY_TRACE_U16] = "uint16_t",
+    [RELAY_TRACE_U32] = "uint32_t",
+    [RELAY_TRACE_U64] = "uint64_t",
+    [RELAY_TRACE_I8] = "int8_t",
+    [RELAY_TRACE_I16] = "int16_t",
+    [RELAY_TRACE_I32] = "int32_t",
+    [RELAY_TRACE_I64] = "int64_t",
+    [RELAY_TRACE_X8] = "xint8_t",
+    [RELAY_TRACE_X16] = "xint16_t",
+    [RELAY_TRACE_X32] = "xint32_t",
+    [RELAY_TRACE_X64] = "xint64_t",
+    [RELAY_TRACE_F32] = "float",
+    [RELAY_TRACE_F64] = "double",
+    [RELAY_TRACE_STRING] = "string { encoding = UTF8; }",
+};
+
+static bool is_name(const char *name, const char *further)
+{
+	if (!name || !*name || strlen(name) > NAME_BYTES)
+		return false;
+	for (; *name; name++)
+		if (!isalnum((unsigned char)*name) && *name != '_' && !strchr(further, *name))
+			return false;
+	return true;
+}
+
+static bool has_two(const struct relay_trace_event *event, uint32_t field)
+{
+	for (uint32_t i = 0; i < field; i++)
+		if (strcmp(event->fields[i].name, event->fields[field].name) == 0)
+			return true;
+	return false;
+}
+
+bool relay_tsdl_allows(const struct relay_trace_event *event)
+{
+	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > MOST_FIELDS)
+		return false;
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		if (event->fields[i].type >= RELAY_N_TRACE_TYPES || !is_name(event->fields[i].name, "") ||
+		    has_two(event, i))
+			return false;
+	return true;
+}
+
+struct text {
+	char *at;
+	size_t size, length;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	bool fits = text->length < text->size;
+	int n = vsnprintf(fits ? text->at + text->length : NULL, fits ? text->size - text->length : 0, format, args);
+	va_end(args);
+	text->length += n > 0 ? (size_t)n : 0;
+}
+
+size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *at, size_t size)
+{
+	struct text text = {at, size, 0};
+	add(&text, "event {\n\tname = \"%s:%s\";\n\tid = %llu;\n\tstream_id = 0;\n\tfields := struct {\n",
+	    event->provider, event->name, (unsigned long long)id);
+	for (uint32_t i = 0; i < event->n_fields; i++) {
+		const char *name = event->fields[i].name;
+		if (event->fields[i].type == RELAY_TRACE_BYTES)
+			add(&text, "\t\tuint32_t __%s_length;\n\t\txint8_t _%s[__%s_length];\n", name, name, name);
+		else
+			add(&text, "\t\t%s _%s;\n", types[event->fields[i].type], name);
+	}
+	add(&text, "\t};\n};\n");
+	return text.length;
+}

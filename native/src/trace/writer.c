@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What this process has of a trace: a channel, and the list of its events' declarations.
+ *
+ *     STORE/NAME/PROCESS-PID/.events     appended to, one write(2) for each declaration, before such an event is written
+ *                            cpu/memN    written to
+ *
+ * The directory is made here where the store is this user's. Otherwise, or if this process may not make files of that size, the
+ * server makes it, and writes .events for us (trace/join.h).
+ *
+ * A buffer's data get their memory when the first event is to be written there: from us, or from the server.
+ */
+#define _GNU_SOURCE
+#include "trace/writer.h"
+
+#include "base/scratch.h"
+#include "buffer/subbuf_start.h"
+#include "buffer/try_reserve.h"
+#include "buffer/write.h"
+#include "trace/event_ids.h"
+#include "trace/join.h"
+#include "trace/tsdl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <relayfs/trace_store.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+	N_NUMBERS = RELAY_TRACE_ID_MAX + 2, /* of events, from 1, and 0 */
+	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8
+};
+
+/* --- joining --- */
+
+/* Can this process make the files that are its own? */
+static bool makes_files(const struct relay_trace_home *home, const struct relay_trace *trace)
+{
+	return home->store && relay_may_write(relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs)) &&
+	       relay_may_write(RELAY_EVENTS_BYTES);
+}
+
+/* Make or find our directory. 0 or -errno. */
+static int join(struct relay_tracing *tracing, const struct relay_trace_home *home, const struct relay_trace *trace)
+{
+	const char *program = program_invocation_short_name;
+	if (makes_files(home, trace)) {
+		int err = relay_trace_make(home->store, trace, program, relay_trace_pid(home), (uint32_t)getpid(),
+		                           geteuid(), getegid(), &tracing->events, tracing->name);
+		return err < 0 ? err : 0;
+	}
+	if (!home->mount)
+		return -EFBIG;
+	tracing->session = relay_session_open(home->mount, trace->name, program, tracing->name);
+	return tracing->session < 0 ? tracing->session : 0;
+}
+
+static int attach(struct relay_tracing *tracing, const struct relay_trace_home *home, const char *trace)
+{
+	char channel[CHANNEL_BYTES];
+	const char *root = home->store ? home->store : home->mount;
+	snprintf(channel, sizeof(channel), "%s/%s/cpu", trace, tracing->name);
+	tracing->chan = relay_chan_new(0, NULL, tracing);
+	if (!tracing->chan)
+		return -errno;
+	tracing->chan->place =
+	    (struct relay_place){.root = strdup(root), .in_store = home->store, .channel = strdup(channel)};
+	if (!tracing->chan->place.root || !tracing->chan->place.channel)
+		return -ENOMEM;
+	int err = relay_chan_attach(tracing->chan);
+	/* Through relay files no events go: each would take a system call. */
+	return err ? err : tracing->chan->n_buffers ? 0 : -ENODEV;
+}
+
+static struct relay_tracing *fail(struct relay_tracing *tracing, int err)
+{
+	relay_tracing_close(tracing);
+	errno = -err;
+	return NULL;
+}
+
+static struct relay_tracing *ready(struct relay_tracing *tracing)
+{
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+		tracing->chan->bufs[i].never_waits = true;
+	if (tracing->pid == 0 && tracing->chan->scheme == RELAY_RSEQ) {
+		tracing->bufs = tracing->chan->bufs;
+		tracing->n_bufs = tracing->chan->n_buffers;
+	}
+	return tracing;
+}
+
+static struct relay_tracing *new_tracing(void)
+{
+	struct relay_tracing *tracing = calloc(1, sizeof(*tracing));
+	if (!tracing)
+		return NULL;
+	tracing->events = tracing->session = -1;
+	tracing->ids = calloc(N_NUMBERS, sizeof(*tracing->ids));
+	if (tracing->ids)
+		return tracing;
+	free(tracing);
+	return NULL;
+}
+
+struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, const struct relay_trace *trace)
+{
+	struct relay_tracing *tracing = new_tracing();
+	if (!tracing)
+		return NULL;
+	int err = join(tracing, home, trace);
+	if (!err)
+		err = attach(tracing, home, trace->name);
+	if (err)
+		return fail(tracing, err);
+	tracing->id = trace->id;
+	tracing->memory = trace->memory;
+	tracing->pid = trace->buffers == RELAY_TRACE_PERPROCESS ? 0 : (uint32_t)getpid();
+	return ready(tracing);
+}
+
+bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace_home *home,
+                         const struct relay_trace *trace)
+{
+	char name[RELAY_TRACE_NAME_BYTES];
+	if (tracing->session < 0 || !home->mount || relay_session_is_served(tracing->session))
+		return true;
+	int session = relay_session_open(home->mount, trace->name, program_invocation_short_name, name);
+	if (session < 0)
+		return true; /* the trace is stopped, or there is no server yet: its next one lets us look again */
+	if (strcmp(name, tracing->name) != 0) {
+		close(session);
+		return false;
+	}
+	close(tracing->session);
+	tracing->session = session;
+	return true;
+}
+
+bool relay_tracing_move(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace)
+{
+	char *root = strdup(store);
+	if (!root)
+		return false;
+	free(tracing->chan->place.root);
+	tracing->chan->place.root = root;
+	tracing->id = trace->id;
+	tracing->memory = trace->memory;
+	return true;
+}
+
+/* --- memory --- */
+
+/* The directory of the trace, of which the channel is TRACE/PROCESS/cpu. */
+static int allocate_in_store(const struct relay_tracing *tracing, const struct rchan_buf *buf, uint64_t bytes)
+{
+	const struct relay_place *place = &tracing->chan->place;
+	char *dir;
+	if (!relay_descriptor_is_ours(&buf->shm.file))
+		return -EBADF;
+	if (asprintf(&dir, "%s/%.*s", place->root, (int)strcspn(place->channel, "/"), place->channel) < 0)
+		return -ENOMEM;
+	int err = relay_trace_allocate(dir, tracing->memory, buf->shm.file.fd, bytes);
+	free(dir);
+	return err;
+}
+
+static int ask_to_allocate(const struct relay_tracing *tracing, const struct rchan_buf *buf)
+{
+	char request[32];
+	int length = snprintf(request, sizeof(request), "allocate %u\n", buf->cpu);
+	return tracing->session < 0 ? -EBADF : relay_session_ask(tracing->session, request, (size_t)length);
+}
+
+/* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
+static int populate(const struct rchan_buf *buf, uint64_t bytes)
+{
+	int err = relay_shm_populate(buf->data, bytes);
+	/* Part of it may be there, and of no use. */
+	if (err)
+		madvise(buf->data, bytes, MADV_REMOVE);
+	return err;
+}
+
+int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
+{
+	uint64_t bytes = (uint64_t)((unsigned char *)buf->subbufs - buf->data);
+	if (!relay_is_unallocated(buf))
+		return 0;
+	/* A descriptor of the mount maps memory, and takes none. */
+	bool is_ours = tracing->chan->place.in_store;
+	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
+	if (!is_ours && (err == -ENOTCONN || err == -ECONNABORTED))
+		err = populate(buf, bytes);
+	if (!err) {
+		relay_note_allocated(buf);
+		relay_buf_close_fd(buf);
+	}
+	return err;
+}
+
+void relay_tracing_silence(struct relay_tracing *tracing)
+{
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+		relay_silence(&tracing->chan->bufs[i]);
+}
+
+void relay_tracing_close(struct relay_tracing *tracing)
+{
+	if (tracing->chan)
+		relay_chan_free(tracing->chan);
+	if (tracing->events >= 0)
+		close(tracing->events);
+	if (tracing->session >= 0)
+		close(tracing->session);
+	relay_event_ids_free(tracing->event_ids);
+	free(tracing->ids);
+	free(tracing);
+}
+
+/* --- declarations --- */
+
+static int write_declaration(struct relay_tracing *tracing, const struct relay_trace_event *event, uint64_t id)
+{
+	char text[RELAY_DECLARATION_BYTES];
+	size_t length = relay_tsdl_event(event, id, text, sizeof(text));
+	if (length >= sizeof(text))
+		return -EINVAL;
+	if (tracing->session >= 0)
+		return relay_session_ask(tracing->session, text, length);
+	return relay_events_append(tracing->events, text, length);
+}
+
+/* Where only this process declares events their numbers are their ids. The id or -errno. */
+static int declare_own(struct relay_tracing *tracing, const struct relay_trace_event *event)
+{
+	int err = write_declaration(tracing, event, event->id - 1);
+	return err ? err : (int)(event->id - 1);
+}
+
+/* Where several do, they agree on an id, or their server says it. */
+static int declare_with_others(struct relay_tracing *tracing, const struct relay_trace_event *event)
+{
+	if (tracing->session >= 0) {
+		int err = write_declaration(tracing, event, 0);
+		return err ? err : relay_session_declared(tracing->session);
+	}
+	if (!tracing->event_ids)
+		tracing->event_ids = relay_event_ids_new(tracing->events);
+	return tracing->event_ids ? relay_event_ids_get(tracing->event_ids, event) : -ENOMEM;
+}
+
+int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trace_event *event)
+{
+	uint16_t *to = &tracing->ids[event->id];
+	if (*to)
+		return 0;
+	int id = tracing->pid == 0 ? declare_own(tracing, event) : declare_with_others(tracing, event);
+	if (id < 0) {
+		tracing->has_undeclared = true;
+		/* The fast path writes any event, so all of them go the other way, which counts this one as lost. Relaxed: whoever is
+		 * given the event sees it, as nobody could write such an event before. */
+		__atomic_store_n(&tracing->n_bufs, 0, __ATOMIC_RELAXED);
+		return id;
+	}
+	/* Relaxed: a number only. */
+	__atomic_store_n(to, (uint16_t)(id + 1), __ATOMIC_RELAXED);
+	return 0;
+}
+
+void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_all)(struct relay_tracing *tracing))
+{
+	if (!tracing->has_undeclared)
+		return;
+	tracing->has_undeclared = false;
+	declare_all(tracing);
+	/* Release: the ids before it, of which the fast path knows that they stand there. */
+	if (!tracing->has_undeclared && tracing->bufs)
+		__atomic_store_n(&tracing->n_bufs, tracing->chan->n_buffers, __ATOMIC_RELEASE);
+}
+
+/* --- events --- */
+
+/* An event of which there is no record, because it is longer than any trace's sub-buffers, or for want of memory to make it in. */
+static void count_lost(const struct relay_tracing *tracing, size_t length)
+{
+	const struct rchan *chan = tracing->chan;
+	size_t head_bytes = sizeof(uint64_t) + (tracing->pid ? sizeof(tracing->pid) : 0);
+	size_t bytes = length - sizeof(struct relay_trace_record) + head_bytes;
+	for (int err = RELAY_WRONG_CPU; err == RELAY_WRONG_CPU;) {
+		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu() : (uint32_t)sched_getcpu();
+		struct rchan_buf *buf = &chan->bufs[cpu < chan->n_buffers ? cpu : 0];
+		err = bytes <= buf->largest ? relay_refuse_full(buf, length) : relay_refuse_too_large(buf, length);
+	}
+}
+
+/* Write the event with the head that it has in this trace (trace_store.h), which ends, with the pid, where the fields begin. */
+static int write_with_head(const struct relay_tracing *tracing, uint16_t id, struct relay_trace_record *record,
+                           size_t length, struct relay_record_time *time)
+{
+	const uint16_t extended[] = {RELAY_TRACE_EXTENDED, id};
+	size_t pid_bytes = tracing->pid ? sizeof(tracing->pid) : 0;
+	size_t head_bytes = (time->is_short ? 0 : sizeof(extended)) + sizeof(time->clock) + pid_bytes;
+	unsigned char *fields = (unsigned char *)(record + 1), *head = fields - head_bytes;
+	memcpy(fields - pid_bytes, &tracing->pid, pid_bytes);
+	memcpy(head, extended, time->is_short ? 0 : sizeof(extended));
+	time->at = head + (time->is_short ? 0 : sizeof(extended));
+	time->bytes = length - (size_t)((unsigned char *)time->at - (unsigned char *)record);
+	return relay_chan_write_timed(tracing->chan, head, length - sizeof(*record) + head_bytes, time);
+}
+
+/* Its id, + 1; 0: it has none, as for want of room for its declaration. */
+static uint16_t id_of(const struct relay_tracing *tracing, uint64_t number)
+{
+	/* Relaxed: it does not change once it is there. */
+	return __atomic_load_n(&tracing->ids[number], __ATOMIC_RELAXED);
+}
+
+uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
+                                  size_t length)
+{
+	int saved = errno, err = -ENOMEM;
+	uint16_t id = id_of(tracing, number);
+	struct relay_record_time time = {.is_short = true, .id = (uint16_t)(id - 1)};
+	if (!record || !id) {
+		count_lost(tracing, length);
+	} else {
+		err = write_with_head(tracing, time.id, record, length, &time);
+		time.is_short = false;
+		if (err == RELAY_TIME_IS_LONG)
+			err = write_with_head(tracing, time.id, record, length, &time);
+	}
+	errno = saved;
+	return err ? 0 : time.clock;
+}
+
+uint64_t relay_tracing_write_quiet(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
+                                   size_t length)
+{
+	bool is_mono = tracing->chan->bufs[0].timestamp == RELAY_MONO;
+	uint64_t clock = 0;
+	if (!relay_is_blind())
+		clock = relay_tracing_write(tracing, number, record, length);
+	else if (is_mono)
+		clock = relay_tracing_write_slow(tracing, number, record, length);
+	else
+		count_lost(tracing, length);
+	/* Should the thread be blind at its next event, times must not go back. */
+	if (is_mono)
+		relay_clock_saw(clock);
+	return clock;
+}
