@@ -1,4 +1,4 @@
-"""Who has buffers open in a way that lets him map them: the channel's maker is told (native/src/channel/buf_mapped.c)."""
+"""Who has buffers open so that he can map them: the channel's maker is told (native/src/channel/buf_mapped.c)."""
 
 from __future__ import annotations
 

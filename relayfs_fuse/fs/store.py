@@ -5,7 +5,7 @@
     STORE/.counters/              counters (native/src/counters/format.h)
     STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace/lost.c)
     STORE/.traces-lost-UID        the same of programs of other users
-    STORE/.traces                 which traces there are (native/src/trace/control_file.c); their directories are in traces.py
+    STORE/.traces                 which traces there are (native/src/trace/control_file.c); traces.py serves them
     STORE/app/                    a plain directory: holds directories only; marked, if implicit (<relayfs/store.h>)
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete

@@ -64,10 +64,10 @@ static void learn_relay_control(struct target *target)
 	ADD(at, relay_control, wake_seq, false);
 	ADD(at, relay_control, n_holes, false);
 	for (unsigned i = 0; i < OFTEN; i++) {
-		add_words(target, at + offsetof(struct relay_control, head), sizeof(struct relay_pair));
-		add_words(target, at + offsetof(struct relay_control, lost_full), 3 * sizeof(struct relay_pair));
+		add_words(target, at + offsetof(struct relay_control, head), sizeof(struct relay_latch));
+		add_words(target, at + offsetof(struct relay_control, lost_full), 3 * sizeof(struct relay_latch));
 		add_words(target, at + offsetof(struct relay_control, consumer), 2 * sizeof(struct relay_consumer));
-		add_words(target, at + offsetof(struct relay_control, moved), sizeof(struct relay_pair));
+		add_words(target, at + offsetof(struct relay_control, moved), sizeof(struct relay_latch));
 	}
 	add_words(target, at, sizeof(struct relay_control));
 }
@@ -124,11 +124,11 @@ static void learn_ring_state(struct target *target, uint64_t producer)
 		add_words(target, offsetof(struct relay_ring_consumer, counts), 2 * sizeof(struct relay_ring_counts));
 		add_words(target, producer, offsetof(struct relay_ring_producer, last));
 		add_words(target, target->state_at + offsetof(struct relay_ring_state, oldest),
-		          sizeof(struct relay_pair));
+		          sizeof(struct relay_latch));
 		add_words(target, target->state_at + offsetof(struct relay_ring_state, lost_full),
-		          3 * sizeof(struct relay_pair));
+		          3 * sizeof(struct relay_latch));
 		add_words(target, target->state_at + offsetof(struct relay_ring_state, moved),
-		          sizeof(struct relay_pair));
+		          sizeof(struct relay_latch));
 	}
 	add_words(target, target->state_at, sizeof(struct relay_ring_state));
 }
@@ -240,7 +240,7 @@ uint64_t target_fill_with_discards(struct target *target)
 	struct relay_ring_producer *producer = (struct relay_ring_producer *)(target->memory + RELAY_PAGE_BYTES);
 	uint64_t start = consumer->position & ~(uint64_t)(RELAY_RING_HEADER_BYTES - 1);
 	uint64_t end = start + target->ring_size - RELAY_RING_HEADER_BYTES;
-	producer->position = (struct relay_two){end, end / RELAY_RING_HEADER_BYTES};
-	producer->tail[0] = producer->tail[1] = (struct relay_two){end, end / RELAY_RING_HEADER_BYTES};
+	producer->position = (struct relay_u128){end, end / RELAY_RING_HEADER_BYTES};
+	producer->tail[0] = producer->tail[1] = (struct relay_u128){end, end / RELAY_RING_HEADER_BYTES};
 	return n + 6;
 }

@@ -76,7 +76,7 @@ static long n_sleeps(void)
 
 static uint64_t lost(const struct relay_control *control)
 {
-	return __atomic_load_n(&control->lost_full.first, __ATOMIC_ACQUIRE) & ~RELAY_PAIR_TOGGLE;
+	return __atomic_load_n(&control->lost_full.first, __ATOMIC_ACQUIRE) & ~RELAY_LATCH_INDEX;
 }
 
 TEST(while_it_begins_a_sub_buffer)

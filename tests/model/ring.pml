@@ -159,7 +159,7 @@ inline publish_dead(at, now)
 	follow(at, now)
 }
 
-inline bury_record(c, at, now)
+inline reap_record(c, at, now)
 {
 	now = ready[at % READY];
 	if
@@ -207,7 +207,7 @@ inline bury(me, c, at, now)
 				help(at, now);
 				at = place[c];
 				if
-				:: state[c] == TAKEN || state[c] == BURIED -> bury_record(c, at, now)
+				:: state[c] == TAKEN || state[c] == BURIED -> reap_record(c, at, now)
 				:: else
 				fi;
 				state[c] = FREE;

@@ -56,7 +56,7 @@ static void fill_with_skipped(uint64_t *words)
 		data[i] = header(8 * i, RELAY_RING_DISCARD);
 	data[N_SKIPPED] = header(8ull * N_SKIPPED, 8);
 	memcpy(&data[N_SKIPPED + 1], "rrrrrrrr", 8);
-	producer->tail[0] = (struct relay_two){end, N_SKIPPED + 1};
+	producer->tail[0] = (struct relay_u128){end, N_SKIPPED + 1};
 	producer->position.second = N_SKIPPED + 1;
 	__atomic_store_n(&producer->position.first, end, __ATOMIC_RELEASE);
 }

@@ -22,13 +22,13 @@
  * (callback), and leaves room for what is reserved at its start. lap*n_subbufs+index is the free-running number of the sub-buffer, the kernel's
  * `subbufs_produced`.
  *
- * Pairs. Two counters that must change together (position and records; records and bytes) form a
- * relay_pair. Its first word is the commit: one plain store of it publishes both, because its top
+ * Latches. Two counters that must change together (position and records; records and bytes) form a
+ * relay_latch. Its first word is the commit: one plain store of it publishes both, because its top
  * bit selects which of the two second words is valid, and the other one is scratch:
  *
  *     write:  second[!t] = new;  first = new | !t << 63       (in one restartable sequence)
  *     or:     compare-and-swap of the 16 bytes {first, second[0]}, t always 0   (lockless, locking)
- *     or:     the same two stores by who alone writes that pair, and may be killed between them
+ *     or:     the same two stores by who alone writes that latch, and may be killed between them
  *     read:   f = first; s = second[f >> 63]; again while first != f
  *
  * A scheme never changes during a buffer's life, so the two ways never meet.
@@ -65,18 +65,18 @@ enum {
 #define RELAY_N_SUBBUFS_MAX 0xffffffffull   /* sub-buffers */
 #define RELAY_DATA_BYTES_MAX (1ull << 40)   /* n_subbufs * subbuf_size */
 
-/* Bit 63 of a pair's first word: which second word is valid. */
-#define RELAY_PAIR_TOGGLE (1ull << 63)
+/* Bit 63 of a latch's first word: which second word is valid. */
+#define RELAY_LATCH_INDEX (1ull << 63)
 #define RELAY_POSITION_BITS 62
 #define RELAY_POSITION_MASK ((1ull << RELAY_POSITION_BITS) - 1)
 
 /* Two words that one compare-and-swap changes. */
-struct relay_two {
+struct relay_u128 {
 	__attribute__((aligned(16))) uint64_t first;
 	uint64_t second;
 };
 
-struct relay_pair {
+struct relay_latch {
 	uint64_t first;     /* the commit word */
 	uint64_t second[2]; /* valid: second[first >> 63] */
 	uint64_t unused;
@@ -236,16 +236,16 @@ struct relay_control {
 	struct relay_geometry geometry;
 
 	/* Writers: producers. One line for the whole fast path. */
-	RELAY_LINE struct relay_pair head; /* {position, records and owner} */
-	uint32_t flags;                    /* Writers: readers arm, producers disarm, control stops */
-	uint32_t n_claims_used;            /* claims ever taken are below this. Writers: producers */
-	uint64_t switch_time_ns;           /* CLOCK_REALTIME_COARSE of the last switch */
+	RELAY_LINE struct relay_latch head; /* {position, records and owner} */
+	uint32_t flags;                     /* Writers: readers arm, producers disarm, control stops */
+	uint32_t n_claims_used;             /* claims ever taken are below this. Writers: producers */
+	uint64_t switch_time_ns;            /* CLOCK_REALTIME_COARSE of the last switch */
 	uint64_t head_unused;
 
 	/* Writers: producers, when they are refused: {records, bytes}. */
-	RELAY_LINE struct relay_pair lost_full;
-	struct relay_pair lost_disabled;
-	RELAY_LINE struct relay_pair lost_too_large;
+	RELAY_LINE struct relay_latch lost_full;
+	struct relay_latch lost_disabled;
+	RELAY_LINE struct relay_latch lost_too_large;
 
 	/* Writer: the holder of reader_lock. Producers read `consumed` at switches. */
 	RELAY_LINE uint64_t consumed; /* position up to which memory is free again */
@@ -257,9 +257,9 @@ struct relay_control {
 	/* Writer: the file server. Opens are those with which one can map the buffer, the maker's own left out. */
 	RELAY_LINE uint32_t map_seq; /* futex; buffer 0's, for the whole channel: times that its maker was alerted */
 	uint32_t map_unused;
-	uint64_t mapped;         /* opens */
-	uint64_t unmapped;       /* of these, closed again */
-	struct relay_pair moved; /* {bytes ever written, CLOCK_REALTIME ns when the server first saw as many} */
+	uint64_t mapped;          /* opens */
+	uint64_t unmapped;        /* of these, closed again */
+	struct relay_latch moved; /* {bytes ever written, CLOCK_REALTIME ns when the server first saw as many} */
 
 	/* Writers: producers that found the buffer armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
@@ -293,7 +293,7 @@ struct relay_control {
 	RELAY_LINE uint64_t notes_told; /* Writer: the maker's thread */
 };
 
-RELAY_STATIC_ASSERT(sizeof(struct relay_pair) == 32, "pairs are shared");
+RELAY_STATIC_ASSERT(sizeof(struct relay_latch) == 32, "latches are shared");
 RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == 64, "one line per claim");
 RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 64, "one line per ledger");
 RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "holes are shared");

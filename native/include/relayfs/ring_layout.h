@@ -85,23 +85,23 @@ struct relay_ring_consumer {
 struct relay_ring_producer {
 	/* {the kernel's producer position, how many records lie before it}. The latter in scheme lockless only, and for a
 	 * moment it is one ahead: see ring/publish.c. */
-	struct relay_two position;
+	struct relay_u128 position;
 	/* Mode overwrite: {the kernel's overwrite position: where the oldest record lies that stands, scheme lockless:
 	 * committed records before it}. It is stored before anything is stored over what it has passed. In scheme rseq it
 	 * follows relay_ring_state.oldest. Otherwise 0. */
-	struct relay_two overwritten;
+	struct relay_u128 overwritten;
 	/* lockless: tail[0] is {reserved up to here, records | claim}: see ring/reserve.c.
 	 * rseq: {position, records before it} in the one of the two whose `first` is the producer position. */
-	struct relay_two tail[2];
+	struct relay_u128 tail[2];
 	RELAY_LINE uint64_t last; /* rseq: the last reservation: claim (number + 1) and where. See ring/reserve.c */
 	uint32_t flags;         /* RELAY_CLOSED, RELAY_DISABLED, RELAY_ARM_RECORD. Writers: also control and sleepers */
 	uint32_t n_claims_used; /* claims ever taken are below this */
 };
 
-/* One reservation in progress. {state and position, torn records ever}: a burial changes both at once. */
+/* One reservation in progress. {state and position, torn records ever}: reaping changes both at once. */
 struct relay_ring_claim {
-	struct relay_two
-	    word; /* RELAY_CLAIM_ states; buried: RELAY_RING_BURIED. Writer: owner; PENDING->TAKEN also helpers */
+	struct relay_u128
+	    word; /* RELAY_CLAIM_ states; reaped: RELAY_RING_REAPED. Writer: owner; PENDING->TAKEN also helpers */
 	uint64_t length; /* bytes. Writer: owner, before it reserves */
 	uint64_t number; /* of the record: lockless only. Writer: owner, the same */
 	uint64_t owner;  /* owner word. Writer: whoever takes it, by compare-and-swap */
@@ -109,7 +109,7 @@ struct relay_ring_claim {
 	uint64_t burier; /* owner word of who ends it for a dead owner. Writer: the same way */
 	uint64_t in_use; /* 0 or 1. Writer: owner, not by a locked instruction; so nobody else may */
 };
-#define RELAY_RING_BURIED RELAY_CLAIM_HOLE /* its owner died and it is counted as torn; to become DISCARD */
+#define RELAY_RING_REAPED RELAY_CLAIM_HOLE /* its owner died and it is counted as torn; to become DISCARD */
 
 /* Constant from creation on. */
 struct relay_ring_geometry {
@@ -135,22 +135,22 @@ struct relay_ring_state {
 
 	/* Mode overwrite, scheme rseq: {where the oldest record lies that stands, committed records before it}. Writers:
 	 * producers. */
-	RELAY_LINE struct relay_pair oldest;
+	RELAY_LINE struct relay_latch oldest;
 
 	/* Writers: producers, when they are refused: {records, bytes}. */
-	RELAY_LINE struct relay_pair lost_full;
-	struct relay_pair lost_disabled;
-	RELAY_LINE struct relay_pair lost_too_large;
+	RELAY_LINE struct relay_latch lost_full;
+	struct relay_latch lost_disabled;
+	RELAY_LINE struct relay_latch lost_too_large;
 
 	/* Writers: producers that found the ring armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
 
 	/* Writer: the file server. {producer position, CLOCK_REALTIME ns when it first saw the ring there} */
-	RELAY_LINE struct relay_pair moved;
+	RELAY_LINE struct relay_latch moved;
 };
 
-RELAY_STATIC_ASSERT(sizeof(struct relay_two) == 16, "one compare-and-swap");
+RELAY_STATIC_ASSERT(sizeof(struct relay_u128) == 16, "one compare-and-swap");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_counts) == 64, "one line per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_consumer) == 256, "consumers share it");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_producer) == 128, "two lines");

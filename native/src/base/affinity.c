@@ -4,22 +4,23 @@
 
 #include <errno.h>
 
-int relay_cpu_visit(uint32_t cpu, struct relay_visit *visit)
+int relay_migrate(uint32_t cpu, struct relay_affinity *affinity)
 {
-	cpu_set_t there[RELAY_VISIT_CPUS / CPU_SETSIZE];
-	if (cpu >= RELAY_VISIT_CPUS || (!visit->active && sched_getaffinity(0, sizeof(visit->before), visit->before)))
+	cpu_set_t there[RELAY_AFFINITY_CPUS / CPU_SETSIZE];
+	if (cpu >= RELAY_AFFINITY_CPUS ||
+	    (!affinity->active && sched_getaffinity(0, sizeof(affinity->before), affinity->before)))
 		return -EPERM;
 	CPU_ZERO_S(sizeof(there), there);
 	CPU_SET_S(cpu, sizeof(there), there);
 	if (sched_setaffinity(0, sizeof(there), there))
 		return -EPERM;
-	visit->active = true;
+	affinity->active = true;
 	return 0;
 }
 
-void relay_cpu_leave(struct relay_visit *visit)
+void relay_migrate_back(struct relay_affinity *affinity)
 {
-	if (visit->active)
-		sched_setaffinity(0, sizeof(visit->before), visit->before);
-	visit->active = false;
+	if (affinity->active)
+		sched_setaffinity(0, sizeof(affinity->before), affinity->before);
+	affinity->active = false;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Run on one CPU for a moment: what is stored to a restartable buffer from elsewhere must be stored there. */
+/* Move the calling thread to one CPU for a moment, because a buffer of scheme rseq may be changed on its own CPU only. */
 #ifndef RELAYFS_BASE_AFFINITY_H
 #define RELAYFS_BASE_AFFINITY_H
 
@@ -7,18 +7,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* As many as Linux can have. On the stack: a signal handler that writes comes through here and must not
- * allocate. */
-enum { RELAY_VISIT_CPUS = 8192 };
+/* As many CPUs as Linux can have. The set lies on the stack, because a signal handler that writes must not allocate memory. */
+enum { RELAY_AFFINITY_CPUS = 8192 };
 
-struct relay_visit {
-	cpu_set_t before[RELAY_VISIT_CPUS / CPU_SETSIZE];
-	bool active; /* there is something to restore */
+struct relay_affinity {
+	cpu_set_t before[RELAY_AFFINITY_CPUS / CPU_SETSIZE];
+	bool active; /* `before` is to be restored */
 };
 
-/* Begin a visit, or, if this thread was moved away again, go on with it. 0, or -EPERM: this thread may not run there.
- * Afterwards every section that another thread had open on that CPU has ended or been restarted. */
-int relay_cpu_visit(uint32_t cpu, struct relay_visit *visit);
-void relay_cpu_leave(struct relay_visit *visit);
+/* Have this thread run on a CPU, again if it was moved away since. 0, or -EPERM: it may not run there. On return, every
+ * restartable section that another thread was in on that CPU has ended or been aborted. */
+int relay_migrate(uint32_t cpu, struct relay_affinity *affinity);
+
+/* Let it run where it could before. */
+void relay_migrate_back(struct relay_affinity *affinity);
 
 #endif

@@ -2,8 +2,8 @@
 #define _GNU_SOURCE
 #include "base/clock.h"
 
-#include "base/blind.h"
 #include "base/libc.h"
+#include "base/quiet.h"
 
 #include <relayfs/store.h>
 

@@ -43,7 +43,7 @@ static inline uint64_t relay_clock_now(uint32_t timestamp)
 	return timestamp == RELAY_TSC ? relay_clock_tsc() : relay_clock_ns(CLOCK_MONOTONIC);
 }
 
-/* The same for threads that may be blind (base/blind.h): the time of the last tick then, but never before relay_clock_saw(). Those have
+/* The same for threads that may be blind (base/quiet.h): the time of the last tick then, but never before relay_clock_saw(). Those have
  * no counter. */
 uint64_t relay_clock_now_if_blind(uint32_t timestamp);
 void relay_clock_saw(uint64_t mono_ns);

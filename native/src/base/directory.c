@@ -164,7 +164,7 @@ static int copy_buffer(int dir_fd, const char *name, uint32_t cpu, const void *a
 	if (fstat(copying->fds[cpu], &st))
 		return -errno;
 	uint64_t bytes = (uint64_t)st.st_size;
-	int fd = relay_shm_create(dir_fd, name, bytes, copying->file_mode, copying->uid, copying->gid);
+	int fd = relay_mapping_create(dir_fd, name, bytes, copying->file_mode, copying->uid, copying->gid);
 	if (fd < 0)
 		return fd;
 	int err = copy_contents(fd, copying->fds[cpu], bytes);

@@ -64,14 +64,14 @@ void relay_wake_word(uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static int sleep_one(const struct relay_sleep *one, int timeout_ms)
+static int sleep_one(const struct relay_futex *one, int timeout_ms)
 {
 	struct timespec relative = {.tv_sec = timeout_ms / 1000, .tv_nsec = timeout_ms % 1000 * 1000000l};
 	long woken = syscall(SYS_futex, one->word, FUTEX_WAIT, one->value, timeout_ms < 0 ? NULL : &relative, NULL, 0);
 	return woken < 0 && errno == EINTR ? -EINTR : 0;
 }
 
-int relay_sleep_any(const struct relay_sleep *words, size_t n, int timeout_ms)
+int relay_futex_wait_any(const struct relay_futex *words, size_t n, int timeout_ms)
 {
 	if (n == 1)
 		return sleep_one(words, timeout_ms);

@@ -10,7 +10,7 @@
 enum { RELAY_MAX_WORDS = 128 };
 
 /* A futex word and the value at which to sleep. */
-struct relay_sleep {
+struct relay_futex {
 	uint32_t *word;
 	uint32_t value;
 };
@@ -25,7 +25,7 @@ bool relay_fence_writers(void);
 int relay_fenced_timeout(int timeout_ms);
 
 /* Sleep while all n words (1 .. RELAY_MAX_WORDS) have their values, at most timeout_ms (-1: no limit). 0, or -EINTR. */
-int relay_sleep_any(const struct relay_sleep *words, size_t n, int timeout_ms);
+int relay_futex_wait_any(const struct relay_futex *words, size_t n, int timeout_ms);
 
 /* CLOCK_MONOTONIC, for deadlines. */
 int64_t relay_now_ms(void);

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT */
-/* Two counters that change together; layout.h tells how. */
+/* Two counters that change together, as the kernel's seqcount_latch does it; <relayfs/layout.h> tells how. */
 #ifndef RELAYFS_BASE_LATCH_H
 #define RELAYFS_BASE_LATCH_H
 
 #include <relayfs/layout.h>
 #include <stdbool.h>
 
-/* More changes in a row than any writer can make while a reader loads three words of one line. */
-enum { RELAY_PAIR_TRIES = 1000 };
+/* A reader gives up after so many tries. No honest writer causes that many, because it would have to change the latch as often
+ * while the reader loads three words of one cache line. */
+enum { RELAY_LATCH_TRIES = 1000 };
 
-/* So often somebody else was quicker to change a word: one of any number of honest writers would have come to his turn
- * long before. Who changes it on and on keeps nobody for longer than this. */
+/* A writer gives up after another one has changed the word so many times before it. Any number of honest writers would have let
+ * it have its turn long before; a hostile one cannot hold it up for longer than this. */
 enum { RELAY_CHANGE_TRIES = 100000 };
 
-/* One consistent view; false: it did not come to rest, which no honest writer causes. */
-static inline bool relay_pair_read(const struct relay_pair *pair, uint64_t *first, uint64_t *second)
+/* Load both counters as they were at one moment. false: the latch kept changing for RELAY_LATCH_TRIES tries. */
+static inline bool relay_latch_read(const struct relay_latch *latch, uint64_t *first, uint64_t *second)
 {
-	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
+	for (int i = 0; i < RELAY_LATCH_TRIES; i++) {
 		/* Pairs with the writer's commit: what it wrote before (payload, ledgers) is seen after. */
-		uint64_t f = __atomic_load_n(&pair->first, __ATOMIC_ACQUIRE);
+		uint64_t f = __atomic_load_n(&latch->first, __ATOMIC_ACQUIRE);
 		/* Acquire keeps this load before the check below. */
-		uint64_t s = __atomic_load_n(&pair->second[f >> 63], __ATOMIC_ACQUIRE);
-		if (__atomic_load_n(&pair->first, __ATOMIC_RELAXED) == f) {
-			*first = f & ~RELAY_PAIR_TOGGLE;
+		uint64_t s = __atomic_load_n(&latch->second[f >> 63], __ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&latch->first, __ATOMIC_RELAXED) == f) {
+			*first = f & ~RELAY_LATCH_INDEX;
 			*second = s;
 			return true;
 		}
@@ -30,25 +31,25 @@ static inline bool relay_pair_read(const struct relay_pair *pair, uint64_t *firs
 	return false;
 }
 
-/* The same; a pair that does not come to rest counts as 0, 0. */
-static inline void relay_pair_or_zero(const struct relay_pair *pair, uint64_t *first, uint64_t *second)
+/* The same; 0 and 0 if the latch kept changing. */
+static inline void relay_latch_read_or_zero(const struct relay_latch *latch, uint64_t *first, uint64_t *second)
 {
-	if (!relay_pair_read(pair, first, second))
+	if (!relay_latch_read(latch, first, second))
 		*first = *second = 0;
 }
 
-/* By who alone writes this pair. */
-static inline void relay_pair_store(struct relay_pair *pair, uint64_t first, uint64_t second)
+/* Store both counters. The caller is the only writer of this latch. */
+static inline void relay_latch_store(struct relay_latch *latch, uint64_t first, uint64_t second)
 {
-	uint64_t toggle = ~__atomic_load_n(&pair->first, __ATOMIC_RELAXED) & RELAY_PAIR_TOGGLE;
-	__atomic_store_n(&pair->second[toggle >> 63], second, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_pair_read(): the second word before the commit. */
-	__atomic_store_n(&pair->first, (first & ~RELAY_PAIR_TOGGLE) | toggle, __ATOMIC_RELEASE);
+	uint64_t index = ~__atomic_load_n(&latch->first, __ATOMIC_RELAXED) & RELAY_LATCH_INDEX;
+	__atomic_store_n(&latch->second[index >> 63], second, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in relay_latch_read(): the second word before the commit. */
+	__atomic_store_n(&latch->first, (first & ~RELAY_LATCH_INDEX) | index, __ATOMIC_RELEASE);
 }
 
 /* {first, second} from old to new in one step, a full barrier. false: somebody else changed them. */
-static inline bool relay_two_swap(struct relay_two *two, uint64_t old_first, uint64_t old_second, uint64_t new_first,
-                                  uint64_t new_second)
+static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first, uint64_t old_second,
+                                      uint64_t new_first, uint64_t new_second)
 {
 #if defined(__x86_64__)
 	bool swapped;
@@ -80,11 +81,11 @@ static inline bool relay_two_swap(struct relay_two *two, uint64_t old_first, uin
 #endif
 }
 
-/* The lockless way to change a pair: {first, second[0]}. */
-static inline bool relay_pair_swap(struct relay_pair *pair, uint64_t old_first, uint64_t old_second, uint64_t new_first,
-                                   uint64_t new_second)
+/* Change a latch of a lockless buffer, of which only {first, second[0]} are in use. false: somebody else has changed it. */
+static inline bool relay_latch_cmpxchg(struct relay_latch *latch, uint64_t old_first, uint64_t old_second,
+                                       uint64_t new_first, uint64_t new_second)
 {
-	return relay_two_swap((struct relay_two *)&pair->first, old_first, old_second, new_first, new_second);
+	return relay_u128_cmpxchg((struct relay_u128 *)&latch->first, old_first, old_second, new_first, new_second);
 }
 
 #endif

@@ -44,7 +44,7 @@ static struct guard_slot *guard_slots; /* NULL: no guard was asked for */
 static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction guard_previous;
 
-int relay_shm_own(int fd, mode_t mode, uid_t uid, gid_t gid)
+int relay_mapping_own(int fd, mode_t mode, uid_t uid, gid_t gid)
 {
 	if ((uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid))
 		return -errno;
@@ -70,7 +70,7 @@ static int allocate(int fd, uint64_t from, uint64_t bytes)
 	return err == EFBIG ? -ENOSPC : -err;
 }
 
-int relay_shm_populate(unsigned char *at, uint64_t bytes)
+int relay_mapping_populate(unsigned char *at, uint64_t bytes)
 {
 	while (madvise(at, bytes, MADV_POPULATE_WRITE))
 		if (errno != EINTR)
@@ -84,12 +84,12 @@ static int fill_immutable(int fd, uint64_t bytes)
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
 		return -errno;
-	int err = relay_shm_populate(at, bytes);
+	int err = relay_mapping_populate(at, bytes);
 	munmap(at, bytes);
 	return err;
 }
 
-int relay_shm_fill(int fd, uint64_t bytes)
+int relay_mapping_fill(int fd, uint64_t bytes)
 {
 	struct stat st;
 	if (fstat(fd, &st))
@@ -104,25 +104,25 @@ int relay_shm_fill(int fd, uint64_t bytes)
 	return 0;
 }
 
-int relay_shm_punch(int fd, uint64_t bytes)
+int relay_mapping_punch(int fd, uint64_t bytes)
 {
 	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) ? -errno : 0;
 }
 
-int relay_shm_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid)
+int relay_mapping_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid)
 {
-	return relay_shm_create_sparse(dir_fd, name, 0, bytes, mode, uid, gid);
+	return relay_mapping_create_sparse(dir_fd, name, 0, bytes, mode, uid, gid);
 }
 
-int relay_shm_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode, uid_t uid,
-                            gid_t gid)
+int relay_mapping_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode,
+                                uid_t uid, gid_t gid)
 {
 	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
 	int err = allocate(fd, hole_bytes, bytes);
 	if (!err)
-		err = relay_shm_own(fd, mode, uid, gid);
+		err = relay_mapping_own(fd, mode, uid, gid);
 	if (!err)
 		return fd;
 	unlinkat(dir_fd, name, 0);
@@ -130,7 +130,7 @@ int relay_shm_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, u
 	return err;
 }
 
-int relay_shm_create_unnamed(const char *dir, uint64_t bytes)
+int relay_mapping_create_unnamed(const char *dir, uint64_t bytes)
 {
 	int fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	int err = fd < 0 ? -errno : allocate(fd, 0, bytes);
@@ -141,25 +141,25 @@ int relay_shm_create_unnamed(const char *dir, uint64_t bytes)
 	return err;
 }
 
-static void guard_add(const struct relay_shm *shm)
+static void guard_add(const struct relay_mapping *mapping)
 {
 	pthread_mutex_lock(&guard_mutex);
 	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++) {
 		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED))
 			continue;
-		guard_slots[i].bytes = shm->bytes;
+		guard_slots[i].bytes = mapping->bytes;
 		/* Pairs with the acquire in guard_handler(): the length before the address. */
-		__atomic_store_n(&guard_slots[i].base, shm->base, __ATOMIC_RELEASE);
+		__atomic_store_n(&guard_slots[i].base, mapping->base, __ATOMIC_RELEASE);
 		break;
 	}
 	pthread_mutex_unlock(&guard_mutex);
 }
 
-static void guard_remove(const struct relay_shm *shm)
+static void guard_remove(const struct relay_mapping *mapping)
 {
 	pthread_mutex_lock(&guard_mutex);
 	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++)
-		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED) == shm->base)
+		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED) == mapping->base)
 			__atomic_store_n(&guard_slots[i].base, NULL, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&guard_mutex);
 }
@@ -202,7 +202,7 @@ int relay_guard_install(void)
 
 /* Whose file `path` names may be anybody's choice: a FIFO or a device must not even be opened, because that alone can
  * block or have effects. O_PATH opens nothing, and /proc/self/fd then opens what was looked at. */
-int relay_shm_open(const char *path, int flags, bool in_mount)
+int relay_mapping_open(const char *path, int flags, bool in_mount)
 {
 	struct stat st;
 	struct statfs fs;
@@ -225,7 +225,7 @@ int relay_shm_open(const char *path, int flags, bool in_mount)
 	return fd;
 }
 
-int relay_shm_open_backing(const char *mem_path)
+int relay_mapping_open_backing(const char *mem_path)
 {
 	char path[PATH_MAX];
 	/* The mount says which file it shows. */
@@ -233,42 +233,42 @@ int relay_shm_open_backing(const char *mem_path)
 	if (got < 0)
 		return -errno;
 	path[got] = 0;
-	int fd = relay_shm_open(path, O_RDWR, false);
+	int fd = relay_mapping_open(path, O_RDWR, false);
 	return fd == -EACCES || fd == -EPERM || fd == -ENOENT ? -ENODEV : fd;
 }
 
-int relay_shm_map(struct relay_shm *shm, int fd)
+int relay_mapping_map(struct relay_mapping *mapping, int fd)
 {
 	struct stat st;
 	if (fstat(fd, &st))
 		return -errno;
 	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % RELAY_PAGE_BYTES)
 		return -EBADMSG;
-	return relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, true);
+	return relay_mapping_map_ahead(mapping, fd, (uint64_t)st.st_size, true);
 }
 
-int relay_shm_map_ahead(struct relay_shm *shm, int fd, uint64_t bytes, bool writable)
+int relay_mapping_map_ahead(struct relay_mapping *mapping, int fd, uint64_t bytes, bool writable)
 {
 	void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
-	guard_add(shm);
+	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	guard_add(mapping);
 	return 0;
 }
 
-int relay_shm_map_private(struct relay_shm *shm, int fd, uint64_t bytes)
+int relay_mapping_map_private(struct relay_mapping *mapping, int fd, uint64_t bytes)
 {
 	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
 	return 0;
 }
 
-void relay_shm_unmap(struct relay_shm *shm)
+void relay_mapping_unmap(struct relay_mapping *mapping)
 {
-	guard_remove(shm);
-	munmap(shm->base, shm->bytes);
-	relay_descriptor_close(&shm->file);
+	guard_remove(mapping);
+	munmap(mapping->base, mapping->bytes);
+	relay_descriptor_close(&mapping->file);
 }

@@ -15,7 +15,7 @@
 #include "base/persist.h"
 
 #include "base/affinity.h"
-#include "base/blind.h"
+#include "base/quiet.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -31,7 +31,7 @@ enum { TRIES = 100 };
 struct section {
 	enum relay_rseq_result (*run)(const struct section *section);
 	uint32_t cpu;
-	void *at; /* the pair, or the producer's page */
+	void *at; /* the latch, or the producer's page */
 	const uint32_t *flags;
 	const void *change;     /* the transaction, or what is put */
 	uint64_t first, second; /* the length; or the last claim before and after */
@@ -58,8 +58,9 @@ static enum relay_rseq_result try_often(const struct section *section)
 /* In the child: no function that takes a lock, which another thread of the parent may have held. */
 static _Noreturn void run(const struct section *section)
 {
-	struct relay_visit visit = {.active = false};
-	enum relay_rseq_result result = relay_cpu_visit(section->cpu, &visit) ? RELAY_RSEQ_ABORTED : try_often(section);
+	struct relay_affinity affinity = {.active = false};
+	enum relay_rseq_result result =
+	    relay_migrate(section->cpu, &affinity) ? RELAY_RSEQ_ABORTED : try_often(section);
 	for (;;)
 		syscall(SYS_exit_group, (int)result);
 }
@@ -107,10 +108,10 @@ static enum relay_rseq_result transact(const struct section *section)
 	return relay_rseq_transact(section->at, section->flags, section->change, section->cpu);
 }
 
-enum relay_rseq_result relay_persist_transact(struct relay_pair *pair, const uint32_t *flags, const struct relay_tx *tx,
-                                              uint32_t cpu)
+enum relay_rseq_result relay_persist_transact(struct relay_latch *latch, const uint32_t *flags,
+                                              const struct relay_tx *tx, uint32_t cpu)
 {
-	return persist(&(struct section){.run = transact, .cpu = cpu, .at = pair, .flags = flags, .change = tx});
+	return persist(&(struct section){.run = transact, .cpu = cpu, .at = latch, .flags = flags, .change = tx});
 }
 
 static enum relay_rseq_result tally(const struct section *section)
@@ -118,9 +119,9 @@ static enum relay_rseq_result tally(const struct section *section)
 	return relay_rseq_tally(section->at, section->first, section->cpu);
 }
 
-enum relay_rseq_result relay_persist_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+enum relay_rseq_result relay_persist_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
-	return persist(&(struct section){.run = tally, .cpu = cpu, .at = pair, .first = length});
+	return persist(&(struct section){.run = tally, .cpu = cpu, .at = latch, .first = length});
 }
 
 static enum relay_rseq_result ring_reserve(const struct section *section)

@@ -12,9 +12,9 @@
  *
  * Async-signal-safe. A child has a copy of this process's private memory, and what sections store to is shared.
  */
-enum relay_rseq_result relay_persist_transact(struct relay_pair *pair, const uint32_t *flags, const struct relay_tx *tx,
-                                              uint32_t cpu);
-enum relay_rseq_result relay_persist_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu);
+enum relay_rseq_result relay_persist_transact(struct relay_latch *latch, const uint32_t *flags,
+                                              const struct relay_tx *tx, uint32_t cpu);
+enum relay_rseq_result relay_persist_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu);
 enum relay_rseq_result relay_persist_ring_reserve(struct relay_ring_producer *producer,
                                                   const struct relay_ring_put *put, uint64_t last, uint64_t new_last,
                                                   uint32_t cpu);

@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include "base/robust_lock.h"
 
-#include "base/blind.h"
 #include "base/clock.h"
 #include "base/libc.h"
 #include "base/owner.h"
+#include "base/quiet.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -12,7 +12,7 @@ enum relay_patience {
 	RELAY_COMES_AGAIN, /* a moment: a file server, which only passes records on and tries again later */
 	RELAY_PATIENT,     /* a second; of a lock at which that was in vain, some milliseconds until it helps again */
 	RELAY_NEVER_WAITS, /* some microseconds at most, without sleep or yield: a tracepoint */
-	RELAY_QUIET        /* the same without a system call: of a thread that may make none (base/blind.h) */
+	RELAY_QUIET        /* the same without a system call: of a thread that may make none (base/quiet.h) */
 };
 
 /*

@@ -24,12 +24,12 @@
 
 enum relay_rseq_result {
 	RELAY_RSEQ_DONE,
-	RELAY_RSEQ_MOVED,   /* the pair is not as expected: look again */
+	RELAY_RSEQ_MOVED,   /* the latch is not as expected: look again */
 	RELAY_RSEQ_STOPPED, /* a refused flag is set */
 	RELAY_RSEQ_ABORTED  /* interrupted, or this is not the CPU */
 };
 
-/* A change of a pair together with up to three words that belong to it (a switch's ledger). */
+/* A change of a latch together with up to three words that belong to it (a switch's ledger). */
 struct relay_tx {
 	uint64_t expect_first, expect_second; /* as they lie in memory */
 	uint64_t new_first, new_second;
@@ -98,9 +98,9 @@ static inline bool relay_rseq_registered(void)
  * relay_rseq_record(): if this is `cpu`, flags has no RELAY_STOPPED bit, head.first is `expect` and names no
  * claim: copy length (1 or more) bytes to `to`, count one record, set head.first to `next`.
  *
- * relay_rseq_transact(): the same for a struct relay_tx on any pair, without a copy.
+ * relay_rseq_transact(): the same for a struct relay_tx on any latch, without a copy.
  *
- * relay_rseq_tally(): if this is `cpu`: add {1, length} to a pair.
+ * relay_rseq_tally(): if this is `cpu`: add {1, length} to a latch.
  *
  * relay_rseq_ring_record(): if this is `cpu`, flags has no RELAY_STOPPED bit and the producer position is put->expect:
  * copy length bytes to put->to, store the header before them, count one record, set the producer position to put->next.

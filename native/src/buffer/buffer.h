@@ -50,19 +50,19 @@ struct relay_progress {
 	struct relay_consumer to;
 };
 
-enum relay_begin {
+enum relay_subbuf_start {
 	RELAY_BEGUN,
-	RELAY_NOT_YET,     /* no, or who could decide is not in this process */
-	RELAY_BEGIN_BUSY,  /* who could decide is at it for longer than a moment, or, for the patient, a second */
-	RELAY_IN_CALLBACK, /* of this very thread */
-	RELAY_BEGIN_DAMAGED
+	RELAY_NOT_YET,           /* no, or who could decide is not in this process */
+	RELAY_SUBBUF_START_BUSY, /* who could decide is at it for longer than a moment, or, for the patient, a second */
+	RELAY_IN_CALLBACK,       /* of this very thread */
+	RELAY_SUBBUF_START_DAMAGED
 };
 
 /* As many packets are described to a reader at once, at most. */
 enum { RELAY_N_PACKETS = 256 };
 
 /* Decides whether the sub-buffer at pos, where head is, may begin; has the switch lock. See buffer/subbuf_start.h. */
-typedef enum relay_begin relay_begin_function(struct rchan_buf *buf, uint64_t pos);
+typedef enum relay_subbuf_start relay_subbuf_start_function(struct rchan_buf *buf, uint64_t pos);
 
 struct rchan_buf {
 	struct relay_control *control;
@@ -96,9 +96,9 @@ struct rchan_buf {
 	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
 	uint32_t wait_lost; /* how much less it waits for them, since that was in vain; see base/robust_lock.h */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
-	const struct rchan_callbacks *cb; /* NULL: none */
-	bool begins;                      /* sub-buffers begin by `begin`, under the switch lock; else at once */
-	relay_begin_function *begin;      /* NULL: this process may not decide */
+	const struct rchan_callbacks *cb;   /* NULL: none */
+	bool begins;                        /* sub-buffers begin by `begin`, under the switch lock; else at once */
+	relay_subbuf_start_function *begin; /* NULL: this process may not decide */
 	bool (*allocate)(
 	    struct rchan_buf *);      /* gives the data memory; NULL: this process may not. See buffer/subbuf_start.h */
 	int64_t allocate_again_ms;    /* not before, CLOCK_MONOTONIC: there was none. Writer: `allocate` */
@@ -106,7 +106,7 @@ struct rchan_buf {
 	uint32_t pid;                 /* whose packets */
 	struct relay_packet *packets; /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
 	struct relay_holes holes, holes_ahead; /* where data is read, and where relay_consume_holes() has come to */
-	struct relay_shm shm;
+	struct relay_mapping mapping;
 	struct relay_plan plan;
 	uint32_t work; /* what the call under way may still do; see relay_work_begin() */
 	/* This process's: a thread walks along the data, and uses what follows, `holes` and `holes_ahead`. */

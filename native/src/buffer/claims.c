@@ -32,9 +32,9 @@
 #define _GNU_SOURCE
 #include "buffer/claims.h"
 
-#include "base/blind.h"
 #include "base/libc.h"
 #include "base/owner.h"
+#include "base/quiet.h"
 #include "buffer/head.h"
 
 #include <sched.h>
@@ -265,14 +265,14 @@ static uint64_t owner_of(const struct relay_claim *claim)
 }
 
 /* Of an owner that is dead. true: the claim changed. */
-static bool bury(struct rchan_buf *buf, struct relay_claim *claim, uint64_t owner)
+static bool reap(struct rchan_buf *buf, struct relay_claim *claim, uint64_t owner)
 {
 	uint64_t pos, second;
 	if (relay_head(buf, &pos, &second))
 		return false;
 	relay_claims_help(buf, pos, second);
 	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE;
-	/* Somebody else may have buried it, and a living thread taken it: the word is not the dead one's, then. */
+	/* Somebody else may have reaped it, and a living thread taken it: the word is not the dead one's, then. */
 	if (owner_of(claim) != owner)
 		return true;
 	bool record = __atomic_load_n(&claim->length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH;
@@ -286,11 +286,11 @@ static bool bury(struct rchan_buf *buf, struct relay_claim *claim, uint64_t owne
 	return true;
 }
 
-bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim)
+bool relay_claim_reap(struct rchan_buf *buf, struct relay_claim *claim)
 {
 	uint64_t owner = owner_of(claim);
 	/* To ask takes system calls. */
-	return owner && !relay_is_quiet() && !relay_owner_alive(owner) && bury(buf, claim, owner);
+	return owner && !relay_is_quiet() && !relay_owner_alive(owner) && reap(buf, claim, owner);
 }
 
 int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
@@ -301,9 +301,9 @@ int relay_buf_resolve(struct rchan_buf *buf, uint64_t token)
 		/* Before the token, which goes before it: so they belong together. */
 		uint64_t owner = owner_of(claim);
 		if (owner && token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token)
-			n += bury(buf, claim, owner);
+			n += reap(buf, claim, owner);
 		else
-			n += relay_claim_bury(buf, claim);
+			n += relay_claim_reap(buf, claim);
 	}
 	return n;
 }
@@ -385,7 +385,7 @@ bool relay_claims_hold(struct rchan_buf *buf, uint64_t next)
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN &&
-		    !relay_claim_bury(buf, &buf->claims[i]))
+		    !relay_claim_reap(buf, &buf->claims[i]))
 			return true;
 	}
 	return false;
@@ -397,7 +397,7 @@ bool relay_claims_fill(struct rchan_buf *buf, uint64_t pos)
 		struct relay_claim_view seen = view(&buf->claims[i]);
 		if ((seen.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && seen.length != RELAY_CLAIM_SWITCH &&
 		    relay_pos_number(buf, seen.word) == relay_pos_number(buf, pos) &&
-		    !relay_claim_bury(buf, seen.claim))
+		    !relay_claim_reap(buf, seen.claim))
 			return true;
 	}
 	return false;
@@ -434,7 +434,7 @@ bool relay_claims_busy(struct rchan_buf *buf)
 {
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t state = word_of(&buf->claims[i]) & RELAY_CLAIM_STATE;
-		if (state == RELAY_CLAIM_TAKEN && !relay_claim_bury(buf, &buf->claims[i]))
+		if (state == RELAY_CLAIM_TAKEN && !relay_claim_reap(buf, &buf->claims[i]))
 			return true;
 	}
 	return false;

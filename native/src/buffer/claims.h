@@ -112,7 +112,7 @@ struct relay_claim_view {
 struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t pos);
 
 /* If the claim's owner is dead, decide what becomes of it. true: it changed. */
-bool relay_claim_bury(struct rchan_buf *buf, struct relay_claim *claim);
+bool relay_claim_reap(struct rchan_buf *buf, struct relay_claim *claim);
 
 /* Reservations under way by living threads. */
 bool relay_claims_busy(struct rchan_buf *buf);

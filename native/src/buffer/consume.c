@@ -388,14 +388,14 @@ static bool take(struct walk *walk, const struct stretch *stretch)
 }
 
 /* What stands where the walk is keeps it: a reservation that is open. true: not any more, its owner was dead. */
-static bool bury(struct walk *walk, struct relay_claim *claim)
+static bool reap(struct walk *walk, struct relay_claim *claim)
 {
 	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
 	if (walk->total && !walk->until)
 		return false;
 	relay_work_add(walk->buf, BURY_UNITS);
 	walk->is_looked_at = false;
-	return relay_claim_bury(walk->buf, claim);
+	return relay_claim_reap(walk->buf, claim);
 }
 
 /*
@@ -421,7 +421,7 @@ static int walk_data(struct walk *walk)
 			if (err)
 				return err;
 		} else if (stretch.stop.claim) {
-			if (!bury(walk, stretch.stop.claim))
+			if (!reap(walk, stretch.stop.claim))
 				return 0;
 		} else if (stretch.finished && relay_pos_number(buf, to->position) < walk->produced) {
 			to->position = relay_pos_next(buf, to->position);

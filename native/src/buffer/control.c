@@ -19,18 +19,18 @@
 #include <string.h>
 #include <time.h>
 
-enum { RESET_WAIT_MS = 1000, MAX_VISITS = 100 };
+enum { RESET_WAIT_MS = 1000, MAX_MIGRATIONS = 100 };
 
 /* Carry out a change of head until it happens. `make` fills in what shall be from what is; 0 from it: nothing
  * to do. */
-static int change_head(struct rchan_buf *buf, struct relay_pair *pair,
+static int change_head(struct rchan_buf *buf, struct relay_latch *latch,
                        bool (*make)(struct rchan_buf *, struct relay_tx *))
 {
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx tx = relay_look(buf, pair);
+		struct relay_tx tx = relay_tx_load(buf, latch);
 		if (!make(buf, &tx))
 			return 0;
-		enum relay_rseq_result result = relay_change(buf, pair, &tx);
+		enum relay_rseq_result result = relay_tx_commit(buf, latch, &tx);
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
 		int err = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
@@ -68,13 +68,13 @@ static bool make_cleared_head(struct rchan_buf *buf, struct relay_tx *tx)
 static bool make_zero(struct rchan_buf *buf, struct relay_tx *tx)
 {
 	(void)buf;
-	return (tx->expect_first & ~RELAY_PAIR_TOGGLE) || tx->expect_second;
+	return (tx->expect_first & ~RELAY_LATCH_INDEX) || tx->expect_second;
 }
 
 static int clear(struct rchan_buf *buf)
 {
 	struct relay_control *control = buf->control;
-	struct relay_pair *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
+	struct relay_latch *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
 	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
 	control->delivered = control->caught_up = control->ending = control->starting = control->wanted = 0;
 	/* Records lay there in later laps. */
@@ -93,16 +93,16 @@ static int clear(struct rchan_buf *buf)
 /* Call step(buf, arg) on the buffer's CPU: again while it says RELAY_WRONG_CPU. */
 static int on_cpu(struct rchan_buf *buf, int (*step)(struct rchan_buf *, const void *), const void *arg)
 {
-	struct relay_visit visit;
-	visit.active = false;
+	struct relay_affinity affinity;
+	affinity.active = false;
 	int err = step(buf, arg);
 	/* Hot-unplug or another thread may move us away again: not for ever. */
 	for (int tries = 0; err == RELAY_WRONG_CPU; tries++) {
-		err = tries < MAX_VISITS ? relay_cpu_visit(buf->cpu, &visit) : -EPERM;
+		err = tries < MAX_MIGRATIONS ? relay_migrate(buf->cpu, &affinity) : -EPERM;
 		if (!err)
 			err = step(buf, arg);
 	}
-	relay_cpu_leave(&visit);
+	relay_migrate_back(&affinity);
 	return err == -ENOTSUP ? -EPERM : err;
 }
 
@@ -123,7 +123,7 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 static int write_noted(struct rchan_buf *buf, const void *data, size_t length)
 {
 	struct relay_slot slot = {.to = NULL};
-	if (relay_notes_full(buf))
+	if (relay_deliveries_full(buf))
 		return -EBUSY;
 	int err = relay_reserve_claimed(buf, length, &slot);
 	if (err)
@@ -131,14 +131,14 @@ static int write_noted(struct rchan_buf *buf, const void *data, size_t length)
 	uint64_t pos = relay_claim_position(slot.claim);
 	memcpy(slot.to, data, length);
 	relay_commit_claim(buf, slot.claim);
-	relay_notes_add(buf, pos, length);
+	relay_deliveries_add(buf, pos, length);
 	return 0;
 }
 
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 {
 	/* Channels of classic.h have no scheme rseq, and need not be written on a certain CPU. */
-	bool is_noted = length && buf->scheme != RELAY_RSEQ && relay_notes_wanted(buf);
+	bool is_noted = length && buf->scheme != RELAY_RSEQ && relay_deliveries_wanted(buf);
 	int err = is_noted ? write_noted(buf, data, length) : on_cpu(buf, write_step, &(struct record){data, length});
 	/* Truncated, and kept mappable by the guard: the record went into pages that nobody will see. */
 	return __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) == RELAY_MAGIC ? err : -EBADMSG;
@@ -250,7 +250,7 @@ static int start_again(struct rchan_buf *buf)
 	__atomic_store_n(&buf->control->resets, resets + 1, __ATOMIC_RELEASE);
 	relay_switch_unlock(buf, &before);
 	if (!err && !relay_has_begun(buf, 0))
-		relay_begin(buf, &header);
+		relay_subbuf_start(buf, &header);
 	return err;
 }
 

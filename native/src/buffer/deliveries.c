@@ -13,24 +13,24 @@ static uint64_t maker_of(const struct rchan_buf *buf)
 	return __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
 }
 
-bool relay_notes_wanted(const struct rchan_buf *buf)
+bool relay_deliveries_wanted(const struct rchan_buf *buf)
 {
 	return buf->delivery == RELAY_PACKET && buf->mode == RELAY_CALLBACK && maker_of(buf);
 }
 
 static bool has_room(const struct relay_control *control)
 {
-	/* Acquire pairs with the release in relay_notes_take(): the note was read before its place is used again. */
+	/* Acquire pairs with the release in relay_deliveries_take(): the note was read before its place is used again. */
 	uint64_t told = __atomic_load_n(&control->notes_told, __ATOMIC_ACQUIRE);
 	return control->notes_added - told < RELAY_N_NOTES;
 }
 
-bool relay_notes_full(const struct rchan_buf *buf)
+bool relay_deliveries_full(const struct rchan_buf *buf)
 {
 	return !has_room(buf->control) && relay_owner_alive(maker_of(buf));
 }
 
-void relay_notes_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
+void relay_deliveries_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 {
 	struct relay_control *control = buf->control;
 	if (!has_room(control))
@@ -38,7 +38,7 @@ void relay_notes_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 	struct relay_note *note = &control->notes[control->notes_added % RELAY_N_NOTES];
 	note->position = pos;
 	note->length = length;
-	/* Release pairs with the acquire in relay_notes_take(): the note before the count. */
+	/* Release pairs with the acquire in relay_deliveries_take(): the note before the count. */
 	__atomic_store_n(&control->notes_added, control->notes_added + 1, __ATOMIC_RELEASE);
 	relay_wake_maker(buf);
 }
@@ -54,10 +54,10 @@ static char *find(const struct rchan_buf *buf, const struct relay_note *note)
 	return (char *)relay_pos_data(buf, note->position);
 }
 
-bool relay_notes_take(struct rchan_buf *buf, char **data, uint32_t *length)
+bool relay_deliveries_take(struct rchan_buf *buf, char **data, uint32_t *length)
 {
 	struct relay_control *control = buf->control;
-	/* Acquire pairs with the release in relay_notes_add(). */
+	/* Acquire pairs with the release in relay_deliveries_add(). */
 	uint64_t added = __atomic_load_n(&control->notes_added, __ATOMIC_ACQUIRE), told = control->notes_told;
 	if (added == told)
 		return false;

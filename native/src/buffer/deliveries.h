@@ -12,15 +12,15 @@
 #include "buffer/buffer.h"
 
 /* Does a maker want notes of this buffer's records? */
-bool relay_notes_wanted(const struct rchan_buf *buf);
+bool relay_deliveries_wanted(const struct rchan_buf *buf);
 
 /* Is there no room for a note, while the maker lives, which will make room? */
-bool relay_notes_full(const struct rchan_buf *buf);
+bool relay_deliveries_full(const struct rchan_buf *buf);
 
 /* Note a record that is committed. One process at a time notes: the file server. */
-void relay_notes_add(struct rchan_buf *buf, uint64_t pos, uint64_t length);
+void relay_deliveries_add(struct rchan_buf *buf, uint64_t pos, uint64_t length);
 
 /* For the maker's thread: take the oldest note. false: there is none. Its record is still there if *data is not NULL. */
-bool relay_notes_take(struct rchan_buf *buf, char **data, uint32_t *length);
+bool relay_deliveries_take(struct rchan_buf *buf, char **data, uint32_t *length);
 
 #endif

@@ -5,14 +5,14 @@
 
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 {
-	if (!relay_pair_read(&buf->control->head, first, second) || !relay_pos_valid(buf, *first))
+	if (!relay_latch_read(&buf->control->head, first, second) || !relay_pos_valid(buf, *first))
 		return -EBADMSG;
 	return 0;
 }
 
 int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 {
-	if (!relay_pair_read(&buf->control->head, first, second))
+	if (!relay_latch_read(&buf->control->head, first, second))
 		return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 	if (relay_pos_valid(buf, *first))
 		return 0;
@@ -31,11 +31,11 @@ int relay_buf_full(struct rchan_buf *buf)
 uint64_t relay_lost(const struct rchan_buf *buf)
 {
 	const struct relay_control *control = buf->control;
-	const struct relay_pair *const pairs[] = {&control->lost_full, &control->lost_too_large,
-	                                          &control->lost_disabled};
+	const struct relay_latch *const latches[] = {&control->lost_full, &control->lost_too_large,
+	                                             &control->lost_disabled};
 	uint64_t sum = 0, records, bytes;
-	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		relay_pair_or_zero(pairs[i], &records, &bytes);
+	for (size_t i = 0; i < sizeof(latches) / sizeof(latches[0]); i++) {
+		relay_latch_read_or_zero(latches[i], &records, &bytes);
 		sum += records;
 	}
 	return sum;

@@ -70,7 +70,7 @@ static uint64_t bytes_of(const struct relay_holes *holes)
 static struct relay_holes_account *account_of(const struct rchan_buf *buf)
 {
 	struct stat st;
-	bool is_known = buf->shm.file.fd >= 0 && fstat(buf->shm.file.fd, &st) == 0;
+	bool is_known = buf->mapping.file.fd >= 0 && fstat(buf->mapping.file.fd, &st) == 0;
 	return &accounts[is_known ? st.st_uid % N_ACCOUNTS : 0];
 }
 

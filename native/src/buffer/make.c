@@ -73,8 +73,8 @@ static int make_buffer(int dir_fd, const char *name, uint32_t cpu, const void *a
 {
 	const struct making *making = arg;
 	const struct relay_spec *spec = making->spec;
-	int fd = relay_shm_create_sparse(dir_fd, name, making->is_sparse ? making->layout.subbufs_at : 0,
-	                                 making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
+	int fd = relay_mapping_create_sparse(dir_fd, name, making->is_sparse ? making->layout.subbufs_at : 0,
+	                                     making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
 	if (fd < 0)
 		return fd;
 	int err = write_control(fd, &making->layout, spec, cpu, making->is_sparse ? RELAY_UNALLOCATED : 0);
@@ -104,7 +104,7 @@ int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, i
 	int err = check_spec(spec, &layout);
 	uint32_t n = 0;
 	while (!err && n < spec->n_buffers) {
-		fds[n] = relay_shm_create_unnamed(dir, layout.file_bytes);
+		fds[n] = relay_mapping_create_unnamed(dir, layout.file_bytes);
 		err = fds[n] < 0 ? fds[n] : write_control(fds[n], &layout, spec, n, 0);
 		n += fds[n] >= 0;
 	}

@@ -20,24 +20,24 @@
 int relay_buf_init(struct rchan_buf *buf, int fd)
 {
 	*buf = (struct rchan_buf){0};
-	int err = relay_shm_map(&buf->shm, fd);
+	int err = relay_mapping_map(&buf->mapping, fd);
 	if (err) {
 		close(fd);
 		return err;
 	}
-	unsigned char *base = buf->shm.base;
-	struct relay_control *control = (struct relay_control *)(base + buf->shm.bytes - RELAY_PAGE_BYTES);
+	unsigned char *base = buf->mapping.base;
+	struct relay_control *control = (struct relay_control *)(base + buf->mapping.bytes - RELAY_PAGE_BYTES);
 	struct relay_geometry geometry = control->geometry; /* one copy: checked, then used */
 	struct relay_layout layout;
-	err = relay_check_geometry(&geometry, buf->shm.bytes, &layout);
+	err = relay_check_geometry(&geometry, buf->mapping.bytes, &layout);
 	if (err) {
-		relay_shm_unmap(&buf->shm);
+		relay_mapping_unmap(&buf->mapping);
 		return err;
 	}
 	buf->control = control;
 	/* Not zeroed, because a head is written whole before it is read, and most of this memory is never used. */
 	if (geometry.format == RELAY_PACKETS && !(buf->packets = malloc(RELAY_N_PACKETS * sizeof(*buf->packets)))) {
-		relay_shm_unmap(&buf->shm);
+		relay_mapping_unmap(&buf->mapping);
 		return -ENOMEM;
 	}
 	buf->data = base;
@@ -67,7 +67,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->subbuf_end = geometry.subbuf_size - geometry.end_reserve;
 	buf->largest = buf->subbuf_end - geometry.start_reserve;
 	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
-	buf->begin = relay_begin_of_mode(buf);
+	buf->begin = relay_subbuf_start_of_mode(buf);
 	buf->n_buffers = geometry.n_buffers;
 	relay_claims_forget_kept(buf);
 	relay_fence_register();
@@ -77,7 +77,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 void relay_buf_fini(struct rchan_buf *buf)
 {
 	relay_consume_abort(buf);
-	relay_shm_unmap(&buf->shm);
+	relay_mapping_unmap(&buf->mapping);
 	free(buf->relay_file);
 	relay_holes_forget(&buf->holes);
 	relay_holes_forget(&buf->holes_ahead);
@@ -94,13 +94,13 @@ static int dup_cloexec(int fd)
 
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 {
-	int sign = relay_shm_open(mem_path, O_RDWR, in_mount);
+	int sign = relay_mapping_open(mem_path, O_RDWR, in_mount);
 	if (sign < 0)
 		return sign;
 	int fd = dup_cloexec(sign);
 	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	if (err == -ENODEV) {
-		fd = relay_shm_open_backing(mem_path);
+		fd = relay_mapping_open_backing(mem_path);
 		err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	}
 	if (!err && in_mount) {
@@ -121,13 +121,13 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
 {
 	uint64_t token;
-	ssize_t got = pread(mem_fd, &token, sizeof(token), (off_t)buf->shm.bytes);
+	ssize_t got = pread(mem_fd, &token, sizeof(token), (off_t)buf->mapping.bytes);
 	if (got != sizeof(token))
 		return got < 0 ? -errno : -EPROTO;
 	char *path;
 	if (asprintf(&path, "%s.%016" PRIx64, mem_path, token) < 0)
 		return -ENOMEM;
-	int fd = relay_shm_open(path, O_RDONLY, true);
+	int fd = relay_mapping_open(path, O_RDONLY, true);
 	free(path);
 	if (fd < 0)
 		return fd;
@@ -180,12 +180,12 @@ void relay_buf_release(struct rchan_buf *buf)
 
 int relay_buf_fd(const struct rchan_buf *buf)
 {
-	return buf->shm.file.fd;
+	return buf->mapping.file.fd;
 }
 
 void relay_buf_close_fd(struct rchan_buf *buf)
 {
-	relay_descriptor_close(&buf->shm.file);
+	relay_descriptor_close(&buf->mapping.file);
 }
 
 const char *relay_buf_damage(struct rchan_buf *buf)

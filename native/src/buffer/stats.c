@@ -119,7 +119,7 @@ static void tell_geometry(const struct rchan_buf *buf, struct relay_facts *facts
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
 	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size,
 	                              .n_subbufs = buf->n_subbufs,
-	                              .file_bytes = buf->shm.bytes,
+	                              .file_bytes = buf->mapping.bytes,
 	                              .cpu = buf->cpu,
 	                              .n_buffers = buf->n_buffers,
 	                              .mode = buf->mode,
@@ -220,10 +220,10 @@ static int read_positions(struct rchan_buf *buf, struct relay_facts *facts)
 	}
 }
 
-static int read_loss(struct rchan_buf *buf, const struct relay_pair *pair, const char *where, uint64_t *records,
+static int read_loss(struct rchan_buf *buf, const struct relay_latch *latch, const char *where, uint64_t *records,
                      uint64_t *bytes)
 {
-	if (!relay_pair_read(pair, records, bytes))
+	if (!relay_latch_read(latch, records, bytes))
 		return relay_damage_say(&buf->damage, "the counters of lost records do not come to rest");
 	return relay_damage_above(&buf->damage, where, 0, *bytes, INT64_MAX);
 }
@@ -267,12 +267,12 @@ int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
 
 void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
 {
-	relay_pair_or_zero(&buf->control->moved, count, time_ns);
+	relay_latch_read_or_zero(&buf->control->moved, count, time_ns);
 	if (*time_ns > INT64_MAX)
 		*count = *time_ns = 0;
 }
 
 void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns)
 {
-	relay_pair_store(&buf->control->moved, count, time_ns);
+	relay_latch_store(&buf->control->moved, count, time_ns);
 }

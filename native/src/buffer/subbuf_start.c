@@ -20,9 +20,9 @@
 
 #include "base/owner.h"
 #include "base/robust_lock.h"
-#include "buffer/change.h"
 #include "buffer/claims.h"
 #include "buffer/head.h"
+#include "buffer/tx.h"
 #include "buffer/wake.h"
 
 #include <sched.h>
@@ -83,32 +83,32 @@ void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 }
 
 /* From the start of a sub-buffer that has not begun. */
-static enum relay_begin move_head(struct rchan_buf *buf, uint64_t pos, uint64_t next)
+static enum relay_subbuf_start move_head(struct rchan_buf *buf, uint64_t pos, uint64_t next)
 {
-	struct relay_pair *head = &buf->control->head;
+	struct relay_latch *head = &buf->control->head;
 	uint64_t now, second;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES && !relay_head(buf, &now, &second) && now == pos; tries++) {
 		uint64_t records = second & RELAY_RECORDS_MASK;
 		if (buf->scheme != RELAY_RSEQ) {
 			RELAY_PUBLISHES(&head->first);
-			if (relay_pair_swap(head, pos, second, next, records))
+			if (relay_latch_cmpxchg(head, pos, second, next, records))
 				return RELAY_BEGUN;
 			continue; /* it was sealed meanwhile */
 		}
 		uint64_t other = ~__atomic_load_n(&head->first, __ATOMIC_RELAXED) >> 63;
 		__atomic_store_n(&head->second[other], records, __ATOMIC_RELAXED);
-		/* Pairs with the acquire in relay_pair_read(): the record count, and what the client stored. */
+		/* Pairs with the acquire in relay_latch_read(): the record count, and what the client stored. */
 		__atomic_store_n(&head->first, next | other << 63, __ATOMIC_RELEASE);
 		return RELAY_BEGUN;
 	}
-	return RELAY_BEGIN_DAMAGED;
+	return RELAY_SUBBUF_START_DAMAGED;
 }
 
-enum relay_begin relay_enter(struct rchan_buf *buf, uint64_t pos)
+enum relay_subbuf_start relay_enter(struct rchan_buf *buf, uint64_t pos)
 {
 	if (buf->header) {
 		/* Behind what is reserved. */
-		enum relay_begin result = move_head(buf, pos, pos + buf->header);
+		enum relay_subbuf_start result = move_head(buf, pos, pos + buf->header);
 		if (result != RELAY_BEGUN)
 			return result;
 	} else {
@@ -132,7 +132,7 @@ struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos)
 	return now;
 }
 
-static enum relay_begin begin_by_mode(struct rchan_buf *buf, uint64_t pos)
+static enum relay_subbuf_start begin_by_mode(struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t number = relay_pos_number(buf, pos);
 	bool room = buf->mode == RELAY_OVERWRITE ? !relay_claims_hold(buf, pos) : relay_has_left(buf, pos);
@@ -200,13 +200,13 @@ static int find_previous(const struct rchan_buf *buf, uint64_t number, void **su
 	return 0;
 }
 
-static enum relay_begin begin_by_callback(struct rchan_buf *buf, uint64_t pos)
+static enum relay_subbuf_start begin_by_callback(struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t number = relay_pos_number(buf, pos);
 	void *previous;
 	unsigned padding;
 	if (find_previous(buf, number, &previous, &padding))
-		return RELAY_BEGIN_DAMAGED;
+		return RELAY_SUBBUF_START_DAMAGED;
 	buf->header = relay_reserved_at(buf, number);
 	relay_stamp(buf, pos);
 	bool yes = false;
@@ -222,13 +222,13 @@ static enum relay_begin begin_by_callback(struct rchan_buf *buf, uint64_t pos)
 	return RELAY_NOT_YET;
 }
 
-relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf)
+relay_subbuf_start_function *relay_subbuf_start_of_mode(const struct rchan_buf *buf)
 {
 	return buf->mode == RELAY_CALLBACK ? NULL : begin_by_mode;
 }
 
 /* A thread in another process begins it for us. */
-static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
+static enum relay_subbuf_start wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t head = pos, second;
 	/* Pairs with attend() in classic/classic.c, by way of the alert. */
@@ -236,7 +236,7 @@ static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 	relay_wake_maker(buf);
 	for (int tries = 0; tries < (buf->patient ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
 		if (relay_head(buf, &head, &second))
-			return RELAY_BEGIN_DAMAGED;
+			return RELAY_SUBBUF_START_DAMAGED;
 		if (head != pos || relay_has_begun(buf, head))
 			return RELAY_BEGUN;
 		if (relay_is_settled(buf, head))
@@ -246,12 +246,12 @@ static enum relay_begin wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 		else
 			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	}
-	return RELAY_BEGIN_BUSY;
+	return RELAY_SUBBUF_START_BUSY;
 }
 
 /* There is nobody to ask here. If there is nobody anywhere, what was finished is for readers all the same. Without the
  * lock: a file server waits for no client. */
-static enum relay_begin pass_by(struct rchan_buf *buf, uint64_t pos)
+static enum relay_subbuf_start pass_by(struct rchan_buf *buf, uint64_t pos)
 {
 	/* Relaxed: it only says whom to alert. */
 	uint64_t maker = __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
@@ -265,13 +265,13 @@ static enum relay_begin pass_by(struct rchan_buf *buf, uint64_t pos)
 	return RELAY_NOT_YET;
 }
 
-enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
+enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *header)
 {
 	sigset_t before;
 	uint64_t pos, second;
 	*header = 0;
 	if (relay_head(buf, &pos, &second))
-		return RELAY_BEGIN_DAMAGED;
+		return RELAY_SUBBUF_START_DAMAGED;
 	if (relay_has_begun(buf, pos))
 		return RELAY_BEGUN;
 	if (relay_is_settled(buf, pos))
@@ -283,8 +283,8 @@ enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header)
 		return RELAY_NOT_YET;
 	int err = relay_switch_lock(buf, &before);
 	if (err)
-		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_BEGIN_BUSY;
-	enum relay_begin result = relay_head(buf, &pos, &second) ? RELAY_BEGIN_DAMAGED : RELAY_BEGUN;
+		return err == -EDEADLK ? RELAY_IN_CALLBACK : RELAY_SUBBUF_START_BUSY;
+	enum relay_subbuf_start result = relay_head(buf, &pos, &second) ? RELAY_SUBBUF_START_DAMAGED : RELAY_BEGUN;
 	uint64_t asked = buf->control->asked;
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
 		relay_claims_help(buf, pos, second);
@@ -317,7 +317,7 @@ void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks
 	if (buf->mode == RELAY_CALLBACK && cb && cb->subbuf_start)
 		buf->begin = begin_by_callback;
 	if (!relay_has_begun(buf, 0))
-		relay_begin(buf, &header);
+		relay_subbuf_start(buf, &header);
 }
 
 int relay_buf_resume(struct rchan_buf *buf)

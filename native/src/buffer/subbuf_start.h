@@ -3,8 +3,8 @@
 #ifndef RELAYFS_BUFFER_SUBBUF_START_H
 #define RELAYFS_BUFFER_SUBBUF_START_H
 
-#include "base/blind.h"
 #include "base/clock.h"
+#include "base/quiet.h"
 #include "base/robust_lock.h"
 #include "buffer/buffer.h"
 
@@ -90,7 +90,7 @@ int relay_finish_unallocated(struct rchan_buf *buf);
 
 /* Let the sub-buffer begin at whose start head is, unless somebody else has; *header: bytes reserved at its start. From
  * any CPU. Clients wait for each other, at most a second. */
-enum relay_begin relay_begin(struct rchan_buf *buf, uint64_t *header);
+enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *header);
 
 /* How long this buffer's writers wait for its locks. */
 static inline enum relay_patience relay_patience(const struct rchan_buf *buf)
@@ -109,10 +109,10 @@ void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
  * holder has spoiled is known then. 0; 1: a dead one still has it; or as relay_switch_lock(). */
 int relay_switch_watch(struct rchan_buf *buf);
 
-/* Ready-made relay_begin_functions: as the mode says; NULL: a client has to. */
-relay_begin_function *relay_begin_of_mode(const struct rchan_buf *buf);
+/* Ready-made relay_subbuf_start_functions: as the mode says; NULL: a client has to. */
+relay_subbuf_start_function *relay_subbuf_start_of_mode(const struct rchan_buf *buf);
 
-/* --- for relay_begin_functions, who have the lock --- */
+/* --- for relay_subbuf_start_functions, who have the lock --- */
 
 /* Of sub-buffer `number`. Without the lock where sub-buffers begin at once; see buffer/try_reserve.c. */
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits);
@@ -136,6 +136,6 @@ static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t n
 struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos);
 
 /* The sub-buffer at pos has begun, behind buf->header bytes. */
-enum relay_begin relay_enter(struct rchan_buf *buf, uint64_t pos);
+enum relay_subbuf_start relay_enter(struct rchan_buf *buf, uint64_t pos);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All schemes walk the same way from a record to its spot:
+ * Finding room for a record is the same in all schemes:
  *
  *     head ──> stopped?  ──> too large? ──> at offset 0: has the reader left this sub-buffer?   (no-overwrite)
  *                                                        does the client let it begin?          (callback)
@@ -23,20 +23,20 @@
 
 enum { MOVING_PAUSE_NS = 100000 };
 
-static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length)
+static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_latch *lost, uint64_t length)
 {
 	if (buf->scheme == RELAY_RSEQ) {
 		enum relay_rseq_result result = relay_rseq_tally(lost, length, buf->cpu);
 		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, buf->cpu) : result;
 	}
-	struct relay_tx tx = relay_look(buf, lost);
+	struct relay_tx tx = relay_tx_load(buf, lost);
 	tx.new_first = tx.expect_first + 1;
 	tx.new_second = tx.expect_second + length;
-	return relay_change(buf, lost, &tx);
+	return relay_tx_commit(buf, lost, &tx);
 }
 
 /* Count a refused record. Returns `err`, or what relay_misplaced() says: then it was not counted. */
-static int refuse(struct rchan_buf *buf, struct relay_pair *lost, uint64_t length, int err)
+static int refuse(struct rchan_buf *buf, struct relay_latch *lost, uint64_t length, int err)
 {
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		enum relay_rseq_result result = tally(buf, lost, length);
@@ -69,7 +69,7 @@ static void leave_hole(struct rchan_buf *buf)
 	uint64_t length = control->writing_length;
 	enum relay_rseq_result result = RELAY_RSEQ_MOVED;
 	for (int tries = 0; length && result != RELAY_RSEQ_DONE && tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx tx = relay_look(buf, &control->head);
+		struct relay_tx tx = relay_tx_load(buf, &control->head);
 		uint64_t pos = tx.expect_first & RELAY_POSITION_MASK, records = tx.expect_second & RELAY_RECORDS_MASK;
 		if (pos != control->writing_at || !relay_pos_valid(buf, pos) ||
 		    length > buf->subbuf_size - relay_pos_offset(buf, pos))
@@ -83,7 +83,7 @@ static void leave_hole(struct rchan_buf *buf)
 		relay_claim_state(claim, pos, length, records, 0);
 		tx.new_first = pos + length;
 		tx.new_second = (records + 1) | relay_claim_owner_bits(buf, claim);
-		result = relay_change(buf, &control->head, &tx);
+		result = relay_tx_commit(buf, &control->head, &tx);
 		if (result == RELAY_RSEQ_DONE) {
 			relay_claim_confirm(claim);
 			relay_claim_leave_hole(buf, claim, false);
@@ -141,7 +141,7 @@ static void note_switch(struct rchan_buf *buf)
 }
 
 /*
- * Leave the sub-buffer that `seen` is in. DONE, MOVED or ABORTED as relay_change(); STOPPED: not possible (a living
+ * Leave the sub-buffer that `seen` is in. DONE, MOVED or ABORTED as relay_tx_commit(); STOPPED: not possible (a living
  * writer's claim lies in the next one's memory, no claim is to be had, or positions are used up).
  * The caller has helped the claim that `seen` names.
  */
@@ -172,7 +172,7 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 		relay_claim_state(claim, pos, RELAY_CLAIM_SWITCH, records, bytes);
 		tx.new_second |= relay_claim_owner_bits(buf, claim);
 	}
-	enum relay_rseq_result result = relay_change(buf, &buf->control->head, &tx);
+	enum relay_rseq_result result = relay_tx_commit(buf, &buf->control->head, &tx);
 	if (claim) {
 		if (result == RELAY_RSEQ_DONE)
 			relay_claims_help(buf, next, tx.new_second);
@@ -189,61 +189,61 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 }
 
 /* Let it begin. */
-static enum relay_spot begin_spot(struct rchan_buf *buf, uint64_t pos, uint64_t length)
+static enum relay_try try_beginning(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 {
 	uint64_t header;
-	switch (relay_begin(buf, &header)) {
+	switch (relay_subbuf_start(buf, &header)) {
 	case RELAY_BEGUN:
 		/* In the second sub-buffer there is more room than in the first. */
 		if (relay_pos_number(buf, pos) == 0)
-			return RELAY_SPOT_AGAIN;
-		return header + length > buf->subbuf_end ? RELAY_SPOT_TOO_LARGE : RELAY_SPOT_AGAIN;
+			return RELAY_TRY_AGAIN;
+		return header + length > buf->subbuf_end ? RELAY_TRY_TOO_LARGE : RELAY_TRY_AGAIN;
 	case RELAY_NOT_YET:
-		return RELAY_SPOT_FULL;
-	case RELAY_BEGIN_BUSY:
-		return RELAY_SPOT_BUSY;
+		return RELAY_TRY_FULL;
+	case RELAY_SUBBUF_START_BUSY:
+		return RELAY_TRY_BUSY;
 	case RELAY_IN_CALLBACK:
-		return RELAY_SPOT_IN_CALLBACK;
+		return RELAY_TRY_IN_CALLBACK;
 	default:
-		return RELAY_SPOT_DAMAGED;
+		return RELAY_TRY_DAMAGED;
 	}
 }
 
-enum relay_spot relay_find_spot(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length)
+enum relay_try relay_buf_try_reserve(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length)
 {
 	uint64_t pos = seen->expect_first & RELAY_POSITION_MASK, offset = relay_pos_offset(buf, pos);
 	if (!relay_pos_valid(buf, pos))
-		return RELAY_SPOT_DAMAGED;
+		return RELAY_TRY_DAMAGED;
 	relay_claims_help(buf, pos, seen->expect_second);
 	if (!relay_has_begun(buf, pos))
-		return begin_spot(buf, pos, length);
+		return try_beginning(buf, pos, length);
 	if (offset == 0)
-		return has_room(buf, pos) ? RELAY_SPOT_HERE : RELAY_SPOT_FULL;
+		return has_room(buf, pos) ? RELAY_TRY_HERE : RELAY_TRY_FULL;
 	if (offset + length <= buf->subbuf_end)
-		return RELAY_SPOT_HERE;
+		return RELAY_TRY_HERE;
 	switch (switch_subbuf(buf, seen)) {
 	case RELAY_RSEQ_STOPPED:
-		return RELAY_SPOT_FULL;
+		return RELAY_TRY_FULL;
 	case RELAY_RSEQ_ABORTED:
-		return RELAY_SPOT_ABORTED;
+		return RELAY_TRY_ABORTED;
 	default:
-		return RELAY_SPOT_AGAIN;
+		return RELAY_TRY_AGAIN;
 	}
 }
 
-int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t length)
+int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t length)
 {
-	switch (spot) {
-	case RELAY_SPOT_BUSY:
+	switch (tried) {
+	case RELAY_TRY_BUSY:
 		/* Who only passes records on, as a file server does, comes again. */
 		if (!buf->patient)
 			return -EBUSY;
 		/* fall through */
-	case RELAY_SPOT_FULL:
+	case RELAY_TRY_FULL:
 		return relay_refuse_full(buf, length);
-	case RELAY_SPOT_TOO_LARGE:
+	case RELAY_TRY_TOO_LARGE:
 		return relay_refuse_too_large(buf, length);
-	case RELAY_SPOT_IN_CALLBACK:
+	case RELAY_TRY_IN_CALLBACK:
 		/* A signal handler of a quiet thread has interrupted a tracepoint. */
 		return buf->never_waits ? relay_refuse_full(buf, length) : -EDEADLK;
 	default:
@@ -255,10 +255,10 @@ int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t leng
 static int begin_after_flush(struct rchan_buf *buf)
 {
 	uint64_t header;
-	switch (relay_begin(buf, &header)) {
+	switch (relay_subbuf_start(buf, &header)) {
 	case RELAY_IN_CALLBACK:
 		return -EDEADLK;
-	case RELAY_BEGIN_DAMAGED:
+	case RELAY_SUBBUF_START_DAMAGED:
 		return -EBADMSG;
 	default:
 		return 0;
@@ -285,7 +285,7 @@ static bool begin_awaited(struct rchan_buf *buf, uint64_t pos)
 static int flush(struct rchan_buf *buf)
 {
 	for (int tries = 0, err; tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx seen = relay_look(buf, &buf->control->head);
+		struct relay_tx seen = relay_tx_load(buf, &buf->control->head);
 		uint64_t pos = seen.expect_first & RELAY_POSITION_MASK;
 		if (!relay_pos_valid(buf, pos))
 			return -EBADMSG;

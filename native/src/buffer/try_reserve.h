@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* From head to the spot where a record may be stored: refusals, switches, the lock of scheme locking. */
+/* Finding room for a record at a buffer's head: sub-buffer switches, refusals, and the lock of scheme locking. */
 #ifndef RELAYFS_BUFFER_TRY_RESERVE_H
 #define RELAYFS_BUFFER_TRY_RESERVE_H
 
-#include "buffer/change.h"
+#include "buffer/tx.h"
 
 #include <signal.h>
 
-enum relay_spot {
-	RELAY_SPOT_HERE,  /* the record fits where head is */
-	RELAY_SPOT_AGAIN, /* head moved: look again */
-	RELAY_SPOT_ABORTED,
+enum relay_try {
+	RELAY_TRY_HERE,  /* the record fits at head */
+	RELAY_TRY_AGAIN, /* head has moved: load it again */
+	RELAY_TRY_ABORTED,
 	/* from here on: refused */
-	RELAY_SPOT_FULL,
-	RELAY_SPOT_BUSY,      /* somebody else lets it begin, and has not done so */
-	RELAY_SPOT_TOO_LARGE, /* for what the header leaves */
-	RELAY_SPOT_IN_CALLBACK,
-	RELAY_SPOT_DAMAGED
+	RELAY_TRY_FULL,
+	RELAY_TRY_BUSY,      /* another thread's subbuf_start has not returned yet */
+	RELAY_TRY_TOO_LARGE, /* for a sub-buffer after its header */
+	RELAY_TRY_IN_CALLBACK,
+	RELAY_TRY_DAMAGED
 };
 
-/* Where head may be changed from, after `seen`: switches if it must. In scheme locking, with the lock. */
-enum relay_spot relay_find_spot(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length);
+/* Tell whether a record fits at `seen`, what relay_tx_load() saw of head; switch to the next sub-buffer if it does not. In scheme
+ * locking the caller holds the lock. */
+enum relay_try relay_buf_try_reserve(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length);
 
-/* There is none: count the record as lost. As relay_write(), or RELAY_WRONG_CPU: then it was not counted. */
-int relay_refuse_spot(struct rchan_buf *buf, enum relay_spot spot, uint64_t length);
+/* Count a record that was refused as lost. Returns what relay_write() returns for it, or RELAY_WRONG_CPU if it was not counted. */
+int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t length);
 int relay_refuse_full(struct rchan_buf *buf, size_t length);
 int relay_refuse_too_large(struct rchan_buf *buf, size_t length);
 

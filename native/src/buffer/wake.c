@@ -17,8 +17,8 @@
 #define _GNU_SOURCE
 #include "buffer/wake.h"
 
-#include "base/blind.h"
 #include "base/futex.h"
+#include "base/quiet.h"
 
 enum { SILENT_MS = 50 };
 
@@ -81,12 +81,12 @@ void relay_silence(struct rchan_buf *buf)
 int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size_t n, uint32_t *stop,
                        uint32_t stop_value, int timeout_ms)
 {
-	struct relay_sleep words[RELAY_MAX_WORDS];
+	struct relay_futex words[RELAY_MAX_WORDS];
 	if (n + !!stop == 0 || n + !!stop > RELAY_MAX_WORDS)
 		return -EINVAL;
 	for (size_t i = 0; i < n; i++)
-		words[i] = (struct relay_sleep){&bufs[i]->control->wake_seq, seqs[i]};
+		words[i] = (struct relay_futex){&bufs[i]->control->wake_seq, seqs[i]};
 	if (stop)
-		words[n] = (struct relay_sleep){stop, stop_value};
-	return relay_sleep_any(words, n + !!stop, n ? timeout_of(bufs, n, timeout_ms) : timeout_ms);
+		words[n] = (struct relay_futex){stop, stop_value};
+	return relay_futex_wait_any(words, n + !!stop, n ? timeout_of(bufs, n, timeout_ms) : timeout_ms);
 }

@@ -49,11 +49,11 @@ static int refuse_full(struct rchan_buf *buf, size_t length, bool will_retry)
 	return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
 }
 
-/* The same for any reason: see relay_refuse_spot(). */
-static int refuse_spot(struct rchan_buf *buf, enum relay_spot spot, size_t length, bool will_retry)
+/* The same for any reason: see relay_buf_refuse(). */
+static int refuse(struct rchan_buf *buf, enum relay_try tried, size_t length, bool will_retry)
 {
-	bool is_full = spot == RELAY_SPOT_FULL || (spot == RELAY_SPOT_BUSY && buf->patient);
-	return is_full && will_retry ? -ENOSPC : relay_refuse_spot(buf, spot, length);
+	bool is_full = tried == RELAY_TRY_FULL || (tried == RELAY_TRY_BUSY && buf->patient);
+	return is_full && will_retry ? -ENOSPC : relay_buf_refuse(buf, tried, length);
 }
 
 /* Reserve `length` bytes for the slot's claim; without one (NULL) they count as written at once. 0, or as
@@ -62,16 +62,16 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 {
 	struct relay_claim *claim = slot->claim;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx tx = relay_look(buf, &buf->control->head);
+		struct relay_tx tx = relay_tx_load(buf, &buf->control->head);
 		/* After the look: whoever stops the buffer sets the flag, then changes head. */
 		int err = relay_refuse_stopped(buf, length);
 		if (err)
 			return err;
-		enum relay_spot spot = relay_find_spot(buf, &tx, length);
-		enum relay_rseq_result result = spot == RELAY_SPOT_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
-		if (spot >= RELAY_SPOT_FULL)
-			return refuse_spot(buf, spot, length, slot->will_retry);
-		if (spot == RELAY_SPOT_HERE) {
+		enum relay_try tried = relay_buf_try_reserve(buf, &tx, length);
+		enum relay_rseq_result result = tried == RELAY_TRY_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
+		if (tried >= RELAY_TRY_FULL)
+			return refuse(buf, tried, length, slot->will_retry);
+		if (tried == RELAY_TRY_HERE) {
 			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
 			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
 			/* Between the look and the change: who comes next looks later, and so at a later clock. */
@@ -85,7 +85,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 			tx.new_second = (records + 1) | (claim ? relay_claim_owner_bits(buf, claim) : 0);
 			tx.refuse = RELAY_STOPPED;
 			slot->to = relay_pos_data(buf, pos);
-			result = relay_change(buf, &buf->control->head, &tx);
+			result = relay_tx_commit(buf, &buf->control->head, &tx);
 		}
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
@@ -174,14 +174,14 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 {
 	struct relay_control *control = buf->control;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx tx = relay_look(buf, &control->head);
+		struct relay_tx tx = relay_tx_load(buf, &control->head);
 		int err = relay_refuse_stopped(buf, length);
 		if (err)
 			return err;
-		enum relay_spot spot = relay_find_spot(buf, &tx, length);
-		if (spot >= RELAY_SPOT_FULL)
-			return refuse_spot(buf, spot, length, will_retry);
-		if (spot != RELAY_SPOT_HERE)
+		enum relay_try tried = relay_buf_try_reserve(buf, &tx, length);
+		if (tried >= RELAY_TRY_FULL)
+			return refuse(buf, tried, length, will_retry);
+		if (tried != RELAY_TRY_HERE)
 			continue;
 		if (time && !take_time(buf, tx.expect_first, time))
 			return RELAY_TIME_IS_LONG;
@@ -191,7 +191,7 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 		memcpy(relay_pos_data(buf, tx.expect_first), data, length);
 		tx.new_first = tx.expect_first + length;
 		tx.new_second = (tx.expect_second & RELAY_RECORDS_MASK) + 1;
-		enum relay_rseq_result result = relay_change(buf, &control->head, &tx);
+		enum relay_rseq_result result = relay_tx_commit(buf, &control->head, &tx);
 		__atomic_store_n(&control->writing_length, 0, __ATOMIC_RELEASE);
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
@@ -239,7 +239,7 @@ static enum relay_rseq_result clear_owner(struct rchan_buf *buf, struct relay_tx
 {
 	seen->new_first = seen->expect_first & RELAY_POSITION_MASK;
 	seen->new_second = seen->expect_second & RELAY_RECORDS_MASK;
-	return relay_change(buf, &buf->control->head, seen);
+	return relay_tx_commit(buf, &buf->control->head, seen);
 }
 
 static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx *seen, const void *data, size_t length)
@@ -247,7 +247,7 @@ static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx 
 	if (names_claim(seen))
 		return clear_owner(buf, seen) == RELAY_RSEQ_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
 	RELAY_PUBLISHES(&buf->control->head.first);
-	return relay_rseq_record(buf->control, seen->expect_first, (seen->expect_first + length) ^ RELAY_PAIR_TOGGLE,
+	return relay_rseq_record(buf->control, seen->expect_first, (seen->expect_first + length) ^ RELAY_LATCH_INDEX,
 	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
 }
 
@@ -263,23 +263,23 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			return err;
 		if (length > buf->largest)
 			return relay_refuse_too_large(buf, length);
-		struct relay_tx seen = relay_look(buf, &buf->control->head);
-		enum relay_spot spot = relay_find_spot(buf, &seen, length);
+		struct relay_tx seen = relay_tx_load(buf, &buf->control->head);
+		enum relay_try tried = relay_buf_try_reserve(buf, &seen, length);
 		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
-		if (spot >= RELAY_SPOT_FULL)
-			return refuse_spot(buf, spot, length, will_retry);
+		if (tried >= RELAY_TRY_FULL)
+			return refuse(buf, tried, length, will_retry);
 		if (moves++ > MAX_MOVES)
 			return -EBADMSG;
 		/* Between the look and the section, which checks that nobody came between them. */
-		if (spot == RELAY_SPOT_HERE && time && !take_time(buf, seen.expect_first, time))
+		if (tried == RELAY_TRY_HERE && time && !take_time(buf, seen.expect_first, time))
 			return RELAY_TIME_IS_LONG;
-		if (spot == RELAY_SPOT_HERE)
+		if (tried == RELAY_TRY_HERE)
 			result = put_record(buf, &seen, data, length);
 		if (result == RELAY_RSEQ_DONE) {
 			relay_wake_record(buf);
 			return 0;
 		}
-		if (result == RELAY_RSEQ_ABORTED || spot == RELAY_SPOT_ABORTED) {
+		if (result == RELAY_RSEQ_ABORTED || tried == RELAY_TRY_ABORTED) {
 			err = relay_misplaced(buf);
 			if (err)
 				return err;

@@ -3,9 +3,9 @@
 #ifndef RELAYFS_BUFFER_WRITE_H
 #define RELAYFS_BUFFER_WRITE_H
 
-#include "buffer/change.h"
 #include "buffer/claims.h"
 #include "buffer/subbuf_start.h"
+#include "buffer/tx.h"
 #include "buffer/wake.h"
 
 #include <relayfs/trace_store.h>
@@ -84,7 +84,7 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 	if (flags & RELAY_STOPPED || buf->mode != RELAY_NO_OVERWRITE)
 		return false;
 	if (__builtin_expect(!buf->begins, 1))
-		return (head & ~RELAY_PAIR_TOGGLE) - consumed == buf->lap;
+		return (head & ~RELAY_LATCH_INDEX) - consumed == buf->lap;
 	return !relay_has_begun(buf, head) && relay_is_settled(buf, head);
 }
 
@@ -121,7 +121,7 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 	/* 1 <= offset <= subbuf_end - length, in one comparison */
 	if (__builtin_expect(offset - 1 < buf->subbuf_end - length && index < buf->n_subbufs, 1)) {
 		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
-		uint64_t next = (head + length) ^ RELAY_PAIR_TOGGLE;
+		uint64_t next = (head + length) ^ RELAY_LATCH_INDEX;
 		if (time) {
 			time->clock = relay_clock_now(buf->timestamp);
 			/* Relaxed: the sub-buffer at head began no earlier than the one that set it. */

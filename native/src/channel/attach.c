@@ -148,7 +148,7 @@ static void show_in_mount(struct rchan *chan)
 		/* Pairs with the acquire in write_through_file(). */
 		__atomic_store_n(&buf->relay_file, relay_chan_file(chan, buf), __ATOMIC_RELEASE);
 		char *mem = relay_place_mem(&chan->place, i);
-		int fd = mem ? relay_shm_open(mem, O_RDWR, true) : -1;
+		int fd = mem ? relay_mapping_open(mem, O_RDWR, true) : -1;
 		if (fd >= 0) {
 			relay_buf_hold(buf, mem, fd);
 			close(fd);

@@ -55,7 +55,7 @@ static void tell_all(struct rchan *chan)
 		tell(&chan->bufs[i], &chan->told[i]);
 }
 
-int relay_mapped_start(struct rchan *chan)
+int relay_buf_mapped_start(struct rchan *chan)
 {
 	if (!chan->cb || chan->remote || (!chan->cb->buf_mapped && !chan->cb->buf_unmapped))
 		return 0;
@@ -66,15 +66,15 @@ int relay_mapped_start(struct rchan *chan)
 		err = chan->told[i].file ? 0 : -ENOMEM;
 	}
 	if (!err)
-		err = relay_watch_start(chan, tell_all);
+		err = relay_callback_thread_start(chan, tell_all);
 	if (err)
-		relay_mapped_stop(chan);
+		relay_buf_mapped_stop(chan);
 	return err;
 }
 
-void relay_mapped_stop(struct rchan *chan)
+void relay_buf_mapped_stop(struct rchan *chan)
 {
-	relay_watch_stop(chan);
+	relay_callback_thread_stop(chan);
 	for (uint32_t i = 0; chan->told && i < chan->n_buffers; i++)
 		free(chan->told[i].file);
 	free(chan->told);

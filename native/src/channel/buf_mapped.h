@@ -6,7 +6,7 @@
 #include "channel/channel.h"
 
 /* Start a thread that calls buf_mapped and buf_unmapped, if there are such; end it. The channel has its files. */
-int relay_mapped_start(struct rchan *chan);
-void relay_mapped_stop(struct rchan *chan);
+int relay_buf_mapped_start(struct rchan *chan);
+void relay_buf_mapped_stop(struct rchan *chan);
 
 #endif

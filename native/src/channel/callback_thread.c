@@ -24,7 +24,7 @@ static void *watch(void *arg)
 {
 	struct rchan *chan = arg;
 	uint32_t *word = &chan->bufs[0].control->map_seq;
-	/* Pairs with relay_watch_stop(). */
+	/* Pairs with relay_callback_thread_stop(). */
 	while (!__atomic_load_n(&chan->watch->stop, __ATOMIC_ACQUIRE)) {
 		uint32_t seq = __atomic_load_n(word, __ATOMIC_ACQUIRE);
 		chan->watch->step(chan);
@@ -45,7 +45,7 @@ static int start_thread(struct rchan *chan)
 	return err;
 }
 
-int relay_watch_start(struct rchan *chan, void (*step)(struct rchan *chan))
+int relay_callback_thread_start(struct rchan *chan, void (*step)(struct rchan *chan))
 {
 	chan->watch = calloc(1, sizeof(*chan->watch));
 	if (!chan->watch)
@@ -60,7 +60,7 @@ int relay_watch_start(struct rchan *chan, void (*step)(struct rchan *chan))
 	return err;
 }
 
-void relay_watch_stop(struct rchan *chan)
+void relay_callback_thread_stop(struct rchan *chan)
 {
 	if (!chan->watch)
 		return;

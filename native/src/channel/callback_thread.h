@@ -7,7 +7,7 @@
 
 /* Start a thread that calls step(chan) at once, and after each relay_wake_maker(); all signals are blocked in it. End
  * it. */
-int relay_watch_start(struct rchan *chan, void (*step)(struct rchan *chan));
-void relay_watch_stop(struct rchan *chan);
+int relay_callback_thread_start(struct rchan *chan, void (*step)(struct rchan *chan));
+void relay_callback_thread_stop(struct rchan *chan);
 
 #endif

@@ -73,7 +73,7 @@ int relay_remove_file(const char *file)
 	if (err == -ENOENT)
 		return 0;
 	if (!err && place.in_store)
-		err = relay_home_remove(&place);
+		err = relay_direct_remove(&place);
 	else if (!err)
 		err = relay_place_control(&place, "remove", "");
 	relay_place_free(&place);
@@ -138,8 +138,8 @@ static int channel_of(const struct rchan *chan, bool global, char **path, uint32
 	return 0;
 }
 
-int relay_names_ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t n, char **path,
-                    uint32_t *buffers)
+int relay_create_buf_file_ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t n,
+                              char **path, uint32_t *buffers)
 {
 	*path = NULL;
 	*buffers = RELAY_PERCPU;
@@ -155,12 +155,12 @@ int relay_names_ask(struct rchan *chan, const char *base_filename, const char *p
 	if (err) {
 		free(*path);
 		*path = NULL;
-		relay_names_remove(chan, false);
+		relay_create_buf_file_remove(chan, false);
 	}
 	return err;
 }
 
-int relay_names_ask_global(struct rchan *chan)
+int relay_create_buf_file_ask_global(struct rchan *chan)
 {
 	int global = 0;
 	if (!chan->cb || !chan->cb->create_buf_file)
@@ -170,7 +170,7 @@ int relay_names_ask_global(struct rchan *chan)
 	return global != 0;
 }
 
-void relay_names_remove(struct rchan *chan, bool exist)
+void relay_create_buf_file_remove(struct rchan *chan, bool exist)
 {
 	without_files = exist ? NULL : chan;
 	for (uint32_t i = 0; i < chan->n_names; i++)

@@ -14,17 +14,17 @@
  * 0 or -errno: what create_buf_file left in errno, else -EACCES, if it returned NULL; -EINVAL: the files are not
  * those of one channel. On failure remove_buf_file has been called for those it had made.
  */
-int relay_names_ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t n, char **path,
-                    uint32_t *buffers);
+int relay_create_buf_file_ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t n,
+                              char **path, uint32_t *buffers);
 
 /* "PARENT/NAME"; without a parent, below the default mount. NULL: no memory, or there is no such place. */
 char *relay_name_below(const char *parent, const char *name);
 
 /* Does create_buf_file want one buffer for all CPUs? 1, 0 or -errno. Asked of a channel that has no files yet. */
-int relay_names_ask_global(struct rchan *chan);
+int relay_create_buf_file_ask_global(struct rchan *chan);
 
 /* Call remove_buf_file for each file, and forget them. exist: whether they came to be and are there still; if not,
  * others may have their names. */
-void relay_names_remove(struct rchan *chan, bool exist);
+void relay_create_buf_file_remove(struct rchan *chan, bool exist);
 
 #endif

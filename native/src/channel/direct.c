@@ -183,17 +183,17 @@ static int make_rings(const char *dir, const void *spec)
 	return relay_ring_create(dir, spec);
 }
 
-int relay_home_create(const struct relay_place *place, const struct relay_spec *spec)
+int relay_direct_create(const struct relay_place *place, const struct relay_spec *spec)
 {
 	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, make_buffers, spec, NULL});
 }
 
-int relay_home_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec)
+int relay_direct_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec)
 {
 	return make_locked(place, &(struct making){spec->buffers, spec->n_rings, make_rings, spec, NULL});
 }
 
-int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
+int relay_direct_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds)
 {
 	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, NULL, spec, fds});
 }
@@ -214,7 +214,7 @@ static uint32_t close_buffers(const struct relay_place *place)
 	}
 }
 
-int relay_home_remove(const struct relay_place *place)
+int relay_direct_remove(const struct relay_place *place)
 {
 	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
 	int lock = path && dir ? lock_store(place->root) : -ENOMEM;
@@ -244,7 +244,7 @@ int relay_carry_out(struct relay_place *place, const struct relay_step *step)
 	}
 }
 
-int relay_home_create_unnamed(const struct relay_spec *spec, int *fds)
+int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds)
 {
 	char *dir = relay_default_store(), *slash;
 	int err;

@@ -14,12 +14,12 @@
  * without names. 0 or -errno: as relay_store_create(); -EINVAL, -ENAMETOOLONG no server could show such a path;
  * -EEXIST, -ENOTDIR names are taken; -EBUSY somebody else holds the store: look again who.
  */
-int relay_home_create(const struct relay_place *place, const struct relay_spec *spec);
-int relay_home_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec);
-int relay_home_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds);
+int relay_direct_create(const struct relay_place *place, const struct relay_spec *spec);
+int relay_direct_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec);
+int relay_direct_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds);
 
 /* Stop its buffers and take it away, with the implicit directories that it leaves empty. -EBUSY as above; -ENOENT there is none. */
-int relay_home_remove(const struct relay_place *place);
+int relay_direct_remove(const struct relay_place *place);
 
 /* Something that is done to the channel of a path, in a mount or in the store. */
 struct relay_step {
@@ -32,6 +32,6 @@ struct relay_step {
 int relay_carry_out(struct relay_place *place, const struct relay_step *step);
 
 /* Buffers without names, where they can get one in the default store later. */
-int relay_home_create_unnamed(const struct relay_spec *spec, int *fds);
+int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds);
 
 #endif

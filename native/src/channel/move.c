@@ -103,11 +103,11 @@ static int open_files(const struct rchan *chan, const struct relay_place *place,
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {
 		struct stat st;
 		char *mem = relay_place_mem(place, i);
-		fds[i] = err ? err : mem ? relay_shm_open(mem, O_RDWR, true) : -ENOMEM;
+		fds[i] = err ? err : mem ? relay_mapping_open(mem, O_RDWR, true) : -ENOMEM;
 		free(mem);
 		if (!err && fds[i] < 0)
 			err = fds[i];
-		else if (!err && (fstat(fds[i], &st) || (uint64_t)st.st_size != chan->bufs[i].shm.bytes))
+		else if (!err && (fstat(fds[i], &st) || (uint64_t)st.st_size != chan->bufs[i].mapping.bytes))
 			err = -EBADMSG;
 	}
 	return err;
@@ -117,14 +117,14 @@ static int open_files(const struct rchan *chan, const struct relay_place *place,
 static int try_to_map(const struct rchan *chan, const int *fds)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {
-		struct relay_shm shm;
+		struct relay_mapping mapping;
 		int copy = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-		int err = copy < 0 ? -errno : relay_shm_map(&shm, copy);
+		int err = copy < 0 ? -errno : relay_mapping_map(&mapping, copy);
 		if (err && copy >= 0)
 			close(copy);
 		if (err)
 			return err;
-		relay_shm_unmap(&shm);
+		relay_mapping_unmap(&mapping);
 	}
 	return 0;
 }
@@ -133,14 +133,15 @@ static int replace(struct rchan_buf *buf, int fd)
 {
 	/* Who still has the old memory, by fork(), must not take it for the channel. */
 	__atomic_fetch_or(&buf->control->flags, RELAY_CLOSED, __ATOMIC_SEQ_CST);
-	if (mmap(buf->shm.base, buf->shm.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+	if (mmap(buf->mapping.base, buf->mapping.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+	    MAP_FAILED) {
 		int err = -errno;
 		__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_CLOSED, __ATOMIC_SEQ_CST);
 		close(fd);
 		return err;
 	}
 	close(fd);
-	relay_descriptor_close(&buf->shm.file);
+	relay_descriptor_close(&buf->mapping.file);
 	return 0;
 }
 

@@ -53,7 +53,7 @@ static int create_in_store(const struct relay_place *place, const void *options)
 {
 	struct relay_spec spec = default_spec();
 	int err = relay_options_parse(options, &spec);
-	return err ? err : relay_home_create(place, &spec);
+	return err ? err : relay_direct_create(place, &spec);
 }
 
 static int create(struct relay_place *place, const char *path, const char *options)
@@ -89,7 +89,7 @@ static int remove_in_mount(const struct relay_place *place, const void *unused)
 static int remove_in_store(const struct relay_place *place, const void *unused)
 {
 	(void)unused;
-	return relay_home_remove(place);
+	return relay_direct_remove(place);
 }
 
 /* Somebody else may have made a channel of this name since ours was removed. */
@@ -103,7 +103,7 @@ static bool is_removed(const struct rchan *chan)
 static void remove_files(struct rchan *chan)
 {
 	bool exist = chan->place.channel && !is_removed(chan);
-	relay_names_remove(chan, exist);
+	relay_create_buf_file_remove(chan, exist);
 	if (!exist || is_removed(chan))
 		return;
 	int err = relay_carry_out(&chan->place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
@@ -130,7 +130,7 @@ struct rchan *relay_create(const char *path, const char *options)
 /* Opening has failed, perhaps for want of descriptors, of which removing needs some: give back those of the buffers. */
 static void undo_files(struct rchan *chan)
 {
-	relay_mapped_stop(chan);
+	relay_buf_mapped_stop(chan);
 	relay_chan_unmap(chan);
 	remove_files(chan);
 }
@@ -140,7 +140,7 @@ static int open_files(struct rchan *chan, const char *base_filename, const char 
 {
 	char *path;
 	uint32_t buffers;
-	int err = relay_names_ask(chan, base_filename, parent, chan->n_places, &path, &buffers);
+	int err = relay_create_buf_file_ask(chan, base_filename, parent, chan->n_places, &path, &buffers);
 	if (err)
 		return err;
 	char *options = options_of(chan, subbuf_size, n_subbufs, buffers);
@@ -150,13 +150,13 @@ static int open_files(struct rchan *chan, const char *base_filename, const char 
 	free(path);
 	if (err) {
 		relay_place_free(&place);
-		relay_names_remove(chan, false);
+		relay_create_buf_file_remove(chan, false);
 		return err;
 	}
 	chan->place = place;
 	err = relay_chan_attach(chan);
 	if (!err)
-		err = relay_mapped_start(chan);
+		err = relay_buf_mapped_start(chan);
 	if (err)
 		undo_files(chan);
 	return err;
@@ -164,7 +164,7 @@ static int open_files(struct rchan *chan, const char *base_filename, const char 
 
 static int open_unnamed(struct rchan *chan, size_t subbuf_size, size_t n_subbufs)
 {
-	int global = relay_names_ask_global(chan);
+	int global = relay_create_buf_file_ask_global(chan);
 	if (global < 0)
 		return global;
 	char *options = options_of(chan, subbuf_size, n_subbufs, global ? RELAY_GLOBAL : RELAY_PERCPU);
@@ -172,7 +172,7 @@ static int open_unnamed(struct rchan *chan, size_t subbuf_size, size_t n_subbufs
 	chan->spec = default_spec();
 	int err = options && fds ? relay_options_parse(options, &chan->spec) : -ENOMEM;
 	if (!err)
-		err = relay_home_create_unnamed(&chan->spec, fds);
+		err = relay_direct_create_unnamed(&chan->spec, fds);
 	if (!err)
 		err = relay_chan_map(chan, fds, chan->spec.n_buffers);
 	free(options);
@@ -237,10 +237,10 @@ static int adopt_in_store(const struct relay_place *place, const void *arg)
 	int *fds = calloc(chan->n_buffers, sizeof(*fds)), err = fds ? 0 : -ENOMEM;
 	for (uint32_t i = 0; !err && i < chan->n_buffers; i++) {
 		fds[i] = relay_buf_fd(&chan->bufs[i]);
-		err = relay_shm_own(fds[i], chan->spec.file_mode, chan->spec.uid, chan->spec.gid);
+		err = relay_mapping_own(fds[i], chan->spec.file_mode, chan->spec.uid, chan->spec.gid);
 	}
 	if (!err)
-		err = relay_home_adopt(place, &chan->spec, fds);
+		err = relay_direct_adopt(place, &chan->spec, fds);
 	free(fds);
 	return err;
 }
@@ -265,7 +265,7 @@ static int settle_spec(struct rchan *chan, uint32_t buffers)
 static bool has_descriptors(const struct rchan *chan)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++)
-		if (!relay_descriptor_is_ours(&chan->bufs[i].shm.file))
+		if (!relay_descriptor_is_ours(&chan->bufs[i].mapping.file))
 			return false;
 	return true;
 }
@@ -276,7 +276,7 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	uint32_t buffers;
 	if (!has_descriptors(chan))
 		return -EBADF;
-	int err = relay_names_ask(chan, base_filename, parent, chan->n_buffers, &path, &buffers);
+	int err = relay_create_buf_file_ask(chan, base_filename, parent, chan->n_buffers, &path, &buffers);
 	if (err)
 		return err;
 	struct relay_place place = {0};
@@ -289,12 +289,12 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	free(path);
 	if (err) {
 		relay_place_free(&place);
-		relay_names_remove(chan, false);
+		relay_create_buf_file_remove(chan, false);
 		return err;
 	}
 	chan->place = place;
 	relay_chan_show(chan);
-	return relay_mapped_start(chan);
+	return relay_buf_mapped_start(chan);
 }
 
 int relay_late_setup_files(struct rchan *chan, const char *base_filename, const char *parent)
@@ -317,7 +317,7 @@ bool relay_chan_is_ours(const struct rchan *chan)
 
 void relay_chan_remove(struct rchan *chan)
 {
-	relay_mapped_stop(chan);
+	relay_buf_mapped_stop(chan);
 	if (relay_chan_is_ours(chan))
 		remove_files(chan);
 }

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "channel/channel.h"
 
-#include "base/blind.h"
+#include "base/quiet.h"
 #include "buffer/reserve.h"
 #include "buffer/write.h"
 #include "channel/remote.h"

@@ -29,7 +29,7 @@ static struct relay_ring *map(int fd, const char *mem)
 	struct relay_ring *ring = relay_ring_fdopen(fd);
 	if (ring || errno != ENODEV)
 		return ring;
-	int backing = relay_shm_open_backing(mem);
+	int backing = relay_mapping_open_backing(mem);
 	if (backing < 0) {
 		errno = -backing;
 		return NULL;
@@ -58,7 +58,7 @@ static struct relay_ring *open_remote(int fd, const struct relay_place *place, u
 static int attach_ring(const char *mem, const struct relay_place *place, uint32_t cpu, struct relay_ring **ring,
                        int *sign)
 {
-	*sign = relay_shm_open(mem, O_RDWR, !place->in_store);
+	*sign = relay_mapping_open(mem, O_RDWR, !place->in_store);
 	if (*sign < 0)
 		return *sign;
 	*ring = map(*sign, mem);
@@ -73,7 +73,7 @@ static int attach_ring(const char *mem, const struct relay_place *place, uint32_
 	uint64_t token = 0;
 	if ((*ring)->remote)
 		return 0;
-	if (pread(*sign, &token, sizeof(token), (off_t)(*ring)->shm.bytes) == sizeof(token))
+	if (pread(*sign, &token, sizeof(token), (off_t)(*ring)->mapping.bytes) == sizeof(token))
 		relay_ring_set_token(*ring, token);
 	return 0;
 }
@@ -172,7 +172,7 @@ static int create_in_store(const struct relay_place *place, const void *options)
 	                               .uid = geteuid(),
 	                               .gid = getegid()};
 	int err = relay_options_parse_rings(options, &spec);
-	return err ? err : relay_home_create_rings(place, &spec);
+	return err ? err : relay_direct_create_rings(place, &spec);
 }
 
 struct relay_rings *relay_rings_create(const char *path, const char *options)

@@ -123,7 +123,7 @@ uint64_t relay_bufs_consumed(const struct rchan_buf *buf)
 	return number > caught_up ? number : caught_up;
 }
 
-static enum relay_begin start(const struct relay_classic *classic, struct rchan_buf *buf, uint64_t pos)
+static enum relay_subbuf_start start(const struct relay_classic *classic, struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t number = relay_pos_number(buf, pos), header = 0;
 	buf->header = relay_reserved_at(buf, number);
@@ -138,12 +138,12 @@ static enum relay_begin start(const struct relay_classic *classic, struct rchan_
 	return relay_enter(buf, pos);
 }
 
-enum relay_begin relay_begin_by_events(struct rchan_buf *buf, uint64_t pos)
+enum relay_subbuf_start relay_subbuf_start_by_callback(struct rchan_buf *buf, uint64_t pos)
 {
 	const struct relay_classic *classic = relay_classic_of(buf->chan);
 	uint64_t number = relay_pos_number(buf, pos);
 	if (end_previous(classic, buf, pos))
-		return RELAY_BEGIN_DAMAGED;
+		return RELAY_SUBBUF_START_DAMAGED;
 	/* Does a living writer still fill what it reserved there a lap ago? If not, that is delivered next, too. */
 	bool held = relay_claims_hold(buf, pos);
 	if (delivers_in_bulk(classic))

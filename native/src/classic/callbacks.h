@@ -6,7 +6,7 @@
 #include "channel/ids.h"
 
 /* buf->begin of a channel's one buffer. */
-relay_begin_function relay_begin_by_events;
+relay_subbuf_start_function relay_subbuf_start_by_callback;
 
 /* A record at pos has been committed. */
 void relay_events_committed(const struct relay_classic *classic, uint64_t pos, size_t length);

@@ -105,7 +105,7 @@ static void deliver_noted(const struct relay_classic *classic, struct rchan_buf 
 	if (!(classic->flags & RELAY_DELIVERY_PACKET))
 		return;
 	/* No more at a time, because memory that others write to could have new ones for ever. */
-	for (int n = 0; n < RELAY_N_NOTES && relay_notes_take(buf, &data, &length); n++)
+	for (int n = 0; n < RELAY_N_NOTES && relay_deliveries_take(buf, &data, &length); n++)
 		if (data && classic->cb->deliver)
 			classic->cb->deliver(classic->id, data, length);
 }
@@ -119,7 +119,7 @@ static void attend(struct rchan *chan)
 	/* Unasked it begins nothing: what a record does not need stays readable. */
 	if (!relay_head(buf, &pos, &second) && !relay_has_begun(buf, pos) &&
 	    __atomic_load_n(&buf->control->wanted, __ATOMIC_RELAXED) == relay_pos_number(buf, pos) + 1)
-		relay_begin(buf, &header);
+		relay_subbuf_start(buf, &header);
 	deliver_noted(relay_classic_of(chan), buf);
 }
 
@@ -128,13 +128,13 @@ static int begin(struct relay_classic *classic)
 	uint64_t header;
 	struct rchan_buf *buf = &classic->chan->bufs[0];
 	if (buf->mode == RELAY_CALLBACK) {
-		buf->begin = relay_begin_by_events;
+		buf->begin = relay_subbuf_start_by_callback;
 		/* Until the library's thread puts its own name there. */
 		__atomic_store_n(&buf->control->maker, relay_owner_self(), __ATOMIC_RELAXED);
 	}
-	if (relay_begin(buf, &header) == RELAY_BEGIN_DAMAGED)
+	if (relay_subbuf_start(buf, &header) == RELAY_SUBBUF_START_DAMAGED)
 		return -EBADMSG;
-	return buf->mode == RELAY_CALLBACK ? relay_watch_start(classic->chan, attend) : 0;
+	return buf->mode == RELAY_CALLBACK ? relay_callback_thread_start(classic->chan, attend) : 0;
 }
 
 int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbufs, uint32_t channel_flags,
@@ -187,7 +187,7 @@ int relay_classic_close(int channel_id)
 		return -EBADF;
 	bool first = !__atomic_exchange_n(&classic->closing, true, __ATOMIC_RELAXED);
 	if (first) {
-		relay_watch_stop(classic->chan);
+		relay_callback_thread_stop(classic->chan);
 		if (relay_chan_is_ours(classic->chan)) {
 			deliver_noted(classic, &classic->chan->bufs[0]);
 			finish(&classic->chan->bufs[0]);
@@ -372,7 +372,7 @@ static void fill_places(struct rchan_buf *buf, struct rchan_info *info, uint64_t
 static int fill_info(const struct relay_classic *classic, struct rchan_buf *buf, struct rchan_info *info)
 {
 	uint64_t head, second, lost, lost_bytes;
-	if (relay_head(buf, &head, &second) || !relay_pair_read(&buf->control->lost_full, &lost, &lost_bytes))
+	if (relay_head(buf, &head, &second) || !relay_latch_read(&buf->control->lost_full, &lost, &lost_bytes))
 		return -EBADMSG;
 	relay_claims_help(buf, head, second);
 	uint64_t number = relay_pos_number(buf, head), at = head;
@@ -383,7 +383,7 @@ static int fill_info(const struct relay_classic *classic, struct rchan_buf *buf,
 	    .flags = classic->flags,
 	    .buf_size = (uint32_t)buf->subbuf_size,
 	    .n_bufs = (uint32_t)buf->n_subbufs,
-	    .alloc_size = buf->shm.bytes,
+	    .alloc_size = buf->mapping.bytes,
 	    .buf_addr = (char *)buf->data,
 	    .bufs_produced = relay_produced(buf, head),
 	    .bufs_consumed = relay_bufs_consumed(buf),

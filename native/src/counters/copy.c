@@ -14,21 +14,21 @@ enum { COPY_TRIES = 8, LINE_BYTES = 64 };
 
 /* ------------------------------------------------------------------ copies */
 
-int relay_perf_copy_new(struct relay_shm *shm, int fd, uint64_t bytes)
+int relay_perf_copy_new(struct relay_mapping *mapping, int fd, uint64_t bytes)
 {
 	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*shm = (struct relay_shm){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
 	return 0;
 }
 
-static int copy(const struct relay_shm *shm, uint64_t at, uint64_t bytes)
+static int copy(const struct relay_mapping *mapping, uint64_t at, uint64_t bytes)
 {
-	if (!relay_descriptor_is_ours(&shm->file))
+	if (!relay_descriptor_is_ours(&mapping->file))
 		return -EBADF;
 	while (bytes > 0) {
-		ssize_t got = pread(shm->file.fd, shm->base + at, bytes, (off_t)at);
+		ssize_t got = pread(mapping->file.fd, mapping->base + at, bytes, (off_t)at);
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got <= 0)

@@ -6,8 +6,8 @@
 
 #include "counters/format.h"
 
-/* Take memory for a copy of fd, which then belongs to shm. 0 or -ENOMEM. */
-int relay_perf_copy_new(struct relay_shm *shm, int fd, uint64_t bytes);
+/* Take memory for a copy of fd, which then belongs to mapping. 0 or -ENOMEM. */
+int relay_perf_copy_new(struct relay_mapping *mapping, int fd, uint64_t bytes);
 
 /* Copy the first page of both files: to be checked before the rest is copied. 0 or -errno. */
 int relay_perf_copy_heads(struct relay_counters *counters);

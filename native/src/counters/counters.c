@@ -180,8 +180,9 @@ static int take(struct relay_counters *counters, uint32_t n)
 	if (err)
 		return err;
 	/* Of a copy it only tells that the server has been asked. */
-	const struct relay_shm *shm = domain && !counters->copies ? &counters->domains[domain] : &counters->main;
-	int64_t *at = (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk));
+	const struct relay_mapping *mapping =
+	    domain && !counters->copies ? &counters->domains[domain] : &counters->main;
+	int64_t *at = (int64_t *)(mapping->base + relay_perf_chunk_offset(&counters->seen, chunk));
 	/* Pair with the acquire in word_of(): the mapping. */
 	__atomic_store_n(&counters->all[chunk], at, __ATOMIC_RELEASE);
 	if (!counters->copies && relay_n_possible_cpus() <= counters->seen.nr_cpus)
@@ -313,8 +314,8 @@ static int64_t *words_of(struct relay_counters *counters, uint32_t n)
 	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
 	if (relay_perf_map_domain(counters, domain))
 		return NULL;
-	const struct relay_shm *shm = domain ? &counters->domains[domain] : &counters->main;
-	return (int64_t *)(shm->base + relay_perf_chunk_offset(&counters->seen, chunk)) + n % RELAY_PERF_SLOTS;
+	const struct relay_mapping *mapping = domain ? &counters->domains[domain] : &counters->main;
+	return (int64_t *)(mapping->base + relay_perf_chunk_offset(&counters->seen, chunk)) + n % RELAY_PERF_SLOTS;
 }
 
 int relay_counters_adjust(struct relay_counters *counters, int instance, int64_t delta)

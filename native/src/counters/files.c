@@ -42,14 +42,14 @@ int relay_perf_lock(int dir_fd)
 
 /* ------------------------------------------------------------------ making */
 
-int relay_perf_allocate(const struct relay_shm *shm, uint64_t offset, uint64_t bytes)
+int relay_perf_allocate(const struct relay_mapping *mapping, uint64_t offset, uint64_t bytes)
 {
-	if (!relay_descriptor_is_ours(&shm->file))
+	if (!relay_descriptor_is_ours(&mapping->file))
 		return -EBADF;
-	int err = posix_fallocate(shm->file.fd, (off_t)offset, (off_t)bytes);
+	int err = posix_fallocate(mapping->file.fd, (off_t)offset, (off_t)bytes);
 	/* Of an immutable file only stores get memory. */
-	if (err == EPERM && shm->base)
-		return relay_shm_populate(shm->base + offset, bytes);
+	if (err == EPERM && mapping->base)
+		return relay_mapping_populate(mapping->base + offset, bytes);
 	return err == EFBIG ? -ENOSPC : -err;
 }
 
@@ -61,7 +61,7 @@ static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allo
 		return -errno;
 	int err = ftruncate(fd, (off_t)bytes) ? -errno : 0;
 	if (!err)
-		err = relay_perf_allocate(&(struct relay_shm){.file = relay_descriptor_keep(fd)}, 0, allocated);
+		err = relay_perf_allocate(&(struct relay_mapping){.file = relay_descriptor_keep(fd)}, 0, allocated);
 	if (!err)
 		return fd;
 	unlinkat(dir_fd, name, 0);
@@ -148,7 +148,8 @@ int relay_counters_create(const char *store, uint32_t limit)
 
 /* ------------------------------------------------------------------ mapping */
 
-static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool writable, bool copies, uint64_t least)
+static int map_file(struct relay_mapping *mapping, int dir_fd, const char *name, bool writable, bool copies,
+                    uint64_t least)
 {
 	struct stat st;
 	int fd = relay_file_openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
@@ -158,20 +159,20 @@ static int map_file(struct relay_shm *shm, int dir_fd, const char *name, bool wr
 	if (!err && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < least))
 		err = -EBADMSG;
 	if (!err)
-		err = copies ? relay_perf_copy_new(shm, fd, (uint64_t)st.st_size)
-		             : relay_shm_map_ahead(shm, fd, (uint64_t)st.st_size, writable);
+		err = copies ? relay_perf_copy_new(mapping, fd, (uint64_t)st.st_size)
+		             : relay_mapping_map_ahead(mapping, fd, (uint64_t)st.st_size, writable);
 	if (err)
 		close(fd);
 	return err;
 }
 
-bool relay_perf_is_whole(const struct relay_shm *shm)
+bool relay_perf_is_whole(const struct relay_mapping *mapping)
 {
 	struct stat st;
 	/* A file of a mount whose server has ended tells nothing more, and neither does one whose descriptor the program has
 	 * closed; its mapping stays what it is. */
-	return !relay_descriptor_is_ours(&shm->file) || fstat(shm->file.fd, &st) != 0 ||
-	       (uint64_t)st.st_size >= shm->bytes;
+	return !relay_descriptor_is_ours(&mapping->file) || fstat(mapping->file.fd, &st) != 0 ||
+	       (uint64_t)st.st_size >= mapping->bytes;
 }
 
 static int check_table(struct relay_counters *counters)
@@ -221,7 +222,7 @@ static int map_both(struct relay_counters *counters, bool writable)
 		err =
 		    map_file(&counters->names, counters->dir_fd, "names", writable, counters->copies, RELAY_PAGE_BYTES);
 	if (err && counters->main.base) {
-		relay_shm_unmap(&counters->main);
+		relay_mapping_unmap(&counters->main);
 		counters->main.base = NULL;
 	}
 	counters->direct = !err && writable;
@@ -257,11 +258,11 @@ int relay_perf_map(struct relay_counters *counters, const char *dir, const char 
 	return err;
 }
 
-static void unmap(struct relay_shm *shm)
+static void unmap(struct relay_mapping *mapping)
 {
-	if (shm->base)
-		relay_shm_unmap(shm);
-	shm->base = NULL;
+	if (mapping->base)
+		relay_mapping_unmap(mapping);
+	mapping->base = NULL;
 }
 
 void relay_perf_unmap(struct relay_counters *counters)
@@ -286,11 +287,11 @@ static void domain_name(char name[64], const struct relay_perf_domain *domain)
 }
 
 /* Does this handle adjust counters there? */
-static bool is_used(const struct relay_counters *counters, const struct relay_shm *shm)
+static bool is_used(const struct relay_counters *counters, const struct relay_mapping *mapping)
 {
 	for (uint32_t chunk = 0; counters->all && chunk < counters->chunks_max; chunk++) {
 		const unsigned char *at = (const unsigned char *)counters->all[chunk];
-		if (at && at >= shm->base && at < shm->base + shm->bytes)
+		if (at && at >= mapping->base && at < mapping->base + mapping->bytes)
 			return true;
 	}
 	return false;
@@ -299,15 +300,15 @@ static bool is_used(const struct relay_counters *counters, const struct relay_sh
 /* The mapping is of a domain that was freed. Another thread may be adjusting there: then it stays, without a use. */
 static void drop_domain(struct relay_counters *counters, uint32_t domain)
 {
-	struct relay_shm *shm = &counters->domains[domain];
-	if (!shm->base)
+	struct relay_mapping *mapping = &counters->domains[domain];
+	if (!mapping->base)
 		return;
-	if (!is_used(counters, shm)) {
-		unmap(shm);
+	if (!is_used(counters, mapping)) {
+		unmap(mapping);
 		return;
 	}
-	relay_descriptor_close(&shm->file);
-	shm->base = NULL;
+	relay_descriptor_close(&mapping->file);
+	mapping->base = NULL;
 }
 
 /* The mount whose files were opened has ended; there may be another one, of the same store. */
@@ -337,18 +338,18 @@ int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain)
 		return -EBADMSG;
 	if (domain == 0)
 		return counters->direct ? 0 : -EACCES;
-	struct relay_shm *shm = &counters->domains[domain];
+	struct relay_mapping *mapping = &counters->domains[domain];
 	/* Relaxed: whoever looks without the lock looks up the name again. */
 	uint32_t use = __atomic_load_n(&counters->table->domains[domain].use, __ATOMIC_RELAXED);
-	if (shm->base && counters->uses[domain] == use)
+	if (mapping->base && counters->uses[domain] == use)
 		return 0;
 	drop_domain(counters, domain);
 	if (use % 2 == 0)
 		return -ENOENT;
 	domain_name(name, &counters->table->domains[domain]);
-	int err = map_file(shm, counters->dir_fd, name, true, false, counters->main.bytes);
+	int err = map_file(mapping, counters->dir_fd, name, true, false, counters->main.bytes);
 	if (err == -ENOTCONN && reopen_dir(counters) == 0)
-		err = map_file(shm, counters->dir_fd, name, true, false, counters->main.bytes);
+		err = map_file(mapping, counters->dir_fd, name, true, false, counters->main.bytes);
 	counters->uses[domain] = use;
 	return err;
 }
@@ -371,7 +372,7 @@ int relay_perf_make_domain(struct relay_counters *counters, const struct relay_p
 		return -errno;
 	int err = ftruncate(fd, (off_t)counters->main.bytes) ? -errno : 0;
 	if (!err)
-		err = relay_shm_own(fd, domain->mode, domain->uid, domain->gid);
+		err = relay_mapping_own(fd, domain->mode, domain->uid, domain->gid);
 	if (err)
 		unlinkat(counters->dir_fd, name, 0);
 	close(fd);

@@ -19,10 +19,10 @@ int relay_perf_make_domain(struct relay_counters *counters, const struct relay_p
 void relay_perf_remove_domain(struct relay_counters *counters, uint32_t domain);
 
 /* Has the file of a domain all its bytes? */
-bool relay_perf_is_whole(const struct relay_shm *shm);
+bool relay_perf_is_whole(const struct relay_mapping *mapping);
 
 /* Allocate memory in a file. 0 or -ENOSPC. */
-int relay_perf_allocate(const struct relay_shm *shm, uint64_t offset, uint64_t bytes);
+int relay_perf_allocate(const struct relay_mapping *mapping, uint64_t offset, uint64_t bytes);
 
 /* Keep others from changing anything: a descriptor, to be closed; or -EBUSY: it cannot be had within a second. */
 int relay_perf_lock(int dir_fd);

@@ -90,12 +90,12 @@ RELAY_STATIC_ASSERT(sizeof(struct relay_perf_record) == 512, "struct relay_perf_
 struct relay_counters {
 	/* Of each chunk: block 0, if this handle has added something in it. `at`: and there are blocks for all CPUs. */
 	int64_t **at, **all;
-	uint32_t chunks_max, n_index;                 /* checked */
-	struct relay_shm main, names;                 /* writable: if `direct` */
-	struct relay_shm domains[RELAY_PERF_DOMAINS]; /* those that were needed; base NULL: not mapped */
-	uint32_t uses[RELAY_PERF_DOMAINS];            /* of the domain that is mapped there */
-	struct relay_perf_header *header;             /* the mapped one */
-	struct relay_perf_header seen;                /* as of the last refresh */
+	uint32_t chunks_max, n_index;                     /* checked */
+	struct relay_mapping main, names;                 /* writable: if `direct` */
+	struct relay_mapping domains[RELAY_PERF_DOMAINS]; /* those that were needed; base NULL: not mapped */
+	uint32_t uses[RELAY_PERF_DOMAINS];                /* of the domain that is mapped there */
+	struct relay_perf_header *header;                 /* the mapped one */
+	struct relay_perf_header seen;                    /* as of the last refresh */
 	struct relay_perf_table *table;
 	uint32_t *index;
 	struct relay_perf_record *records;

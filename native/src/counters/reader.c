@@ -201,7 +201,7 @@ static int64_t *main_chunk(const struct relay_counters *counters, uint32_t chunk
 }
 
 /* All blocks of a chunk, flags left out. 1: something had changed. */
-static int mirror_chunk(struct relay_counters *counters, uint32_t chunk, const struct relay_shm *from)
+static int mirror_chunk(struct relay_counters *counters, uint32_t chunk, const struct relay_mapping *from)
 {
 	const int64_t *source = (const int64_t *)(from->base + relay_perf_chunk_offset(&counters->seen, chunk));
 	int64_t *target = main_chunk(counters, chunk);

@@ -15,7 +15,7 @@
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
  *                         TAKEN  -> BURIED -> FREE    its owner died before the commit: the header becomes DISCARD
  *
- * Only one thread at a time ends a dead thread's claim: the burier. When it dies, another one is; each step of a burial can
+ * Only one thread at a time ends a dead thread's claim: the reaper. When it dies, another one is; each step of reaping can
  * be done again, and the step to BURIED counts the record in the same compare-and-swap, so it counts once.
  */
 #define _GNU_SOURCE
@@ -191,7 +191,7 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 	return found;
 }
 
-/* --- burying --- */
+/* --- reaping --- */
 
 /* Its owner died before all could see that it has a header? Then here it is. */
 static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos, uint64_t length)
@@ -207,7 +207,7 @@ static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim 
 }
 
 /* A reservation of the dead. */
-static void bury_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t word)
+static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t word)
 {
 	uint64_t pos = word & RELAY_POSITION_MASK, length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	if (length > RELAY_RING_RECORD_MAX || pos % 8)
@@ -221,7 +221,7 @@ static void bury_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 		return;
 	uint64_t torn = __atomic_load_n(&claim->word.second, __ATOMIC_RELAXED);
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN)
-		relay_two_swap(&claim->word, word, torn, RELAY_RING_BURIED | pos, torn + 1);
+		relay_u128_cmpxchg(&claim->word, word, torn, RELAY_RING_REAPED | pos, torn + 1);
 	__atomic_store_n(header, (uint32_t)length | RELAY_RING_DISCARD, __ATOMIC_RELEASE);
 }
 
@@ -230,8 +230,8 @@ static void end_claim(struct relay_ring *ring, struct relay_ring_claim *claim)
 {
 	relay_ring_claims_help(ring);
 	uint64_t word = relay_ring_claim_word(claim), state = word & RELAY_CLAIM_STATE;
-	if (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_BURIED)
-		bury_record(ring, claim, word);
+	if (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_REAPED)
+		reap_record(ring, claim, word);
 	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
 	__atomic_store_n(&claim->in_use, 0, __ATOMIC_RELEASE);
 	/* The token goes first: it must never stand beside a new owner. */
@@ -241,7 +241,7 @@ static void end_claim(struct relay_ring *ring, struct relay_ring_claim *claim)
 }
 
 /* `gone`: the caller knows that the owner is dead. */
-static bool bury(struct relay_ring *ring, struct relay_ring_claim *claim, bool gone)
+static bool reap(struct relay_ring *ring, struct relay_ring_claim *claim, bool gone)
 {
 	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE), self = relay_owner_self();
 	if (!owner || (!gone && relay_owner_alive(owner)))
@@ -257,14 +257,14 @@ static bool bury(struct relay_ring *ring, struct relay_ring_claim *claim, bool g
 	return same;
 }
 
-int relay_ring_claims_bury_at(struct relay_ring *ring, uint64_t pos)
+int relay_ring_claims_reap_at(struct relay_ring *ring, uint64_t pos)
 {
 	relay_ring_claims_help(ring);
 	for (uint32_t i = 0; i < n_used(ring); i++) {
 		uint64_t word = relay_ring_claim_word(&ring->claims[i]), state = word & RELAY_CLAIM_STATE;
 		if ((word & RELAY_POSITION_MASK) == (pos & RELAY_POSITION_MASK) &&
-		    (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_BURIED))
-			return bury(ring, &ring->claims[i], false);
+		    (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_REAPED))
+			return reap(ring, &ring->claims[i], false);
 	}
 	return -ENOENT;
 }
@@ -274,7 +274,7 @@ int relay_ring_resolve(struct relay_ring *ring, uint64_t token)
 	int n = 0;
 	for (uint32_t i = 0; i < n_used(ring); i++) {
 		struct relay_ring_claim *claim = &ring->claims[i];
-		n += bury(ring, claim, token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token);
+		n += reap(ring, claim, token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token);
 	}
 	return n;
 }

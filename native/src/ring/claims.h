@@ -155,7 +155,7 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 
 /* The reservation at pos keeps somebody waiting: if its owner is dead it becomes DISCARD. 1: it did; 0: its owner
  * lives; -ENOENT: nobody has reserved there, or has ended it meanwhile. */
-int relay_ring_claims_bury_at(struct relay_ring *ring, uint64_t pos);
+int relay_ring_claims_reap_at(struct relay_ring *ring, uint64_t pos);
 
 /* Records that became DISCARD because their owner died. */
 uint64_t relay_ring_claims_torn(const struct relay_ring *ring);

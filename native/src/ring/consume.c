@@ -165,13 +165,13 @@ static void publish(struct relay_ring *ring, const struct relay_ring_counts *cou
 static bool read_oldest(const struct relay_ring *ring, uint64_t *oldest, uint64_t *records)
 {
 	if (ring->scheme == RELAY_RSEQ)
-		return relay_pair_read(&ring->state->oldest, oldest, records);
-	const struct relay_two *overwritten = &ring->producer->overwritten;
-	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
+		return relay_latch_read(&ring->state->oldest, oldest, records);
+	const struct relay_u128 *overwritten = &ring->producer->overwritten;
+	for (int i = 0; i < RELAY_LATCH_TRIES; i++) {
 		/* Pairs with the compare-and-swap in change_oldest(), which changes both, and the first one each time. */
 		uint64_t first = __atomic_load_n(&overwritten->first, __ATOMIC_ACQUIRE);
 		*records = __atomic_load_n(&overwritten->second, __ATOMIC_ACQUIRE);
-		*oldest = first & ~RELAY_PAIR_TOGGLE;
+		*oldest = first & ~RELAY_LATCH_INDEX;
 		if (__atomic_load_n(&overwritten->first, __ATOMIC_RELAXED) == first)
 			return true;
 	}
@@ -208,18 +208,18 @@ bool relay_ring_is_lapped(const struct relay_ring *ring, uint64_t pos)
 /* Nothing is published at pos: perhaps because who has reserved there died. true: look again. */
 static bool is_held_up(struct relay_ring *ring, uint64_t pos)
 {
-	return relay_ring_reserved(ring) != pos && relay_ring_claims_bury_at(ring, pos) == 1;
+	return relay_ring_reserved(ring) != pos && relay_ring_claims_reap_at(ring, pos) == 1;
 }
 
 /* BUSY. true: not any more, look again. */
 static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again)
 {
-	int buried = relay_ring_claims_bury_at(ring, pos);
+	int reaped = relay_ring_claims_reap_at(ring, pos);
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
-	*again = buried == 1 || !busy;
-	if (buried != -ENOENT || !busy)
+	*again = reaped == 1 || !busy;
+	if (reaped != -ENOENT || !busy)
 		return LOOK_NOTHING;
 	relay_damage_note(&ring->damage, "the header at position []", pos, *relay_ring_length_at(ring, pos),
 	                  "busy, and nobody has reserved it; the limit is", RELAY_RING_BUSY - 1);

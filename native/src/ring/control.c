@@ -11,22 +11,23 @@
 /* In scheme rseq: every section that was open on the ring's CPU has ended or begins anew. */
 static int visit_cpu(const struct relay_ring *ring)
 {
-	struct relay_visit visit = {.active = false};
-	int err = relay_cpu_visit(ring->cpu, &visit);
-	relay_cpu_leave(&visit);
+	struct relay_affinity affinity = {.active = false};
+	int err = relay_migrate(ring->cpu, &affinity);
+	relay_migrate_back(&affinity);
 	return err;
 }
 
 /* In scheme lockless: every reservation that is about to be made fails, and looks at the flags again. */
 static int seal(struct relay_ring *ring)
 {
-	struct relay_two *tail = &ring->producer->tail[0];
+	struct relay_u128 *tail = &ring->producer->tail[0];
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		uint64_t pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 		uint64_t second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
 		relay_ring_claims_help(ring);
 		uint64_t mark = ((second >> RELAY_OWNER_SHIFT) + 1) | RELAY_OWNER_SEAL;
-		if (relay_two_swap(tail, pos, second, pos, (second & RELAY_RECORDS_MASK) | mark << RELAY_OWNER_SHIFT))
+		if (relay_u128_cmpxchg(tail, pos, second, pos,
+		                       (second & RELAY_RECORDS_MASK) | mark << RELAY_OWNER_SHIFT))
 			return 0;
 	}
 	return relay_damage_say(&ring->damage, "relay_ring_producer.tail does not come to rest");

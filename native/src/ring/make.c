@@ -57,7 +57,7 @@ static int make_ring(int dir_fd, const char *name, uint32_t cpu, const void *arg
 {
 	const struct making *making = arg;
 	const struct relay_ring_spec *spec = making->spec;
-	int fd = relay_shm_create(dir_fd, name, making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
+	int fd = relay_mapping_create(dir_fd, name, making->layout.file_bytes, spec->file_mode, spec->uid, spec->gid);
 	if (fd < 0)
 		return fd;
 	int err = write_state(fd, making, cpu);

@@ -46,7 +46,7 @@ static int enter(struct relay_ring *ring)
 		open_rings[i].ring = ring;
 		open_rings[i].bytes = RELAY_RING_DATA_AT + 2 * ring->size;
 		/* Pairs with the acquire in is_in(): all of the entry before its address. */
-		__atomic_store_n(&open_rings[i].base, (uintptr_t)ring->shm.base, __ATOMIC_RELEASE);
+		__atomic_store_n(&open_rings[i].base, (uintptr_t)ring->mapping.base, __ATOMIC_RELEASE);
 		if (i >= n_slots)
 			__atomic_store_n(&n_slots, i + 1, __ATOMIC_RELEASE);
 		ring->slot = i;
@@ -89,7 +89,7 @@ struct relay_ring *relay_ring_of(const void *record)
 static void place(struct relay_ring *ring, const struct relay_ring_geometry *geometry,
                   const struct relay_ring_layout *layout)
 {
-	unsigned char *base = ring->shm.base;
+	unsigned char *base = ring->mapping.base;
 	ring->consumer = (struct relay_ring_consumer *)base;
 	ring->producer = (struct relay_ring_producer *)(base + RELAY_PAGE_BYTES);
 	ring->data = base + RELAY_RING_DATA_AT;
@@ -114,13 +114,13 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 static int use(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
 {
 	struct relay_ring_layout layout;
-	int err = relay_ring_check_geometry(geometry, ring->shm.bytes, &layout);
+	int err = relay_ring_check_geometry(geometry, ring->mapping.bytes, &layout);
 	if (!err) {
 		place(ring, geometry, &layout);
 		err = enter(ring);
 	}
 	if (err) {
-		relay_shm_unmap(&ring->shm);
+		relay_mapping_unmap(&ring->mapping);
 		return err;
 	}
 	relay_ring_claims_forget_kept(ring);
@@ -132,14 +132,14 @@ static int use(struct relay_ring *ring, const struct relay_ring_geometry *geomet
 static int init(struct relay_ring *ring, int fd)
 {
 	*ring = (struct relay_ring){0};
-	int err = relay_shm_map(&ring->shm, fd);
+	int err = relay_mapping_map(&ring->mapping, fd);
 	if (err) {
 		close(fd);
 		return err;
 	}
 	/* One copy: checked, then used. */
 	struct relay_ring_geometry geometry =
-	    ((struct relay_ring_state *)(ring->shm.base + ring->shm.bytes - RELAY_PAGE_BYTES))->geometry;
+	    ((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry;
 	return use(ring, &geometry);
 }
 
@@ -150,12 +150,12 @@ static int init_private(struct relay_ring *ring, int fd, const struct relay_ring
 	private.size = RELAY_PAGE_BYTES;
 	private.file_bytes = relay_ring_file_bytes(private.size);
 	*ring = (struct relay_ring){0};
-	int err = relay_shm_map_private(&ring->shm, fd, private.file_bytes);
+	int err = relay_mapping_map_private(&ring->mapping, fd, private.file_bytes);
 	if (err) {
 		close(fd);
 		return err;
 	}
-	((struct relay_ring_state *)(ring->shm.base + ring->shm.bytes - RELAY_PAGE_BYTES))->geometry = private;
+	((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry = private;
 	return use(ring, &private);
 }
 
@@ -210,11 +210,11 @@ void relay_ring_close(struct relay_ring *ring)
 	relay_ring_abort(ring);
 	leave(ring);
 	relay_ring_remote_close(ring->remote);
-	relay_shm_unmap(&ring->shm);
+	relay_mapping_unmap(&ring->mapping);
 	free(ring);
 }
 
 int relay_ring_fd(const struct relay_ring *ring)
 {
-	return ring ? ring->shm.file.fd : -EBADF;
+	return ring ? ring->mapping.file.fd : -EBADF;
 }

@@ -172,14 +172,14 @@ __attribute__((noinline)) static int produce_there(struct relay_ring *ring, stru
 {
 	if (ring->remote)
 		return produce_remote(ring->remote, product);
-	struct relay_visit visit = {.active = false};
+	struct relay_affinity affinity = {.active = false};
 	int saved = errno, err;
 	do {
-		err = relay_cpu_visit(ring->cpu, &visit);
+		err = relay_migrate(ring->cpu, &affinity);
 		if (!err)
 			err = produce_here(ring, product);
 	} while (err == RELAY_RING_WRONG_CPU);
-	relay_cpu_leave(&visit);
+	relay_migrate_back(&affinity);
 	errno = saved;
 	return err;
 }

@@ -25,9 +25,9 @@
 #define _GNU_SOURCE
 #include "ring/publish.h"
 
-#include "base/blind.h"
 #include "base/futex.h"
 #include "base/latch.h"
+#include "base/quiet.h"
 
 #include <errno.h>
 #include <time.h>
@@ -39,7 +39,7 @@ enum { TURN_SPINS = 64, STAND_BACK_SPINS = 128, SETTLE_NS = 1000000 };
  * time, come from somebody who makes them for it to follow. */
 enum { BURIER_FOLLOWS = 1 << 20 };
 
-void relay_ring_stand_back(void)
+void relay_ring_backoff(void)
 {
 	for (int i = 0; i < STAND_BACK_SPINS; i++)
 		relay_relax();
@@ -67,14 +67,14 @@ static void follow(struct relay_ring *ring, uint64_t pos, uint64_t number, uint6
 		uint64_t end = __atomic_load_n(entry_of(ring, number), __ATOMIC_ACQUIRE);
 		uint64_t next = (number + 1) & RELAY_RECORDS_MASK;
 		/* Not yet here: who brings it here finds the entry. Already past: the dead may have brought it there. */
-		if (!relay_two_swap(&ring->producer->position, pos, number, end, next) && passed_by(ring, pos) <= 0)
+		if (!relay_u128_cmpxchg(&ring->producer->position, pos, number, end, next) && passed_by(ring, pos) <= 0)
 			return;
 		pos = end;
 		number = next;
 	}
 }
 
-void relay_ring_follow(struct relay_ring *ring, uint64_t pos, uint64_t number)
+void relay_ring_drain_ready(struct relay_ring *ring, uint64_t pos, uint64_t number)
 {
 	/* As far as it goes: producers rely on each other for that. */
 	follow(ring, pos, number, UINT64_MAX);
@@ -88,7 +88,7 @@ static void fence_all(void)
 		nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
 }
 
-void relay_ring_defer(struct relay_ring *ring, const struct relay_ring_place *place)
+void relay_ring_mark_ready(struct relay_ring *ring, const struct relay_ring_place *place)
 {
 	const uint64_t *before = entry_of(ring, place->number - 1);
 	bool fenced = false;
@@ -103,12 +103,12 @@ void relay_ring_defer(struct relay_ring *ring, const struct relay_ring_place *pl
 	int saved = errno;
 	/* Pairs with the acquire in relay_ring_is_ready(): the header before the entry. */
 	__atomic_store_n(entry_of(ring, place->number), place->end, __ATOMIC_RELEASE);
-	/* Pairs with what is between position and entry in relay_ring_follow(), or in relay_ring_pass(). */
+	/* Pairs with what is between position and entry in relay_ring_drain_ready(), or in relay_ring_pass(). */
 	if (fenced)
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	else
 		fence_all();
-	relay_ring_follow(ring, place->pos, place->number);
+	relay_ring_drain_ready(ring, place->pos, place->number);
 	errno = saved;
 }
 

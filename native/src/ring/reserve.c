@@ -24,7 +24,7 @@
 
 #include <errno.h>
 
-/* --- pairs, in both schemes --- */
+/* --- latches, in both schemes --- */
 
 int relay_ring_misplaced(const struct relay_ring *ring)
 {
@@ -38,16 +38,16 @@ int relay_ring_misplaced(const struct relay_ring *ring)
 static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
 {
 	static uint64_t nowhere;
-	struct relay_two *overwritten = &ring->producer->overwritten;
+	struct relay_u128 *overwritten = &ring->producer->overwritten;
 	if (ring->scheme != RELAY_RSEQ) {
-		relay_two_swap(overwritten, first, second, pos, records);
+		relay_u128_cmpxchg(overwritten, first, second, pos, records);
 		return 0;
 	}
 	/* A section that ends between the stores leaves the kernel's position ahead by a record, which is the next to give
 	 * way: nobody has stored there. */
 	struct relay_tx tx = {.expect_first = first,
 	                      .expect_second = second,
-	                      .new_first = pos | (~first & RELAY_PAIR_TOGGLE),
+	                      .new_first = pos | (~first & RELAY_LATCH_INDEX),
 	                      .new_second = records,
 	                      .store = {{&overwritten->first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
 	const uint32_t *flags = &ring->producer->flags;
@@ -57,7 +57,7 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 	return result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
 }
 
-static int tally_once(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, bool *done)
+static int tally_once(struct relay_ring *ring, struct relay_latch *lost, uint64_t length, bool *done)
 {
 	if (ring->scheme == RELAY_RSEQ) {
 		*done = relay_rseq_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE ||
@@ -66,12 +66,12 @@ static int tally_once(struct relay_ring *ring, struct relay_pair *lost, uint64_t
 	}
 	uint64_t first = __atomic_load_n(&lost->first, __ATOMIC_RELAXED);
 	uint64_t second = __atomic_load_n(&lost->second[0], __ATOMIC_RELAXED);
-	*done = relay_pair_swap(lost, first, second, first + 1, second + length);
+	*done = relay_latch_cmpxchg(lost, first, second, first + 1, second + length);
 	return 0;
 }
 
 /* Count a refused record. Returns `err`, or what relay_ring_misplaced() says: then it was not counted. */
-static int refuse(struct relay_ring *ring, struct relay_pair *lost, uint64_t length, int err)
+static int refuse(struct relay_ring *ring, struct relay_latch *lost, uint64_t length, int err)
 {
 	bool done = false;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
@@ -108,12 +108,12 @@ static int refuse_stopped(struct relay_ring *ring, uint64_t length)
 /* The record at `oldest`, as it was seen there, is BUSY. 0: not any more; else as give_way(). */
 static int wait_for_owner(struct relay_ring *ring, uint64_t first)
 {
-	uint64_t pos = first & ~RELAY_PAIR_TOGGLE;
-	int buried = relay_ring_claims_bury_at(ring, pos);
+	uint64_t pos = first & ~RELAY_LATCH_INDEX;
+	int reaped = relay_ring_claims_reap_at(ring, pos);
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
-	if (buried == 1 || !busy || __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) != first)
+	if (reaped == 1 || !busy || __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) != first)
 		return 0;
-	return buried == 0 ? -EAGAIN : -EBADMSG;
+	return reaped == 0 ? -EAGAIN : -EBADMSG;
 }
 
 /* The record at `oldest` gives way. 0: that or another one has; -EAGAIN: it is BUSY, or not yet complete. */
@@ -124,7 +124,7 @@ static int give_way(struct relay_ring *ring)
 	const uint64_t *records =
 	    ring->scheme == RELAY_RSEQ ? &ring->state->oldest.second[first >> 63] : &ring->producer->overwritten.second;
 	uint64_t second = __atomic_load_n(records, __ATOMIC_ACQUIRE);
-	uint64_t pos = first & ~RELAY_PAIR_TOGGLE, produced = relay_ring_produced(ring);
+	uint64_t pos = first & ~RELAY_LATCH_INDEX, produced = relay_ring_produced(ring);
 	if (pos % 8)
 		return -EBADMSG;
 	uint32_t length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
@@ -214,7 +214,7 @@ static int reserve_lockless(struct relay_ring *ring, uint64_t length, bool uncou
 			return 0;
 		}
 		relay_ring_claim_withdraw(claim);
-		relay_ring_stand_back();
+		relay_ring_backoff();
 	}
 	return -EBADMSG;
 }

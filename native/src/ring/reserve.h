@@ -52,7 +52,7 @@ static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t e
 static inline struct relay_ring_place relay_ring_next_place(const struct relay_ring *ring, uint64_t length,
                                                             uint64_t *who)
 {
-	const struct relay_two *tail = &ring->producer->tail[0];
+	const struct relay_u128 *tail = &ring->producer->tail[0];
 	/* In any order: what is not of one moment is not reserved. Acquire: what its maker did before, and helped. */
 	uint64_t pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	uint64_t second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
@@ -66,8 +66,8 @@ static inline struct relay_ring_place relay_ring_next_place(const struct relay_r
 static inline bool relay_ring_take_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t who,
                                          uint64_t name)
 {
-	return relay_two_swap(&ring->producer->tail[0], place->pos, place->number | who, place->end,
-	                      ((place->number + 1) & RELAY_RECORDS_MASK) | name);
+	return relay_u128_cmpxchg(&ring->producer->tail[0], place->pos, place->number | who, place->end,
+	                          ((place->number + 1) & RELAY_RECORDS_MASK) | name);
 }
 
 /* It is reserved: the header, then let the producer position pass it. turn: that was there before. */
@@ -80,7 +80,7 @@ static inline void relay_ring_show_place(struct relay_ring *ring, const struct r
 	if (turn)
 		relay_ring_pass(ring, place);
 	else
-		relay_ring_defer(ring, place);
+		relay_ring_mark_ready(ring, place);
 }
 
 /*
@@ -106,7 +106,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	relay_ring_claim_state(mine, place.pos, length, place.number);
 	if (__builtin_expect(!relay_ring_take_place(ring, &place, who, who), 0)) {
 		relay_ring_claim_release(ring, mine);
-		relay_ring_stand_back();
+		relay_ring_backoff();
 		return false;
 	}
 	relay_ring_show_place(ring, &place, length, true);

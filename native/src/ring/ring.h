@@ -26,7 +26,7 @@ struct relay_ring {
 	uint64_t token;    /* the file server's name for our open file */
 	uint32_t n_unkept; /* times that no claim to keep was found at once */
 	bool finds_none;   /* the last search for a claim was in vain */
-	struct relay_shm shm;
+	struct relay_mapping mapping;
 	uint32_t slot; /* among those that are open */
 
 	/* What this handle's consumer has seen and not yet released. */
@@ -90,7 +90,7 @@ static inline uint64_t relay_ring_reserved(const struct relay_ring *ring)
 	                                  : __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_ACQUIRE);
 }
 
-/* Mode overwrite: the word that decides where the oldest record lies that stands. In scheme lockless it has no toggle. */
+/* Mode overwrite: the word that decides where the oldest record lies that stands. In scheme lockless it has no index. */
 static inline const uint64_t *relay_ring_oldest_word(const struct relay_ring *ring)
 {
 	return ring->scheme == RELAY_RSEQ ? &ring->state->oldest.first : &ring->producer->overwritten.first;
@@ -100,7 +100,7 @@ static inline const uint64_t *relay_ring_oldest_word(const struct relay_ring *ri
 static inline uint64_t relay_ring_floor(const struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
-		return __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) & ~RELAY_PAIR_TOGGLE;
+		return __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) & ~RELAY_LATCH_INDEX;
 	return relay_ring_consumed(ring);
 }
 

@@ -14,7 +14,7 @@ static void tell_geometry(const struct relay_ring *ring, struct relay_ring_facts
 {
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
 	*facts = (struct relay_ring_facts){.ring_size = ring->size,
-	                                   .file_bytes = ring->shm.bytes,
+	                                   .file_bytes = ring->mapping.bytes,
 	                                   .cpu = ring->cpu,
 	                                   .n_rings = ring->n_rings,
 	                                   .mode = ring->mode,
@@ -30,7 +30,7 @@ static void tell_geometry(const struct relay_ring *ring, struct relay_ring_facts
 static int read_produced_rseq(struct relay_ring *ring, uint64_t *produced, uint64_t *records)
 {
 	const struct relay_ring_producer *producer = ring->producer;
-	for (int i = 0; i < RELAY_PAIR_TRIES; i++) {
+	for (int i = 0; i < RELAY_LATCH_TRIES; i++) {
 		*produced = relay_ring_produced(ring);
 		bool other = __atomic_load_n(&producer->tail[0].first, __ATOMIC_ACQUIRE) != *produced;
 		*records = __atomic_load_n(&producer->tail[other].second, __ATOMIC_ACQUIRE);
@@ -42,7 +42,7 @@ static int read_produced_rseq(struct relay_ring *ring, uint64_t *produced, uint6
 
 static int read_produced(struct relay_ring *ring, struct relay_ring_facts *facts)
 {
-	const struct relay_two *tail = &ring->producer->tail[0];
+	const struct relay_u128 *tail = &ring->producer->tail[0];
 	struct relay_damage *damage = &ring->damage;
 	uint64_t reserved;
 	/* Before the count of records: each of them was reserved. */
@@ -102,10 +102,10 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_facts *fact
 	}
 }
 
-static int read_loss(struct relay_ring *ring, const struct relay_pair *pair, const char *where, uint64_t *records,
+static int read_loss(struct relay_ring *ring, const struct relay_latch *latch, const char *where, uint64_t *records,
                      uint64_t *bytes)
 {
-	if (!relay_pair_read(pair, records, bytes))
+	if (!relay_latch_read(latch, records, bytes))
 		return relay_damage_say(&ring->damage, "the counters of lost records do not come to rest");
 	return relay_damage_above(&ring->damage, where, 0, *bytes, INT64_MAX);
 }
@@ -143,12 +143,12 @@ int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
 
 void relay_ring_moved(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns)
 {
-	relay_pair_or_zero(&ring->state->moved, count, time_ns);
+	relay_latch_read_or_zero(&ring->state->moved, count, time_ns);
 	if (*time_ns > INT64_MAX)
 		*count = *time_ns = 0;
 }
 
 void relay_ring_keep_moved(struct relay_ring *ring, uint64_t count, uint64_t time_ns)
 {
-	relay_pair_store(&ring->state->moved, count, time_ns);
+	relay_latch_store(&ring->state->moved, count, time_ns);
 }

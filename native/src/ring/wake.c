@@ -35,12 +35,12 @@ uint32_t relay_ring_arm(struct relay_ring *ring)
 int relay_ring_wait_any(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, uint32_t *stop,
                         uint32_t stop_value, int timeout_ms)
 {
-	struct relay_sleep words[RELAY_MAX_WORDS];
+	struct relay_futex words[RELAY_MAX_WORDS];
 	if (n + !!stop == 0 || n > RELAY_RING_N_WAITED_FOR)
 		return -EINVAL;
 	for (size_t i = 0; i < n; i++)
-		words[i] = (struct relay_sleep){&rings[i]->state->wake_seq, seqs[i]};
+		words[i] = (struct relay_futex){&rings[i]->state->wake_seq, seqs[i]};
 	if (stop)
-		words[n] = (struct relay_sleep){stop, stop_value};
-	return relay_sleep_any(words, n + !!stop, n ? relay_fenced_timeout(timeout_ms) : timeout_ms);
+		words[n] = (struct relay_futex){stop, stop_value};
+	return relay_futex_wait_any(words, n + !!stop, n ? relay_fenced_timeout(timeout_ms) : timeout_ms);
 }

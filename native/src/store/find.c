@@ -73,7 +73,7 @@ static bool is_single_in_mount(const struct relay_place *place)
 	char *path, text[sizeof(single)] = "";
 	if (asprintf(&path, "%s/.channels/%s/buffers", place->root, place->channel) < 0)
 		return false;
-	int fd = relay_shm_open(path, O_RDONLY, true);
+	int fd = relay_mapping_open(path, O_RDONLY, true);
 	free(path);
 	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
 	if (fd >= 0)
@@ -295,7 +295,7 @@ int relay_place_control(const struct relay_place *place, const char *command, co
 	                  asprintf(&line, "%s %s %s\n", command, place->channel, words) < 0
 	              ? -ENOMEM
 	              : 0;
-	int fd = err ? err : relay_shm_open(file, O_WRONLY, true);
+	int fd = err ? err : relay_mapping_open(file, O_WRONLY, true);
 	if (fd < 0)
 		err = fd;
 	else if (write(fd, line, strlen(line)) < 0)

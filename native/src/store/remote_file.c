@@ -16,7 +16,7 @@ int relay_remote_fact(const struct relay_place *place, const char *name, char *t
 	char *path;
 	if (asprintf(&path, "%s/.channels/%s/%s", place->root, place->channel, name) < 0)
 		return -ENOMEM;
-	int fd = relay_shm_open(path, O_RDONLY, true);
+	int fd = relay_mapping_open(path, O_RDONLY, true);
 	free(path);
 	if (fd < 0)
 		return fd;
@@ -57,7 +57,7 @@ int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int
 	                                       : asprintf(&path, "%s/%s%u", place->root, place->channel, buffer);
 	if (n < 0)
 		return -ENOMEM;
-	int fd = relay_shm_open(path, flags, true);
+	int fd = relay_mapping_open(path, flags, true);
 	free(path);
 	return fd;
 }

@@ -29,8 +29,8 @@ int relay_remote_reader_open(struct relay_remote_reader **to, const char *relay_
 	struct relay_remote_reader *reader = calloc(1, sizeof(*reader));
 	if (!reader)
 		return -ENOMEM;
-	/* O_NONBLOCK, which relay_shm_open() has. */
-	reader->file = relay_shm_open(relay_file, O_RDONLY, true);
+	/* O_NONBLOCK, which relay_mapping_open() has. */
+	reader->file = relay_mapping_open(relay_file, O_RDONLY, true);
 	if (reader->file < 0) {
 		int err = reader->file;
 		free(reader);

@@ -56,7 +56,7 @@ struct traces_slot {
 };
 
 struct relay_traces {
-	struct relay_shm shm;
+	struct relay_mapping mapping;
 	struct relay_lost_page *lost;   /* NULL: this process cannot map it */
 	struct relay_lost_users *users; /* the server's; NULL: there is no memory for them */
 	char *store;                    /* the server's */
@@ -68,12 +68,12 @@ RELAY_STATIC_ASSERT(TRACES_BYTES >= RELAY_TRACE_PAGE_BYTES, "what programs map i
 
 static struct traces_page *page_of(const struct relay_traces *traces)
 {
-	return (struct traces_page *)traces->shm.base;
+	return (struct traces_page *)traces->mapping.base;
 }
 
 static struct traces_slot *slot_of(const struct relay_traces *traces, unsigned slot)
 {
-	return (struct traces_slot *)(traces->shm.base + (1 + slot) * (size_t)RELAY_PAGE_BYTES);
+	return (struct traces_slot *)(traces->mapping.base + (1 + slot) * (size_t)RELAY_PAGE_BYTES);
 }
 
 /* ------------------------------------------------------------------ clocks */
@@ -125,7 +125,7 @@ static int fill(int fd)
 	int err = -posix_fallocate(fd, 0, TRACES_BYTES);
 	if (!err && pwrite(fd, &page, sizeof(page), 0) != (ssize_t)sizeof(page))
 		err = -EIO;
-	return err ? err : relay_shm_own(fd, TRACES_MODE, geteuid(), getegid());
+	return err ? err : relay_mapping_own(fd, TRACES_MODE, geteuid(), getegid());
 }
 
 /* It gets its name when it is whole. */
@@ -163,12 +163,12 @@ static struct relay_traces *map(int fd, bool writable)
 	if (!err && (!S_ISREG(st.st_mode) || st.st_size < TRACES_BYTES))
 		err = -EBADMSG;
 	if (!err)
-		err = relay_shm_map_ahead(&traces->shm, fd, TRACES_BYTES, writable);
+		err = relay_mapping_map_ahead(&traces->mapping, fd, TRACES_BYTES, writable);
 	if (!err) {
 		err = check(traces);
 		if (!err)
 			return traces;
-		relay_shm_unmap(&traces->shm);
+		relay_mapping_unmap(&traces->mapping);
 	} else {
 		close(fd);
 	}
@@ -259,7 +259,7 @@ static struct relay_traces *open_to_read(const char *path)
 	int saved = errno;
 	if (traces) {
 		/* What is mapped needs no descriptor. The process may have no other one for the counts. */
-		relay_descriptor_close(&traces->shm.file);
+		relay_descriptor_close(&traces->mapping.file);
 		traces->lost = relay_lost_map(path, false);
 	}
 	errno = saved;
@@ -289,7 +289,7 @@ void relay_traces_close(struct relay_traces *traces)
 {
 	if (!traces)
 		return;
-	relay_shm_unmap(&traces->shm);
+	relay_mapping_unmap(&traces->mapping);
 	relay_lost_unmap(traces->lost);
 	relay_lost_users_close(traces->users);
 	free(traces->store);

@@ -102,7 +102,7 @@ int relay_session_open(const char *mount, const char *trace, const char *program
 	                  asprintf(&line, "%s %s\nimage %" PRIx64 "\n", trace, program, image()) < 0
 	              ? -ENOMEM
 	              : 0;
-	int session = err ? err : relay_shm_open(path, O_RDWR, true);
+	int session = err ? err : relay_mapping_open(path, O_RDWR, true);
 	if (session >= 0)
 		err = relay_session_ask(session, line, strlen(line));
 	else

@@ -40,7 +40,7 @@ struct relay_lost_page {
 
 struct user {
 	uint32_t uid;
-	struct relay_shm shm;
+	struct relay_mapping mapping;
 	struct user *next;
 };
 
@@ -147,14 +147,14 @@ int relay_traces_lost_in(const char *file, uint64_t ids[RELAY_N_TRACES], uint64_
 
 static struct relay_lost_page *page_of(const struct user *user)
 {
-	return (struct relay_lost_page *)user->shm.base;
+	return (struct relay_lost_page *)user->mapping.base;
 }
 
 /* fd becomes the list's. */
 static int add(struct relay_lost_users *users, uint32_t uid, int fd)
 {
 	struct user *user = calloc(1, sizeof(*user));
-	int err = user ? relay_shm_map(&user->shm, fd) : -ENOMEM;
+	int err = user ? relay_mapping_map(&user->mapping, fd) : -ENOMEM;
 	if (err) {
 		close(fd);
 		free(user);
@@ -197,7 +197,7 @@ void relay_lost_users_close(struct relay_lost_users *users)
 	struct user *next;
 	for (struct user *user = users ? users->first : NULL; user; user = next) {
 		next = user->next;
-		relay_shm_unmap(&user->shm);
+		relay_mapping_unmap(&user->mapping);
 		free(user);
 	}
 	free(users);
@@ -216,7 +216,7 @@ static int make(struct relay_lost_users *users, const char *store, uint32_t uid)
 	if (snprintf(path, sizeof(path), "%s/%s%u", store, user_prefix, uid) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
 	int fd = open_filled(path);
-	int err = fd < 0 ? fd : geteuid() == 0 ? relay_shm_own(fd, 0600, uid, getegid()) : 0;
+	int err = fd < 0 ? fd : geteuid() == 0 ? relay_mapping_own(fd, 0600, uid, getegid()) : 0;
 	if (err && fd >= 0)
 		close(fd);
 	return err ? err : add(users, uid, fd);
@@ -229,9 +229,9 @@ int relay_lost_users_get(struct relay_lost_users *users, const char *store, uint
 	while (user && user->uid != uid)
 		user = user->next;
 	if (user)
-		return user->shm.file.fd;
+		return user->mapping.file.fd;
 	int err = users->n >= USERS_MAX ? -ENOSPC : make(users, store, uid);
 	for (unsigned slot = 0; !err && slot < RELAY_N_TRACES; slot++)
 		relay_lost_begin(page_of(users->first), slot, ids[slot]);
-	return err ? err : users->first->shm.file.fd;
+	return err ? err : users->first->mapping.file.fd;
 }

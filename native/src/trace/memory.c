@@ -216,9 +216,9 @@ static int allocate_own(int dir_fd, const char *dir, uint64_t memory, int mem_fd
 {
 	int err = find_room(dir_fd, dir, memory, bytes);
 	if (!err)
-		err = relay_shm_fill(mem_fd, bytes);
+		err = relay_mapping_fill(mem_fd, bytes);
 	if (!err && memory && used(dir_fd, 0) > memory) {
-		relay_shm_punch(mem_fd, bytes);
+		relay_mapping_punch(mem_fd, bytes);
 		err = -ENOSPC;
 	}
 	return err;
@@ -238,7 +238,7 @@ int relay_trace_allocate(const char *dir, uint64_t memory, int mem_fd, uint64_t 
 	/* A program that has changed its user or its root directory goes on with what was granted when it joined; and what
 	 * belongs to another user counts as whole from the beginning. */
 	bool is_granted = dir_fd < 0 || fstat(dir_fd, &trace) || trace.st_uid != mem.st_uid;
-	int err = is_granted ? relay_shm_fill(mem_fd, bytes) : allocate_own(dir_fd, dir, memory, mem_fd, bytes);
+	int err = is_granted ? relay_mapping_fill(mem_fd, bytes) : allocate_own(dir_fd, dir, memory, mem_fd, bytes);
 	if (dir_fd >= 0)
 		close(dir_fd);
 	return err;

@@ -8,8 +8,8 @@
 #define _GNU_SOURCE
 #include "trace/process.h"
 
-#include "base/blind.h"
 #include "base/clock.h"
+#include "base/quiet.h"
 #include "buffer/subbuf_start.h"
 #include "trace/control_file.h"
 #include "trace/declared.h"
@@ -324,9 +324,9 @@ static void look(void)
  * processes are written by others, so there it stays where note_failed() has put it. */
 static void say_lost(unsigned slot, struct relay_tracing *tracing)
 {
-	struct relay_pair *lost = &tracing->chan->bufs[0].control->lost_full;
+	struct relay_latch *lost = &tracing->chan->bufs[0].control->lost_full;
 	if (tracing->pid == 0 && all.failed[slot].id == tracing->id) {
-		*lost = (struct relay_pair){all.failed[slot].lost_records, {all.failed[slot].lost_bytes, 0}, 0};
+		*lost = (struct relay_latch){all.failed[slot].lost_records, {all.failed[slot].lost_bytes, 0}, 0};
 		relay_traces_note_lost(all.control, slot, tracing->id, 0 - all.failed[slot].n_noted);
 	}
 	all.failed[slot].id = 0;

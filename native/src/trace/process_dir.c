@@ -156,7 +156,7 @@ static int make_events(struct making *making, bool lock)
 	if (!err && lock)
 		err = mark_as_locked(making->events_fd);
 	if (!err)
-		err = relay_shm_own(making->events_fd, file_mode(making->trace), making->uid, making->gid);
+		err = relay_mapping_own(making->events_fd, file_mode(making->trace), making->uid, making->gid);
 	return err;
 }
 

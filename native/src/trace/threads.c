@@ -2,8 +2,8 @@
 #define _GNU_SOURCE
 #include "trace/threads.h"
 
-#include "base/blind.h"
 #include "base/futex.h"
+#include "base/quiet.h"
 #include "base/stack.h"
 
 #include <errno.h>

@@ -26,7 +26,7 @@ struct relay_trace_thread {
 	    inside; /* nested as often: a signal handler may write, too; how often it has left. Writer: the thread */
 	uint32_t awaited; /* `inside` when something was last taken away; 0: it was not inside. Under a lock */
 	bool is_known;
-	bool is_plain; /* known, and not quiet (base/blind.h) */
+	bool is_plain; /* known, and not quiet (base/quiet.h) */
 	struct relay_trace_thread *next, *previous;
 };
 

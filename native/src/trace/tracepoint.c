@@ -16,8 +16,8 @@
  * Which traces there are, and the buffers in them, is trace/process.c's.
  */
 #define _GNU_SOURCE
-#include "base/blind.h"
 #include "base/owner.h"
+#include "base/quiet.h"
 #include "base/scratch.h"
 #include "trace/declared.h"
 #include "trace/process.h"

@@ -65,11 +65,11 @@ static void try_to_connect(const struct relay_traced_state *state)
 /* Returns when something may be new. */
 static void wait_for_news(const struct relay_traced_state *state, int mounts)
 {
-	struct relay_sleep change = {state->changes, state->changed};
+	struct relay_futex change = {state->changes, state->changed};
 	/* Says that something was mounted since the last time, or since the open. */
 	struct pollfd mounted = {.fd = mounts, .events = POLLPRI};
 	if (state->has_mount)
-		relay_sleep_any(&change, 1, TRACE_MS);
+		relay_futex_wait_any(&change, 1, TRACE_MS);
 	else
 		poll(&mounted, 1, state->changes ? TRACE_MS : LOOK_MS);
 }

@@ -161,11 +161,11 @@ static int allocate_in_store(const struct relay_tracing *tracing, const struct r
 {
 	const struct relay_place *place = &tracing->chan->place;
 	char *dir;
-	if (!relay_descriptor_is_ours(&buf->shm.file))
+	if (!relay_descriptor_is_ours(&buf->mapping.file))
 		return -EBADF;
 	if (asprintf(&dir, "%s/%.*s", place->root, (int)strcspn(place->channel, "/"), place->channel) < 0)
 		return -ENOMEM;
-	int err = relay_trace_allocate(dir, tracing->memory, buf->shm.file.fd, bytes);
+	int err = relay_trace_allocate(dir, tracing->memory, buf->mapping.file.fd, bytes);
 	free(dir);
 	return err;
 }
@@ -180,7 +180,7 @@ static int ask_to_allocate(const struct relay_tracing *tracing, const struct rch
 /* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
 static int populate(const struct rchan_buf *buf, uint64_t bytes)
 {
-	int err = relay_shm_populate(buf->data, bytes);
+	int err = relay_mapping_populate(buf->data, bytes);
 	/* Part of it may be there, and of no use. */
 	if (err)
 		madvise(buf->data, bytes, MADV_REMOVE);

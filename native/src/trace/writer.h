@@ -57,7 +57,7 @@ void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_a
 uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
                                   size_t length);
 
-/* The same of a quiet thread (base/blind.h). */
+/* The same of a quiet thread (base/quiet.h). */
 uint64_t relay_tracing_write_quiet(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
                                    size_t length);
 

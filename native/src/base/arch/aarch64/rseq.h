@@ -96,7 +96,7 @@ aborted:
 	return RELAY_RSEQ_ABORTED;
 }
 
-static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair, const uint32_t *flags,
+static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *latch, const uint32_t *flags,
                                                          const struct relay_tx *tx, uint32_t cpu)
 {
 	__asm__ goto volatile(RELAY_RSEQ_ENTER
@@ -105,11 +105,11 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair
 	    "tst w9, w10\n"
 	    "b.ne %l[stopped]\n"
 	    "ldr x9, [%[tx], %[expect_first]]\n"
-	    "ldr x10, [%[pair]]\n"
+	    "ldr x10, [%[latch]]\n"
 	    "cmp x9, x10\n"
 	    "b.ne %l[moved]\n"
 	    "lsr x9, x9, #63\n"
-	    "add x10, %[pair], x9, lsl #3\n"
+	    "add x10, %[latch], x9, lsl #3\n"
 	    "ldr x10, [x10, #8]\n"
 	    "ldr x11, [%[tx], %[expect_second]]\n"
 	    "cmp x10, x11\n"
@@ -124,14 +124,14 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair
 	    "ldr x11, [%[tx], %[store] + 40]\n"
 	    "str x11, [x10]\n"
 	    "eor x9, x9, #1\n"
-	    "add x10, %[pair], x9, lsl #3\n"
+	    "add x10, %[latch], x9, lsl #3\n"
 	    "ldr x11, [%[tx], %[new_second]]\n"
 	    "str x11, [x10, #8]\n"
 	    "ldr x11, [%[tx], %[new_first]]\n"
-	    "stlr x11, [%[pair]]\n"
+	    "stlr x11, [%[latch]]\n"
 	    RELAY_RSEQ_LEAVE
 	    :
-	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [flags] "r"(flags), [tx] "r"(tx),
+	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
 	      [refuse] "i"(offsetof(struct relay_tx, refuse)),
 	      [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
 	      [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
@@ -150,23 +150,23 @@ aborted:
 	return RELAY_RSEQ_ABORTED;
 }
 
-static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+static inline enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
 	__asm__ goto volatile(RELAY_RSEQ_ENTER
-	    "ldr x9, [%[pair]]\n"
+	    "ldr x9, [%[latch]]\n"
 	    "lsr x10, x9, #63\n"
-	    "add x11, %[pair], x10, lsl #3\n"
+	    "add x11, %[latch], x10, lsl #3\n"
 	    "ldr x12, [x11, #8]\n"
 	    "add x12, x12, %[length]\n"
 	    "eor x10, x10, #1\n"
-	    "add x11, %[pair], x10, lsl #3\n"
+	    "add x11, %[latch], x10, lsl #3\n"
 	    "str x12, [x11, #8]\n"
 	    "add x9, x9, #1\n"
 	    "eor x9, x9, #0x8000000000000000\n"
-	    "stlr x9, [%[pair]]\n"
+	    "stlr x9, [%[latch]]\n"
 	    RELAY_RSEQ_LEAVE
 	    :
-	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [length] "r"(length)
+	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [length] "r"(length)
 	    : "memory", "cc", "x9", "x10", "x11", "x12"
 	    : aborted);
 	return RELAY_RSEQ_DONE;

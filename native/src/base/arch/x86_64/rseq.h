@@ -182,7 +182,7 @@ static inline enum relay_rseq_result relay_rseq_record(struct relay_control *con
 	return relay_rseq_record_long(control, expect, next, to, from, length, cpu);
 }
 
-static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair, const uint32_t *flags,
+static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *latch, const uint32_t *flags,
                                                          const struct relay_tx *tx, uint32_t cpu)
 {
 	__asm__ goto volatile(RELAY_RSEQ_ENTER
@@ -190,11 +190,11 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair
 	    "testl %%eax, (%[flags])\n"
 	    "jnz %l[stopped]\n"
 	    "movq %c[expect_first](%[tx]), %%rax\n"
-	    "cmpq %%rax, (%[pair])\n"
+	    "cmpq %%rax, (%[latch])\n"
 	    "jnz %l[moved]\n"
 	    "shrq $63, %%rax\n"
 	    "movq %c[expect_second](%[tx]), %%rcx\n"
-	    "cmpq %%rcx, 8(%[pair], %%rax, 8)\n"
+	    "cmpq %%rcx, 8(%[latch], %%rax, 8)\n"
 	    "jnz %l[moved]\n"
 	    "movq %c[store](%[tx]), %%rcx\n"
 	    "movq %c[store] + 8(%[tx]), %%rdx\n"
@@ -207,12 +207,12 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_pair *pair
 	    "movq %%rdx, (%%rcx)\n"
 	    "xorl $1, %%eax\n"
 	    "movq %c[new_second](%[tx]), %%rcx\n"
-	    "movq %%rcx, 8(%[pair], %%rax, 8)\n"
+	    "movq %%rcx, 8(%[latch], %%rax, 8)\n"
 	    "movq %c[new_first](%[tx]), %%rcx\n"
-	    "movq %%rcx, (%[pair])\n"
+	    "movq %%rcx, (%[latch])\n"
 	    RELAY_RSEQ_LEAVE
 	    :
-	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [flags] "r"(flags), [tx] "r"(tx),
+	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
 	      [refuse] "i"(offsetof(struct relay_tx, refuse)),
 	      [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
 	      [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
@@ -229,22 +229,22 @@ aborted:
 	return RELAY_RSEQ_ABORTED;
 }
 
-static inline enum relay_rseq_result relay_rseq_tally(struct relay_pair *pair, uint64_t length, uint32_t cpu)
+static inline enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
 	__asm__ goto volatile(RELAY_RSEQ_ENTER
-	    "movq (%[pair]), %%rax\n"
+	    "movq (%[latch]), %%rax\n"
 	    "movq %%rax, %%rcx\n"
 	    "shrq $63, %%rcx\n"
-	    "movq 8(%[pair], %%rcx, 8), %%rdx\n"
+	    "movq 8(%[latch], %%rcx, 8), %%rdx\n"
 	    "addq %[length], %%rdx\n"
 	    "xorl $1, %%ecx\n"
-	    "movq %%rdx, 8(%[pair], %%rcx, 8)\n"
+	    "movq %%rdx, 8(%[latch], %%rcx, 8)\n"
 	    "incq %%rax\n"
 	    "btcq $63, %%rax\n"
-	    "movq %%rax, (%[pair])\n"
+	    "movq %%rax, (%[latch])\n"
 	    RELAY_RSEQ_LEAVE
 	    :
-	    : RELAY_RSEQ_INPUTS, [pair] "r"(pair), [length] "r"(length)
+	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [length] "r"(length)
 	    : "memory", "cc", "rax", "rcx", "rdx"
 	    : aborted);
 	return RELAY_RSEQ_DONE;

@@ -6,8 +6,8 @@
  * sigreturn. It holds its own /proc/thread-self/status open, which it may read, to find that out. On x86-64 the mode also takes
  * the time stamp counter away, and with it all clocks but the coarse ones: the thread is blind.
  */
-#ifndef RELAYFS_BASE_BLIND_H
-#define RELAYFS_BASE_BLIND_H
+#ifndef RELAYFS_BASE_QUIET_H
+#define RELAYFS_BASE_QUIET_H
 
 #include "base/libc.h"
 

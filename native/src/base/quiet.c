@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "base/blind.h"
+#include "base/quiet.h"
 
 #include "base/scratch.h"
 

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* Changing a latch of a buffer: by a restartable section on the buffer's CPU in scheme rseq, otherwise by compare-and-swap. */
+#ifndef RELAYFS_BUFFER_TX_H
+#define RELAYFS_BUFFER_TX_H
+
+#include "base/persist.h"
+#include "base/rseq.h"
+#include "buffer/buffer.h"
+
+/* The thread sanitizer does not see what assembly publishes. */
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define RELAY_PUBLISHES(word) __tsan_release(word)
+#else
+#define RELAY_PUBLISHES(word) ((void)(word))
+#endif
+
+/* Not an errno: this thread is not (any more) on the buffer's CPU. */
+enum { RELAY_WRONG_CPU = 1 };
+
+/* Change a latch from what relay_tx_load() saw to tx->new_first and tx->new_second. */
+static inline enum relay_rseq_result relay_tx_commit(struct rchan_buf *buf, struct relay_latch *latch,
+                                                     struct relay_tx *tx)
+{
+	static uint64_t nowhere;
+	RELAY_PUBLISHES(&latch->first);
+	if (buf->scheme != RELAY_RSEQ) {
+		for (int i = 0; i < 3 && buf->scheme == RELAY_LOCKING; i++)
+			if (tx->store[i].at)
+				__atomic_store_n(tx->store[i].at, tx->store[i].value, __ATOMIC_RELAXED);
+		if (relay_latch_cmpxchg(latch, tx->expect_first, tx->expect_second, tx->new_first, tx->new_second))
+			return RELAY_RSEQ_DONE;
+		return RELAY_RSEQ_MOVED;
+	}
+	for (int i = 0; i < 3; i++)
+		if (!tx->store[i].at)
+			tx->store[i].at = &nowhere;
+	tx->new_first |= ~tx->expect_first & RELAY_LATCH_INDEX;
+	enum relay_rseq_result result = relay_rseq_transact(latch, &buf->control->flags, tx, buf->cpu);
+	if (__builtin_expect(result != RELAY_RSEQ_ABORTED, 1))
+		return result;
+	return relay_persist_transact(latch, &buf->control->flags, tx, buf->cpu);
+}
+
+/* Load a latch, its index included, for relay_tx_commit(). The two words may be of two moments, in which case the commit fails.
+ * In a lockless buffer the index is never set; if somebody has stored nonsense there, the commit fails, too. */
+static inline struct relay_tx relay_tx_load(const struct rchan_buf *buf, const struct relay_latch *latch)
+{
+	struct relay_tx tx = {.expect_first = __atomic_load_n(&latch->first, __ATOMIC_ACQUIRE)};
+	unsigned valid = buf->scheme != RELAY_RSEQ ? 0 : tx.expect_first >> 63;
+	tx.expect_second = __atomic_load_n(&latch->second[valid], __ATOMIC_ACQUIRE);
+	return tx;
+}
+
+/* Why a section was aborted. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no sections. */
+static inline int relay_misplaced(const struct rchan_buf *buf)
+{
+	if (!relay_rseq_registered())
+		return -ENOTSUP;
+	return relay_rseq_cpu() == buf->cpu ? 0 : RELAY_WRONG_CPU;
+}
+
+#endif
