@@ -27,6 +27,7 @@ import os
 import queue
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -83,7 +84,11 @@ class Announcements:
 
     async def ask_to_remove(self, parent: str, name: str) -> OSError | None:
         """Remove a directory as anybody may; return why it could not be removed, if the thread has found out."""
-        return (await self._tell(_remove, parent, [name])).get(name)
+        return (await self._tell(_remove, parent, [name]) or {}).get(name)
+
+    async def look_up(self, parent: str, names: Iterable[str]) -> bool:
+        """Have the kernel find out that names in a directory are gone; False: the thread is held up."""
+        return await self._tell(_look_up, parent, names) is not None
 
     def is_asking(self, thread: int) -> bool:
         """Whether a request of this thread is the server's own."""
@@ -102,17 +107,18 @@ class Announcements:
             if change is not None:
                 change()
 
-    async def _tell(self, act: Act, parent: str, names: Iterable[str]) -> dict[str, OSError]:
+    async def _tell(self, act: Act, parent: str, names: Iterable[str]) -> dict[str, OSError] | None:
+        """Have the thread do one thing with each name, and return what did not succeed; None: it is held up."""
         async with self._telling:
             with trio.move_on_after(TELL_S if self._limiter.available_tokens else 0):
                 # Abandoned also when the server ends: nobody answers its own requests any more.
                 return await trio.to_thread.run_sync(
                     self._act, act, parent, list(names), limiter=self._limiter, abandon_on_cancel=True
                 )
-        return {}
+        return None
 
     def _act(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
-        """Have the thread do one thing with each name, and return what did not succeed; blocks."""
+        """Do so; blocks."""
         try:
             failed = self._do(partial(self._act_on_all, act, parent, names))
         except OSError as error:
@@ -167,6 +173,11 @@ def _make(name: str, above: int) -> None:
 
 def _remove(name: str, above: int) -> None:
     os.rmdir(name, dir_fd=above)
+
+
+def _look_up(name: str, above: int) -> None:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=above, follow_symlinks=False)
 
 
 def _unshare_descriptors() -> None:

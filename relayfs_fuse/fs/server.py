@@ -33,7 +33,7 @@ from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces import Traces
 from relayfs_fuse.fs.tracing import Tracing
 from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
-from relayfs_fuse.fs.upkeep import Counting, Flushing, Sparing, survey
+from relayfs_fuse.fs.upkeep import Counting, Flushing, Sparing, forget_removed, survey
 from relayfs_fuse.fs.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ class Server:
         nursery.start_soon(keep, self._tracing.run, "tracing")
         nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
         await self._announce(answers)
+        nursery.start_soon(keep, partial(forget_removed, self._tree, self._tracing.announcements), "forgetting names")
         nursery.start_soon(keep, self._watch_mount, "watching the mount")
 
     async def _announce(self, answers: Callable[[], None]) -> None:

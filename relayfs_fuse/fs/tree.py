@@ -24,7 +24,7 @@ from relayfs_fuse.fs import facts, ring_facts
 from relayfs_fuse.fs.damaged import DamagedChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.handles import MemHandle
@@ -317,6 +317,8 @@ class Tree:
         self.channels: dict[str, StoredChannel] = {}
         self.damaged: dict[str, DamagedChannel] = {}
         self._views: dict[tuple[Node, int], Node] = {}
+        # Names, by directory, that are gone, but not for the kernel.
+        self._outdated: dict[str, set[str]] = {}
 
     def node(self, inode: int) -> Node | None:
         """Find a node by its inode."""
@@ -345,14 +347,31 @@ class Tree:
 
     def detach(self, node: Node) -> None:
         """Take a node, with all that is in it, out of its directory."""
+        directory, name = node.path.rpartition("/")[::2]
+        if self._take_out(node):
+            self.note_outdated(directory, [name])
+
+    def _take_out(self, node: Node) -> bool:
+        """Do so; tell whether the kernel remembers something of it."""
         node.let_go()  # first: what nobody has looked at is not to be filled now
+        is_remembered = node.lookups > 0
         if isinstance(node, Directory):
             for child in list(node.children.values()):
-                self.detach(child)
+                is_remembered |= self._take_out(child)
         if node.parent is not None:
             node.parent.drop(node.name)
         node.removed = True
         self.forget(node, 0)
+        return is_remembered
+
+    def note_outdated(self, directory: str, names: Iterable[str]) -> None:
+        """Note names in a directory of which the kernel does not know yet that they are gone."""
+        self._outdated.setdefault(directory, set()).update(names)
+
+    def take_outdated(self) -> dict[str, set[str]]:
+        """Return them, by directory, and note them no longer."""
+        outdated, self._outdated = self._outdated, {}
+        return outdated
 
     def forget(self, node: Node, lookups: int) -> None:
         """Let the kernel forget a node so many times."""

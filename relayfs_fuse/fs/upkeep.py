@@ -19,12 +19,16 @@ from relayfs_fuse.fs.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.fs.announcements import Announcements
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.store import Store, StoredChannel
     from relayfs_fuse.fs.traces import Traces
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
+
+# How often the kernel is told of names that are gone.
+FORGET_S = 1.0
 
 # A flush waits for whoever holds the buffer: each user's channels wait for each other, in threads of their own.
 FLUSHES_MAX = 64
@@ -38,6 +42,19 @@ PIECE = 16
 # What takes longer than this, of the one thread's time, is put off so many times as long if it is asked for again.
 QUICK_S = 0.01
 REST = 10
+
+
+async def forget_removed(tree: Tree, announcements: Announcements) -> None:
+    """Have the kernel forget nodes that are removed.
+
+    It remembers each that somebody has looked up until it looks for the name again, or needs memory; and as long as it
+    does, so must the tree.
+    """
+    while True:
+        await trio.sleep(FORGET_S)
+        for directory, names in tree.take_outdated().items():
+            if not await announcements.look_up(directory, names):
+                tree.note_outdated(directory, names)
 
 
 class Flushing:
