@@ -242,6 +242,7 @@ class MemHandle:
     opener: who opened it
     token: names it in the memory itself, so that what a producer had reserved is known when the producer dies
     n_open: how many open files keep it open: itself, and those of class HoldHandle
+    hold: directory and name of the HoldFile that stands for it; None: nobody has looked for that
     """
 
     def __init__(self, stored: StoredBuffer | StoredRing, number: int, opener: Opener) -> None:
@@ -250,6 +251,7 @@ class MemHandle:
         self.opener = opener
         self.token = secrets.randbits(63) | 1
         self.n_open = 1
+        self.hold: tuple[str, str] | None = None
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a part of the memory; the token to who asks at its very end for just that many bytes.

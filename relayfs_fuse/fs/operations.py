@@ -257,6 +257,8 @@ class Operations(NameOperations):
             if handle.n_open:
                 return
             del self._memories[handle.token]
+            if handle.hold is not None:
+                self._tree.note_outdated(*handle.hold)
         self._mapped.closed(fh)
         self._budget.release(fh)
         if isinstance(handle, JoinHandle):
@@ -370,6 +372,7 @@ class Operations(NameOperations):
             return None
         hold = HoldFile(name, weakref.ref(held), held.opener.uid, held.opener.gid)
         self._tree.attach_unlisted(parent, hold)
+        held.hold = parent.path, name
         return hold
 
     def _open(

@@ -24,7 +24,7 @@ from relayfs_fuse.fs import facts, ring_facts
 from relayfs_fuse.fs.damaged import DamagedChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.handles import MemHandle
@@ -349,7 +349,7 @@ class Tree:
         """Take a node, with all that is in it, out of its directory."""
         directory, name = node.path.rpartition("/")[::2]
         if self._take_out(node):
-            self.note_outdated(directory, [name])
+            self.note_outdated(directory, name)
 
     def _take_out(self, node: Node) -> bool:
         """Do so; tell whether the kernel remembers something of it."""
@@ -364,7 +364,7 @@ class Tree:
         self.forget(node, 0)
         return is_remembered
 
-    def note_outdated(self, directory: str, names: Iterable[str]) -> None:
+    def note_outdated(self, directory: str, *names: str) -> None:
         """Note names in a directory of which the kernel does not know yet that they are gone."""
         self._outdated.setdefault(directory, set()).update(names)
 

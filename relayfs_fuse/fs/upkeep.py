@@ -54,7 +54,7 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
         await trio.sleep(FORGET_S)
         for directory, names in tree.take_outdated().items():
             if not await announcements.look_up(directory, names):
-                tree.note_outdated(directory, names)
+                tree.note_outdated(directory, *names)
 
 
 class Flushing:
