@@ -347,7 +347,7 @@ class Tree:
 
     def detach(self, node: Node) -> None:
         """Take a node, with all that is in it, out of its directory."""
-        directory, name = node.path.rpartition("/")[::2]
+        directory, _, name = node.path.rpartition("/")
         if self._take_out(node):
             self.note_outdated(directory, name)
 

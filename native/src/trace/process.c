@@ -191,14 +191,18 @@ static void set(unsigned slot, struct relay_tracing *tracing)
 	__atomic_store_n(&relay_tracings[slot], tracing, __ATOMIC_RELEASE);
 }
 
-static void free_left(void)
+static void close_leaving(void)
 {
-	if (!all.leaving || !relay_trace_all_left())
-		return;
 	for (struct relay_tracing *next; all.leaving; all.leaving = next) {
 		next = all.leaving->next;
 		relay_tracing_close(all.leaving);
 	}
+}
+
+static void free_left(void)
+{
+	if (all.leaving && relay_trace_all_left())
+		close_leaving();
 }
 
 static void take_out(unsigned slot)
@@ -531,10 +535,7 @@ bool relay_traced_begin_child(void)
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if (all.open[slot])
 			take_out(slot);
-	for (struct relay_tracing *next; all.leaving; all.leaving = next) {
-		next = all.leaving->next;
-		relay_tracing_close(all.leaving);
-	}
+	close_leaving();
 	/* A filter may take the one and not the other; and what the parent lost it says itself. */
 	forget_wanted();
 	memset(all.failed, 0, sizeof(all.failed));
@@ -655,6 +656,7 @@ bool relay_traced_waits(struct relay_traced_state *state)
 	    .changed = all.generation >> 32,
 	    .has_mount = all.home.mount,
 	};
+	bool is_waiting = waits();
 	relay_trace_unlock(&before);
-	return !page || state->early.id;
+	return is_waiting;
 }
