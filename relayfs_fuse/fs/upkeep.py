@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # How often the kernel is told of names that are gone.
 FORGET_S = 1.0
+# So many names it is told of at once; announcements wait meanwhile.
+FORGET_PIECE = 1000
 
 # A flush waits for whoever holds the buffer: each user's channels wait for each other, in threads of their own.
 FLUSHES_MAX = 64
@@ -52,9 +54,12 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
     """
     while True:
         await trio.sleep(FORGET_S)
-        for directory, names in tree.take_outdated().items():
-            if not await announcements.look_up(directory, names):
-                tree.note_outdated(directory, *names)
+        for directory, outdated in tree.take_outdated().items():
+            names = list(outdated)
+            for start in range(0, len(names), FORGET_PIECE):
+                piece = names[start : start + FORGET_PIECE]
+                if not await announcements.look_up(directory, piece):
+                    tree.note_outdated(directory, *piece)
 
 
 class Flushing:

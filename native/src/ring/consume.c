@@ -43,9 +43,9 @@ enum look {
 
 /* --- the consumer's state --- */
 
-static int lock(struct relay_ring *ring)
+static int lock(struct relay_ring *ring, uint64_t self)
 {
-	uint64_t *word = &ring->consumer->lock, self = relay_owner_self(), holder = 0;
+	uint64_t *word = &ring->consumer->lock, holder = 0;
 	for (int i = 0; i < LOCK_TRIES; i++) {
 		/* Acquire pairs with the release in unlock(): the state that the last holder left. */
 		if (__atomic_compare_exchange_n(word, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
@@ -57,9 +57,8 @@ static int lock(struct relay_ring *ring)
 	return -EBUSY;
 }
 
-static void unlock(struct relay_ring *ring)
+static void unlock(struct relay_ring *ring, uint64_t self)
 {
-	uint64_t self = relay_owner_self();
 	__atomic_compare_exchange_n(&ring->consumer->lock, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
@@ -365,30 +364,38 @@ static void pass(struct relay_ring_counts *counts, uint32_t length)
 /* --- in place --- */
 
 /* Does this thread hold the consumer's lock, and so what the handle keeps of a consumer? */
-static bool is_ours(const struct relay_ring *ring)
+static bool is_ours(const struct relay_ring *ring, uint64_t self)
 {
 	/* Relaxed: only this thread stores its own word, and another one's is no different from none. */
-	return __atomic_load_n(&ring->consumed_by, __ATOMIC_RELAXED) == relay_owner_self();
+	return __atomic_load_n(&ring->consumed_by, __ATOMIC_RELAXED) == self;
 }
 
 static int begin(struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
 		return -EOPNOTSUPP;
-	if (is_ours(ring))
+	uint64_t self = relay_owner_self();
+	if (is_ours(ring, self))
 		return 0;
 	/* -EBUSY also while another thread consumes by this handle. */
-	int err = lock(ring);
+	int err = lock(ring, self);
 	if (err)
 		return err;
 	err = read_counts(ring, &ring->seen, false);
 	if (err) {
-		unlock(ring);
+		unlock(ring, self);
 		return err;
 	}
 	ring->n_held = 0;
-	__atomic_store_n(&ring->consumed_by, relay_owner_self(), __ATOMIC_RELAXED);
+	__atomic_store_n(&ring->consumed_by, self, __ATOMIC_RELAXED);
 	return 0;
+}
+
+static void end(struct relay_ring *ring, uint64_t self)
+{
+	ring->n_held = 0;
+	__atomic_store_n(&ring->consumed_by, 0, __ATOMIC_RELAXED);
+	unlock(ring, self);
 }
 
 void relay_ring_abort(struct relay_ring *ring)
@@ -398,22 +405,27 @@ void relay_ring_abort(struct relay_ring *ring)
 	if (ring->remote) {
 		relay_ring_remote_abort(ring->remote);
 		ring->n_held = 0;
-	} else if (is_ours(ring)) {
-		ring->n_held = 0;
-		__atomic_store_n(&ring->consumed_by, 0, __ATOMIC_RELAXED);
-		unlock(ring);
+		return;
 	}
+	uint64_t self = relay_owner_self();
+	if (is_ours(ring, self))
+		end(ring, self);
 }
 
 void relay_ring_release(struct relay_ring *ring)
 {
 	if (!ring)
 		return;
-	if (ring->remote)
+	if (ring->remote) {
 		relay_ring_remote_release(ring->remote);
-	else if (is_ours(ring))
-		publish(ring, &ring->seen);
-	relay_ring_abort(ring);
+		ring->n_held = 0;
+		return;
+	}
+	uint64_t self = relay_owner_self();
+	if (!is_ours(ring, self))
+		return;
+	publish(ring, &ring->seen);
+	end(ring, self);
 }
 
 static int next_remote(struct relay_ring *ring, const void **data, size_t *length)
@@ -457,7 +469,7 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 	int n = 0, result = 0;
 	if (!ring)
 		return -EBADF;
-	if ((ring->remote || is_ours(ring)) && ring->n_held)
+	if ((ring->remote || is_ours(ring, relay_owner_self())) && ring->n_held)
 		return -EALREADY;
 	while ((!max || (unsigned)n < max) && (result = relay_ring_next(ring, &data, &length)) == 1) {
 		int stop = each(context, data, length);
@@ -507,21 +519,22 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 /* To copy, one needs the state, and the lock for a moment. 0 or an error of relay_ring_read(). */
 static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
-	if (is_ours(ring) && ring->n_held)
+	uint64_t self = relay_owner_self();
+	if (is_ours(ring, self) && ring->n_held)
 		return -EALREADY;
-	int err = lock(ring);
+	int err = lock(ring, self);
 	if (err)
 		return err;
 	err = read_counts(ring, counts, false);
 	if (err)
-		unlock(ring);
+		unlock(ring, self);
 	return err;
 }
 
 static void copy_end(struct relay_ring *ring, const struct relay_ring_counts *counts)
 {
 	publish(ring, counts);
-	unlock(ring);
+	unlock(ring, relay_owner_self());
 }
 
 static ssize_t read_remote(struct relay_ring *ring, void *to, size_t size, uint64_t *missed)
