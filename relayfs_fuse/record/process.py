@@ -62,7 +62,7 @@ class Process:
         self._declared: dict[int, Declaration] = {}
         self._baseline = 0
         self.unfinished: dict[int, str] = {}
-        # By CPU, how many sub-buffers were finished when flush() was done.
+        # By CPU, how many sub-buffers had been finished at the last note_finished().
         self._finished: dict[int, int] = {}
         self._unbuffered: Unbuffered = (0, 0)
         try:
@@ -131,13 +131,23 @@ class Process:
                     self.unfinished[cpu] = _CAUSES.get(error.errno or 0, error.strerror or "")
                     break
                 time.sleep(_PAUSE_S)
-            self._finished[cpu] = consumer.buffer.facts().produced
+        self.note_finished()
+
+    def note_finished(self) -> None:
+        """Note which sub-buffers are finished now."""
+        self._finished = {cpu: consumer.buffer.facts().produced for cpu, consumer in self.buffers.items()}
+
+    def is_unread(self, cpu: int) -> bool:
+        """Tell whether a sub-buffer is unread that was finished at the last flush(), or note_finished()."""
+        facts = self.buffers[cpu].buffer.facts()
+        oldest = max(facts.consumed, facts.produced - facts.n_subbufs)
+        return oldest < self._finished.get(cpu, 0)
 
     def is_held(self, cpu: int) -> bool:
-        """Tell whether something of what was finished at the last flush() cannot be read: a part of it is reserved."""
+        """Tell whether what is_unread() cannot be read, as a part of it is reserved; if drain() has found nothing."""
         facts = self.buffers[cpu].buffer.facts()
         is_overwritten = facts.produced - facts.consumed > facts.n_subbufs
-        return facts.consumed < self._finished.get(cpu, 0) and not is_overwritten
+        return self.is_unread(cpu) and not is_overwritten
 
     def n_unread(self, cpu: int) -> int:
         """Count the events in a buffer that have not been consumed."""

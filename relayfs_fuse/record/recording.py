@@ -40,8 +40,6 @@ _AHEAD_NS = 10_000_000_000
 _TRIES = 8
 # Other readers take so long at most.
 _BUSY_S, _BUSY_PAUSE_S = 3.0, 0.02
-# The library describes so many packets at once.
-_PACKETS_AT_ONCE = 256
 # Of what is wrong with a process's packets, so many bytes are kept.
 _KEPT_BYTES = 16 << 20
 
@@ -350,6 +348,7 @@ class Recording:
         self._drain_to_the_end(summary)
         closed = self.process.closed_buffers()
         if closed:  # what was finished until then is the last of it
+            self.process.note_finished()
             self._drain_to_the_end(summary)
         self.update(at_end=True)
         self.check()
@@ -371,8 +370,10 @@ class Recording:
         return said
 
     def _drain_to_the_end(self, summary: Summary) -> None:
-        for _ in range(2 + self.process.n_subbufs // _PACKETS_AT_ONCE):
-            if not self._drain_undisturbed(summary):
+        """Take what was finished at the last flush, and what comes meanwhile."""
+        # Each time takes a packet at least; but a hostile process may give the same ones again and again.
+        for _ in range(2 + self.process.n_subbufs):
+            if not self._drain_undisturbed(summary) or not any(map(self.process.is_unread, self.process.buffers)):
                 break
 
     def _left(self, closed: Collection[int], is_dead: bool) -> Iterator[tuple[int, int, str]]:

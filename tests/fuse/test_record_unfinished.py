@@ -1,5 +1,6 @@
 """relayctl record and snapshot where sub-buffers that are being filled cannot be finished: nothing is lost unsaid."""
 
+import re
 import subprocess
 import threading
 import time
@@ -10,7 +11,7 @@ import pytest
 from build import compile_c
 from conftest import DEADLINE_S, wait_until
 from reserving import N_RESERVATIONS, keep_all_claims, reserving
-from tracing import RELAYCTL, Program, Served, Store, finish, read, read_if_any, recording
+from tracing import RELAYCTL, Program, Served, Store, finish, read, read_if_any, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.record.process import Process
@@ -67,6 +68,18 @@ def test_events_of_a_cpu_where_the_recorder_may_not_run_are_left_for_another(sto
     seen = read(out)
     assert (seen.events, seen.lost) == ({"app": list(range(100)), "near": list(range(100))}, 0)
     assert store.programs(trace) == (sorted([app.name, near.name]) if lives else [])
+
+
+def test_all_that_was_written_is_recorded_however_much_it_is(store, run, out):
+    """Also if its packets are checked, which is done in pieces."""
+    trace = store.create("t", subbuf_size=1 << 20, n_subbufs=64)
+    app, n = run(trace, "app"), 1_200_000
+    assert app.write(n) == 0
+    said = relayctl("record", "t", "--store", store.path, "-o", out, "--check", "all", "--duration", "0").stderr
+    assert "not written" not in said
+    count = ["babeltrace2", out, "--component=sink.utils.counter"]
+    counted = subprocess.run(count, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+    assert re.search(rf"^ *{n} Event messages$", counted, re.MULTILINE), counted
 
 
 def test_a_snapshot_says_what_it_cannot_finish(store, run, out):
