@@ -82,7 +82,8 @@ def maps(path: str, flags: int, protection: int) -> None:
 def truncate(path: str) -> str:
     before = os.stat(path).st_size
     os.truncate(path, 0)
-    return "ignored" if os.stat(path).st_size == before else "yes"
+    # The size of some files changes all the time.
+    return "yes" if before and os.stat(path).st_size == 0 else "ignored"
 
 
 def fallocate(path: str) -> None:
