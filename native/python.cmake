@@ -8,16 +8,18 @@ pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3>=3.14)
 file(GLOB headers CONFIGURE_DEPENDS include/relayfs/*.h)
 # It makes a traced program of what includes it.
 list(FILTER headers EXCLUDE REGEX "/trace\\.h$")
+# What they call of the library, the extension module has.
+set(package ${PROJECT_SOURCE_DIR}/../relayfs_fuse)
+file(GLOB modules CONFIGURE_DEPENDS ${package}/*.py)
 add_custom_command(
   OUTPUT _native.c
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/build_cffi.py
-          ${CMAKE_CURRENT_SOURCE_DIR}/relay.cdef ${CMAKE_CURRENT_BINARY_DIR}/_native.c ${headers}
-  DEPENDS build_cffi.py relay.cdef ${headers}
+          ${CMAKE_CURRENT_BINARY_DIR}/_native.c ${package} ${headers}
+  DEPENDS build_cffi.py c_declarations.py ${modules} ${headers}
   VERBATIM)
 
 add_library(_native MODULE ${CMAKE_CURRENT_BINARY_DIR}/_native.c)
 target_link_libraries(_native PRIVATE relayfs Python3::Module)
-# Where cdef and headers disagree, the compiler of the generated source is the only witness.
 target_compile_options(_native PRIVATE -Werror=int-conversion -Werror=incompatible-pointer-types)
 target_compile_definitions(_native PRIVATE Py_LIMITED_API=0x030b0000)
 set_target_properties(_native PROPERTIES PREFIX "" SUFFIX ".abi3.so" INSTALL_RPATH "$ORIGIN/lib")

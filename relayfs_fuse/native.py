@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import explain
 from relayfs_fuse._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -32,15 +32,6 @@ IS_DAMAGED: int = lib.RELAY_IS_DAMAGED
 LOOK_AGAIN: int = lib.RELAY_LOOK_AGAIN
 IS_HELD: int = lib.RELAY_IS_HELD
 HAS_DISCARDED: int = lib.RELAY_HAS_DISCARDED
-
-# The words of the control file, in the order of the enums in <relayfs/layout.h>.
-MODES = ("no-overwrite", "overwrite", "callback")
-SCHEMES = ("any", "rseq", "lockless", "locking")
-BUFFERS = ("percpu", "global", "single")
-DELIVERIES = ("bulk", "packet")
-READS = ("nowait", "wait")
-RESERVES = ("commit", "visible")
-TIMESTAMPS = ("none", "mono", "tsc")
 
 MODE_NO_OVERWRITE: int = lib.RELAY_NO_OVERWRITE
 MODE_OVERWRITE: int = lib.RELAY_OVERWRITE
@@ -109,81 +100,17 @@ def _record(data: AnyBuffer) -> Any:
     return ffi.from_buffer(data)
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What a channel is made from; see struct relay_spec."""
-
-    subbuf_size: int
-    n_subbufs: int
-    n_buffers: int
-    mode: int
-    scheme: int
-    buffers: int
-    delivery: int
-    read: int
-    flush_interval_ms: int
-    file_mode: int
-    uid: int
-    gid: int
-    reserve: int
-    timestamp: int
-    start_reserve: int
-    end_reserve: int
-    channel_start_reserve: int
-    format: int = 0
-    pid: int = 0
-
-
-@dataclass(frozen=True)
 class Facts:
-    """Everything there is to know of a buffer; see struct relay_facts."""
+    """Everything there is to know of a buffer: the fields of struct relay_facts, and what follows from them."""
 
-    subbuf_size: int
-    n_subbufs: int
-    file_bytes: int
-    cpu: int
-    n_buffers: int
-    mode: int
-    scheme: int
-    buffers: int
-    delivery: int
-    read: int
-    flush_interval_ms: int
-    closed: int
-    disabled: int
-    produced: int
-    consumed: int
-    offset: int
-    records: int
-    bytes: int
-    padding: int
-    read_records: int
-    read_bytes: int
-    unread_bytes: int
-    unread_holes: int
-    reads: int
-    wakeups: int
-    lost_full_records: int
-    lost_full_bytes: int
-    lost_too_large_records: int
-    lost_too_large_bytes: int
-    lost_disabled_records: int
-    lost_disabled_bytes: int
-    lost_overwritten_records: int
-    lost_overwritten_bytes: int
-    lost_torn_records: int
-    lost_torn_bytes: int
-    discarded_records: int
-    discarded_bytes: int
-    switch_time_ns: int
-    reserve: int
-    timestamp: int
-    start_reserve: int
-    end_reserve: int
-    channel_start_reserve: int
-    suspended: int
-    format: int
-    pid: int
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> int:
+        """Return a field."""
+        return int(getattr(self._raw, name))
 
     @property
     def reserved_at_start(self) -> int:
@@ -222,9 +149,6 @@ class Facts:
         return self.consumed_bytes - self.discarded_bytes - self.lost_torn_bytes
 
 
-_FACT_NAMES = tuple(field.name for field in fields(Facts))
-
-
 def n_possible_cpus() -> int:
     """Count the CPUs that this machine may ever have."""
     return int(lib.relay_n_possible_cpus())
@@ -248,12 +172,12 @@ def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
     return int(lib.relay_buf_file_bytes(subbuf_size, n_subbufs))
 
 
-def store_create(directory: str, spec: Spec) -> None:
-    """Make a channel with all its memory in a new directory."""
-    c_spec = ffi.new("struct relay_spec *")
-    c_spec.size = ffi.sizeof("struct relay_spec")
-    for field in fields(Spec):
-        setattr(c_spec, field.name, getattr(spec, field.name))
+def store_create(directory: str, spec: Mapping[str, int]) -> None:
+    """Make a channel with all its memory in a new directory.
+
+    spec: what the fields of struct relay_spec hold, if it is not 0
+    """
+    c_spec = ffi.new("struct relay_spec *", {**spec, "size": ffi.sizeof("struct relay_spec")})
     _check(lib.relay_store_create(os.fsencode(directory), c_spec), directory)
 
 
@@ -369,7 +293,6 @@ class Buffer(_Memory):
     def _take_over(self, pointer: Any, path: str) -> None:
         super().__init__(_mapped(pointer, path))
         self.path = path
-        self._facts = ffi.new("struct relay_facts *")
         self._seq = ffi.new("uint32_t *")
         self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
@@ -397,9 +320,9 @@ class Buffer(_Memory):
 
     def facts(self) -> Facts:
         """Read all of its counters at one moment."""
-        self.check(lib.relay_buf_facts(self._open, self._facts))
-        facts = self._facts
-        return Facts(*[getattr(facts, name) for name in _FACT_NAMES])
+        facts = ffi.new("struct relay_facts *")
+        self.check(lib.relay_buf_facts(self._open, facts))
+        return Facts(facts)
 
     def state(self) -> int:
         """Tell what there is to read, as HAS_ and IS_ bits."""

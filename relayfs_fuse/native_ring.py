@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import native
@@ -12,14 +11,9 @@ from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import WakeWord, _check, _Handle, _made, _mapped, _Memory, _opened, _pointer, _record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Buffer as AnyBuffer
-
-# The words of the control file, as far as rings have them.
-MODES = native.MODES[:2]
-SCHEMES = native.SCHEMES[:3]
-FRAMINGS = ("raw", "length", "line")
 
 NO_WAKEUP: int = lib.RELAY_RING_NO_WAKEUP
 FORCE_WAKEUP: int = lib.RELAY_RING_FORCE_WAKEUP
@@ -34,53 +28,17 @@ OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 HEADER_BYTES = 8
 
 
-@dataclass(frozen=True)
-class RingSpec:
-    """What rings are made from; see struct relay_ring_spec."""
-
-    ring_size: int
-    n_rings: int
-    mode: int
-    scheme: int
-    buffers: int
-    file_mode: int
-    uid: int
-    gid: int
-    read: int
-    framing: int
-
-
-@dataclass(frozen=True)
 class RingFacts:
-    """Everything there is to know of a ring; see struct relay_ring_facts."""
+    """Everything there is to know of a ring: the fields of struct relay_ring_facts, and what follows from them."""
 
-    ring_size: int
-    file_bytes: int
-    cpu: int
-    n_rings: int
-    mode: int
-    scheme: int
-    buffers: int
-    closed: int
-    disabled: int
-    producer_position: int
-    consumer_position: int
-    records: int
-    read_records: int
-    read_bytes: int
-    skipped_records: int
-    torn_records: int
-    lost_full_records: int
-    lost_full_bytes: int
-    lost_too_large_records: int
-    lost_too_large_bytes: int
-    lost_disabled_records: int
-    lost_disabled_bytes: int
-    lost_overwritten_records: int
-    wakeups: int
-    read: int
-    framing: int
-    foreign_bytes: int
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> int:
+        """Return a field."""
+        return int(getattr(self._raw, name))
 
     @property
     def n_buffers(self) -> int:
@@ -92,26 +50,18 @@ class RingFacts:
         """Count the bytes of the largest record that fits."""
         return self.ring_size - HEADER_BYTES
 
-    @property
-    def unread_bytes(self) -> int:
-        """Count the bytes between the positions: records with their headers, whatever becomes of them."""
-        return self.producer_position - self.consumer_position
-
-
-_FACT_NAMES = tuple(field.name for field in fields(RingFacts))
-
 
 def ring_file_bytes(ring_size: int) -> int:
     """Tell how much of the store one ring takes; 0: the size is not allowed."""
     return int(lib.relay_ring_file_bytes(ring_size)) if 0 < ring_size < 1 << 64 else 0
 
 
-def ring_create(directory: str, spec: RingSpec) -> None:
-    """Make rings with all their memory in a new directory."""
-    c_spec = ffi.new("struct relay_ring_spec *")
-    c_spec.size = ffi.sizeof("struct relay_ring_spec")
-    for field in fields(RingSpec):
-        setattr(c_spec, field.name, getattr(spec, field.name))
+def ring_create(directory: str, spec: Mapping[str, int]) -> None:
+    """Make rings with all their memory in a new directory.
+
+    spec: what the fields of struct relay_ring_spec hold, if it is not 0
+    """
+    c_spec = ffi.new("struct relay_ring_spec *", {**spec, "size": ffi.sizeof("struct relay_ring_spec")})
     _check(lib.relay_ring_create(os.fsencode(directory), c_spec), directory)
 
 
@@ -139,7 +89,6 @@ class RingMemory(_Memory):
     def _take_over(self, pointer: Any, path: str) -> None:
         super().__init__(_mapped(pointer, path))
         self.path = path
-        self._facts = ffi.new("struct relay_ring_facts *")
         self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
     def close(self) -> None:
@@ -157,9 +106,9 @@ class RingMemory(_Memory):
 
     def facts(self) -> RingFacts:
         """Read all of its counters at one moment."""
-        self.check(lib.relay_ring_facts(self._open, self._facts))
-        facts = self._facts
-        return RingFacts(*[getattr(facts, name) for name in _FACT_NAMES])
+        facts = ffi.new("struct relay_ring_facts *")
+        self.check(lib.relay_ring_facts(self._open, facts))
+        return RingFacts(facts)
 
     def state(self) -> int:
         """Tell what there is to read, as HAS_ and IS_ bits; what the dead have reserved is discarded."""

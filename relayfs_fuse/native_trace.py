@@ -11,10 +11,6 @@ from typing import Any
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import _check, _Handle, _pointer
 
-# The words of the control file, in the order of the enums.
-TRACE_BUFFERS = ("perprocess", "peruser", "shared")
-CLOCKS = ("mono", "tsc")
-
 BUFFERS_PERPROCESS: int = lib.RELAY_TRACE_PERPROCESS
 BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
 CLOCK_MONO: int = lib.RELAY_MONO
@@ -49,8 +45,7 @@ class Trace:
     """A trace, as the control file has it; see struct relay_trace.
 
     clock: CLOCK_MONO or CLOCK_TSC
-    buffers: index of TRACE_BUFFERS
-    mode: index of native.MODES
+    buffers, mode: as in struct relay_trace
     boot: in which the clocks are
     memory: bytes that the buffers of all processes take at most; 0: as many as there are
     flush_interval_ms: how often who reads finishes sub-buffers that are not full; 0: never

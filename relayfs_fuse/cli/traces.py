@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse import native, native_trace
+from relayfs_fuse import native_trace
 from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
 from relayfs_fuse.fs.control import format_size
+from relayfs_fuse.native_tables import TRACE_OPTIONS
 from relayfs_fuse.record.figures import Figures, figures_of
 from relayfs_fuse.record.source import find_mount, find_store
 
@@ -134,9 +135,9 @@ def _describe(store: str, trace: Trace) -> dict[str, Any]:
         "name": trace.name,
         "id": trace.id,
         "started": trace.is_started,
-        "mode": native.MODES[trace.mode],
-        "buffers": native_trace.TRACE_BUFFERS[trace.buffers],
-        "clock": native_trace.CLOCKS[int(trace.clock == native_trace.CLOCK_TSC)],
+        "mode": TRACE_OPTIONS["mode"].format(trace.mode),
+        "buffers": TRACE_OPTIONS["buffers"].format(trace.buffers),
+        "clock": TRACE_OPTIONS["clock"].format(trace.clock - native_trace.CLOCK_MONO),
         "subbuf_size": trace.subbuf_size,
         "n_subbufs": trace.n_subbufs,
         "boot": trace.boot,

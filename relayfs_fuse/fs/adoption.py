@@ -12,14 +12,15 @@ import stat
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
+from relayfs_fuse.native_tables import RELAY_OPTIONS
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.control import Command
 
 # What all buffers of a channel have in common.
 _COMMON = (
-    *("subbuf_size", "n_subbufs", "n_buffers", "mode", "scheme", "buffers", "delivery", "read"),
-    *("flush_interval_ms", "reserve", "start_reserve", "end_reserve", "channel_start_reserve", "timestamp", "format"),
+    *("n_buffers", "format"),
+    *(option.field for option in RELAY_OPTIONS.values() if option.field and option.file),
 )
 
 
@@ -105,5 +106,6 @@ def _check_alike(command: Command, facts: list[native.Facts]) -> None:
         if of_one.closed:
             raise command.refuse(errno.EINVAL, f"descriptor {descriptor}: the channel is closed", "descriptors")
     if (first.n_buffers, len(facts)) != (expected, expected):
-        message = f"{len(facts)} buffers of {first.n_buffers}: {native.BUFFERS[first.buffers]} has {expected} here"
+        word = RELAY_OPTIONS["buffers"].format(first.buffers)
+        message = f"{len(facts)} buffers of {first.n_buffers}: {word} has {expected} here"
         raise command.refuse(errno.EINVAL, message, "descriptors")

@@ -24,10 +24,10 @@ from relayfs_fuse.fs.damaged import DamagedChannel
 from relayfs_fuse.fs.jobs import Patient, for_each
 from relayfs_fuse.fs.store import StoredChannel
 from relayfs_fuse.fs.tree import Directory, RelayFile
-from relayfs_fuse.native_ring import RingSpec
+from relayfs_fuse.native_tables import OPTIONS, RELAY_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.jobs import LineWork, Work
@@ -187,8 +187,8 @@ class Commands:
             # The names may be taken meanwhile: all is checked again.
             yield Patient(self._store.make_room)
             spec, notice = self._plan(command, opener)
-        with self._store.claim_room(_file_bytes(spec), opener.uid):
-            yield from self._make(command, opener, lambda: self._store.create(command.path, spec))
+        with self._store.claim_room(_file_bytes(command, spec), opener.uid):
+            yield from self._make(command, opener, lambda: self._store.create(command.path, command.type, spec))
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
@@ -200,7 +200,7 @@ class Commands:
             need = facts.file_bytes * len(buffers)
             yield Patient(lambda: self._ensure_room(command, need, opener))
             self._check_names(command, facts.buffers, len(buffers), opener)
-            perm = command.options.get("perm", control.DEFAULT_PERM)
+            perm = command.options.get("perm", RELAY_OPTIONS["perm"].initial)
             uid = command.options.get("uid", opener.uid)
             gid = command.options.get("gid", opener.gid)
             # Who keeps a descriptor of a store file could truncate it: other users' memory is copied.
@@ -229,67 +229,34 @@ class Commands:
         self._tree.add_channel(channel)
         self._note_log(channel.path)
 
-    def _plan(self, command: control.Command, opener: Opener) -> tuple[native.Spec | RingSpec, str | None]:
-        default = native.BUFFERS_GLOBAL if command.is_ring else native.BUFFERS_PERCPU
-        buffers = command.options.get("buffers", default)
-        n_buffers = native.n_possible_cpus() if buffers == native.BUFFERS_PERCPU else 1
-        self._check_names(command, buffers, n_buffers, opener)
-        self._check_machine(command, buffers)
+    def _plan(self, command: control.Command, opener: Opener) -> tuple[dict[str, int], str | None]:
+        """Return the fields of the spec, and what must be said of sizes that had to be reduced."""
+        options = OPTIONS[command.type].values()
+        spec = {option.field: command.options.get(option.key, option.initial) for option in options if option.field}
+        spec["uid"], spec["gid"] = command.options.get("uid", opener.uid), command.options.get("gid", opener.gid)
+        n_buffers = native.n_possible_cpus() if spec["buffers"] == native.BUFFERS_PERCPU else 1
+        self._check_names(command, spec["buffers"], n_buffers, opener)
+        self._check_machine(command, spec["buffers"])
         self._check_owner(command, opener)
-        if command.is_ring:
-            return self._plan_rings(command, opener, buffers, n_buffers)
-        return self._plan_buffers(command, opener, buffers, n_buffers)
+        plan = self._plan_rings if command.is_ring else self._plan_buffers
+        return spec, plan(command, opener, spec, n_buffers)
 
-    def _plan_rings(
-        self, command: control.Command, opener: Opener, buffers: int, n_rings: int
-    ) -> tuple[RingSpec, str | None]:
-        options = command.options
+    def _plan_rings(self, command: control.Command, opener: Opener, spec: dict[str, int], n_rings: int) -> str | None:
         ring_size, notice = ring_control.choose_ring_size(command, n_rings, self._store.free_bytes(opener.uid))
+        spec |= {"ring_size": ring_size, "n_rings": n_rings}
         what = f"{n_rings} rings of {ring_size} bytes, each of which ends in room for its wrapped records"
-        self._check_room(command, native_ring.ring_file_bytes(ring_size) * n_rings, opener, what, "size")
-        spec = RingSpec(
-            ring_size=ring_size,
-            n_rings=n_rings,
-            mode=options.get("mode", 0),
-            scheme=options.get("scheme", native.SCHEME_ANY),
-            buffers=buffers,
-            file_mode=options.get("perm", control.DEFAULT_PERM),
-            uid=options.get("uid", opener.uid),
-            gid=options.get("gid", opener.gid),
-            read=options.get("read", 0),
-            framing=options.get("framing", 0),
-        )
-        return spec, notice
+        self._check_room(command, _file_bytes(command, spec), opener, what, "size")
+        return notice
 
     def _plan_buffers(
-        self, command: control.Command, opener: Opener, buffers: int, n_buffers: int
-    ) -> tuple[native.Spec, str | None]:
-        options = command.options
+        self, command: control.Command, opener: Opener, spec: dict[str, int], n_buffers: int
+    ) -> str | None:
         free_bytes = self._store.free_bytes(opener.uid)
         subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
-        need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
+        spec |= {"subbuf_size": subbuf_size, "n_subbufs": n_subbufs, "n_buffers": n_buffers}
         what = f"{n_buffers} buffers of {n_subbufs} sub-buffers of {subbuf_size} bytes"
-        self._check_room(command, need, opener, what, "n_subbufs", "subbuf_size")
-        spec = native.Spec(
-            subbuf_size=subbuf_size,
-            n_subbufs=n_subbufs,
-            n_buffers=n_buffers,
-            mode=options.get("mode", 0),
-            scheme=options.get("scheme", native.SCHEME_ANY),
-            buffers=buffers,
-            delivery=options.get("delivery", control.DEFAULT_DELIVERY),
-            read=options.get("read", 0),
-            flush_interval_ms=options.get("flush_interval", 0),
-            file_mode=options.get("perm", control.DEFAULT_PERM),
-            uid=options.get("uid", opener.uid),
-            gid=options.get("gid", opener.gid),
-            reserve=options.get("reserve", 0),
-            timestamp=options.get("timestamp", 0),
-            start_reserve=options.get("start_reserve", 0),
-            end_reserve=options.get("end_reserve", 0),
-            channel_start_reserve=options.get("channel_start_reserve", 0),
-        )
-        return spec, notice
+        self._check_room(command, _file_bytes(command, spec), opener, what, "n_subbufs", "subbuf_size")
+        return notice
 
     def _check_names(self, command: control.Command, buffers: int, n_buffers: int, opener: Opener) -> None:
         relay_paths = [
@@ -350,11 +317,11 @@ class Commands:
             raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
 
 
-def _file_bytes(spec: native.Spec | RingSpec) -> int:
+def _file_bytes(command: control.Command, spec: Mapping[str, int]) -> int:
     """Count the bytes of all files of a channel that is to be made."""
-    if isinstance(spec, RingSpec):
-        return native_ring.ring_file_bytes(spec.ring_size) * spec.n_rings
-    return native.buf_file_bytes(spec.subbuf_size, spec.n_subbufs) * spec.n_buffers
+    if command.is_ring:
+        return native_ring.ring_file_bytes(spec["ring_size"]) * spec["n_rings"]
+    return native.buf_file_bytes(spec["subbuf_size"], spec["n_subbufs"]) * spec["n_buffers"]
 
 
 def _act_on_rings(command: control.Command, rings: Sequence[StoredBuffer | StoredRing]) -> None:

@@ -18,34 +18,25 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from relayfs_fuse import native, native_ring
+from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.native_tables import OPTIONS, RELAY_OPTIONS, TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from relayfs_fuse.native import Facts
+    from relayfs_fuse.native_ring import RingFacts
+    from relayfs_fuse.native_tables import Option
 
 VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace")
-# What a channel is made of; without type=, the first.
-TYPES = ("relay", "ring")
-KEYS_OF = {
-    "relay": (
-        *("type", "subbuf_size", "n_subbufs", "mode", "buffers", "scheme", "delivery", "read", "reserve"),
-        *("start_reserve", "end_reserve", "channel_start_reserve", "timestamp"),
-        *("flush_interval", "perm", "uid", "gid"),
-    ),
-    "ring": ("type", "size", "mode", "buffers", "scheme", "read", "framing", "perm", "uid", "gid"),
-}
-KEYS = (*KEYS_OF["relay"], *(key for key in KEYS_OF["ring"] if key not in KEYS_OF["relay"]))
 # Bytes of a sub-buffer that no record takes.
 RESERVED = ("start_reserve", "end_reserve", "channel_start_reserve")
-# Those that are not decided before there are files.
-ADOPT_KEYS = ("perm", "uid", "gid")
+# What is not decided before there are files.
+ADOPT_OPTIONS = {key: RELAY_OPTIONS[key] for key in ("perm", "uid", "gid")}
 
-DEFAULT_SUBBUF_SIZE = 256 * 1024
-DEFAULT_N_SUBBUFS = 8
-DEFAULT_PERM = 0o640
-# poll(2) tells of what read(2) would return; the kernel's relay_open() has it otherwise.
-DEFAULT_DELIVERY = native.DELIVERY_PACKET
+# Of a sub-buffer, in bytes, and how many there are.
+DEFAULT_SIZES = RELAY_OPTIONS["subbuf_size"].initial, RELAY_OPTIONS["n_subbufs"].initial
 # What the defaults are reduced to at most: below this a channel is of little use to anybody.
 LEAST_SUBBUF_SIZE = 4096
 LEAST_N_SUBBUFS = 2
@@ -56,7 +47,6 @@ PATH_MAX = 1024
 # What one write may hold. A write is carried out in one go for who made it, so this bounds how long that takes.
 LINES_MAX = 1024
 WRITE_MAX = 64 << 10
-_ID_MAX = 2**32 - 2
 # What commands of this kind are called elsewhere.
 _SYNONYMS = {
     **dict.fromkeys(("delete", "del", "destroy", "rm", "unlink"), "remove"),
@@ -97,7 +87,12 @@ class Command:
     @property
     def is_ring(self) -> bool:
         """Whether it makes rings."""
-        return TYPES[self.options.get("type", 0)] == "ring"
+        return self.type == "ring"
+
+    @property
+    def type(self) -> str:
+        """What it makes; see OPTIONS."""
+        return TYPES[self.options.get("type", 0)]
 
     @property
     def reserved(self) -> int:
@@ -109,10 +104,18 @@ class Command:
         return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
 
 
-class Sizes(Protocol):
-    """What a command says of the sizes of what it makes."""
+class Options(Protocol):
+    """A command with options; see Command."""
 
     options: dict[str, int]
+    columns: dict[str, int]
+
+    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
+        """Make the error that points at a key's word."""
+
+
+class Sizes(Options, Protocol):
+    """One that makes buffers."""
 
     @property
     def reserved(self) -> int:
@@ -223,100 +226,71 @@ def _number(text: str, largest: int) -> int:
     return int(text)
 
 
-def _octal(text: str) -> int:
-    if not re.fullmatch(r"0*[0-7]{1,3}", text) or int(text, 8) & 0o111:
-        raise ValueError(text)
-    return int(text, 8)
-
-
-def _ring_size(text: str) -> int:
-    size = parse_size(text)
-    if not native_ring.ring_file_bytes(size):
-        raise ValueError(text)
-    return size
-
-
-def _one_of(words: Sequence[str]) -> tuple[Callable[[str], int], str]:
-    return words.index, " or ".join(words)
-
-
-# For each key: what understands its value (ValueError: it does not), and what is allowed.
-_VALUES: dict[str, tuple[Callable[[str], int], str]] = {
-    "subbuf_size": (parse_size, "bytes, 1 or more, with an optional K, M or G"),
-    **dict.fromkeys(RESERVED, (parse_size, "bytes, with an optional K, M or G")),
-    "n_subbufs": (lambda text: _number(text, 2**32 - 1), "a number, 1 or more"),
-    "type": _one_of(TYPES),
-    "mode": _one_of(native.MODES),
-    "buffers": _one_of(native.BUFFERS),
-    "scheme": _one_of(native.SCHEMES),
-    "delivery": _one_of(native.DELIVERIES),
-    "read": _one_of(native.READS),
-    "reserve": _one_of(native.RESERVES),
-    "timestamp": _one_of(native.TIMESTAMPS),
-    "flush_interval": (lambda text: _number(text, 2**31 - 1), "milliseconds; 0: never"),
-    "perm": (_octal, "three octal digits without execute permission, such as 0640"),
-    "uid": (lambda text: _number(text, _ID_MAX), "a user's number"),
-    "gid": (lambda text: _number(text, _ID_MAX), "a group's number"),
-}
-
-
-# The same where type=ring has other values.
-_RING_VALUES: dict[str, tuple[Callable[[str], int], str]] = {
-    "size": (_ring_size, "bytes, with an optional K, M or G: a power of two, 4096 or more"),
-    "mode": _one_of(native_ring.MODES),
-    "scheme": _one_of(native_ring.SCHEMES),
-    "framing": _one_of(native_ring.FRAMINGS),
-}
-
-
 def _type_of(words: Sequence[Word]) -> str:
     """Find the type, which may stand anywhere; what is none is refused where it stands."""
     given = (word.text.partition("=")[2] for word in words if word.text.startswith("type="))
     return next((name for name in given if name in TYPES), TYPES[0])
 
 
-def _parse_options(command: Command, words: Sequence[Word], kind: str) -> None:
+def split_option(command: Options, word: Word, allowed: Mapping[str, str]) -> tuple[str, str]:
+    """Return KEY and VALUE of an option that is not given yet.
+
+    allowed: the keys that there are, and what values are allowed
+    """
+    key, equals, value = word.text.partition("=")
+    if key not in allowed:
+        raise _unknown(word, f"unknown key {key!r}", list(allowed))
+    if not equals:
+        raise _invalid(word, f"{key}: {key}=VALUE is needed; allowed: {allowed[key]}")
+    if key in command.columns:
+        raise _invalid(word, f"{key} is given twice")
+    command.columns[key] = word.column
+    return key, value
+
+
+def parse_value(command: Options, word: Word, option: Option, value: str) -> None:
+    """Understand the VALUE of an option."""
+    try:
+        command.options[option.key] = option.parse(value)
+    except ValueError:
+        raise _invalid(word, f"{option.key}={value}: not allowed; allowed: {option.allowed}") from None
+
+
+def _unknown(word: Word, message: str, keys: Sequence[str]) -> CommandError:
+    hint = suggestion(word.text.partition("=")[0], keys)
+    return _invalid(word, f"{message}{hint}; there are: {', '.join(f'{key}=' for key in keys)}")
+
+
+def _parse_options(command: Command, words: Sequence[Word], type_of: str | None) -> None:
     """Understand keys and values.
 
-    kind: a type of channel, or "adopt"
+    type_of: what is to be made; None: it is there already
     """
-    keys = KEYS_OF.get(kind, ADOPT_KEYS)
+    options = OPTIONS[type_of] if type_of else ADOPT_OPTIONS
     for word in words:
-        key, equals, value = word.text.partition("=")
-        if key not in keys:
-            message = f"{key}= is not for type={kind}" if kind in TYPES and key in KEYS else f"unknown key {key!r}"
-            hint = suggestion(key, keys)
-            raise _invalid(word, f"{message}{hint}; there are: {', '.join(f'{key}=' for key in keys)}")
-        understand, allowed = (_RING_VALUES.get(key) if kind == "ring" else None) or _VALUES[key]
-        if not equals:
-            raise _invalid(word, f"{key}: {key}=VALUE is needed; allowed: {allowed}")
-        if key in command.options:
-            raise _invalid(word, f"{key} is given twice")
-        try:
-            command.options[key] = understand(value)
-        except ValueError:
-            raise _invalid(word, f"{key}={value}: not allowed; allowed: {allowed}") from None
-        command.columns[key] = word.column
-    if kind == TYPES[0]:
-        _check_geometry(command)
+        key = word.text.partition("=")[0]
+        if type_of and key not in options and any(key in others for others in OPTIONS.values()):
+            raise _unknown(word, f"{key}= is not for type={type_of}", list(options))
+        key, value = split_option(command, word, {key: option.allowed for key, option in options.items()})
+        parse_value(command, word, options[key], value)
+    if type_of == TYPES[0]:
+        check_sizes(command)
+        _check_reserved(command)
 
 
-def _check_geometry(command: Command) -> None:
+def check_sizes(command: Sizes) -> None:
+    """Refuse what no buffer can have, whatever the defaults become."""
     subbuf_size = command.options.get("subbuf_size", LEAST_SUBBUF_SIZE)
     n_subbufs = command.options.get("n_subbufs", LEAST_N_SUBBUFS)
-    for key, value, largest in (("subbuf_size", subbuf_size, 2**32 - 1), ("n_subbufs", n_subbufs, 2**32 - 1)):
-        if not 1 <= value <= largest:
-            raise command.refuse(errno.EINVAL, f"{key}={value}: not allowed; allowed: 1 to {largest}", key)
     if not native.buf_file_bytes(subbuf_size, n_subbufs):
         key = "n_subbufs" if "n_subbufs" in command.options else "subbuf_size"
         raise command.refuse(
             errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: at most {2**40} bytes together", key
         )
-    _check_reserved(command)
 
 
 def _check_reserved(command: Command) -> None:
-    subbuf_size = command.options.get("subbuf_size", DEFAULT_SUBBUF_SIZE)
+    subbuf_size = command.options.get("subbuf_size", RELAY_OPTIONS["subbuf_size"].initial)
     if command.reserved < subbuf_size:
         return
     key = max(RESERVED, key=lambda key: command.options.get(key, 0))
@@ -351,14 +325,14 @@ def _parse_adopt(command: Command, words: Sequence[Word]) -> None:
             words[0], f"{words[0].text!r}: numbers of descriptors, separated by commas, are needed"
         ) from None
     command.columns["descriptors"] = words[0].column
-    _parse_options(command, words[1:], "adopt")
+    _parse_options(command, words[1:], None)
 
 
 def choose_geometry(
     command: Sizes,
     n_buffers: int,
     free_bytes: int,
-    default: tuple[int, int] = (DEFAULT_SUBBUF_SIZE, DEFAULT_N_SUBBUFS),
+    default: tuple[int, int] = DEFAULT_SIZES,
 ) -> tuple[int, int, str | None]:
     """Choose sizes for a channel: what was asked for, else defaults that leave room for others.
 
@@ -392,22 +366,14 @@ def choose_geometry(
     )
 
 
-def format_create(path: str, facts: native.Facts, perm: int, uid: int, gid: int) -> str:
-    """Write the command that would make this channel again."""
-    words = {
-        "subbuf_size": format_size(facts.subbuf_size),
-        "n_subbufs": str(facts.n_subbufs),
-        "mode": native.MODES[facts.mode],
-        "buffers": native.BUFFERS[facts.buffers],
-        "scheme": native.SCHEMES[facts.scheme],
-        "delivery": native.DELIVERIES[facts.delivery],
-        "read": native.READS[facts.read],
-        "reserve": native.RESERVES[facts.reserve],
-        **{key: format_size(getattr(facts, key)) for key in RESERVED},
-        "timestamp": native.TIMESTAMPS[facts.timestamp],
-        "flush_interval": str(facts.flush_interval_ms),
-        "perm": f"{perm:04o}",
-        "uid": str(uid),
-        "gid": str(gid),
-    }
-    return f"create {path} " + " ".join(f"{key}={value}" for key, value in words.items())
+def format_create(path: str, type_of: str, facts: Facts | RingFacts, owner: Mapping[str, int]) -> str:
+    """Write the command that would make this channel again.
+
+    owner: perm, uid and gid
+    """
+    words = [f"type={type_of}"] if type_of != TYPES[0] else []
+    for key, option in OPTIONS[type_of].items():
+        if option.field:
+            number = owner[key] if key in owner else getattr(facts, option.field)
+            words.append(f"{key}={option.format(number)}")
+    return f"create {path} " + " ".join(words)

@@ -23,11 +23,11 @@ import logging
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import facts, ring_facts
+from relayfs_fuse.native_tables import LEVEL, STATISTICS, Statistic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,21 +41,16 @@ MIRROR_S = 0.1
 FIGURES_S = 1.0
 
 GROUP = "relayfs"
-# Of each buffer, by name: what it is.
+
+
+def _spec(statistic: Statistic) -> native.CounterSpec:
+    kind = native.KINDS.index("gauge" if statistic.form == LEVEL else "counter")
+    return native.CounterSpec(kind, statistic.unit, statistic.help)
+
+
+# Of each buffer, by type of channel.
 FIGURES = {
-    "produced": native.CounterSpec(0, "sub-buffers", "Sub-buffers finished"),
-    "consumed": native.CounterSpec(0, "sub-buffers", "Sub-buffers read"),
-    "records": native.CounterSpec(0, "records", "Records written"),
-    "bytes": native.CounterSpec(0, "bytes", "Bytes written"),
-    "unread_bytes": native.CounterSpec(1, "bytes", "Bytes that wait to be read"),
-    "lost_full": native.CounterSpec(0, "records", "Records refused: the buffer was full"),
-    "lost_too_large": native.CounterSpec(0, "records", "Records refused: longer than a sub-buffer"),
-    "lost_disabled": native.CounterSpec(0, "records", "Records refused: the channel was disabled"),
-    "lost_overwritten": native.CounterSpec(0, "records", "Records overwritten before they were read"),
-    "lost_torn": native.CounterSpec(0, "records", "Records that their producer never completed"),
-    "discarded": native.CounterSpec(0, "records", "Reservations that their producer took back"),
-    "reads": native.CounterSpec(0, "reads", "Reads"),
-    "wakeups": native.CounterSpec(0, "wake-ups", "Wake-ups of sleeping readers"),
+    type_of: {one.name: _spec(one) for one in statistics if one.unit} for type_of, statistics in STATISTICS.items()
 }
 OF_SERVER = {
     "requests": native.CounterSpec(0, "requests", "Requests of the kernel"),
@@ -312,14 +307,15 @@ class Counters:
         self._without &= present.keys()
         wanted = present.keys() - self._figures.keys() - (self._without if self._is_full else set())
         for path in list(wanted)[:CHANGES_MAX]:
-            self._add_figures(path, {name: FIGURES[name] for name in _counts(present[path])})
+            self._add_figures(path, FIGURES[present[path].type])
 
     def _show_channel(self, channel: StoredChannel) -> None:
         for stored in channel.buffers:
             try:
                 now = stored.facts()
-                for name, count in _counts(channel).items():
-                    self._set(channel.path, name, stored.index, count(now))
+                for statistic in STATISTICS[channel.type]:
+                    if statistic.unit:
+                        self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))
             except OSError as error:
                 stored.note(error)  # the figures stay as they were
             except OverflowError:
@@ -362,12 +358,6 @@ class Counters:
         """Free the names of a channel that has gone."""
         for instance in self._figures.pop(path, {}).values():
             self._handle.free(instance)
-
-
-def _counts(channel: StoredChannel) -> dict[str, Callable[[Any], int]]:
-    """Tell what figures a channel has; rings do not have all."""
-    counts: dict[str, Callable[[Any], int]] = ring_facts.COUNTERS if channel.is_ring else facts.COUNTERS
-    return {name: counts[name] for name in FIGURES if name in counts}
 
 
 def _may_adjust(info: native.CounterInfo, uid: int, gids: set[int]) -> bool:

@@ -1,6 +1,6 @@
 """The error_log file: the last commands that were refused, as tracefs shows them.
 
-[2026-03-01 12:00:00.123] create: error: n_subbufs=0: not allowed; allowed: 1 to 4294967295 [EINVAL]
+[2026-03-01 12:00:00.123] create: error: n_subbufs=0: not allowed; allowed: a number, 1 to 4294967295 [EINVAL]
   Command: create app/cpu n_subbufs=0
                           ^
 """

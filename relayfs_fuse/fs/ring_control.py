@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from relayfs_fuse import native, native_ring
+from relayfs_fuse import native_ring
 from relayfs_fuse.fs.control import Command, format_size
+from relayfs_fuse.native_tables import RING_OPTIONS
 
-DEFAULT_RING_SIZE = 1 << 20
+DEFAULT_RING_SIZE = RING_OPTIONS["size"].initial
 # What the default is reduced to at most.
 LEAST_RING_SIZE = 64 << 10
 
@@ -38,20 +39,3 @@ def choose_ring_size(command: Command, n_rings: int, free_bytes: int) -> tuple[i
         f"reduced to rings of {format_size(size)}, from {format_size(DEFAULT_RING_SIZE)}: a channel takes by default "
         f"at most a sixteenth of the {free_bytes} bytes that are free; give size= to have others",
     )
-
-
-def format_create_ring(path: str, facts: native_ring.RingFacts, perm: int, uid: int, gid: int) -> str:
-    """Write the command that would make these rings again."""
-    words = {
-        "type": "ring",
-        "size": format_size(facts.ring_size),
-        "mode": native_ring.MODES[facts.mode],
-        "buffers": native.BUFFERS[facts.buffers],
-        "scheme": native_ring.SCHEMES[facts.scheme],
-        "read": native.READS[facts.read],
-        "framing": native_ring.FRAMINGS[facts.framing],
-        "perm": f"{perm:04o}",
-        "uid": str(uid),
-        "gid": str(gid),
-    }
-    return f"create {path} " + " ".join(f"{key}={value}" for key, value in words.items())

@@ -42,13 +42,13 @@ from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
-from relayfs_fuse.fs.ring_control import format_create_ring
 from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
-from relayfs_fuse.native_ring import RingFacts, RingMemory, RingSpec
+from relayfs_fuse.native_ring import RingFacts, RingMemory
+from relayfs_fuse.native_tables import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class StoredChannel:
         self.maker = 0
         self.damage = ""
         # For whom create_line() was made last, and the line: there can be thousands, and each stat(2) of control asks.
-        self._created: tuple[tuple[int, int, int], str] | None = None
+        self._created: tuple[dict[str, int], str] | None = None
         self.buffers: Sequence[StoredBuffer | StoredRing] = []
         mapped = _map_buffers(directory)
         self.facts = mapped[0].facts()
@@ -157,6 +157,11 @@ class StoredChannel:
     def is_ring(self) -> bool:
         """Whether it was made with type=ring."""
         return isinstance(self.facts, RingFacts)
+
+    @property
+    def type(self) -> str:
+        """What it is made of; see native_tables."""
+        return TYPES[self.is_ring]
 
     @property
     def flush_interval_ms(self) -> int:
@@ -180,15 +185,10 @@ class StoredChannel:
     def create_line(self) -> str:
         """Write the command that would make it again."""
         status = os.fstat(self.buffers[0].buffer.fileno())
-        owner = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+        owner = {"perm": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
         if self._created is None or self._created[0] != owner:
-            self._created = owner, self._create_line(*owner)
+            self._created = owner, format_create(self.path, self.type, self.facts, owner)
         return self._created[1]
-
-    def _create_line(self, perm: int, uid: int, gid: int) -> str:
-        if isinstance(self.facts, RingFacts):
-            return format_create_ring(self.path, self.facts, perm, uid, gid)
-        return format_create(self.path, self.facts, perm, uid, gid)
 
     def charges(self) -> dict[int, Charge]:
         """Tell whom its files are charged to, by inode number."""
@@ -347,10 +347,13 @@ class Store:
         status = os.statvfs(self.directory)
         return min(status.f_bavail * status.f_frsize, memory_available())
 
-    def create(self, path: str, spec: native.Spec | RingSpec) -> StoredChannel:
-        """Make a channel; may take long."""
+    def create(self, path: str, type_of: str, spec: Mapping[str, int]) -> StoredChannel:
+        """Make a channel; may take long.
+
+        spec: what struct relay_spec, or relay_ring_spec, says
+        """
         directory = self.locate(path)
-        if isinstance(spec, RingSpec):
+        if type_of == "ring":
             native_ring.ring_create(directory, spec)
         else:
             native.store_create(directory, spec)

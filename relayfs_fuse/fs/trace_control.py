@@ -13,27 +13,22 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native, native_trace
+from relayfs_fuse import native_trace
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.control import Word, format_size, parse_size, suggestion
-from relayfs_fuse.native_trace import CLOCKS, TRACE_BUFFERS, Trace
+from relayfs_fuse.fs.control import Word, check_sizes, parse_value, split_option, suggestion
+from relayfs_fuse.native_tables import TRACE_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from relayfs_fuse.native_trace import Trace
 
 VERB = "trace"
 ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
-KEYS = ("subbuf_size", "n_subbufs", "memory", "flush_interval", "mode", "buffers", "clock", "filter")
-MODES = native.MODES[:2]
+# What is allowed of each key.
+ALLOWED = {**{key: option.allowed for key, option in TRACE_OPTIONS.items()}, "filter": "TERM,TERM..."}
 
-DEFAULT_SUBBUF_SIZE = 64 * 1024
-DEFAULT_N_SUBBUFS = 8
-# Of sub-buffers: what is smaller would hold little beside the heads of packets.
-LEAST_SUBBUF_SIZE = 4096
-LEAST_N_SUBBUFS = 2
-MEMORY_MAX = 2**62
-DEFAULT_FLUSH_INTERVAL_MS = 1000
-FLUSH_INTERVAL_MAX_MS = 2**31 - 1
+DEFAULT_SIZES = TRACE_OPTIONS["subbuf_size"].initial, TRACE_OPTIONS["n_subbufs"].initial
 
 # What may stand in a name: it goes into paths, and into the metadata of traces.
 _NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
@@ -113,80 +108,14 @@ def _check_name(word: Word) -> None:
         )
 
 
-def _number(text: str, largest: int) -> int:
-    if not _NUMBER.fullmatch(text) or int(text) > largest:
-        raise ValueError(text)
-    return int(text)
-
-
-def _size(text: str) -> int:
-    size = parse_size(text)
-    if not LEAST_SUBBUF_SIZE <= size <= _ID_MAX:
-        raise ValueError(text)
-    return size
-
-
-def _one_of(words: Sequence[str]) -> tuple[Callable[[str], int], str]:
-    return words.index, " or ".join(words)
-
-
-def _n_subbufs(text: str) -> int:
-    number = _number(text, _ID_MAX)
-    if not number:
-        raise ValueError(text)
-    return number
-
-
-def _memory(text: str) -> int:
-    size = parse_size(text)
-    if not 1 <= size <= MEMORY_MAX:
-        raise ValueError(text)
-    return size
-
-
-# For each key: what understands its value (ValueError: it does not), and what is allowed.
-_VALUES: dict[str, tuple[Callable[[str], int], str]] = {
-    "subbuf_size": (_size, f"bytes, {LEAST_SUBBUF_SIZE} to {_ID_MAX}, with an optional K, M or G"),
-    "n_subbufs": (_n_subbufs, f"a number, 1 to {_ID_MAX}"),
-    "memory": (_memory, f"bytes, 1 to {MEMORY_MAX}, with an optional K, M or G"),
-    "mode": _one_of(MODES),
-    "buffers": _one_of(TRACE_BUFFERS),
-    "clock": _one_of(CLOCKS),
-    "flush_interval": (lambda text: _number(text, FLUSH_INTERVAL_MAX_MS), "milliseconds; 0: never"),
-}
-
-
 def _parse_options(command: TraceCommand, words: Sequence[Word]) -> None:
     for word in words:
-        key, equals, value = word.text.partition("=")
-        if key not in KEYS:
-            hint = suggestion(key, KEYS)
-            raise _invalid(word, f"unknown key {key!r}{hint}; there are: {', '.join(f'{key}=' for key in KEYS)}")
-        if not equals:
-            allowed = _VALUES[key][1] if key in _VALUES else "TERM,TERM..."
-            raise _invalid(word, f"{key}: {key}=VALUE is needed; allowed: {allowed}")
-        if key in command.columns:
-            raise _invalid(word, f"{key} is given twice")
-        command.columns[key] = word.column
+        key, value = split_option(command, word, ALLOWED)
         if key == "filter":
             command.filter = _filter(Word(value, word.column + len("filter=")))
-            continue
-        understand, allowed = _VALUES[key]
-        try:
-            command.options[key] = understand(value)
-        except ValueError:
-            raise _invalid(word, f"{key}={value}: not allowed; allowed: {allowed}") from None
-    _check_geometry(command)
-
-
-def _check_geometry(command: TraceCommand) -> None:
-    subbuf_size = command.options.get("subbuf_size", LEAST_SUBBUF_SIZE)
-    n_subbufs = command.options.get("n_subbufs", LEAST_N_SUBBUFS)
-    if not native.buf_file_bytes(subbuf_size, n_subbufs):
-        key = "n_subbufs" if "n_subbufs" in command.options else "subbuf_size"
-        raise command.refuse(
-            errno.EINVAL, f"{n_subbufs} sub-buffers of {subbuf_size} bytes: at most {2**40} bytes together", key
-        )
+        else:
+            parse_value(command, word, TRACE_OPTIONS[key], value)
+    check_sizes(command)
 
 
 def _is_glob(text: str) -> bool:
@@ -259,17 +188,15 @@ def add_rule(rules: str, command: TraceCommand) -> str:
 
 def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
     """Write the commands that would make this trace again, where memory= is this by default."""
-    interval = trace.flush_interval_ms
-    words = {
-        "subbuf_size": format_size(trace.subbuf_size),
-        "n_subbufs": str(trace.n_subbufs),
-        **({"memory": format_size(trace.memory)} if trace.memory != default_memory else {}),
-        **({"flush_interval": str(interval)} if interval != DEFAULT_FLUSH_INTERVAL_MS else {}),
-        "mode": MODES[trace.mode],
-        "buffers": TRACE_BUFFERS[trace.buffers],
-        "clock": CLOCKS[trace.clock - native_trace.CLOCK_MONO],
-        **({"filter": trace.filter} if trace.filter else {}),
-    }
+    numbers = {key: getattr(trace, option.field) for key, option in TRACE_OPTIONS.items()}
+    numbers["clock"] -= native_trace.CLOCK_MONO
+    words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers.items()}
+    if trace.memory == default_memory:
+        del words["memory"]
+    if trace.flush_interval_ms == TRACE_OPTIONS["flush_interval"].initial:
+        del words["flush_interval"]
+    if trace.filter:
+        words["filter"] = trace.filter
     lines = [f"{VERB} create {trace.name} " + " ".join(f"{key}={value}" for key, value in words.items())]
     for rule in trace.rules.split("\n")[:-1]:
         lines.append(f"{VERB} {'enable' if rule[0] == '+' else 'disable'} {trace.name} {rule[1:]}")

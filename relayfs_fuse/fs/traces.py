@@ -34,6 +34,7 @@ from relayfs_fuse.fs.store import LOST_NAME, TRACES_NAME
 from relayfs_fuse.fs.trace_process import TraceProcess
 from relayfs_fuse.fs.tree import Directory, JoinFile, LostFile, LostMapping, MappedFile, TraceDirectory
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
+from relayfs_fuse.native_tables import TRACE_OPTIONS
 from relayfs_fuse.native_trace import Clocks, Process, Trace
 
 if TYPE_CHECKING:
@@ -452,8 +453,8 @@ class Traces:
                 errno.EINVAL, "clock=tsc: this machine has no counter of constant rate; allowed: mono", "clock"
             )
         free_bytes, n_buffers = self._store.free_bytes(), native.n_possible_cpus()
-        default = trace_control.DEFAULT_SUBBUF_SIZE, trace_control.DEFAULT_N_SUBBUFS
-        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, default)
+        sizes = trace_control.DEFAULT_SIZES
+        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, sizes)
         need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
         if need > free_bytes:
             key = next((key for key in ("n_subbufs", "subbuf_size") if key in command.options), None)
@@ -475,7 +476,7 @@ class Traces:
             boot=self._boot,
             made=native_trace.read_clocks(),
             filter=command.filter,
-            flush_interval_ms=command.options.get("flush_interval", trace_control.DEFAULT_FLUSH_INTERVAL_MS),
+            flush_interval_ms=command.options.get("flush_interval", TRACE_OPTIONS["flush_interval"].initial),
         )
         trace = replace(trace, memory=command.options.get("memory", self._default_memory(trace)))
         if trace.memory < need:
@@ -490,7 +491,7 @@ class Traces:
     def _default_memory(self, trace: Trace) -> int:
         """Half of what the mount's channels and traces may have, or room for one process."""
         need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
-        return max(min(self._store.ledger.size, trace_control.MEMORY_MAX) // 2, need)
+        return max(min(self._store.ledger.size, TRACE_OPTIONS["memory"].most) // 2, need)
 
     def _start(self, command: TraceCommand, trace: Trace) -> None:
         if trace.boot != self._boot:

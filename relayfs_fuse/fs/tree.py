@@ -17,10 +17,11 @@ import os
 import weakref
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import facts, ring_facts
+from relayfs_fuse.fs import facts
 from relayfs_fuse.fs.damaged import DamagedChannel
 
 if TYPE_CHECKING:
@@ -472,12 +473,10 @@ class Tree:
 
     def channel_facts(self, channel: StoredChannel) -> Iterator[Node]:
         """Make what .channels shows of a channel."""
-        shown = ring_facts if channel.is_ring else facts
-        for name, show in shown.OF_CHANNEL.items():
-            yield TextFile(name, lambda show=show: show(channel))  # type: ignore[misc]
+        yield from starmap(TextFile, facts.of_channel(channel))
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)
-            yield FactsDirectory(f"buffer{stored.index}", self, partial(_buffer_facts, shown.OF_BUFFER, stored))
+            yield FactsDirectory(f"buffer{stored.index}", self, partial(_buffer_facts, channel, stored))
 
     def _directory(self, path: str) -> Directory:
         node = self.find(path)
@@ -510,6 +509,5 @@ class Tree:
         self._inodes[node.inode] = node
 
 
-def _buffer_facts(shown: facts.Shown, stored: StoredBuffer | StoredRing) -> Iterator[Node]:
-    for name, show in shown.items():
-        yield TextFile(name, lambda show=show: show(stored))  # type: ignore[misc]
+def _buffer_facts(channel: StoredChannel, stored: StoredBuffer | StoredRing) -> Iterator[Node]:
+    return starmap(TextFile, facts.of_buffer(channel, stored))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.ctf import Origin
 from relayfs_fuse.native_packets import Consumer
+from relayfs_fuse.native_tables import TRACE_OPTIONS
 from relayfs_fuse.record.check import Checker
 from relayfs_fuse.record.trust import needs_check
 
@@ -184,7 +185,7 @@ class Process:
         lost = {}
         for cpu, consumer in self.buffers.items():
             facts = consumer.buffer.facts()
-            lost[cpu] = _refused(facts) + facts.lost_overwritten_records + facts.lost_torn_records
+            lost[cpu] = facts.lost_records
             if lost[cpu] > native_trace.LOST_MAX:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
         return lost
@@ -250,7 +251,7 @@ def _check_origin(origin: Origin, trace: Trace) -> None:
     # Those of before the mount have the monotonic clock, and are of one process, whatever the trace is.
     if origin.is_tsc and trace.clock != native_trace.CLOCK_TSC:
         raise ValueError(f"its clock is {origin.clock}, not the trace's")
-    if origin.buffers not in {"perprocess", native_trace.TRACE_BUFFERS[trace.buffers]}:
+    if origin.buffers not in {"perprocess", TRACE_OPTIONS["buffers"].format(trace.buffers)}:
         raise ValueError(f"its buffers are {origin.buffers}, not the trace's")
 
 

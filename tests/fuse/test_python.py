@@ -231,7 +231,10 @@ def test_what_the_reader_has_in_hand_is_nobody_elses(path: Path, channel: Channe
 
 
 def test_what_refuses_a_create_is_said_in_the_exception(mount: Mount) -> None:
-    with pytest.raises(OSError, match=r"subbuf_size=0: not allowed; allowed: 1 to 4294967295: '.*/app/new'") as error:
+    with pytest.raises(
+        OSError,
+        match=r"subbuf_size=0: not allowed; allowed: bytes, 1 to 4294967295, with .*: '.*/app/new'",
+    ) as error:
         Channel.create(mount.path / "app/new", subbuf_size=0)
     assert (error.value.errno, error.value.filename) == (errno.EINVAL, str(mount.path / "app/new"))
     with pytest.raises(OSError, match=r"unknown key 'subbufsize'; did you mean subbuf_size\?"):

@@ -1,15 +1,17 @@
 """The language of the control file, without a mount."""
 
 import errno
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from relayfs_fuse import native, native_ring
+from relayfs_fuse import native, native_ring, native_tables
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import control, ring_control
 from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.native_tables import RELAY_OPTIONS, RING_OPTIONS, Option
 
 # How long something takes says nothing on a noisy machine.
 settings.register_profile("untimed", deadline=None)
@@ -23,6 +25,10 @@ def fitting(options: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in options.items() if fits or key not in control.RESERVED}
 
 
+def words(options: dict[str, Option], key: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(options[key].words)
+
+
 NAMES = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="/."), min_size=1, max_size=20)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 OPTIONS = st.fixed_dictionaries(
@@ -30,15 +36,15 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "subbuf_size": st.integers(1, 1 << 20).map(str) | st.integers(1, 1 << 10).map("{}K".format),
         "n_subbufs": st.integers(1, 1 << 10).map(str),
-        "mode": st.sampled_from(native.MODES),
-        "buffers": st.sampled_from(native.BUFFERS),
-        "scheme": st.sampled_from(native.SCHEMES),
-        "delivery": st.sampled_from(native.DELIVERIES),
-        "read": st.sampled_from(native.READS),
+        "mode": words(RELAY_OPTIONS, "mode"),
+        "buffers": words(RELAY_OPTIONS, "buffers"),
+        "scheme": words(RELAY_OPTIONS, "scheme"),
+        "delivery": words(RELAY_OPTIONS, "delivery"),
+        "read": words(RELAY_OPTIONS, "read"),
         "start_reserve": st.integers(0, 200).map(str),
         "end_reserve": st.integers(0, 200).map(str),
         "channel_start_reserve": st.integers(0, 200).map(str) | st.integers(1, 100).map("{}K".format),
-        "timestamp": st.sampled_from(native.TIMESTAMPS),
+        "timestamp": words(RELAY_OPTIONS, "timestamp"),
         "flush_interval": st.integers(0, 1 << 20).map(str),
         "perm": st.integers(0, 0o777).map(lambda perm: f"{perm & 0o666:04o}"),
         "uid": st.integers(0, 1 << 31).map(str),
@@ -86,15 +92,16 @@ MALFORMED = st.one_of(
     st.tuples(st.just("perm"), st.sampled_from(["8", "1777", "0111", "rw", ""])),
     st.tuples(st.sampled_from(["uid", "gid"]), st.sampled_from(["-1", "4294967295", "root", ""])),
     st.tuples(st.just("flush_interval"), st.sampled_from(["-1", "1s", "2147483648", ""])),
-    st.tuples(NAMES.filter(lambda name: name not in control.KEYS and "=" not in name), NAMES),
+    st.tuples(
+        NAMES.filter(lambda name: name not in RELAY_OPTIONS and name not in RING_OPTIONS and "=" not in name), NAMES
+    ),
 )
 
 
 @given(PATHS, OPTIONS, MALFORMED, st.randoms())
 def test_the_offending_word_is_named(path, options, bad, rng):
     key, value = bad
-    known = (*native.MODES, *native.BUFFERS, *native.SCHEMES, *native.DELIVERIES, *native.READS, *native.TIMESTAMPS)
-    assume(value not in known)
+    assume(key not in RELAY_OPTIONS or value not in RELAY_OPTIONS[key].words)
     words = [f"{name}={text}" for name, text in options.items() if name != key]
     words.insert(rng.randint(0, len(words)), f"{key}={value}")
     line = " ".join(["create", path, *words])
@@ -118,8 +125,8 @@ def test_chosen_geometry_is_what_was_asked_for_or_fits(free_bytes, n_buffers, op
     assert subbuf_size == command.options.get("subbuf_size", subbuf_size)
     assert n_subbufs == command.options.get("n_subbufs", n_subbufs)
     unreduced = (
-        command.options.get("subbuf_size", control.DEFAULT_SUBBUF_SIZE),
-        command.options.get("n_subbufs", control.DEFAULT_N_SUBBUFS),
+        command.options.get("subbuf_size", control.DEFAULT_SIZES[0]),
+        command.options.get("n_subbufs", control.DEFAULT_SIZES[1]),
     )
     assert (notice is None) == ((subbuf_size, n_subbufs) == unreduced)
     assert command.reserved < subbuf_size
@@ -130,32 +137,32 @@ def test_empty_lines_and_comments_mean_nothing(line):
     assert control.parse(line) is None
 
 
+def described(path: str, type_of: str, asked: dict[str, int]) -> str:
+    """Say what would make a channel again for which these options were given."""
+    values = {key: asked.get(key, option.initial) for key, option in native_tables.OPTIONS[type_of].items()}
+    fields = {native_tables.OPTIONS[type_of][key].field: value for key, value in values.items()}
+    return control.format_create(path, type_of, SimpleNamespace(**fields), values)
+
+
 @given(PATHS, OPTIONS)
 def test_a_channel_is_described_by_the_command_that_makes_it(path, options):
     words = " ".join(f"{key}={value}" for key, value in options.items())
     asked = control.parse(f"create {path} {words}").options
-    values = dict.fromkeys(native.Facts.__dataclass_fields__, 0)
-    values |= {"subbuf_size": 1 << 18, "n_subbufs": 8, "scheme": 1}
-    values |= {key: value for key, value in asked.items() if key in values}
-    values["flush_interval_ms"] = asked.get("flush_interval", 0)
-    line = control.format_create(
-        path, native.Facts(**values), asked.get("perm", 0o640), asked.get("uid", 0), asked.get("gid", 0)
-    )
-    again = control.parse(line)
+    again = control.parse(described(path, "relay", asked))
     assert again.path == path
     assert again.options.items() >= asked.items()
-    assert again.options.keys() | {"type"} == set(control.KEYS_OF["relay"])
+    assert again.options.keys() | {"type"} == RELAY_OPTIONS.keys()
 
 
-RING_OPTIONS = st.fixed_dictionaries(
+OF_RINGS = st.fixed_dictionaries(
     {},
     optional={
         "size": st.integers(12, 40).map(lambda bits: str(1 << bits)) | st.integers(2, 20).map(lambda n: f"{1 << n}K"),
-        "mode": st.sampled_from(native_ring.MODES),
-        "buffers": st.sampled_from(native.BUFFERS),
-        "scheme": st.sampled_from(native_ring.SCHEMES),
-        "read": st.sampled_from(native.READS),
-        "framing": st.sampled_from(native_ring.FRAMINGS),
+        "mode": words(RING_OPTIONS, "mode"),
+        "buffers": words(RELAY_OPTIONS, "buffers"),
+        "scheme": words(RING_OPTIONS, "scheme"),
+        "read": words(RELAY_OPTIONS, "read"),
+        "framing": words(RING_OPTIONS, "framing"),
         "perm": st.integers(0, 0o777).map(lambda perm: f"{perm & 0o666:04o}"),
         "uid": st.integers(0, 1 << 31).map(str),
         "gid": st.integers(0, 1 << 31).map(str),
@@ -163,20 +170,16 @@ RING_OPTIONS = st.fixed_dictionaries(
 )
 
 
-@given(PATHS, RING_OPTIONS, st.randoms())
+@given(PATHS, OF_RINGS, st.randoms())
 def test_rings_are_described_by_the_command_that_makes_them(path, options, rng):
     words = ["type=ring", *(f"{key}={value}" for key, value in options.items())]
     rng.shuffle(words)
     asked = control.parse(f"create {path} {' '.join(words)}")
     assert asked.is_ring
-    values = dict.fromkeys(native_ring.RingFacts.__dataclass_fields__, 0) | {"ring_size": 1 << 20, "scheme": 1}
-    values |= {key: value for key, value in asked.options.items() if key in values}
-    values["ring_size"] = asked.options.get("size", 1 << 20)
-    owner = asked.options.get("perm", 0o640), asked.options.get("uid", 0), asked.options.get("gid", 0)
-    again = control.parse(ring_control.format_create_ring(path, native_ring.RingFacts(**values), *owner))
+    again = control.parse(described(path, "ring", asked.options))
     assert again.path == path
     assert again.options.items() >= asked.options.items()
-    assert again.options.keys() == set(control.KEYS_OF["ring"])
+    assert again.options.keys() == RING_OPTIONS.keys()
 
 
 @given(st.integers(0, 1 << 45), st.integers(1, 512))

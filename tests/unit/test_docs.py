@@ -9,10 +9,10 @@ import pytest
 from build import HEADERS, ROOT
 from c_declarations import declarations
 
-from relayfs_fuse import native, native_ring, native_trace
 from relayfs_fuse.cli import mount
 from relayfs_fuse.cli.relayctl import relayctl
-from relayfs_fuse.fs import control, errorlog, facts, ring_control, ring_facts, trace_control
+from relayfs_fuse.fs import control, errorlog, ring_control, trace_control
+from relayfs_fuse.native_tables import OPTIONS, RELAY_OPTIONS, RING_OPTIONS, STATISTICS, TRACE_OPTIONS
 
 MAN = ROOT / "mount/man"
 PAGES = sorted(MAN.iterdir())
@@ -81,41 +81,26 @@ def test_man_page_has_every_command():
 
 
 KEYS_OF_RELAY, KEYS_OF_RING = "Keys of create", "Keys of create for type=ring"
+KEYS_OF_TRACE = "Keys of trace create"
 
 
 def test_man_page_has_every_key():
     for name, expected in (
-        (KEYS_OF_RELAY, control.KEYS_OF["relay"]),
-        (KEYS_OF_RING, [key for key in control.KEYS_OF["ring"] if key not in control.KEYS_OF["relay"]]),
+        (KEYS_OF_RELAY, RELAY_OPTIONS),
+        (KEYS_OF_RING, [key for key in RING_OPTIONS if key not in RELAY_OPTIONS]),
+        (KEYS_OF_TRACE, trace_control.ALLOWED),
     ):
         keys = [re.match(r"(\w+)=", tag) for tag in tags(section("relayfs.5", name))]
         assert all(keys)
         assert [key[1] for key in keys if key] == list(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "values"),
-    [
-        (KEYS_OF_RELAY, "type", control.TYPES),
-        (KEYS_OF_RELAY, "mode", native.MODES),
-        (KEYS_OF_RELAY, "buffers", native.BUFFERS),
-        (KEYS_OF_RELAY, "scheme", native.SCHEMES),
-        (KEYS_OF_RELAY, "delivery", native.DELIVERIES),
-        (KEYS_OF_RELAY, "read", native.READS),
-        (KEYS_OF_RELAY, "reserve", native.RESERVES),
-        (KEYS_OF_RELAY, "timestamp", native.TIMESTAMPS),
-        (KEYS_OF_RING, "framing", native_ring.FRAMINGS),
-        ("Keys of trace create", "mode", trace_control.MODES),
-        ("Keys of trace create", "buffers", native_trace.TRACE_BUFFERS),
-        ("Keys of trace create", "clock", native_trace.CLOCKS),
-    ],
-)
-def test_man_page_has_every_value(name, key, values):
-    tag = next(tag for tag in tags(section("relayfs.5", name)) if tag.startswith(f"{key}="))
-    assert tag.partition("=")[2].split(" | ") == list(values)
-
-
-KEYS_OF_TRACE = "Keys of trace create"
+def test_man_page_has_every_value():
+    for name, options in ((KEYS_OF_RELAY, RELAY_OPTIONS), (KEYS_OF_RING, RING_OPTIONS), (KEYS_OF_TRACE, TRACE_OPTIONS)):
+        for tag in tags(section("relayfs.5", name)):
+            key, _, values = tag.partition("=")
+            if key in options and options[key].words:
+                assert values.split(" | ") == list(options[key].words), tag
 
 
 def test_man_page_has_every_command_about_traces():
@@ -123,19 +108,17 @@ def test_man_page_has_every_command_about_traces():
     assert {words(tag)[1] for tag in tags_of_traces} == set(trace_control.ACTIONS)
 
 
-def test_man_page_has_every_key_of_traces():
-    keys = [re.match(r"(\w+)=", tag) for tag in tags(section("relayfs.5", KEYS_OF_TRACE))]
-    assert [key[1] for key in keys if key] == list(trace_control.KEYS)
+def test_man_page_tells_the_sizes_of_traces():
     source = section("relayfs.5", KEYS_OF_TRACE)
-    assert f"Default: {control.format_size(trace_control.DEFAULT_SUBBUF_SIZE)}." in source
-    assert f"Default: {trace_control.DEFAULT_N_SUBBUFS}." in source
-    assert f"from {trace_control.LEAST_SUBBUF_SIZE} to" in source
+    assert f"Default: {control.format_size(trace_control.DEFAULT_SIZES[0])}." in source
+    assert f"Default: {trace_control.DEFAULT_SIZES[1]}." in source
+    assert "from 4096 to" in source
 
 
 def test_man_page_tells_the_values_that_rings_have():
     source = section("relayfs.5", KEYS_OF_RING)
-    assert f".BR mode={' | '.join(native_ring.MODES)} ,\n" in source
-    assert f".BR scheme={' | '.join(native_ring.SCHEMES)} ,\n" in source
+    for key in ("mode", "scheme"):
+        assert f".BR {key}={' | '.join(RING_OPTIONS[key].words)} ,\n" in source
     size = control.format_size
     assert (
         f"Default: {size(ring_control.DEFAULT_RING_SIZE)}, or less, down to {size(ring_control.LEAST_RING_SIZE)},"
@@ -145,9 +128,8 @@ def test_man_page_tells_the_values_that_rings_have():
 
 def test_man_page_tells_the_defaults():
     source = section("relayfs.5", "Keys of create")
-    assert f"Default: {control.format_size(control.DEFAULT_SUBBUF_SIZE)}." in source
-    assert f"Default: {control.DEFAULT_N_SUBBUFS}." in source
-    assert f"Default: 0{control.DEFAULT_PERM:o}." in source
+    for key in ("subbuf_size", "n_subbufs", "perm"):
+        assert f"Default: {RELAY_OPTIONS[key].format(RELAY_OPTIONS[key].initial)}." in source
 
 
 def test_man_page_tells_the_limits_of_names():
@@ -160,10 +142,11 @@ def test_man_page_tells_how_long_the_error_log_is():
     assert f"The last {errorlog.N_ENTRIES} commands" in section("relayfs.5", "DESCRIPTION")
 
 
-@pytest.mark.parametrize(("name", "shown"), [("FACTS", facts), ("Facts of rings", ring_facts)])
-def test_man_page_has_every_fact(name, shown):
+@pytest.mark.parametrize(("name", "type_of"), [("FACTS", "relay"), ("Facts of rings", "ring")])
+def test_man_page_has_every_fact(name, type_of):
     named = {word for tag in tags(section("relayfs.5", name)) for word in words(tag)} - {"mem0", "mem1"}
-    assert named == shown.OF_CHANNEL.keys() | shown.OF_BUFFER.keys()
+    shown = {option.file for option in OPTIONS[type_of].values()} | {one.name for one in STATISTICS[type_of]}
+    assert named == (shown | {"state", "n_buffers"}) - {""}
 
 
 def test_man_page_has_every_mount_option():

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "relayfs_fuse"
 NATIVE = ROOT / "native"
 
 PYTHON_LAYERS = [
-    {"errors", "explain", "ctf", "inotify", "recorder_lock"},
+    {"errors", "explain", "ctf", "inotify", "recorder_lock", "native_tables"},
     {"native"},
     {"native_ring", "native_packets", "native_trace", "native_events"},
     {"channel", "counters", "reader", "ring", "trace"},
@@ -118,7 +118,10 @@ def test_python_modules_have_no_import_cycle():
                 *("fs.announcements", "fs.operations", "fs.server"),
             },
         ),
-        ("relayfs_fuse._native", {"native", "native_ring", "native_packets", "native_trace", "native_events"}),
+        (
+            "relayfs_fuse._native",
+            {"native", "native_ring", "native_packets", "native_trace", "native_events", "native_tables"},
+        ),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):

@@ -196,10 +196,12 @@ struct relay_ring_facts {
 	uint32_t cpu, n_rings, mode, scheme, buffers;
 	uint32_t closed, disabled; /* 0 or 1 */
 	uint64_t producer_position, consumer_position;
+	uint64_t unread_bytes;             /* between them: records with their headers, whatever becomes of them */
 	uint64_t records;                  /* reserved, ever; output() reserves, too */
 	uint64_t read_records, read_bytes; /* given to readers */
 	uint64_t skipped_records;          /* discarded or torn, as readers passed them */
 	uint64_t torn_records;             /* whose producer died */
+	uint64_t lost_records;             /* all that will not be read, torn ones included */
 	uint64_t lost_full_records, lost_full_bytes;
 	uint64_t lost_too_large_records, lost_too_large_bytes;
 	uint64_t lost_disabled_records, lost_disabled_bytes;

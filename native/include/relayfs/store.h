@@ -42,6 +42,40 @@ struct relay_spec {
 	uint32_t pid; /* said in the head of each packet */
 };
 
+/* What options are for: channels of a type (`type=` of the control file), or traces. */
+enum relay_type { RELAY_TYPE_RELAY = 0, RELAY_TYPE_RING = 1, RELAY_TYPE_TRACE = 2 };
+
+/* How the value of an option is written. */
+enum relay_option_form {
+	RELAY_OPTION_WORD = 0,       /* one of `words` */
+	RELAY_OPTION_NUMBER = 1,     /* decimal digits */
+	RELAY_OPTION_BYTES = 2,      /* the same, with an optional K, M or G */
+	RELAY_OPTION_POWER_OF_2 = 3, /* such bytes */
+	RELAY_OPTION_PERM = 4        /* octal digits, whose bits are among those of `most` */
+};
+
+/* An option of the control file's `create` or `trace create`: a row of the one table of what they can be made with. */
+struct relay_option {
+	const char *key; /* KEY=VALUE */
+	/* Its field in struct relay_spec, relay_ring_spec or relay_trace; of what has a file, also in the facts. NULL: none. */
+	const char *field;
+	const char *file;         /* shows its value in .channels/PATH/; NULL: none does */
+	const char *const *words; /* numbered from 0, then NULL */
+	const char *allowed;      /* which values are, for people; NULL: the words */
+	uint32_t form;            /* enum relay_option_form */
+	uint64_t least, most;     /* numbers that are allowed */
+	uint64_t initial;         /* what holds if it is not given; user and group are those of who makes the channel */
+};
+
+/* Row i of those of a type; NULL: there are no more. */
+const struct relay_option *relay_option_at(uint32_t type, unsigned i);
+
+/* Understand a value: 0, or -EINVAL, if it is not allowed. */
+int relay_option_parse(const struct relay_option *option, const char *value, uint64_t *number);
+
+/* Write a value as relay_option_parse() reads it, as short as is exact. Returns as snprintf(3). */
+int relay_option_format(const struct relay_option *option, uint64_t number, char *text, size_t size);
+
 /* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
 unsigned relay_n_possible_cpus(void);
 
@@ -143,6 +177,7 @@ struct relay_facts {
 	uint64_t unread_holes; /* bytes of those that nobody will get: discarded or torn; where they are many, as far as
 	                        * they have been counted: the next call goes on */
 	uint64_t reads, wakeups;
+	uint64_t lost_records, lost_bytes; /* all that will not be read, which are: */
 	uint64_t lost_full_records, lost_full_bytes;
 	uint64_t lost_too_large_records, lost_too_large_bytes;
 	uint64_t lost_disabled_records, lost_disabled_bytes;
@@ -155,6 +190,36 @@ struct relay_facts {
 	uint32_t format, pid;
 };
 int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
+
+/* What a statistic says: how often something has happened, which buffers add up; how much there is now, the same; how it is now,
+ * of which the largest counts; how it is now, of which only each buffer's says something. */
+enum relay_statistic_form {
+	RELAY_STATISTIC_COUNT = 0,
+	RELAY_STATISTIC_LEVEL = 1,
+	RELAY_STATISTIC_LATEST = 2,
+	RELAY_STATISTIC_OF_BUFFER = 3
+};
+
+/* Who counts it. Of a ring that was consumed by who knows only the kernel's format, it is not known what consumers count, nor,
+ * in overwrite mode, what was overwritten unread. */
+enum relay_statistic_source {
+	RELAY_STATISTIC_OF_ALL = 0,
+	RELAY_STATISTIC_OF_CONSUMERS = 1,
+	RELAY_STATISTIC_OF_OVERWRITTEN = 2
+};
+
+/* A number that the file server shows: a row of the one table of them. */
+struct relay_statistic {
+	const char *name;  /* of its files, in .channels/PATH/ and .channels/PATH/bufferN/ */
+	const char *field; /* of struct relay_facts or relay_ring_facts */
+	const char *unit;  /* of the counter of its name; NULL: there is none */
+	const char *help;  /* the same, what it counts */
+	uint32_t form;     /* enum relay_statistic_form */
+	uint32_t source;   /* enum relay_statistic_source */
+};
+
+/* Row i of those of a type of channel; NULL: there are no more. */
+const struct relay_statistic *relay_statistic_at(uint32_t type, unsigned i);
 
 /* As relay_write(), into this very buffer: goes to its CPU for the moment if its scheme needs that;
  * -EPERM: this thread may not run there; -EBUSY: in scheme locking another writer is at work, and the record is not

@@ -139,7 +139,7 @@ static int take(struct app_reader *reader, bool finished_only)
 {
 	if (reader->shared->way == RELAY_APP_READ)
 		return take_from_file(reader);
-	return take_from_memory(reader, finished_only && reader->buf->delivery == RELAY_BULK);
+	return take_from_memory(reader, finished_only && reader->buf->geometry.delivery == RELAY_BULK);
 }
 
 /* --- sleeping: 0 or an error --- */
@@ -177,13 +177,14 @@ static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *se
 	if (reader->shared->way == RELAY_APP_READ && !held_back)
 		return sleep_on_file(reader);
 	/* Records that come one after the other: an armed buffer costs their writer a system call for each. */
-	if (buf->delivery == RELAY_PACKET && reader->has_taken) {
+	if (buf->geometry.delivery == RELAY_PACKET && reader->has_taken) {
 		reader->has_taken = false;
 		nap();
 		return 0;
 	}
 	*armed = true;
-	return relay_buf_arm(buf, held_back || buf->delivery == RELAY_PACKET ? RELAY_ARMED : RELAY_ARM_SWITCH, seq);
+	return relay_buf_arm(buf, held_back || buf->geometry.delivery == RELAY_PACKET ? RELAY_ARMED : RELAY_ARM_SWITCH,
+	                     seq);
 }
 
 /* --- the thread --- */

@@ -37,6 +37,14 @@ static inline int relay_damage_below(struct relay_damage *damage, const char *wh
 	return value >= least ? 0 : relay_damage_note(damage, where, index, value, "less than", least);
 }
 
+/* 0 and `value` added to *sum, or a note that the sum of all that `where` names would not fit into 63 bits. */
+static inline int relay_damage_add(struct relay_damage *damage, const char *where, uint64_t value, uint64_t *sum)
+{
+	int err = relay_damage_above(damage, where, 0, value, INT64_MAX - *sum);
+	*sum += err ? 0 : value;
+	return err;
+}
+
 /* It was no damage: what was read had changed meanwhile. */
 static inline void relay_damage_forget(struct relay_damage *damage)
 {

@@ -75,11 +75,10 @@ struct rchan_buf {
 	uint64_t lap;                     /* one lap, as a difference of positions */
 	uint32_t offset_bits, index_bits;
 	uint32_t cpu;
-	uint32_t mode, scheme, delivery, buffers, read, format, flush_interval_ms;
+	uint32_t mode, scheme;
 	struct relay_subbuf *subbufs;
 	struct relay_claim *claims;
 	uint32_t n_claims;
-	uint32_t n_buffers; /* of the channel */
 	uint32_t id;        /* unique in this process */
 	uint32_t n_unkept;  /* times that no claim to keep was found at once */
 	bool finds_none;    /* the last search for a claim was in vain */
@@ -105,6 +104,7 @@ struct rchan_buf {
 	uint64_t header;              /* bytes that `begin` reserved; under the switch lock */
 	uint32_t pid;                 /* whose packets */
 	struct relay_packet *packets; /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
+	struct relay_geometry geometry;        /* as it was checked: what is not needed for each record */
 	struct relay_holes holes, holes_ahead; /* where data is read, and where relay_consume_holes() has come to */
 	struct relay_mapping mapping;
 	struct relay_plan plan;

@@ -15,7 +15,7 @@ static uint64_t maker_of(const struct rchan_buf *buf)
 
 bool relay_deliveries_wanted(const struct rchan_buf *buf)
 {
-	return buf->delivery == RELAY_PACKET && buf->mode == RELAY_CALLBACK && maker_of(buf);
+	return buf->geometry.delivery == RELAY_PACKET && buf->mode == RELAY_CALLBACK && maker_of(buf);
 }
 
 static bool has_room(const struct relay_control *control)

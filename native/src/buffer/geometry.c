@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "buffer/geometry.h"
 
+#include "store/options.h"
+
 #include <errno.h>
 #include <relayfs/ring_layout.h>
 #include <relayfs/store.h>
@@ -55,13 +57,11 @@ int relay_check_geometry(const struct relay_geometry *geometry, uint64_t file_by
 		return -EPROTO;
 	if (!relay_layout_of(geometry->subbuf_size, geometry->n_subbufs, layout) || layout->file_bytes != file_bytes ||
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
-	    geometry->mode > RELAY_CALLBACK || geometry->buffers > RELAY_SINGLE || geometry->delivery > RELAY_PACKET ||
-	    geometry->read > RELAY_READ_WAIT || geometry->reserve > RELAY_RESERVE_VISIBLE || geometry->n_buffers == 0 ||
-	    geometry->timestamp > RELAY_TSC ||
+	    !relay_options_allow(geometry) ||
 	    !relay_reserves_fit(geometry->subbuf_size, geometry->start_reserve, geometry->end_reserve,
 	                        geometry->channel_start_reserve) ||
 	    !relay_format_fits(geometry->format, geometry->timestamp, geometry->start_reserve, geometry->mode) ||
-	    geometry->cpu >= geometry->n_buffers || geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKING)
+	    geometry->cpu >= geometry->n_buffers || geometry->scheme == RELAY_ANY_SCHEME)
 		return -EBADMSG;
 	return 0;
 }

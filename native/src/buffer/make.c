@@ -7,6 +7,7 @@
 #include "base/mapping.h"
 #include "buffer/buffer.h"
 #include "buffer/geometry.h"
+#include "store/options.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,9 +15,7 @@
 static int check_spec(const struct relay_spec *spec, struct relay_layout *layout)
 {
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
-	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || spec->mode > RELAY_CALLBACK ||
-	    spec->scheme > RELAY_LOCKING || spec->buffers > RELAY_SINGLE || spec->delivery > RELAY_PACKET ||
-	    spec->read > RELAY_READ_WAIT || spec->reserve > RELAY_RESERVE_VISIBLE || spec->timestamp > RELAY_TSC ||
+	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || !relay_options_allow_spec(spec) ||
 	    !relay_reserves_fit(spec->subbuf_size, spec->start_reserve, spec->end_reserve,
 	                        spec->channel_start_reserve) ||
 	    !relay_format_fits(spec->format, spec->timestamp, spec->start_reserve, spec->mode) ||
@@ -40,25 +39,13 @@ static int write_control(int fd, const struct relay_layout *layout, const struct
 	    .magic = RELAY_MAGIC,
 	    .version = RELAY_LAYOUT_VERSION,
 	    .cpu = cpu,
-	    .subbuf_size = spec->subbuf_size,
-	    .n_subbufs = spec->n_subbufs,
 	    .file_bytes = layout->file_bytes,
 	    .n_buffers = spec->n_buffers,
 	    .n_claims = RELAY_N_CLAIMS,
-	    .mode = spec->mode,
-	    .scheme = spec->scheme ? spec->scheme : relay_scheme_default(spec->buffers),
-	    .buffers = spec->buffers,
-	    .delivery = spec->delivery,
-	    .read = spec->read,
-	    .flush_interval_ms = spec->flush_interval_ms,
-	    .reserve = spec->reserve,
-	    .timestamp = spec->timestamp,
-	    .start_reserve = spec->start_reserve,
-	    .end_reserve = spec->end_reserve,
-	    .channel_start_reserve = spec->channel_start_reserve,
 	    .format = spec->format,
 	    .pid = spec->pid,
 	};
+	relay_options_to_geometry(spec, &control->geometry);
 	munmap(control, RELAY_PAGE_BYTES);
 	return 0;
 }

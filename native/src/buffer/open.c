@@ -54,11 +54,6 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->cpu = geometry.cpu;
 	buf->mode = geometry.mode;
 	buf->scheme = geometry.scheme;
-	buf->delivery = geometry.delivery;
-	buf->buffers = geometry.buffers;
-	buf->read = geometry.read;
-	buf->format = geometry.format;
-	buf->flush_interval_ms = geometry.flush_interval_ms;
 	buf->reserve = geometry.reserve;
 	buf->timestamp = geometry.timestamp;
 	buf->start_reserve = geometry.start_reserve;
@@ -68,7 +63,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->largest = buf->subbuf_end - geometry.start_reserve;
 	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
 	buf->begin = relay_subbuf_start_of_mode(buf);
-	buf->n_buffers = geometry.n_buffers;
+	buf->geometry = geometry;
 	relay_claims_forget_kept(buf);
 	relay_fence_register();
 	return 0;

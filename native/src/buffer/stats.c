@@ -12,6 +12,7 @@
 #include "buffer/consume.h"
 #include "buffer/head.h"
 #include "buffer/subbuf_start.h"
+#include "store/options.h"
 
 /* Honest readers and resets take longer than one try; who moves on between so many tries in a row wants to be looked
  * at for ever. */
@@ -117,26 +118,14 @@ int relay_buf_state(struct rchan_buf *buf)
 static void tell_geometry(const struct rchan_buf *buf, struct relay_facts *facts)
 {
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
-	*facts = (struct relay_facts){.subbuf_size = buf->subbuf_size,
-	                              .n_subbufs = buf->n_subbufs,
-	                              .file_bytes = buf->mapping.bytes,
+	*facts = (struct relay_facts){.file_bytes = buf->mapping.bytes,
 	                              .cpu = buf->cpu,
-	                              .n_buffers = buf->n_buffers,
-	                              .mode = buf->mode,
-	                              .scheme = buf->scheme,
-	                              .buffers = buf->buffers,
-	                              .delivery = buf->delivery,
-	                              .read = buf->read,
-	                              .reserve = buf->reserve,
-	                              .timestamp = buf->timestamp,
-	                              .start_reserve = buf->start_reserve,
-	                              .end_reserve = (uint32_t)(buf->subbuf_size - buf->subbuf_end),
-	                              .channel_start_reserve = buf->channel_start_reserve,
-	                              .format = buf->format,
-	                              .pid = buf->pid,
-	                              .flush_interval_ms = buf->flush_interval_ms,
+	                              .n_buffers = buf->geometry.n_buffers,
+	                              .format = buf->geometry.format,
+	                              .pid = buf->geometry.pid,
 	                              .closed = !!(flags & RELAY_CLOSED),
 	                              .disabled = !!(flags & RELAY_DISABLED)};
+	relay_options_to_facts(&buf->geometry, facts);
 }
 
 /* Where head is and what has been written up to there, at one moment. */
@@ -241,12 +230,31 @@ static int read_losses(struct rchan_buf *buf, struct relay_facts *facts)
 	return 0;
 }
 
+static int sum_losses(struct rchan_buf *buf, struct relay_facts *facts)
+{
+	const uint64_t losses[][2] = {
+	    {facts->lost_full_records, facts->lost_full_bytes},
+	    {facts->lost_too_large_records, facts->lost_too_large_bytes},
+	    {facts->lost_disabled_records, facts->lost_disabled_bytes},
+	    {facts->lost_overwritten_records, facts->lost_overwritten_bytes},
+	    {facts->lost_torn_records, facts->lost_torn_bytes},
+	};
+	int err = 0;
+	for (size_t i = 0; !err && i < sizeof(losses) / sizeof(losses[0]); i++) {
+		err = relay_damage_add(&buf->damage, "a part of all lost records", losses[i][0], &facts->lost_records);
+		if (!err)
+			err = relay_damage_add(&buf->damage, "a part of all lost bytes", losses[i][1],
+			                       &facts->lost_bytes);
+	}
+	return err;
+}
+
 static int read_facts(struct rchan_buf *buf, void *into)
 {
 	struct relay_facts *facts = into;
 	const struct relay_control *control = buf->control;
 	tell_geometry(buf, facts);
-	if (check_magic(buf) || read_positions(buf, facts) || read_losses(buf, facts))
+	if (check_magic(buf) || read_positions(buf, facts) || read_losses(buf, facts) || sum_losses(buf, facts))
 		return -EBADMSG;
 	/* Relaxed: each of them stands for itself. */
 	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);

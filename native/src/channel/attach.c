@@ -102,7 +102,7 @@ int relay_chan_attach(struct rchan *chan)
 	int err = attach_buffer(chan, &first, 0);
 	if (err)
 		return err == -ENODEV ? relay_remote_open(chan) : err;
-	uint32_t n = first.n_buffers;
+	uint32_t n = first.geometry.n_buffers;
 	if (!chan->bufs)
 		err = make_places(chan, n);
 	else if (n > chan->n_places)

@@ -22,20 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As the server's `create` has them. */
-enum { DEFAULT_SUBBUF_SIZE = 256 * 1024, DEFAULT_N_SUBBUFS = 8, DEFAULT_PERM = 0640 };
-
-static struct relay_spec default_spec(void)
-{
-	return (struct relay_spec){.size = sizeof(struct relay_spec),
-	                           .subbuf_size = DEFAULT_SUBBUF_SIZE,
-	                           .n_subbufs = DEFAULT_N_SUBBUFS,
-	                           .delivery = RELAY_PACKET,
-	                           .file_mode = DEFAULT_PERM,
-	                           .uid = geteuid(),
-	                           .gid = getegid()};
-}
-
 static void *fail(int err)
 {
 	errno = -err;
@@ -51,7 +37,8 @@ static int create_in_mount(const struct relay_place *place, const void *options)
 
 static int create_in_store(const struct relay_place *place, const void *options)
 {
-	struct relay_spec spec = default_spec();
+	struct relay_spec spec;
+	relay_spec_default(&spec);
 	int err = relay_options_parse(options, &spec);
 	return err ? err : relay_direct_create(place, &spec);
 }
@@ -169,7 +156,7 @@ static int open_unnamed(struct rchan *chan, size_t subbuf_size, size_t n_subbufs
 		return global;
 	char *options = options_of(chan, subbuf_size, n_subbufs, global ? RELAY_GLOBAL : RELAY_PERCPU);
 	int *fds = calloc(chan->n_places, sizeof(*fds));
-	chan->spec = default_spec();
+	relay_spec_default(&chan->spec);
 	int err = options && fds ? relay_options_parse(options, &chan->spec) : -ENOMEM;
 	if (!err)
 		err = relay_direct_create_unnamed(&chan->spec, fds);

@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* As the server's `create` has them. */
-enum { DEFAULT_RING_SIZE = 1024 * 1024, DEFAULT_PERM = 0640 };
-
 /* What relay_rings_attach() returns, and what it needs to take it back. */
 struct attached {
 	struct relay_rings rings;
@@ -106,7 +103,7 @@ static int attach_all(struct attached *attached, const struct relay_place *place
 	int err = make_places(attached, 1);
 	if (!err)
 		err = attach_next(attached, place);
-	uint32_t n = err ? 0 : attached->rings.ring[0]->n_rings;
+	uint32_t n = err ? 0 : attached->rings.ring[0]->geometry.n_rings;
 	if (!err)
 		err = n <= RELAY_MAX_BUFFERS ? make_places(attached, n) : -EBADMSG;
 	while (!err && attached->rings.n < n)
@@ -165,12 +162,8 @@ static int create_in_mount(const struct relay_place *place, const void *options)
 
 static int create_in_store(const struct relay_place *place, const void *options)
 {
-	struct relay_ring_spec spec = {.size = sizeof(spec),
-	                               .ring_size = DEFAULT_RING_SIZE,
-	                               .buffers = RELAY_GLOBAL,
-	                               .file_mode = DEFAULT_PERM,
-	                               .uid = geteuid(),
-	                               .gid = getegid()};
+	struct relay_ring_spec spec;
+	relay_ring_spec_default(&spec);
 	int err = relay_options_parse_rings(options, &spec);
 	return err ? err : relay_direct_create_rings(place, &spec);
 }

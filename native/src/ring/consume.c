@@ -579,8 +579,8 @@ ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t
 static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
                            uint32_t *work)
 {
-	struct frame frame = {.before = ring->framing == RELAY_FRAMING_LENGTH ? sizeof(uint32_t) : 0,
-	                      .behind = ring->framing == RELAY_FRAMING_LINE};
+	struct frame frame = {.before = ring->geometry.framing == RELAY_FRAMING_LENGTH ? sizeof(uint32_t) : 0,
+	                      .behind = ring->geometry.framing == RELAY_FRAMING_LINE};
 	ssize_t length = copy_next(ring, counts, to, size, frame, work);
 	if (length < 0)
 		return length;

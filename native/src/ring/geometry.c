@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "ring/geometry.h"
 
+#include "store/options.h"
+
 #include <errno.h>
 
 bool relay_ring_layout_of(uint64_t size, struct relay_ring_layout *layout)
@@ -30,10 +32,8 @@ int relay_ring_check_geometry(const struct relay_ring_geometry *geometry, uint64
 		return -EPROTO;
 	if (!relay_ring_layout_of(geometry->size, layout) || layout->file_bytes != file_bytes ||
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_RING_N_CLAIMS ||
-	    geometry->n_ready != RELAY_RING_N_READY || geometry->mode > RELAY_OVERWRITE ||
-	    geometry->buffers > RELAY_SINGLE || geometry->n_rings == 0 || geometry->cpu >= geometry->n_rings ||
-	    geometry->scheme < RELAY_RSEQ || geometry->scheme > RELAY_LOCKLESS || geometry->read > RELAY_READ_WAIT ||
-	    geometry->framing > RELAY_FRAMING_LINE)
+	    geometry->n_ready != RELAY_RING_N_READY || !relay_options_allow_ring(geometry) || geometry->n_rings == 0 ||
+	    geometry->cpu >= geometry->n_rings || geometry->scheme == RELAY_ANY_SCHEME)
 		return -EBADMSG;
 	return 0;
 }

@@ -4,6 +4,7 @@
 #include "base/directory.h"
 #include "base/mapping.h"
 #include "ring/geometry.h"
+#include "store/options.h"
 
 #include <errno.h>
 #include <relayfs/store.h>
@@ -18,9 +19,8 @@ struct making {
 static int check_spec(const struct relay_ring_spec *spec, struct relay_ring_layout *layout)
 {
 	if (spec->size < sizeof(*spec) || !relay_ring_layout_of(spec->ring_size, layout) || spec->n_rings == 0 ||
-	    spec->n_rings > RELAY_MAX_BUFFERS || spec->mode > RELAY_OVERWRITE || spec->scheme > RELAY_LOCKLESS ||
-	    spec->buffers > RELAY_SINGLE || spec->read > RELAY_READ_WAIT || spec->framing > RELAY_FRAMING_LINE ||
-	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_rings != 1))
+	    spec->n_rings > RELAY_MAX_BUFFERS || !relay_options_allow_ring_spec(spec) || spec->file_mode & ~0777u ||
+	    (spec->buffers != RELAY_PERCPU && spec->n_rings != 1))
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
@@ -38,17 +38,12 @@ static int write_state(int fd, const struct making *making, uint32_t cpu)
 	    .magic = RELAY_RING_MAGIC,
 	    .version = RELAY_RING_VERSION,
 	    .cpu = cpu,
-	    .size = spec->ring_size,
 	    .file_bytes = making->layout.file_bytes,
 	    .n_rings = spec->n_rings,
 	    .n_claims = RELAY_RING_N_CLAIMS,
 	    .n_ready = RELAY_RING_N_READY,
-	    .mode = spec->mode,
-	    .scheme = spec->scheme ? spec->scheme : relay_scheme_default(spec->buffers),
-	    .buffers = spec->buffers,
-	    .read = spec->read,
-	    .framing = spec->framing,
 	};
+	relay_options_to_ring_geometry(spec, &state->geometry);
 	munmap(state, RELAY_PAGE_BYTES);
 	return 0;
 }

@@ -102,12 +102,9 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	if (ring->largest > RELAY_RING_RECORD_MAX)
 		ring->largest = RELAY_RING_RECORD_MAX;
 	ring->cpu = geometry->cpu;
-	ring->n_rings = geometry->n_rings;
 	ring->mode = geometry->mode;
 	ring->scheme = geometry->scheme;
-	ring->buffers = geometry->buffers;
-	ring->read = geometry->read;
-	ring->framing = geometry->framing;
+	ring->geometry = *geometry;
 }
 
 /* Use the memory that the ring has got. On failure it has none any more. */

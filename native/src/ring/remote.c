@@ -4,6 +4,7 @@
 
 #include "base/directory.h"
 #include "base/private.h"
+#include "store/options.h"
 #include "store/remote_file.h"
 
 #include <errno.h>
@@ -46,22 +47,21 @@ static struct relay_private reserved;
 
 /* --- opening --- */
 
-static int choice(const struct relay_place *place, const char *name, const char *const *words, uint32_t n, uint32_t *to)
+/* One of an option's words. */
+static int read_word(const struct relay_place *place, const char *key, uint32_t *to)
 {
+	const struct relay_option *option = relay_option_find(RELAY_TYPE_RING, key);
 	char text[16];
-	int err = relay_remote_fact(place, name, text, sizeof(text));
-	for (*to = 0; !err && *to < n; ++*to)
-		if (strcmp(text, words[*to]) == 0)
-			return 0;
-	return err ? err : -EBADMSG;
+	uint64_t number = 0;
+	int err = relay_remote_fact(place, option->file, text, sizeof(text));
+	if (!err && relay_option_parse(option, text, &number))
+		err = -EBADMSG;
+	*to = (uint32_t)number;
+	return err;
 }
 
 int relay_ring_remote_geometry(const struct relay_place *place, struct relay_ring_geometry *geometry)
 {
-	/* In the order of the enums. */
-	static const char *const modes[] = {"no-overwrite", "overwrite"};
-	static const char *const buffers[] = {"percpu", "global", "single"};
-	static const char *const framings[] = {"raw", "length", "line"};
 	uint64_t n = 0;
 	*geometry = (struct relay_ring_geometry){.magic = RELAY_RING_MAGIC,
 	                                         .version = RELAY_RING_VERSION,
@@ -74,11 +74,11 @@ int relay_ring_remote_geometry(const struct relay_place *place, struct relay_rin
 	if (!err)
 		err = relay_remote_number(place, "n_buffers", &n);
 	if (!err)
-		err = choice(place, "mode", modes, 2, &geometry->mode);
+		err = read_word(place, "mode", &geometry->mode);
 	if (!err)
-		err = choice(place, "buffers", buffers, 3, &geometry->buffers);
+		err = read_word(place, "buffers", &geometry->buffers);
 	if (!err)
-		err = choice(place, "framing", framings, 3, &geometry->framing);
+		err = read_word(place, "framing", &geometry->framing);
 	geometry->n_rings = (uint32_t)n;
 	return !err && (n == 0 || n > RELAY_MAX_BUFFERS || !relay_ring_file_bytes(geometry->size)) ? -EBADMSG : err;
 }

@@ -7,23 +7,19 @@
 #include "base/latch.h"
 #include "ring/claims.h"
 #include "ring/consume.h"
+#include "store/options.h"
 
 #include <errno.h>
 
 static void tell_geometry(const struct relay_ring *ring, struct relay_ring_facts *facts)
 {
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
-	*facts = (struct relay_ring_facts){.ring_size = ring->size,
-	                                   .file_bytes = ring->mapping.bytes,
+	*facts = (struct relay_ring_facts){.file_bytes = ring->mapping.bytes,
 	                                   .cpu = ring->cpu,
-	                                   .n_rings = ring->n_rings,
-	                                   .mode = ring->mode,
-	                                   .scheme = ring->scheme,
-	                                   .buffers = ring->buffers,
-	                                   .read = ring->read,
-	                                   .framing = ring->framing,
+	                                   .n_rings = ring->geometry.n_rings,
 	                                   .closed = !!(flags & RELAY_CLOSED),
 	                                   .disabled = !!(flags & RELAY_DISABLED)};
+	relay_options_to_ring_facts(&ring->geometry, facts);
 }
 
 /* Scheme rseq: the producer position and how many records lie before it, at one moment. */
@@ -92,7 +88,8 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_facts *fact
 			return -EBADMSG;
 		tell_consumer(facts, &counts);
 		uint64_t produced = facts->producer_position;
-		if (produced - counts.position < ring->size)
+		facts->unread_bytes = produced - counts.position;
+		if (facts->unread_bytes < ring->size)
 			return 0;
 		int err = relay_damage_note(&ring->damage, "the producer position", 0, produced,
 		                            "not less than a ring's size after the consumer position", counts.position);
@@ -122,6 +119,11 @@ static int read_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
 	    read_loss(ring, &state->lost_disabled, "relay_ring_state.lost_disabled.second",
 	              &facts->lost_disabled_records, &facts->lost_disabled_bytes))
 		return -EBADMSG;
+	const uint64_t losses[] = {facts->lost_full_records, facts->lost_too_large_records,
+	                           facts->lost_disabled_records, facts->lost_overwritten_records, facts->torn_records};
+	for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++)
+		if (relay_damage_add(&ring->damage, "a part of all lost records", losses[i], &facts->lost_records))
+			return -EBADMSG;
 	facts->wakeups = __atomic_load_n(&state->wake_seq, __ATOMIC_RELAXED);
 	return 0;
 }

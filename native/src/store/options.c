@@ -1,38 +1,170 @@
 /* SPDX-License-Identifier: MIT */
-/* As relayfs_fuse/fs/control.py has them: a channel is the same whoever makes it. */
+/*
+ * The options of `create`: one table for each type of channel.
+ *
+ * What a new option takes: a field in struct relay_spec, relay_geometry (layout.h) and relay_facts, or those of rings; a row
+ * here; its use; and its paragraph in relayfs(5).
+ */
 #define _GNU_SOURCE
 #include "store/options.h"
 
 #include <errno.h>
-#include <relayfs/ring_layout.h>
+#include <inttypes.h>
+#include <relayfs/trace_store.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MAX_VALUE = 32 };
+enum { MAX_VALUE = 32, DEFAULT_PERM = 0640 };
+/* Of sub-buffers of a trace: what is smaller would hold little beside the heads of packets. */
+enum { LEAST_TRACE_SUBBUF = 4096 };
+#define TRACE_MEMORY_MAX (1ull << 62) /* bytes */
 
-struct key {
-	const char *name;
-	int (*parse)(const char *value, const struct key *key, uint64_t *number);
-	const char *const *words; /* of parse_word(): numbered from 0 */
-	uint64_t most;
-	size_t offset, bytes; /* in the spec; 0 bytes: not there */
+enum holder { SPEC, GEOMETRY, FACTS, N_HOLDERS };
+
+/* An option, and where its value stands: bytes from the beginning of each holder, and how many. Width 0: nowhere; at[GEOMETRY]
+ * 0: in specs only. */
+struct row {
+	struct relay_option option;
+	size_t at[N_HOLDERS], width;
 };
 
-static const char *const relay_types[] = {"relay", NULL}, *const ring_types[] = {"ring", NULL};
+struct table {
+	const struct row *rows;
+	unsigned n;
+};
+
+static const char *const types[] = {"relay", "ring", NULL};
 static const char *const modes[] = {"no-overwrite", "overwrite", "callback", NULL};
+static const char *const ring_modes[] = {"no-overwrite", "overwrite", NULL};
 static const char *const buffers[] = {"percpu", "global", "single", NULL};
 static const char *const schemes[] = {"any", "rseq", "lockless", "locking", NULL};
+static const char *const ring_schemes[] = {"any", "rseq", "lockless", NULL};
 static const char *const deliveries[] = {"bulk", "packet", NULL};
 static const char *const reads[] = {"nowait", "wait", NULL};
 static const char *const reserves[] = {"commit", "visible", NULL};
 static const char *const timestamps[] = {"none", "mono", "tsc", NULL};
 static const char *const framings[] = {"raw", "length", "line", NULL};
+static const char *const trace_buffers[] = {"perprocess", "peruser", "shared", NULL};
+static const char *const clocks[] = {"mono", "tsc", NULL};
 
-static int parse_word(const char *value, const struct key *key, uint64_t *number)
+#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
+#define WIDTH(type, field) sizeof(((struct type *)0)->field)
+
+#define KEY(name) .option.key = (name), .option.file = (name)
+#define HIDDEN_KEY(name) .option.key = (name)
+#define WORDS(list) .option.form = RELAY_OPTION_WORD, .option.words = (list), .option.most = N_OF(list) - 2
+#define NUMBER(low, high, text) \
+	.option.form = RELAY_OPTION_NUMBER, .option.least = (low), .option.most = (high), .option.allowed = (text)
+#define BYTES(low, high, text) \
+	.option.form = RELAY_OPTION_BYTES, .option.least = (low), .option.most = (high), .option.allowed = (text)
+#define TYPE(number)                                                                                            \
+	{                                                                                                       \
+		KEY("type"), .option.form = RELAY_OPTION_WORD, .option.words = types, .option.least = (number), \
+			     .option.most = (number)                                                            \
+	}
+#define DEFAULT(number) .option.initial = (number)
+
+/* The field of a relay channel's spec, geometry and facts. */
+#define BUFFER(name)                                                                     \
+	.option.field = #name,                                                           \
+	.at = {offsetof(struct relay_spec, name), offsetof(struct relay_geometry, name), \
+	       offsetof(struct relay_facts, name)},                                      \
+	.width = WIDTH(relay_spec, name)
+/* The same of rings, whose geometry may call it otherwise. */
+#define RING(name, of_geometry)                                                                           \
+	.option.field = #name,                                                                            \
+	.at = {offsetof(struct relay_ring_spec, name), offsetof(struct relay_ring_geometry, of_geometry), \
+	       offsetof(struct relay_ring_facts, name)},                                                  \
+	.width = WIDTH(relay_ring_spec, name)
+/* Who may use a channel: its files' permission, user and group, which no geometry tells. The user and group are otherwise those
+ * of who makes it. */
+#define IN_SPEC(type, name) .option.field = #name, .at = {offsetof(struct type, name)}, .width = WIDTH(type, name)
+#define OWNER(spec)                                                                                  \
+	{HIDDEN_KEY("perm"),          .option.form = RELAY_OPTION_PERM, .option.most = 0666,         \
+	 .option.allowed = perm_text, IN_SPEC(spec, file_mode),         DEFAULT(DEFAULT_PERM)},      \
+	    {HIDDEN_KEY("uid"), NUMBER(0, UINT32_MAX - 1, "a user's number"), IN_SPEC(spec, uid)},   \
+	{                                                                                            \
+		HIDDEN_KEY("gid"), NUMBER(0, UINT32_MAX - 1, "a group's number"), IN_SPEC(spec, gid) \
+	}
+
+/* The field of a trace. */
+#define TRACE(name) .option.field = #name, .at = {offsetof(struct relay_trace, name)}, .width = WIDTH(relay_trace, name)
+
+#define UNITS "with an optional K, M or G"
+static const char reserve_text[] = "bytes, " UNITS;
+static const char perm_text[] = "three octal digits without execute permission, such as 0640";
+
+static const struct row relay_rows[] = {
+    TYPE(RELAY_TYPE_RELAY),
+    {KEY("subbuf_size"), BYTES(1, UINT32_MAX, "bytes, 1 to 4294967295, " UNITS), BUFFER(subbuf_size),
+     DEFAULT(256 << 10)},
+    {KEY("n_subbufs"), NUMBER(1, UINT32_MAX, "a number, 1 to 4294967295"), BUFFER(n_subbufs), DEFAULT(8)},
+    {KEY("mode"), WORDS(modes), BUFFER(mode)},
+    {KEY("buffers"), WORDS(buffers), BUFFER(buffers)},
+    {KEY("scheme"), WORDS(schemes), BUFFER(scheme)},
+    /* poll(2) tells of what read(2) would return; the kernel's relay_open() has it otherwise. */
+    {KEY("delivery"), WORDS(deliveries), BUFFER(delivery), DEFAULT(RELAY_PACKET)},
+    {KEY("read"), WORDS(reads), BUFFER(read)},
+    {KEY("reserve"), WORDS(reserves), BUFFER(reserve)},
+    {KEY("start_reserve"), BYTES(0, UINT32_MAX, reserve_text), BUFFER(start_reserve)},
+    {KEY("end_reserve"), BYTES(0, UINT32_MAX, reserve_text), BUFFER(end_reserve)},
+    {KEY("channel_start_reserve"), BYTES(0, UINT32_MAX, reserve_text), BUFFER(channel_start_reserve)},
+    {KEY("timestamp"), WORDS(timestamps), BUFFER(timestamp)},
+    {KEY("flush_interval"), NUMBER(0, INT32_MAX, "milliseconds; 0: never"), BUFFER(flush_interval_ms)},
+    OWNER(relay_spec),
+};
+
+static const struct row ring_rows[] = {
+    TYPE(RELAY_TYPE_RING),
+    {HIDDEN_KEY("size"), .option.file = "ring_size", .option.form = RELAY_OPTION_POWER_OF_2,
+     .option.least = RELAY_PAGE_BYTES, .option.most = RELAY_RING_SIZE_MAX,
+     .option.allowed = "bytes, " UNITS ": a power of two, 4096 or more", RING(ring_size, size), DEFAULT(1 << 20)},
+    {KEY("mode"), WORDS(ring_modes), RING(mode, mode)},
+    {KEY("buffers"), WORDS(buffers), RING(buffers, buffers), DEFAULT(RELAY_GLOBAL)},
+    {KEY("scheme"), WORDS(ring_schemes), RING(scheme, scheme)},
+    {KEY("read"), WORDS(reads), RING(read, read)},
+    {KEY("framing"), WORDS(framings), RING(framing, framing)},
+    OWNER(relay_ring_spec),
+};
+
+/* clock: from RELAY_MONO on, which is 1. */
+static const struct row trace_rows[] = {
+    {HIDDEN_KEY("subbuf_size"), BYTES(LEAST_TRACE_SUBBUF, UINT32_MAX, "bytes, 4096 to 4294967295, " UNITS),
+     TRACE(subbuf_size), DEFAULT(64 << 10)},
+    {HIDDEN_KEY("n_subbufs"), NUMBER(1, UINT32_MAX, "a number, 1 to 4294967295"), TRACE(n_subbufs), DEFAULT(8)},
+    {HIDDEN_KEY("memory"), BYTES(1, TRACE_MEMORY_MAX, "bytes, 1 to 4611686018427387904, " UNITS), TRACE(memory)},
+    {HIDDEN_KEY("flush_interval"), NUMBER(0, INT32_MAX, "milliseconds; 0: never"), TRACE(flush_interval_ms),
+     DEFAULT(1000)},
+    {HIDDEN_KEY("mode"), WORDS(ring_modes), TRACE(mode)},
+    {HIDDEN_KEY("buffers"), WORDS(trace_buffers), TRACE(buffers)},
+    {HIDDEN_KEY("clock"), WORDS(clocks), TRACE(clock)},
+};
+
+static const struct table tables[] = {
+    {relay_rows, N_OF(relay_rows)}, {ring_rows, N_OF(ring_rows)}, {trace_rows, N_OF(trace_rows)}};
+
+const struct relay_option *relay_option_at(uint32_t type, unsigned i)
 {
-	for (*number = 0; key->words[*number]; ++*number)
-		if (strcmp(value, key->words[*number]) == 0)
+	return type < N_OF(tables) && i < tables[type].n ? &tables[type].rows[i].option : NULL;
+}
+
+const struct relay_option *relay_option_find(uint32_t type, const char *key)
+{
+	const struct relay_option *option;
+	for (unsigned i = 0; (option = relay_option_at(type, i)) && strcmp(option->key, key) != 0; i++)
+		;
+	return option;
+}
+
+/* --- one value --- */
+
+static int parse_word(const struct relay_option *option, const char *value, uint64_t *number)
+{
+	for (*number = 0; option->words[*number]; ++*number)
+		if (strcmp(value, option->words[*number]) == 0)
 			return 0;
 	return -EINVAL;
 }
@@ -47,105 +179,116 @@ static int parse_digits(const char *value, int base, char **end, uint64_t *numbe
 	return -errno;
 }
 
-static int parse_number(const char *value, const struct key *key, uint64_t *number)
+static int parse_number(const char *value, int base, uint64_t *number)
 {
 	char *end;
-	int err = parse_digits(value, 10, &end, number);
-	return err || *end || *number > key->most ? -EINVAL : 0;
+	int err = parse_digits(value, base, &end, number);
+	return err || *end ? -EINVAL : 0;
 }
 
-static int parse_size(const char *value, const struct key *key, uint64_t *number)
+static const char units[] = "kmg";
+
+static int parse_bytes(const char *value, uint64_t *number)
 {
-	static const char units[] = "kmg";
 	char *end;
 	if (parse_digits(value, 10, &end, number))
 		return -EINVAL;
 	const char *unit = *end ? strchr(units, *end | 0x20) : NULL;
 	unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-	if (*(end + !!unit) || *number > key->most >> shift)
+	if (*(end + !!unit) || *number > UINT64_MAX >> shift)
 		return -EINVAL;
 	*number <<= shift;
 	return 0;
 }
 
-static int parse_mode(const char *value, const struct key *key, uint64_t *number)
+static int parse(const struct relay_option *option, const char *value, uint64_t *number)
 {
-	char *end;
-	int err = parse_digits(value, 8, &end, number);
-	return err || *end || *number & ~key->most ? -EINVAL : 0;
+	switch (option->form) {
+	case RELAY_OPTION_WORD:
+		return parse_word(option, value, number);
+	case RELAY_OPTION_PERM:
+		return parse_number(value, 8, number);
+	case RELAY_OPTION_NUMBER:
+		return parse_number(value, 10, number);
+	default:
+		return parse_bytes(value, number);
+	}
 }
 
-#define FIELD(field) offsetof(struct relay_spec, field), sizeof(((struct relay_spec *)0)->field)
-
-static const struct key relay_keys[] = {
-    {"type", parse_word, relay_types, 0, 0, 0},
-    {"subbuf_size", parse_size, NULL, UINT32_MAX, FIELD(subbuf_size)},
-    {"n_subbufs", parse_number, NULL, UINT32_MAX, FIELD(n_subbufs)},
-    {"mode", parse_word, modes, 0, FIELD(mode)},
-    {"buffers", parse_word, buffers, 0, FIELD(buffers)},
-    {"scheme", parse_word, schemes, 0, FIELD(scheme)},
-    {"delivery", parse_word, deliveries, 0, FIELD(delivery)},
-    {"read", parse_word, reads, 0, FIELD(read)},
-    {"reserve", parse_word, reserves, 0, FIELD(reserve)},
-    {"start_reserve", parse_size, NULL, UINT32_MAX, FIELD(start_reserve)},
-    {"end_reserve", parse_size, NULL, UINT32_MAX, FIELD(end_reserve)},
-    {"channel_start_reserve", parse_size, NULL, UINT32_MAX, FIELD(channel_start_reserve)},
-    {"timestamp", parse_word, timestamps, 0, FIELD(timestamp)},
-    {"flush_interval", parse_number, NULL, INT32_MAX, FIELD(flush_interval_ms)},
-    {"perm", parse_mode, NULL, 0666, FIELD(file_mode)},
-    {"uid", parse_number, NULL, UINT32_MAX - 1, FIELD(uid)},
-    {"gid", parse_number, NULL, UINT32_MAX - 1, FIELD(gid)},
-};
-#define RING_FIELD(field) offsetof(struct relay_ring_spec, field), sizeof(((struct relay_ring_spec *)0)->field)
-
-/* modes, up to callback; schemes, up to lockless: the ring's own check refuses the others. */
-static const struct key ring_keys[] = {
-    {"type", parse_word, ring_types, 0, 0, 0},
-    {"size", parse_size, NULL, RELAY_RING_SIZE_MAX, RING_FIELD(ring_size)},
-    {"mode", parse_word, modes, 0, RING_FIELD(mode)},
-    {"buffers", parse_word, buffers, 0, RING_FIELD(buffers)},
-    {"scheme", parse_word, schemes, 0, RING_FIELD(scheme)},
-    {"read", parse_word, reads, 0, RING_FIELD(read)},
-    {"framing", parse_word, framings, 0, RING_FIELD(framing)},
-    {"perm", parse_mode, NULL, 0666, RING_FIELD(file_mode)},
-    {"uid", parse_number, NULL, UINT32_MAX - 1, RING_FIELD(uid)},
-    {"gid", parse_number, NULL, UINT32_MAX - 1, RING_FIELD(gid)},
-};
-
-/* The keys of one type of channel, and the struct that they fill. */
-struct target {
-	const struct key *keys;
-	unsigned n_keys;
-	void *spec;
-	unsigned given; /* bits */
-};
-
-static void store(void *spec, const struct key *key, uint64_t number)
+static bool is_allowed(const struct relay_option *option, uint64_t number)
 {
-	void *field = (char *)spec + key->offset;
-	if (key->bytes == sizeof(uint64_t))
+	if (option->form == RELAY_OPTION_PERM && number & ~option->most)
+		return false;
+	if (option->form == RELAY_OPTION_POWER_OF_2 && number & (number - 1))
+		return false;
+	return number >= option->least && number <= option->most;
+}
+
+int relay_option_parse(const struct relay_option *option, const char *value, uint64_t *number)
+{
+	int err = parse(option, value, number);
+	return err || !is_allowed(option, *number) ? -EINVAL : 0;
+}
+
+static int format_bytes(uint64_t number, char *text, size_t size)
+{
+	int unit = -1;
+	while (unit + 1 < (int)sizeof(units) - 1 && number && number % 1024 == 0) {
+		number /= 1024;
+		unit++;
+	}
+	return snprintf(text, size, "%" PRIu64 "%.*s", number, unit >= 0, unit >= 0 ? &"KMG"[unit] : "");
+}
+
+int relay_option_format(const struct relay_option *option, uint64_t number, char *text, size_t size)
+{
+	switch (option->form) {
+	case RELAY_OPTION_WORD:
+		return snprintf(text, size, "%s", number <= option->most ? option->words[number] : "?");
+	case RELAY_OPTION_PERM:
+		return snprintf(text, size, "%04" PRIo64, number);
+	case RELAY_OPTION_NUMBER:
+		return snprintf(text, size, "%" PRIu64, number);
+	default:
+		return format_bytes(number, text, size);
+	}
+}
+
+/* --- all of a command's --- */
+
+static void store(const struct row *row, void *spec, uint64_t number)
+{
+	void *field = (char *)spec + row->at[SPEC];
+	if (row->width == sizeof(uint64_t))
 		*(uint64_t *)field = number;
-	else if (key->bytes)
+	else if (row->width)
 		*(uint32_t *)field = (uint32_t)number;
 }
+
+/* A spec and the options that it was given so far. */
+struct target {
+	const struct table *table;
+	void *spec;
+	unsigned given; /* bits, of rows */
+};
 
 static int parse_one(const char *word, size_t length, struct target *target)
 {
 	const char *equals = memchr(word, '=', length);
-	size_t name_length = equals ? (size_t)(equals - word) : 0, value_length = length - name_length - 1;
-	for (unsigned i = 0; equals && i < target->n_keys; i++) {
-		const struct key *key = &target->keys[i];
+	size_t key_length = equals ? (size_t)(equals - word) : 0, value_length = length - key_length - 1;
+	for (unsigned i = 0; equals && i < target->table->n; i++) {
+		const struct row *row = &target->table->rows[i];
 		char value[MAX_VALUE] = "";
 		uint64_t number;
-		if (strlen(key->name) != name_length || memcmp(key->name, word, name_length) != 0)
+		if (strlen(row->option.key) != key_length || memcmp(row->option.key, word, key_length) != 0)
 			continue;
 		if (target->given & 1u << i || value_length >= sizeof(value))
 			return -EINVAL;
 		target->given |= 1u << i;
 		memcpy(value, equals + 1, value_length);
-		int err = key->parse(value, key, &number);
+		int err = relay_option_parse(&row->option, value, &number);
 		if (!err)
-			store(target->spec, key, number);
+			store(row, target->spec, number);
 		return err;
 	}
 	return -EINVAL;
@@ -158,30 +301,34 @@ static const char *next_word(const char *at, size_t *length)
 	return *length ? at : NULL;
 }
 
-static int parse_all(const char *options, struct target *target)
+static int parse_all(const char *options, uint32_t type, void *spec)
 {
+	struct target target = {&tables[type], spec, 0};
 	size_t length;
 	for (const char *word = options; (word = next_word(word, &length)); word += length) {
-		int err = parse_one(word, length, target);
+		int err = parse_one(word, length, &target);
 		if (err)
 			return err;
 	}
 	return 0;
 }
 
-#define N_OF(keys) (sizeof(keys) / sizeof((keys)[0]))
+static uint32_t n_buffers(uint32_t shape)
+{
+	return shape == RELAY_PERCPU ? relay_n_possible_cpus() : 1;
+}
 
 int relay_options_parse(const char *options, struct relay_spec *spec)
 {
-	int err = parse_all(options, &(struct target){relay_keys, N_OF(relay_keys), spec, 0});
-	spec->n_buffers = spec->buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1;
+	int err = parse_all(options, RELAY_TYPE_RELAY, spec);
+	spec->n_buffers = n_buffers(spec->buffers);
 	return err;
 }
 
 int relay_options_parse_rings(const char *options, struct relay_ring_spec *spec)
 {
-	int err = parse_all(options, &(struct target){ring_keys, N_OF(ring_keys), spec, 0});
-	spec->n_rings = spec->buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1;
+	int err = parse_all(options, RELAY_TYPE_RING, spec);
+	spec->n_rings = n_buffers(spec->buffers);
 	return err;
 }
 
@@ -192,4 +339,93 @@ bool relay_options_have(const char *options, const char *key)
 		if (strncmp(word, key, strlen(key)) == 0)
 			return true;
 	return false;
+}
+
+/* --- specs, geometries, facts --- */
+
+static void fill_defaults(uint32_t type, void *spec)
+{
+	const struct table *table = &tables[type];
+	for (const struct row *row = table->rows; row < table->rows + table->n; row++)
+		store(row, spec, row->option.initial);
+}
+
+void relay_spec_default(struct relay_spec *spec)
+{
+	*spec = (struct relay_spec){.size = sizeof(*spec)};
+	fill_defaults(RELAY_TYPE_RELAY, spec);
+	spec->uid = geteuid();
+	spec->gid = getegid();
+}
+
+void relay_ring_spec_default(struct relay_ring_spec *spec)
+{
+	*spec = (struct relay_ring_spec){.size = sizeof(*spec)};
+	fill_defaults(RELAY_TYPE_RING, spec);
+	spec->uid = geteuid();
+	spec->gid = getegid();
+}
+
+static bool are_allowed(uint32_t type, enum holder holder, const void *values)
+{
+	const struct table *table = &tables[type];
+	for (const struct row *row = table->rows; row < table->rows + table->n; row++) {
+		const void *field = (const char *)values + row->at[holder];
+		uint64_t number = row->width == sizeof(uint64_t) ? *(const uint64_t *)field : *(const uint32_t *)field;
+		if (row->at[GEOMETRY] && !is_allowed(&row->option, number))
+			return false;
+	}
+	return true;
+}
+
+bool relay_options_allow_spec(const struct relay_spec *spec)
+{
+	return are_allowed(RELAY_TYPE_RELAY, SPEC, spec);
+}
+
+bool relay_options_allow(const struct relay_geometry *geometry)
+{
+	return are_allowed(RELAY_TYPE_RELAY, GEOMETRY, geometry);
+}
+
+bool relay_options_allow_ring_spec(const struct relay_ring_spec *spec)
+{
+	return are_allowed(RELAY_TYPE_RING, SPEC, spec);
+}
+
+bool relay_options_allow_ring(const struct relay_ring_geometry *geometry)
+{
+	return are_allowed(RELAY_TYPE_RING, GEOMETRY, geometry);
+}
+
+static void copy(uint32_t type, enum holder from, const void *source, enum holder to, void *target)
+{
+	const struct table *table = &tables[type];
+	for (const struct row *row = table->rows; row < table->rows + table->n; row++)
+		if (row->at[GEOMETRY])
+			memcpy((char *)target + row->at[to], (const char *)source + row->at[from], row->width);
+}
+
+void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geometry *geometry)
+{
+	copy(RELAY_TYPE_RELAY, SPEC, spec, GEOMETRY, geometry);
+	if (geometry->scheme == RELAY_ANY_SCHEME)
+		geometry->scheme = relay_scheme_default(geometry->buffers);
+}
+
+void relay_options_to_facts(const struct relay_geometry *geometry, struct relay_facts *facts)
+{
+	copy(RELAY_TYPE_RELAY, GEOMETRY, geometry, FACTS, facts);
+}
+
+void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct relay_ring_geometry *geometry)
+{
+	copy(RELAY_TYPE_RING, SPEC, spec, GEOMETRY, geometry);
+	if (geometry->scheme == RELAY_ANY_SCHEME)
+		geometry->scheme = relay_scheme_default(geometry->buffers);
+}
+
+void relay_options_to_ring_facts(const struct relay_ring_geometry *geometry, struct relay_ring_facts *facts)
+{
+	copy(RELAY_TYPE_RING, GEOMETRY, geometry, FACTS, facts);
 }

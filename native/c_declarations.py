@@ -1,4 +1,4 @@
-"""Read the declarations of a C header or a cdef, as text."""
+"""Read the declarations of a C header, as text."""
 
 import re
 from pathlib import Path
@@ -23,4 +23,5 @@ def declarations(path: Path) -> list[str]:
 
 
 def normalise(text: str) -> str:
+    """Leave only the white space that separates words."""
     return re.sub(r"\s*([^\w\s])\s*", r"\1", re.sub(r"\s+", " ", text)).strip()
