@@ -271,6 +271,15 @@ def test_page_has_the_sections_that_readers_expect(page):
     assert f"{title[1].lower()}.{title[2]}" == page.name
 
 
+# --- the design ---
+
+
+def test_files_that_the_design_names_exist():
+    named = re.findall(r"`((?:native|relayfs_fuse|mount|tests|docs)/[\w/.]*)`", (ROOT / "docs/design.md").read_text())
+    assert len(named) > 40
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 # --- the README ---
 
 
