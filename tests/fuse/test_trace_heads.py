@@ -110,7 +110,7 @@ def has_time_namespaces() -> bool:
 @pytest.mark.skipif(not has_time_namespaces(), reason="the kernel has no time namespaces")
 def test_a_time_that_is_far_from_the_last_one_is_told_in_full(store: Store, tmp_path: Path) -> None:
     """48 bits of it would tell one of 78 hours that repeat."""
-    trace = store.create("t", buffers=native_trace.TRACE_BUFFERS.index("shared"), subbuf_size=65536)
+    trace = store.create("t", buffers=native_trace.BUFFERS_SHARED, subbuf_size=65536)
     where = {"RELAYFS": "none", "RELAYFS_STORE": str(store.path)}
     later = ("unshare", "--time", "--monotonic", str(LATER_S), "--fork")
     finish(emit(where, "a", "b"))
