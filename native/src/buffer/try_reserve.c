@@ -23,6 +23,19 @@
 
 enum { MOVING_PAUSE_NS = 100000 };
 
+enum relay_rseq_result relay_tx_transact(struct rchan_buf *buf, struct relay_latch *latch, struct relay_tx *tx)
+{
+	static uint64_t nowhere;
+	for (int i = 0; i < 3; i++)
+		if (!tx->store[i].at)
+			tx->store[i].at = &nowhere;
+	tx->new_first |= ~tx->expect_first & RELAY_LATCH_INDEX;
+	enum relay_rseq_result result = relay_rseq_transact(latch, &buf->control->flags, tx, buf->cpu);
+	if (__builtin_expect(result != RELAY_RSEQ_ABORTED, 1))
+		return result;
+	return relay_persist_transact(latch, &buf->control->flags, tx, buf->cpu);
+}
+
 static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_latch *lost, uint64_t length)
 {
 	if (buf->scheme == RELAY_RSEQ) {
@@ -110,7 +123,8 @@ void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before)
 		relay_lock_release(&buf->control->write_lock, before);
 }
 
-int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length)
+/* Wait while the buffer's memory is being replaced; refuse the record if the buffer is stopped. */
+static __attribute__((noinline)) int wait_or_refuse(struct rchan_buf *buf, uint64_t length)
 {
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
 	/* Pairs with the release in channel/move.c, which stores `moving` before the flag and clears it after the flag. */
@@ -123,6 +137,12 @@ int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length)
 	if (flags & RELAY_STOPPED)
 		return refuse(buf, &buf->control->lost_disabled, length, -ECANCELED);
 	return 0;
+}
+
+int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length)
+{
+	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+	return __builtin_expect(flags & (RELAY_CLOSED | RELAY_STOPPED), 0) ? wait_or_refuse(buf, length) : 0;
 }
 
 /* Is the sub-buffer that pos begins free? */

@@ -18,28 +18,22 @@
 /* Not an errno: this thread is not (any more) on the buffer's CPU. */
 enum { RELAY_WRONG_CPU = 1 };
 
+/* relay_tx_commit() by a restartable section. */
+enum relay_rseq_result relay_tx_transact(struct rchan_buf *buf, struct relay_latch *latch, struct relay_tx *tx);
+
 /* Change a latch from what relay_tx_load() saw to tx->new_first and tx->new_second. */
 static inline enum relay_rseq_result relay_tx_commit(struct rchan_buf *buf, struct relay_latch *latch,
                                                      struct relay_tx *tx)
 {
-	static uint64_t nowhere;
 	RELAY_PUBLISHES(&latch->first);
-	if (buf->scheme != RELAY_RSEQ) {
-		for (int i = 0; i < 3 && buf->scheme == RELAY_LOCKING; i++)
-			if (tx->store[i].at)
-				__atomic_store_n(tx->store[i].at, tx->store[i].value, __ATOMIC_RELAXED);
-		if (relay_latch_cmpxchg(latch, tx->expect_first, tx->expect_second, tx->new_first, tx->new_second))
-			return RELAY_RSEQ_DONE;
-		return RELAY_RSEQ_MOVED;
-	}
-	for (int i = 0; i < 3; i++)
-		if (!tx->store[i].at)
-			tx->store[i].at = &nowhere;
-	tx->new_first |= ~tx->expect_first & RELAY_LATCH_INDEX;
-	enum relay_rseq_result result = relay_rseq_transact(latch, &buf->control->flags, tx, buf->cpu);
-	if (__builtin_expect(result != RELAY_RSEQ_ABORTED, 1))
-		return result;
-	return relay_persist_transact(latch, &buf->control->flags, tx, buf->cpu);
+	if (buf->scheme == RELAY_RSEQ)
+		return relay_tx_transact(buf, latch, tx);
+	for (int i = 0; i < 3 && buf->scheme == RELAY_LOCKING; i++)
+		if (tx->store[i].at)
+			__atomic_store_n(tx->store[i].at, tx->store[i].value, __ATOMIC_RELAXED);
+	bool is_changed =
+	    relay_latch_cmpxchg(latch, tx->expect_first, tx->expect_second, tx->new_first, tx->new_second);
+	return is_changed ? RELAY_RSEQ_DONE : RELAY_RSEQ_MOVED;
 }
 
 /* Load a latch, its index included, for relay_tx_commit(). The two words may be of two moments, in which case the commit fails.

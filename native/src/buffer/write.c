@@ -117,7 +117,7 @@ static int lock(struct rchan_buf *buf, size_t length, bool will_retry, sigset_t 
 static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	sigset_t before;
-	if (slot->locked)
+	if (slot->locked || buf->scheme != RELAY_LOCKING)
 		return reserve(buf, length, slot);
 	int err = lock(buf, length, slot->will_retry, &before);
 	if (err)
@@ -199,8 +199,9 @@ static int write_locked(struct rchan_buf *buf, const void *data, size_t length, 
 	return -EBADMSG;
 }
 
-static int write_alone(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
-                       bool will_retry)
+/* Not inlined: its frame is much larger than what lockless writers need. */
+static __attribute__((noinline)) int write_alone(struct rchan_buf *buf, const void *data, size_t length,
+                                                 struct relay_record_time *time, bool will_retry)
 {
 	sigset_t before;
 	int err = refuse_oversize(buf, length);

@@ -49,14 +49,23 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 	return err;
 }
 
+/* In the buffer of the CPU that this thread has been on. Not inlined: who writes to the only buffer needs no frame. */
+static __attribute__((noinline)) int write_to_cpu(struct rchan *chan, const void *data, size_t length,
+                                                  struct relay_record_time *time, bool will_retry)
+{
+	uint32_t cpu = (uint32_t)sched_getcpu() % chan->n_buffers;
+	return relay_write_shared(&chan->bufs[cpu], data, length, time, will_retry);
+}
+
 /* This thread cannot write by restartable sequences: in the other schemes none does. -ENOTSUP: as write_record(). */
 static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
                                                         struct relay_record_time *time, bool will_retry)
 {
 	if (chan->scheme == RELAY_RSEQ)
 		return -ENOTSUP;
-	uint32_t cpu = chan->n_buffers == 1 ? 0 : (uint32_t)sched_getcpu() % chan->n_buffers;
-	return relay_write_shared(&chan->bufs[cpu], data, length, time, will_retry);
+	if (chan->n_buffers == 1)
+		return relay_write_shared(chan->bufs, data, length, time, will_retry);
+	return write_to_cpu(chan, data, length, time, will_retry);
 }
 
 /* -ENOTSUP: this thread may not store into the buffers. will_retry: -ENOSPC is not counted. */
