@@ -197,9 +197,9 @@ def dd(directory: Path) -> float:
 
 
 def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, bytes_a_s: float) -> tuple[float, int]:
-    """Return how fast, in GB/s, the recorder wrote what came so fast, and how many events have ever been lost."""
+    """Return how fast, in GB/s, the recorder wrote what came so fast, and how many events were lost."""
     out = directory / "trace"
-    mount.command("trace start recorded")
+    mount.command("trace create recorded subbuf_size=1M n_subbufs=512 buffers=shared\ntrace start recorded\n")
     relayctl = Path(sys.executable).with_name("relayctl")
     recorder = subprocess.Popen(
         ["taskset", "-c", str(cpus[-1]), relayctl, "record", "recorded", "-o", out, "--until-stopped", "--json"],
@@ -215,21 +215,21 @@ def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, by
     mount.command("trace stop recorded")
     summary = json.loads(recorder.communicate()[0])
     seconds = time.monotonic() - begin
+    mount.command("trace remove recorded")
     shutil.rmtree(out)
     return summary["bytes"] / seconds / 1e9, summary["lost"]
 
 
-def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequence[int], lost_before: int) -> int:
-    """Let dd write, then the recorder, into the same directory; return how many events have ever been lost."""
+def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequence[int]) -> None:
+    """Let dd write, then the recorder, into the same directory."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("RELAYFS_BENCH_DIR", "/var/tmp")) as directory:
         samples.add("dd", dd(Path(directory)))
         os.sync()
         rate, lost = record(mount, program, cpus, Path(directory), PACE * samples.values["dd"][-1] * 1e9)
         samples.add("recorder", rate)
-        samples.add("recorder-lost", lost - lost_before)
+        samples.add("recorder-lost", lost)
         samples.add("none-lost", 0)
         os.sync()
-        return lost
 
 
 # --- all ---
@@ -271,11 +271,10 @@ def measure(rounds: int, cpus: Sequence[int]) -> Samples:
                 samples.counts[trace][what] = count
         for session in SESSIONS:
             lttng.check(session)
-        # Of one for all, which stays: a virtual machine's memory is slow at its first use, also for dd's.
-        mount.command("trace create recorded subbuf_size=1M n_subbufs=512 buffers=shared")
-        lost = sample_recorder(Samples(), mount, program, cpus, 0)
+        # A virtual machine's memory is slow at its first use, also for dd's.
+        sample_recorder(Samples(), mount, program, cpus)
         for _ in range((rounds + 2) // 3):
-            lost = sample_recorder(samples, mount, program, cpus, lost)
+            sample_recorder(samples, mount, program, cpus)
     return samples
 
 

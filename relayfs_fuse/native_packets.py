@@ -71,6 +71,27 @@ class Consumer:
         lib.relay_consume_abort(self.buffer.pointer)
 
 
+class Copies:
+    """Memory for copies of pieces, which is used again, because new memory takes as long as the copying itself."""
+
+    def __init__(self) -> None:
+        self._memory = ffi.new("char[]", 0)
+
+    def take(self, packets: Sequence[Sequence[Any]]) -> list[memoryview]:
+        """Copy the pieces of each packet into one; the copies are valid until the next call."""
+        size = sum(len(piece) for pieces in packets for piece in pieces)
+        if size > len(self._memory):
+            self._memory = ffi.new("char[]", size)
+        view, copies, end = memoryview(ffi.buffer(self._memory)), [], 0
+        for pieces in packets:
+            start = end
+            for piece in pieces:
+                ffi.memmove(self._memory + end, piece, len(piece))
+                end += len(piece)
+            copies.append(view[start:end])
+        return copies
+
+
 def copy_packets(buffer: Buffer, size: int) -> Iterator[tuple[memoryview, int]]:
     """Copy the finished packets that a buffer holds, the oldest first; each copy is valid until the next.
 

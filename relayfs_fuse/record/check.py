@@ -7,19 +7,21 @@ first wrong event is recorded; the events behind that count as lost, and the who
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.native_events import FIELD_TYPES
-from relayfs_fuse.native_packets import Layouts
+from relayfs_fuse.native_packets import Copies, Layouts
 from relayfs_fuse.record.packet import HEAD_BYTES, Packet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from relayfs_fuse.ctf import Declaration, Origin
 
 # Of a trace's packets, so many bytes are copied at once, unless a single one is longer.
 COPY_BYTES = 8 << 20
+# A recorder has one thread that copies.
+_copies = Copies()
 # The shortest head of an event; the pid, where several processes write.
 _EVENT_HEAD_BYTES = 8
 _PID_BYTES = 4
@@ -62,7 +64,7 @@ class Checker:
         return Checked(good, n_events, max(1, (len(events) - n_bytes) // _EVENT_HEAD_BYTES), fault)
 
 
-def copied(packet: Packet) -> Packet:
-    """Return a packet whose events nobody else can change."""
-    pieces: list[Any] = packet.body
-    return Packet(packet.head, [b"".join(pieces)] if pieces else [])
+def copied(packets: Sequence[Packet]) -> list[Packet]:
+    """Return packets whose events nobody else can change, until the next call."""
+    bodies = _copies.take([packet.body for packet in packets])
+    return [Packet(packet.head, [body] if body else []) for packet, body in zip(packets, bodies, strict=True)]

@@ -249,7 +249,7 @@ class Recording:
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _guarded(cpu, consumer)
         if self.process.checker:
-            packets = [copied(packet) for packet in packets]
+            packets = copied(packets)
             if not is_valid():
                 return False
             is_valid = _always

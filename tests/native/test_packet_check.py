@@ -95,7 +95,7 @@ def test_babeltrace2_reads_what_passes(tmp_path: Path, seed: int, buffers: str) 
         assert (checked.n_events, checked.most_lost, checked.fault) == (len(events), 0, "")
         data = spoilt(chance, whole)
         bits = 8 * (HEAD_BYTES + len(data))
-        checked = checker.check(copied(Packet(head._replace(packet_size=bits, content_size=bits), [data])))
+        checked = checker.check(*copied([Packet(head._replace(packet_size=bits, content_size=bits), [data])]))
         n_events += checked.n_events
         n_spoilt += bool(checked.most_lost)
         stream += [checked.packet.head.pack(), *map(bytes, checked.packet.body)]
