@@ -176,10 +176,10 @@ def started(mount: Mount, trace: str) -> Iterator[None]:
 def counts(mount: Mount, trace: str) -> dict[str, int]:
     """Return how many events a trace has taken and refused in its only directory, if it has one yet."""
     directories = list((mount.path / ".channels").glob(f"{trace}/*"))
-    facts = {
+    stats = {
         name: sum(int((path / "cpu" / name).read_text()) for path in directories) for name in ("records", "lost_full")
     }
-    return {"hits": facts["records"], "drops": facts["lost_full"]}
+    return {"hits": stats["records"], "drops": stats["lost_full"]}
 
 
 # --- the recorder ---

@@ -31,7 +31,7 @@ class Mount:
         """Write a line to the control file."""
         (self.path / "control").write_text(line + "\n")
 
-    def fact(self, channel: str, name: str) -> int:
+    def statistic(self, channel: str, name: str) -> int:
         """Return one of the channel's counts."""
         return int((self.path / ".channels" / channel / name).read_text())
 

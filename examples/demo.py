@@ -124,8 +124,8 @@ def build_producer(place: Place) -> Path:
 
 def transfer(place: Place, producer: Path, geometry: Geometry, parts: Sequence[Path]) -> tuple[float, int]:
     """Write the parts into the channel and read it meanwhile; return the time it took, and how often was refused."""
-    facts = place.mount / ".channels/demo/lines"
-    files = [place.mount / f"demo/lines{cpu}" for cpu in range(int((facts / "n_buffers").read_text()))]
+    stats = place.mount / ".channels/demo/lines"
+    files = [place.mount / f"demo/lines{cpu}" for cpu in range(int((stats / "n_buffers").read_text()))]
     stop = place.work / "stop"
     started = time.monotonic()
     readers = []
@@ -135,7 +135,7 @@ def transfer(place: Place, producer: Path, geometry: Geometry, parts: Sequence[P
             readers.append(place.start("sh", "-c", READ_LOOP, "sh", *share, stdout=out, env={"stop": str(stop)}))
     producers = []
     for part in parts:
-        command: list[str | Path] = [producer, place.mount / "demo/lines", facts / "unread_bytes", str(geometry.limit)]
+        command: list[str | Path] = [producer, place.mount / "demo/lines", stats / "unread_bytes", str(geometry.limit)]
         with part.open("rb") as lines:
             producers.append(place.start(*command, stdin=lines, stdout=subprocess.PIPE))
     for process in producers:
@@ -166,17 +166,17 @@ def split(place: Place, text: Path) -> list[Path]:
 def report(place: Place, seconds: float, refused: int) -> bool:
     """Print what .channels tells; return whether nothing was lost."""
 
-    def fact(name: str) -> int:
+    def statistic(name: str) -> int:
         return int((place.mount / ".channels/demo/lines" / name).read_text())
 
-    records, size = fact("records"), fact("bytes")
-    lost = fact("lost") - refused
-    say(f"  records      {records:,} ({size:,} bytes), read {fact('read_records'):,}")
+    records, size = statistic("records"), statistic("bytes")
+    lost = statistic("lost") - refused
+    say(f"  records      {records:,} ({size:,} bytes), read {statistic('read_records'):,}")
     say(f"  rate         {records / seconds:,.0f} records/s, {size / seconds / 1e6:,.0f} MB/s, in {seconds:.2f} s")
-    say(f"  sub-buffers  {fact('produced'):,} produced, {fact('consumed'):,} consumed")
-    say(f"  padding      {fact('padding'):,} bytes, removed by the reader")
+    say(f"  sub-buffers  {statistic('produced'):,} produced, {statistic('consumed'):,} consumed")
+    say(f"  padding      {statistic('padding'):,} bytes, removed by the reader")
     say(f"  lost         {lost or 'none'}" + (f" ({refused} refused while full, then written)" if refused else ""))
-    return lost == 0 and fact("unread_bytes") == 0
+    return lost == 0 and statistic("unread_bytes") == 0
 
 
 def demo(place: Place, file: Path | None) -> bool:

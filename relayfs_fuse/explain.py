@@ -48,14 +48,14 @@ def _mounts(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _kind(root: str, below: str) -> tuple[str, str]:
-    facts = os.path.join(root, ".channels")
+    stats = os.path.join(root, ".channels")
     is_file = os.path.isfile(os.path.join(root, below))
     for digits in range(7 if is_file else 1):
         channel = below[: len(below) - digits]
         if digits and not below[-digits:].isdigit():
             break
-        if os.path.exists(os.path.join(facts, channel, "mem0")):
-            kind = "ring" if _text(os.path.join(facts, channel, "type")) == "ring\n" else "relay"
+        if os.path.exists(os.path.join(stats, channel, "mem0")):
+            kind = "ring" if _text(os.path.join(stats, channel, "type")) == "ring\n" else "relay"
             return (f"{kind} file" if is_file else kind), channel
     return ("directory" if os.path.isdir(os.path.join(root, below)) else ""), below
 

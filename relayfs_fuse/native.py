@@ -100,8 +100,8 @@ def _record(data: AnyBuffer) -> Any:
     return ffi.from_buffer(data)
 
 
-class Facts:
-    """Everything there is to know of a buffer: the fields of struct relay_facts, and what follows from them."""
+class Stats:
+    """Everything there is to know of a buffer: the fields of struct relay_stats, and what follows from them."""
 
     __slots__ = ("_raw",)
 
@@ -318,11 +318,11 @@ class Buffer(_Memory):
         """Close the descriptor of its file, once: it stays mapped."""
         lib.relay_buf_close_fd(self._open)
 
-    def facts(self) -> Facts:
+    def stats(self) -> Stats:
         """Read all of its counters at one moment."""
-        facts = ffi.new("struct relay_facts *")
-        self.check(lib.relay_buf_facts(self._open, facts))
-        return Facts(facts)
+        stats = ffi.new("struct relay_stats *")
+        self.check(lib.relay_buf_stats(self._open, stats))
+        return Stats(stats)
 
     def state(self) -> int:
         """Tell what there is to read, as HAS_ and IS_ bits."""

@@ -28,8 +28,8 @@ OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 HEADER_BYTES = 8
 
 
-class RingFacts:
-    """Everything there is to know of a ring: the fields of struct relay_ring_facts, and what follows from them."""
+class RingStats:
+    """Everything there is to know of a ring: the fields of struct relay_ring_stats, and what follows from them."""
 
     __slots__ = ("_raw",)
 
@@ -104,11 +104,11 @@ class RingMemory(_Memory):
         """Return the descriptor of its file."""
         return int(lib.relay_ring_fd(self._open))
 
-    def facts(self) -> RingFacts:
+    def stats(self) -> RingStats:
         """Read all of its counters at one moment."""
-        facts = ffi.new("struct relay_ring_facts *")
-        self.check(lib.relay_ring_facts(self._open, facts))
-        return RingFacts(facts)
+        stats = ffi.new("struct relay_ring_stats *")
+        self.check(lib.relay_ring_stats(self._open, stats))
+        return RingStats(stats)
 
     def state(self) -> int:
         """Tell what there is to read, as HAS_ and IS_ bits; what the dead have reserved is discarded."""
@@ -218,11 +218,11 @@ class RingsHandle(_Handle):
             raise
 
     def _overwrites(self, path: str) -> bool:
-        facts = ffi.new("struct relay_ring_facts *")
-        result = int(lib.relay_ring_facts(self._open.ring[0], facts))
+        stats = ffi.new("struct relay_ring_stats *")
+        result = int(lib.relay_ring_stats(self._open.ring[0], stats))
         if result != -errno.EOPNOTSUPP:  # it is not mapped: next() says whether it can be read
             _check(result, path)
-        return bool(facts.mode == native.MODE_OVERWRITE)
+        return bool(stats.mode == native.MODE_OVERWRITE)
 
     def close(self) -> None:
         """Let go of them."""

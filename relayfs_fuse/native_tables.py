@@ -31,7 +31,7 @@ class Option:
     """One option of one type of channel, or of traces.
 
     key: in KEY=VALUE
-    field: of struct relay_spec and relay_facts, of those of rings, or of struct relay_trace; empty: it has none
+    field: of struct relay_spec and relay_stats, of those of rings, or of struct relay_trace; empty: it has none
     file: in .channels/PATH/; empty: none shows it
     words: the values, whose indexes stand for them; empty: the values are numbers
     allowed: which values are, for people
@@ -85,7 +85,7 @@ class Statistic(NamedTuple):
     """One number of a buffer or ring; see struct relay_statistic.
 
     name: of its files in .channels/PATH/ and .channels/PATH/bufferN/
-    field: of Facts or RingFacts
+    field: of Stats or RingStats
     unit, help: of the counter of its name; empty: there is none
     form: COUNT and LEVEL: buffers add up; LATEST: the largest counts; OF_BUFFER: only each buffer's says something
     source: OF_CONSUMERS, OF_OVERWRITTEN: not known of a ring that was consumed by who knows only the kernel's format;

@@ -138,9 +138,9 @@ SECTIONS = (
         Row("write", "write", ".channels/c/mem0"))),
     Section("the memory of a ring, `.channels/PATH/mem0`", rows(".channels/r/mem0", FILE,
         Row("write", "write", ".channels/r/mem0"))),
-    Section("a fact, `.channels/PATH/records`", rows(".channels/c/records", FILE,
+    Section("a statistic, `.channels/PATH/records`", rows(".channels/c/records", FILE,
         Row("write", "write", ".channels/c/records"))),
-    Section("the facts of a channel, `.channels/PATH/`", rows(".channels/c", DIRECTORY)),
+    Section("the statistics of a channel, `.channels/PATH/`", rows(".channels/c", DIRECTORY)),
     Section("`control`, mounted with `control_mode=0666`", rows("control", FILE)),
     Section("commands, `control_mode=0666`; the channel is the owner's", (
         command("create new buffers=single", "create for oneself"),

@@ -134,7 +134,7 @@ class Mount:
         for directory in reversed([path for path, *_ in os.walk(self.path) if "/." not in path][1:]):
             os.rmdir(directory)
 
-    def fact(self, path: str, name: str) -> str:
+    def shown(self, path: str, name: str) -> str:
         return (self.path / ".channels" / path / name).read_text().strip()
 
     def cpu_s(self) -> float:

@@ -60,12 +60,12 @@ class TraceStore:
     @staticmethod
     def written(process: Path) -> int:
         """Count the events that a process wrote."""
-        return sum(facts.records for facts in _facts(process))
+        return sum(stats.records for stats in _stats(process))
 
     @staticmethod
     def lost(process: Path) -> int:
         """Count those that it could not write."""
-        return sum(facts.lost_full_records + facts.lost_too_large_records for facts in _facts(process))
+        return sum(stats.lost_full_records + stats.lost_too_large_records for stats in _stats(process))
 
     def events(self, name: str) -> list[str]:
         """Have babeltrace2 read a trace, without a complaint: its events, as it shows them, without their times."""
@@ -94,10 +94,10 @@ def _event(line: str) -> str:
     return f"{found['name']}: {found['fields']}"
 
 
-def _facts(process: Path) -> Iterator[native.Facts]:
+def _stats(process: Path) -> Iterator[native.Stats]:
     for cpu in range(native.n_possible_cpus()):
         buffer = native.Buffer(str(process / f"cpu/mem{cpu}"))
-        yield buffer.facts()
+        yield buffer.stats()
         buffer.close()
 
 

@@ -69,7 +69,7 @@ class Mounted(Protocol):
 
     path: Path
 
-    def fact(self, path: str, name: str) -> str: ...
+    def shown(self, path: str, name: str) -> str: ...
 
 
 def some_cpu() -> int:
@@ -189,6 +189,6 @@ class Stream:
         self.finish()
         return drain(self.file)
 
-    def fact(self, name: str) -> int:
+    def shown(self, name: str) -> int:
         """Return a counter of this relay file."""
-        return int(self.mount.fact(self.channel, f"buffer{self.cpu}/{name}"))
+        return int(self.mount.shown(self.channel, f"buffer{self.cpu}/{name}"))

@@ -3,7 +3,7 @@
  * The tap: sees the messages between libfuse and the kernel, and adds what pyfuse3 lacks.
  *
  *     kernel  -- read -->   tap_read    -->  libfuse  -->  pyfuse3  -->  handler (Python)
- *                            | facts of the request, interrupts             | relay_tap_*()
+ *                            | what the request says, interrupts                | relay_tap_*()
  *     kernel  <- writev --  tap_writev  <--  libfuse  <--  pyfuse3  <--  its reply
  *                            | INIT, OPEN: flags that libfuse does not know
  *                            | READ: the bytes, straight out of the ring

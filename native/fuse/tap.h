@@ -13,7 +13,7 @@
 struct rchan_buf;
 struct fuse_session;
 
-/* Facts of the request that was read last. A handler sees its own until it first awaits something. */
+/* What is known of the request that was read last. A handler sees its own until it first awaits something. */
 struct relay_tap_request {
 	uint64_t unique;     /* the kernel's name for the request */
 	uint32_t opcode;     /* FUSE_READ, ... */

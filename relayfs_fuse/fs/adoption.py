@@ -44,7 +44,7 @@ def take(command: Command, process: int, uid: int, store: str) -> list[native.Bu
     try:
         for descriptor in command.descriptors:
             buffers.append(_take_one(command, f"/proc/{process}/fd/{descriptor}", descriptor, uid, store))
-        _check_alike(command, [buffer.facts() for buffer in buffers])
+        _check_alike(command, [buffer.stats() for buffer in buffers])
     except BaseException:
         for buffer in buffers:
             buffer.close()
@@ -96,16 +96,16 @@ def _map(command: Command, what: str, seen: int) -> native.Buffer:
         raise command.refuse(code, f"{what} is not a buffer of this layout: {error.strerror}", "descriptors") from error
 
 
-def _check_alike(command: Command, facts: list[native.Facts]) -> None:
-    first = facts[0]
+def _check_alike(command: Command, stats: list[native.Stats]) -> None:
+    first = stats[0]
     expected = native.n_possible_cpus() if first.buffers == native.BUFFERS_PERCPU else 1
-    for index, (descriptor, of_one) in enumerate(zip(command.descriptors, facts, strict=True)):
+    for index, (descriptor, of_one) in enumerate(zip(command.descriptors, stats, strict=True)):
         if of_one.cpu != index or any(getattr(of_one, name) != getattr(first, name) for name in _COMMON):
             message = f"descriptor {descriptor} is not buffer {index} of the same channel"
             raise command.refuse(errno.EINVAL, message, "descriptors")
         if of_one.closed:
             raise command.refuse(errno.EINVAL, f"descriptor {descriptor}: the channel is closed", "descriptors")
-    if (first.n_buffers, len(facts)) != (expected, expected):
+    if (first.n_buffers, len(stats)) != (expected, expected):
         word = RELAY_OPTIONS["buffers"].format(first.buffers)
-        message = f"{len(facts)} buffers of {first.n_buffers}: {word} has {expected} here"
+        message = f"{len(stats)} buffers of {first.n_buffers}: {word} has {expected} here"
         raise command.refuse(errno.EINVAL, message, "descriptors")

@@ -129,7 +129,7 @@ class AttributeSource:
             mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
             uid=status.st_uid,
             gid=status.st_gid,
-            size=stored.channel.facts.file_bytes if isinstance(node, MemFile) else size,
+            size=stored.channel.stats.file_bytes if isinstance(node, MemFile) else size,
             mtime_ns=mtime_ns,
             ctime_ns=status.st_ctime_ns,
             nlink=0 if node.removed else 1,
@@ -191,7 +191,7 @@ def _block_size(stored: StoredBuffer | StoredRing, pid: int) -> int:
     if stored.is_read_by(pid):
         return BLOCK_SIZE
     # A power of two, as the kernel rounds it to one.
-    fits = 1 << stored.channel.facts.largest_record.bit_length() - 1
+    fits = 1 << stored.channel.stats.largest_record.bit_length() - 1
     return max(WRITE_BLOCK_MIN, min(fits, WRITE_BLOCK_MAX))
 
 

@@ -196,10 +196,10 @@ class Commands:
         self._check_owner(command, opener)
         buffers = yield lambda: adoption.take(command, opener.pid, opener.uid, self._store.directory)
         try:
-            facts = buffers[0].facts()
-            need = facts.file_bytes * len(buffers)
+            stats = buffers[0].stats()
+            need = stats.file_bytes * len(buffers)
             yield Patient(lambda: self._ensure_room(command, need, opener))
-            self._check_names(command, facts.buffers, len(buffers), opener)
+            self._check_names(command, stats.buffers, len(buffers), opener)
             perm = command.options.get("perm", RELAY_OPTIONS["perm"].initial)
             uid = command.options.get("uid", opener.uid)
             gid = command.options.get("gid", opener.gid)

@@ -25,8 +25,8 @@ from relayfs_fuse.native_tables import OPTIONS, RELAY_OPTIONS, TYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from relayfs_fuse.native import Facts
-    from relayfs_fuse.native_ring import RingFacts
+    from relayfs_fuse.native import Stats
+    from relayfs_fuse.native_ring import RingStats
     from relayfs_fuse.native_tables import Option
 
 VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace")
@@ -366,7 +366,7 @@ def choose_geometry(
     )
 
 
-def format_create(path: str, type_of: str, facts: Facts | RingFacts, owner: Mapping[str, int]) -> str:
+def format_create(path: str, type_of: str, stats: Stats | RingStats, owner: Mapping[str, int]) -> str:
     """Write the command that would make this channel again.
 
     owner: perm, uid and gid
@@ -374,6 +374,6 @@ def format_create(path: str, type_of: str, facts: Facts | RingFacts, owner: Mapp
     words = [f"type={type_of}"] if type_of != TYPES[0] else []
     for key, option in OPTIONS[type_of].items():
         if option.field:
-            number = owner[key] if key in owner else getattr(facts, option.field)
+            number = owner[key] if key in owner else getattr(stats, option.field)
             words.append(f"{key}={option.format(number)}")
     return f"create {path} " + " ".join(words)

@@ -13,7 +13,7 @@ What is written to counters.names, a command a line:
 Figures of the server and of every channel are counters of the group `relayfs`, shown at most FIGURES_S late:
 
     relayfs/server/NAME             requests, errors
-    relayfs/channels/PATH/NAME      by CPU: the facts of the channel's buffers
+    relayfs/channels/PATH/NAME      by CPU: the statistics of the channel's buffers
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ class Counters:
     def _show_channel(self, channel: StoredChannel) -> None:
         for stored in channel.buffers:
             try:
-                now = stored.facts()
+                now = stored.stats()
                 for statistic in STATISTICS[channel.type]:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))

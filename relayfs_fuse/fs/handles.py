@@ -112,14 +112,14 @@ class RelayHandle:
     pid: the thread that opened it
     """
 
-    def __init__(self, stored: StoredBuffer, facts: native.Facts, pid: int) -> None:
+    def __init__(self, stored: StoredBuffer, stats: native.Stats, pid: int) -> None:
         self.stored = stored
-        self.start = facts.passed_bytes
+        self.start = stats.passed_bytes
         self.pid = pid
 
-    def start_for_size(self, facts: native.Facts) -> int:
+    def start_for_size(self, stats: native.Stats) -> int:
         """Tell where the file begins; a reset begins a new one."""
-        return self.start if self.start <= facts.passed_bytes else 0
+        return self.start if self.start <= stats.passed_bytes else 0
 
 
 class StreamHandle(RelayHandle):
@@ -145,24 +145,24 @@ class SeekableHandle(RelayHandle):
     by_line: the next short read gets a line at most, as from a terminal
     """
 
-    def __init__(self, stored: StoredBuffer, facts: native.Facts, pid: int) -> None:
-        super().__init__(stored, facts, pid)
+    def __init__(self, stored: StoredBuffer, stats: native.Stats, pid: int) -> None:
+        super().__init__(stored, stats, pid)
         self.end = 0
         self.looked: tuple[int, int] | None = None
         self.seen = 0
         self.written: int | None = None
         self.by_line = False
-        self._consumed = facts.consumed_bytes  # up to here in the stream, at least
+        self._consumed = stats.consumed_bytes  # up to here in the stream, at least
         self._kept = bytearray()
         self._goes_back = False
 
-    def start_for_size(self, facts: native.Facts) -> int:
+    def start_for_size(self, stats: native.Stats) -> int:
         """Tell where the file begins."""
-        return 0 if self.was_reset(facts) else self.start
+        return 0 if self.was_reset(stats) else self.start
 
-    def was_reset(self, facts: native.Facts) -> bool:
+    def was_reset(self, stats: native.Stats) -> bool:
         """Tell whether the stream began anew: less of it is consumed than was when something was given here."""
-        return facts.consumed_bytes < self._consumed
+        return stats.consumed_bytes < self._consumed
 
     def begin_anew(self, offset: int) -> None:
         """Let what is next in a new stream be that at an offset; what was kept is of no use then."""
@@ -258,7 +258,7 @@ class MemHandle:
 
         Everybody else finds the end of the file there, so that memory can be copied like a file.
         """
-        if offset == self.stored.channel.facts.file_bytes and size == TOKEN_BYTES:
+        if offset == self.stored.channel.stats.file_bytes and size == TOKEN_BYTES:
             return self.token.to_bytes(TOKEN_BYTES, "little")
         return os.pread(self.stored.buffer.fileno(), size, offset)
 

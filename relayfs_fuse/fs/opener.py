@@ -44,9 +44,9 @@ def _look(thread: int) -> tuple[int, int, list[int]]:
     """Return a thread's process, here and in its own PID namespace, and its groups; 0 and none if it cannot be seen."""
     try:
         with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:
-            facts = dict(line.rstrip("\n").partition(":")[::2] for line in file)
+            stats = dict(line.rstrip("\n").partition(":")[::2] for line in file)
     except OSError:
         return 0, 0, []
-    pid = int(facts.get("Tgid", 0))
-    vpid = int(facts.get("NStgid", str(pid)).split()[-1])
-    return pid, vpid, [int(word) for word in facts.get("Groups", "").split()]
+    pid = int(stats.get("Tgid", 0))
+    vpid = int(stats.get("NStgid", str(pid)).split()[-1])
+    return pid, vpid, [int(word) for word in stats.get("Groups", "").split()]

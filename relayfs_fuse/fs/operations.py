@@ -136,7 +136,7 @@ class Operations(NameOperations):
         read it through instead, as they do with pipes.
         """
         node = self._node(inode)
-        overwritable = isinstance(node, RelayFile) and node.stored.channel.facts.mode != native.MODE_NO_OVERWRITE
+        overwritable = isinstance(node, RelayFile) and node.stored.channel.stats.mode != native.MODE_NO_OVERWRITE
         if overwritable and tap.request().seeks_end:
             raise pyfuse3.FUSEError(errno.ESPIPE)
         return self._entry(node)
@@ -350,7 +350,7 @@ class Operations(NameOperations):
         stored = node.stored
         if isinstance(stored, StoredRing):
             return True
-        if stored.channel.facts.read != native.READ_WAIT:
+        if stored.channel.stats.read != native.READ_WAIT:
             return False
         never_sleeps = flags & os.O_ACCMODE == os.O_RDONLY and flags & os.O_NONBLOCK
         maps = flags & os.O_ACCMODE == os.O_RDWR or never_sleeps or stored.mappable
@@ -381,7 +381,7 @@ class Operations(NameOperations):
         if isinstance(node, RelayFile):
             if isinstance(node.stored, StoredRing):
                 return RingHandle(node.stored, request.pid, flags & os.O_ACCMODE != os.O_WRONLY)
-            opened = kind(node.stored, node.stored.facts(), request.pid)
+            opened = kind(node.stored, node.stored.stats(), request.pid)
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 node.stored.readers.append(opened)
             return opened

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.memory import Stored
-from relayfs_fuse.native_ring import HEADER_BYTES, RingFacts, RingMemory
+from relayfs_fuse.native_ring import HEADER_BYTES, RingMemory, RingStats
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.store import StoredChannel
@@ -29,7 +29,7 @@ class StoredRing(Stored[RingMemory]):
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: RingMemory) -> None:
-        super().__init__(channel, index, buffer, buffer.facts().producer_position)
+        super().__init__(channel, index, buffer, buffer.stats().producer_position)
         self.readers: list[RingHandle] = []
         self.returned: deque[bytes] = deque()
 
@@ -45,15 +45,15 @@ class StoredRing(Stored[RingMemory]):
 
         pid: the thread that asks, for it may be a reader itself
         """
-        facts = self.facts()
+        stats = self.stats()
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
-        unread = facts.unread_bytes + sum(map(len, self.returned))
-        return given + unread, self._mtime(facts.producer_position)
+        unread = stats.unread_bytes + sum(map(len, self.returned))
+        return given + unread, self._mtime(stats.producer_position)
 
-    def facts(self) -> RingFacts:
+    def stats(self) -> RingStats:
         """Read its counters; what is wrong with them is noted."""
         try:
-            return self.buffer.facts()
+            return self.buffer.stats()
         except OSError as error:
             self.note(error)
             raise
@@ -63,7 +63,7 @@ class StoredRing(Stored[RingMemory]):
         if self.returned:
             return self.returned.popleft()
         try:
-            return self.buffer.read_framed(min(size, self.channel.facts.file_bytes))
+            return self.buffer.read_framed(min(size, self.channel.stats.file_bytes))
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
@@ -74,16 +74,16 @@ class StoredRing(Stored[RingMemory]):
 
         What is left of it is kept here, where it no longer takes room in the ring: only as much as the ring has.
         """
-        facts = self.channel.facts
-        assert isinstance(facts, RingFacts)
-        if sum(map(len, self.returned)) + sum(reader.kept_bytes for reader in self.readers) >= facts.ring_size:
+        stats = self.channel.stats
+        assert isinstance(stats, RingStats)
+        if sum(map(len, self.returned)) + sum(reader.kept_bytes for reader in self.readers) >= stats.ring_size:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         while True:
             size *= 2
             try:
                 return self.buffer.read_framed(size, 1)
             except OSError as error:
-                if error.errno != errno.EMSGSIZE or size > self.channel.facts.file_bytes:
+                if error.errno != errno.EMSGSIZE or size > self.channel.stats.file_bytes:
                     raise
 
     def has_news(self) -> bool:
@@ -92,7 +92,7 @@ class StoredRing(Stored[RingMemory]):
 
     def n_moved(self) -> int:
         """Count what its producers have moved: each honest wake-up tells of some."""
-        return self.facts().producer_position
+        return self.stats().producer_position
 
     def skip_discarded(self) -> bool:
         """Give producers the room of discarded records, for a reader that polls: read(2) gives nothing of them.
@@ -117,9 +117,9 @@ class StoredRing(Stored[RingMemory]):
 
     def has_room(self) -> bool:
         """Whether a record can be written, if it is short enough."""
-        facts = self.channel.facts
-        assert isinstance(facts, RingFacts)
-        return facts.mode == native.MODE_OVERWRITE or self.buffer.avail_data() + 2 * HEADER_BYTES < facts.ring_size
+        stats = self.channel.stats
+        assert isinstance(stats, RingStats)
+        return stats.mode == native.MODE_OVERWRITE or self.buffer.avail_data() + 2 * HEADER_BYTES < stats.ring_size
 
 
 class RingHandle:

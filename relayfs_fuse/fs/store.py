@@ -44,7 +44,7 @@ from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
 from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
-from relayfs_fuse.native_ring import RingFacts, RingMemory
+from relayfs_fuse.native_ring import RingMemory, RingStats
 from relayfs_fuse.native_tables import TYPES
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Reader(Protocol):
 
     pid: int
 
-    def start_for_size(self, facts: native.Facts) -> int:
-        """Tell which of the bytes that Facts.passed_bytes counts is the beginning of the file to it."""
+    def start_for_size(self, stats: native.Stats) -> int:
+        """Tell which of the bytes that Stats.passed_bytes counts is the beginning of the file to it."""
 
 
 class StoredBuffer(Stored[native.Buffer]):
@@ -87,7 +87,7 @@ class StoredBuffer(Stored[native.Buffer]):
     """
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
-        super().__init__(channel, index, buffer, buffer.facts().bytes)
+        super().__init__(channel, index, buffer, buffer.stats().bytes)
         self.readers: list[Reader] = []
         self.mappable: set[int] = set()
         self.last_stream = self.rests_until = -math.inf
@@ -97,13 +97,13 @@ class StoredBuffer(Stored[native.Buffer]):
 
         pid: the thread that asks, for it may be a reader itself
         """
-        facts = self.facts()
-        return self._size(facts, pid), self._mtime(facts.bytes)
+        stats = self.stats()
+        return self._size(stats, pid), self._mtime(stats.bytes)
 
-    def facts(self) -> native.Facts:
+    def stats(self) -> native.Stats:
         """Read its counters; what is wrong with them is noted."""
         try:
-            return self.buffer.facts()
+            return self.buffer.stats()
         except OSError as error:
             self.note(error)
             raise
@@ -118,17 +118,17 @@ class StoredBuffer(Stored[native.Buffer]):
 
     def n_moved(self) -> int:
         """Count what its writers have moved: each honest wake-up tells of some."""
-        return self.facts().bytes
+        return self.stats().bytes
 
     def is_held_up(self) -> bool:
         """Whether it pays to look again soon, though nobody wakes who waits."""
         return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))
 
-    def _size(self, facts: native.Facts, pid: int) -> int:
+    def _size(self, stats: native.Stats, pid: int) -> int:
         """Count what its reader was given since the open, and what is unread."""
         readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
-        start = min((reader.start_for_size(facts) for reader in readers), default=facts.passed_bytes)
-        return facts.passed_bytes + facts.unread_bytes - facts.unread_holes - start
+        start = min((reader.start_for_size(stats) for reader in readers), default=stats.passed_bytes)
+        return stats.passed_bytes + stats.unread_bytes - stats.unread_holes - start
 
 
 class StoredChannel:
@@ -150,13 +150,13 @@ class StoredChannel:
         self._created: tuple[dict[str, int], str] | None = None
         self.buffers: Sequence[StoredBuffer | StoredRing] = []
         mapped = _map_buffers(directory)
-        self.facts = mapped[0].facts()
+        self.stats = mapped[0].stats()
         self.buffers = [_stored(self, index, memory) for index, memory in enumerate(mapped)]
 
     @property
     def is_ring(self) -> bool:
         """Whether it was made with type=ring."""
-        return isinstance(self.facts, RingFacts)
+        return isinstance(self.stats, RingStats)
 
     @property
     def type(self) -> str:
@@ -166,12 +166,12 @@ class StoredChannel:
     @property
     def flush_interval_ms(self) -> int:
         """How often it is flushed; 0: never."""
-        return self.facts.flush_interval_ms if isinstance(self.facts, native.Facts) else 0
+        return self.stats.flush_interval_ms if isinstance(self.stats, native.Stats) else 0
 
     @property
     def file_bytes(self) -> int:
         """What it takes of the store."""
-        return self.facts.file_bytes * len(self.buffers)
+        return self.stats.file_bytes * len(self.buffers)
 
     @property
     def uid(self) -> int:
@@ -180,14 +180,14 @@ class StoredChannel:
 
     def relay_path(self, index: int) -> str:
         """Name the relay file of a buffer."""
-        return self.path if self.facts.buffers == native.BUFFERS_SINGLE else f"{self.path}{index}"
+        return self.path if self.stats.buffers == native.BUFFERS_SINGLE else f"{self.path}{index}"
 
     def create_line(self) -> str:
         """Write the command that would make it again."""
         status = os.fstat(self.buffers[0].buffer.fileno())
         owner = {"perm": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
         if self._created is None or self._created[0] != owner:
-            self._created = owner, format_create(self.path, self.type, self.facts, owner)
+            self._created = owner, format_create(self.path, self.type, self.stats, owner)
         return self._created[1]
 
     def charges(self) -> dict[int, Charge]:
@@ -203,11 +203,11 @@ class StoredChannel:
 
     def state(self) -> str:
         """Look whether its memory is sound, and whether it is in use."""
-        facts: list[native.Facts | RingFacts] = []
+        stats: list[native.Stats | RingStats] = []
         states = 0
         for stored in self.buffers:
             try:
-                facts.append(stored.facts())
+                stats.append(stored.stats())
                 states |= stored.buffer.state()
                 stored.note_state(states)
             except OSError as error:
@@ -216,7 +216,7 @@ class StoredChannel:
             return f"damaged: {self.damage}"
         if states & native.IS_CLOSED:
             return "closed"
-        return "disabled" if any(one.disabled for one in facts) else "ok"
+        return "disabled" if any(one.disabled for one in stats) else "ok"
 
     def is_protected(self) -> bool:
         """Tell whether another user may have one of its files mapped for writing."""
@@ -532,11 +532,11 @@ def _map_buffers(directory: str) -> Sequence[native.Buffer | RingMemory]:
         for index, name in enumerate(expected):
             path = os.path.join(directory, name)
             buffers.append(_map_buffer(path))
-            facts = buffers[-1].facts()
+            stats = buffers[-1].stats()
             if type(buffers[-1]) is not type(buffers[0]):
                 raise BadMemoryError(path, "it and mem0 are of different types")
-            if (facts.cpu, facts.n_buffers) != (index, len(expected)):
-                found = f"buffer {facts.cpu} of {facts.n_buffers}"
+            if (stats.cpu, stats.n_buffers) != (index, len(expected)):
+                found = f"buffer {stats.cpu} of {stats.n_buffers}"
                 raise BadMemoryError(path, f"it is {found}, not {index} of {len(expected)}")
     except BaseException:
         for buffer in buffers:
@@ -550,7 +550,7 @@ def _map_buffer(path: str) -> native.Buffer | RingMemory:
     try:
         memory = _map_either(path)
         try:
-            memory.facts()
+            memory.stats()
         except BaseException:
             memory.close()
             raise

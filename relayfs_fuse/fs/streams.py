@@ -96,7 +96,7 @@ class Streams:
         return data
 
     async def _read_at(self, handle: SeekableHandle, offset: int, size: int, request: tap.Request) -> bytes:
-        if handle.stored.channel.facts.read == native.READ_WAIT:
+        if handle.stored.channel.stats.read == native.READ_WAIT:
             # Short of what could be a piece of a long read(2): the rest would be another request, and sleep.
             size = min(size, RECORD_MAX)
         while True:
@@ -110,15 +110,15 @@ class Streams:
         patient = not request.nonblocking
         handle.follow_write(offset)
         if offset != handle.end:
-            facts = handle.stored.facts()
-            if handle.was_reset(facts):
+            stats = handle.stored.stats()
+            if handle.was_reset(stats):
                 handle.begin_anew(offset)
             elif offset < handle.end:
                 return handle.again(offset, size)
             elif handle.looked and offset == handle.looked[0]:
                 await self._pass(handle, *handle.looked, patient)
             else:
-                return await self._look(handle, offset, size, facts, patient)
+                return await self._look(handle, offset, size, stats, patient)
         if handle.by_line and size <= LINE_BYTES:
             size = await self._line(handle, size, patient)
         got, behind = await self._take(handle.stored, size, request.unique, patient) if size else (0, 0)
@@ -128,12 +128,12 @@ class Streams:
         return b""  # the tap replaces it
 
     async def _look(
-        self, handle: SeekableHandle, offset: int, size: int, facts: native.Facts, patient: bool
+        self, handle: SeekableHandle, offset: int, size: int, stats: native.Stats, patient: bool
     ) -> bytes | None:
         """Return what is further on, and leave it unread; None: this is where the next data will be."""
         ahead = offset - handle.end
-        data, behind = b"", facts.bytes
-        readable = facts.unread_bytes - facts.unread_holes
+        data, behind = b"", stats.bytes
+        readable = stats.unread_bytes - stats.unread_holes
         if ahead < readable:
             size = min(size, readable - ahead)
             data, behind = await self._when_free(lambda: tap.peek(handle.stored.buffer.address, ahead, size), patient)
@@ -171,14 +171,14 @@ class Streams:
             handle.stored.readers.remove(handle)
         if not isinstance(handle, SeekableHandle) or not handle.seen:
             return
-        facts = handle.stored.facts()
-        if not handle.was_reset(facts):
+        stats = handle.stored.stats()
+        if not handle.was_reset(stats):
             await self._when_free(lambda: handle.stored.buffer.consume_to(handle.seen), True)
             self.waiting.changed(handle.stored)
 
     async def _take(self, stored: StoredBuffer, size: int, unique: int, patient: bool) -> tuple[int, int]:
         """Let the reply carry what is next; return how many bytes, and the stream position behind them."""
-        overwrite = stored.channel.facts.mode != native.MODE_NO_OVERWRITE
+        overwrite = stored.channel.stats.mode != native.MODE_NO_OVERWRITE
         got, behind = await self._when_free(lambda: tap.read(unique, stored.buffer.address, size, overwrite), patient)
         if got:
             self.waiting.changed(stored)
@@ -186,7 +186,7 @@ class Streams:
 
     async def _wait(self, stored: StoredBuffer | StoredRing, patient: bool) -> bool:
         """Sleep until there may be data, though another reader may be faster; False: there will be none."""
-        if stored.channel.facts.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
+        if stored.channel.stats.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
             return False
         if not patient:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -59,7 +59,7 @@ _end = ctypes.c_uint64()
 
 @dataclass(frozen=True)
 class Request:
-    """Facts of a request; see struct relay_tap_request."""
+    """What is known of a request; see struct relay_tap_request."""
 
     unique: int
     pid: int
@@ -85,9 +85,9 @@ class Request:
 
 
 def request() -> Request:
-    """Return the facts of the request being handled; only until the handler first awaits something."""
-    facts = _lib.relay_tap_request().contents
-    return Request(facts.unique, facts.pid, facts.uid, facts.gid, facts.io_flags, facts.file_flags)
+    """Return what is known of the request being handled; only until the handler first awaits something."""
+    raw = _lib.relay_tap_request().contents
+    return Request(raw.unique, raw.pid, raw.uid, raw.gid, raw.io_flags, raw.file_flags)
 
 
 def interrupt_fd() -> int:

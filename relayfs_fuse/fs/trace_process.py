@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import ctf, native, native_trace
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.store import StoredChannel
-from relayfs_fuse.fs.tree import Directory, FactsDirectory, MetadataFile, Node, RelayFile
+from relayfs_fuse.fs.tree import Directory, MetadataFile, Node, RelayFile, StatsDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,18 +89,18 @@ class TraceProcess:
         self._failures: Counter[int] = Counter()
         self._unfinished: dict[int, str] = {}
         self._has_said_unfinished = False
-        self._left: dict[int, native.Facts | OSError | None] = {}
+        self._left: dict[int, native.Stats | OSError | None] = {}
         self._found_damaged: float | None = None
 
     # ---------------------------------------------------------------- what the mount shows
 
-    def show(self, tree: Tree, parent: Directory, facts_parent: Directory) -> Node:
+    def show(self, tree: Tree, parent: Directory, stats_parent: Directory) -> Node:
         """Show it in two directories."""
-        files = FactsDirectory(self.name, tree, self._files, n_directories=0)
-        facts = FactsDirectory(self.name, tree, lambda: self._facts(tree), n_directories=1)
-        self._nodes = [files, facts]
+        files = StatsDirectory(self.name, tree, self._files, n_directories=0)
+        stats = StatsDirectory(self.name, tree, lambda: self._stats(tree), n_directories=1)
+        self._nodes = [files, stats]
         tree.attach(parent, files)
-        tree.attach(facts_parent, facts)
+        tree.attach(stats_parent, stats)
         return files
 
     def hide(self, tree: Tree, unregister: Callable[[StoredChannel], None]) -> None:
@@ -135,10 +135,10 @@ class TraceProcess:
             for stored in channel.buffers:
                 yield RelayFile(f"cpu{stored.index}", stored)
 
-    def _facts(self, tree: Tree) -> Iterator[Node]:
+    def _stats(self, tree: Tree) -> Iterator[Node]:
         channel = self._map()
         if channel is not None:
-            yield FactsDirectory("cpu", tree, partial(tree.channel_facts, channel))
+            yield StatsDirectory("cpu", tree, partial(tree.channel_stats, channel))
 
     def _map(self) -> StoredChannel | None:
         """Map its buffers, once; None: its process has damaged them."""
@@ -196,7 +196,7 @@ class TraceProcess:
 
     def is_to_be_seen(self) -> bool:
         """Tell whether its process, which is dead, has damaged it, and a recorder is to have the time to see that."""
-        if not any(isinstance(facts, OSError) for facts in self._left.values()):
+        if not any(isinstance(stats, OSError) for stats in self._left.values()):
             return False
         if self._found_damaged is None:
             self._found_damaged = time.monotonic()
@@ -208,30 +208,30 @@ class TraceProcess:
         is_kept: what nobody has read is not to go either: somebody may want to see the last of it
         """
         left = self._left.values()
-        if any(facts is None for facts in left):
+        if any(stats is None for stats in left):
             return False
-        seen = [facts for facts in left if isinstance(facts, native.Facts)]
-        return not is_kept or any(facts.reads for facts in seen) or not any(facts.records for facts in seen)
+        seen = [stats for stats in left if isinstance(stats, native.Stats)]
+        return not is_kept or any(stats.reads for stats in seen) or not any(stats.records for stats in seen)
 
-    def _finish(self, cpu: int, closes: bool, buffer: native.Buffer) -> native.Facts | None:
+    def _finish(self, cpu: int, closes: bool, buffer: native.Buffer) -> native.Stats | None:
         """Finish a buffer; return what is known when all of it is consumed, else None."""
-        before = buffer.facts()
+        before = buffer.stats()
         # A packet more, though it be empty: only packets say what was lost.
         says_loss = cpu not in self._told and _lost(before) > 0
         if says_loss or _is_unfinished(before):
             failure = self._try_flush(cpu, buffer)
             if failure and self._failures[cpu] >= FAILURES_MAX:
                 self._unfinished[cpu] = f"cpu{cpu}, with {before.unread_records} unread events: {failure}"
-        facts = buffer.facts()
-        if facts.produced != before.produced:
+        stats = buffer.stats()
+        if stats.produced != before.produced:
             self._told.add(cpu)
         # Behind what is finished there may be the room for the next packet's head.
-        is_finished = facts.offset <= facts.reserved_at_start or self._failures[cpu] >= FAILURES_MAX
-        if not is_finished or facts.produced != facts.consumed:
+        is_finished = stats.offset <= stats.reserved_at_start or self._failures[cpu] >= FAILURES_MAX
+        if not is_finished or stats.produced != stats.consumed:
             return None
         if closes:
             buffer.stop(native.CLOSED, True)
-        return facts
+        return stats
 
     def _try_flush(self, cpu: int, buffer: native.Buffer) -> str:
         """Finish what is begun; return why that failed."""
@@ -254,26 +254,26 @@ class TraceProcess:
         return native.Buffer(os.path.join(self.directory, f"cpu/mem{cpu}"))
 
 
-def _lost(facts: native.Facts) -> int:
-    return facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records
+def _lost(stats: native.Stats) -> int:
+    return stats.lost_full_records + stats.lost_too_large_records + stats.lost_disabled_records
 
 
-def _is_unfinished(facts: native.Facts) -> bool:
+def _is_unfinished(stats: native.Stats) -> bool:
     """Whether something is in its sub-buffer; or it has none, since who was to begin the next one was killed."""
-    return facts.offset > facts.reserved_at_start or (facts.records > 0 and facts.offset < facts.reserved_at_start)
+    return stats.offset > stats.reserved_at_start or (stats.records > 0 and stats.offset < stats.reserved_at_start)
 
 
 def _flush_used(buffer: native.Buffer) -> None:
-    facts = buffer.facts()
+    stats = buffer.stats()
     # Only a packet says that all events were lost, as for want of memory.
-    lost_all = not facts.records and not facts.produced and _lost(facts) > 0
-    if lost_all or _is_unfinished(facts):
+    lost_all = not stats.records and not stats.produced and _lost(stats) > 0
+    if lost_all or _is_unfinished(stats):
         buffer.flush()
 
 
 def _with_buffer(
-    map_it: Callable[[], native.Buffer], act: Callable[[native.Buffer], native.Facts | None]
-) -> native.Facts | OSError | None:
+    map_it: Callable[[], native.Buffer], act: Callable[[native.Buffer], native.Stats | None]
+) -> native.Stats | OSError | None:
     """Map a buffer and do something with it.
 
     Returns what came of it. An error: its process has damaged it, and there is nothing to be had. None also if it

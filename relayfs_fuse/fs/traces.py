@@ -229,7 +229,7 @@ class Traces:
             trace.flush_interval_ms if trace else 0,
         )
         self._processes[name][directory] = process
-        return process.show(self._tree, parent, self._tree.facts_directory(name))
+        return process.show(self._tree, parent, self._tree.stats_directory(name))
 
     def being_read(self) -> list[TraceChannel]:
         """Return the buffers that somebody has open to read."""
@@ -241,7 +241,7 @@ class Traces:
         process = self._processes.get(name, {}).pop(directory, None)
         if process is not None:
             process.hide(self._tree, self._unregister)
-            self._tree.prune_facts(name)
+            self._tree.prune_stats(name)
 
     def forget(self, name: str) -> None:
         """Show a trace that was removed no longer, once all of its directories are hidden."""
@@ -636,7 +636,7 @@ def _remove_process(directory: str) -> int:
 
 def _n_unread(buffer: native.Buffer) -> int:
     try:
-        return buffer.facts().unread_records
+        return buffer.stats().unread_records
     except OSError:
         return 0  # damaged
 

@@ -4,7 +4,7 @@
     DIR/...            plain directories, as in the store
     TRACE/PROCESS/     what a process writes to a trace (traces.py)
     PATH0 ..           relay files
-    .channels/PATH/    facts of the channel, bufferN/ those of each buffer, memN its memory
+    .channels/PATH/    statistics of the channel, bufferN/ those of each buffer, memN its memory
 
 Knows what is there, not what the kernel wants to hear about it.
 """
@@ -21,7 +21,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import facts
+from relayfs_fuse.fs import stats
 from relayfs_fuse.fs.damaged import DamagedChannel
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class TraceDirectory(Directory):
         return len(self.children)
 
 
-class FactsDirectory(Directory):
-    """Show facts of a channel, or of one of its buffers; its files come to be when somebody looks.
+class StatsDirectory(Directory):
+    """Show statistics of a channel, or of one of its buffers; its files come to be when somebody looks.
 
     fill: makes its files
     n_directories: how many of them are directories; None: to know that one has to look
@@ -313,8 +313,8 @@ class Tree:
         self._next_inode = ROOT_INODE
         self.root = Directory("", store_path="")
         self._number(self.root)
-        self.facts_root = Directory(".channels")
-        self.attach(self.root, self.facts_root)
+        self.stats_root = Directory(".channels")
+        self.attach(self.root, self.stats_root)
         self.channels: dict[str, StoredChannel] = {}
         self.damaged: dict[str, DamagedChannel] = {}
         self._views: dict[tuple[Node, int], Node] = {}
@@ -445,7 +445,7 @@ class Tree:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")
             self.attach(self._directory(parent), RelayFile(name, stored))
         parent, _, name = channel.path.rpartition("/")
-        self.attach(self.facts_directory(parent), FactsDirectory(name, self, lambda: self.channel_facts(channel)))
+        self.attach(self.stats_directory(parent), StatsDirectory(name, self, lambda: self.channel_stats(channel)))
 
     def add_damaged(self, channel: DamagedChannel) -> None:
         """Show a channel that cannot be used."""
@@ -455,7 +455,7 @@ class Tree:
             self.attach(self._directory(parent), DamagedFile(name, channel, mem_name))
         parent, _, name = channel.path.rpartition("/")
         directory = Directory(name)
-        self.attach(self.facts_directory(parent), directory)
+        self.attach(self.stats_directory(parent), directory)
         self.attach(directory, TextFile("state", f"{channel.state()}\n".encode))
 
     def remove_channel(self, channel: StoredChannel | DamagedChannel) -> None:
@@ -469,23 +469,23 @@ class Tree:
         for node in map(self.find, (*paths, f".channels/{channel.path}")):
             if node is not None:
                 self.detach(node)
-        self.prune_facts(channel.path.rpartition("/")[0])
+        self.prune_stats(channel.path.rpartition("/")[0])
 
-    def channel_facts(self, channel: StoredChannel) -> Iterator[Node]:
+    def channel_stats(self, channel: StoredChannel) -> Iterator[Node]:
         """Make what .channels shows of a channel."""
-        yield from starmap(TextFile, facts.of_channel(channel))
+        yield from starmap(TextFile, stats.of_channel(channel))
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)
-            yield FactsDirectory(f"buffer{stored.index}", self, partial(_buffer_facts, channel, stored))
+            yield StatsDirectory(f"buffer{stored.index}", self, partial(_buffer_stats, channel, stored))
 
     def _directory(self, path: str) -> Directory:
         node = self.find(path)
         assert isinstance(node, Directory), path
         return node
 
-    def facts_directory(self, path: str) -> Directory:
+    def stats_directory(self, path: str) -> Directory:
         """Find a directory of .channels; make it if it is missing."""
-        directory = self.facts_root
+        directory = self.stats_root
         for name in path.split("/") if path else ():
             child = directory.children.get(name)
             if not isinstance(child, Directory):
@@ -494,7 +494,7 @@ class Tree:
             directory = child
         return directory
 
-    def prune_facts(self, path: str) -> None:
+    def prune_stats(self, path: str) -> None:
         """Remove directories of .channels in which no channel is left."""
         while path:
             node = self.find(f".channels/{path}")
@@ -509,5 +509,5 @@ class Tree:
         self._inodes[node.inode] = node
 
 
-def _buffer_facts(channel: StoredChannel, stored: StoredBuffer | StoredRing) -> Iterator[Node]:
-    return starmap(TextFile, facts.of_buffer(channel, stored))
+def _buffer_stats(channel: StoredChannel, stored: StoredBuffer | StoredRing) -> Iterator[Node]:
+    return starmap(TextFile, stats.of_buffer(channel, stored))

@@ -209,11 +209,11 @@ def _interval(channel: StoredChannel) -> float:
 
 
 def _flush_used(buffer: native.Buffer) -> None:
-    facts = buffer.facts()
-    if facts.offset > facts.reserved_at_start:
+    stats = buffer.stats()
+    if stats.offset > stats.reserved_at_start:
         buffer.flush()
 
 
 def _flush_idle(buffer: native.Buffer) -> None:
-    if buffer.facts().is_worth_a_flush:
+    if buffer.stats().is_worth_a_flush:
         buffer.flush()

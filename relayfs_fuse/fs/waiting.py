@@ -78,9 +78,9 @@ def readiness(stored: StoredBuffer | StoredRing, by_mem: bool = False) -> tuple[
     if isinstance(stored, StoredRing):
         return _readiness_of_ring(stored, by_mem)
     state = stored.buffer.state()
-    facts = stored.facts()
-    bulk = facts.delivery == native.DELIVERY_BULK
-    progress = facts.produced if bulk else facts.bytes
+    stats = stored.stats()
+    bulk = stats.delivery == native.DELIVERY_BULK
+    progress = stats.produced if bulk else stats.bytes
     events = 0
     if state & native.IS_DAMAGED:
         stored.note_state(state)
@@ -92,7 +92,7 @@ def readiness(stored: StoredBuffer | StoredRing, by_mem: bool = False) -> tuple[
     # While another reader holds the reader's lock, a read would wait.
     if state & (native.HAS_FINISHED if bulk else native.HAS_DATA) and not state & native.IS_HELD:
         events |= READABLE
-    if _has_room(facts):
+    if _has_room(stats):
         events |= WRITABLE
     return events, progress
 
@@ -113,17 +113,17 @@ def _readiness_of_ring(stored: StoredRing, by_mem: bool) -> tuple[int, int]:
     return events, progress
 
 
-def _has_room(facts: native.Facts) -> bool:
-    if facts.suspended:
+def _has_room(stats: native.Stats) -> bool:
+    if stats.suspended:
         return False
-    if facts.mode == native.MODE_OVERWRITE:
+    if stats.mode == native.MODE_OVERWRITE:
         return True
-    if facts.mode == native.MODE_NO_OVERWRITE:
-        unread = facts.produced - facts.consumed
-        return unread < facts.n_subbufs - (facts.offset >= facts.largest_offset)
+    if stats.mode == native.MODE_NO_OVERWRITE:
+        unread = stats.produced - stats.consumed
+        return unread < stats.n_subbufs - (stats.offset >= stats.largest_offset)
     # A program's callback lets sub-buffers begin; what is written through the mount fills those that have, or, where
     # the program is one of <relayfs/classic.h>, whose channels have timestamps, has it asked.
-    return bool(facts.timestamp) or 0 < facts.offset < facts.largest_offset
+    return bool(stats.timestamp) or 0 < stats.offset < stats.largest_offset
 
 
 class _Poll:
@@ -219,8 +219,8 @@ class _Waiter:
 
     def _look(self) -> None:
         buffer = self.stored.buffer
-        facts = self.stored.channel.facts
-        packet = isinstance(facts, native.Facts) and facts.delivery != native.DELIVERY_BULK
+        stats = self.stored.channel.stats
+        packet = isinstance(stats, native.Stats) and stats.delivery != native.DELIVERY_BULK
         bits = native.ARM_RECORD if self.sleepers or (self.polls and packet) else 0
         bits |= native.ARM_SWITCH if self.polls else 0
         self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS

@@ -39,14 +39,14 @@ def figures_of(directory: str) -> Figures | None:
         damaged = error.errno in (errno.EBADMSG, errno.EPROTO)
         return Figures(name, "damaged" if damaged else reason(error))
     try:
-        facts = [consumer.buffer.facts() for consumer in process.buffers.values()]
+        stats = [consumer.buffer.stats() for consumer in process.buffers.values()]
         return Figures(
             name,
             "alive" if process.is_alive() else "dead",
-            sum(fact.records for fact in facts),
-            sum(fact.bytes for fact in facts),
+            sum(statistic.records for statistic in stats),
+            sum(statistic.bytes for statistic in stats),
             sum(process.lost().values()),
-            sum(fact.unread_bytes for fact in facts),
+            sum(statistic.unread_bytes for statistic in stats),
         )
     except (OSError, ValueError):
         return Figures(name, "damaged")

@@ -88,10 +88,10 @@ class Process:
             self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
             # There may be more processes, times CPUs, than descriptors.
             self.buffers[cpu].buffer.close_descriptor()
-        facts = [consumer.buffer.facts() for consumer in self.buffers.values()]
-        self.n_subbufs = max(fact.n_subbufs for fact in facts)
-        self.subbuf_size = max(fact.subbuf_size for fact in facts)
-        self._file_bytes = min(fact.file_bytes for fact in facts)
+        stats = [consumer.buffer.stats() for consumer in self.buffers.values()]
+        self.n_subbufs = max(statistic.n_subbufs for statistic in stats)
+        self.subbuf_size = max(statistic.subbuf_size for statistic in stats)
+        self._file_bytes = min(statistic.file_bytes for statistic in stats)
 
     def close(self) -> None:
         """Unmap it."""
@@ -136,23 +136,23 @@ class Process:
 
     def note_finished(self) -> None:
         """Note which sub-buffers are finished now."""
-        self._finished = {cpu: consumer.buffer.facts().produced for cpu, consumer in self.buffers.items()}
+        self._finished = {cpu: consumer.buffer.stats().produced for cpu, consumer in self.buffers.items()}
 
     def is_unread(self, cpu: int) -> bool:
         """Tell whether a sub-buffer is unread that was finished at the last flush(), or note_finished()."""
-        facts = self.buffers[cpu].buffer.facts()
-        oldest = max(facts.consumed, facts.produced - facts.n_subbufs)
+        stats = self.buffers[cpu].buffer.stats()
+        oldest = max(stats.consumed, stats.produced - stats.n_subbufs)
         return oldest < self._finished.get(cpu, 0)
 
     def is_held(self, cpu: int) -> bool:
         """Tell whether what is_unread() cannot be read, as a part of it is reserved; if drain() has found nothing."""
-        facts = self.buffers[cpu].buffer.facts()
-        is_overwritten = facts.produced - facts.consumed > facts.n_subbufs
+        stats = self.buffers[cpu].buffer.stats()
+        is_overwritten = stats.produced - stats.consumed > stats.n_subbufs
         return self.is_unread(cpu) and not is_overwritten
 
     def n_unread(self, cpu: int) -> int:
         """Count the events in a buffer that have not been consumed."""
-        return self.buffers[cpu].buffer.facts().unread_records
+        return self.buffers[cpu].buffer.stats().unread_records
 
     def closed_buffers(self) -> list[int]:
         """Tell of which CPUs the buffers were removed from the store."""
@@ -162,7 +162,7 @@ class Process:
         """Do so where nothing else is to be read: who writes little is seen soon."""
         for consumer in self.buffers.values():
             try:
-                if consumer.buffer.facts().is_worth_a_flush:
+                if consumer.buffer.stats().is_worth_a_flush:
                     consumer.buffer.flush()
             except OSError as error:
                 # The other errors only put off what flush() does when the process, or the recording, ends.
@@ -184,8 +184,8 @@ class Process:
         """Count the events that each buffer has lost. ValueError: it cannot be so many."""
         lost = {}
         for cpu, consumer in self.buffers.items():
-            facts = consumer.buffer.facts()
-            lost[cpu] = facts.lost_records
+            stats = consumer.buffer.stats()
+            lost[cpu] = stats.lost_records
             if lost[cpu] > native_trace.LOST_MAX:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
         return lost
@@ -261,12 +261,12 @@ def _flush(buffer: native.Buffer) -> OSError | None:
     OSError: EBADMSG, it is damaged
     """
     try:
-        facts = buffer.facts()
+        stats = buffer.stats()
         # A flight recorder would lose its oldest events for a packet without any.
-        is_used = facts.offset > facts.reserved_at_start
-        is_between = facts.records > 0 and facts.offset < facts.reserved_at_start
+        is_used = stats.offset > stats.reserved_at_start
+        is_between = stats.records > 0 and stats.offset < stats.reserved_at_start
         # Only a packet says that all events were lost, as for want of memory.
-        lost_all = not facts.records and not facts.produced and _refused(facts) > 0
+        lost_all = not stats.records and not stats.produced and _refused(stats) > 0
         if is_used or is_between or lost_all:
             buffer.flush()
     except OSError as error:
@@ -276,5 +276,5 @@ def _flush(buffer: native.Buffer) -> OSError | None:
     return None
 
 
-def _refused(facts: native.Facts) -> int:
-    return facts.lost_full_records + facts.lost_too_large_records + facts.lost_disabled_records
+def _refused(stats: native.Stats) -> int:
+    return stats.lost_full_records + stats.lost_too_large_records + stats.lost_disabled_records

@@ -153,7 +153,7 @@ def test_a_lock_that_nobody_holds_costs_a_writer_one_wait(mount: Mount, unprivil
     first, *others = (int(sleeps) for _, sleeps in results)
     assert sum(others) < first
     # Each is counted as lost.
-    assert mount.fact("victim", "lost_full") == "4"
+    assert mount.shown("victim", "lost_full") == "4"
     # The lock is free again, so the next writer gets it.
     scribble(unprivileged, mount, "victim", WRITE_LOCK_AT - PAGE + os.stat(memory(mount)).st_size, bytes(8))
     assert written(mount, 1)[0].startswith("0 ")

@@ -124,7 +124,7 @@ def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User,
     other = mount.create("other", GEOMETRY)
     scribble(unprivileged, mount, "victim", at, data)
     figures = check_figures(mount.path / ".channels/victim")
-    assert mount.fact("victim", "state").startswith(said)
+    assert mount.shown("victim", "state").startswith(said)
     assert ("records" in figures) == (said == "ok"), figures
     cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
     if said == "ok":
@@ -144,7 +144,7 @@ def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User,
             subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
             assert other.read_bytes() == b"still here\n"
         check_figures(mount.path / ".channels/victim")
-        assert mount.fact("victim", "state").startswith(said.partition(" ")[0])
+        assert mount.shown("victim", "state").startswith(said.partition(" ")[0])
         assert mount.process is not None
         assert mount.process.poll() is None
         # What was stored is still there for the next server.

@@ -28,16 +28,16 @@ class RelayFile:
         self.path = Path(f"{mount.create(path, f'{sizes} {modes} delivery=bulk')}{CPU}")
         self.reader = os.open(self.path, os.O_RDONLY)
         self._writer = os.open(self.path, os.O_WRONLY)
-        facts = mount.path / ".channels" / path / f"buffer{CPU}"
-        self._facts = {name: os.open(facts / name, os.O_RDONLY) for name in (*COUNTERS, *UNSEEN)}
-        for name in self._facts:
-            self._fact(name)  # the first read says what held at the time of opening
+        stats = mount.path / ".channels" / path / f"buffer{CPU}"
+        self._stats = {name: os.open(stats / name, os.O_RDONLY) for name in (*COUNTERS, *UNSEEN)}
+        for name in self._stats:
+            self._statistic(name)  # the first read says what held at the time of opening
         self._poll = select.poll()
         self._poll.register(self.reader, READABLE)
 
     def close(self) -> None:
         """Remove the channel."""
-        for descriptor in (self.reader, self._writer, *self._facts.values()):
+        for descriptor in (self.reader, self._writer, *self._stats.values()):
             os.close(descriptor)
         self._mount.command(f"remove {self._channel}")
 
@@ -91,15 +91,15 @@ class RelayFile:
 
     def counters(self) -> Counters:
         """Read the files that count."""
-        return Counters(**{name: self._fact(name) for name in COUNTERS}, poll=self.poll())
+        return Counters(**{name: self._statistic(name) for name in COUNTERS}, poll=self.poll())
 
     def unseen(self) -> Unseen:
         """Read what nobody will read."""
-        return Unseen(*(self._fact(name) for name in UNSEEN))
+        return Unseen(*(self._statistic(name) for name in UNSEEN))
 
-    def _fact(self, name: str) -> int:
+    def _statistic(self, name: str) -> int:
         # From the beginning: the file says what holds now.
-        return int(os.pread(self._facts[name], 32, 0))
+        return int(os.pread(self._stats[name], 32, 0))
 
 
 class ProducedFile(RelayFile):
@@ -129,7 +129,7 @@ class ProducedFile(RelayFile):
         """Consume bytes; when this returns, the producer has room for others."""
         data = super().read(max_bytes)
         # The server notes what was read when it has been handed over, and before it answers anything else.
-        self._fact("consumed")
+        self._statistic("consumed")
         return data
 
     def reserve(self, data: bytes) -> bool:

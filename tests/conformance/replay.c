@@ -209,20 +209,20 @@ static int act(const char *word, const char *arguments)
 
 static void print_counts(void)
 {
-	struct relay_facts facts;
-	int err = relay_buf_facts(buf, &facts), state = relay_buf_state(buf);
+	struct relay_stats stats;
+	int err = relay_buf_stats(buf, &stats), state = relay_buf_state(buf);
 	if (err || state & RELAY_IS_DAMAGED)
-		fail("relay_buf_facts", err ? -err : EBADMSG);
-	unsigned long long numbers[] = {facts.produced,
-	                                facts.consumed,
-	                                facts.lost_full_records,
-	                                facts.lost_too_large_records,
-	                                facts.padding,
+		fail("relay_buf_stats", err ? -err : EBADMSG);
+	unsigned long long numbers[] = {stats.produced,
+	                                stats.consumed,
+	                                stats.lost_full_records,
+	                                stats.lost_too_large_records,
+	                                stats.padding,
 	                                (state & RELAY_HAS_FINISHED) != 0,
-	                                facts.lost_overwritten_records,
-	                                facts.lost_overwritten_bytes,
-	                                facts.discarded_records,
-	                                facts.discarded_bytes};
+	                                stats.lost_overwritten_records,
+	                                stats.lost_overwritten_bytes,
+	                                stats.discarded_records,
+	                                stats.discarded_bytes};
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		printf(" %llu", numbers[i]);
 }

@@ -105,7 +105,7 @@ def test_two_readers_get_each_byte_once(mount: Mount, path: Path) -> None:
     for reader in readers:
         reader.join()
     assert sum(map(len, got[0] + got[1])) + refused * 60 == 60_000
-    assert int(mount.fact("life", "lost_full")) == refused
+    assert int(mount.shown("life", "lost_full")) == refused
 
 
 @observed("B", *[f"[10B][empty][empty][empty][10B cur]: read #{number}" for number in range(5)])
@@ -122,7 +122,7 @@ def test_empty_sub_buffers_are_passed_and_nothing_old_is_given(mount: Mount) -> 
     with opened(path) as descriptor:
         assert os.read(descriptor, 4096) == b"A" * 10 + b"B" * 10
         assert os.read(descriptor, 4096) == b""
-    assert [mount.fact("empty", name) for name in ("produced", "consumed")] == ["4", "4"]
+    assert [mount.shown("empty", name) for name in ("produced", "consumed")] == ["4", "4"]
 
 
 def spliced(descriptor: int, target: int) -> int:
@@ -162,8 +162,8 @@ def test_consumed_concerns_one_buffer(mount: Mount) -> None:
     mount.create("cpu")
     mount.command("flush cpu")
     mount.command("consumed cpu 0 1")
-    n_buffers = int(mount.fact("cpu", "n_buffers"))
-    counts = [mount.fact("cpu", f"buffer{cpu}/consumed") for cpu in range(n_buffers)]
+    n_buffers = int(mount.shown("cpu", "n_buffers"))
+    counts = [mount.shown("cpu", f"buffer{cpu}/consumed") for cpu in range(n_buffers)]
     assert counts == ["1"] + ["0"] * (n_buffers - 1)
 
 
@@ -275,7 +275,7 @@ def test_files_and_data_of_cpus_that_cannot_be_run_on_stay(mount: Mount) -> None
     try:
         os.sched_setaffinity(0, {stays})
         path = mount.create("cpus/cpu")
-        n_buffers = int(mount.fact("cpus/cpu", "n_buffers"))
+        n_buffers = int(mount.shown("cpus/cpu", "n_buffers"))
         assert sorted(os.listdir(path.parent)) == sorted(f"cpu{cpu}" for cpu in range(n_buffers)), "from the beginning"
         os.sched_setaffinity(0, {goes})
         with Channel(path) as channel:
@@ -284,7 +284,7 @@ def test_files_and_data_of_cpus_that_cannot_be_run_on_stay(mount: Mount) -> None
             channel.flush()
     finally:
         os.sched_setaffinity(0, allowed)
-    assert mount.fact("cpus/cpu", f"buffer{goes}/produced") == "1"
+    assert mount.shown("cpus/cpu", f"buffer{goes}/produced") == "1"
     assert Path(f"{path}{goes}").read_bytes() == b"A" * 30
 
 

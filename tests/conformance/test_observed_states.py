@@ -130,7 +130,7 @@ def stated(line: Observation, step: str) -> dict[str, int]:
     return found
 
 
-def facts(model: Model, base: int, data: bytes) -> dict[str, int]:
+def stats(model: Model, base: int, data: bytes) -> dict[str, int]:
     finished = model.n_bytes - len(model.current.data)
     return asdict(model.counters()) | {"finished_bytes": finished - base, "read_bytes": len(data)}
 
@@ -165,7 +165,7 @@ def follow(run: Run, relay_file: RelayFile | ProducedFile) -> None:
         assert relay_file.size() == ours.n_bytes, line
         if run.defect is not None and at >= run.defect:
             continue
-        by_rules, of_kernel = facts(ours, base, data), facts(kernel, base, kernel_data)
+        by_rules, of_kernel = stats(ours, base, data), stats(kernel, base, kernel_data)
         for name, value in stated(line, step).items():
             if by_rules[name] == of_kernel[name]:
                 assert by_rules[name] == value, (name, line)

@@ -85,7 +85,7 @@ def read(mount: Mount, max_bytes: int = 65536, cpu: int = CPU) -> bytes:
     finally:
         os.close(descriptor)
         # The server notes what was read when it has been handed over, and before it answers anything else.
-        mount.fact("cpu", "mode")
+        mount.shown("cpu", "mode")
 
 
 def memory(mount: Mount) -> mmap.mmap:
@@ -98,8 +98,8 @@ def memory(mount: Mount) -> mmap.mmap:
         os.close(descriptor)
 
 
-def fact(mount: Mount, name: str) -> int:
-    return int(mount.fact("cpu", f"buffer{CPU}/{name}"))
+def shown(mount: Mount, name: str) -> int:
+    return int(mount.shown("cpu", f"buffer{CPU}/{name}"))
 
 
 def subbuf(padding: int, records: list[str]) -> bytes:
@@ -116,7 +116,7 @@ def test_subbuf_start_is_as_printed(mode: str) -> None:
 
 def test_the_handlers_make_and_remove_the_files(mount: Mount, opened) -> None:
     one = opened("no_overwrite")
-    n_buffers = int(mount.fact("cpu", "n_buffers"))
+    n_buffers = int(mount.shown("cpu", "n_buffers"))
     files = [mount.path / f"cpu{cpu}" for cpu in range(n_buffers)]
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * n_buffers
     assert one("close") == "0"
@@ -126,7 +126,7 @@ def test_the_handlers_make_and_remove_the_files(mount: Mount, opened) -> None:
 def test_the_no_overwrite_example_refuses_what_does_not_fit(mount: Mount, opened) -> None:
     one = opened("no_overwrite")
     assert one.write_all(RECORDS) == ["0"] * 6 + ["ENOSPC"] * 14
-    assert [fact(mount, name) for name in ("produced", "consumed", "lost_full")] == [3, 0, 14]
+    assert [shown(mount, name) for name in ("produced", "consumed", "lost_full")] == [3, 0, 14]
     # Whoever consumes by read(2) says so; who maps the memory calls relay_subbufs_consumed().
     assert read(mount, FINISHED_BYTES) == subbuf(PADDING, RECORDS[:2])
     assert read(mount, 1) == b"\x0a", "and so has left the first sub-buffer"
@@ -142,11 +142,11 @@ def test_the_overwrite_example_keeps_the_newest(mount: Mount, opened) -> None:
     assert one.write_all(RECORDS[:10]) == ["0"] * 10
     assert one(f"consumed {CPU} 2") == "0", "which means nothing to writers"
     assert one.write_all(RECORDS[10:]) == ["0"] * 10
-    assert fact(mount, "produced") == 9
+    assert shown(mount, "produced") == 9
     # The current one has the padding of the lap before, still.
     assert read(mount) == b"".join(subbuf(PADDING, RECORDS[at : at + 2]) for at in (14, 16, 18))
-    assert fact(mount, "lost_full") == 0
-    assert fact(mount, "lost_overwritten") > 0
+    assert shown(mount, "lost_full") == 0
+    assert shown(mount, "lost_overwritten") > 0
 
 
 @pytest.mark.parametrize("mode", ["no_overwrite", "overwrite"])
@@ -188,7 +188,7 @@ def test_who_has_no_callbacks_fills_what_has_begun_and_waits_for_who_has(mount: 
             assert os.write(descriptor, record.encode()) == len(record)
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             os.write(descriptor, RECORDS[2].encode())
-        assert [fact(mount, name) for name in ("produced", "lost_full")] == [1, 1], "it has finished one"
+        assert [shown(mount, name) for name in ("produced", "lost_full")] == [1, 1], "it has finished one"
         assert one(f"write {RECORDS[3]}") == "0"
         assert os.write(descriptor, RECORDS[4].encode()) == len(RECORDS[4])
         mount.command("flush cpu")
@@ -202,7 +202,7 @@ def test_who_has_no_callbacks_fills_what_has_begun_and_waits_for_who_has(mount: 
 
 def test_without_subbuf_start_a_full_buffer_refuses(mount: Mount, opened) -> None:
     one = opened(None)
-    assert mount.fact("cpu", "mode") == "no-overwrite"
+    assert mount.shown("cpu", "mode") == "no-overwrite"
     assert one.write_all(RECORDS) == ["0"] * 6 + ["ENOSPC"] * 14
     assert read(mount) == "".join(RECORDS[:6]).encode(), "and keeps no headers"
 
@@ -222,8 +222,8 @@ def test_flush_finishes_the_last_sub_buffer_of_every_buffer(mount: Mount, opened
         assert one(f"cpu {cpu}") == "0"
         assert one("write last") == "0"
     assert one("flush") == "0"
-    n_buffers = int(mount.fact("cpu", "n_buffers"))
-    assert [mount.fact("cpu", f"buffer{cpu}/produced") for cpu in range(n_buffers)] == ["1"] * n_buffers
+    n_buffers = int(mount.shown("cpu", "n_buffers"))
+    assert [mount.shown("cpu", f"buffer{cpu}/produced") for cpu in range(n_buffers)] == ["1"] * n_buffers
     padding = SUBBUF_SIZE - HEADER - len("last")
     assert read(mount) == subbuf(padding, ["last"]) + bytes(HEADER), "and the next has begun"
 
@@ -234,7 +234,7 @@ def test_reset_is_the_initial_state_in_the_same_memory_and_mappings(mount: Mount
         one.write_all(RECORDS)
         assert one("reset") == "0"
         counts = ("produced", "consumed", "lost_full", "records")
-        assert [fact(mount, name) for name in counts] == [0] * len(counts)
+        assert [shown(mount, name) for name in counts] == [0] * len(counts)
         assert one("write new") == "0"
         assert mapped[HEADER : HEADER + 3] == b"new", "behind a header that was reserved again"
     assert read(mount)[HEADER:] == b"new"

@@ -31,10 +31,10 @@ static void declare(const char *name)
 
 static uint64_t n_lost(void)
 {
-	struct relay_facts facts;
-	if (relay_buf_facts(buf, &facts))
+	struct relay_stats stats;
+	if (relay_buf_stats(buf, &stats))
 		exit(4);
-	return facts.lost_full_records;
+	return stats.lost_full_records;
 }
 
 /* Returns how many were lost: 0 or 1. */

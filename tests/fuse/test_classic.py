@@ -95,8 +95,8 @@ def test_an_opened_channel_appears_with_its_directory(
         "delivery": "packet" if flags & PACKET else "bulk", "read": "wait", "mode": "callback", "subbuf_size": "4096",
         "n_subbufs": "2", "start_reserve": "4", "end_reserve": "4", "channel_start_reserve": "7", "suspended": "0",
     }  # fmt: skip
-    assert {name: shared_mount.fact(FILE, name) for name in expected} == expected
-    assert shared_mount.fact(FILE, "timestamp") == ("tsc" if flags & TSC and has_tsc() else "mono")
+    assert {name: shared_mount.shown(FILE, name) for name in expected} == expected
+    assert shared_mount.shown(FILE, "timestamp") == ("tsc" if flags & TSC and has_tsc() else "mono")
     (line,) = [line for line in shared_mount.channels().splitlines() if line.startswith(f"create {FILE} ")]
     assert {f"{name}={value}" for name, value in expected.items() if name.endswith("reserve")} < set(line.split())
 
@@ -274,10 +274,10 @@ def test_resume_is_a_command_too(shared_mount: Mount, file: Path, start: Start) 
     client = start(64, 2, full=1)
     for result in ("0", "0", "ENOSPC", "ENOSPC"):
         assert client("fill 64") == result
-    assert shared_mount.fact(FILE, "suspended") == "1"
-    assert shared_mount.fact(FILE, "lost_full") == "2"
+    assert shared_mount.shown(FILE, "suspended") == "1"
+    assert shared_mount.shown(FILE, "lost_full") == "2"
     shared_mount.command(f"resume {FILE}")
-    assert shared_mount.fact(FILE, "suspended") == "0"
+    assert shared_mount.shown(FILE, "suspended") == "0"
     assert client("fill 64") == "0"
     assert info(client)["bufs_consumed"] == "2"
 

@@ -77,7 +77,7 @@ def test_a_write_waits_for_a_client_that_is_slow_to_answer(mount: Mount, client:
     assert refusal(path) == errno.EBUSY  # after a second
     program.process.send_signal(signal.SIGCONT)
     append(path, RECORD)
-    assert [mount.fact(CHANNEL, name) for name in ("records", "lost")] == ["2", "0"]
+    assert [mount.shown(CHANNEL, name) for name in ("records", "lost")] == ["2", "0"]
     assert os.read(os.open(path, os.O_RDONLY), 1000) == FIRST + b"FOOT" + OTHER
 
 
@@ -92,7 +92,7 @@ def test_while_a_write_waits_for_a_client_others_are_served(mount: Mount, client
     assert os.read(os.open(path, os.O_RDONLY), 1000) == FIRST
     program.process.send_signal(signal.SIGCONT)
     writer.join(DEADLINE_S)
-    assert [mount.fact(CHANNEL, name) for name in ("records", "lost")] == ["2", "0"]
+    assert [mount.shown(CHANNEL, name) for name in ("records", "lost")] == ["2", "0"]
 
 
 def test_writes_that_a_dead_client_does_not_answer_are_lost(mount: Mount, client: Client) -> None:
@@ -102,7 +102,7 @@ def test_writes_that_a_dead_client_does_not_answer_are_lost(mount: Mount, client
     program.kill()
     for n in ("1", "2"):
         assert refusal(path) == errno.ENOSPC
-        assert mount.fact(CHANNEL, "lost_full") == n
+        assert mount.shown(CHANNEL, "lost_full") == n
     mount.command(f"remove {CHANNEL}")
     assert not (mount.path / "xlog/9").exists()
 
@@ -136,16 +136,16 @@ def test_a_channel_stays_suspended_and_served_by_its_client_when_the_server_dies
     assert program("write lost") == "ENOSPC"
     mount.start()
     assert (mount.channels(), path.stat().st_size) == before
-    assert [mount.fact(CHANNEL, name) for name in ("suspended", "lost_full")] == ["1", "2"]
+    assert [mount.shown(CHANNEL, name) for name in ("suspended", "lost_full")] == ["1", "2"]
     assert refusal(path) == errno.ENOSPC
     mount.command(f"resume {CHANNEL}")
-    assert mount.fact(CHANNEL, "suspended") == "0"
+    assert mount.shown(CHANNEL, "suspended") == "0"
     append(path, RECORD)
     program.ask("write more")
     data = os.read(os.open(path, os.O_RDONLY), 1000)
     # What was over the oldest is gone.
     assert data == (OTHER + b"FOOT") * 3 + OTHER + b"more"
-    assert mount.fact(CHANNEL, "lost_overwritten") == "1"
+    assert mount.shown(CHANNEL, "lost_overwritten") == "1"
 
 
 def test_a_reset_begins_anew_with_the_clients_headers(mount: Mount, client: Client) -> None:
@@ -153,7 +153,7 @@ def test_a_reset_begins_anew_with_the_clients_headers(mount: Mount, client: Clie
     path = mount.path / CHANNEL
     fill(path, 4)
     mount.command(f"reset {CHANNEL}")
-    assert [mount.fact(CHANNEL, name) for name in ("suspended", "records", "lost")] == ["0", "0", "0"]
+    assert [mount.shown(CHANNEL, name) for name in ("suspended", "records", "lost")] == ["0", "0", "0"]
     append(path, b"new")
     assert os.read(os.open(path, os.O_RDONLY), 1000) == b"HEADCHANNELnew"
 
@@ -164,7 +164,7 @@ def test_resume_leaves_a_channel_alone_that_is_not_suspended(mount: Mount, clien
     append(path, RECORD)
     mount.command(f"resume {CHANNEL}")
     fill(path, 1)
-    assert mount.fact(CHANNEL, "unread_bytes") == str(len(FIRST + OTHER + b"FOOTFOOT"))
+    assert mount.shown(CHANNEL, "unread_bytes") == str(len(FIRST + OTHER + b"FOOTFOOT"))
 
 
 def test_readers_find_the_end_of_a_channel_that_its_client_closes(mount: Mount, client: Client) -> None:

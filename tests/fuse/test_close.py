@@ -155,13 +155,13 @@ def test_who_maps_the_memory_says_what_he_has_consumed(mount: Mount, maker: Make
         maker.ask("write " + "x" * 2000)
     assert maker("consumed 1 1") == "EINVAL"
     maker.ask("consumed 0 2")
-    assert (mount.fact("log", "produced"), mount.fact("log", "consumed")) == ("2", "2")
+    assert (mount.shown("log", "produced"), mount.shown("log", "consumed")) == ("2", "2")
     assert len(drain(mount.path / "log0")) == 2 * 2001
     with Channel(mount.path / "log") as channel:
         for _ in range(3):
             channel.write(bytes(4096))
         channel.subbufs_consumed(0, 1)
-        assert mount.fact("log", "consumed") == "3"
+        assert mount.shown("log", "consumed") == "3"
         with pytest.raises(OSError, match="Invalid argument"):
             channel.subbufs_consumed(1, 1)
 

@@ -178,15 +178,15 @@ def test_defaults_are_reduced_where_memory_is_scarce(make_mount):
     mount = make_mount("size=16M")
     mount.expect("create: notice: reduced to")
     mount.create("x", "buffers=single")
-    assert int(mount.fact("x", "file_bytes")) <= 1 << 20
+    assert int(mount.shown("x", "file_bytes")) <= 1 << 20
     assert "a sixteenth" in mount.error_log
     mount.create("y", "buffers=single subbuf_size=256K n_subbufs=8")
-    assert mount.fact("y", "subbuf_size") == str(256 * 1024)
+    assert mount.shown("y", "subbuf_size") == str(256 * 1024)
 
 
 def test_defaults_are_eight_sub_buffers_of_256_kib(mount):
     mount.create("x", "buffers=single")
-    assert (mount.fact("x", "subbuf_size"), mount.fact("x", "n_subbufs")) == ("262144", "8")
+    assert (mount.shown("x", "subbuf_size"), mount.shown("x", "n_subbufs")) == ("262144", "8")
     assert mount.error_log == ""
 
 
@@ -194,7 +194,7 @@ def test_reset_empties_a_channel(mount):
     path = mount.create("x", "buffers=single")
     path.write_bytes(b"gone")
     mount.command("reset x")
-    assert mount.fact("x", "records") == "0"
+    assert mount.shown("x", "records") == "0"
     assert path.read_bytes() == b""
 
 
@@ -204,5 +204,5 @@ def test_consumed_counts_sub_buffers_as_read(mount):
         with path.open("wb", buffering=0) as file:
             file.write(record)
     mount.command("consumed x 0 1")
-    assert mount.fact("x", "consumed") == "1"
+    assert mount.shown("x", "consumed") == "1"
     assert path.read_bytes() == b"bbbbcccc"

@@ -292,8 +292,8 @@ def test_channels_figures_are_counters(mount):
     assert found["relayfs/channels/app/log/reads"] >= 1
     assert found["relayfs/channels/app/log/lost_full"] == 0
     assert found["relayfs/server/requests"] > 0
-    for fact in ("produced", "consumed", "unread_bytes", "lost_overwritten", "wakeups"):
-        assert found[f"relayfs/channels/app/log/{fact}"] == int(mount.fact("app/log", fact))
+    for statistic in ("produced", "consumed", "unread_bytes", "lost_overwritten", "wakeups"):
+        assert found[f"relayfs/channels/app/log/{statistic}"] == int(mount.shown("app/log", statistic))
     mount.command("remove app/log")
     assert not any("app/log" in name for name in values(mount))
 

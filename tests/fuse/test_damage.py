@@ -90,7 +90,7 @@ def test_who_waits_for_a_buffer_that_is_truncated_is_told(mount: Mount, reads: s
             assert "Bad message" in reader.communicate(timeout=DEADLINE_S)[1]
         else:
             reader.communicate(timeout=DEADLINE_S)
-    assert mount.fact("bad", "state").startswith("damaged: mem0: ")
+    assert mount.shown("bad", "state").startswith("damaged: mem0: ")
     wait_until(lambda: DAMAGED in mount._log_text(), "the log tells of it")
     still_serves(mount)
     assert mount._log_text().count(DAMAGED) == 1
@@ -150,13 +150,13 @@ def test_a_damaged_channel_is_listed_named_and_removed_and_its_neighbours_work(m
     bad = mount.create("dir/bad", "buffers=single subbuf_size=4K n_subbufs=4")
     good = mount.create("dir/good", "buffers=single subbuf_size=4K n_subbufs=4")
     good.write_bytes(b"fine\n")
-    assert mount.fact("dir/bad", "state") == "ok"
+    assert mount.shown("dir/bad", "state") == "ok"
     os.truncate(mount.store / "dir/bad/mem0", 0)
     assert sorted(path.name for path in (mount.path / "dir").iterdir() if path.stat().st_size >= 0) == ["bad", "good"]
     assert bad.stat().st_size == 0
     assert error_of(bad.read_bytes) == "EBADMSG"
-    assert mount.fact("dir/bad", "state").startswith("damaged: mem0: ")
-    assert mount.fact("dir/good", "state") == "ok"
+    assert mount.shown("dir/bad", "state").startswith("damaged: mem0: ")
+    assert mount.shown("dir/good", "state") == "ok"
     assert "\n# dir/bad is damaged: mem0: " in mount.control.read_text()
     assert good.read_bytes() == b"fine\n"
     mount.command("remove dir/bad")
@@ -182,8 +182,8 @@ def test_a_damaged_ring_takes_no_more_records_and_counts_them(mount: Mount, buff
                 assert error_of(lambda: ring.reserve(4).__enter__()) == "ECANCELED"
         finally:
             os.sched_setaffinity(0, CPUS)
-    assert mount.fact("bad", "state").startswith(f"damaged: mem{number}: ")
-    assert (mount.fact("bad", "records"), mount.fact("bad", "lost_disabled")) == ("1", "6")
+    assert mount.shown("bad", "state").startswith(f"damaged: mem{number}: ")
+    assert (mount.shown("bad", "records"), mount.shown("bad", "lost_disabled")) == ("1", "6")
     still_serves(mount)
 
 
@@ -199,7 +199,7 @@ def test_a_channel_is_still_damaged_after_a_restart_and_can_be_removed(mount: Mo
     assert bad.stat().st_size == 0
     assert sorted(os.listdir(mount.path / "dir"))[0] == "bad0"
     assert error_of(bad.read_bytes) == error_of(lambda: bad.write_bytes(b"lost\n")) == "EBADMSG"
-    assert mount.fact("dir/bad", "state").startswith("damaged: mem0: ")
+    assert mount.shown("dir/bad", "state").startswith("damaged: mem0: ")
     assert "# dir/bad is damaged: mem0: " in mount.control.read_text()
     assert error_of(lambda: mount.command("flush dir/bad")) == "EBADMSG"
     assert error_of(lambda: mount.command("create dir/bad")) == "EEXIST"
@@ -222,7 +222,7 @@ def test_memory_that_says_it_is_of_the_other_kind_is_damaged(mount: Mount, optio
     overwrite(memory, memory.stat().st_size - 4096, int.from_bytes(magic, "little"))
     mount.start()
     assert error_of((mount.path / "bad0").read_bytes) == "EBADMSG"
-    assert mount.fact("bad", "state").startswith("damaged: mem0: ")
+    assert mount.shown("bad", "state").startswith("damaged: mem0: ")
     mount.command("remove bad")
     still_serves(mount)
 
@@ -239,7 +239,7 @@ def test_only_its_owner_or_root_removes_a_damaged_channel(make_mount, unprivileg
     remove = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY), b'remove ' + sys.argv[2].encode())"
     assert "PermissionError" in unprivileged.python(remove, mount.control, "roots").stderr
     assert unprivileged.python(remove, mount.control, "theirs").stderr == ""
-    assert mount.fact("roots", "state").startswith("damaged")
+    assert mount.shown("roots", "state").startswith("damaged")
     assert not (mount.path / ".channels/theirs").exists()
 
 
@@ -280,7 +280,7 @@ def test_one_store_of_eight_bytes_harms_its_channel_only(mount: Mount, scheme: s
         assert "relayfs/channels/bad/" in counted
         overwrite(memory, offset, struct.unpack("<Q", before)[0])
     if what != "claims":  # those that make no sense are nobody's
-        assert mount.fact("bad", "state").startswith("damaged: mem0: ")
+        assert mount.shown("bad", "state").startswith("damaged: mem0: ")
     overwrite(memory, first, 1 << 63)
     overwrite(memory, first + 8, (1 << 64) - 1)
     mount.kill()

@@ -55,11 +55,11 @@ def make(kind: str, path: Path) -> Path:
 def test_what_only_looks_like_a_channel_is_not_opened(tmp_path: Path, kind: str, name: str) -> None:
     if kind == "device" and os.geteuid() != 0:
         pytest.skip("only root can make a device")
-    facts = tmp_path / ".channels/trap"
-    facts.mkdir(parents=True)
+    stats = tmp_path / ".channels/trap"
+    stats.mkdir(parents=True)
     if name != "mem0":
-        (facts / "mem0").touch()
-    trap = make(kind, facts / name)
+        (stats / "mem0").touch()
+    trap = make(kind, stats / name)
     path = tmp_path / "trap"
     for act in (lambda: Channel(path), lambda: Reader(path), lambda: Reader(f"{path}0"), lambda: Ring(path)):
         assert not is_opened_by(trap, act)
@@ -116,8 +116,8 @@ def test_who_may_write_a_channel_cannot_truncate_grow_or_keep_it(
     assert (victim.file.stat().st_ino, victim.file.stat().st_mode) == relay_file
     # What maps the memory goes on, and so does the server.
     assert victim.process is not None
-    wrote = victim.fact("records")
-    wait_until(lambda: victim.fact("records") > wrote, "root's producer goes on")
+    wrote = victim.shown("records")
+    wait_until(lambda: victim.shown("records") > wrote, "root's producer goes on")
     assert victim.process.poll() is None
     kept = [*Path("/tmp").glob("relayfs-intruder-*"), *Path("/dev/shm").glob("relayfs-intruder-*")]
     assert not kept
@@ -127,8 +127,8 @@ def test_who_may_write_a_channel_cannot_truncate_grow_or_keep_it(
 def test_who_reaches_beyond_the_memory_kills_only_himself(mount: Mount, victim: Stream, unprivileged: User) -> None:
     path = mount.path / f".channels/open/cpu/mem{victim.cpu}"
     assert unprivileged.run(sys.executable, INTRUDER, path, "beyond").returncode == -signal.SIGBUS
-    wrote = victim.fact("records")
-    wait_until(lambda: victim.fact("records") > wrote, "root's producer goes on")
+    wrote = victim.shown("records")
+    wait_until(lambda: victim.shown("records") > wrote, "root's producer goes on")
 
 
 def test_the_store_is_for_its_own_user(mount: Mount, unprivileged: User) -> None:

@@ -51,7 +51,7 @@ def produce(command: list[str], channel: Path, text: bytes) -> None:
 
 
 def relay_files(mount: Mount, path: str) -> list[Path]:
-    return [mount.path / f"{path}{cpu}" for cpu in range(int(mount.fact(path, "n_buffers")))]
+    return [mount.path / f"{path}{cpu}" for cpu in range(int(mount.shown(path, "n_buffers")))]
 
 
 def sorted_lines(text: bytes) -> list[bytes]:
@@ -69,8 +69,8 @@ def test_each_line_becomes_a_record(mount, producer: Program):
     produce(producer("producer"), channel, LINES)
     out = subprocess.run(["cat", *relay_files(mount, "app/cpu")], capture_output=True, check=True).stdout
     assert sorted_lines(out) == sorted_lines(LINES)
-    assert int(mount.fact("app/cpu", "records")) == len(LINES.split(b"\n")) - 1
-    assert mount.fact("app/cpu", "lost") == "0"
+    assert int(mount.shown("app/cpu", "records")) == len(LINES.split(b"\n")) - 1
+    assert mount.shown("app/cpu", "lost") == "0"
 
 
 @PRODUCERS
@@ -80,13 +80,13 @@ def test_producer_waits_while_the_buffer_is_full(mount, producer: Program):
         assert process.stdin
         process.stdin.write(LINES[:20000])
         process.stdin.close()
-        wait_until(lambda: mount.fact("log", "produced") == "2", "the producer fills both sub-buffers")
+        wait_until(lambda: mount.shown("log", "produced") == "2", "the producer fills both sub-buffers")
         out = b""
         while process.poll() is None:
             out += channel.read_bytes()
         assert process.returncode == 0
     assert out + channel.read_bytes() == LINES[:20000]
-    assert mount.fact("log", "lost") == "0"
+    assert mount.shown("log", "lost") == "0"
 
 
 @PRODUCERS
@@ -109,7 +109,7 @@ def test_reader_prints_all_until_the_channel_is_removed(mount, tmp_path, reader:
         process = spawn(reader("reader"), channel, stdout=out, stderr=subprocess.PIPE)
     try:
         produce(c_program("producer"), channel, LINES)
-        wait_until(lambda: mount.fact("log", "unread_bytes") == "0", "the reader has read")
+        wait_until(lambda: mount.shown("log", "unread_bytes") == "0", "the reader has read")
         mount.command("remove log\n")
         succeed(process)
         assert printed.read_bytes() == LINES
@@ -179,9 +179,9 @@ def test_ring_consumer_prints_all_until_the_ring_is_removed(mount, reader: Progr
     collector.start()
     try:
         produce(c_program("ring_producer"), channel, LINES)
-        wait_until(lambda: mount.fact("app/events", "unread_bytes") == "0", "the consumer has read")
+        wait_until(lambda: mount.shown("app/events", "unread_bytes") == "0", "the consumer has read")
         # However often the producer had to wait for room.
-        assert mount.fact("app/events", "lost") == "0"
+        assert mount.shown("app/events", "lost") == "0"
         mount.command("remove app/events\n")
         collector.join(DEADLINE_S)
     finally:
@@ -245,9 +245,9 @@ def test_stream_reader_writes_what_the_producers_log_to_disk(mount, tmp_path):
     lines = numbers_of(b"".join(out), rb"line (\d+) of 200000")
     assert len(lines) == sum(n_written)
     assert max(Counter(lines).values()) <= 2
-    facts = re.findall(r"cpu (\d+): (\d+) bytes, at most \d+ sub-buffers behind, (\d+) records lost\n", report)
-    assert [(int(cpu), int(n)) for cpu, n, _ in facts] == [(cpu, len(text)) for cpu, text in enumerate(out)]
-    assert sum(int(lost) for _, _, lost in facts) == 400_000 - sum(n_written)
+    stats = re.findall(r"cpu (\d+): (\d+) bytes, at most \d+ sub-buffers behind, (\d+) records lost\n", report)
+    assert [(int(cpu), int(n)) for cpu, n, _ in stats] == [(cpu, len(text)) for cpu, text in enumerate(out)]
+    assert sum(int(lost) for _, _, lost in stats) == 400_000 - sum(n_written)
 
 
 def test_stream_reader_ends_when_the_channel_is_removed(mount, tmp_path):
@@ -271,7 +271,7 @@ def test_a_flight_recorder_holds_the_last_events_of_a_program_that_crashed(mount
     events = [numbers_of(text, rb"\d+\.\d{9} event (\d+)") for text in out if text]
     assert all(numbers == sorted(numbers) for numbers in events)
     assert max(map(max, events)) == n
-    assert sum(map(len, events)) == n - int(mount.fact("app/flight", "lost_overwritten"))
+    assert sum(map(len, events)) == n - int(mount.shown("app/flight", "lost_overwritten"))
     in_order = sorted(b"".join(out).splitlines())
     assert numbers_of(b"\n".join([*in_order, b""]), rb"[\d.]+ event (\d+)") == sorted(itertools.chain(*events))
 

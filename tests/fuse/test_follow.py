@@ -149,7 +149,7 @@ def test_python_selectors_see_every_line_once_and_in_order(mount: Mount, tmp_pat
     stream.start(at_most=1000)
     follower = Follower([sys.executable, "-c", PYTHON_SELECTORS, str(stream.file)], stream, tmp_path / "out")
     try:
-        wait_until(lambda: stream.fact("records") == 1000, "the producer has written all")
+        wait_until(lambda: stream.shown("records") == 1000, "the producer has written all")
         follower.wait_for(lines(1, first=stream.finish() - 1))
         assert follower.shown == lines(1000)
     finally:
@@ -180,7 +180,7 @@ def test_tail_follows_an_overwritten_channel(mount: Mount, follow: Callable[[str
     stream.write(5)
     follower.wait_for(lines(5, first=5000))
     assert lines(5005).endswith(follower.shown)
-    assert len(follower.shown) == (5005 - stream.fact("lost_overwritten")) * LINE_BYTES
+    assert len(follower.shown) == (5005 - stream.shown("lost_overwritten")) * LINE_BYTES
     assert follower.complaints == b""
 
 
@@ -225,7 +225,7 @@ def test_what_tail_took_of_a_stream_is_shown_when_the_channel_is_removed(
     mount.create(stream.channel, "read=wait")
     follower = follow(f'{tool} "$F"', stream)
     stream.write(5)
-    wait_until(lambda: stream.fact("unread_bytes") == 0, "tail has taken the lines")
+    wait_until(lambda: stream.shown("unread_bytes") == 0, "tail has taken the lines")
     mount.command(f"remove {stream.channel}")
     follower.wait_for(lines(5))
     assert follower.shown == lines(5)
@@ -244,7 +244,7 @@ def test_cat_shows_each_line_of_a_stream_soon_and_takes_few_reads(
     follower.wait_for(lines(1, first=PRELOADED + 2))
     assert follower.shown == lines(PRELOADED + 3)
     # One for what was there, at most one for each later line. A shell that reads the stream itself takes one a byte.
-    assert stream.fact("reads") <= 4
+    assert stream.shown("reads") <= 4
     mount.command(f"remove {stream.channel}")
     assert follower.process.wait(DEADLINE_S) == 0
     assert follower.complaints == b""
@@ -256,7 +256,7 @@ def test_followers_of_one_file_share_its_lines(
 ) -> None:
     followers = [follow(f'{tool} -n +1 -f "$F"', stream) for _ in range(3)]
     stream.start(at_most=1000)
-    wait_until(lambda: stream.fact("records") == PRELOADED + 1000, "the producer has written all")
+    wait_until(lambda: stream.shown("records") == PRELOADED + 1000, "the producer has written all")
     everything = lines(stream.finish())
     wait_until(lambda: sum(len(one.shown) for one in followers) >= len(everything), "all is shown")
     # Pieces are of bytes: a line may be divided among two.
@@ -277,7 +277,7 @@ def test_tools_that_come_and_go_do_not_confuse_a_follower(
             check=False,
         )  # fmt: skip
         taken += done.stdout
-    wait_until(lambda: stream.fact("records") == PRELOADED + 1000, "the producer has written all")
+    wait_until(lambda: stream.shown("records") == PRELOADED + 1000, "the producer has written all")
     stream.finish()
     stream.write(1)
     follower.wait_for(lines(1, first=stream.written - 1))

@@ -28,7 +28,7 @@ def preloaded(mount: Mount, options: str) -> Path:
         for at in range(0, N_LINES, 1000):
             text = lines(1000, at)
             channel.write_many([text[i : i + LINE_BYTES] for i in range(0, len(text), LINE_BYTES)])
-    assert mount.fact("log", "lost") == "0"
+    assert mount.shown("log", "lost") == "0"
     return path
 
 
@@ -56,4 +56,4 @@ def test_what_a_killed_reader_has_not_got_into_its_memory_is_unread(
     os.close(descriptor)
     assert done.stdout + rest == lines(N_LINES)
     append(path, b"next\n")
-    assert mount.fact("log", "lost") == "0"
+    assert mount.shown("log", "lost") == "0"

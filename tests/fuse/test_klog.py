@@ -51,15 +51,15 @@ def test_each_statement_is_one_whole_record(mount: Mount, sanitize):
     x = b"x" * 100_000
     records = [b"text 42 " + error + b"\n", b"\0raw\n", x[:510] + b"\n", x[:511] + b"\n", error + b" " + x + b"\n"]
     assert path.read_bytes() == b"".join(records) + b"last\n"
-    assert mount.fact("log", "records") == str(len(records) + 1)
-    assert mount.fact("log", "lost_too_large") == "1"
+    assert mount.shown("log", "records") == str(len(records) + 1)
+    assert mount.shown("log", "lost_too_large") == "1"
 
 
 def check_lines(mount: Mount, channel: Path, counts: str) -> None:
     """As many lines as were written, each whole; as many lost as were refused."""
     n_written, n_refused = map(int, counts.split())
-    assert (mount.fact("app/log", "lost"), mount.fact("app/log", "lost_full")) == (str(n_refused),) * 2
-    n_buffers = int(mount.fact("app/log", "n_buffers"))
+    assert (mount.shown("app/log", "lost"), mount.shown("app/log", "lost_full")) == (str(n_refused),) * 2
+    n_buffers = int(mount.shown("app/log", "n_buffers"))
     got = b"".join(drain(Path(f"{channel}{cpu}")) for cpu in range(n_buffers)).splitlines()
     assert len(got) == n_written
     assert [line for line in got if not re.fullmatch(rb"thread \d line \d+|signal|child", line)] == []

@@ -41,7 +41,7 @@ def test_late_files_hold_everything_that_was_written_before(mount: Mount, maker:
     assert (mount.path / "app/deep/cpu0").stat().st_mode & 0o777 == 0o644
     maker.ask("write three")
     assert sorted(contents(mount.path / "app/deep/cpu").splitlines()) == [b"one", b"three", b"two"]
-    assert mount.fact("app/deep/cpu", "delivery") == "packet"
+    assert mount.shown("app/deep/cpu", "delivery") == "packet"
     mount.command("reset app/deep/cpu\n")
     with Channel(mount.path / "app/deep/cpu") as other:
         other.write(b"other\n")
@@ -97,7 +97,7 @@ def test_moving_another_users_memory_amid_writing_threads_loses_nothing(
             got += contents(mount.path / "cpu")
         assert maker.answer() == "0"
         assert not [line for line in maker.told if line.startswith("lost")]
-        assert mount.fact("cpu", "lost") == "0"
+        assert mount.shown("cpu", "lost") == "0"
         maker.ask("close")
     written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
     assert sorted(got.splitlines()) == sorted(written)
@@ -144,7 +144,7 @@ def test_a_producer_that_dies_in_a_record_is_found_dead(mount: Mount, namespace:
     wait_until(
         lambda: got.append(drain(mount.path / "log")) or b"".join(got) == b"behind\n", "the dead one's is given up"
     )
-    assert mount.fact("log", "lost_torn") == "1"
+    assert mount.shown("log", "lost_torn") == "1"
 
 
 def test_the_mounts_own_names_work_on_late_files(mount: Mount, maker: Maker) -> None:
@@ -438,7 +438,7 @@ def test_nobody_adopts_what_belongs_to_another(
         for descriptor in descriptors:
             os.ftruncate(descriptor, 0)
         assert drain(mount.path / "cpu0") == b""
-        assert mount.fact("cpu", "records") == "0"
+        assert mount.shown("cpu", "records") == "0"
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -77,7 +77,7 @@ def test_a_mapping_shows_what_producers_write_while_others_read_the_stream(
     with (tmp_path / "out").open("wb") as out:
         reader = subprocess.Popen(["tail", "-n", "+1", "-f", "-s", "0.05", stream.file], stdout=out)
     stream.start(at_most=3000)
-    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    wait_until(lambda: stream.shown("records") == 3000, "all is written")
     stream.finish()
     wait_until(lambda: (tmp_path / "out").read_bytes().endswith(lines(1, first=2999)), "the reader has it all")
     assert mapper.show(0, len(in_memory(3000))) == in_memory(3000)
@@ -114,7 +114,7 @@ def test_all_mappings_of_a_buffer_are_one_memory(stream: Stream, map_file: Map) 
 @pytest.mark.usefixtures("mapped_through")
 def test_memory_can_be_mapped_with_its_control_area_and_not_beyond(stream: Stream, map_file: Map) -> None:
     size = mem_of(stream).stat().st_size
-    assert size == stream.fact("file_bytes")
+    assert size == stream.shown("file_bytes")
     assert size > DATA_BYTES
     mapper = map_file(mem_of(stream), "rw", size)
     # The last page begins with the magic number of layout.h.
@@ -192,7 +192,7 @@ def test_a_file_can_be_opened_in_all_ways_at_once(stream: Stream) -> None:
 
 def test_bash_loses_nothing_when_it_opens_for_both_and_reads_lines(stream: Stream) -> None:
     stream.start(at_most=1500)
-    wait_until(lambda: stream.fact("records") >= 100, "the producer is at work")
+    wait_until(lambda: stream.shown("records") >= 100, "the producer is at work")
     script = 'exec 3<>"$F"; while read -r -u 3 line; do echo "$line"; done; read -r -u 3 more; echo "$more"'
     done = subprocess.run(
         ["bash", "-c", script], env={**os.environ, "F": str(stream.file)}, capture_output=True, check=True
@@ -239,7 +239,7 @@ def test_without_mapping_through_the_mount_the_library_maps_the_store(unmapped: 
     stream = Stream(unmapped, "app/cpu", kind)
     unmapped.create(stream.channel)
     stream.start(burst=100, at_most=3000)
-    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    wait_until(lambda: stream.shown("records") == 3000, "all is written")
     maps = Path(f"/proc/{stream.process.pid}/maps").read_text() if stream.process else ""
     assert str(unmapped.store / stream.channel / f"mem{stream.cpu}") in maps
     with Reader(stream.file, timeout=0) as reader:

@@ -117,7 +117,7 @@ def test_a_mapping_shows_what_is_written_while_streams_read_on(mount: Mount, pat
     data = short_lines(100)
     append(path, data)
     assert mapper.show(0, len(data)) == data
-    wait_until(lambda: mount.fact("wait", "read_bytes") == str(len(data)), "cat has read")
+    wait_until(lambda: mount.shown("wait", "read_bytes") == str(len(data)), "cat has read")
     assert mapper.ask("put 0 LINE") == "done"
     append(path, data)
     assert mapper.show(0, 4) == b"LINE"

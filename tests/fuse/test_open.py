@@ -142,7 +142,7 @@ def test_poll_on_a_channel_of_relay_open_tells_of_finished_sub_buffers_as_in_the
     mount: Mount, maker: Maker
 ) -> None:
     maker.ask(f"open cpu - {GEOMETRY}")
-    assert mount.fact("cpu", "delivery") == "bulk"
+    assert mount.shown("cpu", "delivery") == "bulk"
 
 
 def n_descriptors(maker: Maker) -> int:
@@ -274,7 +274,7 @@ def test_what_is_made_without_a_mount_has_the_same_delivery(late_mount: Mount, e
     program = f"from relayfs_fuse import Channel; Channel.create('{late_mount.path}/made')"
     subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, check=True)
     late_mount.start()
-    assert (late_mount.fact("cpu", "delivery"), late_mount.fact("made", "delivery")) == ("bulk", "packet")
+    assert (late_mount.shown("cpu", "delivery"), late_mount.shown("made", "delivery")) == ("bulk", "packet")
 
 
 def test_a_channel_made_before_there_is_a_mount_is_shown_by_it(late_mount: Mount, early: Maker) -> None:
@@ -531,7 +531,7 @@ def test_a_global_file_may_have_any_name(mount: Mount, maker: Maker, base: str, 
     assert len(maker.ask(f"open cpu - {GEOMETRY}")) == 1
     assert relay_files(mount.path) == files
     (channel,) = (line.split()[1] for line in mount.channels().splitlines())
-    assert mount.fact(channel, "buffers") == buffers
+    assert mount.shown(channel, "buffers") == buffers
     maker.ask("write hello")
     assert drain(mount.path / files[0]) == b"hello\n"
     assert maker.ask("close") == [f"remove {mount.path}/{files[0]}"]
@@ -602,7 +602,7 @@ def test_subbuf_start_begins_each_buffers_first_sub_buffer_in_relay_open(
     assert begun
     if where == "before a mount":
         shown.start()
-    assert shown.fact("cpu", "mode") == "callback"
+    assert shown.shown("cpu", "mode") == "callback"
     # What was kept at the head of a sub-buffer is data, too.
     assert sorted(contents(shown.path / "cpu").replace(b"H" * 8, b"").splitlines()) == [b"after", b"x" * 39]
 

@@ -19,7 +19,7 @@ WITHOUT_RSEQ = {**os.environ, "GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 
 def drain_all(channel: Path, mount: Mount, name: str) -> list[bytes]:
     """Read the lines of all buffers."""
-    n_buffers = int(mount.fact(name, "n_buffers"))
+    n_buffers = int(mount.shown(name, "n_buffers"))
     return b"".join(drain(Path(f"{channel}{cpu}")) for cpu in range(n_buffers)).splitlines()
 
 
@@ -30,7 +30,7 @@ def test_forked_children_go_on_writing(mount: Mount, scheme: str) -> None:
     subprocess.run([program, channel, "4", "2000"], check=True)
     got = drain_all(channel, mount, "app/cpu")
     assert sorted(got) == sorted(b"%d %08d" % (who, i) for who in range(5) for i in range(2000))
-    assert mount.fact("app/cpu", "lost") == "0"
+    assert mount.shown("app/cpu", "lost") == "0"
 
 
 def test_a_python_producer_goes_on_in_its_forked_child(mount: Mount) -> None:
@@ -62,9 +62,9 @@ def test_a_program_without_rseq_writes_through_write_2_and_loses_nothing(stream:
     with_rseq.write(100)
     stream.written = 100
     stream.start(burst=500, at_most=500, environment=WITHOUT_RSEQ)
-    wait_until(lambda: stream.fact("records") == 600, "all is written")
+    wait_until(lambda: stream.shown("records") == 600, "all is written")
     assert stream.rest() == lines(600)
-    assert stream.fact("lost") == 0
+    assert stream.shown("lost") == 0
 
 
 def test_programs_with_and_without_rseq_write_to_one_buffer_at_once(mount: Mount) -> None:
@@ -74,7 +74,7 @@ def test_programs_with_and_without_rseq_write_to_one_buffer_at_once(mount: Mount
     try:
         for stream, environment in zip(streams, environments, strict=True):
             stream.start(burst=50, pause_ms=1, at_most=1000, environment=environment)
-        wait_until(lambda: streams[0].fact("records") == 3000, "all is written")
+        wait_until(lambda: streams[0].shown("records") == 3000, "all is written")
         for stream in streams:
             stream.finish()
     finally:
@@ -96,14 +96,14 @@ def test_a_program_without_rseq_hears_of_a_full_buffer(mount: Mount) -> None:
     stream.process = None
     assert complaint == b"line 20: No space left on device\n"
     assert drain(stream.file) == lines(20)
-    assert stream.fact("lost_full") == 1
+    assert stream.shown("lost_full") == 1
 
 
 def test_a_lockless_channel_needs_no_rseq(mount: Mount) -> None:
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel, "scheme=lockless")
     stream.start(burst=3000, at_most=3000, environment=WITHOUT_RSEQ)
-    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    wait_until(lambda: stream.shown("records") == 3000, "all is written")
     assert stream.process is not None
     assert "/mem0" in Path(f"/proc/{stream.process.pid}/maps").read_text()
     assert stream.rest() == lines(3000)
@@ -147,7 +147,7 @@ def test_a_record_in_the_making_holds_back_those_behind_it(mount: Mount, stuck: 
     with Channel(path) as channel:
         channel.write(b"behind\n")
     assert drain(path) == b"before\n"
-    assert mount.fact("log", "lost_torn") == "0"
+    assert mount.shown("log", "lost_torn") == "0"
 
 
 def test_a_producer_killed_in_the_middle_of_a_record_costs_that_record_only(
@@ -168,5 +168,5 @@ def test_a_producer_killed_in_the_middle_of_a_record_costs_that_record_only(
         channel.write(b"after\n")
     wait_until(complete, "the dead one's record is given up")
     assert got == b"before\nbehind\nafter\n"
-    assert (mount.fact("log", "lost_torn"), mount.fact("log", "lost_torn_bytes")) == ("1", "100")
-    assert mount.fact("log", "lost") == "1"
+    assert (mount.shown("log", "lost_torn"), mount.shown("log", "lost_torn_bytes")) == ("1", "100")
+    assert mount.shown("log", "lost") == "1"

@@ -142,7 +142,7 @@ def test_the_stores_own_user_opens_protected_files(mount: Mount) -> None:
     os.close(os.open(memory, os.O_RDWR))
     assert is_protected(stored)
     buffer = native.Buffer(str(stored))
-    assert buffer.facts().records == 1
+    assert buffer.stats().records == 1
     buffer.close()
     assert is_protected(stored)
 

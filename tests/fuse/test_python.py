@@ -56,7 +56,7 @@ def test_a_batch_is_written_in_order(mount: Mount, path: Path, channel: Channel)
     records = [b"%d\n" % i for i in range(500)]
     assert channel.write_many(records) == 500
     assert relay_file(path).read_bytes() == b"".join(records)
-    assert mount.fact("app/one", "records") == "500"
+    assert mount.shown("app/one", "records") == "500"
 
 
 def test_a_batch_ends_at_the_first_record_that_is_refused(mount: Mount, channel: Channel) -> None:
@@ -65,7 +65,7 @@ def test_a_batch_ends_at_the_first_record_that_is_refused(mount: Mount, channel:
         channel.write_many([b"x"])
     assert error.value.errno == errno.ENOSPC
     # The fifth of the first batch and the one of the second: what was not tried is not lost.
-    assert mount.fact("app/one", "lost_full") == "2"
+    assert mount.shown("app/one", "lost_full") == "2"
 
 
 def test_a_record_that_will_be_tried_again_is_not_lost(mount: Mount, path: Path, channel: Channel) -> None:
@@ -74,7 +74,7 @@ def test_a_record_that_will_be_tried_again_is_not_lost(mount: Mount, path: Path,
         with pytest.raises(OSError) as error:
             channel.write(b"x", will_retry=True)
         assert error.value.errno == errno.ENOSPC
-    assert mount.fact("app/one", "lost") == "0"
+    assert mount.shown("app/one", "lost") == "0"
     assert relay_file(path).read_bytes() == bytes(4 * 4096)
     channel.write(b"x", will_retry=True)
     assert relay_file(path).read_bytes() == b"x"
@@ -113,17 +113,17 @@ def test_a_closed_channel_says_so(path: Path) -> None:
 
 def test_create_makes_the_channel_that_its_options_describe(mount: Mount) -> None:
     with Channel.create(mount.path / "made/here", subbuf_size="8K", n_subbufs=3, mode="overwrite"):
-        assert mount.fact("made/here", "subbuf_size") == "8192"
-        assert mount.fact("made/here", "n_subbufs") == "3"
-        assert mount.fact("made/here", "mode") == "overwrite"
+        assert mount.shown("made/here", "subbuf_size") == "8192"
+        assert mount.shown("made/here", "n_subbufs") == "3"
+        assert mount.shown("made/here", "mode") == "overwrite"
 
 
 def test_flush_and_reset_reach_every_buffer(mount: Mount, path: Path, channel: Channel) -> None:
     channel.write(b"x")
     channel.flush()
-    assert mount.fact("app/one", "produced") == "1"
+    assert mount.shown("app/one", "produced") == "1"
     channel.reset()
-    assert mount.fact("app/one", "produced") == "0"
+    assert mount.shown("app/one", "produced") == "0"
     assert relay_file(path).read_bytes() == b""
 
 

@@ -138,13 +138,13 @@ def test_all_that_several_producers_write_is_in_the_output_once_in_order(
     producers += [Stream(mount, CHANNEL, cpu=cpus[i % len(cpus)], written=i * 1_000_000) for i in range(4)]
     for stream in producers:
         stream.start(burst=200, pause_ms=1, at_most=10_000)
-    wait_until(lambda: mount.fact(CHANNEL, "records") == "40000", "all is written")
+    wait_until(lambda: mount.shown(CHANNEL, "records") == "40000", "all is written")
     app.stop()
     for stream in producers:
         own = written_by(app.of(stream.cpu), stream.written)
         assert own == lines(10_000, stream.written)
     assert len(app.everything()) == 40_000 * LINE_BYTES
-    assert mount.fact(CHANNEL, "lost") == "0"
+    assert mount.shown(CHANNEL, "lost") == "0"
     assert {name: app.stats()[name] for name in ("bytes", "lost_records")} == {
         "bytes": 40_000 * LINE_BYTES,
         "lost_records": 0,
@@ -181,10 +181,10 @@ def test_cycles_of_start_and_stop_put_just_what_was_taken_into_one_file(mount: M
             wait_until(lambda n=n: len(written) > n + 20, "records are taken")
             app.stop()
             n_bytes = len(app.of(0))
-            assert n_bytes == int(mount.fact(CHANNEL, "bytes")) == int(mount.fact(CHANNEL, "read_bytes"))
-            assert mount.fact(CHANNEL, "disabled") == "1"
-            refused = int(mount.fact(CHANNEL, "lost_disabled"))
-            wait_until(lambda n=refused: int(mount.fact(CHANNEL, "lost_disabled")) > n, "records are refused")
+            assert n_bytes == int(mount.shown(CHANNEL, "bytes")) == int(mount.shown(CHANNEL, "read_bytes"))
+            assert mount.shown(CHANNEL, "disabled") == "1"
+            refused = int(mount.shown(CHANNEL, "lost_disabled"))
+            wait_until(lambda n=refused: int(mount.shown(CHANNEL, "lost_disabled")) > n, "records are refused")
     finally:
         over.set()
         writer.join()
@@ -257,7 +257,7 @@ def test_what_stands_behind_a_record_in_the_making_comes_later(mount: Mount, ope
     app.start()
     app.stop()
     assert app.of(0) == b"before\nbehind\n"
-    assert mount.fact(CHANNEL, "lost") == mount.fact(CHANNEL, "lost_torn") == "1"
+    assert mount.shown(CHANNEL, "lost") == mount.shown(CHANNEL, "lost_torn") == "1"
 
 
 def test_pieces_are_whole_sub_buffers_with_their_padding(mount: Mount, open_app: Start):
@@ -321,7 +321,7 @@ def test_overwritten_records_are_counted_and_none_is_torn(
     stream.write(50_000)
     app.start()
     stream.start(burst=2000, pause_ms=0, at_most=200_000)
-    wait_until(lambda: stream.fact("records") == 250_000, "all is written")
+    wait_until(lambda: stream.shown("records") == 250_000, "all is written")
     app.stop()
     stream.finish()
     out = app.of(stream.cpu).splitlines(keepends=True)
@@ -329,9 +329,9 @@ def test_overwritten_records_are_counted_and_none_is_torn(
     assert out == [b"line %08d ................\n" % number for number in numbers]
     assert numbers == sorted(set(numbers))
     assert numbers[-1] == 249_999
-    assert len(numbers) + stream.fact("lost_overwritten") == 250_000
+    assert len(numbers) + stream.shown("lost_overwritten") == 250_000
     assert app.stats()["max_backlog"] > 0
-    assert mount.fact(CHANNEL, "disabled") == ("0" if keep else "1")
+    assert mount.shown(CHANNEL, "disabled") == ("0" if keep else "1")
 
 
 def test_a_piece_that_is_overwritten_while_it_is_taken_is_not_in_the_output(mount: Mount, open_app: Start):
@@ -346,7 +346,7 @@ def test_a_piece_that_is_overwritten_while_it_is_taken_is_not_in_the_output(moun
     torn = [at for at in range(0, len(out), 4096) if out[at : at + 8] * 512 != out[at : at + 4096]]
     assert torn == []
     assert len(out) > 0
-    assert len(out) + int(mount.fact(CHANNEL, "lost_overwritten_bytes")) == 50 * 2048 * 4096
+    assert len(out) + int(mount.shown(CHANNEL, "lost_overwritten_bytes")) == 50 * 2048 * 4096
 
 
 def test_losses_are_those_since_the_start(mount: Mount, open_app: Start):
@@ -375,9 +375,9 @@ def test_a_stop_that_keeps_the_channel_enabled_ends_though_producers_go_on(
     stream.start(burst=100, pause_ms=1)
     for _ in range(5):
         app.start()
-        n = stream.fact("records")
-        wait_until(lambda n=n: stream.fact("records") > n + 500, "records are written")
-        before = stream.fact("bytes")
+        n = stream.shown("records")
+        wait_until(lambda n=n: stream.shown("records") > n + 500, "records are written")
+        before = stream.shown("bytes")
         app.stop()
         assert len(app.of(stream.cpu)) >= before
     assert app.of(stream.cpu) + stream.rest() == lines(stream.written)
@@ -403,7 +403,7 @@ def test_a_killed_app_has_lost_nothing(mount: Mount, open_app: Start, producers:
     app.start()
     app.stop()
     assert app.of(stream.cpu) == lines(stream.written)
-    assert mount.fact(CHANNEL, "lost") == "0"
+    assert mount.shown(CHANNEL, "lost") == "0"
 
 
 @pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
@@ -421,7 +421,7 @@ def test_who_goes_on_cuts_off_what_is_written_and_not_consumed(mount: Mount, ope
     app.start()
     file.write_bytes(b"first line\n")
     mount.command(f"flush {CHANNEL}\n")
-    wait_until(lambda: mount.fact(CHANNEL, "unread_bytes") == "0", "it is written out and consumed")
+    wait_until(lambda: mount.shown(CHANNEL, "unread_bytes") == "0", "it is written out and consumed")
     app.kill()
     file.write_bytes(b"next line\n")
     with Path(f"{app.output}0").open("ab") as output:
@@ -461,7 +461,7 @@ def test_an_app_may_be_closed_while_it_runs(mount: Mount, open_app: Start, way):
     (mount.path / f"{CHANNEL}0").write_bytes(b"last words\n")
     app.finish()
     assert app.of(0) == b"last words\n"
-    assert mount.fact(CHANNEL, "disabled") == "1"
+    assert mount.shown(CHANNEL, "disabled") == "1"
 
 
 def test_reading_from_memory_needs_no_server(mount: Mount, open_app: Start, producers: list[Stream]):

@@ -47,7 +47,7 @@ def test_every_record_of_another_users_producer_arrives_in_order(
     stream = Stream(unmapped, "app/cpu", kind)
     unmapped.create(stream.channel, f"perm=0666 {options}")
     stream.start(burst=100, at_most=3000, user=unprivileged.uid)
-    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    wait_until(lambda: stream.shown("records") == 3000, "all is written")
     maps = Path(f"/proc/{stream.process.pid}/maps").read_text() if stream.process else ""
     assert "mem" + str(stream.cpu) not in maps
     assert stream.rest() == lines(3000)
@@ -90,7 +90,7 @@ except OSError as error:
         program.stdin.flush()
         assert program.stdout.read() == f"{code}\n"
     if lost:
-        assert unmapped.fact("log", lost) == unmapped.fact("log", "lost") == "1"
+        assert unmapped.shown("log", lost) == unmapped.shown("log", "lost") == "1"
 
 
 def test_a_full_buffer_refuses_and_counts(unmapped: Mount, unprivileged: User) -> None:
@@ -102,7 +102,7 @@ channel = Channel(sys.argv[1])
 print(channel.write_many([b"x" * 1024] * 20))
 """
     assert unprivileged.python(write, path).stdout == "8\n"
-    assert (unmapped.fact("log", "records"), unmapped.fact("log", "lost_full")) == ("8", "1")
+    assert (unmapped.shown("log", "records"), unmapped.shown("log", "lost_full")) == ("8", "1")
 
 
 def test_reservations_are_private_until_they_are_committed(unmapped: Mount, unprivileged: User) -> None:
@@ -110,7 +110,7 @@ def test_reservations_are_private_until_they_are_committed(unmapped: Mount, unpr
     done = unprivileged.python(RESERVING, path)
     assert (done.stdout, done.stderr) == (f"{errno.EMSGSIZE}\n", "")
     assert drain(path) == b"three\none\n"
-    assert unmapped.fact("log", "lost_too_large") == unmapped.fact("log", "lost") == "1"
+    assert unmapped.shown("log", "lost_too_large") == unmapped.shown("log", "lost") == "1"
 
 
 @pytest.mark.parametrize("options", ["", "read=wait", "mode=overwrite"])
@@ -145,7 +145,7 @@ def test_another_user_makes_and_removes_a_channel(make_unmapped: Callable[..., M
         maker.ask("open cpu - 4096 4")
         maker.ask("write one")
         maker.ask("flush")
-        assert [fact for fact in ("records", "lost") if mount.fact("cpu", fact) != "1"] == ["lost"]
+        assert [statistic for statistic in ("records", "lost") if mount.shown("cpu", statistic) != "1"] == ["lost"]
         maker.ask("close")
         assert relay_files(mount.path) == []
 
@@ -282,8 +282,8 @@ print(lib.relay_ring_consume(ring, each, None, 0), take(), lib.relay_ring_wait(b
 record = lib.relay_rings_reserve(rings, 8, 0)
 print(lib.relay_ring_commit(record, 8), lib.relay_ring_commit(record, 0), lib.relay_ring_commit(record, 0))
 print(lib.relay_ring_discard(record, 0), lib.relay_ring_output(ring, b"x", 1, 8))
-facts = ctypes.create_string_buffer(4096)
-print(lib.relay_ring_facts(ring, facts), lib.relay_ring_stop(ring, 1, 1), lib.relay_ring_refuse(ring, c_size_t(1)))
+stats = ctypes.create_string_buffer(4096)
+print(lib.relay_ring_stats(ring, stats), lib.relay_ring_stop(ring, 1, 1), lib.relay_ring_refuse(ring, c_size_t(1)))
 lib.relay_rings_reserve(rings, 8, 0)
 lib.relay_rings_close(rings)
 """
@@ -293,7 +293,7 @@ lib.relay_rings_close(rings)
 def test_every_record_of_another_users_ring_arrives_in_order(unmapped: Mount, unprivileged: User, options: str) -> None:
     path = unmapped.create("ring", f"type=ring framing=line perm=0666 {options}")
     assert unprivileged.python(RING_OUTPUT, path, "1000").stdout == "0\n"
-    assert unmapped.fact("ring", "records") == "1000"
+    assert unmapped.shown("ring", "records") == "1000"
     (file,) = relay_files(unmapped.path)
     assert drain(unmapped.path / file) == b"".join(b"record %d\n" % i for i in range(1000))
 
@@ -310,14 +310,14 @@ def test_a_ring_for_each_cpu_is_written_on_that_cpu(unmapped: Mount, unprivilege
     for cpu in os.sched_getaffinity(0):
         output = f"import os; os.sched_setaffinity(0, [{cpu}])" + RING_OUTPUT
         assert unprivileged.python(output, path, "3").stdout == "0\n"
-        assert unmapped.fact("ring", f"buffer{cpu}/records") == "3"
+        assert unmapped.shown("ring", f"buffer{cpu}/records") == "3"
 
 
 def test_reservations_in_a_ring_are_private_until_they_are_committed(unmapped: Mount, unprivileged: User) -> None:
     path = unmapped.create("ring", "type=ring framing=line perm=0666")
     assert unprivileged.python(RING_RESERVING, path).stderr == ""
     assert drain(unmapped.path / "ring0") == b"second\none\n"
-    assert [unmapped.fact("ring", fact) for fact in ("records", "lost", "skipped")] == ["2", "0", "0"]
+    assert [unmapped.shown("ring", statistic) for statistic in ("records", "lost", "skipped")] == ["2", "0", "0"]
 
 
 def test_what_a_ring_refuses_has_its_errors_and_is_counted(unmapped: Mount, unprivileged: User) -> None:
@@ -331,8 +331,16 @@ def test_what_a_ring_refuses_has_its_errors_and_is_counted(unmapped: Mount, unpr
         "done done",
         "256",
     ], done.stderr
-    assert [unmapped.fact("a", fact) for fact in ("lost", "lost_full", "lost_too_large")] == ["5", "2", "3"]
-    assert [unmapped.fact("b", fact) for fact in ("records", "lost", "lost_too_large")] == ["2", "2", "2"]
+    assert [unmapped.shown("a", statistic) for statistic in ("lost", "lost_full", "lost_too_large")] == [
+        "5",
+        "2",
+        "3",
+    ]
+    assert [unmapped.shown("b", statistic) for statistic in ("records", "lost", "lost_too_large")] == [
+        "2",
+        "2",
+        "2",
+    ]
 
 
 @pytest.mark.parametrize(("command", "code"), [("disable ring\n", "ECANCELED"), ("remove ring\n", "EPIPE")])
@@ -420,7 +428,7 @@ with Ring(sys.argv[1]) as ring:
 """
     for begin in (0, 3):
         assert unprivileged.python(read, path).stdout.split("\n")[:3] == [f"record {begin + i}" for i in range(3)]
-    assert unmapped.fact("ring", "read_records") == "6"
+    assert unmapped.shown("ring", "read_records") == "6"
 
 
 def test_records_that_are_held_come_again_until_they_are_released(unmapped: Mount, unprivileged: User) -> None:
@@ -437,7 +445,7 @@ def test_records_that_are_held_come_again_until_they_are_released(unmapped: Moun
         f"{-errno.EINVAL} {-errno.EINVAL}",
         " ".join([str(-errno.EOPNOTSUPP)] * 3),
     ], done.stderr
-    assert unmapped.fact("ring", "records") == "7"
+    assert unmapped.shown("ring", "records") == "7"
 
 
 @pytest.mark.parametrize("options", ["framing=raw", "framing=line", "framing=length mode=overwrite"])
@@ -446,4 +454,4 @@ def test_a_ring_whose_reads_do_not_tell_all_is_not_consumed(unmapped: Mount, unp
     (unmapped.path / "ring0").write_bytes(b"record")
     done = unprivileged.python(RING_READING, path)
     assert f"[Errno {errno.EOPNOTSUPP}]" in done.stderr
-    assert (done.stdout, unmapped.fact("ring", "read_records")) == ("", "0")
+    assert (done.stdout, unmapped.shown("ring", "read_records")) == ("", "0")

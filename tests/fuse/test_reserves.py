@@ -78,9 +78,9 @@ def test_headers_are_zeros_before_the_lines_and_footers_are_not_read(made: tuple
     mount, file, _ = made
     n = start_of(N_SUBBUFS)
     assert run(mount, f"cat {file}; write {file} 0 {n}; stat -c %s {file}") == b"%d\n" % len(stream(n))
-    assert mount.fact("a/b", "bytes") == str(len(stream(n)))
+    assert mount.shown("a/b", "bytes") == str(len(stream(n)))
     assert run(mount, f"cat {file}") == stream(n)
-    assert [mount.fact("a/b", name) for name in ("records", "read_records", "lost")] == [str(n), str(n), "0"]
+    assert [mount.shown("a/b", name) for name in ("records", "read_records", "lost")] == [str(n), str(n), "0"]
     assert run(mount, f"write {file} {n} {n + 1}; cat {file}") == stream(n + 1, N_SUBBUFS)
 
 
@@ -90,14 +90,14 @@ def test_a_full_buffer_keeps_or_overwrites_whole_sub_buffers(made: tuple[Mount, 
     if mode == "overwrite":
         first = subbuf_of(n - 1) - (N_SUBBUFS - 1)
         assert run(mount, f"write {file} 0 {n}; cat {file}") == stream(n, first)
-        assert mount.fact("a/b", "lost_overwritten") == str(start_of(first))
+        assert mount.shown("a/b", "lost_overwritten") == str(start_of(first))
     else:
         kept = start_of(N_SUBBUFS)
         done = shell(f"{WRITE} write {file} 0 {n}; cat {file}", mount.path)
         assert done.stdout.encode() == stream(kept)
         assert "No space left on device" in done.stderr
-        assert mount.fact("a/b", "lost_full") == "1"
-    produced, padding = int(mount.fact("a/b", "produced")), int(mount.fact("a/b", "padding"))
+        assert mount.shown("a/b", "lost_full") == "1"
+    produced, padding = int(mount.shown("a/b", "produced")), int(mount.shown("a/b", "padding"))
     assert padding == produced * (SUBBUF_SIZE - START - IN_OTHERS * 12) - (CHANNEL_START - 12)
 
 
@@ -114,7 +114,7 @@ def test_after_a_reset_the_very_first_header_comes_again_and_is_zero(made: tuple
     run(mount, f"write {file} 0 {n}; cat {file}; write {file} {n} {n + IN_OTHERS}")
     got = run(mount, f"echo reset a/b > control; write {file} 0 2; cat {file}")
     assert got == stream(2)
-    assert mount.fact("a/b", "records") == "2"
+    assert mount.shown("a/b", "records") == "2"
 
 
 def test_a_record_has_what_the_reserves_leave(made: tuple[Mount, str, str]) -> None:
@@ -126,7 +126,7 @@ def test_a_record_has_what_the_reserves_leave(made: tuple[Mount, str, str]) -> N
     largest = b"x" * (SUBBUF_SIZE - START - END)
     append(mount.path / file, largest)
     assert run(mount, f"cat {file}") == bytes(START + CHANNEL_START + START) + largest
-    assert [mount.fact("a/b", name) for name in ("records", "lost_too_large", "lost")] == ["1", "1", "1"]
+    assert [mount.shown("a/b", name) for name in ("records", "lost_too_large", "lost")] == ["1", "1", "1"]
 
 
 # --- tools ---
@@ -143,7 +143,7 @@ def test_a_record_has_what_the_reserves_leave(made: tuple[Mount, str, str]) -> N
 def test_tools_read_headers_and_lines(shared_mount: Mount, mode: str, command: str) -> None:
     shared_mount.create("tools", f"{KEYS} buffers=single mode={mode}")
     assert run(shared_mount, f"write tools 0 15; {command.format('tools')}") == stream(15)
-    assert shared_mount.fact("tools", "lost") == shared_mount.fact("tools", "unread_bytes") == "0"
+    assert shared_mount.shown("tools", "lost") == shared_mount.shown("tools", "unread_bytes") == "0"
     shared_mount.command("remove tools")
 
 
@@ -183,7 +183,7 @@ def test_the_next_server_goes_on_where_the_last_one_was(mount: Mount) -> None:
 @pytest.mark.parametrize("timestamp", ["mono", *(["tsc"] if native.has_tsc() else [])])
 def test_a_timestamp_takes_no_space(shared_mount: Mount, timestamp: str) -> None:
     shared_mount.create("timed", f"buffers=single timestamp={timestamp} subbuf_size=24 n_subbufs=2")
-    assert shared_mount.fact("timed", "timestamp") == timestamp
+    assert shared_mount.shown("timed", "timestamp") == timestamp
     assert run(shared_mount, "write timed 0 4; cat timed") == short_lines(4)
     shared_mount.command("remove timed")
 
@@ -192,7 +192,7 @@ def test_flush_interval_leaves_sub_buffers_of_headers_alone(shared_mount: Mount)
     path = shared_mount.create("often", f"{KEYS} buffers=single mode=overwrite flush_interval=20")
     for produced in ("1", "2"):
         append(path, b"x")
-        wait_until(lambda produced=produced: shared_mount.fact("often", "produced") == produced, "a flush")  # type: ignore[misc]
+        wait_until(lambda produced=produced: shared_mount.shown("often", "produced") == produced, "a flush")  # type: ignore[misc]
     # Many intervals have passed between the first and the second: none of them switched.
     assert path.read_bytes() == bytes(START + CHANNEL_START) + b"x" + bytes(START) + b"x" + bytes(START)
     shared_mount.command("remove often")
@@ -225,5 +225,5 @@ def test_without_a_client_callback_mode_begins_no_sub_buffer(shared_mount: Mount
         assert refused.value.errno == errno.ENOSPC
         shared_mount.command(command)
     assert path.read_bytes() == b""
-    assert [shared_mount.fact("asked", name) for name in ("lost_full", "records", "suspended")] == ["3", "0", "0"]
+    assert [shared_mount.shown("asked", name) for name in ("lost_full", "records", "suspended")] == ["3", "0", "0"]
     shared_mount.command("remove asked")

@@ -69,7 +69,7 @@ def records_in_store(mount: Mount, stream: Stream) -> int:
     """Ask the memory itself: there may be no server."""
     buffer = native.Buffer(str(mount.store / stream.channel / f"mem{stream.cpu}"))
     try:
-        return buffer.facts().records
+        return buffer.stats().records
     finally:
         buffer.close()
 
@@ -98,14 +98,14 @@ def test_a_producer_does_not_stop_and_every_line_is_read_once(mount: Mount, sche
             mount.start()
             assert mount.channels() == before
         written = stream.finish()
-        wait_until(lambda: stream.fact("unread_bytes") == 0, "the reader has it all")
+        wait_until(lambda: stream.shown("unread_bytes") == 0, "the reader has it all")
     finally:
         reader.stop.set()
         reader.join()
         stream.kill()
     assert reader.got == lines(written)
     assert reader.n_restarts >= 3
-    assert stream.fact("lost") == 0
+    assert stream.shown("lost") == 0
 
 
 def test_losses_go_on_being_counted_while_there_is_no_server(mount: Mount) -> None:
@@ -114,14 +114,14 @@ def test_losses_go_on_being_counted_while_there_is_no_server(mount: Mount) -> No
         for n in range(10):
             with contextlib.suppress(OSError):
                 channel.write(lines(1, n))
-        assert mount.fact("log", "lost_full") == "6"
+        assert mount.shown("log", "lost_full") == "6"
         mount.kill()
         with pytest.raises(OSError) as full:
             channel.write(lines(1))
         assert full.value.errno == errno.ENOSPC
         mount.start()
-        assert mount.fact("log", "lost_full") == "7"
-        assert mount.fact("log", "lost_full_bytes") == str(7 * LINE_BYTES)
+        assert mount.shown("log", "lost_full") == "7"
+        assert mount.shown("log", "lost_full_bytes") == str(7 * LINE_BYTES)
         assert drain(path) == lines(4)
         channel.write(lines(1, 4))
         assert drain(path) == lines(1, 4)
@@ -143,7 +143,7 @@ def test_a_sleeping_reader_is_told_that_the_server_died_and_loses_nothing(mount:
 
 def test_old_and_new_producers_write_to_the_same_memory_after_a_restart(stream: Stream, mount: Mount) -> None:
     stream.start(burst=50, pause_ms=1)
-    wait_until(lambda: stream.fact("records") >= 100, "the producer writes")
+    wait_until(lambda: stream.shown("records") >= 100, "the producer writes")
     mount.kill()
     mount.start()
     newcomer = Stream(mount, stream.channel, written=1_000_000)

@@ -133,15 +133,15 @@ def test_a_disabled_ring_refuses_and_counts(shared_mount: Mount, make: Callable[
         with pytest.raises(OSError) as refused:
             write(file, b"lost")
         assert refused.value.errno == errno.ECANCELED
-    assert shared_mount.fact("app/ring0", "disabled") == "1"
-    assert shared_mount.fact("app/ring0", "lost_disabled") == "2"
-    assert shared_mount.fact("app/ring0", "lost_disabled_bytes") == "8"
+    assert shared_mount.shown("app/ring0", "disabled") == "1"
+    assert shared_mount.shown("app/ring0", "lost_disabled") == "2"
+    assert shared_mount.shown("app/ring0", "lost_disabled_bytes") == "8"
     shared_mount.command("enable app/ring0")
     output(file, b"taken")
     assert contents(file) == b"taken"
 
 
-def test_facts_account_for_every_record(shared_mount: Mount, make: Callable[..., Path]) -> None:
+def test_stats_account_for_every_record(shared_mount: Mount, make: Callable[..., Path]) -> None:
     file = make()
     with Ring(file) as ring:
         for _ in range(100):
@@ -150,21 +150,21 @@ def test_facts_account_for_every_record(shared_mount: Mount, make: Callable[...,
             raise ZeroDivisionError
         assert contents(file) == b"x" * 2400
         with ring.reserve(100) as record:
-            facts = {name: shared_mount.fact("app/ring0", name) for name in ("producer_position", "unread_bytes")}
+            stats = {name: shared_mount.shown("app/ring0", name) for name in ("producer_position", "unread_bytes")}
             record[:] = b"y" * 100
         with pytest.raises(BlockingIOError):
             ring.output(b"z" * 4090)
         with pytest.raises(BlockingIOError):
             ring.output(b"z" * 4060)
-    assert facts == {"producer_position": str(3200 + 16 + 112), "unread_bytes": "112"}
+    assert stats == {"producer_position": str(3200 + 16 + 112), "unread_bytes": "112"}
     expected = {
         **{"type": "ring", "ring_size": "4096", "n_buffers": "1", "records": "102", "read_records": "100"},
         **{"read_bytes": "2400", "skipped": "1", "consumer_position": "3216", "lost": "2", "lost_full": "1"},
         **{"lost_full_bytes": "4060", "lost_too_large": "1", "lost_too_large_bytes": "4090", "lost_torn": "0"},
         **{"lost_overwritten": "0", "mode": "no-overwrite", "framing": "raw", "read": "nowait"},
     }
-    assert {name: shared_mount.fact("app/ring0", name) for name in expected} == expected
-    assert shared_mount.fact("app/ring0", "buffer0/records") == "102"
+    assert {name: shared_mount.shown("app/ring0", name) for name in expected} == expected
+    assert shared_mount.shown("app/ring0", "buffer0/records") == "102"
     assert file.stat().st_size == 112
 
 
@@ -176,7 +176,7 @@ def test_its_figures_are_among_the_mounts_counters(mount: Mount) -> None:
     values = dict(line.split() for line in (mount.path / "counters.txt").read_text().splitlines())
     names = ("records", "unread_bytes", "lost_full", "lost_too_large", "lost_disabled", "lost_overwritten", "lost_torn")
     found = {name: values[f"relayfs/channels/app/r/{name}"] for name in names}
-    assert found == {name: mount.fact("app/r", name) for name in names}
+    assert found == {name: mount.shown("app/r", name) for name in names}
     assert (found["records"], found["lost_full"]) == ("3", "1")
 
 
@@ -302,8 +302,8 @@ def test_in_overwrite_mode_the_last_records_are_left(shared_mount: Mount, make: 
     lines = contents(file).splitlines()
     assert 100 < len(lines) < 200
     assert lines == [b"record %06d" % n for n in range(1000 - len(lines), 1000)]
-    assert shared_mount.fact("app/ring0", "lost_overwritten") == str(1000 - len(lines))
-    assert shared_mount.fact("app/ring0", "lost") == str(1000 - len(lines))
+    assert shared_mount.shown("app/ring0", "lost_overwritten") == str(1000 - len(lines))
+    assert shared_mount.shown("app/ring0", "lost") == str(1000 - len(lines))
 
 
 # --- writing ---
@@ -330,8 +330,8 @@ def test_a_full_ring_refuses_a_write(shared_mount: Mount, make: Callable[..., Pa
         with pytest.raises(OSError) as large:
             append(file, b"x" * length)
         assert large.value.errno == errno.EMSGSIZE
-    assert shared_mount.fact("app/ring0", "lost_full") == "2"
-    assert shared_mount.fact("app/ring0", "lost_too_large") == "2"
+    assert shared_mount.shown("app/ring0", "lost_full") == "2"
+    assert shared_mount.shown("app/ring0", "lost_too_large") == "2"
     assert len(contents(file)) == 4000
 
 
@@ -352,7 +352,7 @@ def test_unread_records_and_counts_survive_the_server(mount: Mount) -> None:
     assert mount.channels() == before
     assert contents(Path(f"{path}0")) == b"one\ntwo\nthree\n"
     assert contents(relay) == b"a relay channel beside it"
-    assert mount.fact("app/r", "read_records") == "3"
+    assert mount.shown("app/r", "read_records") == "3"
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount)
     mount.expect("is damaged: mem0: .* position .16. is 100000")
     assert contents_or_errno(file) == b"good"
     assert contents_or_errno(file) == errno.EBADMSG
-    assert "the length at position [16] is 100000" in mount.fact("r", "state")
+    assert "the length at position [16] is 100000" in mount.shown("r", "state")
     mount.command("remove r")
     assert not file.exists()
 
@@ -484,7 +484,7 @@ def test_a_removed_ring_ends_for_all(mount: Mount) -> None:
     ring = Ring(file)
     ring.output(b"left")
     cat = subprocess.Popen(["cat", file], stdout=subprocess.PIPE)
-    wait_until(lambda: mount.fact("r", "read_records") == "1", "cat has read")
+    wait_until(lambda: mount.shown("r", "read_records") == "1", "cat has read")
     mount.command("remove r")
     assert cat.communicate(timeout=DEADLINE_S)[0] == b"left\n"
     with pytest.raises(BrokenPipeError):

@@ -248,18 +248,18 @@ def test_killed_producers_leave_whole_records_and_an_exact_account(mount: Mount,
             def has_gone_on(least: int) -> bool:
                 for record in ring.records(timeout=0):
                     assert len(record) in (100, 50) or bytes(record) == b"whole"
-                return int(mount.fact("r", "records")) > least
+                return int(mount.shown("r", "records")) > least
 
             with printing([sys.executable, "-c", VICTIM, path]) as victim:
                 assert victim.line() == b"ready\n"
-                at_least = int(mount.fact("r", "records")) + more
+                at_least = int(mount.shown("r", "records")) + more
                 wait_until(lambda least=at_least: has_gone_on(least), "it produces")
-            wait_until(lambda: has_gone_on(0) and mount.fact("r", "unread_bytes") == "0", "its ring goes on")
-    facts = {name: int(mount.fact("r", name)) for name in ("records", "read_records", "skipped", "lost_overwritten")}
-    assert facts["records"] >= facts["read_records"] + facts["skipped"]
+            wait_until(lambda: has_gone_on(0) and mount.shown("r", "unread_bytes") == "0", "its ring goes on")
+    stats = {name: int(mount.shown("r", name)) for name in ("records", "read_records", "skipped", "lost_overwritten")}
+    assert stats["records"] >= stats["read_records"] + stats["skipped"]
     if "overwrite" not in options:
-        assert facts["records"] == facts["read_records"] + facts["skipped"]
-    assert int(mount.fact("r", "lost_torn")) <= 6 * 2
+        assert stats["records"] == stats["read_records"] + stats["skipped"]
+    assert int(mount.shown("r", "lost_torn")) <= 6 * 2
 
 
 def test_a_ring_that_nobody_consumes_refuses_without_blocking(mount: Mount) -> None:
@@ -280,10 +280,10 @@ def test_a_record_that_will_be_tried_again_is_not_lost(mount: Mount) -> None:
                 break
         with pytest.raises(BlockingIOError), ring.reserve(100, will_retry=True):
             pass
-        assert mount.fact("r", "lost") == "0"
+        assert mount.shown("r", "lost") == "0"
         with pytest.raises(BlockingIOError):
             ring.output(bytes(100))
-        assert mount.fact("r", "lost") == "1"
+        assert mount.shown("r", "lost") == "1"
         next(ring.records(timeout=0))
         list(ring.records(timeout=0))
         ring.output(bytes(100), will_retry=True)

@@ -125,7 +125,7 @@ def test_each_record_goes_to_exactly_one_of_several_sleeping_readers(mount: Moun
                 break
             except BlockingIOError:
                 continue
-    wait_until(lambda: mount.fact("r", "unread_bytes") == "0", "all is read")
+    wait_until(lambda: mount.shown("r", "unread_bytes") == "0", "all is read")
     mount.command("remove r")
     got = b"".join(cat.communicate(timeout=DEADLINE_S)[0] for cat in cats)
     assert sorted(got.splitlines()) == [b"record %03d" % n for n in range(1000)]
@@ -161,8 +161,8 @@ def test_a_producer_that_dies_lets_the_ring_go_on(mount: Mount, file: Path, ring
             os.read(descriptor, 100)
         holder.process.kill()
         assert printer.line() == b"behind it\n"
-    assert mount.fact("r", "lost_torn") == "1"
-    assert mount.fact("r", "skipped") == "1"
+    assert mount.shown("r", "lost_torn") == "1"
+    assert mount.shown("r", "skipped") == "1"
 
 
 def test_what_is_reserved_when_a_ring_is_closed_is_discarded(mount: Mount, file: Path, ring: Ring) -> None:
@@ -173,7 +173,7 @@ def test_what_is_reserved_when_a_ring_is_closed_is_discarded(mount: Mount, file:
         assert printer.line() == b"behind it\n"
         closer.process.communicate()
         assert closer.process.returncode == 0
-    assert mount.fact("r", "lost_torn") == "1"
+    assert mount.shown("r", "lost_torn") == "1"
 
 
 def test_a_poller_is_told_when_a_dead_producer_held_it_up(mount: Mount, file: Path, ring: Ring) -> None:
@@ -230,7 +230,7 @@ def test_wake_ups_are_as_the_producer_wants_them(mount: Mount, file: Path, mem: 
         assert epoll.poll(0) == []
         # The server looks on its own every second, so epoll cannot tell.
         ring.output(b"quiet", wakeup=False)
-        assert mount.fact("r", "wakeups") == "0"
+        assert mount.shown("r", "wakeups") == "0"
         ring.output(b"loud", wakeup=True)
         assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
         assert len(list(ring.records(timeout=0))) == 2
@@ -320,7 +320,7 @@ def test_a_filter_that_discards_nearly_all_delivers_the_rest(
     command = CONSUMERS[consumer](mount, file)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         filter_records(ring)
-        wait_until(lambda: mount.fact("r", "unread_bytes") == "0", "all is consumed")
+        wait_until(lambda: mount.shown("r", "unread_bytes") == "0", "all is consumed")
         mount.command("remove r")
         out = process.communicate(timeout=DEADLINE_S)[0]
         assert process.returncode == 0
@@ -355,7 +355,7 @@ def test_a_reader_that_polls_is_not_told_to_read_discards_but_makes_room(mount: 
             wait_until(lambda: ring.query("avail_data") < 60 << 10, "the server makes room")
             discard(ring)
         assert epoll.poll(0) == []
-        wait_until(lambda: mount.fact("r", "skipped") == "100", "all is skipped")
+        wait_until(lambda: mount.shown("r", "skipped") == "100", "all is skipped")
         ring.output(b"record")
         assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
         assert os.read(descriptor, 100) == b"record\n"
@@ -393,10 +393,10 @@ def test_a_consumer_of_the_kernels_format_sleeps_in_epoll_and_misses_nothing(
             got += consumer.records()
         producer.join()
     assert got == records
-    assert mount.fact("r", "consumer_position") == mount.fact("r", "producer_position")
+    assert mount.shown("r", "consumer_position") == mount.shown("r", "producer_position")
     for place in (".", "buffer0"):
         known = [
-            mount.fact("r", f"{place}/{name}") for name in ("records", "read_records", "read_bytes", "skipped", "lost")
+            mount.shown("r", f"{place}/{name}") for name in ("records", "read_records", "read_bytes", "skipped", "lost")
         ]
         assert known[1:4] == ["unknown"] * 3
         assert known[0].isdigit()
@@ -410,7 +410,7 @@ def test_the_data_of_a_mapped_ring_is_read_only_to_whom_the_file_is(
     ring.output(b"by nobody")
     with opened(mem) as descriptor:
         assert os.pread(descriptor, 17, 8192) == b"\x09\0\0\0\3\0\0\0by nobody"
-        assert os.fstat(descriptor).st_size == int(mount.fact("r", "file_bytes"))
+        assert os.fstat(descriptor).st_size == int(mount.shown("r", "file_bytes"))
 
 
 # --- the library and the file together ---

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 def test_relay_files_appear_and_disappear_with_their_channel(mount):
     mount.create("app/cpu")
-    n_cpus = int(mount.fact("app/cpu", "n_buffers"))
+    n_cpus = int(mount.shown("app/cpu", "n_buffers"))
     assert sorted(os.listdir(mount.path / "app")) == sorted(f"cpu{i}" for i in range(n_cpus))
     mount.command("remove app/cpu\n")
     assert not (mount.path / "app").exists()
@@ -184,22 +184,22 @@ def test_statfs_tells_of_the_store(make_mount):
     assert "are left of the limit size=64M: user 0 has 1" in mount.error_log
 
 
-def test_a_fact_is_what_it_is_when_it_is_read(mount, single):
-    with (mount.path / ".channels/log/bytes").open("rb", buffering=0) as fact:
+def test_a_statistic_is_what_it_is_when_it_is_read(mount, single):
+    with (mount.path / ".channels/log/bytes").open("rb", buffering=0) as statistic:
         append(single, b"abc")
-        assert fact.read() == b"3\n"
+        assert statistic.read() == b"3\n"
         append(single, b"d")
-        assert os.pread(fact.fileno(), 10, 0) == b"4\n"
+        assert os.pread(statistic.fileno(), 10, 0) == b"4\n"
 
 
-def test_facts_are_lines_and_true(mount, single):
+def test_stats_are_lines_and_true(mount, single):
     for _ in range(3):
         append(single, bytes(3000))
-    facts = mount.path / ".channels/log"
-    assert (facts / "produced").read_text() == "2\n"
-    assert (facts / "buffer0/offset").read_text() == "3000\n"
-    assert shell("cat produced mode; busybox cat consumed", facts).stdout == "2\nno-overwrite\n0\n"
-    descriptor = os.open(facts / "unread_bytes", os.O_RDONLY)
+    stats = mount.path / ".channels/log"
+    assert (stats / "produced").read_text() == "2\n"
+    assert (stats / "buffer0/offset").read_text() == "3000\n"
+    assert shell("cat produced mode; busybox cat consumed", stats).stdout == "2\nno-overwrite\n0\n"
+    descriptor = os.open(stats / "unread_bytes", os.O_RDONLY)
     assert os.pread(descriptor, 100, 0) == b"9000\n"
     single.read_bytes()
     assert os.pread(descriptor, 100, 0) == b"0\n"
@@ -271,12 +271,12 @@ def test_nothing_is_lost_when_the_server_is_killed(mount):
         except OSError as error:
             assert error.errno == errno.ENOSPC
     names = ("produced", "consumed", "lost", "unread_bytes", "records", "padding", "file_bytes")
-    before = mount.channels(), [mount.fact("app/cpu", name) for name in names], path.stat()
+    before = mount.channels(), [mount.shown("app/cpu", name) for name in names], path.stat()
     mount.kill()
     with pytest.raises(OSError):
         mount.channels()
     mount.start()
-    after = mount.channels(), [mount.fact("app/cpu", name) for name in names], path.stat()
+    after = mount.channels(), [mount.shown("app/cpu", name) for name in names], path.stat()
     assert after[:2] == before[:2]
     for name in ("st_size", "st_mode", "st_uid", "st_gid", "st_mtime_ns"):
         assert getattr(after[2], name) == getattr(before[2], name)
@@ -433,9 +433,9 @@ def test_flush_interval_leaves_empty_sub_buffers_alone(mount):
     path = mount.create("timed", "buffers=single flush_interval=20")
     for produced in ("1", "2"):
         append(path, b"x")
-        wait_until(lambda produced=produced: mount.fact("timed", "produced") == produced, "a flush")
+        wait_until(lambda produced=produced: mount.shown("timed", "produced") == produced, "a flush")
     # Many intervals have passed between the first and the second: none of them switched.
-    assert mount.fact("timed", "bytes") == "2"
+    assert mount.shown("timed", "bytes") == "2"
 
 
 def test_space_cannot_be_allocated_in_a_file_and_nothing_is_written_instead(mount, single):
@@ -447,6 +447,6 @@ def test_space_cannot_be_allocated_in_a_file_and_nothing_is_written_instead(moun
             with pytest.raises(PermissionError):
                 os.posix_fallocate(descriptor, 0, 65536)
         os.close(descriptor)
-    assert mount.fact("log", "records") == "0"
+    assert mount.shown("log", "records") == "0"
     append(single, b"the first\n")
     assert single.read_bytes() == b"the first\n"

@@ -85,16 +85,16 @@ def test_what_a_tool_writes_is_added_and_read_in_order(mount: Mount, tmp_path: P
     done = run(script.replace("IN", str(tmp_path / "in")).replace("F", str(file)), mount)
     assert (done.returncode, done.stderr) == (0, "")
     assert drain(file) == b"before\n" + lines(N)
-    assert mount.fact("app/cpu", "lost") == "0"
+    assert mount.shown("app/cpu", "lost") == "0"
 
 
 def test_tools_that_cut_lines_write_a_record_each(mount: Mount, tmp_path: Path) -> None:
     path = mount.create("log", "buffers=single")
     (tmp_path / "in").write_bytes(lines(N))
     assert run(f"dd if={tmp_path / 'in'} of=log bs=31 status=none", mount).returncode == 0
-    assert mount.fact("log", "records") == str(N)
+    assert mount.shown("log", "records") == str(N)
     assert run("echo one more > log", mount).returncode == 0
-    assert mount.fact("log", "records") == str(N + 1)
+    assert mount.shown("log", "records") == str(N + 1)
     assert drain(path) == lines(N) + b"one more\n"
 
 
@@ -104,7 +104,7 @@ def test_a_full_buffer_and_a_long_record_are_told_to_the_shell(mount: Mount) -> 
     assert done.stderr.count("No space left on device") == 1
     assert done.stderr.count("Message too long") == 1
     assert drain(path) == b"%015d\n%015d\n" % (1, 2)
-    assert (mount.fact("log", "lost_full"), mount.fact("log", "lost_too_large")) == ("1", "1")
+    assert (mount.shown("log", "lost_full"), mount.shown("log", "lost_too_large")) == ("1", "1")
 
 
 def test_a_refused_command_fails_the_shells_redirection_and_is_explained(mount: Mount) -> None:

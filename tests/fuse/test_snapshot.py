@@ -43,8 +43,8 @@ def test_it_stops_nobody_and_consumes_nothing(store, run, out, tmp_path):
     n_written = 0
     with closing(native.Buffer(str(program.directory / "cpu/mem0"))) as buffer:
         for i in range(5):
-            wait_until(lambda goal=n_written + 100: buffer.facts().records >= goal, "it writes on")
-            n_written = buffer.facts().records
+            wait_until(lambda goal=n_written + 100: buffer.stats().records >= goal, "it writes on")
+            n_written = buffer.stats().records
             summary = json.loads(snapshot(store, tmp_path / str(i), "--json"))
             seen = read(tmp_path / str(i), may_miss_packets=True)
             events = seen.events["app"]
@@ -118,7 +118,7 @@ def test_what_the_dead_have_left_is_taken(store, run, out):
     program = run(store.create("t", mode=native.MODE_OVERWRITE), "app")
     program.start_flat_out()
     with closing(native.Buffer(str(program.directory / "cpu/mem0"))) as buffer:
-        wait_until(lambda: buffer.facts().lost_overwritten_records > 1000, "it overwrites")
+        wait_until(lambda: buffer.stats().lost_overwritten_records > 1000, "it overwrites")
     program.kill()
     written = program.counted()
     snapshot(store, out)

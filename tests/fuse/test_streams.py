@@ -26,7 +26,7 @@ def mount(cleared_mount: Mount) -> Mount:
 def test_one_write_is_one_record(mount, single):
     append(single, b"one\n")
     append(single, b"two\n")
-    assert mount.fact("log", "records") == "2"
+    assert mount.shown("log", "records") == "2"
     assert single.read_bytes() == b"one\ntwo\n"
     assert single.read_bytes() == b""
 
@@ -59,7 +59,7 @@ def test_a_full_buffer_refuses_writers(mount, single):
     os.close(blocking)
     os.close(nonblocking)
     assert full.value.errno == errno.ENOSPC
-    assert mount.fact("log", "lost_full") == "2"
+    assert mount.shown("log", "lost_full") == "2"
     assert len(single.read_bytes()) == 4 * 4096
 
 
@@ -75,7 +75,7 @@ def test_a_stopped_channel_refuses_writers(mount, single, command, code):
 
 def test_enable_lets_writers_go_on(mount, single):
     mount.command("disable log")
-    assert mount.fact("log", "disabled") == "1"
+    assert mount.shown("log", "disabled") == "1"
     mount.command("enable log")
     append(single, b"x")
     assert single.read_bytes() == b"x"
@@ -86,8 +86,8 @@ def test_a_record_longer_than_a_sub_buffer_is_refused(mount, single, size):
     with pytest.raises(OSError) as error:
         append(single, bytes(size))
     assert error.value.errno == errno.EMSGSIZE
-    assert mount.fact("log", "records") == "0"
-    assert mount.fact("log", "lost_too_large") == "1"
+    assert mount.shown("log", "records") == "0"
+    assert mount.shown("log", "lost_too_large") == "1"
 
 
 @pytest.mark.parametrize("size", [MIB - 4096, MIB - 4095, MIB, 2 * MIB, 2 * MIB + 10])
@@ -98,11 +98,11 @@ def test_a_long_write_is_one_record_or_none(mount, size):
     except OSError as error:
         assert error.errno == errno.EMSGSIZE
         assert size > MIB - 4096
-        assert mount.fact("long", "records") == "0"
-        assert mount.fact("long", "lost_too_large") == "1"
+        assert mount.shown("long", "records") == "0"
+        assert mount.shown("long", "lost_too_large") == "1"
     else:
         assert size <= MIB - 4096
-        assert mount.fact("long", "records") == "1"
+        assert mount.shown("long", "records") == "1"
 
 
 def test_a_writev_of_more_pieces_than_one_request_carries_is_several_records_in_order(mount, single):
@@ -110,7 +110,7 @@ def test_a_writev_of_more_pieces_than_one_request_carries_is_several_records_in_
     pieces = [b"%04d" % number for number in range(300)]
     assert os.writev(descriptor, pieces) == 1200
     os.close(descriptor)
-    assert mount.fact("log", "records") == "2"
+    assert mount.shown("log", "records") == "2"
     assert single.read_bytes() == b"".join(pieces)
 
 
@@ -130,7 +130,7 @@ def test_padding_is_not_read(mount, single):
     records = [bytes([65 + i]) * 1500 for i in range(6)]
     for record in records:
         append(single, record)
-    assert int(mount.fact("log", "padding")) == 2 * (4096 - 3000)
+    assert int(mount.shown("log", "padding")) == 2 * (4096 - 3000)
     assert single.read_bytes() == b"".join(records)
 
 
@@ -142,7 +142,7 @@ def test_overwrite_keeps_the_latest_and_counts_the_rest(mount):
     kept = path.read_bytes()
     assert data.endswith(kept)
     assert len(kept) >= 3 * 1200
-    assert int(mount.fact("o", "lost_overwritten")) == (len(data) - len(kept)) // 12
+    assert int(mount.shown("o", "lost_overwritten")) == (len(data) - len(kept)) // 12
 
 
 def test_large_reads_arrive_in_one_request(mount):
@@ -156,7 +156,7 @@ def test_large_reads_arrive_in_one_request(mount):
     assert os.readv(descriptor, [buffer]) == MIB
     os.close(descriptor)
     assert buffer[:] == record * 2
-    assert mount.fact("big", "reads") == "1"
+    assert mount.shown("big", "reads") == "1"
 
 
 def test_readers_share_what_there_is(mount):
@@ -207,7 +207,7 @@ def numbers(single):
 
 
 def unread(mount):
-    return int(mount.fact("log", "unread_bytes"))
+    return int(mount.shown("log", "unread_bytes"))
 
 
 def test_reading_on_consumes_and_going_back_gives_the_same_again(mount, numbers):

@@ -47,7 +47,7 @@ def live(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
     stream = Stream(mount, "app/cpu", getattr(request, "param", "c"))
     mount.create(stream.channel)
     stream.start(at_most=AT_MOST)
-    wait_until(lambda: stream.fact("records") >= PRELOADED, "the producer is at work")
+    wait_until(lambda: stream.shown("records") >= PRELOADED, "the producer is at work")
     yield stream
     stream.kill()
 
@@ -265,7 +265,7 @@ def test_shells_take_one_line_at_a_time(stream: Stream, program: str) -> None:
 def test_head_n_shows_the_next_lines_and_takes_what_it_read_ahead(stream: Stream, tool: str) -> None:
     done = shell(f'{tool} -n 5 "$F"', stream)
     assert (done.returncode, done.stdout) == (0, lines(5))
-    taken = stream.fact("read_bytes")
+    taken = stream.shown("read_bytes")
     assert taken >= 5 * LINE_BYTES
     assert stream.rest() == lines(PRELOADED)[taken:]
 
@@ -452,9 +452,9 @@ def test_busybox_sh_polls_before_it_reads_and_so_reads_packets_until_removal(mou
     reader = subprocess.Popen(
         ["busybox", "sh", "-c", script], cwd=mount.path, env={**os.environ, "F": stream.name}, stdout=subprocess.PIPE
     )
-    wait_until(lambda: stream.fact("unread_bytes") == 0, "the shell has read it all")
+    wait_until(lambda: stream.shown("unread_bytes") == 0, "the shell has read it all")
     stream.write(3)
-    wait_until(lambda: stream.fact("unread_bytes") == 0, "the shell reads what comes")
+    wait_until(lambda: stream.shown("unread_bytes") == 0, "the shell reads what comes")
     mount.command("remove packets")
     assert reader.communicate(timeout=DEADLINE_S)[0] == lines(PRELOADED + 3)
 

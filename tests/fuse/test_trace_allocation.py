@@ -226,7 +226,7 @@ def test_a_drained_process_gives_way_before_an_older_one_with_events(mount: Moun
         with closing(native.Buffer(str(memory_file(mount, drained, 0)))) as buffer:
             buffer.flush()
             buffer.subbufs_consumed(1)
-            assert (buffer.facts().records, buffer.facts().unread_records) == (10, 0)
+            assert (buffer.stats().records, buffer.stats().unread_records) == (10, 0)
         move(writer, 1)
         writer.ask("emit 10")
         assert taken(mount, writer) == [EACH, EACH]

@@ -121,7 +121,7 @@ def check_nothing_is_lost_or_left(mount: Mount, user: int | None = None) -> None
     assert len(recorder.events) == started
     assert set(recorder.events.values()) == {N_STEPS}
     wait_until(lambda: not os.listdir(trace), lambda: f"{os.listdir(trace)} go")
-    wait_until(lambda: not (mount.path / ".channels/t").exists(), "facts go")
+    wait_until(lambda: not (mount.path / ".channels/t").exists(), "stats go")
     wait_until(lambda: n_descriptors(mount) <= descriptors, lambda: f"{n_descriptors(mount)} of {descriptors}")
     wait_until(lambda: not buffers_mapped(mount, "t"), lambda: "\n".join(buffers_mapped(mount, "t")))
     # Python's and malloc's own memory has settled then; at full length what leaks with each would be seen.

@@ -152,8 +152,8 @@ def test_events_of_a_program_are_read_from_its_files(mount: Mount) -> None:
         program.ask("step 5")
         mount.command("trace stop t\n")
         assert read_steps(process) == list(range(305, 310))
-        facts = mount.path / ".channels" / "t" / process.name / "cpu"
-        assert (facts / "records").read_text() == "305\n"
+        stats = mount.path / ".channels" / "t" / process.name / "cpu"
+        assert (stats / "records").read_text() == "305\n"
 
 
 def test_a_trace_gets_the_events_that_are_enabled(mount: Mount) -> None:

@@ -168,7 +168,7 @@ def test_another_users_c_producer_writes_where_the_mode_lets_it(mount: Mount, un
     stream = Stream(mount, "open")
     mount.create("open", "perm=0666")
     stream.start(burst=3000, at_most=3000, user=unprivileged.uid)
-    wait_until(lambda: stream.fact("records") == 3000, "all is written")
+    wait_until(lambda: stream.shown("records") == 3000, "all is written")
     assert stream.rest() == lines(3000)
     mount.create("closed", "perm=0644")
     program = compile_c([Path(__file__).with_name("line_producer.c")])
@@ -184,11 +184,11 @@ def test_only_owner_and_root_command_a_channel(make_mount: Callable[..., Mount],
     unprivileged.run("sh", "-c", f"echo create theirs buffers=single > {mount.control}")
     for name in ("roots", "theirs"):
         (mount.path / name).write_bytes(b"data")
-    before = mount.channels(), mount.fact("roots", "produced"), mount.fact("roots", "unread_bytes")
+    before = mount.channels(), mount.shown("roots", "produced"), mount.shown("roots", "unread_bytes")
     refused = unprivileged.run("bash", "-c", f"echo {verb} roots > {mount.control}")
     assert "Operation not permitted" in refused.stderr
-    assert before == (mount.channels(), mount.fact("roots", "produced"), mount.fact("roots", "unread_bytes"))
-    assert mount.fact("roots", "disabled") == "0"
+    assert before == (mount.channels(), mount.shown("roots", "produced"), mount.shown("roots", "unread_bytes"))
+    assert mount.shown("roots", "disabled") == "0"
     assert unprivileged.run("sh", "-c", f"echo {verb} theirs > {mount.control}").returncode == 0
     if verb == "remove":
         unprivileged.run("sh", "-c", f"echo create theirs buffers=single > {mount.control}")
@@ -203,16 +203,16 @@ def test_nobody_else_changes_mode_or_owner(mount: Mount, unprivileged: User) -> 
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o666)
 
 
-def test_facts_are_for_everybody_and_for_reading(mount: Mount, unprivileged: User) -> None:
+def test_stats_are_for_everybody_and_for_reading(mount: Mount, unprivileged: User) -> None:
     path = mount.create("log", "buffers=single perm=0600")
-    facts = mount.path / ".channels/log"
+    stats = mount.path / ".channels/log"
     path.write_bytes(b"data")
-    assert unprivileged.run("cat", facts / "records").stdout == "1\n"
-    for fact in ("records", "lost", "mode"):
+    assert unprivileged.run("cat", stats / "records").stdout == "1\n"
+    for statistic in ("records", "lost", "mode"):
         with pytest.raises(OSError):
-            (facts / fact).write_text("7\n")
-        assert unprivileged.run("sh", "-c", f"echo 7 > {facts / fact}").returncode != 0
-    assert mount.fact("log", "records") == "1"
+            (stats / statistic).write_text("7\n")
+        assert unprivileged.run("sh", "-c", f"echo 7 > {stats / statistic}").returncode != 0
+    assert mount.shown("log", "records") == "1"
 
 
 def test_programs_of_another_user_find_the_package(unprivileged: User) -> None:

@@ -134,7 +134,7 @@ def test_signals_while_data_arrives_lose_nothing(stream: Stream) -> None:
         time.sleep(dice.random() / 500)  # any moment will do for a signal
         reader.send_signal(signal.SIGUSR1)
         n_signals += 1
-        return stream.fact("records") >= 1500 and n_signals >= 200
+        return stream.shown("records") >= 1500 and n_signals >= 200
 
     wait_until(disturb, "records are written")
     n_lines = stream.finish()
@@ -150,7 +150,7 @@ def test_each_byte_goes_to_exactly_one_of_several_sleeping_readers(stream: Strea
     for collector in collectors:
         collector.start()
     stream.start(burst=2, pause_ms=1, at_most=2000)
-    wait_until(lambda: stream.fact("records") == 2000, "all is written")
+    wait_until(lambda: stream.shown("records") == 2000, "all is written")
     stream.finish()
     stream.mount.command(f"remove {stream.channel}")
     for collector in collectors:
@@ -361,7 +361,7 @@ def test_an_edge_triggered_epoll_hears_each_of_ten_thousand_switches(mount: Moun
             if reads:
                 os.read(descriptor, 1000)
     os.close(descriptor)
-    assert int(mount.fact("edge", "produced")) == 10_000
+    assert int(mount.shown("edge", "produced")) == 10_000
 
 
 def test_an_edge_triggered_epoll_that_drains_misses_nothing_of_a_running_producer(mount: Mount) -> None:
@@ -376,7 +376,7 @@ def test_an_edge_triggered_epoll_that_drains_misses_nothing_of_a_running_produce
             assert epoll.poll(DEADLINE_S), f"deaf after {len(got) // LINE_BYTES} lines"
             while piece := os.read(descriptor, 1 << 20):
                 got += piece
-    wait_until(lambda: stream.fact("records") == 20_002, "the last two lines are written")
+    wait_until(lambda: stream.shown("records") == 20_002, "the last two lines are written")
     os.close(descriptor)
     assert got + stream.rest() == lines(20_002)
-    assert stream.fact("produced") == 10_000
+    assert stream.shown("produced") == 10_000

@@ -94,12 +94,12 @@ static inline struct rchan_buf *make_buf(uint64_t subbuf_size, uint64_t n_subbuf
 	return buf;
 }
 
-static inline struct relay_facts facts_of(struct rchan_buf *buf)
+static inline struct relay_stats stats_of(struct rchan_buf *buf)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 
-	CHECK_EQ(relay_buf_facts(buf, &facts), 0);
-	return facts;
+	CHECK_EQ(relay_buf_stats(buf, &stats), 0);
+	return stats;
 }
 
 /* Write n times `letter`. */

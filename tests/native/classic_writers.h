@@ -365,7 +365,7 @@ static inline void go_on_after_resume(void)
 /* All of it has been read; what was lost is known. */
 static inline void check_account(void)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	struct rchan_info info = info_of_channel();
 	uint32_t last = info.buf_id;
 	uint64_t id;
@@ -378,15 +378,15 @@ static inline void check_account(void)
 	}
 	for (id = 0; id < info.bufs_produced; id++)
 		CHECK(shared->delivered[id]);
-	facts = facts_of(channel.buf);
-	CHECK_EQ(facts.unread_bytes, 0);
-	CHECK_EQ(facts.records, facts.read_records + facts.lost_overwritten_records + facts.lost_torn_records);
-	CHECK(facts.lost_torn_records <= channel.n_killed);
-	CHECK(facts.records >= channel.n_written && facts.records <= channel.n_written + channel.n_killed);
+	stats = stats_of(channel.buf);
+	CHECK_EQ(stats.unread_bytes, 0);
+	CHECK_EQ(stats.records, stats.read_records + stats.lost_overwritten_records + stats.lost_torn_records);
+	CHECK(stats.lost_torn_records <= channel.n_killed);
+	CHECK(stats.records >= channel.n_written && stats.records <= channel.n_written + channel.n_killed);
 	if (channel.walk.loses)
 		return;
-	CHECK_EQ(facts.read_records, channel.n_entered);
-	CHECK_EQ(facts.lost_overwritten_records, 0);
+	CHECK_EQ(stats.read_records, channel.n_entered);
+	CHECK_EQ(stats.lost_overwritten_records, 0);
 }
 
 static inline void close_channel(void)
@@ -395,7 +395,7 @@ static inline void close_channel(void)
 	read_all();
 	CHECK(!channel.walk.inside);
 	if (!channel.walk.loses)
-		CHECK_EQ(channel.n_entered + facts_of(channel.buf).lost_torn_records, facts_of(channel.buf).records);
+		CHECK_EQ(channel.n_entered + stats_of(channel.buf).lost_torn_records, stats_of(channel.buf).records);
 	munmap(channel.memory, channel.memory_bytes);
 	relay_buf_release(channel.buf);
 	munmap(shared, sizeof(*shared));

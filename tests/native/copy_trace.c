@@ -9,14 +9,14 @@
 
 static int copy(struct rchan_buf *buf, const char *out)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	uint64_t number = 0, records = 0;
 	ssize_t got = 0;
 	FILE *file = fopen(out, "w");
-	if (!file || relay_buf_flush(buf) || relay_buf_facts(buf, &facts))
+	if (!file || relay_buf_flush(buf) || relay_buf_stats(buf, &stats))
 		return -1;
-	void *packet = malloc(facts.subbuf_size);
-	while (packet && (got = relay_packet_copy(buf, &number, &records, packet, facts.subbuf_size)) > 0) {
+	void *packet = malloc(stats.subbuf_size);
+	while (packet && (got = relay_packet_copy(buf, &number, &records, packet, stats.subbuf_size)) > 0) {
 		if (fwrite(packet, (size_t)got, 1, file) != 1)
 			got = -1;
 		number++;

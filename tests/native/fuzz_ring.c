@@ -158,7 +158,7 @@ static void produce(struct relay_ring *ring)
 
 int LLVMFuzzerTestOneInput(const unsigned char *input, size_t size)
 {
-	struct relay_ring_facts facts;
+	struct relay_ring_stats stats;
 	if (size < 1 + STORE_BYTES)
 		return 0;
 	struct kind *kind = &kinds[input[0] & 1];
@@ -172,7 +172,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *input, size_t size)
 	if (!ring)
 		return 0;
 	relay_ring_state(ring);
-	relay_ring_facts(ring, &facts);
+	relay_ring_stats(ring, &stats);
 	if (input[0] & 4)
 		produce(ring);
 	consume(ring);

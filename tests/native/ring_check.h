@@ -55,12 +55,12 @@ static inline struct relay_ring *make_ring(uint64_t ring_size, uint32_t mode)
 	return open_ring(make_ring_file(ring_size, mode));
 }
 
-static inline struct relay_ring_facts ring_facts(struct relay_ring *ring)
+static inline struct relay_ring_stats ring_stats(struct relay_ring *ring)
 {
-	struct relay_ring_facts facts;
+	struct relay_ring_stats stats;
 
-	CHECK_EQ(relay_ring_facts(ring, &facts), 0);
-	return facts;
+	CHECK_EQ(relay_ring_stats(ring, &stats), 0);
+	return stats;
 }
 
 /* A record of n times `letter`. */

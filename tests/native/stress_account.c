@@ -25,7 +25,7 @@ static struct account {
 	uint64_t written, written_bytes, in_doubt, full, full_bytes, discarded, discarded_bytes;
 	uint64_t disabled, disabled_bytes;
 	uint64_t least, most;     /* records taken since the last reset, discarded ones included */
-	struct relay_facts facts; /* the buffers' sum */
+	struct relay_stats stats; /* the buffers' sum */
 } account;
 
 _Noreturn void die(const char *what)
@@ -90,7 +90,7 @@ void account_before_read(struct tally *t)
 		t->floor[stream] = __atomic_load_n(&ledger->reset[stream].written, __ATOMIC_RELAXED);
 }
 
-static void check_read(const struct tally *t, const struct relay_facts *f, bool passed)
+static void check_read(const struct tally *t, const struct relay_stats *f, bool passed)
 {
 	uint64_t records = t->records - t->before.records - t->unnoted_records;
 	uint64_t header_bytes = t->header_bytes - t->before.header_bytes;
@@ -104,7 +104,7 @@ static void check_read(const struct tally *t, const struct relay_facts *f, bool 
 }
 
 /* A buffer that does not know of any read was reset since. */
-static void meet_reset(struct tally *t, const struct relay_facts *f)
+static void meet_reset(struct tally *t, const struct relay_stats *f)
 {
 	if (f->reads || (t->records == t->before.records && t->headers == t->before.headers))
 		return;
@@ -117,11 +117,11 @@ static void meet_reset(struct tally *t, const struct relay_facts *f)
 
 void account_during_read(struct tally *t, struct rchan_buf *buf, const struct account_options *options)
 {
-	struct relay_facts f;
-	int err = relay_buf_facts(buf, &f);
+	struct relay_stats f;
+	int err = relay_buf_stats(buf, &f);
 
 	if (err) {
-		complain("%s: facts: %s", t->mem_file, strerror(-err));
+		complain("%s: stats: %s", t->mem_file, strerror(-err));
 		return;
 	}
 	if (options->resets)
@@ -184,11 +184,11 @@ static void add_ledger(struct account *a, const struct account_options *options)
 void account_add(struct tally *t, struct rchan_buf *buf, const struct account_options *options)
 {
 	struct account *a = &account;
-	struct relay_facts f, *sum = &a->facts;
-	int err = relay_buf_facts(buf, &f);
+	struct relay_stats f, *sum = &a->stats;
+	int err = relay_buf_stats(buf, &f);
 
 	if (err) {
-		complain("%s: facts: %s", t->mem_file, strerror(-err));
+		complain("%s: stats: %s", t->mem_file, strerror(-err));
 		return;
 	}
 	if (f.unread_bytes)
@@ -271,13 +271,13 @@ static void check_others_were_passed(const struct account *a)
 
 	for (stream = 0; stream < STRESS_N_STREAMS; stream++)
 		missing += count_missing(stream, &first);
-	equal("records that never came, passed by consumed", missing, a->facts.read_records - a->read_records);
+	equal("records that never came, passed by consumed", missing, a->stats.read_records - a->read_records);
 }
 
 /* What the buffers took, against what producers say. A reset leaves only what can be said of records. */
 static void check_taken(const struct account *a, uint64_t doubt, bool resets)
 {
-	const struct relay_facts *f = &a->facts;
+	const struct relay_stats *f = &a->stats;
 	uint64_t bytes = a->written_bytes + a->discarded_bytes + a->begun_bytes;
 
 	between("records the buffers took, written by the ledger", f->records, a->least, a->most);
@@ -294,7 +294,7 @@ static void check_taken(const struct account *a, uint64_t doubt, bool resets)
 
 static void check_account(const struct account *a, const struct account_options *options)
 {
-	const struct relay_facts *f = &a->facts;
+	const struct relay_stats *f = &a->stats;
 	uint64_t doubt = options->killed ? a->in_doubt : 0;
 
 	if (!options->killed)
@@ -327,8 +327,8 @@ static void print_account(const struct account *a)
 	       ", \"disabled\": %" PRIu64 ", \"headers\": %" PRIu64 ", \"resets\": %" PRIu64
 	       ", \"resets_met\": %" PRIu64 ", \"complaints\": %u}\n",
 	       a->written, a->written_bytes, a->read_records, a->read_bytes, a->in_doubt, a->full,
-	       a->facts.lost_overwritten_records, a->facts.lost_torn_records, a->repeated, a->unnoted_records,
-	       a->lapped, a->reopened, a->facts.discarded_records, a->disabled, a->headers, ledger->n_resets,
+	       a->stats.lost_overwritten_records, a->stats.lost_torn_records, a->repeated, a->unnoted_records,
+	       a->lapped, a->reopened, a->stats.discarded_records, a->disabled, a->headers, ledger->n_resets,
 	       a->resets_met, n_complaints);
 }
 

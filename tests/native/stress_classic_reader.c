@@ -116,11 +116,11 @@ static size_t read_some(void)
 
 static bool is_unread(void)
 {
-	struct relay_facts facts = {0};
+	struct relay_stats stats = {0};
 
-	if (relay_buf_facts(reader.buf, &facts))
-		wrong("no facts", 0, 0);
-	return facts.unread_bytes > 0;
+	if (relay_buf_stats(reader.buf, &stats))
+		wrong("no stats", 0, 0);
+	return stats.unread_bytes > 0;
 }
 
 /* A file server notes what was read when it has given it. */

@@ -4,7 +4,7 @@
  *
  *     stress_control --ledger FILE --store DIR --seed N [--callback keep|replace] [--pid PID]... CALL...
  *
- * CALL: flush, reset, disable (and enable again), consumed, facts, affinity (of the threads of the PIDs), unplug (a CPU,
+ * CALL: flush, reset, disable (and enable again), consumed, stats, affinity (of the threads of the PIDs), unplug (a CPU,
  * and plug it in again; what has to be done on it may then fail with EPERM). Says when
  * it begins, and how often it did each, as one JSON object. What a reset means to records it notes in the ledger (stress.h).
  * Exit 0: every call said what it may say.
@@ -135,11 +135,11 @@ static int consumed(void)
 	return err == -EBUSY ? 0 : err;
 }
 
-static int facts(void)
+static int stats(void)
 {
-	struct relay_facts f;
+	struct relay_stats f;
 	struct rchan_buf *buf = any_buffer();
-	int err = relay_buf_facts(buf, &f);
+	int err = relay_buf_stats(buf, &f);
 
 	if (!err && relay_buf_state(buf) & RELAY_IS_DAMAGED)
 		err = -EBADMSG;
@@ -206,7 +206,7 @@ static struct call {
 	int (*call)(void);
 	unsigned long n;
 } all_calls[] = {{"flush", flush, 0}, {"reset", reset, 0},       {"disable", disable, 0}, {"consumed", consumed, 0},
-                 {"facts", facts, 0}, {"affinity", affinity, 0}, {"unplug", unplug, 0}};
+                 {"stats", stats, 0}, {"affinity", affinity, 0}, {"unplug", unplug, 0}};
 enum { N_CALLS = sizeof(all_calls) / sizeof(all_calls[0]) };
 
 static struct call *find_call(const char *name)

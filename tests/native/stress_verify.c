@@ -42,7 +42,7 @@ enum { MAX_BUFFERS = 1024, READ_BYTES = 1 << 20, REOPEN_SECONDS = 60, WAIT_MS = 
 struct source {
 	struct tally tally;
 	pthread_t thread;
-	struct rchan_buf *buf; /* for the facts, and for `consume` */
+	struct rchan_buf *buf; /* for the statistics, and for `consume` */
 	char *data;            /* read(2): what has come; `held` bytes of it belong to a cut record */
 	size_t held;
 	char *previous; /* --reopen: what the last read gave */
@@ -117,15 +117,15 @@ static int open_relay_file(struct source *s)
 static void look_for_unnoted(struct source *s)
 {
 	uint64_t accepted = s->tally.bytes + s->held - s->tally.unnoted_bytes, missing;
-	struct relay_facts facts = {0};
+	struct relay_stats stats = {0};
 
-	if (relay_buf_facts(s->buf, &facts) != 0)
-		complain("%s: no facts", s->tally.mem_file);
-	missing = accepted - facts.read_bytes;
+	if (relay_buf_stats(s->buf, &stats) != 0)
+		complain("%s: no stats", s->tally.mem_file);
+	missing = accepted - stats.read_bytes;
 	/* All of the last read or nothing of it; or, if that repeats an earlier one, what is left of that. */
 	if (missing > s->previous_length || (missing && missing < s->previous_length && !s->unnoted)) {
 		complain("%s: %" PRIu64 " bytes are noted as read, they were %" PRIu64, s->tally.relay_file,
-		         facts.read_bytes, accepted);
+		         stats.read_bytes, accepted);
 		return;
 	}
 	s->unnoted = missing > 0;
@@ -472,26 +472,26 @@ static bool look_at_subbuf(struct findings *f, const char *subbuf, uint64_t subb
 
 static uint64_t consumed(const struct source *s)
 {
-	struct relay_facts facts = {0};
+	struct relay_stats stats = {0};
 
-	if (relay_buf_facts(s->buf, &facts))
-		complain("%s: no facts", s->tally.mem_file);
-	return facts.consumed;
+	if (relay_buf_stats(s->buf, &stats))
+		complain("%s: no stats", s->tally.mem_file);
+	return stats.consumed;
 }
 
 static bool take_subbuf(struct source *s, struct findings *f, const char *memory)
 {
-	struct relay_facts facts = {0};
-	int err = relay_buf_facts(s->buf, &facts);
+	struct relay_stats stats = {0};
+	int err = relay_buf_stats(s->buf, &stats);
 
-	if (err || facts.produced == facts.consumed)
+	if (err || stats.produced == stats.consumed)
 		return false;
-	if (!look_at_subbuf(f, memory + facts.consumed % facts.n_subbufs * facts.subbuf_size, facts.subbuf_size))
+	if (!look_at_subbuf(f, memory + stats.consumed % stats.n_subbufs * stats.subbuf_size, stats.subbuf_size))
 		return false;
 	err = relay_buf_subbufs_consumed(s->buf, 1);
 	if (err)
 		complain("%s: consumed: %s", s->tally.mem_file, strerror(-err));
-	if (consumed(s) == facts.consumed)
+	if (consumed(s) == stats.consumed)
 		return false; /* what was already filled was not committed yet */
 	judge(s, f, 0);
 	return true;
@@ -499,9 +499,9 @@ static bool take_subbuf(struct source *s, struct findings *f, const char *memory
 
 static bool all_is_consumed(const struct source *s)
 {
-	struct relay_facts facts = {0};
+	struct relay_stats stats = {0};
 
-	return relay_buf_facts(s->buf, &facts) == 0 && facts.produced == facts.consumed;
+	return relay_buf_stats(s->buf, &stats) == 0 && stats.produced == stats.consumed;
 }
 
 static void read_mapped(struct source *s)
@@ -510,12 +510,12 @@ static void read_mapped(struct source *s)
 	struct relay_span spans[64];
 	time_t deadline = 0;
 	struct findings findings = {0};
-	struct relay_facts facts;
+	struct relay_stats stats;
 	char *memory;
 
-	if (relay_buf_facts(s->buf, &facts))
+	if (relay_buf_stats(s->buf, &stats))
 		die(s->tally.mem_file);
-	memory = mmap(NULL, facts.subbuf_size * facts.n_subbufs, PROT_READ, MAP_SHARED, relay_buf_fd(s->buf), 0);
+	memory = mmap(NULL, stats.subbuf_size * stats.n_subbufs, PROT_READ, MAP_SHARED, relay_buf_fd(s->buf), 0);
 	if (memory == MAP_FAILED)
 		die(s->tally.mem_file);
 	s->data = malloc(options.max_bytes + STRESS_LENGTH_MAX);
@@ -537,7 +537,7 @@ static void read_mapped(struct source *s)
 	/* The header of one that has only begun. */
 	while (consume_some(s, spans, 64))
 		;
-	munmap(memory, facts.subbuf_size * facts.n_subbufs);
+	munmap(memory, stats.subbuf_size * stats.n_subbufs);
 	free(findings.record);
 }
 

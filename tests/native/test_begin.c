@@ -89,8 +89,8 @@ TEST(the_first_subbuf_is_begun_with_the_callback)
 
 	CHECK_EQ(seen.calls, 1);
 	CHECK(seen.prev_subbuf == NULL && seen.subbuf != NULL);
-	CHECK_EQ(facts_of(buf).offset, sizeof(unsigned));
-	CHECK_EQ(facts_of(buf).records, 0);
+	CHECK_EQ(stats_of(buf).offset, sizeof(unsigned));
+	CHECK_EQ(stats_of(buf).records, 0);
 	relay_buf_release(buf);
 }
 
@@ -105,7 +105,7 @@ TEST(padding_of_the_previous_subbuf_is_told_and_stored)
 	CHECK_EQ(seen.prev_padding, 20);
 	CHECK_EQ((char *)seen.subbuf - (char *)seen.prev_subbuf, 64);
 	CHECK_EQ(header_at(buf, 0, 64), 20);
-	CHECK_EQ(facts_of(buf).padding, 20);
+	CHECK_EQ(stats_of(buf).padding, 20);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(header_at(buf, 1, 64), 30);
 	relay_buf_release(buf);
@@ -121,8 +121,8 @@ TEST(headers_are_read_with_the_data_and_records_counted_without)
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 2 * (4 + 50));
 	CHECK_EQ(data[4], 'a');
 	CHECK_EQ(data[54 + 4], 'b');
-	CHECK_EQ(facts_of(buf).read_records, 2);
-	CHECK_EQ(facts_of(buf).read_bytes, 108);
+	CHECK_EQ(stats_of(buf).read_records, 2);
+	CHECK_EQ(stats_of(buf).read_bytes, 108);
 	relay_buf_release(buf);
 }
 
@@ -139,9 +139,9 @@ TEST(a_client_that_keeps_refuses_when_full_and_is_asked_again)
 	CHECK_EQ(write_letters(buf, 'd', 1), -ENOSPC);
 	CHECK_EQ(seen.calls, 4);
 	CHECK(seen.subbuf == subbuf && seen.prev_subbuf == prev_subbuf && seen.prev_padding == 0);
-	CHECK_EQ(facts_of(buf).lost_full_records, 2);
-	CHECK_EQ(facts_of(buf).lost_full_bytes, 61);
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 0);
+	CHECK_EQ(stats_of(buf).lost_full_records, 2);
+	CHECK_EQ(stats_of(buf).lost_full_bytes, 61);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 0);
 	CHECK_EQ(consume_into(buf, data, 64), 64);
 	CHECK_EQ(data[4], 'a');
 	CHECK_EQ(write_letters(buf, 'e', 60), 0);
@@ -158,11 +158,11 @@ TEST(a_client_that_overwrites_loses_the_oldest_and_counts_it)
 
 	for (char letter = 'a'; letter <= 'h'; letter++)
 		CHECK_EQ(write_letters(buf, letter, 60), 0);
-	CHECK_EQ(facts_of(buf).lost_full_records, 0);
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 5);
+	CHECK_EQ(stats_of(buf).lost_full_records, 0);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 5);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 3 * 64);
 	CHECK(data[4] == 'f' && data[68] == 'g' && data[132] == 'h');
-	CHECK_EQ(facts_of(buf).read_records, 3);
+	CHECK_EQ(stats_of(buf).read_records, 3);
 	relay_buf_release(buf);
 }
 
@@ -172,10 +172,10 @@ TEST(a_record_that_the_header_leaves_no_room_for_is_too_large_after_the_switch)
 
 	CHECK_EQ(write_letters(buf, 'a', 60), 0);
 	CHECK_EQ(write_letters(buf, 'b', 61), -EMSGSIZE);
-	CHECK_EQ(facts_of(buf).produced, 1);
-	CHECK_EQ(facts_of(buf).lost_too_large_records, 1);
+	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).lost_too_large_records, 1);
 	CHECK_EQ(write_letters(buf, 'c', 65), -EMSGSIZE);
-	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).produced, 1);
 	relay_buf_release(buf);
 }
 
@@ -190,7 +190,7 @@ TEST(without_a_header_a_subbuf_begins_too)
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(seen.calls, 7);
-	CHECK_EQ(facts_of(buf).produced, 6);
+	CHECK_EQ(stats_of(buf).produced, 6);
 	CHECK_EQ(write_letters(buf, 'f', 10), 0);
 	CHECK_EQ(seen.calls, 7);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 10);
@@ -202,10 +202,10 @@ TEST(a_header_can_be_all_of_a_subbuf_and_no_more)
 {
 	struct rchan_buf *buf = make_buf(64, 4, RELAY_CALLBACK);
 
-	CHECK_EQ(facts_of(buf).offset, 0);
+	CHECK_EQ(stats_of(buf).offset, 0);
 	relay_buf_set_callbacks(buf, &keeping);
 	subbuf_start_reserve(buf, 1000); /* outside a callback: no effect */
-	CHECK_EQ(facts_of(buf).offset, 4);
+	CHECK_EQ(stats_of(buf).offset, 4);
 	relay_buf_release(buf);
 }
 
@@ -214,14 +214,14 @@ TEST(flush_asks_at_once_and_what_is_finished_has_been_seen)
 	struct rchan_buf *buf = make_with(&keeping, 64, 2);
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 1);
-	CHECK_EQ(facts_of(buf).offset, 4);
+	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).offset, 4);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
-	CHECK_EQ(facts_of(buf).offset, 0);
+	CHECK_EQ(stats_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).offset, 0);
 	CHECK_EQ(seen.calls, 3);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(seen.calls, 4);
 	relay_buf_release(buf);
 }
@@ -235,8 +235,8 @@ TEST(reset_begins_the_first_one_again)
 		CHECK_EQ(write_letters(buf, letter, 60), 0);
 	CHECK_EQ(relay_buf_reset(buf), 0);
 	CHECK(seen.prev_subbuf == NULL);
-	CHECK_EQ(facts_of(buf).produced, 0);
-	CHECK_EQ(facts_of(buf).offset, 4);
+	CHECK_EQ(stats_of(buf).produced, 0);
+	CHECK_EQ(stats_of(buf).offset, 4);
 	CHECK_EQ(write_letters(buf, 'z', 60), 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
 	CHECK_EQ(data[4], 'z');
@@ -254,11 +254,11 @@ TEST(who_has_no_callback_fills_what_has_begun_and_begins_nothing)
 	relay_buf_set_callbacks(buf, &keeping);
 	CHECK_EQ(write_letters(other, 'x', 60), 0);
 	CHECK_EQ(write_letters(other, 'y', 1), -ENOSPC);
-	CHECK_EQ(facts_of(other).produced, 1); /* and what is finished is for readers */
+	CHECK_EQ(stats_of(other).produced, 1); /* and what is finished is for readers */
 	CHECK(relay_buf_state(other) & RELAY_HAS_FINISHED);
 	CHECK_EQ(write_letters(buf, 'z', 60), 0);
 	CHECK_EQ(header_at(buf, 0, 64), 0);
-	CHECK_EQ(facts_of(buf).lost_full_records, 2);
+	CHECK_EQ(stats_of(buf).lost_full_records, 2);
 	relay_buf_release(buf);
 	relay_buf_release(other);
 }
@@ -283,7 +283,7 @@ TEST(a_callback_may_not_write_to_its_channel)
 	CHECK_EQ(write_letters(buf, 'a', 64), 0);
 	CHECK_EQ(write_letters(buf, 'b', 64), 0);
 	CHECK_EQ(results[0], -EDEADLK);
-	CHECK_EQ(facts_of(buf).records, 2);
+	CHECK_EQ(stats_of(buf).records, 2);
 	relay_buf_release(buf);
 }
 
@@ -320,7 +320,7 @@ TEST(a_signal_handler_that_writes_runs_after_the_callback)
 	CHECK_EQ(write_letters(signalled, 'b', 59), 0);
 	CHECK_EQ(handled, 2);
 	CHECK_EQ(handled_inside, 0);
-	CHECK_EQ(facts_of(signalled).records, 4);
+	CHECK_EQ(stats_of(signalled).records, 4);
 	relay_buf_release(signalled);
 }
 
@@ -387,14 +387,14 @@ TEST(other_writers_wait_for_a_callback_and_readers_read_on)
 	CHECK_EQ(write_letters(buf, 'a', 60), 0);
 	pid_t pid = stopped_writer(path, 'b');
 	/* What is finished is not announced before the callback has seen it, but can be read. */
-	CHECK_EQ(facts_of(buf).produced, 0);
+	CHECK_EQ(stats_of(buf).produced, 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
 	CHECK_EQ(pthread_create(&thread, NULL, write_c, path), 0);
 	CHECK_EQ(write(pipes.go[1], "g", 1), 1);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(status, 0);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK_EQ(facts_of(buf).records, 3);
+	CHECK_EQ(stats_of(buf).records, 3);
 	relay_buf_release(buf);
 }
 
@@ -420,7 +420,7 @@ TEST(who_has_no_callback_waits_for_none)
 	} else {
 		CHECK_EQ(write_letters(buf, 'd', 1), -ENOSPC);
 		CHECK_EQ(relay_buf_flush(buf), 0);
-		CHECK_EQ(facts_of(buf).produced, 2);
+		CHECK_EQ(stats_of(buf).produced, 2);
 	}
 	/* What may be overwritten at any moment cannot be read; that is said and does not wait. */
 	CHECK_EQ(relay_consume_begin(buf, 1, &span, 1, &total), 1);
@@ -449,7 +449,7 @@ TEST(a_writer_killed_in_the_callback_is_replaced_and_what_it_spoiled_is_not_read
 	CHECK_EQ(write_letters(buf, 'd', 60), 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
 	CHECK(data[4] == 'b' && data[68] == 'd');
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
 	relay_buf_release(buf);
 }
 
@@ -476,7 +476,7 @@ TEST(a_reader_finds_what_a_killed_callback_spoiled)
 	relay_consume_abort(buf);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
 	CHECK_EQ(data[4], 'b');
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
 	relay_buf_release(buf);
 }
 
@@ -491,6 +491,6 @@ TEST(a_full_buffer_is_read_whole_though_the_callback_is_asked_all_the_time)
 		CHECK_EQ(write_letters(buf, 'c', 60), -ENOSPC);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
 	CHECK(data[4] == 'a' && data[68] == 'b');
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 0);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 0);
 	relay_buf_release(buf);
 }

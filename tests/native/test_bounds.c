@@ -59,7 +59,7 @@ struct victim {
 static struct victim make_victim(uint64_t subbuf_size, uint32_t mode)
 {
 	struct victim v = {.buf = make_buf(subbuf_size, 2, mode)};
-	uint64_t bytes = facts_of(v.buf).file_bytes, data = (2 * subbuf_size + 4095) & ~4095ull;
+	uint64_t bytes = stats_of(v.buf).file_bytes, data = (2 * subbuf_size + 4095) & ~4095ull;
 
 	v.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_buf_fd(v.buf), 0);
 	CHECK(v.memory != MAP_FAILED);
@@ -163,10 +163,10 @@ static uint64_t longest_call(struct rchan_buf *buf)
 	uint64_t longest = 0;
 
 	for (int i = 0; i < ROUNDS; i++) {
-		struct relay_facts facts;
+		struct relay_stats stats;
 		uint64_t begin = cpu_ns(), took;
 
-		relay_buf_facts(buf, &facts);
+		relay_buf_stats(buf, &stats);
 		relay_buf_state(buf);
 		took = cpu_ns() - begin;
 		longest = took > longest ? took : longest;
@@ -199,10 +199,10 @@ TEST(many_holes_are_passed_in_pieces)
 	for (calls = 0; relay_buf_state(v.buf) & RELAY_LOOK_AGAIN; calls++)
 		CHECK(calls < MOST_CALLS);
 	CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA);
-	for (calls = 0; facts_of(v.buf).unread_holes < (uint64_t)N_HOLES * HOLE; calls++)
+	for (calls = 0; stats_of(v.buf).unread_holes < (uint64_t)N_HOLES * HOLE; calls++)
 		CHECK(calls < MOST_CALLS);
-	CHECK_EQ(facts_of(v.buf).unread_holes, (uint64_t)N_HOLES * HOLE);
-	CHECK_EQ(facts_of(v.buf).unread_bytes, SUBBUF);
+	CHECK_EQ(stats_of(v.buf).unread_holes, (uint64_t)N_HOLES * HOLE);
+	CHECK_EQ(stats_of(v.buf).unread_bytes, SUBBUF);
 	for (calls = 0; (n = relay_consume_begin(v.buf, 1 << 20, &span, 1, &total)) == -EBUSY; calls++)
 		CHECK(calls < MOST_CALLS);
 	CHECK(calls > 0);
@@ -210,9 +210,9 @@ TEST(many_holes_are_passed_in_pieces)
 	CHECK_EQ(total, HOLE);
 	CHECK_EQ(*(const char *)span.data, 'r');
 	relay_consume_end(v.buf);
-	CHECK_EQ(facts_of(v.buf).unread_bytes, 0);
-	CHECK_EQ(facts_of(v.buf).discarded_records, N_HOLES);
-	CHECK_EQ(facts_of(v.buf).read_records, 1);
+	CHECK_EQ(stats_of(v.buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(v.buf).discarded_records, N_HOLES);
+	CHECK_EQ(stats_of(v.buf).read_records, 1);
 	relay_buf_release(v.buf);
 }
 
@@ -247,7 +247,7 @@ static void look_behind_holes(uint32_t mode)
 	CHECK_EQ(end, MANY * HOLE + 16);
 	relay_consume_abort(buf);
 	/* It has read nothing. */
-	CHECK_EQ(facts_of(buf).read_records, 0);
+	CHECK_EQ(stats_of(buf).read_records, 0);
 	CHECK_EQ(relay_consume_begin(buf, 8, spans, 1, &total), 1);
 	CHECK_EQ(*(const char *)spans[0].data, 'a');
 	relay_consume_end(buf);
@@ -314,7 +314,7 @@ TEST(discarded_records_are_all_counted_while_more_come)
 	for (int i = 0; i < HONEST / 1000; i++) {
 		discard_some(buf, 1000);
 		CHECK_EQ(write_letters(buf, 'r', 20), 0);
-		CHECK_EQ(facts_of(buf).unread_holes + facts_of(buf).discarded_bytes, (i + 1) * 1000ull * HOLE);
+		CHECK_EQ(stats_of(buf).unread_holes + stats_of(buf).discarded_bytes, (i + 1) * 1000ull * HOLE);
 		CHECK_EQ(relay_buf_state(buf) & RELAY_HAS_DATA, RELAY_HAS_DATA);
 		if (i % 3 == 0)
 			read += consume_into(buf, out, sizeof(out));
@@ -322,8 +322,8 @@ TEST(discarded_records_are_all_counted_while_more_come)
 	while (relay_buf_state(buf))
 		read += consume_into(buf, out, sizeof(out));
 	CHECK_EQ(read, HONEST / 1000 * 20);
-	CHECK_EQ(facts_of(buf).discarded_records, HONEST);
-	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(buf).discarded_records, HONEST);
+	CHECK_EQ(stats_of(buf).unread_bytes, 0);
 	relay_buf_release(buf);
 }
 
@@ -331,14 +331,14 @@ TEST(discarded_records_are_all_counted_while_more_come)
 
 static void do_everything(struct rchan_buf *buf)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	struct relay_span span;
 	size_t total;
 	uint32_t seq;
 
 	alarm(HANG_SECONDS);
 	for (int i = 0; i < ROUNDS; i++) {
-		relay_buf_facts(buf, &facts);
+		relay_buf_stats(buf, &stats);
 		relay_buf_state(buf);
 		write_letters(buf, 'w', 60);
 		relay_buf_refuse_too_large(buf, 1 << 20);

@@ -7,11 +7,11 @@
 
 static void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)
 {
-	CHECK_EQ(facts_of(buf).lost_torn_records, records);
-	CHECK_EQ(facts_of(buf).lost_torn_bytes, bytes);
-	CHECK_EQ(facts_of(buf).unread_bytes, 0);
-	CHECK_EQ(facts_of(buf).read_records + records + facts_of(buf).lost_overwritten_records, facts_of(buf).records);
-	CHECK_EQ(facts_of(buf).read_bytes + bytes + facts_of(buf).lost_overwritten_bytes, facts_of(buf).bytes);
+	CHECK_EQ(stats_of(buf).lost_torn_records, records);
+	CHECK_EQ(stats_of(buf).lost_torn_bytes, bytes);
+	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(buf).read_records + records + stats_of(buf).lost_overwritten_records, stats_of(buf).records);
+	CHECK_EQ(stats_of(buf).read_bytes + bytes + stats_of(buf).lost_overwritten_bytes, stats_of(buf).bytes);
 }
 
 TEST(a_restartable_write_that_dies_was_never_there)
@@ -26,8 +26,8 @@ TEST(a_restartable_write_that_dies_was_never_there)
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
-	CHECK_EQ(facts_of(buf).lost_torn_records, scheme == RELAY_RSEQ ? 0 : 1);
-	CHECK_EQ(facts_of(buf).records, scheme == RELAY_RSEQ ? 2 : 3);
+	CHECK_EQ(stats_of(buf).lost_torn_records, scheme == RELAY_RSEQ ? 0 : 1);
+	CHECK_EQ(stats_of(buf).records, scheme == RELAY_RSEQ ? 2 : 3);
 	relay_buf_release(buf);
 }
 
@@ -39,8 +39,8 @@ TEST(a_restarted_write_is_written_once)
 
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	continue_writer(&writer);
-	CHECK_EQ(facts_of(buf).records, 2);
-	CHECK_EQ(facts_of(buf).bytes, 30);
+	CHECK_EQ(stats_of(buf).records, 2);
+	CHECK_EQ(stats_of(buf).bytes, 30);
 	if (scheme == RELAY_RSEQ)
 		CHECK_DRAINS(buf, "bbbbbbbbbbxxxxxxxxxxxxxxxxxxxx");
 	else
@@ -60,7 +60,7 @@ TEST(a_hole_is_skipped_and_its_neighbours_kept)
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
 	check_torn(buf, 1, 20);
-	CHECK_EQ(facts_of(buf).records, 3);
+	CHECK_EQ(stats_of(buf).records, 3);
 	relay_buf_release(buf);
 }
 
@@ -91,8 +91,8 @@ TEST(a_hole_may_follow_a_switch)
 	CHECK_EQ(write_letters(buf, 'c', 20), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbcccccccccccccccccccc");
 	check_torn(buf, 1, 20);
-	CHECK_EQ(facts_of(buf).produced, 2);
-	CHECK_EQ(facts_of(buf).padding, 10);
+	CHECK_EQ(stats_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).padding, 10);
 	relay_buf_release(buf);
 }
 
@@ -168,7 +168,7 @@ TEST(a_slow_writer_keeps_its_memory_from_being_overwritten)
 		err = write_letters(buf, (char)('b' + i), 20);
 	CHECK_EQ(err, -ENOSPC);
 	CHECK(i <= 4);
-	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	continue_writer(&writer);
 	for (i = 0; i < 4; i++)
 		CHECK_EQ(write_letters(buf, 'k', 20), 0);
@@ -191,9 +191,9 @@ TEST(a_dead_writers_memory_is_overwritten)
 		CHECK_EQ(write_letters(buf, 'k', 20), 0);
 	CHECK_DRAINS(buf, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
 	/* Overwritten or torn: counted once. */
-	CHECK_EQ(facts_of(buf).read_records + facts_of(buf).lost_overwritten_records + facts_of(buf).lost_torn_records,
+	CHECK_EQ(stats_of(buf).read_records + stats_of(buf).lost_overwritten_records + stats_of(buf).lost_torn_records,
 	         10);
-	CHECK_EQ(facts_of(buf).read_bytes + facts_of(buf).lost_overwritten_bytes + facts_of(buf).lost_torn_bytes, 180);
+	CHECK_EQ(stats_of(buf).read_bytes + stats_of(buf).lost_overwritten_bytes + stats_of(buf).lost_torn_bytes, 180);
 	relay_buf_release(buf);
 }
 
@@ -260,10 +260,10 @@ TEST(a_sub_buffer_in_which_the_dead_hold_all_claims_can_be_finished)
 	struct rchan_buf *buf = open_path(path);
 
 	die_with_all_reservations(path, LENGTH);
-	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	CHECK_EQ(relay_buf_resolve(buf, 0), N);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "");
 	check_torn(buf, N, N * LENGTH);
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
@@ -283,8 +283,8 @@ TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_
 	die_with_all_reservations(path, 20);
 	for (i = 0; i < 3; i++)
 		CHECK_EQ(relay_buf_reserve(buf, 10, &to), -ENOSPC);
-	CHECK_EQ(facts_of(buf).lost_full_records, 4);
-	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).lost_full_records, 4);
+	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_DRAINS(buf, "bbbbbbbbbb");
@@ -308,8 +308,8 @@ TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 	CHECK_EQ(relay_buf_reserve(buf, 10, &to), 0);
 	relay_buf_commit(buf, memset(to, 'c', 10));
 	CHECK_DRAINS(buf, "bbbbbbbbbbcccccccccc");
-	CHECK_EQ(facts_of(buf).lost_full_records, 1 + N_SUBBUFS);
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, N);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1 + N_SUBBUFS);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, N);
 	check_torn(buf, 0, 0);
 	relay_buf_release(buf);
 }
@@ -318,7 +318,7 @@ TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 static bool takes_an_unkept_claim(struct rchan_buf *buf)
 {
 	struct relay_claim claims[RELAY_N_CLAIMS];
-	off_t at = (off_t)facts_of(buf).file_bytes - RELAY_PAGE_BYTES - (off_t)sizeof(claims);
+	off_t at = (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - (off_t)sizeof(claims);
 	uint32_t taken = 0;
 	void *to;
 
@@ -430,7 +430,7 @@ TEST(who_got_the_owners_id_is_not_the_owner)
 	struct rchan_buf *buf = open_path(path);
 	struct writer writer = start_claimed(path, 'x', 20);
 	off_t claims =
-	    (off_t)facts_of(buf).file_bytes - RELAY_PAGE_BYTES - RELAY_N_CLAIMS * (off_t)sizeof(struct relay_claim);
+	    (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - RELAY_N_CLAIMS * (off_t)sizeof(struct relay_claim);
 	struct relay_claim claim;
 	int n_changed = 0, i;
 
@@ -493,7 +493,7 @@ TEST(a_dead_readers_lock_is_taken_over)
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(WTERMSIG(status), SIGKILL);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
-	CHECK_EQ(facts_of(buf).reads, 1);
+	CHECK_EQ(stats_of(buf).reads, 1);
 	relay_buf_release(buf);
 }
 
@@ -518,6 +518,6 @@ TEST(after_fork_both_write)
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(status, 0);
 	CHECK_EQ(strlen(drain(buf)), 201);
-	CHECK_EQ(facts_of(buf).records, 201);
+	CHECK_EQ(stats_of(buf).records, 201);
 	relay_buf_release(buf);
 }

@@ -277,7 +277,7 @@ TEST(reserves_leave_so_much_less_for_records)
 	CHECK_CALLS("eds");
 	CHECK_EQ(info_of(id).events_lost, 0); /* those that were too large are counted as such */
 	struct rchan_buf *buf = open_memory();
-	CHECK_EQ(facts_of(buf).lost_too_large_records, 2);
+	CHECK_EQ(stats_of(buf).lost_too_large_records, 2);
 	relay_buf_release(buf);
 	CHECK_EQ(relay_close(id), 0);
 }
@@ -425,15 +425,15 @@ TEST(close_finishes_the_last_sub_buffer)
 
 	CHECK_EQ(write_n(id, 'a', 30), 30);
 	CHECK_CALLS("s");
-	CHECK_EQ(facts_of(buf).produced, 0);
+	CHECK_EQ(stats_of(buf).produced, 0);
 	CHECK_EQ(relay_close(id), 0);
 	CHECK_CALLS("ed");
 	CHECK(last('e')->at == memory + 30 && last('e')->end == memory + 64);
 	CHECK(last('d')->at == memory);
 	CHECK_EQ(last('d')->length, 34);
 	/* Who has it open reads on to the end. */
-	CHECK_EQ(facts_of(buf).closed, 1);
-	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).closed, 1);
+	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaafeet");
 	CHECK_EQ(write_letters(buf, 'z', 1), -EPIPE);
 	relay_buf_release(buf);

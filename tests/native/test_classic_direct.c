@@ -204,7 +204,7 @@ TEST(a_reservation_of_the_dead_is_skipped_and_counted)
 	CHECK_EQ(write_n(id, 'a', 10), 10);
 	CHECK_READS("aaaaaaaaaa");
 	struct rchan_buf *buf = open_memory();
-	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
 	relay_buf_release(buf);
 	CHECK_EQ(relay_close(id), 0);
 }

@@ -33,7 +33,7 @@ TEST(alloc_size_is_what_the_store_has_of_it)
 	int id = open_plain();
 	struct rchan_buf *buf = open_memory();
 
-	CHECK_EQ(info_of(id).alloc_size, facts_of(buf).file_bytes);
+	CHECK_EQ(info_of(id).alloc_size, stats_of(buf).file_bytes);
 	relay_buf_release(buf);
 	CHECK_EQ(relay_close(id), 0);
 }

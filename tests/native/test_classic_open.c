@@ -14,14 +14,14 @@ static const uint32_t usages[] = {RELAY_USAGE_SMP, RELAY_USAGE_GLOBAL};
 static const uint32_t deliveries[] = {RELAY_DELIVERY_BULK, RELAY_DELIVERY_PACKET};
 static const uint32_t timestamps[] = {0, RELAY_TIMESTAMP_TSC};
 
-static struct relay_facts facts_at(const char *path)
+static struct relay_stats stats_at(const char *path)
 {
 	struct rchan_buf *buf = memory_of(path);
 
 	CHECK(buf != NULL);
-	struct relay_facts facts = facts_of(buf);
+	struct relay_stats stats = stats_of(buf);
 	relay_buf_release(buf);
-	return facts;
+	return stats;
 }
 
 TEST(each_combination_of_flags_makes_a_channel_of_one_buffer)
@@ -32,15 +32,15 @@ TEST(each_combination_of_flags_makes_a_channel_of_one_buffer)
 		int id = open_path("/xlog/9", 4096, 2, asked | usage | delivery | timestamp, &noting);
 		CHECK(id >= 0);
 		CHECK_EQ(info_of(id).flags, got | usage | delivery | (relay_has_tsc() ? timestamp : 0));
-		struct relay_facts facts = facts_at("/xlog/9");
-		CHECK_EQ(facts.scheme, got == RELAY_SCHEME_LOCKING ? RELAY_LOCKING : RELAY_LOCKLESS);
-		CHECK_EQ(facts.buffers, RELAY_SINGLE);
-		CHECK_EQ(facts.delivery, delivery == RELAY_DELIVERY_PACKET ? RELAY_PACKET : RELAY_BULK);
-		CHECK_EQ(facts.read, RELAY_READ_WAIT);
-		CHECK_EQ(facts.timestamp, timestamp && relay_has_tsc() ? RELAY_TSC : RELAY_MONO);
-		CHECK_EQ(facts.mode, RELAY_CALLBACK);
+		struct relay_stats stats = stats_at("/xlog/9");
+		CHECK_EQ(stats.scheme, got == RELAY_SCHEME_LOCKING ? RELAY_LOCKING : RELAY_LOCKLESS);
+		CHECK_EQ(stats.buffers, RELAY_SINGLE);
+		CHECK_EQ(stats.delivery, delivery == RELAY_DELIVERY_PACKET ? RELAY_PACKET : RELAY_BULK);
+		CHECK_EQ(stats.read, RELAY_READ_WAIT);
+		CHECK_EQ(stats.timestamp, timestamp && relay_has_tsc() ? RELAY_TSC : RELAY_MONO);
+		CHECK_EQ(stats.mode, RELAY_CALLBACK);
 		CHECK_EQ(write_n(id, 'a', 100), 100);
-		CHECK_EQ(facts_at("/xlog/9").records, 1);
+		CHECK_EQ(stats_at("/xlog/9").records, 1);
 		CHECK_EQ(relay_close(id), 0);
 	}
 }
@@ -49,7 +49,7 @@ TEST(without_callbacks_it_is_an_overwrite_channel)
 {
 	int id = open_path("/log/1", 4096, 2, USUAL, NULL);
 
-	CHECK_EQ(facts_at("/log/1").mode, RELAY_OVERWRITE);
+	CHECK_EQ(stats_at("/log/1").mode, RELAY_OVERWRITE);
 	CHECK_EQ(relay_close(id), 0);
 }
 
@@ -136,10 +136,10 @@ static int try_reserves(uint32_t start, uint32_t end, uint32_t channel_start)
 
 	if (id < 0)
 		return id;
-	struct relay_facts facts = facts_at("/log/1");
-	CHECK_EQ(facts.start_reserve, start);
-	CHECK_EQ(facts.end_reserve, end);
-	CHECK_EQ(facts.channel_start_reserve, channel_start);
+	struct relay_stats stats = stats_at("/log/1");
+	CHECK_EQ(stats.start_reserve, start);
+	CHECK_EQ(stats.end_reserve, end);
+	CHECK_EQ(stats.channel_start_reserve, channel_start);
 	return relay_close(id);
 }
 
@@ -162,7 +162,7 @@ TEST(paths_are_absolute_and_directories_come_by_themselves)
 	int id = open_path("/a/b/c", 64, 2, USUAL, &noting);
 
 	CHECK(id >= 0);
-	CHECK_EQ(facts_at("/a/b/c").n_subbufs, 2);
+	CHECK_EQ(stats_at("/a/b/c").n_subbufs, 2);
 	CHECK_EQ(open_path("a/b/d", 64, 2, USUAL, &noting), -EINVAL);
 	CHECK_EQ(open_path("", 64, 2, USUAL, &noting), -EINVAL);
 	CHECK_EQ(open_path("/", 64, 2, USUAL, &noting), -EINVAL);
@@ -192,8 +192,8 @@ TEST(channels_do_not_share_what_is_written)
 
 	CHECK_EQ(write_n(first, 'a', 10), 10);
 	CHECK_EQ(write_n(second, 'b', 5), 5);
-	CHECK_EQ(facts_at("/log/1").bytes, 10);
-	CHECK_EQ(facts_at("/log/2").bytes, 5);
+	CHECK_EQ(stats_at("/log/1").bytes, 10);
+	CHECK_EQ(stats_at("/log/2").bytes, 5);
 	CHECK_EQ(relay_close(first), 0);
 	CHECK_EQ(write_n(second, 'c', 6), 6);
 	CHECK_EQ(relay_close(second), 0);
@@ -276,7 +276,7 @@ TEST(time_deltas_must_fit_into_the_record)
 	CHECK_EQ(relay_write(id, record, 0, 0), -EINVAL);
 	CHECK_EQ(relay_write(id, record, 16, -1), 16);
 	CHECK_EQ(relay_write(id, record, 16, INT32_MIN), 16);
-	CHECK_EQ(facts_at("/log/1").records, 3);
+	CHECK_EQ(stats_at("/log/1").records, 3);
 	CHECK_EQ(info_of(id).events_lost, 0);
 	CHECK_EQ(relay_close(id), 0);
 }
@@ -288,7 +288,7 @@ TEST(a_disabled_channel_refuses_and_counts)
 
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
 	CHECK_EQ(write_n(id, 'a', 10), -ECANCELED);
-	CHECK_EQ(facts_of(buf).lost_disabled_records, 1);
+	CHECK_EQ(stats_of(buf).lost_disabled_records, 1);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_n(id, 'a', 10), 10);
 	relay_buf_release(buf);

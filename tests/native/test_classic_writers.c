@@ -50,7 +50,7 @@ static void kill_in_callback(enum death_place where, enum moment last, int full,
 		fastest_ns = UINT64_MAX;
 	}
 	check_account();
-	CHECK_EQ(facts_of(channel.buf).lost_torn_records, 0); /* nothing was reserved yet */
+	CHECK_EQ(stats_of(channel.buf).lost_torn_records, 0); /* nothing was reserved yet */
 	close_channel();
 }
 
@@ -95,7 +95,7 @@ static void kill_with(void (*work)(void), bool torn)
 	for (i = 0; i < TIMES; i++) {
 		fill_one();
 		let_die((struct death){NOWHERE, BEFORE}, work, go_on);
-		CHECK_EQ(facts_of(channel.buf).lost_torn_records, torn ? i + 1 : 0);
+		CHECK_EQ(stats_of(channel.buf).lost_torn_records, torn ? i + 1 : 0);
 	}
 	check_account();
 	close_channel();
@@ -178,7 +178,7 @@ TEST(no_classic_writer_starves)
 		CHECK_EQ(waitpid(children[i], NULL, 0), children[i]);
 	for (i = 0; i < N_WRITERS; i++)
 		sum += race->written[i];
-	CHECK_EQ(facts_of(channel.buf).records, sum);
+	CHECK_EQ(stats_of(channel.buf).records, sum);
 	CHECK(all_have_their_share());
 	CHECK(sum <= (unsigned long)N_WRITERS * SHARE * UNFAIR);
 	CHECK_EQ(relay_classic_close(channel.id), 0);

@@ -21,8 +21,8 @@ TEST(partial_reads_join_to_the_whole)
 	while ((n = consume_into(buf, out + used, 3)) > 0)
 		used += n;
 	CHECK_EQ(strcmp(out, "0123456789abcdefghij"), 0);
-	CHECK_EQ(facts_of(buf).read_records, 3);
-	CHECK_EQ(facts_of(buf).read_bytes, 20);
+	CHECK_EQ(stats_of(buf).read_records, 3);
+	CHECK_EQ(stats_of(buf).read_bytes, 20);
 	relay_buf_release(buf);
 }
 
@@ -76,7 +76,7 @@ TEST(an_aborted_read_leaves_all_unread)
 	CHECK_EQ(total, 7);
 	relay_consume_abort(buf);
 	relay_consume_end(buf); /* of nothing: no harm */
-	CHECK_EQ(facts_of(buf).reads, 0);
+	CHECK_EQ(stats_of(buf).reads, 0);
 	CHECK_DRAINS(buf, "aaaaaaa");
 	relay_buf_release(buf);
 }
@@ -105,7 +105,7 @@ TEST(one_consumer_at_a_time)
 TEST(overwrite_loses_the_oldest_and_counts_it)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_OVERWRITE);
-	struct relay_facts f;
+	struct relay_stats f;
 	int i;
 
 	for (i = 0; i < 10; i++) {
@@ -113,7 +113,7 @@ TEST(overwrite_loses_the_oldest_and_counts_it)
 		CHECK_EQ(write_letters(buf, (char)('a' + i), 5), 0);
 	}
 	CHECK_DRAINS(buf, "gggggggghhhhhhhhiiiiiiiijjjjjjjj");
-	f = facts_of(buf);
+	f = stats_of(buf);
 	CHECK_EQ(f.lost_overwritten_records, 12);
 	CHECK_EQ(f.lost_overwritten_bytes, 48);
 	CHECK_EQ(f.read_records, 8);
@@ -130,7 +130,7 @@ TEST(overwrite_with_one_sub_buffer_keeps_the_newest)
 	CHECK_EQ(write_letters(buf, 'a', 4), 0);
 	CHECK_EQ(write_letters(buf, 'b', 3), 0);
 	CHECK_DRAINS(buf, "bbb");
-	CHECK_EQ(facts_of(buf).lost_overwritten_bytes, 4);
+	CHECK_EQ(stats_of(buf).lost_overwritten_bytes, 4);
 	relay_buf_release(buf);
 }
 
@@ -149,8 +149,8 @@ TEST(a_lapped_reader_is_told)
 	CHECK_EQ(relay_consume_valid(buf), -EOVERFLOW);
 	relay_consume_abort(buf);
 	CHECK_DRAINS(buf, "bbbbcccc");
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
-	CHECK_EQ(facts_of(buf).read_records, 2);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(stats_of(buf).read_records, 2);
 	relay_buf_release(buf);
 }
 
@@ -166,8 +166,8 @@ TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 	for (i = 0; i < 4; i++)
 		CHECK_EQ(write_letters(buf, 'c', 5), 0);
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
-	CHECK_EQ(facts_of(buf).lost_overwritten_bytes, 5);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(stats_of(buf).lost_overwritten_bytes, 5);
 	relay_buf_release(buf);
 }
 
@@ -205,8 +205,8 @@ TEST(what_is_looked_at_stays_unread)
 	CHECK_EQ(looked_to, 21);
 	CHECK_EQ(strcmp(look(buf, 21, 100), ""), 0);
 	CHECK_EQ(strcmp(look(buf, 1000, 100), ""), 0);
-	CHECK_EQ(facts_of(buf).unread_bytes, 21);
-	CHECK_EQ(facts_of(buf).reads, 0);
+	CHECK_EQ(stats_of(buf).unread_bytes, 21);
+	CHECK_EQ(stats_of(buf).reads, 0);
 	CHECK_DRAINS(buf, "aaaaaaabbbbbbbccccccc");
 	relay_buf_release(buf);
 }
@@ -234,14 +234,14 @@ TEST(consume_to_passes_over_data_and_padding)
 		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
 	CHECK_EQ(write_letters(buf, 'e', 7), -ENOSPC);
 	CHECK_EQ(relay_consume_to(buf, 15), 0);
-	CHECK_EQ(facts_of(buf).unread_bytes, 13);
-	CHECK_EQ(facts_of(buf).read_records, 2);
+	CHECK_EQ(stats_of(buf).unread_bytes, 13);
+	CHECK_EQ(stats_of(buf).read_records, 2);
 	CHECK_EQ(relay_consume_to(buf, 3), 0);
-	CHECK_EQ(facts_of(buf).unread_bytes, 13);
+	CHECK_EQ(stats_of(buf).unread_bytes, 13);
 	CHECK_EQ(write_letters(buf, 'e', 7), 0);
 	CHECK_EQ(strcmp(look(buf, 0, 100), "ccccccdddddddeeeeeee"), 0);
 	CHECK_EQ(relay_consume_to(buf, 1000), 0);
-	CHECK_EQ(facts_of(buf).read_records, 5);
+	CHECK_EQ(stats_of(buf).read_records, 5);
 	CHECK_DRAINS(buf, "");
 	relay_buf_release(buf);
 }
@@ -267,11 +267,11 @@ TEST(subbufs_consumed_does_as_the_kernel)
 	for (i = 0; i < 3; i++)
 		CHECK_EQ(write_letters(buf, (char)('a' + i), 9), 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 5), 0);
-	CHECK_EQ(facts_of(buf).consumed, 0);
+	CHECK_EQ(stats_of(buf).consumed, 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);
-	CHECK_EQ(facts_of(buf).consumed, 1);
+	CHECK_EQ(stats_of(buf).consumed, 1);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 4), 0);
-	CHECK_EQ(facts_of(buf).consumed, 2);
+	CHECK_EQ(stats_of(buf).consumed, 2);
 	CHECK_DRAINS(buf, "ccccccccc");
 	relay_buf_release(buf);
 }
@@ -279,11 +279,11 @@ TEST(subbufs_consumed_does_as_the_kernel)
 /* Each look begins with a stop. */
 static _Noreturn void look_and_be_stepped(struct rchan_buf *buf)
 {
-	facts_of(buf);
+	stats_of(buf);
 	CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
 	for (;;) {
 		syscall(SYS_kill, getpid(), SIGSTOP);
-		facts_of(buf);
+		stats_of(buf);
 		CHECK_EQ(relay_buf_state(buf) & RELAY_IS_DAMAGED, 0);
 	}
 }

@@ -62,7 +62,7 @@ static void victim_make_of(struct victim *v, struct relay_spec spec)
 		if (i < 8)
 			drain(v->buf);
 	}
-	v->file_bytes = facts_of(v->buf).file_bytes;
+	v->file_bytes = stats_of(v->buf).file_bytes;
 	v->data_bytes = spec.n_subbufs * spec.subbuf_size;
 	v->memory = mmap(NULL, v->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_buf_fd(v->buf), 0);
 	v->saved = malloc(v->file_bytes);
@@ -114,58 +114,58 @@ static void consume_damaged(struct victim *v)
 	(void)sink;
 }
 
-static void check_numbers(const struct relay_facts *facts)
+static void check_numbers(const struct relay_stats *stats)
 {
-	const uint64_t numbers[] = {facts->produced,
-	                            facts->consumed,
-	                            facts->offset,
-	                            facts->records,
-	                            facts->bytes,
-	                            facts->padding,
-	                            facts->read_records,
-	                            facts->read_bytes,
-	                            facts->unread_bytes,
-	                            facts->unread_holes,
-	                            facts->reads,
-	                            facts->wakeups,
-	                            facts->lost_full_records,
-	                            facts->lost_full_bytes,
-	                            facts->lost_too_large_records,
-	                            facts->lost_too_large_bytes,
-	                            facts->lost_disabled_records,
-	                            facts->lost_disabled_bytes,
-	                            facts->lost_overwritten_records,
-	                            facts->lost_overwritten_bytes,
-	                            facts->lost_torn_records,
-	                            facts->lost_torn_bytes,
-	                            facts->discarded_records,
-	                            facts->discarded_bytes,
-	                            facts->switch_time_ns};
+	const uint64_t numbers[] = {stats->produced,
+	                            stats->consumed,
+	                            stats->offset,
+	                            stats->records,
+	                            stats->bytes,
+	                            stats->padding,
+	                            stats->read_records,
+	                            stats->read_bytes,
+	                            stats->unread_bytes,
+	                            stats->unread_holes,
+	                            stats->reads,
+	                            stats->wakeups,
+	                            stats->lost_full_records,
+	                            stats->lost_full_bytes,
+	                            stats->lost_too_large_records,
+	                            stats->lost_too_large_bytes,
+	                            stats->lost_disabled_records,
+	                            stats->lost_disabled_bytes,
+	                            stats->lost_overwritten_records,
+	                            stats->lost_overwritten_bytes,
+	                            stats->lost_torn_records,
+	                            stats->lost_torn_bytes,
+	                            stats->discarded_records,
+	                            stats->discarded_bytes,
+	                            stats->switch_time_ns};
 	size_t i;
 
 	for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
 		CHECK((int64_t)numbers[i] >= 0);
-	CHECK(facts->consumed <= facts->produced);
-	CHECK(facts->offset <= facts->subbuf_size);
-	CHECK(facts->unread_bytes <= facts->n_subbufs * facts->subbuf_size);
-	CHECK(facts->unread_holes <= facts->unread_bytes);
-	CHECK(facts->read_records <= facts->records);
-	CHECK(facts->read_bytes + facts->unread_bytes <= facts->bytes);
-	CHECK(facts->lost_overwritten_records + facts->lost_torn_records + facts->discarded_records <= facts->records);
-	CHECK(facts->buffers <= RELAY_SINGLE && facts->delivery <= RELAY_PACKET && facts->read <= RELAY_READ_WAIT);
+	CHECK(stats->consumed <= stats->produced);
+	CHECK(stats->offset <= stats->subbuf_size);
+	CHECK(stats->unread_bytes <= stats->n_subbufs * stats->subbuf_size);
+	CHECK(stats->unread_holes <= stats->unread_bytes);
+	CHECK(stats->read_records <= stats->records);
+	CHECK(stats->read_bytes + stats->unread_bytes <= stats->bytes);
+	CHECK(stats->lost_overwritten_records + stats->lost_torn_records + stats->discarded_records <= stats->records);
+	CHECK(stats->buffers <= RELAY_SINGLE && stats->delivery <= RELAY_PACKET && stats->read <= RELAY_READ_WAIT);
 }
 
 /* Whatever is there: numbers that are some, or an error that says what is wrong. */
 static void ask(struct rchan_buf *buf)
 {
-	struct relay_facts facts;
-	int err = relay_buf_facts(buf, &facts), state;
+	struct relay_stats stats;
+	int err = relay_buf_stats(buf, &stats), state;
 
 	CHECK(err == 0 || err == -EBADMSG);
 	if (err)
 		CHECK(strlen(relay_buf_damage(buf)) > 10);
 	else
-		check_numbers(&facts);
+		check_numbers(&stats);
 	state = relay_buf_state(buf);
 	CHECK(is_error_or(state, 63));
 	if (state & RELAY_IS_DAMAGED)
@@ -427,16 +427,16 @@ TEST(any_word_of_a_buffer_whose_client_decides_may_be_nonsense)
 
 static void check_said(struct victim *v, uint64_t *word, uint64_t value, const char *said)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 
 	*word = value;
-	CHECK_EQ(relay_buf_facts(v->buf, &facts), -EBADMSG);
+	CHECK_EQ(relay_buf_stats(v->buf, &stats), -EBADMSG);
 	if (strncmp(relay_buf_damage(v->buf), said, strlen(said)) != 0) {
 		fprintf(stderr, "\"%s\" is said, not \"%s\"\n", relay_buf_damage(v->buf), said);
 		exit(1);
 	}
 	recover(v);
-	CHECK_EQ(relay_buf_facts(v->buf, &facts), 0);
+	CHECK_EQ(relay_buf_stats(v->buf, &stats), 0);
 }
 
 TEST(damage_is_said_in_words)

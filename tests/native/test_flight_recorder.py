@@ -72,15 +72,15 @@ def recorders(stress: Stress, relay_files: list[Path]) -> Iterator[list[Recorder
 def check_what_is_left(mount: "Mount", readers: list[Recorder]) -> None:
     """With nobody writing, one cat of each file gives all that stands, and nothing more is lost."""
 
-    def facts() -> tuple[int, int, int]:
+    def stats() -> tuple[int, int, int]:
         names = ("unread_bytes", "read_bytes", "discarded_bytes", "lost_overwritten_bytes")
-        unread, read, discarded, lost = (int(mount.fact("recorder", name)) for name in names)
+        unread, read, discarded, lost = (int(mount.shown("recorder", name)) for name in names)
         return unread, read + discarded, lost
 
-    unread, passed, lost = facts()
+    unread, passed, lost = stats()
     for reader in readers:
         reader.cat()
-    assert facts() == (0, passed + unread, lost)
+    assert stats() == (0, passed + unread, lost)
 
 
 def record(mount: "Mount", stress: Stress, relay_files: list[Path], phase: int) -> int:
@@ -117,5 +117,5 @@ def test_a_flight_recorder_read_by_cat(mount: "Mount", scheme: str, *, reserves:
             assert account["overwritten"] > 0
             assert account["read"] > 0
             assert n_cats > 2 * PHASES * len(pipes)
-            assert int(mount.fact("recorder", "read_records")) == account["read"]
-            assert int(mount.fact("recorder", "lost_overwritten")) == account["overwritten"]
+            assert int(mount.shown("recorder", "read_records")) == account["read"]
+            assert int(mount.shown("recorder", "lost_overwritten")) == account["overwritten"]

@@ -18,9 +18,9 @@ TEST(a_killed_writer_loses_the_lock_and_its_record)
 	kill_writer(&writer);
 	CHECK_EQ(write_letters(buf, 'c', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaacccccccccc");
-	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
-	CHECK_EQ(facts_of(buf).lost_torn_bytes, 20);
-	CHECK_EQ(facts_of(buf).records, 3);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
+	CHECK_EQ(stats_of(buf).lost_torn_bytes, 20);
+	CHECK_EQ(stats_of(buf).records, 3);
 	relay_buf_release(buf);
 }
 
@@ -32,10 +32,10 @@ TEST(a_flush_takes_the_lock_from_the_dead)
 
 	kill_writer(&writer);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "");
-	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
-	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
+	CHECK_EQ(stats_of(buf).unread_bytes, 0);
 	relay_buf_release(buf);
 }
 
@@ -47,13 +47,13 @@ TEST(a_stopped_writer_goes_on_where_it_was)
 	void *to;
 
 	CHECK_EQ(relay_buf_reserve(buf, 10, &to), -EBUSY);
-	CHECK_EQ(facts_of(buf).lost_full_records, 0); /* not lost: who gets EBUSY comes again */
+	CHECK_EQ(stats_of(buf).lost_full_records, 0); /* not lost: who gets EBUSY comes again */
 	continue_writer(&writer);
 	CHECK_EQ(relay_buf_reserve(buf, 10, &to), 0);
 	memcpy(to, "rrrrrrrrrr", 10);
 	relay_buf_commit(buf, to);
 	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxrrrrrrrrrr");
-	CHECK_EQ(facts_of(buf).lost_torn_records, 0);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 0);
 	relay_buf_release(buf);
 }
 
@@ -66,7 +66,7 @@ TEST(a_disabled_buffer_refuses_the_writer_that_was_in_it)
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
 	CHECK_EQ(write(writer.go, "g", 1), 1);
 	CHECK_EQ(WEXITSTATUS(end_writer(&writer)), 1);
-	CHECK_EQ(facts_of(buf).lost_disabled_records, 1);
+	CHECK_EQ(stats_of(buf).lost_disabled_records, 1);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_DRAINS(buf, "aaa");
@@ -118,7 +118,7 @@ TEST(no_writer_starves)
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
 	for (unsigned i = 0; i < N_WRITERS; i++)
 		sum += race.written[i];
-	CHECK_EQ(facts_of(race.buf).records, sum);
+	CHECK_EQ(stats_of(race.buf).records, sum);
 	CHECK(all_have_their_share());
 	relay_buf_release(race.buf);
 }

@@ -139,7 +139,7 @@ static void step_flush(struct model *m, struct rchan_buf *buf)
 	bool must_refuse_now = must_refuse(m, m->number), may_refuse_now = must_refuse_now || may_refuse(m, m->number);
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	if (m->offset == 0 && (may_refuse_now || m->may_wait) && facts_of(buf).produced == m->number) {
+	if (m->offset == 0 && (may_refuse_now || m->may_wait) && stats_of(buf).produced == m->number) {
 		CHECK(m->mode == RELAY_NO_OVERWRITE);
 		m->must_wait &= must_refuse_now;
 		m->may_wait &= may_refuse_now;
@@ -177,12 +177,12 @@ static void step_read(struct model *m, struct rchan_buf *buf, uint64_t max)
 	CHECK(m->read_at + total <= m->n_bytes);
 	CHECK_EQ(memcmp(got, m->stream + m->read_at, total), 0);
 	m->read_at += total;
-	CHECK_EQ(facts_of(buf).lost_overwritten_bytes, m->lost_bytes);
+	CHECK_EQ(stats_of(buf).lost_overwritten_bytes, m->lost_bytes);
 }
 
-static void check_facts(const struct model *m, struct rchan_buf *buf)
+static void check_stats(const struct model *m, struct rchan_buf *buf)
 {
-	struct relay_facts f = facts_of(buf);
+	struct relay_stats f = stats_of(buf);
 
 	CHECK_EQ(f.produced, m->number);
 	CHECK_EQ(f.offset, m->offset);
@@ -203,12 +203,12 @@ static void check_facts(const struct model *m, struct rchan_buf *buf)
 
 static void check_drained(struct model *m, struct rchan_buf *buf)
 {
-	struct relay_facts f;
+	struct relay_stats f;
 
 	do
 		step_read(m, buf, MAX_STREAM);
 	while (m->read_at < m->n_bytes);
-	f = facts_of(buf);
+	f = stats_of(buf);
 	CHECK_EQ(f.unread_bytes, 0);
 	CHECK_EQ(f.read_bytes + f.lost_overwritten_bytes, f.bytes);
 	CHECK_EQ(f.read_records + f.lost_overwritten_records, f.records);
@@ -273,7 +273,7 @@ static void run_model(uint32_t mode)
 		CHECK(buf != NULL);
 		for (i = 0; i < STEPS; i++) {
 			buf = step(&m, buf, path);
-			check_facts(&m, buf);
+			check_stats(&m, buf);
 		}
 		check_drained(&m, buf);
 		relay_buf_release(buf);

@@ -35,7 +35,7 @@ static uint64_t cpu_ns(void)
 static uint64_t *words_of(struct relay_ring *ring)
 {
 	uint64_t *words =
-	    mmap(NULL, ring_facts(ring).file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(ring), 0);
+	    mmap(NULL, ring_stats(ring).file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(ring), 0);
 
 	CHECK(words != MAP_FAILED);
 	return words;
@@ -94,8 +94,8 @@ TEST(records_to_skip_are_skipped_in_pieces)
 	CHECK(calls > 4);
 	CHECK_EQ(got, 8);
 	CHECK_EQ(memcmp(out, "rrrrrrrr", 8), 0);
-	CHECK_EQ(ring_facts(ring).skipped_records, N_SKIPPED);
-	CHECK_EQ(ring_facts(ring).read_records, 1);
+	CHECK_EQ(ring_stats(ring).skipped_records, N_SKIPPED);
+	CHECK_EQ(ring_stats(ring).read_records, 1);
 	relay_ring_close(other);
 	relay_ring_close(ring);
 }
@@ -128,13 +128,13 @@ static void *flip(void *context)
 
 static void do_everything(struct relay_ring *ring)
 {
-	struct relay_ring_facts facts;
+	struct relay_ring_stats stats;
 	char out[SMALL];
 	const void *data;
 	size_t length;
 
 	for (int i = 0; i < ROUNDS; i++) {
-		int err = relay_ring_facts(ring, &facts);
+		int err = relay_ring_stats(ring, &stats);
 
 		CHECK(err == 0 || err == -EBADMSG);
 		relay_ring_state(ring);
@@ -223,7 +223,7 @@ TEST(a_consumer_that_lives_is_told_to_who_polls_and_a_dead_one_is_replaced)
 
 static struct relay_ring_claim *claims_of(struct relay_ring *ring, uint64_t *words)
 {
-	uint64_t claims_at = RELAY_RING_DATA_AT + 2 * ring_facts(ring).ring_size +
+	uint64_t claims_at = RELAY_RING_DATA_AT + 2 * ring_stats(ring).ring_size +
 	                     RELAY_RING_N_READY * sizeof(uint64_t) + RELAY_RING_CLAIMS_GAP;
 	return (struct relay_ring_claim *)(words + claims_at / 8);
 }
@@ -247,7 +247,7 @@ TEST(claims_that_hold_nonsense_cost_one_long_search)
 	for (int i = 0; i < ROUNDS; i++)
 		CHECK(relay_ring_reserve(ring, 8, 0) == NULL);
 	CHECK(n_yields < (unsigned long)ROUNDS * YIELDS_EACH);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 1 + ROUNDS);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 1 + ROUNDS);
 	/* One that is free again is found. */
 	claims[RELAY_RING_N_CLAIMS - 1].owner = 0;
 	claims[RELAY_RING_N_CLAIMS - 1].in_use = 0;
@@ -327,7 +327,7 @@ TEST(two_threads_that_read_by_one_handle_get_each_record_once)
 		CHECK(err == 0 || err == -EAGAIN);
 		number += !err;
 	}
-	while (ring_facts(shared.ring).read_records < N_SHARED)
+	while (ring_stats(shared.ring).read_records < N_SHARED)
 		sched_yield();
 	__atomic_store_n(&shared.ended, true, __ATOMIC_RELEASE);
 	for (int i = 0; i < N_THREADS; i++)

@@ -44,10 +44,10 @@ struct spoilt {
 
 static struct spoilt map_words(struct relay_ring *ring)
 {
-	struct relay_ring_facts facts = ring_facts(ring);
-	struct spoilt file = {.n = (facts.file_bytes - PAGE) / 8};
+	struct relay_ring_stats stats = ring_stats(ring);
+	struct spoilt file = {.n = (stats.file_bytes - PAGE) / 8};
 
-	file.words = mmap(NULL, facts.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(ring), 0);
+	file.words = mmap(NULL, stats.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(ring), 0);
 	CHECK(file.words != MAP_FAILED);
 	return file;
 }
@@ -103,7 +103,7 @@ static void do_something(struct relay_ring *ring)
 {
 	static void *reserved;
 	static char data[SIZE];
-	struct relay_ring_facts facts;
+	struct relay_ring_stats stats;
 	uint64_t r = random_word(), missed;
 	const void *there;
 	size_t length;
@@ -139,7 +139,7 @@ static void do_something(struct relay_ring *ring)
 			;
 		break;
 	case 6:
-		relay_ring_facts(ring, &facts);
+		relay_ring_stats(ring, &stats);
 		relay_ring_query(ring, (r >> 8) % 5);
 		relay_ring_damaged_at(ring);
 		break;

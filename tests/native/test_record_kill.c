@@ -26,7 +26,7 @@ static bool server_first; /* a file server resolves what it left before anybody 
 /* What a finished operation adds. */
 static unsigned may_commit, may_discard;
 
-static struct relay_ring_facts before;
+static struct relay_ring_stats before;
 static uint64_t n_committed; /* by the tracer, since `before`, and by children for certain */
 
 static bool is_long(void)
@@ -109,7 +109,7 @@ static void drain_to_last(void)
 
 static void check_account(void)
 {
-	struct relay_ring_facts now = ring_facts(ring);
+	struct relay_ring_stats now = ring_stats(ring);
 	uint64_t read = now.read_records - before.read_records, skipped = now.skipped_records - before.skipped_records;
 	uint64_t torn = now.torn_records - before.torn_records, records = now.records - before.records;
 
@@ -129,7 +129,7 @@ static void begin_round(uint32_t mode)
 
 	/* Not to have more and more claims of the dead to pass. */
 	relay_ring_resolve(ring, 0);
-	before = ring_facts(ring);
+	before = ring_stats(ring);
 	n_committed = 0;
 	/* Something to overwrite, or to consume. */
 	for (i = 0; i < (mode == RELAY_OVERWRITE ? 150 : 3); i++, n_committed++)
@@ -334,7 +334,7 @@ TEST(who_dies_held_up_is_torn_and_what_came_behind_is_not)
 	produce_behind();
 	kill_child(pid);
 	CHECK_LETTERS(ring, "xyz");
-	CHECK_EQ(ring_facts(ring).torn_records, 1);
-	CHECK_EQ(ring_facts(ring).records, 5);
+	CHECK_EQ(ring_stats(ring).torn_records, 1);
+	CHECK_EQ(ring_stats(ring).records, 5);
 	relay_ring_close(ring);
 }

@@ -197,8 +197,8 @@ TEST(the_largest_record_is_16_bytes_less_than_the_ring)
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 0);
 	CHECK_EQ(output_letters(ring, 'a', 4080, 0), 0);
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 4088);
-	CHECK_EQ(ring_facts(ring).lost_too_large_records, 16);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
+	CHECK_EQ(ring_stats(ring).lost_too_large_records, 16);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
 	relay_ring_close(ring);
 }
 
@@ -219,9 +219,9 @@ TEST(a_ring_is_never_quite_full)
 	CHECK_EQ(output_letters(ring, 'b', 56, 0), 0);
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 4096);
 	CHECK_EQ(output_letters(ring, 'b', 56, 0), -EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 3);
-	CHECK_EQ(ring_facts(ring).lost_full_bytes, 3 * 56);
-	CHECK_EQ(ring_facts(ring).records, 64);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 3);
+	CHECK_EQ(ring_stats(ring).lost_full_bytes, 3 * 56);
+	CHECK_EQ(ring_stats(ring).records, 64);
 	relay_ring_close(ring);
 }
 
@@ -304,11 +304,11 @@ TEST(discarded_records_are_skipped_and_make_room)
 	CHECK_EQ(relay_ring_discard(b, 0), 0);
 	CHECK_EQ(relay_ring_commit(a, 0), 0);
 	CHECK_LETTERS(ring, "ac");
-	CHECK_EQ(ring_facts(ring).skipped_records, 2);
-	CHECK_EQ(ring_facts(ring).read_records, 2);
-	CHECK_EQ(ring_facts(ring).read_bytes, 101);
-	CHECK_EQ(ring_facts(ring).torn_records, 0);
-	CHECK_EQ(ring_facts(ring).records, 4);
+	CHECK_EQ(ring_stats(ring).skipped_records, 2);
+	CHECK_EQ(ring_stats(ring).read_records, 2);
+	CHECK_EQ(ring_stats(ring).read_bytes, 101);
+	CHECK_EQ(ring_stats(ring).torn_records, 0);
+	CHECK_EQ(ring_stats(ring).records, 4);
 	relay_ring_close(ring);
 }
 
@@ -322,7 +322,7 @@ TEST(as_many_reservations_as_there_are_claims)
 		record[i] = reserve_letters(ring, 'r', 8);
 	errno = 0;
 	CHECK(relay_ring_reserve(ring, 8, 0) == NULL && errno == EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 1);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 1);
 	for (i = RELAY_RING_N_CLAIMS - 1; i >= 0; i--)
 		CHECK_EQ(relay_ring_commit(record[i], 0), 0);
 	CHECK_EQ(strlen(drain_letters(ring)), RELAY_RING_N_CLAIMS);
@@ -641,7 +641,7 @@ TEST(a_ring_full_of_discards_is_drained_by_who_waits)
 	CHECK_EQ(relay_ring_commit(held, 0), 0);
 	CHECK_EQ(relay_ring_wait(&ring, 1, 0), 1);
 	CHECK_LETTERS(ring, "h");
-	CHECK_EQ(ring_facts(ring).skipped_records, 256);
+	CHECK_EQ(ring_stats(ring).skipped_records, 256);
 	relay_ring_close(ring);
 }
 
@@ -656,7 +656,7 @@ TEST(who_skips_for_a_consumer_gives_no_record_away)
 	CHECK_EQ(relay_ring_state(ring), RELAY_HAS_DATA);
 	CHECK_EQ(relay_ring_skip(ring), 0);
 	CHECK_LETTERS(ring, ".");
-	CHECK_EQ(ring_facts(ring).skipped_records, 1);
+	CHECK_EQ(ring_stats(ring).skipped_records, 1);
 	relay_ring_close(ring);
 }
 
@@ -699,8 +699,8 @@ TEST(a_disabled_ring_refuses_and_counts)
 	CHECK_EQ(relay_ring_stop(ring, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(output_letters(ring, 'c', 10, 0), 0);
 	CHECK_LETTERS(ring, "ac");
-	CHECK_EQ(ring_facts(ring).lost_disabled_records, 3);
-	CHECK_EQ(ring_facts(ring).records, 2);
+	CHECK_EQ(ring_stats(ring).lost_disabled_records, 3);
+	CHECK_EQ(ring_stats(ring).records, 2);
 	CHECK_EQ(relay_ring_stop(ring, RELAY_ARM_RECORD, 1), -EINVAL);
 	relay_ring_close(ring);
 }
@@ -748,9 +748,9 @@ TEST(in_overwrite_mode_the_oldest_give_way)
 		CHECK_EQ(missed, i == 745 ? 745 : 0);
 	}
 	CHECK_EQ(relay_ring_read(ring, data, sizeof(data), &missed), -EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_overwritten_records, 745);
-	CHECK_EQ(ring_facts(ring).read_records, 255);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
+	CHECK_EQ(ring_stats(ring).lost_overwritten_records, 745);
+	CHECK_EQ(ring_stats(ring).read_records, 255);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
 	relay_ring_close(ring);
 }
 
@@ -844,7 +844,7 @@ TEST(a_consumer_of_the_kernels_format_copies_whole_records_while_they_are_overwr
 	while (next[0] < OVERWRITTEN_RECORDS || (n > 1 && next[1] < OVERWRITTEN_RECORDS)) {
 		if (!kernel_copy_next(&k, &pos, (unsigned char *)data, &length)) {
 			/* In this order: the position is the last one once all are written. */
-			if (ring_facts(ring).records == (uint64_t)n * OVERWRITTEN_RECORDS &&
+			if (ring_stats(ring).records == (uint64_t)n * OVERWRITTEN_RECORDS &&
 			    relay_ring_query(ring, RELAY_RING_PROD_POS) == pos)
 				break;
 			continue;
@@ -893,7 +893,7 @@ TEST(a_reservation_is_never_overwritten)
 	while (output_letters(ring, 'b', 8, 0) == 0)
 		n++;
 	CHECK_EQ(n, 254);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 1);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 1);
 	CHECK_EQ(memcmp(a, "aaaaaaaa", 8), 0);
 	CHECK_EQ(relay_ring_commit(a, 0), 0);
 	CHECK_EQ(output_letters(ring, 'c', 8, 0), 0);
@@ -933,11 +933,11 @@ TEST(a_dead_producers_reservation_is_discarded_when_a_consumer_meets_it)
 	CHECK_EQ(output_letters(ring, 'c', 1, 0), 0);
 	CHECK_EQ(relay_ring_wait(&ring, 1, 0), 1);
 	CHECK_EQ(kernel_header(&k, 0)[0], 100 | RELAY_RING_DISCARD);
-	CHECK_EQ(ring_facts(ring).torn_records, 1);
+	CHECK_EQ(ring_stats(ring).torn_records, 1);
 	CHECK_LETTERS(ring, "bc");
-	CHECK_EQ(ring_facts(ring).torn_records, 1);
-	CHECK_EQ(ring_facts(ring).skipped_records, 1);
-	CHECK_EQ(ring_facts(ring).read_records, 2);
+	CHECK_EQ(ring_stats(ring).torn_records, 1);
+	CHECK_EQ(ring_stats(ring).skipped_records, 1);
+	CHECK_EQ(ring_stats(ring).read_records, 2);
 	/* In scheme lockless its other record took a claim, too. */
 	CHECK_EQ(relay_ring_resolve(ring, 0), scheme == RELAY_LOCKLESS);
 	CHECK_EQ(relay_ring_resolve(ring, 0), 0);
@@ -956,7 +956,7 @@ TEST(a_reservation_is_resolved_by_the_servers_token)
 	CHECK_LETTERS(ring, "");
 	CHECK_EQ(relay_ring_resolve(ring, 7), 1);
 	CHECK_LETTERS(ring, "b");
-	CHECK_EQ(ring_facts(ring).torn_records, 1);
+	CHECK_EQ(ring_stats(ring).torn_records, 1);
 	relay_ring_close(ring);
 	relay_ring_close(mine);
 }
@@ -972,7 +972,7 @@ TEST(overwriting_passes_the_reservation_of_the_dead)
 	reserve_and_die(path, 'a', 8, 0);
 	for (i = 0; i < 1000; i++)
 		CHECK_EQ(output_letters(ring, 'x', 8, 0), 0);
-	CHECK_EQ(ring_facts(ring).torn_records, 1);
+	CHECK_EQ(ring_stats(ring).torn_records, 1);
 	CHECK_EQ(relay_ring_read(ring, data, sizeof(data), &missed), 8);
 	CHECK_EQ(missed, 746); /* what the dead one committed is among them */
 	relay_ring_close(ring);
@@ -1016,7 +1016,7 @@ TEST(after_fork_both_produce)
 	CHECK_EQ(status, 0);
 	CHECK_EQ(relay_ring_commit(mine, 0), 0);
 	CHECK_EQ(strlen(drain_letters(ring)), 201);
-	CHECK_EQ(ring_facts(ring).records, 201);
+	CHECK_EQ(ring_stats(ring).records, 201);
 	relay_ring_close(ring);
 }
 
@@ -1137,8 +1137,8 @@ TEST(the_largest_record_fits_exactly)
 	}
 	CHECK_EQ(relay_ring_output(ring, data, SIZE_MAX, 0), -EAGAIN);
 	CHECK_EQ(relay_ring_output(ring, data, SIZE_MAX - 7, 0), -EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
-	CHECK_EQ(ring_facts(ring).lost_too_large_records, 2 * 16 + 2);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
+	CHECK_EQ(ring_stats(ring).lost_too_large_records, 2 * 16 + 2);
 	relay_ring_close(ring);
 }
 
@@ -1151,18 +1151,18 @@ TEST(what_a_consumer_of_the_kernels_format_passed_is_told_in_bytes)
 
 	for (char letter = 'a'; letter <= 'd'; letter++)
 		CHECK_EQ(output_letters(ring, letter, 8, 0), 0);
-	CHECK_EQ(ring_facts(ring).foreign_bytes, 0);
+	CHECK_EQ(ring_stats(ring).foreign_bytes, 0);
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(kernel_next(&k, &data, &length), 1);
 		kernel_done(&k, length);
 	}
-	CHECK_EQ(ring_facts(ring).foreign_bytes, 32);
-	CHECK_EQ(ring_facts(ring).consumer_position, 32);
+	CHECK_EQ(ring_stats(ring).foreign_bytes, 32);
+	CHECK_EQ(ring_stats(ring).consumer_position, 32);
 	/* Others go on from there, and it is not forgotten. */
 	CHECK_LETTERS(ring, "cd");
-	CHECK_EQ(ring_facts(ring).foreign_bytes, 32);
-	CHECK_EQ(ring_facts(ring).read_records, 2);
-	CHECK_EQ(ring_facts(ring).consumer_position, 64);
+	CHECK_EQ(ring_stats(ring).foreign_bytes, 32);
+	CHECK_EQ(ring_stats(ring).read_records, 2);
+	CHECK_EQ(ring_stats(ring).consumer_position, 64);
 	relay_ring_close(ring);
 }
 
@@ -1174,12 +1174,12 @@ TEST(an_overwritten_ring_of_a_consumer_of_the_kernels_format_shows_its_position)
 	for (int i = 0; i < 10; i++)
 		CHECK_EQ(output_letters(ring, 'a', 8, 0), 0);
 	__atomic_store_n(k.consumer, 80, __ATOMIC_RELEASE);
-	CHECK_EQ(ring_facts(ring).consumer_position, 80);
-	CHECK_EQ(ring_facts(ring).foreign_bytes, 80);
+	CHECK_EQ(ring_stats(ring).consumer_position, 80);
+	CHECK_EQ(ring_stats(ring).foreign_bytes, 80);
 	for (int i = 0; i < PAGE / 8; i++)
 		CHECK_EQ(output_letters(ring, 'b', 8, 0), 0);
-	CHECK_EQ(ring_facts(ring).lost_overwritten_records, 0);
-	CHECK(ring_facts(ring).consumer_position > 80);
+	CHECK_EQ(ring_stats(ring).lost_overwritten_records, 0);
+	CHECK(ring_stats(ring).consumer_position > 80);
 	relay_ring_close(ring);
 }
 
@@ -1195,14 +1195,14 @@ TEST(a_producer_that_will_try_again_has_lost_nothing)
 		CHECK_EQ(relay_ring_output(ring, data, 500, RELAY_RING_WILL_RETRY | RELAY_RING_FORCE_WAKEUP), -EAGAIN);
 		CHECK(!relay_ring_reserve(ring, 500, RELAY_RING_WILL_RETRY) && errno == EAGAIN);
 	}
-	CHECK_EQ(ring_facts(ring).lost_full_records, 0);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
 	/* It gives up. */
 	CHECK_EQ(relay_ring_output(ring, data, 500, 0), -EAGAIN);
 	CHECK(!relay_ring_reserve(ring, 500, 0) && errno == EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_full_records, 2);
+	CHECK_EQ(ring_stats(ring).lost_full_records, 2);
 	/* What can never be had is counted in any case. */
 	CHECK_EQ(relay_ring_output(ring, data, PAGE, RELAY_RING_WILL_RETRY), -EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_too_large_records, 1);
+	CHECK_EQ(ring_stats(ring).lost_too_large_records, 1);
 	CHECK(!relay_ring_reserve(ring, 1, RELAY_RING_FORCE_WAKEUP) && errno == EINVAL);
 	CHECK_EQ(relay_ring_output(ring, data, 1, 8), -EINVAL);
 	drain_letters(ring);

@@ -315,20 +315,20 @@ static pid_t start_producer(uint32_t p, bool signals)
 	return pid;
 }
 
-static struct relay_ring_facts sum_facts(void)
+static struct relay_ring_stats sum_stats(void)
 {
-	struct relay_ring_facts sum = {0};
+	struct relay_ring_stats sum = {0};
 	unsigned i;
 
 	for (i = 0; i < n_rings; i++) {
-		struct relay_ring_facts facts = ring_facts(rings[i]);
+		struct relay_ring_stats stats = ring_stats(rings[i]);
 
-		sum.records += facts.records;
-		sum.read_records += facts.read_records;
-		sum.skipped_records += facts.skipped_records;
-		sum.torn_records += facts.torn_records;
-		sum.lost_full_records += facts.lost_full_records;
-		sum.lost_overwritten_records += facts.lost_overwritten_records;
+		sum.records += stats.records;
+		sum.read_records += stats.read_records;
+		sum.skipped_records += stats.skipped_records;
+		sum.torn_records += stats.torn_records;
+		sum.lost_full_records += stats.lost_full_records;
+		sum.lost_overwritten_records += stats.lost_overwritten_records;
 	}
 	return sum;
 }
@@ -384,14 +384,14 @@ static void run(consumer *consume, bool signals, unsigned n_kills)
 
 static void check_exact_account(void)
 {
-	struct relay_ring_facts facts = sum_facts();
+	struct relay_ring_stats stats = sum_stats();
 	struct stream sum = sum_streams();
 
 	CHECK(sum.committed >= N_PRODUCERS * n_records() && sum.discarded > 0);
 	CHECK_EQ(n_seen + n_missed, sum.committed);
-	CHECK_EQ(facts.records, sum.committed + sum.discarded);
-	CHECK_EQ(facts.lost_full_records, sum.refused);
-	CHECK_EQ(facts.torn_records, 0);
+	CHECK_EQ(stats.records, sum.committed + sum.discarded);
+	CHECK_EQ(stats.lost_full_records, sum.refused);
+	CHECK_EQ(stats.torn_records, 0);
 }
 
 TEST(what_is_committed_is_read_once_in_order)
@@ -399,8 +399,8 @@ TEST(what_is_committed_is_read_once_in_order)
 	make_rings(RELAY_NO_OVERWRITE);
 	run(consume_in_place, true, 0);
 	check_exact_account();
-	CHECK_EQ(sum_facts().read_records, n_seen);
-	CHECK_EQ(sum_facts().skipped_records, sum_streams().discarded);
+	CHECK_EQ(sum_stats().read_records, n_seen);
+	CHECK_EQ(sum_stats().skipped_records, sum_streams().discarded);
 }
 
 TEST(the_kernels_format_holds_at_every_moment)
@@ -415,26 +415,26 @@ TEST(what_is_overwritten_is_missed_exactly)
 	make_rings(RELAY_OVERWRITE);
 	run(consume_copies, true, 0);
 	check_exact_account();
-	CHECK_EQ(sum_facts().lost_overwritten_records, n_missed);
+	CHECK_EQ(sum_stats().lost_overwritten_records, n_missed);
 }
 
 /* Who is killed may not have noted what he did last; what he held is torn. */
 TEST(killed_producers_lose_only_what_they_held)
 {
 	const unsigned n_kills = is_long() ? 500 : 25;
-	struct relay_ring_facts facts;
+	struct relay_ring_stats stats;
 	struct stream sum;
 
 	make_rings(RELAY_NO_OVERWRITE);
 	run(consume_in_place, true, n_kills);
-	facts = sum_facts();
+	stats = sum_stats();
 	sum = sum_streams();
-	CHECK_EQ(facts.records, n_seen + facts.skipped_records);
-	CHECK_EQ(facts.read_records, n_seen);
-	CHECK(facts.torn_records > 0 && facts.torn_records <= n_kills * (HELD + 2));
+	CHECK_EQ(stats.records, n_seen + stats.skipped_records);
+	CHECK_EQ(stats.read_records, n_seen);
+	CHECK(stats.torn_records > 0 && stats.torn_records <= n_kills * (HELD + 2));
 	CHECK(n_seen >= sum.committed && n_seen <= sum.committed + 2 * n_kills);
-	CHECK(facts.skipped_records - facts.torn_records >= sum.discarded);
-	CHECK(facts.skipped_records - facts.torn_records <= sum.discarded + 2 * n_kills);
+	CHECK(stats.skipped_records - stats.torn_records >= sum.discarded);
+	CHECK(stats.skipped_records - stats.torn_records <= sum.discarded + 2 * n_kills);
 }
 
 /* --- wake-ups --- */

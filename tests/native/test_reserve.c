@@ -29,7 +29,7 @@ TEST(a_reserved_record_is_read_when_it_is_committed)
 
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(relay_buf_state(buf) & RELAY_HAS_DATA, 0);
-	CHECK_EQ(facts_of(buf).records, 1);
+	CHECK_EQ(stats_of(buf).records, 1);
 	relay_buf_commit(buf, first);
 	CHECK_DRAINS(buf, "aaa");
 	relay_buf_release(buf);
@@ -47,7 +47,7 @@ TEST(later_records_wait_for_a_reserved_one)
 	CHECK_DRAINS(buf, "");
 	relay_buf_commit(buf, second);
 	CHECK_DRAINS(buf, "bbccdd");
-	CHECK_EQ(facts_of(buf).read_records, 4);
+	CHECK_EQ(stats_of(buf).read_records, 4);
 	relay_buf_release(buf);
 }
 
@@ -65,11 +65,11 @@ TEST(discarded_records_are_skipped_and_counted)
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
 	relay_buf_commit(buf, some[4]);
 	CHECK_DRAINS(buf, "eeeeeeeeeeeeeeeeeeee");
-	CHECK_EQ(facts_of(buf).discarded_records, 3);
-	CHECK_EQ(facts_of(buf).discarded_bytes, 60);
-	CHECK_EQ(facts_of(buf).read_records, 2);
-	CHECK_EQ(facts_of(buf).lost_torn_records, 0);
-	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(buf).discarded_records, 3);
+	CHECK_EQ(stats_of(buf).discarded_bytes, 60);
+	CHECK_EQ(stats_of(buf).read_records, 2);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 0);
+	CHECK_EQ(stats_of(buf).unread_bytes, 0);
 	relay_buf_release(buf);
 }
 
@@ -88,8 +88,8 @@ TEST(short_discarded_records_are_skipped_too)
 	CHECK_DRAINS(buf, "addddggg"
 	                  "jjmpppp"
 	                  "sss");
-	CHECK_EQ(facts_of(buf).discarded_records, 13);
-	CHECK_EQ(facts_of(buf).lost_torn_records, 0);
+	CHECK_EQ(stats_of(buf).discarded_records, 13);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 0);
 	/* their claims are free again */
 	for (int i = 0; i < 300; i++) {
 		relay_buf_discard(buf, reserve(buf, 'x', 1));
@@ -109,11 +109,11 @@ TEST(short_discarded_records_leave_claims_for_others)
 		n++;
 	}
 	CHECK_EQ(n, RELAY_N_CLAIMS / 2);
-	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	relay_buf_commit(buf, reserve(buf, 'a', 16));
 	CHECK_EQ(write_letters(buf, 'b', 1), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaab");
-	CHECK_EQ(facts_of(buf).discarded_records, n);
+	CHECK_EQ(stats_of(buf).discarded_records, n);
 	relay_buf_release(buf);
 }
 
@@ -138,8 +138,8 @@ TEST(any_number_of_records_can_be_discarded)
 	CHECK_EQ(got, kept);
 	for (size_t i = 0; i < got; i++)
 		CHECK_EQ(data[i], (char)(i / RECORD * 7 + 3));
-	CHECK_EQ(facts_of(buf).discarded_records, N - kept / RECORD);
-	CHECK_EQ(facts_of(buf).read_records, kept / RECORD);
+	CHECK_EQ(stats_of(buf).discarded_records, N - kept / RECORD);
+	CHECK_EQ(stats_of(buf).read_records, kept / RECORD);
 	relay_buf_release(buf);
 }
 
@@ -157,7 +157,7 @@ TEST(holes_of_before_a_reset_are_forgotten)
 	relay_buf_commit(buf, a);
 	relay_buf_discard(buf, b);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaa");
-	CHECK_EQ(facts_of(buf).discarded_records, 1);
+	CHECK_EQ(stats_of(buf).discarded_records, 1);
 	relay_buf_release(buf);
 }
 
@@ -194,13 +194,13 @@ TEST(a_record_that_does_not_fit_goes_to_the_next_subbuf)
 	relay_buf_commit(buf, a);
 	relay_buf_commit(buf, b);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbb");
-	CHECK_EQ(facts_of(buf).padding, 12);
+	CHECK_EQ(stats_of(buf).padding, 12);
 	CHECK_EQ(relay_buf_reserve(buf, 33, &to), -EMSGSIZE);
-	CHECK_EQ(facts_of(buf).lost_too_large_records, 1);
+	CHECK_EQ(stats_of(buf).lost_too_large_records, 1);
 	CHECK_EQ(relay_buf_reserve(buf, 0, &to), 0);
 	CHECK(to != NULL);
 	relay_buf_commit(buf, to);
-	CHECK_EQ(facts_of(buf).records, 2);
+	CHECK_EQ(stats_of(buf).records, 2);
 	relay_buf_release(buf);
 }
 
@@ -212,7 +212,7 @@ TEST(a_full_buffer_refuses_reservations)
 	relay_buf_commit(buf, reserve(buf, 'a', 32));
 	relay_buf_commit(buf, reserve(buf, 'b', 32));
 	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -ENOSPC);
-	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
 	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -ECANCELED);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_CLOSED, 1), 0);
@@ -229,7 +229,7 @@ TEST(an_open_reservation_is_not_overwritten)
 	CHECK_EQ(write_letters(buf, 'c', 32), -ENOSPC);
 	relay_buf_commit(buf, a);
 	CHECK_EQ(write_letters(buf, 'd', 32), 0);
-	CHECK_EQ(facts_of(buf).lost_overwritten_records, 1);
+	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
 	CHECK_DRAINS(buf, "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 	                  "dddddddddddddddddddddddddddddddd");
 	relay_buf_release(buf);
@@ -271,8 +271,8 @@ TEST(with_reserve_visible_a_record_is_read_at_once)
 	memcpy(to, "xyz", 3);
 	relay_buf_commit(buf, to);
 	CHECK_DRAINS(buf, "xyz");
-	CHECK_EQ(facts_of(buf).read_records, 2);
-	CHECK_EQ(facts_of(buf).discarded_records, 0);
+	CHECK_EQ(stats_of(buf).read_records, 2);
+	CHECK_EQ(stats_of(buf).discarded_records, 0);
 	relay_buf_release(buf);
 }
 
@@ -340,8 +340,8 @@ static _Noreturn void write_and_be_stepped(const char *path)
 	CHECK(!memchr(out, 'S', sizeof(out)));
 	relay_buf_commit(signalled, in_handler);
 	drain(signalled);
-	CHECK_EQ(facts_of(signalled).read_records, 4);
-	CHECK_EQ(facts_of(signalled).read_bytes, 12);
+	CHECK_EQ(stats_of(signalled).read_records, 4);
+	CHECK_EQ(stats_of(signalled).read_bytes, 12);
 	_exit(0);
 }
 
@@ -424,8 +424,8 @@ TEST(what_a_dead_process_had_reserved_is_torn)
 	}
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
 	CHECK_DRAINS(buf, "zzzz");
-	CHECK_EQ(facts_of(buf).lost_torn_records, 1);
-	CHECK_EQ(facts_of(buf).discarded_records, 1);
+	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
+	CHECK_EQ(stats_of(buf).discarded_records, 1);
 	relay_buf_release(buf);
 }
 
@@ -461,13 +461,13 @@ TEST(consumed_stops_at_an_open_reservation_and_counts_what_was_none)
 	relay_buf_commit(buf, b);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
-	CHECK_EQ(facts_of(buf).consumed, 1);
-	CHECK_EQ(facts_of(buf).discarded_records, 2);
-	CHECK_EQ(facts_of(buf).read_records, 0);
+	CHECK_EQ(stats_of(buf).consumed, 1);
+	CHECK_EQ(stats_of(buf).discarded_records, 2);
+	CHECK_EQ(stats_of(buf).read_records, 0);
 	relay_buf_commit(buf, a);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
-	CHECK_EQ(facts_of(buf).consumed, 2);
-	CHECK_EQ(facts_of(buf).read_records, 2);
+	CHECK_EQ(stats_of(buf).consumed, 2);
+	CHECK_EQ(stats_of(buf).read_records, 2);
 	for (int i = 0; i < 300; i++) { /* the claim of the short one is free again */
 		relay_buf_discard(buf, reserve(buf, 'z', 1));
 		CHECK_EQ(relay_buf_flush(buf), 0);

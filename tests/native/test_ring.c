@@ -12,7 +12,7 @@
 TEST(a_new_buffer_is_empty)
 {
 	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
-	struct relay_facts f = facts_of(buf);
+	struct relay_stats f = stats_of(buf);
 
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(relay_buf_state(buf), 0);
@@ -31,18 +31,18 @@ TEST(a_new_buffer_is_empty)
 TEST(records_come_out_as_they_went_in)
 {
 	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
-	struct relay_facts f;
+	struct relay_stats f;
 
 	CHECK_EQ(relay_buf_write(buf, "one ", 4), 0);
 	CHECK_EQ(relay_buf_write(buf, "two", 3), 0);
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA);
-	f = facts_of(buf);
+	f = stats_of(buf);
 	CHECK_EQ(f.records, 2);
 	CHECK_EQ(f.bytes, 7);
 	CHECK_EQ(f.unread_bytes, 7);
 	CHECK_EQ(f.offset, 7);
 	CHECK_DRAINS(buf, "one two");
-	f = facts_of(buf);
+	f = stats_of(buf);
 	CHECK_EQ(f.read_records, 2);
 	CHECK_EQ(f.read_bytes, 7);
 	CHECK_EQ(f.unread_bytes, 0);
@@ -176,12 +176,12 @@ TEST(an_exact_fit_leaves_no_padding)
 	CHECK_EQ(write_letters(buf, 'a', 4), 0);
 	CHECK_EQ(write_letters(buf, 'b', 6), 0);
 	/* Full, but nobody has switched from it yet. */
-	CHECK_EQ(facts_of(buf).produced, 0);
-	CHECK_EQ(facts_of(buf).offset, 10);
+	CHECK_EQ(stats_of(buf).produced, 0);
+	CHECK_EQ(stats_of(buf).offset, 10);
 	CHECK_EQ(write_letters(buf, 'c', 1), 0);
-	CHECK_EQ(facts_of(buf).produced, 1);
-	CHECK_EQ(facts_of(buf).offset, 1);
-	CHECK_EQ(facts_of(buf).padding, 0);
+	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).offset, 1);
+	CHECK_EQ(stats_of(buf).padding, 0);
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA | RELAY_HAS_FINISHED);
 	CHECK_DRAINS(buf, "aaaabbbbbbc");
 	relay_buf_release(buf);
@@ -194,27 +194,27 @@ TEST(padding_is_counted_and_left_out)
 	CHECK_EQ(write_letters(buf, 'a', 7), 0);
 	CHECK_EQ(write_letters(buf, 'b', 4), 0);
 	CHECK_EQ(write_letters(buf, 'c', 9), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
-	CHECK_EQ(facts_of(buf).padding, 3 + 6);
-	CHECK_EQ(facts_of(buf).bytes, 20);
-	CHECK_EQ(facts_of(buf).unread_bytes, 20);
+	CHECK_EQ(stats_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).padding, 3 + 6);
+	CHECK_EQ(stats_of(buf).bytes, 20);
+	CHECK_EQ(stats_of(buf).unread_bytes, 20);
 	CHECK_DRAINS(buf, "aaaaaaabbbbccccccccc");
-	CHECK_EQ(facts_of(buf).read_records, 3);
-	CHECK_EQ(facts_of(buf).consumed, 2);
+	CHECK_EQ(stats_of(buf).read_records, 3);
+	CHECK_EQ(stats_of(buf).consumed, 2);
 	relay_buf_release(buf);
 }
 
 TEST(a_full_buffer_refuses_and_keeps_what_it_has)
 {
 	struct rchan_buf *buf = make_buf(10, 3, RELAY_NO_OVERWRITE);
-	struct relay_facts f;
+	struct relay_stats f;
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_EQ(write_letters(buf, 'c', 10), 0);
 	CHECK_EQ(write_letters(buf, 'd', 3), -ENOSPC);
 	CHECK_EQ(write_letters(buf, 'e', 10), -ENOSPC);
-	f = facts_of(buf);
+	f = stats_of(buf);
 	CHECK_EQ(f.lost_full_records, 2);
 	CHECK_EQ(f.lost_full_bytes, 13);
 	CHECK_EQ(f.records, 3);
@@ -263,8 +263,8 @@ TEST(a_record_larger_than_a_sub_buffer_is_refused_and_counted)
 
 	CHECK_EQ(write_letters(buf, 'x', 11), -EMSGSIZE);
 	CHECK_EQ(relay_buf_write(buf, "never looked at", (size_t)-1), -EMSGSIZE);
-	CHECK_EQ(facts_of(buf).lost_too_large_records, 2);
-	CHECK_EQ(facts_of(buf).records, 0);
+	CHECK_EQ(stats_of(buf).lost_too_large_records, 2);
+	CHECK_EQ(stats_of(buf).records, 0);
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	relay_buf_release(buf);
@@ -276,7 +276,7 @@ TEST(a_record_of_no_length_is_no_record)
 
 	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
 	CHECK_EQ(relay_buf_write(buf, NULL, 0), 0);
-	CHECK_EQ(facts_of(buf).records, 0);
+	CHECK_EQ(stats_of(buf).records, 0);
 	CHECK_DRAINS(buf, "");
 	relay_buf_release(buf);
 }
@@ -289,8 +289,8 @@ TEST(flush_finishes_the_sub_buffer)
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA | RELAY_HAS_FINISHED);
-	CHECK_EQ(facts_of(buf).produced, 1);
-	CHECK_EQ(facts_of(buf).padding, 7);
+	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_EQ(stats_of(buf).padding, 7);
 	CHECK_EQ(write_letters(buf, 'b', 3), 0);
 	CHECK_DRAINS(buf, "aaabbb");
 	relay_buf_release(buf);
@@ -302,12 +302,12 @@ TEST(flush_of_an_empty_sub_buffer_switches_too)
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
-	CHECK_EQ(facts_of(buf).padding, 20);
-	CHECK_EQ(facts_of(buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).padding, 20);
+	CHECK_EQ(stats_of(buf).unread_bytes, 0);
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_DRAINS(buf, "aaa");
-	CHECK_EQ(facts_of(buf).consumed, 2);
+	CHECK_EQ(stats_of(buf).consumed, 2);
 	relay_buf_release(buf);
 }
 
@@ -320,8 +320,8 @@ TEST(flush_of_a_full_buffer_loses_nothing)
 	CHECK_EQ(write_letters(buf, 'b', 4), 0);
 	for (i = 0; i < 5; i++)
 		CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
-	CHECK_EQ(facts_of(buf).lost_full_records, 0);
+	CHECK_EQ(stats_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).lost_full_records, 0);
 	CHECK_EQ(write_letters(buf, 'c', 1), -ENOSPC);
 	CHECK_DRAINS(buf, "aaaabbbb");
 	CHECK_EQ(write_letters(buf, 'd', 4), 0);
@@ -343,12 +343,12 @@ TEST(flush_after_full_and_room_again_begins_the_next_sub_buffer)
 			CHECK_EQ(write_letters(buf, 'c', 57), -ENOSPC);
 		CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);
 		CHECK_EQ(relay_buf_flush(buf), 0);
-		CHECK_EQ(facts_of(buf).produced, 2);
+		CHECK_EQ(stats_of(buf).produced, 2);
 		CHECK_EQ(write_letters(buf, 'd', 57), 0);
 		CHECK_EQ(relay_buf_flush(buf), 0);
-		CHECK_EQ(facts_of(buf).produced, 3);
-		CHECK_EQ(facts_of(buf).padding, 14);
-		CHECK_EQ(facts_of(buf).lost_full_records, !by_flush);
+		CHECK_EQ(stats_of(buf).produced, 3);
+		CHECK_EQ(stats_of(buf).padding, 14);
+		CHECK_EQ(stats_of(buf).lost_full_records, !by_flush);
 		CHECK_EQ(relay_buf_reset(buf), 0);
 	}
 	relay_buf_release(buf);
@@ -370,11 +370,11 @@ TEST(a_record_of_no_length_begins_nothing)
 	struct rchan_buf *buf = make_full();
 
 	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
-	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	CHECK_DRAINS(buf, "aaaabbbb");
 	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).produced, 2);
 	relay_buf_release(buf);
 }
 
@@ -384,10 +384,10 @@ TEST(a_second_flush_after_full_finishes_an_empty_sub_buffer)
 
 	CHECK_DRAINS(buf, "aaaabbbb");
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 3);
-	CHECK_EQ(facts_of(buf).padding, 4);
+	CHECK_EQ(stats_of(buf).produced, 3);
+	CHECK_EQ(stats_of(buf).padding, 4);
 	relay_buf_release(buf);
 }
 
@@ -401,23 +401,23 @@ TEST(a_reset_forgets_that_the_buffer_was_full)
 	CHECK_DRAINS(buf, "dddd");
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	/* The third sub-buffer, which waited for room before the reset, had room when it was entered now. */
-	CHECK_EQ(facts_of(buf).produced, 2);
+	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(facts_of(buf).produced, 3);
+	CHECK_EQ(stats_of(buf).produced, 3);
 	relay_buf_release(buf);
 }
 
 TEST(reset_is_the_initial_state)
 {
 	struct rchan_buf *buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
-	struct relay_facts f;
+	struct relay_stats f;
 	int i;
 
 	for (i = 0; i < 5; i++)
 		write_letters(buf, 'a', 8);
 	CHECK_EQ(write_letters(buf, 'x', 11), -EMSGSIZE);
 	CHECK_EQ(relay_buf_reset(buf), 0);
-	f = facts_of(buf);
+	f = stats_of(buf);
 	CHECK_EQ(f.produced | f.consumed | f.offset | f.records | f.bytes | f.padding | f.unread_bytes, 0);
 	CHECK_EQ(f.read_records | f.read_bytes | f.reads, 0);
 	CHECK_EQ(f.lost_full_records | f.lost_full_bytes | f.lost_too_large_records | f.lost_too_large_bytes, 0);
@@ -435,14 +435,14 @@ TEST(a_disabled_buffer_refuses_and_counts)
 
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
-	CHECK_EQ(facts_of(buf).disabled, 1);
+	CHECK_EQ(stats_of(buf).disabled, 1);
 	CHECK_EQ(write_letters(buf, 'b', 5), -ECANCELED);
-	CHECK_EQ(facts_of(buf).lost_disabled_records, 1);
-	CHECK_EQ(facts_of(buf).lost_disabled_bytes, 5);
+	CHECK_EQ(stats_of(buf).lost_disabled_records, 1);
+	CHECK_EQ(stats_of(buf).lost_disabled_bytes, 5);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_letters(buf, 'c', 3), 0);
 	CHECK_DRAINS(buf, "aaaccc");
-	CHECK_EQ(facts_of(buf).disabled, 0);
+	CHECK_EQ(stats_of(buf).disabled, 0);
 	relay_buf_release(buf);
 }
 
@@ -453,7 +453,7 @@ TEST(a_closed_buffer_is_read_to_its_end)
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_CLOSED, 1), 0);
 	CHECK_EQ(write_letters(buf, 'b', 5), -EPIPE);
-	CHECK_EQ(facts_of(buf).closed, 1);
+	CHECK_EQ(stats_of(buf).closed, 1);
 	CHECK(relay_buf_state(buf) & RELAY_IS_CLOSED);
 	CHECK(relay_buf_state(buf) & RELAY_HAS_DATA);
 	CHECK_DRAINS(buf, "aaa");
@@ -465,7 +465,7 @@ static void *write_when_armed(void *argument)
 {
 	struct rchan_buf *buf = argument;
 	struct relay_control control;
-	off_t at = (off_t)facts_of(buf).file_bytes - RELAY_PAGE_BYTES;
+	off_t at = (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES;
 	time_t deadline = time(NULL) + 20;
 
 	/* The reader says in the flags that it sleeps. */
@@ -494,7 +494,7 @@ TEST(an_armed_reader_is_woken)
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK_EQ(relay_buf_wake_seq(reader) - seq, 1);
 	CHECK_EQ(write_letters(writer, 'x', 5), 0);
-	CHECK_EQ(facts_of(reader).wakeups, 1);
+	CHECK_EQ(stats_of(reader).wakeups, 1);
 	CHECK_DRAINS(reader, "wwwwwxxxxx");
 	relay_buf_release(reader);
 	relay_buf_release(writer);

@@ -88,18 +88,18 @@ TEST(a_record_is_put_into_a_ring_step_by_step)
 	run_stepped(produce_ring, 0);
 	run_stepped(reserve_ring, 0);
 	CHECK_LETTERS(ring, "ss");
-	CHECK_EQ(ring_facts(ring).records, 2);
+	CHECK_EQ(ring_stats(ring).records, 2);
 }
 
 TEST(a_full_ring_refuses_and_counts_step_by_step)
 {
 	ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
 	fill_ring();
-	uint64_t lost = ring_facts(ring).lost_full_records;
+	uint64_t lost = ring_stats(ring).lost_full_records;
 
 	run_stepped(produce_ring, -EAGAIN);
 	run_stepped(reserve_ring, -EAGAIN);
-	CHECK_EQ(ring_facts(ring).lost_full_records, lost + 2);
+	CHECK_EQ(ring_stats(ring).lost_full_records, lost + 2);
 }
 
 TEST(a_ring_overwrites_step_by_step)
@@ -107,11 +107,11 @@ TEST(a_ring_overwrites_step_by_step)
 	ring = make_ring(PAGE, RELAY_OVERWRITE);
 	for (unsigned i = 0; i < PAGE / BYTES; i++)
 		CHECK_EQ(output_letters(ring, 'f', BYTES, 0), 0);
-	uint64_t records = ring_facts(ring).records;
+	uint64_t records = ring_stats(ring).records;
 
 	run_stepped(produce_ring, 0);
 	run_stepped(reserve_ring, 0);
-	CHECK_EQ(ring_facts(ring).records, records + 2);
+	CHECK_EQ(ring_stats(ring).records, records + 2);
 }
 
 TEST(a_record_is_put_into_a_buffer_step_by_step)
@@ -122,7 +122,7 @@ TEST(a_record_is_put_into_a_buffer_step_by_step)
 	run_stepped(write_buf, 0); /* in the next sub-buffer */
 	run_stepped(write_buf, 0);
 	run_stepped(write_buf, -ENOSPC);
-	CHECK_EQ(facts_of(buf).records, 4);
-	CHECK_EQ(facts_of(buf).lost_full_records, 1);
+	CHECK_EQ(stats_of(buf).records, 4);
+	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	CHECK_EQ(strlen(drain(buf)), 4 * BYTES);
 }

@@ -43,8 +43,8 @@ PRODUCER_KILLS = 200 if is_long() else 30
 RESERVED_RECORDS = 50_000 if is_long() else 2000
 SANITIZED_RECORDS = 10_000 if is_long() else 1000
 RESERVED = [("no-overwrite", (4096, 2)), ("overwrite", (5000, 3)), ("keep", (5000, 3)), ("replace", (60_000, 8))]
-CONTROLS = [("flush", "facts", "affinity"), ("flush", "disable", "consumed", "affinity"),
-            ("reset", "flush", "disable", "facts", "affinity")]  # fmt: skip
+CONTROLS = [("flush", "stats", "affinity"), ("flush", "disable", "consumed", "affinity"),
+            ("reset", "flush", "disable", "stats", "affinity")]  # fmt: skip
 N_CONTROLLERS = 3
 CALLS = 500
 LATE_RECORDS = 100_000 if is_long() else 3000
@@ -173,7 +173,7 @@ if is_long() and CPUS_TO_UNPLUG:
             for _ in range(N_PRODUCERS):
                 stress.start_producer()
             stress.start_controller("unplug")
-            stress.start_controller("reset", "flush", "disable", "facts", "unplug")
+            stress.start_controller("reset", "flush", "disable", "stats", "unplug")
             wait_for(lambda: stress.calls() >= UNPLUGGED_CALLS, "controllers call", DEADLINE)
             counts = stress.stop_controllers()
             assert counts["unplug"] > 0
@@ -219,10 +219,10 @@ def makers(mount: "Mount", scratch: Path, mode: str, scheme: str, **options: boo
     return [maker(reader) for reader in READERS]
 
 
-def check_channel_facts(mount: "Mount", stress: Stress, account: dict[str, int]) -> None:
+def check_channel_stats(mount: "Mount", stress: Stress, account: dict[str, int]) -> None:
     names = {"records": "written", "read_records": "read", "lost_full": "full", "lost_overwritten": "overwritten"}
-    for fact, counted in names.items():
-        assert int(mount.fact(f"stress/{stress.reader}", fact)) == account[counted], fact
+    for statistic, counted in names.items():
+        assert int(mount.shown(f"stress/{stress.reader}", statistic)) == account[counted], statistic
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -237,7 +237,7 @@ def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, 
             stress.join_producers()
             account = stress.finish()
             check_overrun(stress, account)
-            check_channel_facts(mount, stress, account)
+            check_channel_stats(mount, stress, account)
             assert account["written"] >= N_PRODUCERS * 2 * RECORDS
 
 
@@ -253,14 +253,14 @@ def test_reservations_through_a_mount(mount: "Mount", scratch: Path, mode: str, 
             stress.join_producers()
             account = stress.finish()
             check_overrun(stress, account)
-            assert int(mount.fact(f"stress/{stress.reader}", "discarded")) == account["discarded"] > 0
+            assert int(mount.shown(f"stress/{stress.reader}", "discarded")) == account["discarded"] > 0
 
 
 def wait_for_a_lap(mount: "Mount", both: list[Stress]) -> None:
     """Let producers write more than the buffers hold, and the server be asked for it."""
 
     def reads() -> int:
-        return int(mount.fact("stress/read", "reads"))
+        return int(mount.shown("stress/read", "reads"))
 
     n_written, n_reads = [stress.written() for stress in both], reads()
     for stress, written in zip(both, n_written, strict=True):

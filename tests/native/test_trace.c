@@ -84,11 +84,11 @@ static void add_process(struct written *sum, const char *trace, const char *proc
 		snprintf(name, sizeof(name), "%s/cpu/mem%u", process, cpu);
 		struct rchan_buf *buf = relay_buf_open(path_of(trace, name));
 		CHECK(buf != NULL);
-		struct relay_facts facts = facts_of(buf);
-		sum->events += facts.records;
-		sum->bytes += facts.bytes;
-		sum->lost += facts.lost_full_records;
-		sum->too_large += facts.lost_too_large_records;
+		struct relay_stats stats = stats_of(buf);
+		sum->events += stats.records;
+		sum->bytes += stats.bytes;
+		sum->lost += stats.lost_full_records;
+		sum->too_large += stats.lost_too_large_records;
 		relay_buf_release(buf);
 	}
 }

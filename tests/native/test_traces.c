@@ -404,13 +404,13 @@ TEST(a_directory_has_all_that_a_process_needs)
 	CHECK(strstr(first_line(name), " */\n") != NULL);
 	struct rchan_buf *buf = relay_buf_open(in_trace("a_program__-42/cpu/mem0"));
 	CHECK(buf != NULL);
-	struct relay_facts facts = facts_of(buf);
-	CHECK_EQ(facts.subbuf_size, 4096);
-	CHECK_EQ(facts.n_subbufs, 4);
-	CHECK_EQ(facts.timestamp, RELAY_MONO);
-	CHECK_EQ(facts.start_reserve, 72);
-	CHECK_EQ(facts.format, RELAY_PACKETS);
-	CHECK_EQ(facts.pid, 42);
+	struct relay_stats stats = stats_of(buf);
+	CHECK_EQ(stats.subbuf_size, 4096);
+	CHECK_EQ(stats.n_subbufs, 4);
+	CHECK_EQ(stats.timestamp, RELAY_MONO);
+	CHECK_EQ(stats.start_reserve, 72);
+	CHECK_EQ(stats.format, RELAY_PACKETS);
+	CHECK_EQ(stats.pid, 42);
 	relay_buf_release(buf);
 	CHECK_EQ(n_entries(in_trace("a_program__-42/cpu")), relay_n_possible_cpus());
 	CHECK_EQ(n_entries(in_trace("")), 1);
@@ -446,7 +446,7 @@ TEST(users_and_everybody_share_one)
 	CHECK_TEXT(name, "shared");
 	CHECK_EQ(make(RELAY_TRACE_SHARED, "a", NULL, name), 1);
 	struct rchan_buf *buf = relay_buf_open(in_trace("shared/cpu/mem0"));
-	CHECK_EQ(facts_of(buf).pid, 0);
+	CHECK_EQ(stats_of(buf).pid, 0);
 	relay_buf_release(buf);
 	CHECK_EQ(n_entries(in_trace("")), 2);
 }

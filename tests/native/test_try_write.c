@@ -30,12 +30,12 @@ static struct rchan *open_channel(struct rchan_callbacks *cb)
 
 static void check_lost(struct rchan *chan, uint64_t full, uint64_t too_large, uint64_t disabled)
 {
-	struct relay_facts facts = facts_of(&chan->bufs[home_cpu]);
+	struct relay_stats stats = stats_of(&chan->bufs[home_cpu]);
 
-	CHECK_EQ(facts.lost_full_records, full);
-	CHECK_EQ(facts.lost_full_bytes, full * RECORD);
-	CHECK_EQ(facts.lost_too_large_records, too_large);
-	CHECK_EQ(facts.lost_disabled_records, disabled);
+	CHECK_EQ(stats.lost_full_records, full);
+	CHECK_EQ(stats.lost_full_bytes, full * RECORD);
+	CHECK_EQ(stats.lost_too_large_records, too_large);
+	CHECK_EQ(stats.lost_disabled_records, disabled);
 }
 
 static void try_in_vain(struct rchan *chan)
@@ -65,7 +65,7 @@ TEST(a_producer_that_will_try_again_has_lost_nothing)
 	CHECK_EQ(n, N_SUBBUFS * (SUBBUF / RECORD));
 	try_in_vain(chan);
 	CHECK_EQ(strlen(drain(&chan->bufs[home_cpu])), 0); /* all of them zero */
-	CHECK_EQ(facts_of(&chan->bufs[home_cpu]).read_records, n);
+	CHECK_EQ(stats_of(&chan->bufs[home_cpu]).read_records, n);
 	memset(data, 'a', 3);
 	CHECK_EQ(relay_try_write(chan, data, 3), 0);
 	record = relay_try_reserve(chan, 2);

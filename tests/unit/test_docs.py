@@ -142,8 +142,8 @@ def test_man_page_tells_how_long_the_error_log_is():
     assert f"The last {errorlog.N_ENTRIES} commands" in section("relayfs.5", "DESCRIPTION")
 
 
-@pytest.mark.parametrize(("name", "type_of"), [("FACTS", "relay"), ("Facts of rings", "ring")])
-def test_man_page_has_every_fact(name, type_of):
+@pytest.mark.parametrize(("name", "type_of"), [("STATISTICS", "relay"), ("Statistics of rings", "ring")])
+def test_man_page_has_every_statistic(name, type_of):
     named = {word for tag in tags(section("relayfs.5", name)) for word in words(tag)} - {"mem0", "mem1"}
     shown = {option.file for option in OPTIONS[type_of].values()} | {one.name for one in STATISTICS[type_of]}
     assert named == (shown | {"state", "n_buffers"}) - {""}
@@ -225,7 +225,7 @@ def test_completion_completes(typed, replies):
 
 def test_man_page_has_every_function():
     public = {name for header in HEADERS if header not in OWN_PAGE for name in function_names(header)}
-    assert {"relay_write", "relay_reader_next", "relay_buf_facts"} <= public
+    assert {"relay_write", "relay_reader_next", "relay_buf_stats"} <= public
     assert synopsis_function_names("librelayfs.3") == public
 
 

@@ -11,7 +11,7 @@
  *     output reserve commit discard any threads, any processes          yes, also over one that it interrupted
  *     next release abort read       one thread of one process; others   no
  *     consume                       get -EBUSY
- *     query facts state wait        any, each with a handle of its own  no
+ *     query stats state wait        any, each with a handle of its own  no
  *
  * Functions return 0 (or what they say) or a negative errno; those that return pointers, NULL and errno.
  *
@@ -191,7 +191,7 @@ int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms);
 /* --- for file servers and tools --- */
 
 /* Everything there is to know of a ring, at one moment. Counts are since creation; each is below 2^63. */
-struct relay_ring_facts {
+struct relay_ring_stats {
 	uint64_t ring_size, file_bytes;
 	uint32_t cpu, n_rings, mode, scheme, buffers;
 	uint32_t closed, disabled; /* 0 or 1 */
@@ -212,7 +212,7 @@ struct relay_ring_facts {
 	 * read_bytes, skipped_records and lost_overwritten_records are those of the others. */
 	uint64_t foreign_bytes;
 };
-int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts);
+int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
 
 /*
  * Copy and consume whole records, one behind the other, each as the ring's framing says: as many as fit, and at most

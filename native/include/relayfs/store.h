@@ -57,7 +57,7 @@ enum relay_option_form {
 /* An option of the control file's `create` or `trace create`: a row of the one table of what they can be made with. */
 struct relay_option {
 	const char *key; /* KEY=VALUE */
-	/* Its field in struct relay_spec, relay_ring_spec or relay_trace; of what has a file, also in the facts. NULL: none. */
+	/* Its field in struct relay_spec, relay_ring_spec or relay_trace; of what has a file, also in the statistics. NULL: none. */
 	const char *field;
 	const char *file;         /* shows its value in .channels/PATH/; NULL: none does */
 	const char *const *words; /* numbered from 0, then NULL */
@@ -162,7 +162,7 @@ int relay_file_open(const char *path);
 int relay_file_unlink(const char *path);
 
 /* Everything there is to know of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
-struct relay_facts {
+struct relay_stats {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
 	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
 	uint32_t closed, disabled;   /* 0 or 1 */
@@ -189,7 +189,7 @@ struct relay_facts {
 	uint32_t suspended; /* 0 or 1: writes are lost until relay_buf_resume() */
 	uint32_t format, pid;
 };
-int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts);
+int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats);
 
 /* What a statistic says: how often something has happened, which buffers add up; how much there is now, the same; how it is now,
  * of which the largest counts; how it is now, of which only each buffer's says something. */
@@ -211,7 +211,7 @@ enum relay_statistic_source {
 /* A number that the file server shows: a row of the one table of them. */
 struct relay_statistic {
 	const char *name;  /* of its files, in .channels/PATH/ and .channels/PATH/bufferN/ */
-	const char *field; /* of struct relay_facts or relay_ring_facts */
+	const char *field; /* of struct relay_stats or relay_ring_stats */
 	const char *unit;  /* of the counter of its name; NULL: there is none */
 	const char *help;  /* the same, what it counts */
 	uint32_t form;     /* enum relay_statistic_form */

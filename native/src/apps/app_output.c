@@ -44,14 +44,14 @@ static bool comes_again(const struct app_output *output, struct rchan_buf *buf, 
 
 static int cut_unconsumed(struct app_output *output, struct rchan_buf *buf)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	uint64_t shift;
 	if (fgetxattr(output->fd, shift_name, &shift, sizeof(shift)) != sizeof(shift))
 		return 0; /* it was ended in order */
-	int err = relay_buf_facts(buf, &facts);
+	int err = relay_buf_stats(buf, &stats);
 	if (err)
 		return err;
-	uint64_t unconsumed = (uint64_t)output->bytes - (facts.read_bytes - shift);
+	uint64_t unconsumed = (uint64_t)output->bytes - (stats.read_bytes - shift);
 	if (unconsumed - 1 >= buf->subbuf_size || unconsumed > (uint64_t)output->bytes ||
 	    !comes_again(output, buf, unconsumed))
 		return 0;
@@ -81,9 +81,9 @@ void relay_app_output_close(struct app_output *output)
 		close(output->fd);
 }
 
-void relay_app_output_begin(const struct app_output *output, const struct relay_facts *facts)
+void relay_app_output_begin(const struct app_output *output, const struct relay_stats *stats)
 {
-	uint64_t shift = facts->read_bytes - (uint64_t)output->bytes;
+	uint64_t shift = stats->read_bytes - (uint64_t)output->bytes;
 	/* Refused: no attributes there, or a pipe. Then what is in hand when we are killed comes twice. */
 	if (output->fd >= 0 && fsetxattr(output->fd, shift_name, &shift, sizeof(shift), 0))
 		return;

@@ -16,8 +16,8 @@ struct app_output {
 int relay_app_output_open(struct app_output *output, struct rchan_buf *buf, const char *base, bool append);
 void relay_app_output_close(struct app_output *output);
 
-/* A reader is about to start, where `facts` says, or has ended. */
-void relay_app_output_begin(const struct app_output *output, const struct relay_facts *facts);
+/* A reader is about to start, where `stats` says, or has ended. */
+void relay_app_output_begin(const struct app_output *output, const struct relay_stats *stats);
 void relay_app_output_end(const struct app_output *output);
 
 /* All of it or, in a regular file, nothing. 0 or -errno. */

@@ -34,12 +34,12 @@ static bool is_told_to_stop(const struct app_reader *reader)
 	return __atomic_load_n(&reader->shared->stop, __ATOMIC_ACQUIRE);
 }
 
-void relay_app_lost(const struct relay_facts *facts, uint64_t *records, uint64_t *bytes)
+void relay_app_lost(const struct relay_stats *stats, uint64_t *records, uint64_t *bytes)
 {
-	*records = facts->lost_full_records + facts->lost_too_large_records + facts->lost_overwritten_records +
-	           facts->lost_torn_records;
-	*bytes = facts->lost_full_bytes + facts->lost_too_large_bytes + facts->lost_overwritten_bytes +
-	         facts->lost_torn_bytes;
+	*records = stats->lost_full_records + stats->lost_too_large_records + stats->lost_overwritten_records +
+	           stats->lost_torn_records;
+	*bytes = stats->lost_full_bytes + stats->lost_too_large_bytes + stats->lost_overwritten_bytes +
+	         stats->lost_torn_bytes;
 }
 
 /* --- handing on --- */
@@ -189,11 +189,11 @@ static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *se
 
 /* --- the thread --- */
 
-/* Read facts; note how far behind we are. */
-static int look(struct app_reader *reader, struct relay_facts *facts)
+/* Read statistics; note how far behind we are. */
+static int look(struct app_reader *reader, struct relay_stats *stats)
 {
-	int err = relay_buf_facts(reader->buf, facts);
-	uint64_t backlog = facts->produced - facts->consumed;
+	int err = relay_buf_stats(reader->buf, stats);
+	uint64_t backlog = stats->produced - stats->consumed;
 	if (!err && backlog > reader->stats.max_backlog)
 		relay_app_count(&reader->stats.max_backlog, backlog);
 	return err;
@@ -202,10 +202,10 @@ static int look(struct app_reader *reader, struct relay_facts *facts)
 /* The channel was removed. Nobody writes any more, once those who were about to have been waited for. */
 static int note_end(struct app_reader *reader)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	relay_buf_stop(reader->buf, RELAY_CLOSED, 1);
-	int err = relay_buf_facts(reader->buf, &facts);
-	reader->until = facts.bytes;
+	int err = relay_buf_stats(reader->buf, &stats);
+	reader->until = stats.bytes;
 	return err;
 }
 
@@ -214,10 +214,10 @@ static int drain(struct app_reader *reader)
 {
 	int64_t give_up = relay_now_ms() + DRAIN_MS;
 	for (;;) {
-		struct relay_facts facts;
-		int err = look(reader, &facts);
+		struct relay_stats stats;
+		int err = look(reader, &stats);
 		/* As a signed difference: a reset may have set it back. */
-		if (err || ((int64_t)(facts.bytes - facts.unread_bytes - reader->until) >= 0 && !reader->held))
+		if (err || ((int64_t)(stats.bytes - stats.unread_bytes - reader->until) >= 0 && !reader->held))
 			return err;
 		int got = take(reader, false);
 		if (got < 0 && got != -EBUSY)
@@ -233,16 +233,16 @@ static int drain(struct app_reader *reader)
 
 static int follow(struct app_reader *reader)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	bool armed = false;
 	uint32_t seq = 0;
 	for (;;) {
 		if (is_told_to_stop(reader))
 			return drain(reader);
-		int err = look(reader, &facts);
+		int err = look(reader, &stats);
 		if (err)
 			return err;
-		if (facts.closed) {
+		if (stats.closed) {
 			err = note_end(reader);
 			return err ? err : drain(reader);
 		}

@@ -46,6 +46,6 @@ static inline void relay_app_count(uint64_t *counter, uint64_t value)
 }
 
 /* Losses, without what was refused while the channel was disabled. */
-void relay_app_lost(const struct relay_facts *facts, uint64_t *records, uint64_t *bytes);
+void relay_app_lost(const struct relay_stats *stats, uint64_t *records, uint64_t *bytes);
 
 #endif

@@ -159,18 +159,18 @@ void relay_app_close(struct relay_app *app)
 
 static int prepare(struct app_reader *reader)
 {
-	struct relay_facts facts;
-	int err = relay_buf_facts(reader->buf, &facts);
+	struct relay_stats stats;
+	int err = relay_buf_stats(reader->buf, &stats);
 	if (err)
 		return err;
 	uint64_t lost_records, lost_bytes;
-	relay_app_lost(&facts, &lost_records, &lost_bytes);
+	relay_app_lost(&stats, &lost_records, &lost_bytes);
 	relay_app_count(&reader->stats.bytes, 0);
 	relay_app_count(&reader->stats.pieces, 0);
 	relay_app_count(&reader->stats.max_backlog, 0);
 	relay_app_count(&reader->stats.lost_records, lost_records);
 	relay_app_count(&reader->stats.lost_bytes, lost_bytes);
-	relay_app_output_begin(&reader->output, &facts);
+	relay_app_output_begin(&reader->output, &stats);
 	return 0;
 }
 
@@ -250,16 +250,16 @@ int relay_app_start(struct relay_app *app)
 /* No write is under way any more, but for one on a CPU that is forbidden to us; finish what has been begun. */
 static void finish(struct relay_app *app, struct app_reader *reader)
 {
-	struct relay_facts facts;
+	struct relay_stats stats;
 	if (!app->keep_enabled)
 		relay_buf_stop(reader->buf, RELAY_DISABLED, 1);
-	bool is_read = !relay_buf_facts(reader->buf, &facts);
+	bool is_read = !relay_buf_stats(reader->buf, &stats);
 	/* Refused where the channel was removed or the CPU is forbidden: the reader takes what is unfinished, too. */
-	if (is_read && facts.offset)
+	if (is_read && stats.offset)
 		relay_buf_flush(reader->buf);
 	if (is_read && app->keep_enabled)
-		is_read = !relay_buf_facts(reader->buf, &facts);
-	reader->until = is_read ? facts.bytes : 0;
+		is_read = !relay_buf_stats(reader->buf, &stats);
+	reader->until = is_read ? stats.bytes : 0;
 }
 
 int relay_app_stop(struct relay_app *app)
@@ -297,18 +297,18 @@ static uint64_t since(uint64_t now, uint64_t start)
 
 int relay_app_stats(struct relay_app *app, unsigned cpu, struct relay_app_stats *stats)
 {
-	struct relay_facts facts;
+	struct relay_stats now;
 	if (cpu >= app->chan->n_buffers)
 		return -EINVAL;
 	const struct app_reader *reader = &app->readers[cpu];
-	int err = relay_buf_facts(reader->buf, &facts);
+	int err = relay_buf_stats(reader->buf, &now);
 	if (err)
 		return err;
 	/* Relaxed: each is right for itself. */
 	stats->bytes = __atomic_load_n(&reader->stats.bytes, __ATOMIC_RELAXED);
 	stats->pieces = __atomic_load_n(&reader->stats.pieces, __ATOMIC_RELAXED);
 	stats->max_backlog = __atomic_load_n(&reader->stats.max_backlog, __ATOMIC_RELAXED);
-	relay_app_lost(&facts, &stats->lost_records, &stats->lost_bytes);
+	relay_app_lost(&now, &stats->lost_records, &stats->lost_bytes);
 	stats->lost_records =
 	    since(stats->lost_records, __atomic_load_n(&reader->stats.lost_records, __ATOMIC_RELAXED));
 	stats->lost_bytes = since(stats->lost_bytes, __atomic_load_n(&reader->stats.lost_bytes, __ATOMIC_RELAXED));

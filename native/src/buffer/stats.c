@@ -115,21 +115,21 @@ int relay_buf_state(struct rchan_buf *buf)
 
 /* --- everything --- */
 
-static void tell_geometry(const struct rchan_buf *buf, struct relay_facts *facts)
+static void tell_geometry(const struct rchan_buf *buf, struct relay_stats *stats)
 {
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
-	*facts = (struct relay_facts){.file_bytes = buf->mapping.bytes,
+	*stats = (struct relay_stats){.file_bytes = buf->mapping.bytes,
 	                              .cpu = buf->cpu,
 	                              .n_buffers = buf->geometry.n_buffers,
 	                              .format = buf->geometry.format,
 	                              .pid = buf->geometry.pid,
 	                              .closed = !!(flags & RELAY_CLOSED),
 	                              .disabled = !!(flags & RELAY_DISABLED)};
-	relay_options_to_facts(&buf->geometry, facts);
+	relay_options_to_stats(&buf->geometry, stats);
 }
 
 /* Where head is and what has been written up to there, at one moment. */
-static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
+static int read_produced(struct rchan_buf *buf, struct relay_stats *stats)
 {
 	for (int i = 0; i < PRODUCED_TRIES; i++) {
 		uint64_t pos, second;
@@ -138,53 +138,53 @@ static int read_produced(struct rchan_buf *buf, struct relay_facts *facts)
 		relay_claims_help(buf, pos, second);
 		uint64_t number = relay_pos_number(buf, pos), most = number * buf->subbuf_size;
 		uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
-		facts->produced = relay_produced(buf, pos);
-		facts->suspended = !!(relay_asked(buf, number) & RELAY_ASKED_SUSPENDED);
+		stats->produced = relay_produced(buf, pos);
+		stats->suspended = !!(relay_asked(buf, number) & RELAY_ASKED_SUSPENDED);
 		/* The acquires above keep those loads before this one. */
 		uint64_t again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 		if (relay_pos_number(buf, again) != number)
 			continue; /* the ledger and the answer may be of a later sub-buffer */
-		facts->offset = relay_pos_offset(buf, pos);
-		facts->records = second & RELAY_RECORDS_MASK;
-		facts->bytes = start + facts->offset;
-		facts->padding = most - start;
+		stats->offset = relay_pos_offset(buf, pos);
+		stats->records = second & RELAY_RECORDS_MASK;
+		stats->bytes = start + stats->offset;
+		stats->padding = most - start;
 		return relay_damage_above(&buf->damage, "relay_subbuf[].start_bytes", relay_pos_ledger_index(buf, pos),
 		                          start, most);
 	}
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }
 
-static void tell_consumer(struct relay_facts *facts, const struct relay_consumer *state)
+static void tell_consumer(struct relay_stats *stats, const struct relay_consumer *state)
 {
 	/* Not negative: relay_consumer_read() and relay_consumer_catch_up() have checked the sums. */
-	facts->lost_overwritten_records = state->overwritten_records;
-	facts->lost_overwritten_bytes = state->overwritten_bytes;
-	facts->lost_torn_records = state->torn_records;
-	facts->lost_torn_bytes = state->torn_bytes;
-	facts->discarded_records = state->discarded_records;
-	facts->discarded_bytes = state->discarded_bytes;
-	facts->read_records =
+	stats->lost_overwritten_records = state->overwritten_records;
+	stats->lost_overwritten_bytes = state->overwritten_bytes;
+	stats->lost_torn_records = state->torn_records;
+	stats->lost_torn_bytes = state->torn_bytes;
+	stats->discarded_records = state->discarded_records;
+	stats->discarded_bytes = state->discarded_bytes;
+	stats->read_records =
 	    state->records - state->overwritten_records - state->torn_records - state->discarded_records;
-	facts->read_bytes = state->bytes - state->overwritten_bytes - state->torn_bytes - state->discarded_bytes;
-	facts->reads = state->reads;
+	stats->read_bytes = state->bytes - state->overwritten_bytes - state->torn_bytes - state->discarded_bytes;
+	stats->reads = state->reads;
 }
 
 /* Does what readers have passed lie behind what has been written, by no more than there is memory? */
-static int relate(struct rchan_buf *buf, struct relay_facts *facts, const struct relay_consumer *state)
+static int relate(struct rchan_buf *buf, struct relay_stats *stats, const struct relay_consumer *state)
 {
 	struct relay_damage *damage = &buf->damage;
 	uint64_t memory = buf->n_subbufs * buf->subbuf_size;
-	uint64_t least = facts->bytes > memory ? facts->bytes - memory : 0;
-	if (relay_damage_above(damage, "relay_consumer.records", 0, state->records, facts->records) ||
-	    relay_damage_above(damage, "relay_consumer.bytes", 0, state->bytes, facts->bytes) ||
+	uint64_t least = stats->bytes > memory ? stats->bytes - memory : 0;
+	if (relay_damage_above(damage, "relay_consumer.records", 0, state->records, stats->records) ||
+	    relay_damage_above(damage, "relay_consumer.bytes", 0, state->bytes, stats->bytes) ||
 	    relay_damage_below(damage, "relay_consumer.bytes", 0, state->bytes, least) ||
-	    relay_damage_above(damage, "the number of the consumer's sub-buffer", 0, facts->consumed, facts->produced))
+	    relay_damage_above(damage, "the number of the consumer's sub-buffer", 0, stats->consumed, stats->produced))
 		return -EBADMSG;
-	facts->unread_bytes = facts->bytes - state->bytes;
-	return relay_damage_above(damage, "the bytes of unread holes", 0, facts->unread_holes, facts->unread_bytes);
+	stats->unread_bytes = stats->bytes - state->bytes;
+	return relay_damage_above(damage, "the bytes of unread holes", 0, stats->unread_holes, stats->unread_bytes);
 }
 
-static int read_positions(struct rchan_buf *buf, struct relay_facts *facts)
+static int read_positions(struct rchan_buf *buf, struct relay_stats *stats)
 {
 	for (int i = 0;; i++) {
 		struct relay_consumer state;
@@ -192,17 +192,17 @@ static int read_positions(struct rchan_buf *buf, struct relay_facts *facts)
 		if (err)
 			return err;
 		/* As readers left it: in overwrite mode it moves on with the next read only, losses are known at once. */
-		facts->consumed = relay_pos_number(buf, state.position);
+		stats->consumed = relay_pos_number(buf, state.position);
 		err = relay_consumer_catch_up(buf, &state);
 		if (err)
 			return err;
 		/* Before what is produced, so that no hole is counted beyond that. */
-		facts->unread_holes = relay_consume_holes(buf, &state);
-		err = read_produced(buf, facts);
+		stats->unread_holes = relay_consume_holes(buf, &state);
+		err = read_produced(buf, stats);
 		if (err)
 			return err;
-		tell_consumer(facts, &state);
-		err = relate(buf, facts, &state);
+		tell_consumer(stats, &state);
+		err = relate(buf, stats, &state);
 		if (!err || i == LAPPED_TRIES || !relay_consume_is_lapped(buf, state.position))
 			return err;
 		relay_damage_forget(&buf->damage);
@@ -217,57 +217,57 @@ static int read_loss(struct rchan_buf *buf, const struct relay_latch *latch, con
 	return relay_damage_above(&buf->damage, where, 0, *bytes, INT64_MAX);
 }
 
-static int read_losses(struct rchan_buf *buf, struct relay_facts *facts)
+static int read_losses(struct rchan_buf *buf, struct relay_stats *stats)
 {
 	const struct relay_control *control = buf->control;
-	if (read_loss(buf, &control->lost_full, "relay_control.lost_full.second", &facts->lost_full_records,
-	              &facts->lost_full_bytes) ||
+	if (read_loss(buf, &control->lost_full, "relay_control.lost_full.second", &stats->lost_full_records,
+	              &stats->lost_full_bytes) ||
 	    read_loss(buf, &control->lost_too_large, "relay_control.lost_too_large.second",
-	              &facts->lost_too_large_records, &facts->lost_too_large_bytes) ||
-	    read_loss(buf, &control->lost_disabled, "relay_control.lost_disabled.second", &facts->lost_disabled_records,
-	              &facts->lost_disabled_bytes))
+	              &stats->lost_too_large_records, &stats->lost_too_large_bytes) ||
+	    read_loss(buf, &control->lost_disabled, "relay_control.lost_disabled.second", &stats->lost_disabled_records,
+	              &stats->lost_disabled_bytes))
 		return -EBADMSG;
 	return 0;
 }
 
-static int sum_losses(struct rchan_buf *buf, struct relay_facts *facts)
+static int sum_losses(struct rchan_buf *buf, struct relay_stats *stats)
 {
 	const uint64_t losses[][2] = {
-	    {facts->lost_full_records, facts->lost_full_bytes},
-	    {facts->lost_too_large_records, facts->lost_too_large_bytes},
-	    {facts->lost_disabled_records, facts->lost_disabled_bytes},
-	    {facts->lost_overwritten_records, facts->lost_overwritten_bytes},
-	    {facts->lost_torn_records, facts->lost_torn_bytes},
+	    {stats->lost_full_records, stats->lost_full_bytes},
+	    {stats->lost_too_large_records, stats->lost_too_large_bytes},
+	    {stats->lost_disabled_records, stats->lost_disabled_bytes},
+	    {stats->lost_overwritten_records, stats->lost_overwritten_bytes},
+	    {stats->lost_torn_records, stats->lost_torn_bytes},
 	};
 	int err = 0;
 	for (size_t i = 0; !err && i < sizeof(losses) / sizeof(losses[0]); i++) {
-		err = relay_damage_add(&buf->damage, "a part of all lost records", losses[i][0], &facts->lost_records);
+		err = relay_damage_add(&buf->damage, "a part of all lost records", losses[i][0], &stats->lost_records);
 		if (!err)
 			err = relay_damage_add(&buf->damage, "a part of all lost bytes", losses[i][1],
-			                       &facts->lost_bytes);
+			                       &stats->lost_bytes);
 	}
 	return err;
 }
 
-static int read_facts(struct rchan_buf *buf, void *into)
+static int read_stats(struct rchan_buf *buf, void *into)
 {
-	struct relay_facts *facts = into;
+	struct relay_stats *stats = into;
 	const struct relay_control *control = buf->control;
-	tell_geometry(buf, facts);
-	if (check_magic(buf) || read_positions(buf, facts) || read_losses(buf, facts) || sum_losses(buf, facts))
+	tell_geometry(buf, stats);
+	if (check_magic(buf) || read_positions(buf, stats) || read_losses(buf, stats) || sum_losses(buf, stats))
 		return -EBADMSG;
 	/* Relaxed: each of them stands for itself. */
-	facts->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
-	facts->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
-	return relay_damage_above(&buf->damage, "relay_control.switch_time_ns", 0, facts->switch_time_ns, INT64_MAX);
+	stats->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
+	stats->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
+	return relay_damage_above(&buf->damage, "relay_control.switch_time_ns", 0, stats->switch_time_ns, INT64_MAX);
 }
 
-int relay_buf_facts(struct rchan_buf *buf, struct relay_facts *facts)
+int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 {
-	int err = at_rest(buf, read_facts, facts);
+	int err = at_rest(buf, read_stats, stats);
 	/* During a reset it is as it shall be afterwards: nothing has been written. */
 	if (err == 1)
-		tell_geometry(buf, facts);
+		tell_geometry(buf, stats);
 	return err < 0 ? err : 0;
 }
 

@@ -38,7 +38,7 @@ int relay_remote_open(struct rchan *chan)
 	uint64_t n = 0, size = 0, start = 0, end = 0;
 	int err = relay_remote_check_type(&chan->place, "relay");
 	if (!err)
-		err = relay_remote_fact(&chan->place, "mode", mode, sizeof(mode));
+		err = relay_remote_text(&chan->place, "mode", mode, sizeof(mode));
 	if (!err && chan->cb && chan->cb->subbuf_start && strcmp(mode, "callback") == 0)
 		err = -EOPNOTSUPP;
 	if (!err)

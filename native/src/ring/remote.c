@@ -53,7 +53,7 @@ static int read_word(const struct relay_place *place, const char *key, uint32_t 
 	const struct relay_option *option = relay_option_find(RELAY_TYPE_RING, key);
 	char text[16];
 	uint64_t number = 0;
-	int err = relay_remote_fact(place, option->file, text, sizeof(text));
+	int err = relay_remote_text(place, option->file, text, sizeof(text));
 	if (!err && relay_option_parse(option, text, &number))
 		err = -EBADMSG;
 	*to = (uint32_t)number;

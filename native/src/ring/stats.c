@@ -11,15 +11,15 @@
 
 #include <errno.h>
 
-static void tell_geometry(const struct relay_ring *ring, struct relay_ring_facts *facts)
+static void tell_geometry(const struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
-	*facts = (struct relay_ring_facts){.file_bytes = ring->mapping.bytes,
+	*stats = (struct relay_ring_stats){.file_bytes = ring->mapping.bytes,
 	                                   .cpu = ring->cpu,
 	                                   .n_rings = ring->geometry.n_rings,
 	                                   .closed = !!(flags & RELAY_CLOSED),
 	                                   .disabled = !!(flags & RELAY_DISABLED)};
-	relay_options_to_ring_facts(&ring->geometry, facts);
+	relay_options_to_ring_stats(&ring->geometry, stats);
 }
 
 /* Scheme rseq: the producer position and how many records lie before it, at one moment. */
@@ -36,47 +36,47 @@ static int read_produced_rseq(struct relay_ring *ring, uint64_t *produced, uint6
 	return relay_damage_say(&ring->damage, "the producer position does not come to rest");
 }
 
-static int read_produced(struct relay_ring *ring, struct relay_ring_facts *facts)
+static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	const struct relay_u128 *tail = &ring->producer->tail[0];
 	struct relay_damage *damage = &ring->damage;
 	uint64_t reserved;
 	/* Before the count of records: each of them was reserved. */
-	facts->torn_records = relay_ring_claims_torn(ring);
+	stats->torn_records = relay_ring_claims_torn(ring);
 	if (ring->scheme == RELAY_RSEQ) {
-		if (read_produced_rseq(ring, &facts->producer_position, &facts->records))
+		if (read_produced_rseq(ring, &stats->producer_position, &stats->records))
 			return -EBADMSG;
-		reserved = facts->producer_position;
+		reserved = stats->producer_position;
 	} else {
-		facts->producer_position = relay_ring_produced(ring);
+		stats->producer_position = relay_ring_produced(ring);
 		/* In this order: records that come in between only make the position larger. */
-		facts->records = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE) & RELAY_RECORDS_MASK;
+		stats->records = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE) & RELAY_RECORDS_MASK;
 		reserved = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	}
-	if (facts->producer_position % RELAY_RING_HEADER_BYTES)
-		return relay_damage_note(damage, "the producer position", 0, facts->producer_position, "no multiple of",
+	if (stats->producer_position % RELAY_RING_HEADER_BYTES)
+		return relay_damage_note(damage, "the producer position", 0, stats->producer_position, "no multiple of",
 		                         RELAY_RING_HEADER_BYTES);
-	if (relay_damage_above(damage, "the producer position", 0, facts->producer_position, INT64_MAX) ||
+	if (relay_damage_above(damage, "the producer position", 0, stats->producer_position, INT64_MAX) ||
 	    relay_damage_above(damage, "the position up to which is reserved", 0, reserved, INT64_MAX) ||
-	    relay_damage_above(damage, "the count of records reserved", 0, facts->records,
+	    relay_damage_above(damage, "the count of records reserved", 0, stats->records,
 	                       reserved / RELAY_RING_HEADER_BYTES) ||
-	    relay_damage_above(damage, "the count of torn records", 0, facts->torn_records, facts->records))
+	    relay_damage_above(damage, "the count of torn records", 0, stats->torn_records, stats->records))
 		return -EBADMSG;
 	return 0;
 }
 
-static void tell_consumer(struct relay_ring_facts *facts, const struct relay_ring_counts *counts)
+static void tell_consumer(struct relay_ring_stats *stats, const struct relay_ring_counts *counts)
 {
-	facts->consumer_position = counts->position;
-	facts->foreign_bytes = counts->foreign;
+	stats->consumer_position = counts->position;
+	stats->foreign_bytes = counts->foreign;
 	/* Not negative: relay_ring_counts() has checked it. */
-	facts->read_records = counts->records - counts->missed;
-	facts->read_bytes = counts->bytes;
-	facts->skipped_records = counts->discarded;
-	facts->lost_overwritten_records = counts->missed;
+	stats->read_records = counts->records - counts->missed;
+	stats->read_bytes = counts->bytes;
+	stats->skipped_records = counts->discarded;
+	stats->lost_overwritten_records = counts->missed;
 }
 
-static int read_positions(struct relay_ring *ring, struct relay_ring_facts *facts)
+static int read_positions(struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	for (int i = 0;; i++) {
 		struct relay_ring_counts counts;
@@ -84,12 +84,12 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_facts *fact
 		if (relay_ring_counts(ring, &counts) ||
 		    relay_damage_above(&ring->damage, "relay_ring_counts.foreign", 0, counts.foreign,
 		                       counts.position) ||
-		    read_produced(ring, facts))
+		    read_produced(ring, stats))
 			return -EBADMSG;
-		tell_consumer(facts, &counts);
-		uint64_t produced = facts->producer_position;
-		facts->unread_bytes = produced - counts.position;
-		if (facts->unread_bytes < ring->size)
+		tell_consumer(stats, &counts);
+		uint64_t produced = stats->producer_position;
+		stats->unread_bytes = produced - counts.position;
+		if (stats->unread_bytes < ring->size)
 			return 0;
 		int err = relay_damage_note(&ring->damage, "the producer position", 0, produced,
 		                            "not less than a ring's size after the consumer position", counts.position);
@@ -107,34 +107,34 @@ static int read_loss(struct relay_ring *ring, const struct relay_latch *latch, c
 	return relay_damage_above(&ring->damage, where, 0, *bytes, INT64_MAX);
 }
 
-static int read_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
+static int read_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	const struct relay_ring_state *state = ring->state;
-	tell_geometry(ring, facts);
-	if (relay_ring_check_magic(ring) || read_positions(ring, facts) ||
-	    read_loss(ring, &state->lost_full, "relay_ring_state.lost_full.second", &facts->lost_full_records,
-	              &facts->lost_full_bytes) ||
+	tell_geometry(ring, stats);
+	if (relay_ring_check_magic(ring) || read_positions(ring, stats) ||
+	    read_loss(ring, &state->lost_full, "relay_ring_state.lost_full.second", &stats->lost_full_records,
+	              &stats->lost_full_bytes) ||
 	    read_loss(ring, &state->lost_too_large, "relay_ring_state.lost_too_large.second",
-	              &facts->lost_too_large_records, &facts->lost_too_large_bytes) ||
+	              &stats->lost_too_large_records, &stats->lost_too_large_bytes) ||
 	    read_loss(ring, &state->lost_disabled, "relay_ring_state.lost_disabled.second",
-	              &facts->lost_disabled_records, &facts->lost_disabled_bytes))
+	              &stats->lost_disabled_records, &stats->lost_disabled_bytes))
 		return -EBADMSG;
-	const uint64_t losses[] = {facts->lost_full_records, facts->lost_too_large_records,
-	                           facts->lost_disabled_records, facts->lost_overwritten_records, facts->torn_records};
+	const uint64_t losses[] = {stats->lost_full_records, stats->lost_too_large_records,
+	                           stats->lost_disabled_records, stats->lost_overwritten_records, stats->torn_records};
 	for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++)
-		if (relay_damage_add(&ring->damage, "a part of all lost records", losses[i], &facts->lost_records))
+		if (relay_damage_add(&ring->damage, "a part of all lost records", losses[i], &stats->lost_records))
 			return -EBADMSG;
-	facts->wakeups = __atomic_load_n(&state->wake_seq, __ATOMIC_RELAXED);
+	stats->wakeups = __atomic_load_n(&state->wake_seq, __ATOMIC_RELAXED);
 	return 0;
 }
 
-int relay_ring_facts(struct relay_ring *ring, struct relay_ring_facts *facts)
+int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	if (ring->remote)
 		return -EOPNOTSUPP;
 	for (int i = 0;; i++) {
 		struct relay_ring_moment begin = relay_ring_moment(ring);
-		int err = read_facts(ring, facts);
+		int err = read_stats(ring, stats);
 		if (!err || i == RELAY_RING_MOVE_TRIES || !relay_ring_has_moved(ring, begin))
 			return err;
 		relay_damage_forget(&ring->damage);

@@ -2,7 +2,7 @@
 /*
  * The options of `create`: one table for each type of channel.
  *
- * What a new option takes: a field in struct relay_spec, relay_geometry (layout.h) and relay_facts, or those of rings; a row
+ * What a new option takes: a field in struct relay_spec, relay_geometry (layout.h) and relay_stats, or those of rings; a row
  * here; its use; and its paragraph in relayfs(5).
  */
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@ enum { MAX_VALUE = 32, DEFAULT_PERM = 0640 };
 enum { LEAST_TRACE_SUBBUF = 4096 };
 #define TRACE_MEMORY_MAX (1ull << 62) /* bytes */
 
-enum holder { SPEC, GEOMETRY, FACTS, N_HOLDERS };
+enum holder { SPEC, GEOMETRY, STATS, N_HOLDERS };
 
 /* An option, and where its value stands: bytes from the beginning of each holder, and how many. Width 0: nowhere; at[GEOMETRY]
  * 0: in specs only. */
@@ -67,17 +67,17 @@ static const char *const clocks[] = {"mono", "tsc", NULL};
 	}
 #define DEFAULT(number) .option.initial = (number)
 
-/* The field of a relay channel's spec, geometry and facts. */
+/* The field of a relay channel's spec, geometry and statistics. */
 #define BUFFER(name)                                                                     \
 	.option.field = #name,                                                           \
 	.at = {offsetof(struct relay_spec, name), offsetof(struct relay_geometry, name), \
-	       offsetof(struct relay_facts, name)},                                      \
+	       offsetof(struct relay_stats, name)},                                      \
 	.width = WIDTH(relay_spec, name)
 /* The same of rings, whose geometry may call it otherwise. */
 #define RING(name, of_geometry)                                                                           \
 	.option.field = #name,                                                                            \
 	.at = {offsetof(struct relay_ring_spec, name), offsetof(struct relay_ring_geometry, of_geometry), \
-	       offsetof(struct relay_ring_facts, name)},                                                  \
+	       offsetof(struct relay_ring_stats, name)},                                                  \
 	.width = WIDTH(relay_ring_spec, name)
 /* Who may use a channel: its files' permission, user and group, which no geometry tells. The user and group are otherwise those
  * of who makes it. */
@@ -341,7 +341,7 @@ bool relay_options_have(const char *options, const char *key)
 	return false;
 }
 
-/* --- specs, geometries, facts --- */
+/* --- specs, geometries, statistics --- */
 
 static void fill_defaults(uint32_t type, void *spec)
 {
@@ -413,9 +413,9 @@ void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geome
 		geometry->scheme = relay_scheme_default(geometry->buffers);
 }
 
-void relay_options_to_facts(const struct relay_geometry *geometry, struct relay_facts *facts)
+void relay_options_to_stats(const struct relay_geometry *geometry, struct relay_stats *stats)
 {
-	copy(RELAY_TYPE_RELAY, GEOMETRY, geometry, FACTS, facts);
+	copy(RELAY_TYPE_RELAY, GEOMETRY, geometry, STATS, stats);
 }
 
 void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct relay_ring_geometry *geometry)
@@ -425,7 +425,7 @@ void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct r
 		geometry->scheme = relay_scheme_default(geometry->buffers);
 }
 
-void relay_options_to_ring_facts(const struct relay_ring_geometry *geometry, struct relay_ring_facts *facts)
+void relay_options_to_ring_stats(const struct relay_ring_geometry *geometry, struct relay_ring_stats *stats)
 {
-	copy(RELAY_TYPE_RING, GEOMETRY, geometry, FACTS, facts);
+	copy(RELAY_TYPE_RING, GEOMETRY, geometry, STATS, stats);
 }

@@ -31,8 +31,8 @@ bool relay_options_allow_ring(const struct relay_ring_geometry *geometry);
 
 /* Copy the values that a geometry has, of which scheme=any becomes this machine's. */
 void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geometry *geometry);
-void relay_options_to_facts(const struct relay_geometry *geometry, struct relay_facts *facts);
+void relay_options_to_stats(const struct relay_geometry *geometry, struct relay_stats *stats);
 void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct relay_ring_geometry *geometry);
-void relay_options_to_ring_facts(const struct relay_ring_geometry *geometry, struct relay_ring_facts *facts);
+void relay_options_to_ring_stats(const struct relay_ring_geometry *geometry, struct relay_ring_stats *stats);
 
 #endif

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-int relay_remote_fact(const struct relay_place *place, const char *name, char *text, size_t size)
+int relay_remote_text(const struct relay_place *place, const char *name, char *text, size_t size)
 {
 	char *path;
 	if (asprintf(&path, "%s/.channels/%s/%s", place->root, place->channel, name) < 0)
@@ -31,7 +31,7 @@ int relay_remote_fact(const struct relay_place *place, const char *name, char *t
 int relay_remote_number(const struct relay_place *place, const char *name, uint64_t *number)
 {
 	char text[32], *end;
-	int err = relay_remote_fact(place, name, text, sizeof(text));
+	int err = relay_remote_text(place, name, text, sizeof(text));
 	if (err)
 		return err;
 	*number = strtoull(text, &end, 10);
@@ -41,7 +41,7 @@ int relay_remote_number(const struct relay_place *place, const char *name, uint6
 int relay_remote_check_type(const struct relay_place *place, const char *type)
 {
 	char text[16];
-	int err = relay_remote_fact(place, "type", text, sizeof(text));
+	int err = relay_remote_text(place, "type", text, sizeof(text));
 	if (err || strcmp(text, type) == 0)
 		return err;
 	return strcmp(text, "relay") == 0 || strcmp(text, "ring") == 0 ? -EMEDIUMTYPE : -EBADMSG;
@@ -50,7 +50,7 @@ int relay_remote_check_type(const struct relay_place *place, const char *type)
 int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int flags)
 {
 	char buffers[16], *path;
-	int err = relay_remote_fact(place, "buffers", buffers, sizeof(buffers));
+	int err = relay_remote_text(place, "buffers", buffers, sizeof(buffers));
 	if (err)
 		return err;
 	int n = strcmp(buffers, "single") == 0 ? asprintf(&path, "%s/%s", place->root, place->channel)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The files by which a mount lets programs use a channel that they cannot map: its facts and its relay files. */
+/* The files by which a mount lets programs use a channel that they cannot map: its statistics and its relay files. */
 #ifndef RELAYFS_STORE_REMOTE_FILE_H
 #define RELAYFS_STORE_REMOTE_FILE_H
 
@@ -10,8 +10,8 @@
 /* The longest record that write(2) carries. */
 enum { RELAY_REMOTE_RECORD_MAX = (1 << 20) - 4096 };
 
-/* A fact, as .channels/PATH/NAME shows it. 0 or -errno. */
-int relay_remote_fact(const struct relay_place *place, const char *name, char *text, size_t size);
+/* A statistic, as .channels/PATH/NAME shows it. 0 or -errno. */
+int relay_remote_text(const struct relay_place *place, const char *name, char *text, size_t size);
 int relay_remote_number(const struct relay_place *place, const char *name, uint64_t *number);
 
 /* Is the channel of this type, "relay" or "ring"? 0, -EMEDIUMTYPE: it is of the other, or -errno. */

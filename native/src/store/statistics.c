@@ -2,7 +2,7 @@
 /*
  * What the file server shows of a buffer or ring: one table for each type of channel.
  *
- * What a new number takes: a field in struct relay_facts (relay_ring_facts), whoever fills it (buffer/stats.c, ring/stats.c), a
+ * What a new number takes: a field in struct relay_stats (relay_ring_stats), whoever fills it (buffer/stats.c, ring/stats.c), a
  * row here, and its paragraph in relayfs(5).
  */
 #include <relayfs/ring.h>

@@ -119,13 +119,13 @@ static uint64_t unread_in(const char *dir)
 	char path[PATH_MAX + 32];
 	uint64_t sum = 0;
 	for (unsigned cpu = 0; cpu < relay_n_possible_cpus(); cpu++) {
-		struct relay_facts facts;
+		struct relay_stats stats;
 		snprintf(path, sizeof(path), "%s/cpu/mem%u", dir, cpu);
 		struct rchan_buf *buf = relay_buf_open(path);
-		if (buf && relay_buf_facts(buf, &facts) == 0) {
-			uint64_t passed = facts.read_records + facts.discarded_records +
-			                  facts.lost_overwritten_records + facts.lost_torn_records;
-			sum += facts.records > passed ? facts.records - passed : 0;
+		if (buf && relay_buf_stats(buf, &stats) == 0) {
+			uint64_t passed = stats.read_records + stats.discarded_records +
+			                  stats.lost_overwritten_records + stats.lost_torn_records;
+			sum += stats.records > passed ? stats.records - passed : 0;
 		}
 		relay_buf_release(buf);
 	}

@@ -80,8 +80,8 @@ static void close_buffers(int dir_fd)
 		if (fd < 0)
 			return;
 		struct rchan_buf *buf = relay_buf_fdopen(fd);
-		struct relay_facts facts;
-		if (buf && relay_buf_facts(buf, &facts) == 0 && !facts.closed)
+		struct relay_stats stats;
+		if (buf && relay_buf_stats(buf, &stats) == 0 && !stats.closed)
 			relay_buf_stop(buf, RELAY_CLOSED, 1);
 		relay_buf_release(buf);
 		close(fd);

@@ -1,4 +1,4 @@
-"""The files of .channels/PATH/: one fact each, as a number or a word and a newline.
+"""The files of .channels/PATH/: one statistic each, as a number or a word and a newline.
 
 .channels/PATH/NAME           what the channel was made with, and the statistics of all its buffers
 .channels/PATH/state          ok, disabled, closed, or `damaged: memN: ` and what is wrong
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.rings import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
-    from relayfs_fuse.native_ring import RingFacts
+    from relayfs_fuse.native_ring import RingStats
     from relayfs_fuse.native_tables import Option, Statistic
 
 # A file's name, and what makes its text.
@@ -30,7 +30,7 @@ File: TypeAlias = "tuple[str, Callable[[], bytes]]"
 def of_channel(channel: StoredChannel) -> Iterator[File]:
     """Make the files of a channel."""
     yield "state", lambda: _line(channel.state())
-    yield "n_buffers", lambda: _line(channel.facts.n_buffers)
+    yield "n_buffers", lambda: _line(channel.stats.n_buffers)
     for option in OPTIONS[channel.type].values():
         if option.file:
             yield option.file, partial(_option, option, channel)
@@ -52,20 +52,20 @@ def _line(value: int | str) -> bytes:
 def _option(option: Option, channel: StoredChannel) -> bytes:
     if not option.field:
         return _line(channel.type)
-    number = getattr(channel.facts, option.field)
+    number = getattr(channel.stats, option.field)
     return _line(option.format(number) if option.words else number)
 
 
-def _is_unknown(statistic: Statistic, facts: native.Facts | RingFacts) -> bool:
+def _is_unknown(statistic: Statistic, stats: native.Stats | RingStats) -> bool:
     """Tell whether it was to be counted by consumers who do not."""
-    if not statistic.source or not facts.foreign_bytes:
+    if not statistic.source or not stats.foreign_bytes:
         return False
-    return statistic.source == OF_CONSUMERS or facts.mode == native.MODE_OVERWRITE
+    return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE
 
 
 def _statistic(statistic: Statistic, buffers: Sequence[StoredBuffer | StoredRing]) -> bytes:
-    facts = [stored.facts() for stored in buffers]
-    if any(_is_unknown(statistic, one) for one in facts):
+    stats = [stored.stats() for stored in buffers]
+    if any(_is_unknown(statistic, one) for one in stats):
         return b"unknown\n"
-    numbers = [getattr(one, statistic.field) for one in facts]
+    numbers = [getattr(one, statistic.field) for one in stats]
     return _line(max(numbers) if statistic.form == LATEST else sum(numbers))
