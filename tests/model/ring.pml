@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The record ring's scheme lockless (native/src/ring/reserve.c, ring_publish.c, ring_claims.c): producers reserve,
- * publish and commit, a consumer and a file server bury the dead; producers and the server are killed anywhere.
+ * publish and commit, a consumer and a file server reap the dead; producers and the server are killed anywhere.
  *
  *     spin -a [-DFIRST=1] ring.pml && gcc -O2 -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -o pan pan.c && ./pan -m100000
  *
@@ -26,7 +26,7 @@
 #define CONSUMER (PRODUCERS + 1)
 #define NOBODY 255
 
-mtype = { FREE, PENDING, TAKEN, BURIED, NOTHING, BUSY, COMMITTED, DISCARD };
+mtype = { FREE, PENDING, TAKEN, REAPED, NOTHING, BUSY, COMMITTED, DISCARD };
 
 byte tail, tail_name = NOBODY; /* {end, who}: read one after the other, changed at once */
 byte position, numbered;      /* the kernel's producer position, and how many records lie before it */
@@ -39,7 +39,7 @@ byte whose[RING] = NOBODY; /* ghost: the position that the header was stored for
 mtype state[PRODUCERS] = FREE; /* the claim's word: state and place change at once */
 byte place[PRODUCERS];
 byte torn[PRODUCERS];
-byte burier[PRODUCERS] = NOBODY;
+byte reaper[PRODUCERS] = NOBODY;
 bool owned[PRODUCERS] = true;
 
 bool killed[PRODUCERS + 2], dead[PRODUCERS + 2], ended[PRODUCERS];
@@ -138,7 +138,7 @@ inline defer(me, at, to)
 	fi
 }
 
-/* A burier fences: it does not matter when others see what it stores. */
+/* A reaper fences: it does not matter when others see what it stores. */
 inline publish_dead(at, now)
 {
 	now = ready[at % READY];
@@ -177,7 +177,7 @@ inline reap_record(c, at, now)
 			atomic {
 				if
 				:: state[c] == TAKEN ->
-					state[c] = BURIED;
+					state[c] = REAPED;
 					torn[c]++
 				:: else
 				fi
@@ -190,31 +190,31 @@ inline reap_record(c, at, now)
 }
 
 /* By `me`, of a producer that may have died. */
-inline bury(me, c, at, now)
+inline reap(me, c, at, now)
 {
 	if
 	:: dead[c] && owned[c] ->
 		atomic {
 			if
-			:: burier[c] == NOBODY || dead[burier[c]] -> burier[c] = me
+			:: reaper[c] == NOBODY || dead[reaper[c]] -> reaper[c] = me
 			:: else
 			fi
 		}
 		if
-		:: burier[c] == me ->
+		:: reaper[c] == me ->
 			if
 			:: owned[c] ->
 				help(at, now);
 				at = place[c];
 				if
-				:: state[c] == TAKEN || state[c] == BURIED -> reap_record(c, at, now)
+				:: state[c] == TAKEN || state[c] == REAPED -> reap_record(c, at, now)
 				:: else
 				fi;
 				state[c] = FREE;
 				owned[c] = false
 			:: else
 			fi;
-			burier[c] = NOBODY
+			reaper[c] = NOBODY
 		:: else
 		fi
 	:: else
@@ -297,8 +297,8 @@ proctype server()
 
 	{
 		do
-		:: LEFT(0) -> bury(SERVER, 0, at, now)
-		:: LEFT(1) -> bury(SERVER, 1, at, now)
+		:: LEFT(0) -> reap(SERVER, 0, at, now)
+		:: LEFT(1) -> reap(SERVER, 1, at, now)
 		:: ALL_ENDED && !LEFT(0) && !LEFT(1) -> break
 		od
 	} unless { killed[SERVER] };
@@ -315,11 +315,11 @@ proctype consumer()
 		if
 		:: header[consumed % RING] == COMMITTED -> atomic { seen++; consumed++ }
 		:: header[consumed % RING] == DISCARD -> atomic { skipped++; consumed++ }
-		:: header[consumed % RING] == BUSY && LEFT(0) -> bury(CONSUMER, 0, at, now)
-		:: header[consumed % RING] == BUSY && LEFT(1) -> bury(CONSUMER, 1, at, now)
+		:: header[consumed % RING] == BUSY && LEFT(0) -> reap(CONSUMER, 0, at, now)
+		:: header[consumed % RING] == BUSY && LEFT(1) -> reap(CONSUMER, 1, at, now)
 		fi
-	:: position == consumed && tail > consumed && LEFT(0) -> bury(CONSUMER, 0, at, now)
-	:: position == consumed && tail > consumed && LEFT(1) -> bury(CONSUMER, 1, at, now)
+	:: position == consumed && tail > consumed && LEFT(0) -> reap(CONSUMER, 0, at, now)
+	:: position == consumed && tail > consumed && LEFT(1) -> reap(CONSUMER, 1, at, now)
 	:: position == consumed && tail == consumed && ALL_ENDED -> break
 	od;
 	assert(seen == committed && skipped == torn[0] + torn[1] && seen + skipped == tail)

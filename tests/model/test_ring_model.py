@@ -13,7 +13,7 @@ LONG = os.environ.get("RELAYFS_STRESS") == "long"
 # How a burial goes, and a way in which it must not.
 BURIAL = """\
 				if
-				:: state[c] == TAKEN || state[c] == BURIED -> reap_record(c, at, now)
+				:: state[c] == TAKEN || state[c] == REAPED -> reap_record(c, at, now)
 				:: else
 				fi;
 				state[c] = FREE;

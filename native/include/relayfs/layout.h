@@ -283,7 +283,7 @@ struct relay_control {
 	uint64_t writing_length;        /* bytes; 0: none */
 	uint64_t write_unused[5];
 
-	/* Writers: who discards or buries. */
+	/* Writers: who discards or reaps. */
 	RELAY_LINE uint64_t n_holes; /* ever made */
 	uint64_t holes_unused[7];
 

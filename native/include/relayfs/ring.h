@@ -225,7 +225,7 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 int relay_ring_refuse(struct relay_ring *ring, size_t length);
 
 /* RELAY_HAS_DATA: next() would give a record; RELAY_HAS_DISCARDED: next() would skip one first; RELAY_IS_CLOSED;
- * RELAY_IS_DAMAGED, RELAY_IS_HELD, RELAY_LOOK_AGAIN (store.h). Buries the dead. */
+ * RELAY_IS_DAMAGED, RELAY_IS_HELD, RELAY_LOOK_AGAIN (store.h). Reaps the dead. */
 int relay_ring_state(struct relay_ring *ring);
 
 /* Skip the discarded records before the next one, as a consumer does, so that producers have their room; in overwrite

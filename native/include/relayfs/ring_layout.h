@@ -106,7 +106,7 @@ struct relay_ring_claim {
 	uint64_t number; /* of the record: lockless only. Writer: owner, the same */
 	uint64_t owner;  /* owner word. Writer: whoever takes it, by compare-and-swap */
 	uint64_t token;  /* the file server's name for the owner's open file, or 0 */
-	uint64_t burier; /* owner word of who ends it for a dead owner. Writer: the same way */
+	uint64_t reaper; /* owner word of who ends it for a dead owner. Writer: the same way */
 	uint64_t in_use; /* 0 or 1. Writer: owner, not by a locked instruction; so nobody else may */
 };
 #define RELAY_RING_REAPED RELAY_CLAIM_HOLE /* its owner died and it is counted as torn; to become DISCARD */

@@ -12,7 +12,7 @@
 #include <time.h>
 
 /* Each yield may last as long as all others care to run: who is in a hurry, as a file server is, comes again instead. */
-enum { YIELDS = 100, HURRIED_YIELDS = 2, ASK_NS = 5000000, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
+enum { YIELDS = 100, NONBLOCKING_YIELDS = 2, ASK_NS = 5000000, PAUSE_NS = 100000, MAX_PAUSES = 10000 };
 /* Of a lock at which somebody has waited in vain, and how much longer each time that waiting has helped. */
 enum { DOUBTED_YIELDS = 10, DOUBTED_PAUSES = 50 };
 /* About two microseconds: longer than a holder takes that runs on another CPU. */
@@ -88,16 +88,17 @@ static void note_wait(uint32_t *lost, bool helped)
 }
 
 /* act: change() or see() */
-static int take(uint64_t *word, bool patient, uint32_t *lost, bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
+static int take(uint64_t *word, bool may_block, uint32_t *lost,
+                bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
 {
 	uint64_t self = relay_owner_self(), asked_ns = 0;
 	uint32_t less = __atomic_load_n(lost, __ATOMIC_RELAXED);
-	int yields = !patient ? HURRIED_YIELDS : less ? DOUBTED_YIELDS : YIELDS;
-	int most = patient ? yields + MAX_PAUSES - (int)less : yields;
+	int yields = !may_block ? NONBLOCKING_YIELDS : less ? DOUBTED_YIELDS : YIELDS;
+	int most = may_block ? yields + MAX_PAUSES - (int)less : yields;
 	for (int tries = 0; tries < most; tries++) {
 		uint64_t holder = 0;
 		if (act(word, &holder, self)) {
-			if (tries && patient && less)
+			if (tries && may_block && less)
 				note_wait(lost, true);
 			return 0;
 		}
@@ -110,7 +111,7 @@ static int take(uint64_t *word, bool patient, uint32_t *lost, bool (*act)(uint64
 		else
 			nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 	}
-	if (patient)
+	if (may_block)
 		note_wait(lost, false);
 	return -EBUSY;
 }
@@ -125,21 +126,21 @@ static void block_signals(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
-int relay_lock_take(uint64_t *word, enum relay_patience patience, uint32_t *lost, sigset_t *before)
+int relay_lock_take(uint64_t *word, enum relay_blocking blocking, uint32_t *lost, sigset_t *before)
 {
-	if (patience == RELAY_QUIET)
+	if (blocking == RELAY_QUIET)
 		return take_at_once(word, false);
 	block_signals(before);
-	int result = patience == RELAY_NEVER_WAITS ? take_at_once(word, true)
-	                                           : take(word, patience == RELAY_PATIENT, lost, change);
+	int result = blocking == RELAY_NEVER_WAITS ? take_at_once(word, true)
+	                                           : take(word, blocking == RELAY_MAY_BLOCK, lost, change);
 	if (result < 0)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return result;
 }
 
-int relay_lock_watch(uint64_t *word, enum relay_patience patience, uint32_t *lost)
+int relay_lock_watch(uint64_t *word, enum relay_blocking blocking, uint32_t *lost)
 {
-	return take(word, patience == RELAY_PATIENT, lost, see);
+	return take(word, blocking == RELAY_MAY_BLOCK, lost, see);
 }
 
 void relay_lock_release(uint64_t *word, const sigset_t *before)

@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 /* How long to wait for a living holder. */
-enum relay_patience {
-	RELAY_COMES_AGAIN, /* a moment: a file server, which only passes records on and tries again later */
-	RELAY_PATIENT,     /* a second; of a lock at which that was in vain, some milliseconds until it helps again */
-	RELAY_NEVER_WAITS, /* some microseconds at most, without sleep or yield: a tracepoint */
-	RELAY_QUIET        /* the same without a system call: of a thread that may make none (base/quiet.h) */
+enum relay_blocking {
+	RELAY_RETRIES_LATER, /* a moment: the file server, which tries again later */
+	RELAY_MAY_BLOCK,     /* a second; of a lock at which that was in vain, some milliseconds until it helps again */
+	RELAY_NEVER_WAITS,   /* some microseconds at most, without sleep or yield: a tracepoint */
+	RELAY_QUIET          /* the same without a system call: of a thread that may make none (base/quiet.h) */
 };
 
 /*
@@ -24,13 +24,13 @@ enum relay_patience {
  *
  * Returns 0; 1: taken over from a thread that died with it; -EDEADLK: this thread has it; -EBUSY.
  */
-int relay_lock_take(uint64_t *word, enum relay_patience patience, uint32_t *lost, sigset_t *before);
+int relay_lock_take(uint64_t *word, enum relay_blocking blocking, uint32_t *lost, sigset_t *before);
 void relay_lock_release(uint64_t *word, const sigset_t *before);
 
 /*
  * Wait until nobody has it, without taking it: whoever is stopped while he has it holds up all others, which a reader must not
  * do to producers. Returns 0; 1: a thread that died has it; -EDEADLK; -EBUSY.
  */
-int relay_lock_watch(uint64_t *word, enum relay_patience patience, uint32_t *lost);
+int relay_lock_watch(uint64_t *word, enum relay_blocking blocking, uint32_t *lost);
 
 #endif

@@ -53,7 +53,7 @@ struct relay_progress {
 enum relay_subbuf_start {
 	RELAY_BEGUN,
 	RELAY_NOT_YET,           /* no, or who could decide is not in this process */
-	RELAY_SUBBUF_START_BUSY, /* who could decide is at it for longer than a moment, or, for the patient, a second */
+	RELAY_SUBBUF_START_BUSY, /* another thread has the switch lock for longer than this one may wait */
 	RELAY_IN_CALLBACK,       /* of this very thread */
 	RELAY_SUBBUF_START_DAMAGED
 };
@@ -92,7 +92,7 @@ struct rchan_buf {
 	    epoch; /* uppermost 16 bits of the clock: of no later than the next record's packet's start. See buffer/write.h */
 	bool never_waits;   /* a tracepoint's: gives a record up as lost before it waits for a lock or a claim */
 	bool moving;        /* its memory is being replaced: writers that meet RELAY_RESETTING wait for the end of it */
-	bool patient;       /* waits a second for other programs' locks; else a moment: a file server must not wait */
+	bool may_block;     /* up to a second, for another process's lock; the file server may not: it retries */
 	uint32_t wait_lost; /* how much less it waits for them, since that was in vain; see base/robust_lock.h */
 	struct rchan *chan; /* whose buffer it is; NULL: opened by itself */
 	const struct rchan_callbacks *cb;   /* NULL: none */

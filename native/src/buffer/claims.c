@@ -39,7 +39,14 @@
 
 #include <sched.h>
 
-enum { CACHED = 8, FIND_ROUNDS = 128, HURRIED_ROUNDS = 16, DOUBTED_ROUNDS = 4, LOOK_FOR_DEAD = 64, VIEW_TRIES = 16 };
+enum {
+	CACHED = 8,
+	FIND_ROUNDS = 128,
+	NONBLOCKING_ROUNDS = 16,
+	DOUBTED_ROUNDS = 4,
+	LOOK_FOR_DEAD = 64,
+	VIEW_TRIES = 16
+};
 
 /* Which claim this thread owns in which buffer. Direct-mapped by the buffer's id. */
 static __thread struct {
@@ -127,7 +134,7 @@ static int find_rounds(const struct rchan_buf *buf)
 	/* Relaxed: it only says how long to look. */
 	if (__atomic_load_n(&buf->finds_none, __ATOMIC_RELAXED))
 		return DOUBTED_ROUNDS;
-	return buf->patient ? FIND_ROUNDS : HURRIED_ROUNDS;
+	return buf->may_block ? FIND_ROUNDS : NONBLOCKING_ROUNDS;
 }
 
 /* One of those that are for switches alone. */

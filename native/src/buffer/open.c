@@ -109,7 +109,7 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 	/* A traced program's buffer may get its memory when no file can be opened any more. */
 	if (in_mount || !relay_is_unallocated(buf))
 		relay_buf_close_fd(buf);
-	buf->patient = true;
+	buf->may_block = true;
 	return 0;
 }
 
@@ -132,7 +132,7 @@ int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
 	if (err)
 		return err;
 	buf->hold = hold;
-	/* Not before: when the server takes memN for closed, it buries what stands under its token. */
+	/* Not before: when the server takes memN for closed, it reaps what stands under its token. */
 	relay_buf_set_token(buf, token);
 	return 0;
 }

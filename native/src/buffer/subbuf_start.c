@@ -63,7 +63,7 @@ static void take_over(struct rchan_buf *buf)
 
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 {
-	int result = relay_lock_take(&buf->control->switch_lock, relay_patience(buf), &buf->wait_lost, before);
+	int result = relay_lock_take(&buf->control->switch_lock, relay_blocking(buf), &buf->wait_lost, before);
 	if (result == 1)
 		take_over(buf);
 	return result < 0 ? result : 0;
@@ -71,7 +71,7 @@ int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 
 int relay_switch_watch(struct rchan_buf *buf)
 {
-	int result = relay_lock_watch(&buf->control->switch_lock, relay_patience(buf), &buf->wait_lost);
+	int result = relay_lock_watch(&buf->control->switch_lock, relay_blocking(buf), &buf->wait_lost);
 	if (result == 1)
 		take_over(buf);
 	return result;
@@ -79,7 +79,7 @@ int relay_switch_watch(struct rchan_buf *buf)
 
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 {
-	relay_lock_release(&buf->control->switch_lock, relay_patience(buf) == RELAY_QUIET ? NULL : before);
+	relay_lock_release(&buf->control->switch_lock, relay_blocking(buf) == RELAY_QUIET ? NULL : before);
 }
 
 /* From the start of a sub-buffer that has not begun. */
@@ -234,7 +234,7 @@ static enum relay_subbuf_start wait_for_maker(struct rchan_buf *buf, uint64_t po
 	/* Pairs with attend() in classic/classic.c, by way of the alert. */
 	__atomic_store_n(&buf->control->wanted, relay_pos_number(buf, pos) + 1, __ATOMIC_RELAXED);
 	relay_wake_maker(buf);
-	for (int tries = 0; tries < (buf->patient ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
+	for (int tries = 0; tries < (buf->may_block ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
 		if (relay_head(buf, &head, &second))
 			return RELAY_SUBBUF_START_DAMAGED;
 		if (head != pos || relay_has_begun(buf, head))
@@ -313,7 +313,7 @@ void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks
 {
 	uint64_t header;
 	buf->cb = cb;
-	buf->patient = true;
+	buf->may_block = true;
 	if (buf->mode == RELAY_CALLBACK && cb && cb->subbuf_start)
 		buf->begin = begin_by_callback;
 	if (!relay_has_begun(buf, 0))

@@ -25,7 +25,7 @@ static inline bool relay_has_begun(const struct rchan_buf *buf, uint64_t head)
 	       relay_asked(buf, relay_pos_number(buf, head)) & RELAY_ASKED_YES;
 }
 
-/* Is what lay there a lap before no longer what it was? */
+/* True if the data of the previous lap in the sub-buffer at `head` has been overwritten, or may have been. */
 static inline bool relay_has_spoiled(const struct rchan_buf *buf, uint64_t head)
 {
 	return relay_has_begun(buf, head) || relay_asked(buf, relay_pos_number(buf, head)) & RELAY_ASKED_SPOILED;
@@ -93,15 +93,15 @@ int relay_finish_unallocated(struct rchan_buf *buf);
 enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *header);
 
 /* How long this buffer's writers wait for its locks. */
-static inline enum relay_patience relay_patience(const struct rchan_buf *buf)
+static inline enum relay_blocking relay_blocking(const struct rchan_buf *buf)
 {
 	if (buf->never_waits)
 		return relay_is_quiet() ? RELAY_QUIET : RELAY_NEVER_WAITS;
-	return buf->patient ? RELAY_PATIENT : RELAY_COMES_AGAIN;
+	return buf->may_block ? RELAY_MAY_BLOCK : RELAY_RETRIES_LATER;
 }
 
 /* The lock under which sub-buffers begin, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
- * -EBUSY: a living thread has it for longer than a moment, or, for the patient, a second. */
+ * -EBUSY: a living thread has it for longer than a moment, or, if buf->may_block, for longer than a second. */
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before);
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
 

@@ -111,7 +111,7 @@ int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 {
 	if (buf->scheme != RELAY_LOCKING)
 		return 0;
-	int result = relay_lock_take(&buf->control->write_lock, relay_patience(buf), &buf->wait_lost, before);
+	int result = relay_lock_take(&buf->control->write_lock, relay_blocking(buf), &buf->wait_lost, before);
 	if (result == 1)
 		leave_hole(buf);
 	return result < 0 ? result : 0;
@@ -256,7 +256,7 @@ int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t lengt
 	switch (tried) {
 	case RELAY_TRY_BUSY:
 		/* Who only passes records on, as a file server does, comes again. */
-		if (!buf->patient)
+		if (!buf->may_block)
 			return -EBUSY;
 		/* fall through */
 	case RELAY_TRY_FULL:

@@ -52,7 +52,7 @@ static int refuse_full(struct rchan_buf *buf, size_t length, bool will_retry)
 /* The same for any reason: see relay_buf_refuse(). */
 static int refuse(struct rchan_buf *buf, enum relay_try tried, size_t length, bool will_retry)
 {
-	bool is_full = tried == RELAY_TRY_FULL || (tried == RELAY_TRY_BUSY && buf->patient);
+	bool is_full = tried == RELAY_TRY_FULL || (tried == RELAY_TRY_BUSY && buf->may_block);
 	return is_full && will_retry ? -ENOSPC : relay_buf_refuse(buf, tried, length);
 }
 
@@ -107,11 +107,12 @@ static int refuse_oversize(struct rchan_buf *buf, size_t length)
 	return err ? err : relay_refuse_too_large(buf, length);
 }
 
-/* Writers of a channel wait for each other; who only passes records on, as a file server does, comes again. */
+/* Take the writers' lock. `may_block` is false in the file server: return -EBUSY, and it retries. A producer that has waited in
+ * vain is refused as if the buffer were full. */
 static int lock(struct rchan_buf *buf, size_t length, bool will_retry, sigset_t *before)
 {
 	int err = relay_writers_lock(buf, before);
-	return err == -EBUSY && buf->patient ? refuse_full(buf, length, will_retry) : err;
+	return err == -EBUSY && buf->may_block ? refuse_full(buf, length, will_retry) : err;
 }
 
 static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot *slot)

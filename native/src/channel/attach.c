@@ -132,7 +132,7 @@ int relay_chan_map(struct rchan *chan, int *fds, uint32_t n)
 			err = relay_buf_init(buf, fds[i]);
 		else
 			close(fds[i]);
-		buf->patient = true;
+		buf->may_block = true;
 		chan->n_buffers += !err;
 	}
 	if (!err)

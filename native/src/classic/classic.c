@@ -116,7 +116,7 @@ static void attend(struct rchan *chan)
 	struct rchan_buf *buf = &chan->bufs[0];
 	uint64_t header, pos, second, self = relay_owner_self();
 	__atomic_store_n(&buf->control->maker, self, __ATOMIC_RELAXED);
-	/* Unasked it begins nothing: what a record does not need stays readable. */
+	/* Start a sub-buffer only if a writer has asked for it: starting one early would overwrite unread data. */
 	if (!relay_head(buf, &pos, &second) && !relay_has_begun(buf, pos) &&
 	    __atomic_load_n(&buf->control->wanted, __ATOMIC_RELAXED) == relay_pos_number(buf, pos) + 1)
 		relay_subbuf_start(buf, &header);

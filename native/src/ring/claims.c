@@ -13,10 +13,10 @@
  * marks it TAKEN ("helps"). Consumers never pass a BUSY header, so while it stands, the memory is that record's.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
- *                         TAKEN  -> BURIED -> FREE    its owner died before the commit: the header becomes DISCARD
+ *                         TAKEN  -> REAPED -> FREE    its owner died before the commit: the header becomes DISCARD
  *
  * Only one thread at a time ends a dead thread's claim: the reaper. When it dies, another one is; each step of reaping can
- * be done again, and the step to BURIED counts the record in the same compare-and-swap, so it counts once.
+ * be done again, and the step to REAPED counts the record in the same compare-and-swap, so it counts once.
  */
 #define _GNU_SOURCE
 #include "ring/claims.h"
@@ -225,7 +225,7 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 	__atomic_store_n(header, (uint32_t)length | RELAY_RING_DISCARD, __ATOMIC_RELEASE);
 }
 
-/* End the claim of a dead owner. The caller is its burier. */
+/* End the claim of a dead owner. The caller is its reaper. */
 static void end_claim(struct relay_ring *ring, struct relay_ring_claim *claim)
 {
 	relay_ring_claims_help(ring);
@@ -246,14 +246,14 @@ static bool reap(struct relay_ring *ring, struct relay_ring_claim *claim, bool g
 	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE), self = relay_owner_self();
 	if (!owner || (!gone && relay_owner_alive(owner)))
 		return false;
-	uint64_t burier = __atomic_load_n(&claim->burier, __ATOMIC_ACQUIRE);
-	if ((burier && relay_owner_alive(burier)) || !change(&claim->burier, burier, self))
+	uint64_t reaper = __atomic_load_n(&claim->reaper, __ATOMIC_ACQUIRE);
+	if ((reaper && relay_owner_alive(reaper)) || !change(&claim->reaper, reaper, self))
 		return false;
-	/* A dead owner stays until its burier is done: is it still this one? */
+	/* A dead owner stays until its reaper is done: is it still this one? */
 	bool same = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE) == owner;
 	if (same)
 		end_claim(ring, claim);
-	change(&claim->burier, self, 0);
+	change(&claim->reaper, self, 0);
 	return same;
 }
 

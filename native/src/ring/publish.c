@@ -6,10 +6,10 @@
  *
  *     it is here: this record's turn                        records before this one are still to be passed
  *     position = {end, n + 1}      two plain stores         ready[n % N] = end
- *     ready[n + 1] fits? follow                             membarrier
- *                                                           follow
+ *     ready[n + 1] fits? drain                              membarrier
+ *                                                           drain
  *
- *     follow: while ready[n] fits:  position: {pos, n} -> {ready[n], n + 1}, pos = ready[n], n++
+ *     drain: while ready[n] fits:  position: {pos, n} -> {ready[n], n + 1}, pos = ready[n], n++
  *
  * Nobody but its owner lets the position pass a record that has no entry, so the plain stores come never too late.
  * Whoever has moved the position looks for the next entry; who makes an entry tries to move the position: one of the two
@@ -17,7 +17,7 @@
  * kernel fence all CPUs, as in buffer/wake.c. That is rare, because mostly it only has to wait a moment for its turn. Behind a
  * record that has an entry there is no need: that one is passed by a compare-and-swap, which is a fence.
  *
- * Who has to follow does so before it frees its claim; so, when it dies, its burier does it.
+ * A producer drains before it frees its claim; if it dies before that, whoever reaps the claim does it.
  *
  * {pos, n} is never read from `position`: between the two plain stores it is no record's. From one record that is known
  * the entries lead to the next ones.
@@ -33,15 +33,15 @@
 #include <time.h>
 
 /* A record before this one takes a few stores, unless its producer is interrupted. */
-enum { TURN_SPINS = 64, STAND_BACK_SPINS = 128, SETTLE_NS = 1000000 };
+enum { TURN_SPINS = 64, BACKOFF_SPINS = 128, SETTLE_NS = 1000000 };
 
-/* Who buries the dead may be a file server, and follows no further than this: so many entries in a row, each there in
- * time, come from somebody who makes them for it to follow. */
-enum { BURIER_FOLLOWS = 1 << 20 };
+/* The file server reaps claims, too, so that a reaper drains at most so many entries: no honest producers make so many in a row
+ * while it passes them. */
+enum { REAPER_DRAINS = 1 << 20 };
 
 void relay_ring_backoff(void)
 {
-	for (int i = 0; i < STAND_BACK_SPINS; i++)
+	for (int i = 0; i < BACKOFF_SPINS; i++)
 		relay_relax();
 }
 
@@ -61,7 +61,7 @@ static int64_t passed_by(const struct relay_ring *ring, uint64_t pos)
 	return (int64_t)(relay_ring_produced(ring) - pos);
 }
 
-static void follow(struct relay_ring *ring, uint64_t pos, uint64_t number, uint64_t most)
+static void drain_ready(struct relay_ring *ring, uint64_t pos, uint64_t number, uint64_t most)
 {
 	for (; most && relay_ring_is_ready(ring, number, pos); most--) {
 		uint64_t end = __atomic_load_n(entry_of(ring, number), __ATOMIC_ACQUIRE);
@@ -77,7 +77,7 @@ static void follow(struct relay_ring *ring, uint64_t pos, uint64_t number, uint6
 void relay_ring_drain_ready(struct relay_ring *ring, uint64_t pos, uint64_t number)
 {
 	/* As far as it goes: producers rely on each other for that. */
-	follow(ring, pos, number, UINT64_MAX);
+	drain_ready(ring, pos, number, UINT64_MAX);
 }
 
 /* All CPUs' stores and loads before this are done. */
@@ -128,7 +128,7 @@ void relay_ring_publish_dead(struct relay_ring *ring, const struct relay_ring_pl
 	else if (seen != place->end && passed < 0)
 		__atomic_compare_exchange_n(entry, &seen, place->end, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 	fence_all();
-	follow(ring, place->pos, place->number, BURIER_FOLLOWS);
+	drain_ready(ring, place->pos, place->number, REAPER_DRAINS);
 	/* It may have been passed without an entry. */
-	follow(ring, place->end, (place->number + 1) & RELAY_RECORDS_MASK, BURIER_FOLLOWS);
+	drain_ready(ring, place->end, (place->number + 1) & RELAY_RECORDS_MASK, REAPER_DRAINS);
 }
