@@ -13,9 +13,10 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from relayfs_fuse import ctf, native_trace
 from relayfs_fuse.record import packet as packets_of
@@ -38,8 +39,9 @@ _SKEW = 1_000_000_000
 _AHEAD_NS = 10_000_000_000
 # It may be overwritten as fast as it is read; the next time may be better.
 _TRIES = 8
-# Other readers take so long at most.
+# Other readers take so long at most; and all of them together, while the last of a process is taken.
 _BUSY_S, _BUSY_PAUSE_S = 3.0, 0.02
+_ALL_BUSY_S = 10.0
 # Of what is wrong with a process's packets, so many bytes are kept.
 _KEPT_BYTES = 16 << 20
 
@@ -156,6 +158,8 @@ class Recording:
         self._complain = complain
         self.died: float | None = None
         self._busy: dict[int, float] = {}
+        # Of each CPU, packets and rests of packets that were taken and not had before, be they recorded or not.
+        self._n_taken: Counter[int] = Counter()
         # Of each CPU, events in what was set apart.
         self._n_apart: dict[int, int] = {}
         self._n_kept_bytes = 0
@@ -186,13 +190,17 @@ class Recording:
         taken = [self._drain(cpu, consumer, summary) for cpu, consumer in self.process.buffers.items()]
         return any(taken)
 
-    def _drain_undisturbed(self, summary: Summary) -> bool:
-        """Do so once nobody else reads, as there is no next time; see _wait_for_reader()."""
-        is_some = self.drain(summary)
+    def _drain_undisturbed(self, summary: Summary, until: float) -> None:
+        """Do so once nobody else reads, as there is no next time; see _wait_for_reader().
+
+        until: so long, by time.monotonic(), others may read, one CPU's buffer or another's
+        """
+        self.drain(summary)
         while self._busy:
+            if time.monotonic() >= until:
+                self._refuse_reader(next(iter(self._busy)))
             time.sleep(_BUSY_PAUSE_S)
-            is_some |= self.drain(summary)
-        return is_some
+            self.drain(summary)
 
     def _drain(self, cpu: int, consumer: Consumer, summary: Summary) -> bool:
         limit: int | None = max(COPY_BYTES, self.process.subbuf_size) if self.process.checker else None
@@ -202,6 +210,7 @@ class Recording:
                 return False
             try:
                 if whole and self._take(cpu, packets, consumer, summary):
+                    self._n_taken[cpu] += bool(skipped)
                     consumer.end()
                     return True
             finally:
@@ -232,7 +241,10 @@ class Recording:
     def _wait_for_reader(self, cpu: int) -> None:
         """Come again while somebody else reads, who is soon done; or the memory only says so."""
         if time.monotonic() - self._busy.setdefault(cpu, time.monotonic()) > _BUSY_S:
-            raise SpoiledError(f"cpu{cpu}: it cannot be read as somebody does not end reading it")
+            self._refuse_reader(cpu)
+
+    def _refuse_reader(self, cpu: int) -> NoReturn:
+        raise SpoiledError(f"cpu{cpu}: it cannot be read as somebody does not end reading it")
 
     def _take(self, cpu: int, packets: list[Packet], consumer: Consumer, summary: Summary) -> bool:
         """Hand packets to the output, but for those that it has; tell whether they were valid."""
@@ -240,11 +252,13 @@ class Recording:
         n_found = len(packets)
         if last:
             packets = [packet for packet in packets if packet.head.packet_seq_num > last.packet_seq_num]
-        else:
+        n_new = len(packets)
+        if not last:
             # To finish a sub-buffer of which nothing was used makes a packet, too.
             while packets and packets[0].head.is_empty and not packets[0].head.events_discarded:
                 del packets[0]
         if not packets:
+            self._n_taken[cpu] += n_new
             return True
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _guarded(cpu, consumer)
@@ -258,7 +272,9 @@ class Recording:
         self.update()
         found = self._checked(packets, n_records)
         try:
-            return self.output.append(cpu, [one.checked.packet for one in found], is_valid)
+            is_taken = self.output.append(cpu, [one.checked.packet for one in found], is_valid)
+            self._n_taken[cpu] += n_new if is_taken else 0
+            return is_taken
         except OSError as error:
             # The memory that it was to be written from is gone: its file was truncated.
             if error.errno == errno.EFAULT:
@@ -345,11 +361,13 @@ class Recording:
         is_dead = not self.process.is_alive()
         with spoiling():
             self.process.flush(until)
-        self._drain_to_the_end(summary)
+        busy_until = time.monotonic() + _ALL_BUSY_S
+        self._drain_to_the_end(summary, busy_until)
         closed = self.process.closed_buffers()
         if closed:  # what was finished until then is the last of it
-            self.process.note_finished()
-            self._drain_to_the_end(summary)
+            with spoiling():
+                self.process.note_finished()
+            self._drain_to_the_end(summary, busy_until)
         self.update(at_end=True)
         self.check()
         lost = self._lost()
@@ -369,12 +387,24 @@ class Recording:
         self.output.close(lost)
         return said
 
-    def _drain_to_the_end(self, summary: Summary) -> None:
-        """Take what was finished at the last flush, and what comes meanwhile."""
-        # Each time takes a packet at least; but a hostile process may give the same ones again and again.
-        for _ in range(2 + self.process.n_subbufs):
-            if not self._drain_undisturbed(summary) or not any(map(self.process.is_unread, self.process.buffers)):
-                break
+    def _drain_to_the_end(self, summary: Summary, busy_until: float) -> None:
+        """Take what was finished at the last note_finished(), and what comes meanwhile.
+
+        A hostile process may say for ever that something is unread. So it goes on only while that buffer gives packets
+        that were not had before, and no more of them than it has sub-buffers.
+        """
+        start = self._n_taken.copy()
+        unread = list(self.process.buffers)
+        while unread:
+            before = self._n_taken.copy()
+            self._drain_undisturbed(summary, busy_until)
+            with spoiling():
+                unread = [
+                    cpu
+                    for cpu in self.process.buffers
+                    if before[cpu] < self._n_taken[cpu] <= start[cpu] + self.process.n_subbufs
+                    and self.process.is_unread(cpu)
+                ]
 
     def _left(self, closed: Collection[int], is_dead: bool) -> Iterator[tuple[int, int, str]]:
         """Tell what is unread and should have been read: the CPU, how many events, and why.

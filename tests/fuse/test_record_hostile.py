@@ -11,7 +11,8 @@ import re
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from relayfs_fuse.record.source import Source
 SUBBUF_BYTES, N_SUBBUFS = 4096, 8
 ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"
 SEEDS = range(1, 30 if is_long() else 6)
+# struct relay_control is the last page; where its words lie in it.
+CONTROL_BYTES, LOST_FULL_AT, READER_LOCK_AT = 4096, 192, 336
 HEAD_BYTES, EVENT_BYTES = 72, 24  # of a packet; of one of event_writer.c's events
 
 
@@ -235,32 +238,44 @@ def test_truncated_buffers_cost_their_process_only(store, run, record, out, chec
     assert read(out / good.name).lost == refused
 
 
+def truncate(mem: Path) -> None:
+    os.truncate(mem, 0)
+
+
+def spoil_losses(mem: Path) -> None:
+    with mem.open("r+b") as file:
+        file.seek(mem.stat().st_size - CONTROL_BYTES + LOST_FULL_AT)
+        file.write(struct.pack("=QQ", 0, 1 << 63))
+
+
 @pytest.mark.parametrize("check", ["all", "none"])
-def test_memory_that_goes_away_while_it_is_written_costs_its_process_only(store, run, out, check):
-    """Truncated between the moment when a packet is found and that when the kernel copies it to the disk."""
+@pytest.mark.parametrize("duration_s", [0, 1])
+@pytest.mark.parametrize("spoil", [truncate, spoil_losses])
+def test_memory_that_is_spoiled_while_it_is_written_costs_its_process_only(store, run, out, spoil, duration_s, check):
+    """Between the moment when a packet is found and that when it is on the disk; also the last of a process."""
     trace = store.create("t")
     bad, good = run(trace, "bad"), run(trace, "good")
     bad.write(300)
     good.write(300)
     bad.process.send_signal(signal.SIGSTOP)
 
-    class Truncating(DirectoryOutput):
+    class Spoiling(DirectoryOutput):
         def process(self, name: str, origin: ctf.Origin) -> ProcessOutput:
             process = super().process(name, origin)
             append = process.append
 
-            def truncate_and_append(*arguments: Any) -> bool:
+            def spoil_and_append(*arguments: Any) -> bool:
                 if name == bad.name:
-                    os.truncate(bad.directory / "cpu/mem0", 0)
+                    spoil(bad.directory / "cpu/mem0")
                 return append(*arguments)
 
-            process.append = truncate_and_append
+            process.append = spoil_and_append
             return process
 
     native.guard_install()
     source, said = Source("t", str(store.path)), []
     recorder = Recorder(
-        source, Truncating(str(out), source.identity), Options(duration_s=1, check=check), said.append, int
+        source, Spoiling(str(out), source.identity), Options(duration_s=duration_s, check=check), said.append, int
     )
     recorder.run()
     source.close()
@@ -268,6 +283,47 @@ def test_memory_that_goes_away_while_it_is_written_costs_its_process_only(store,
     assert len(said) == 1
     assert f"{bad.name} (uid {os.geteuid()}, pid {bad.process.pid}) is damaged: " in said[0]
     assert read(out).events["good"] == list(range(300))
+
+
+@contextmanager
+def taking_turns(directory: Path, cpus: Sequence[int]) -> Iterator[None]:
+    """Say in the memory of two buffers, in turn, that this thread reads them: at each moment in one at least."""
+    mems = [directory / f"cpu/mem{cpu}" for cpu in cpus]
+    with ExitStack() as stack:
+        files = [stack.enter_context(mem.open("r+b", buffering=0)) for mem in mems]
+        at = mems[0].stat().st_size - CONTROL_BYTES + READER_LOCK_AT
+        process = stack.enter_context(closing(Process(str(directory))))
+        assert process.buffers[cpus[0]].begin()
+        owner = os.pread(files[0].fileno(), 8, at)
+        process.buffers[cpus[0]].abort()
+        assert struct.unpack("=Q", owner)[0], "the lock does not lie there any more"
+        stop = threading.Event()
+
+        def take_turns() -> None:
+            for now, before in itertools.cycle([(files[0], files[1]), (files[1], files[0])]):
+                os.pwrite(now.fileno(), owner, at)
+                os.pwrite(before.fileno(), bytes(8), at)
+                if stop.wait(0.1):
+                    return
+
+        thread = threading.Thread(target=take_turns)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two CPUs are needed")
+def test_readers_that_take_turns_hold_up_the_end_for_a_limited_time(store, run, out):
+    bad, cpus = run(store.create("t"), "bad"), sorted(os.sched_getaffinity(0))[:2]
+    for cpu in cpus:
+        os.sched_setaffinity(bad.process.pid, {cpu})
+        bad.write(300)
+    with taking_turns(bad.directory, cpus):
+        said = relayctl("record", "t", "--store", store.path, "-o", out, "--duration", "0").stderr
+    assert "it cannot be read as somebody does not end reading it" in said
 
 
 def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, out: Path) -> None:
