@@ -1,7 +1,8 @@
 """Write the C source of `relayfs_fuse._native`: build_cffi.py OUTPUT PACKAGE HEADER...
 
-What Python may call is what it calls: of the headers' declarations, those whose names stand in the package's modules as
-lib.NAME or "struct NAME", and what these need.
+The extension module has what Python calls: of the headers' declarations those whose names stand in a module
+PACKAGE/*.py as lib.NAME or "struct NAME", and the types that they need. Macros are not among them; structs with aligned
+fields are opaque.
 """
 
 import re

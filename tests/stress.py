@@ -98,6 +98,7 @@ class Stress:
     producers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     victims: list[subprocess.Popen[bytes]] = field(default_factory=list)
     n_started: int = 0
+    before: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.ledger_file.exists():
@@ -181,14 +182,22 @@ class Stress:
         """Return how often a full buffer refused a record."""
         return self._ledger_sum(2, range(N_STREAMS))
 
-    def overrun_reader(self) -> None:
-        """Stop the verifier until producers have met a full buffer, or have written over much."""
+    def stop_reader(self) -> None:
+        """Stop the verifier until overrun_reader()."""
         self.verifier.send_signal(signal.SIGSTOP)
-        refused, written = self.refused(), self.written()
+        self.before = self.refused(), self.written()
+
+    def overrun_reader(self) -> None:
+        """Keep the verifier stopped until producers have met a full buffer, or have written over much."""
+        if not self.before:
+            self.stop_reader()
+        assert self.before
+        refused, written = self.before
         if self.channel.overwrites:
             wait_for(lambda: self.written() >= written + OVERRUN, "producers write on")
         else:
             wait_for(lambda: self.refused() > refused, "producers meet a full buffer")
+        self.before = None
         self.verifier.send_signal(signal.SIGCONT)
 
     def kill_producer(self, index: int, signum: int = signal.SIGKILL) -> None:

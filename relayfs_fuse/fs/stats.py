@@ -57,7 +57,7 @@ def _option(option: Option, channel: StoredChannel) -> bytes:
 
 
 def _is_unknown(statistic: Statistic, stats: native.Stats | RingStats) -> bool:
-    """Tell whether it was to be counted by consumers who do not."""
+    """Tell whether consumers count it, of whom one knows only the BPF ring's format and counts nothing."""
     if not statistic.source or not stats.foreign_bytes:
         return False
     return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE

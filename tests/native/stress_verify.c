@@ -27,6 +27,7 @@
 #include <relayfs/store.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -47,6 +48,7 @@ struct source {
 	size_t held;
 	char *previous; /* --reopen: what the last read gave */
 	size_t previous_length;
+	bool is_opened;
 	bool unnoted; /* the buffer does not know that `previous` was read, from unnoted_at on */
 	size_t unnoted_at;
 };
@@ -61,6 +63,15 @@ static struct {
 static struct source *sources[MAX_BUFFERS];
 static unsigned n_sources;
 static bool producers_done;
+static sem_t n_opened;
+
+/* Whoever removes the channel from now on takes nothing away from this source. */
+static void tell_opened(struct source *s)
+{
+	if (!s->is_opened)
+		sem_post(&n_opened);
+	s->is_opened = true;
+}
 
 static bool no_more_writers(void)
 {
@@ -106,6 +117,7 @@ static int open_relay_file(struct source *s)
 			die(s->tally.relay_file);
 		nanosleep(&pause, NULL);
 	}
+	tell_opened(s);
 	return fd;
 }
 
@@ -307,6 +319,7 @@ static struct relay_reader *open_reader(struct source *s)
 			die(s->tally.relay_file);
 		nanosleep(&pause, NULL);
 	}
+	tell_opened(s);
 	return reader;
 }
 
@@ -545,6 +558,8 @@ static void *run_source(void *argument)
 {
 	struct source *s = argument;
 
+	if (strcmp(options.reader, "zero-copy") != 0 && strcmp(options.reader, "read") != 0)
+		tell_opened(s); /* its memory is; a pipe opens when somebody writes */
 	if (strcmp(options.reader, "zero-copy") == 0)
 		read_zero_copy(s);
 	else if (strcmp(options.reader, "consume") == 0)
@@ -639,8 +654,12 @@ int main(int argc, char **argv)
 
 	parse_options(argc, argv);
 	account_open(options.ledger_file);
+	sem_init(&n_opened, 0, 0);
 	for (i = 0; i < n_sources; i++)
 		start_source(i, argv + optind + 2 * i);
+	for (i = 0; i < n_sources; i++)
+		while (sem_wait(&n_opened) != 0)
+			;
 	puts("reading");
 	fflush(stdout);
 	wait_for_end_of_input();

@@ -229,6 +229,8 @@ def check_channel_stats(mount: "Mount", stress: Stress, account: dict[str, int])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme)) as both:
+        for stress in both:
+            stress.stop_reader()  # before some producers are done with all
         for _, stress in itertools.product(range(N_PRODUCERS), both):
             stress.start_producer(RECORDS, fork=True)
         for stress in both:
@@ -245,6 +247,8 @@ def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_reservations_through_a_mount(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme, reserves=True)) as both:
+        for stress in both:
+            stress.stop_reader()  # before some producers are done with all
         for _, stress in itertools.product(range(N_PRODUCERS), both):
             stress.start_producer(RESERVED_RECORDS, fork=True)
         for stress in both:

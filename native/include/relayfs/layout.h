@@ -204,7 +204,7 @@ struct relay_geometry {
 	uint32_t buffers;           /* enum relay_buffers */
 	uint32_t delivery;          /* enum relay_delivery */
 	uint32_t read;              /* enum relay_read */
-	uint32_t flush_interval_ms; /* 0: never */
+	uint32_t flush_interval_ms; /* 0: never; at most INT32_MAX */
 	uint32_t reserve;           /* enum relay_reserve */
 	uint32_t timestamp;         /* enum relay_timestamp */
 	/* Bytes that no record takes; together less than subbuf_size. */

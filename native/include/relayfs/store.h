@@ -32,9 +32,9 @@ struct relay_spec {
 	uint64_t n_subbufs;
 	uint32_t n_buffers; /* 1 for global and single; else relay_n_possible_cpus() */
 	uint32_t mode, scheme, buffers, delivery, read;
-	uint32_t flush_interval_ms;
-	uint32_t file_mode; /* permission bits of the mem files */
-	uint32_t uid, gid;  /* of the mem files; the directory is the caller's, mode 0711 */
+	uint32_t flush_interval_ms; /* 0: never; at most INT32_MAX */
+	uint32_t file_mode;         /* permission bits of the mem files */
+	uint32_t uid, gid;          /* of the mem files; the directory is the caller's, mode 0711 */
 	uint32_t reserve, timestamp;
 	uint32_t start_reserve, end_reserve, channel_start_reserve; /* bytes; together less than subbuf_size */
 	uint32_t

@@ -15,7 +15,7 @@ char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf)
 {
 	char *path;
 	const struct relay_place *place = &chan->place;
-	int n = buf->control->geometry.buffers == RELAY_SINGLE
+	int n = buf->geometry.buffers == RELAY_SINGLE
 	            ? asprintf(&path, "%s/%s", place->root, place->channel)
 	            : asprintf(&path, "%s/%s%u", place->root, place->channel, buf->cpu);
 	return n < 0 ? NULL : path;

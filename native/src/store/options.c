@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The options of `create`: one table for each type of channel.
+ * The options of `create`, one table for each type of channel, and of `trace create`.
  *
  * What a new option takes: a field in struct relay_spec, relay_geometry (layout.h) and relay_stats, or those of rings; a row
  * here; its use; and its paragraph in relayfs(5).
@@ -130,7 +130,7 @@ static const struct row ring_rows[] = {
     OWNER(relay_ring_spec),
 };
 
-/* clock: from RELAY_MONO on, which is 1. */
+/* clock: the words count from 0, the field from RELAY_MONO, which is 1; the file server adds it. */
 static const struct row trace_rows[] = {
     {HIDDEN_KEY("subbuf_size"), BYTES(LEAST_TRACE_SUBBUF, UINT32_MAX, "bytes, 4096 to 4294967295, " UNITS),
      TRACE(subbuf_size), DEFAULT(64 << 10)},

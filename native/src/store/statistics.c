@@ -11,7 +11,8 @@
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What is also a counter; what is a count without being one; what only says how it is now. */
+/* COUNTER: buffers add up, and it is also one of the counters that a mount shows; COUNT: buffers add up; LATEST: the largest
+ * of the buffers counts. */
 #define COUNTER(shown, of, what, text) .name = (shown), .field = #of, .unit = (what), .help = (text)
 #define COUNT(shown, of) .name = (shown), .field = #of
 #define LATEST(shown, of) .name = (shown), .field = #of, .form = RELAY_STATISTIC_LATEST
