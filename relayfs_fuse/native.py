@@ -100,8 +100,8 @@ def _record(data: AnyBuffer) -> Any:
     return ffi.from_buffer(data)
 
 
-class Stats:
-    """Everything there is to know of a buffer: the fields of struct relay_stats, and what follows from them."""
+class _Fields:
+    """The fields of a struct, which are numbers; each is converted when it is asked for."""
 
     __slots__ = ("_raw",)
 
@@ -111,6 +111,12 @@ class Stats:
     def __getattr__(self, name: str) -> int:
         """Return a field."""
         return int(getattr(self._raw, name))
+
+
+class Stats(_Fields):
+    """Everything there is to know of a buffer: the fields of struct relay_stats, and what follows from them."""
+
+    __slots__ = ()
 
     @property
     def reserved_at_start(self) -> int:

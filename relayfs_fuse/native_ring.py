@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import native
 from relayfs_fuse._native import ffi, lib
-from relayfs_fuse.native import WakeWord, _check, _Handle, _made, _mapped, _Memory, _opened, _pointer, _record
+from relayfs_fuse.native import WakeWord, _check, _Fields, _Handle, _made, _mapped, _Memory, _opened, _pointer, _record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,17 +28,10 @@ OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 HEADER_BYTES = 8
 
 
-class RingStats:
+class RingStats(_Fields):
     """Everything there is to know of a ring: the fields of struct relay_ring_stats, and what follows from them."""
 
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
-
-    def __getattr__(self, name: str) -> int:
-        """Return a field."""
-        return int(getattr(self._raw, name))
+    __slots__ = ()
 
     @property
     def n_buffers(self) -> int:

@@ -87,9 +87,10 @@ class Statistic(NamedTuple):
     name: of its files in .channels/PATH/ and .channels/PATH/bufferN/
     field: of Stats or RingStats
     unit, help: of the counter of its name; empty: there is none
-    form: COUNT and LEVEL: buffers add up; LATEST: the largest counts; OF_BUFFER: only each buffer's says something
-    source: OF_CONSUMERS, OF_OVERWRITTEN: not known of a ring that was consumed by who knows only the kernel's format;
-        the latter only in overwrite mode
+    form: LATEST: of a channel's buffers the largest counts; OF_BUFFER: only each buffer's says something; else they add
+        up, LEVEL what there is now
+    source: if it is not 0, it is not known of a ring that was consumed by a program that knows only the BPF ring's
+        format: OF_CONSUMERS in any mode, else in mode overwrite
     """
 
     name: str
@@ -100,12 +101,10 @@ class Statistic(NamedTuple):
     source: int
 
 
-COUNT: int = lib.RELAY_STATISTIC_COUNT
 LEVEL: int = lib.RELAY_STATISTIC_LEVEL
 LATEST: int = lib.RELAY_STATISTIC_LATEST
 OF_BUFFER: int = lib.RELAY_STATISTIC_OF_BUFFER
 OF_CONSUMERS: int = lib.RELAY_STATISTIC_OF_CONSUMERS
-OF_OVERWRITTEN: int = lib.RELAY_STATISTIC_OF_OVERWRITTEN
 
 
 def _statistics(type_of: int) -> list[Statistic]:

@@ -43,10 +43,10 @@ def figures_of(directory: str) -> Figures | None:
         return Figures(
             name,
             "alive" if process.is_alive() else "dead",
-            sum(statistic.records for statistic in stats),
-            sum(statistic.bytes for statistic in stats),
+            sum(one.records for one in stats),
+            sum(one.bytes for one in stats),
             sum(process.lost().values()),
-            sum(statistic.unread_bytes for statistic in stats),
+            sum(one.unread_bytes for one in stats),
         )
     except (OSError, ValueError):
         return Figures(name, "damaged")

@@ -89,9 +89,9 @@ class Process:
             # There may be more processes, times CPUs, than descriptors.
             self.buffers[cpu].buffer.close_descriptor()
         stats = [consumer.buffer.stats() for consumer in self.buffers.values()]
-        self.n_subbufs = max(statistic.n_subbufs for statistic in stats)
-        self.subbuf_size = max(statistic.subbuf_size for statistic in stats)
-        self._file_bytes = min(statistic.file_bytes for statistic in stats)
+        self.n_subbufs = max(one.n_subbufs for one in stats)
+        self.subbuf_size = max(one.subbuf_size for one in stats)
+        self._file_bytes = min(one.file_bytes for one in stats)
 
     def close(self) -> None:
         """Unmap it."""
