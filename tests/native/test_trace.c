@@ -432,6 +432,8 @@ TEST(what_cannot_be_declared_is_refused)
 
 /* --- processes, threads and signals --- */
 
+/* Of several threads some may lose events: those that run while another one, which lets a sub-buffer begin, is preempted. */
+
 static void *write_events(void *n)
 {
 	for (uintptr_t i = 0; i < (uintptr_t)n; i++)
@@ -457,8 +459,9 @@ TEST(threads_write_at_once)
 	start(0, "t");
 	run_threads(threads, N_THREADS, N_EVENTS);
 	join_threads(threads, N_THREADS);
-	CHECK_EQ(events_in("t"), N_THREADS * N_EVENTS);
-	CHECK_EQ(written_to("t").n_processes, 1);
+	struct written sum = written_to("t");
+	CHECK_EQ(sum.events + sum.lost, N_THREADS * N_EVENTS);
+	CHECK_EQ(sum.n_processes, 1);
 }
 
 TEST(threads_come_and_go_while_traces_do)
@@ -596,8 +599,9 @@ TEST(children_have_buffers_of_their_own)
 		CHECK_EQ(status, 0);
 	}
 	join_threads(threads, 4);
-	CHECK_EQ(events_in("t"), 4 * N_EVENTS + N_CHILDREN * 10);
-	CHECK_EQ(written_to("t").n_processes, 1 + N_CHILDREN);
+	struct written sum = written_to("t");
+	CHECK_EQ(sum.events + sum.lost, 4 * N_EVENTS + N_CHILDREN * 10);
+	CHECK_EQ(sum.n_processes, 1 + N_CHILDREN);
 }
 
 static int in_child(void (*function)(void))
