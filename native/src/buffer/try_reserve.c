@@ -42,10 +42,12 @@ static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_latch *l
 		enum relay_rseq_result result = relay_rseq_tally(lost, length, buf->cpu);
 		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, buf->cpu) : result;
 	}
-	struct relay_tx tx = relay_tx_load(buf, lost);
-	tx.new_first = tx.expect_first + 1;
-	tx.new_second = tx.expect_second + length;
-	return relay_tx_commit(buf, lost, &tx);
+	/* Acquire, and in this order, as in relay_tx_load(): of two moments, the second word does not fit. */
+	uint64_t records = __atomic_load_n(&lost->first, __ATOMIC_ACQUIRE);
+	uint64_t bytes = __atomic_load_n(&lost->second[0], __ATOMIC_ACQUIRE);
+	RELAY_PUBLISHES(&lost->first);
+	bool is_counted = relay_latch_cmpxchg(lost, records, bytes, records + 1, bytes + length);
+	return is_counted ? RELAY_RSEQ_DONE : RELAY_RSEQ_MOVED;
 }
 
 /* Count a refused record. Returns `err`, or what relay_misplaced() says: then it was not counted. */
