@@ -16,8 +16,8 @@ from relayfs_fuse import native
 HOLDER = Path(__file__).parent / "fuse/holder.c"
 # <relayfs/layout.h>
 PAGE, N_CLAIMS, N_RESERVATIONS = 4096, 256, 248
-CLAIM = struct.Struct("<6Q16x")
-TAKEN, MARKED = 2, (1 << 63) - 1
+CLAIM = struct.Struct("<8Q")
+TAKEN = 2
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def keep_all_claims(app: Program) -> None:
     with closing(buffer), mmap.mmap(buffer.fileno(), 0) as memory:
         begin = len(memory) - PAGE - N_CLAIMS * CLAIM.size
         claims = [CLAIM.unpack_from(memory, begin + i * CLAIM.size) for i in range(N_CLAIMS)]
-        owner = next(owner for word, _, _, _, owner, _ in claims if word >> 62 == TAKEN)
+        owner = next(owner for word, _, _, _, owner, *_ in claims if word >> 62 == TAKEN)
         for i, (word, *_) in enumerate(claims):
             if word >> 62 != TAKEN:
-                CLAIM.pack_into(memory, begin + i * CLAIM.size, MARKED, 0, 0, 0, owner, 0)
+                CLAIM.pack_into(memory, begin + i * CLAIM.size, 0, 0, 0, 0, owner, 0, 0, 1)

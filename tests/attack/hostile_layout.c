@@ -102,9 +102,9 @@ static bool learn_relay(struct target *target)
 		add_words(target, target->ledger_at + i * sizeof(struct relay_subbuf), sizeof(struct relay_subbuf));
 	for (uint64_t i = 0; i < geometry.n_claims; i++) {
 		uint64_t at = target->claims_at + i * sizeof(struct relay_claim);
-		add_words(target, at, offsetof(struct relay_claim, owner));
-		add(target, at + offsetof(struct relay_claim, owner), sizeof(uint64_t), true);
-		add(target, at + offsetof(struct relay_claim, token), sizeof(uint64_t), false);
+		add_words(target, at, sizeof(struct relay_claim));
+		add(target, at + offsetof(struct relay_claim, owner.thread), sizeof(uint64_t), true);
+		add(target, at + offsetof(struct relay_claim, owner.reaper), sizeof(uint64_t), true);
 	}
 	learn_relay_control(target);
 	add_area(target, target->ledger_at, target->bytes - target->ledger_at);
@@ -150,10 +150,11 @@ static bool learn_ring(struct target *target)
 	}
 	add_words(target, behind, target->state_at - behind < 16384 ? target->state_at - behind : 16384);
 	uint64_t claims = behind + RELAY_RING_N_READY * sizeof(uint64_t) + RELAY_RING_CLAIMS_GAP;
-	for (unsigned i = 0; i < RELAY_RING_N_CLAIMS; i++) {
+	for (unsigned i = 0; i < RELAY_N_CLAIMS; i++) {
 		uint64_t at = claims + i * sizeof(struct relay_ring_claim);
 		add_words(target, at, sizeof(struct relay_ring_claim));
-		add(target, at + offsetof(struct relay_ring_claim, owner), sizeof(uint64_t), true);
+		add(target, at + offsetof(struct relay_ring_claim, owner.thread), sizeof(uint64_t), true);
+		add(target, at + offsetof(struct relay_ring_claim, owner.reaper), sizeof(uint64_t), true);
 	}
 	add_area(target, 0, RELAY_RING_DATA_AT + (geometry.size < 65536 ? geometry.size : 65536));
 	add_area(target, behind, target->bytes - behind);

@@ -384,6 +384,82 @@ TEST(threads_that_come_and_go_leave_claims_to_keep)
 	relay_buf_release(buf);
 }
 
+/* --- reserved by one thread, committed by another --- */
+
+enum { N_PASSED_ON = 100000 };
+
+struct pipeline {
+	struct rchan_buf *buf;
+	void *open; /* reserved, to be committed; or NULL */
+};
+
+static void *commit_all(void *arg)
+{
+	struct pipeline *pipeline = arg;
+	cpu_set_t any;
+	memset(&any, 0xff, sizeof(any));
+	CHECK_EQ(sched_setaffinity(0, sizeof(any), &any), 0);
+	for (int i = 0; i < N_PASSED_ON; i++) {
+		void *to;
+		while (!(to = __atomic_exchange_n(&pipeline->open, NULL, __ATOMIC_ACQUIRE)))
+			sched_yield();
+		relay_buf_commit(pipeline->buf, to);
+	}
+	return NULL;
+}
+
+static int count_claims_in_use(struct rchan_buf *buf)
+{
+	struct relay_claim claims[RELAY_N_CLAIMS];
+	off_t at = (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - (off_t)sizeof(claims);
+	int n = 0;
+	CHECK_EQ(pread(relay_buf_fd(buf), claims, sizeof(claims), at), sizeof(claims));
+	for (int i = 0; i < RELAY_N_CLAIMS; i++)
+		n += claims[i].owner.in_use != 0;
+	return n;
+}
+
+TEST(claims_that_other_threads_commit_can_be_taken_again)
+{
+	struct pipeline pipeline = {open_path(new_path(4096, 4, RELAY_OVERWRITE)), NULL};
+	pthread_t thread;
+	CHECK_EQ(pthread_create(&thread, NULL, commit_all, &pipeline), 0);
+	for (int i = 0; i < N_PASSED_ON; i++) {
+		void *to;
+		/* At the moment at which the one before is committed. What is reserved a lap behind is in the way for a while. */
+		while (relay_buf_reserve(pipeline.buf, 8, &to))
+			sched_yield();
+		while (__atomic_load_n(&pipeline.open, __ATOMIC_RELAXED))
+			sched_yield();
+		__atomic_store_n(&pipeline.open, to, __ATOMIC_RELEASE);
+	}
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_EQ(stats_of(pipeline.buf).records, N_PASSED_ON);
+	CHECK_EQ(count_claims_in_use(pipeline.buf), 0);
+	relay_buf_release(pipeline.buf);
+}
+
+/* The file server knows a thread's open files by their tokens: one may be closed while another one is written to. */
+TEST(a_claim_belongs_to_the_open_file_that_took_it)
+{
+	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *closed = open_path(path), *open = open_path(path);
+	void *to;
+	relay_buf_set_token(closed, 7);
+	relay_buf_set_token(open, 9);
+	CHECK_EQ(relay_buf_reserve(closed, 10, &to), 0);
+	memset(to, 'a', 10);
+	relay_buf_commit(closed, to);
+	CHECK_EQ(relay_buf_reserve(open, 10, &to), 0);
+	CHECK_EQ(relay_buf_resolve(open, 7), 1);
+	memset(to, 'b', 10);
+	relay_buf_commit(open, to);
+	CHECK_DRAINS(open, "aaaaaaaaaabbbbbbbbbb");
+	check_torn(open, 0, 0);
+	relay_buf_release(closed);
+	relay_buf_release(open);
+}
+
 /* Nobody writes or reads: the file server resolves, and a reader that waits gets the data. */
 TEST(resolve_counts_the_dead_and_lets_data_through)
 {
@@ -439,7 +515,7 @@ TEST(who_got_the_owners_id_is_not_the_owner)
 		CHECK_EQ(pread(relay_buf_fd(buf), &claim, sizeof(claim), claims), sizeof(claim));
 		if ((claim.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_FREE)
 			continue;
-		claim.owner += 1ull << (RELAY_OWNER_TID_BITS + RELAY_OWNER_NS_BITS);
+		claim.owner.thread += 1ull << (RELAY_OWNER_TID_BITS + RELAY_OWNER_NS_BITS);
 		CHECK_EQ(pwrite(relay_buf_fd(buf), &claim, sizeof(claim), claims), sizeof(claim));
 		n_changed++;
 	}

@@ -237,9 +237,9 @@ TEST(claims_that_hold_nonsense_cost_one_long_search)
 
 	CHECK(record != NULL);
 	CHECK_EQ(relay_ring_discard(record, 0), 0);
-	for (int i = 0; i < RELAY_RING_N_CLAIMS; i++) {
-		claims[i].owner = 1ull << 40 | 1; /* of another pid namespace: it may live */
-		claims[i].in_use = 1;
+	for (int i = 0; i < RELAY_N_CLAIMS; i++) {
+		claims[i].owner.thread = 1ull << 40 | 1; /* of another pid namespace: it may live */
+		claims[i].owner.in_use = 1;
 	}
 	CHECK(relay_ring_reserve(ring, 8, 0) == NULL);
 	CHECK(n_yields < YIELDS_FIRST);
@@ -249,8 +249,8 @@ TEST(claims_that_hold_nonsense_cost_one_long_search)
 	CHECK(n_yields < (unsigned long)ROUNDS * YIELDS_EACH);
 	CHECK_EQ(ring_stats(ring).lost_full_records, 1 + ROUNDS);
 	/* One that is free again is found. */
-	claims[RELAY_RING_N_CLAIMS - 1].owner = 0;
-	claims[RELAY_RING_N_CLAIMS - 1].in_use = 0;
+	claims[RELAY_N_CLAIMS - 1].owner.thread = 0;
+	claims[RELAY_N_CLAIMS - 1].owner.in_use = 0;
 	record = relay_ring_reserve(ring, 8, 0);
 	CHECK(record != NULL);
 	CHECK_EQ(relay_ring_discard(record, 0), 0);

@@ -315,18 +315,18 @@ TEST(discarded_records_are_skipped_and_make_room)
 TEST(as_many_reservations_as_there_are_claims)
 {
 	struct relay_ring *ring = make_ring(65536, 0);
-	void *record[RELAY_RING_N_CLAIMS];
+	void *record[RELAY_N_CLAIMS];
 	int i;
 
-	for (i = 0; i < RELAY_RING_N_CLAIMS; i++)
+	for (i = 0; i < RELAY_N_CLAIMS; i++)
 		record[i] = reserve_letters(ring, 'r', 8);
 	errno = 0;
 	CHECK(relay_ring_reserve(ring, 8, 0) == NULL && errno == EAGAIN);
 	CHECK_EQ(ring_stats(ring).lost_full_records, 1);
-	for (i = RELAY_RING_N_CLAIMS - 1; i >= 0; i--)
+	for (i = RELAY_N_CLAIMS - 1; i >= 0; i--)
 		CHECK_EQ(relay_ring_commit(record[i], 0), 0);
-	CHECK_EQ(strlen(drain_letters(ring)), RELAY_RING_N_CLAIMS);
-	for (i = 0; i < RELAY_RING_N_CLAIMS; i++)
+	CHECK_EQ(strlen(drain_letters(ring)), RELAY_N_CLAIMS);
+	for (i = 0; i < RELAY_N_CLAIMS; i++)
 		CHECK_EQ(relay_ring_discard(reserve_letters(ring, 'd', 8), 0), 0);
 	relay_ring_close(ring);
 }

@@ -39,6 +39,7 @@
 #ifndef RELAYFS_LAYOUT_H
 #define RELAYFS_LAYOUT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -51,13 +52,14 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 5u
+#define RELAY_LAYOUT_VERSION 6u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
-	RELAY_N_CLAIMS = 256,      /* in one buffer */
+	RELAY_N_CLAIMS = 256,      /* in one buffer, or ring */
 	RELAY_N_CLAIMS_KEPT = 192, /* the first of them stay with the thread that took one */
-	RELAY_N_RESERVATIONS = 248 /* at once, at most: the last claims are for switches, see buffer/claims.c */
+	RELAY_N_RESERVATIONS =
+	    248 /* in a buffer at once, at most: the last claims are for switches, see buffer/claims.c */
 };
 
 /* Geometry limits; sizes need not be powers of two. */
@@ -101,15 +103,24 @@ struct relay_latch {
 #define RELAY_OWNER_NS_BITS 16    /* bits 22-37: that namespace's inode number, folded */
 #define RELAY_OWNER_START_BITS 26 /* bits 38-63: start time, clock ticks: tells a reused id apart */
 
+/* Who has a claim. */
+struct relay_claim_owner {
+	uint64_t thread; /* owner word; 0: nobody. Writer: whoever takes it, by compare-and-swap */
+	uint64_t token;  /* the file server's name for the owner's open file, or 0 */
+	uint64_t reaper; /* owner word of who ends it for a dead owner. Writer: the same way */
+	uint64_t in_use; /* 0 or 1. Writer: owner, not by a locked instruction; to 0 also who commits, and the reaper */
+};
+
+/* A claim, of a buffer as of a ring: its word, three words of what is claimed, its owner. */
+enum { RELAY_CLAIM_BYTES = 64, RELAY_CLAIM_OWNER_AT = 32 };
+
 /* One reservation in progress. */
 struct relay_claim {
 	uint64_t word;    /* state and position. Writer: owner; PENDING->TAKEN also helpers */
 	uint64_t length;  /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
 	uint64_t records; /* record number at the position. Writer: owner, before word */
 	uint64_t bytes;   /* of a switch: stream position there; of a hole: 1 if it was discarded. Writer: same */
-	uint64_t owner;   /* owner word. Writer: whoever takes it, by compare-and-swap */
-	uint64_t token;   /* the file server's name for the owner's open file, or 0 */
-	uint64_t unused[2];
+	struct relay_claim_owner owner;
 };
 
 /* One sub-buffer's ledger: number (lap & 1) * n_subbufs + index of the array. Written at switches only. */
@@ -294,7 +305,8 @@ struct relay_control {
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_latch) == 32, "latches are shared");
-RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == 64, "one line per claim");
+RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == RELAY_CLAIM_BYTES, "one line per claim");
+RELAY_STATIC_ASSERT(offsetof(struct relay_claim, owner) == RELAY_CLAIM_OWNER_AT, "all claims say it there");
 RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 64, "one line per ledger");
 RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "holes are shared");
 RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 128, "two lines per copy");

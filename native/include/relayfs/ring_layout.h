@@ -26,7 +26,6 @@
 #define RELAYFS_RING_LAYOUT_H
 
 #include <relayfs/layout.h>
-#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -43,10 +42,8 @@ extern "C" {
 
 enum {
 	RELAY_RING_HEADER_BYTES = 8,
-	RELAY_RING_FIRST_PAGE = 3,      /* second header word of a record in the data's first page */
-	RELAY_RING_N_CLAIMS = 256,      /* reservations under way at once, at most */
-	RELAY_RING_N_CLAIMS_KEPT = 192, /* the first of them stay with the thread that took one */
-	RELAY_RING_N_READY = 1024,      /* records reserved and not yet behind the producer position */
+	RELAY_RING_FIRST_PAGE = 3, /* second header word of a record in the data's first page */
+	RELAY_RING_N_READY = 1024, /* records reserved and not yet behind the producer position */
 	/* Bytes between ready and claims; what is missing to a page follows the claims. A CPU takes a load for one of what it
 	 * has just stored at the same offset in another page, and waits: the claims that are used most lie at other offsets
 	 * than what producers load and change together with them. */
@@ -104,10 +101,7 @@ struct relay_ring_claim {
 	    word; /* RELAY_CLAIM_ states; reaped: RELAY_RING_REAPED. Writer: owner; PENDING->TAKEN also helpers */
 	uint64_t length; /* bytes. Writer: owner, before it reserves */
 	uint64_t number; /* of the record: lockless only. Writer: owner, the same */
-	uint64_t owner;  /* owner word. Writer: whoever takes it, by compare-and-swap */
-	uint64_t token;  /* the file server's name for the owner's open file, or 0 */
-	uint64_t reaper; /* owner word of who ends it for a dead owner. Writer: the same way */
-	uint64_t in_use; /* 0 or 1. Writer: owner, not by a locked instruction; so nobody else may */
+	struct relay_claim_owner owner;
 };
 #define RELAY_RING_REAPED RELAY_CLAIM_HOLE /* its owner died and it is counted as torn; to become DISCARD */
 
@@ -154,7 +148,8 @@ RELAY_STATIC_ASSERT(sizeof(struct relay_u128) == 16, "one compare-and-swap");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_counts) == 64, "one line per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_consumer) == 256, "consumers share it");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_producer) == 128, "two lines");
-RELAY_STATIC_ASSERT(sizeof(struct relay_ring_claim) == 64, "one line per claim");
+RELAY_STATIC_ASSERT(sizeof(struct relay_ring_claim) == RELAY_CLAIM_BYTES, "one line per claim");
+RELAY_STATIC_ASSERT(offsetof(struct relay_ring_claim, owner) == RELAY_CLAIM_OWNER_AT, "all claims say it there");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_geometry) == 128, "two lines of constants");
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_state) <= RELAY_PAGE_BYTES, "the state is one page");
 /* Both kinds of file have it in the first 8 bytes of their last page, and so each is known from the other. */

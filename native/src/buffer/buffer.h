@@ -6,6 +6,7 @@
 #ifndef RELAYFS_BUFFER_BUFFER_H
 #define RELAYFS_BUFFER_BUFFER_H
 
+#include "base/claim_table.h"
 #include "base/damage.h"
 #include "base/directory.h"
 #include "base/latch.h"
@@ -78,12 +79,8 @@ struct rchan_buf {
 	uint32_t mode, scheme;
 	struct relay_subbuf *subbufs;
 	struct relay_claim *claims;
-	uint32_t n_claims;
-	uint32_t id;        /* unique in this process */
-	uint32_t n_unkept;  /* times that no claim to keep was found at once */
-	bool finds_none;    /* the last search for a claim was in vain */
-	uint64_t token;     /* the file server's name for our open file */
-	char *relay_file;   /* for threads that may not write themselves; NULL: not mounted */
+	struct relay_claim_table claim_table; /* who has which of them */
+	char *relay_file;                     /* for threads that may not write themselves; NULL: not mounted */
 	void *hold;         /* a page that maps the mount's file of that name, see relay_buf_hold(); or NULL */
 	uint32_t reserve;   /* enum relay_reserve */
 	uint32_t timestamp; /* enum relay_timestamp */

@@ -5,24 +5,19 @@
 
 #include "buffer/buffer.h"
 
-/* A claim that says only that it is in use. A position that no head has. */
-#define RELAY_CLAIM_MARKED (RELAY_CLAIM_PENDING | RELAY_POSITION_MASK)
-
-/* A free claim for the calling thread, marked; NULL: all are in use by living threads. Async-signal-safe. */
+/* A free claim for the calling thread to use; NULL: all are in use by living threads. Async-signal-safe. */
 struct relay_claim *relay_claim_take(struct rchan_buf *buf);
 
 /* The same to leave a sub-buffer with, for which some claims are kept that no reservation takes. */
 struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf);
 
-/* The claims that threads have kept in this buffer since it was mapped: let them look for some again. */
-void relay_claims_forget_kept(struct rchan_buf *buf);
+/* The buffer has been mapped: its claims are a table of claims. */
+void relay_claims_init(struct rchan_buf *buf);
 
 /* Done with it, for now. */
 static inline void relay_claim_give_back(const struct rchan_buf *buf, struct relay_claim *claim)
 {
-	if (__builtin_expect(claim - buf->claims >= RELAY_N_CLAIMS_KEPT, 0))
-		/* Pairs with the compare-and-swap in try_own(). */
-		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+	relay_claim_leave(&claim->owner, claim - buf->claims);
 }
 
 /* How head.second names a claim. */
@@ -38,7 +33,7 @@ static inline uint64_t relay_claim_position(const struct relay_claim *claim)
 	return __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 }
 
-/* State, in a marked claim, what is about to be taken at pos; visible to all before the change of head that takes it. */
+/* State, in a claim that is in use, what is about to be taken at pos; visible to all before the change of head that takes it. */
 static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
                                      uint64_t bytes)
 {
@@ -52,10 +47,10 @@ static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, ui
 	__atomic_store_n(&claim->word, RELAY_CLAIM_PENDING | pos, __ATOMIC_RELEASE);
 }
 
-/* Not taken; to be stated again. Never free in between: a signal handler would use it, and may keep it. */
+/* Not taken; to be stated again. It stays in use. */
 static inline void relay_claim_withdraw(struct relay_claim *claim)
 {
-	__atomic_store_n(&claim->word, RELAY_CLAIM_MARKED, __ATOMIC_RELEASE);
+	__atomic_store_n(&claim->word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
 }
 
 /* Done with it: committed, or never taken. */
@@ -83,7 +78,10 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to);
 void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded);
 
 /* How many claims there are to look at. */
-uint32_t relay_claims_n_used(const struct rchan_buf *buf);
+static inline uint32_t relay_claims_n_used(const struct rchan_buf *buf)
+{
+	return relay_claim_table_n_used(&buf->claim_table);
+}
 
 /* How many claims wait as holes, at or behind this position, for readers. */
 uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from);

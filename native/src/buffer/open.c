@@ -43,7 +43,6 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->data = base;
 	buf->subbufs = (struct relay_subbuf *)(base + layout.subbufs_at);
 	buf->claims = (struct relay_claim *)(base + layout.claims_at);
-	buf->n_claims = geometry.n_claims;
 	buf->subbuf_size = geometry.subbuf_size;
 	buf->n_subbufs = geometry.n_subbufs;
 	buf->offset_bits = layout.offset_bits;
@@ -64,7 +63,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
 	buf->begin = relay_subbuf_start_of_mode(buf);
 	buf->geometry = geometry;
-	relay_claims_forget_kept(buf);
+	relay_claims_init(buf);
 	relay_fence_register();
 	return 0;
 }

@@ -2,7 +2,7 @@
 /*
  * Claims: how a reservation survives the death of its producer. The idea is that of buffer/claims.c:
  *
- *     claim.in_use = 1                    so that a signal handler takes another one
+ *     claim.owner.in_use = 1              so that a signal handler takes another one
  *     claim.word = PENDING | pos          say what is about to be reserved
  *     tail or last names the claim        reserve it: one step
  *     header = BUSY ...                   (in scheme rseq that step does this, too)
@@ -15,8 +15,8 @@
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
  *                         TAKEN  -> REAPED -> FREE    its owner died before the commit: the header becomes DISCARD
  *
- * Only one thread at a time ends a dead thread's claim: the reaper. When it dies, another one is; each step of reaping can
- * be done again, and the step to REAPED counts the record in the same compare-and-swap, so it counts once.
+ * A reaper may die, and another one come (base/claim_table.h): each step of reaping can be done again, and the step to REAPED
+ * counts the record in the same compare-and-swap, so it counts once.
  */
 #define _GNU_SOURCE
 #include "ring/claims.h"
@@ -24,17 +24,13 @@
 #include "ring/wake.h"
 
 #include <errno.h>
-#include <sched.h>
 
-/* How often to look for a claim while all are in use; and as long as nobody has found one since that was in vain. */
-enum { FIND_ROUNDS = 128, DOUBTED_ROUNDS = 4, LOOK_FOR_DEAD = 64 };
-
-__thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT];
+/* How often to look for a claim while all are in use. */
+enum { FIND_ROUNDS = 128 };
 
 static uint32_t n_used(const struct relay_ring *ring)
 {
-	uint32_t n = __atomic_load_n(&ring->producer->n_claims_used, __ATOMIC_ACQUIRE);
-	return n < RELAY_RING_N_CLAIMS ? n : RELAY_RING_N_CLAIMS;
+	return relay_claim_table_n_used(&ring->claim_table);
 }
 
 static bool change(uint64_t *at, uint64_t from, uint64_t to)
@@ -42,108 +38,14 @@ static bool change(uint64_t *at, uint64_t from, uint64_t to)
 	return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* --- taking --- */
-
-/* Claims below n_claims_used are looked at only: raise it before the claim is used. */
-static void raise_used(struct relay_ring *ring, uint32_t n)
-{
-	uint32_t old = __atomic_load_n(&ring->producer->n_claims_used, __ATOMIC_RELAXED);
-	while (old < n && !__atomic_compare_exchange_n(&ring->producer->n_claims_used, &old, n, true, __ATOMIC_SEQ_CST,
-	                                               __ATOMIC_RELAXED))
-		;
-}
-
-/* Make a claim ours that is not in use, if it is ours or nobody's, and mark it. */
-static bool try_own(struct relay_ring *ring, uint32_t i, uint64_t self)
-{
-	struct relay_ring_claim *claim = &ring->claims[i];
-	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE);
-	bool in_use = __atomic_load_n(&claim->in_use, __ATOMIC_ACQUIRE);
-	if (in_use || (owner && (owner != self || i >= RELAY_RING_N_CLAIMS_KEPT)))
-		return false;
-	if (!owner && !change(&claim->owner, 0, self))
-		return false;
-	__atomic_store_n(&claim->token, __atomic_load_n(&ring->token, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
-	raise_used(ring, i + 1);
-	/* If not, a handler has it: ours for later, if it is one of those we may keep. */
-	bool marked = relay_ring_claim_mark(claim);
-	if (!marked && i >= RELAY_RING_N_CLAIMS_KEPT)
-		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
-	return marked;
-}
-
-static struct relay_ring_claim *find_in(struct relay_ring *ring, uint32_t from, uint32_t to)
-{
-	uint64_t self = relay_owner_self();
-	for (uint32_t i = from; i < to; i++)
-		if (try_own(ring, i, self))
-			return &ring->claims[i];
-	return NULL;
-}
-
-/* One to keep; else one for a single reservation. To ask who is dead costs system calls: now and then. */
-static struct relay_ring_claim *find(struct relay_ring *ring)
-{
-	/* Relaxed: it only says how long to look. Claims that hold nonsense would cost each record all rounds. */
-	int rounds = __atomic_load_n(&ring->finds_none, __ATOMIC_RELAXED) ? DOUBTED_ROUNDS : FIND_ROUNDS;
-	for (int round = 0; round < rounds; round++) {
-		struct relay_ring_claim *claim = find_in(ring, 0, RELAY_RING_N_CLAIMS_KEPT);
-		if (!claim && __atomic_fetch_add(&ring->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
-		    relay_ring_resolve(ring, 0))
-			claim = find_in(ring, 0, RELAY_RING_N_CLAIMS_KEPT);
-		if (!claim)
-			claim = find_in(ring, RELAY_RING_N_CLAIMS_KEPT, RELAY_RING_N_CLAIMS);
-		if (claim) {
-			if (__atomic_load_n(&ring->finds_none, __ATOMIC_RELAXED))
-				__atomic_store_n(&ring->finds_none, false, __ATOMIC_RELAXED);
-			return claim;
-		}
-		/* All in use this moment. */
-		sched_yield();
-	}
-	__atomic_store_n(&ring->finds_none, true, __ATOMIC_RELAXED);
-	return NULL;
-}
-
-/* Keep it, for as long as the ring has this id. */
-static void keep(const struct relay_ring *ring, const struct relay_ring_claim *claim, uint32_t id, uint32_t epoch)
-{
-	struct relay_ring_kept *kept = &relay_ring_kept[id % RELAY_RING_N_KEPT];
-	/* A handler between these lines leaves one of ours, whichever. */
-	kept->epoch = 0;
-	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	kept->claim = (uint32_t)(claim - ring->claims);
-	kept->ring_id = id;
-	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	kept->epoch = epoch;
-}
-
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 {
-	/* Before the search: under a new id, or in a child, it is to be made anew. */
-	uint32_t id = __atomic_load_n(&ring->id, __ATOMIC_ACQUIRE);
-	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
 	struct relay_ring_claim *claim = relay_ring_claim_kept(ring);
 	/* In use: it is a reservation, or this is a signal handler and the interrupted code is using it. */
-	if (claim && relay_ring_claim_mark(claim))
+	if (claim && relay_claim_use(&claim->owner))
 		return claim;
-	claim = find(ring);
-	if (claim && claim - ring->claims < RELAY_RING_N_CLAIMS_KEPT)
-		keep(ring, claim, id, epoch);
-	return claim;
-}
-
-void relay_ring_claims_forget_kept(struct relay_ring *ring)
-{
-	static uint32_t last_id;
-	__atomic_store_n(&ring->id, __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
-}
-
-void relay_ring_set_token(struct relay_ring *ring, uint64_t token)
-{
-	__atomic_store_n(&ring->token, token, __ATOMIC_RELAXED);
-	/* Claims that threads have kept get the token, too: under a new id they find them anew. */
-	relay_ring_claims_forget_kept(ring);
+	uint32_t i = relay_claim_table_find(&ring->claim_table, FIND_ROUNDS, false);
+	return i == UINT32_MAX ? NULL : &ring->claims[i];
 }
 
 /* --- helping --- */
@@ -153,7 +55,7 @@ static struct relay_ring_claim *in_question(const struct relay_ring *ring, uint6
 {
 	struct relay_ring_last last = relay_ring_last(ring);
 	uint64_t number = last.who >> RELAY_OWNER_SHIFT;
-	if (number == 0 || number > RELAY_RING_N_CLAIMS)
+	if (number == 0 || number > RELAY_N_CLAIMS)
 		return NULL;
 	struct relay_ring_claim *claim = &ring->claims[number - 1];
 	*word = relay_ring_claim_word(claim);
@@ -225,36 +127,18 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 	__atomic_store_n(header, (uint32_t)length | RELAY_RING_DISCARD, __ATOMIC_RELEASE);
 }
 
-/* End the claim of a dead owner. The caller is its reaper. */
-static void end_claim(struct relay_ring *ring, struct relay_ring_claim *claim)
+/* Of a dead owner. See relay_claim_table.end. */
+static bool end(struct relay_claim_table *table, uint32_t i)
 {
+	struct relay_ring *ring = (struct relay_ring *)((char *)table - offsetof(struct relay_ring, claim_table));
+	struct relay_ring_claim *claim = &ring->claims[i];
 	relay_ring_claims_help(ring);
 	uint64_t word = relay_ring_claim_word(claim), state = word & RELAY_CLAIM_STATE;
 	if (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_REAPED)
 		reap_record(ring, claim, word);
 	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
-	__atomic_store_n(&claim->in_use, 0, __ATOMIC_RELEASE);
-	/* The token goes first: it must never stand beside a new owner. */
-	__atomic_store_n(&claim->token, 0, __ATOMIC_RELEASE);
-	__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
 	relay_ring_wake(ring, word & RELAY_POSITION_MASK, 0);
-}
-
-/* `gone`: the caller knows that the owner is dead. */
-static bool reap(struct relay_ring *ring, struct relay_ring_claim *claim, bool gone)
-{
-	uint64_t owner = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE), self = relay_owner_self();
-	if (!owner || (!gone && relay_owner_alive(owner)))
-		return false;
-	uint64_t reaper = __atomic_load_n(&claim->reaper, __ATOMIC_ACQUIRE);
-	if ((reaper && relay_owner_alive(reaper)) || !change(&claim->reaper, reaper, self))
-		return false;
-	/* A dead owner stays until its reaper is done: is it still this one? */
-	bool same = __atomic_load_n(&claim->owner, __ATOMIC_ACQUIRE) == owner;
-	if (same)
-		end_claim(ring, claim);
-	change(&claim->reaper, self, 0);
-	return same;
+	return true;
 }
 
 int relay_ring_claims_reap_at(struct relay_ring *ring, uint64_t pos)
@@ -264,19 +148,30 @@ int relay_ring_claims_reap_at(struct relay_ring *ring, uint64_t pos)
 		uint64_t word = relay_ring_claim_word(&ring->claims[i]), state = word & RELAY_CLAIM_STATE;
 		if ((word & RELAY_POSITION_MASK) == (pos & RELAY_POSITION_MASK) &&
 		    (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_REAPED))
-			return reap(ring, &ring->claims[i], false);
+			return relay_claim_table_reap(&ring->claim_table, i);
 	}
 	return -ENOENT;
 }
 
 int relay_ring_resolve(struct relay_ring *ring, uint64_t token)
 {
-	int n = 0;
-	for (uint32_t i = 0; i < n_used(ring); i++) {
-		struct relay_ring_claim *claim = &ring->claims[i];
-		n += reap(ring, claim, token && __atomic_load_n(&claim->token, __ATOMIC_ACQUIRE) == token);
-	}
-	return n;
+	return relay_claim_table_resolve(&ring->claim_table, token);
+}
+
+void relay_ring_set_token(struct relay_ring *ring, uint64_t token)
+{
+	relay_claim_table_renew(&ring->claim_table, token);
+}
+
+void relay_ring_claims_init(struct relay_ring *ring)
+{
+	ring->claim_table = (struct relay_claim_table){
+	    .claims = (unsigned char *)ring->claims,
+	    .n_used = &ring->producer->n_claims_used,
+	    .n_reservations = RELAY_N_CLAIMS,
+	    .end = end,
+	};
+	relay_claim_table_renew(&ring->claim_table, 0);
 }
 
 uint64_t relay_ring_claims_torn(const struct relay_ring *ring)

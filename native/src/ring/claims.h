@@ -3,9 +3,8 @@
 #ifndef RELAYFS_RING_CLAIMS_H
 #define RELAYFS_RING_CLAIMS_H
 
+#include "base/claim_table.h"
 #include "base/latch.h"
-#include "base/libc.h"
-#include "base/owner.h"
 #include "ring/publish.h"
 
 static inline uint64_t relay_ring_claim_word(const struct relay_ring_claim *claim)
@@ -13,52 +12,18 @@ static inline uint64_t relay_ring_claim_word(const struct relay_ring_claim *clai
 	return __atomic_load_n(&claim->word.first, __ATOMIC_ACQUIRE);
 }
 
-/* Which claim this thread owns in which ring. Direct-mapped by the ring's id. */
-struct relay_ring_kept {
-	uint32_t ring_id, epoch; /* epoch: relay_fork_epoch then */
-	uint32_t claim;
-};
-enum { RELAY_RING_N_KEPT = 8 };
-extern __thread struct relay_ring_kept relay_ring_kept[RELAY_RING_N_KEPT] RELAY_TLS;
-
 /* The one that this thread has kept in this ring; NULL: none. It may be in use. */
 static inline struct relay_ring_claim *relay_ring_claim_kept(const struct relay_ring *ring)
 {
-	/* Pairs with the release in forget_kept(): what find() takes for a new id has the new token. */
-	uint32_t id = __atomic_load_n(&ring->id, __ATOMIC_ACQUIRE);
-	const struct relay_ring_kept *kept = &relay_ring_kept[id % RELAY_RING_N_KEPT];
-	if (__builtin_expect(kept->ring_id == id && kept->epoch == __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED),
-	                     1))
-		return &ring->claims[kept->claim];
-	return NULL;
-}
-
-/*
- * Use a claim that belongs to this thread. Only its own signal handlers compete: one instruction, not a locked one.
- * Without the lock it stores also when it fails, what it has seen: hence a word that others leave alone.
- */
-static inline bool relay_ring_claim_mark(struct relay_ring_claim *claim)
-{
-	uint64_t was = 0;
-	if (__atomic_load_n(&claim->in_use, __ATOMIC_ACQUIRE))
-		return false;
-#if defined(__x86_64__)
-	bool marked;
-	__asm__ volatile("cmpxchgq %[one], %[in_use]"
-	                 : "=@ccz"(marked), [in_use] "+m"(claim->in_use), "+a"(was)
-	                 : [one] "r"(1ull)
-	                 : "memory");
-	return marked;
-#else
-	return __atomic_compare_exchange_n(&claim->in_use, &was, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-#endif
+	uint64_t kept = relay_claim_kept(&ring->claim_table);
+	return __builtin_expect(kept < RELAY_N_CLAIMS, 1) ? &ring->claims[kept] : NULL;
 }
 
 /* A claim for the calling thread to use; NULL: all are in use by living threads. Async-signal-safe. */
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring);
 
-/* The claims that threads have kept in this ring since it was mapped: let them look for some again. */
-void relay_ring_claims_forget_kept(struct relay_ring *ring);
+/* The ring has been mapped: its claims are a table of claims. */
+void relay_ring_claims_init(struct relay_ring *ring);
 
 /* How a tail names a claim, in its top 16 bits. */
 static inline uint64_t relay_ring_claim_name(const struct relay_ring *ring, const struct relay_ring_claim *claim)
@@ -99,11 +64,7 @@ static inline void relay_ring_claim_release(const struct relay_ring *ring, struc
 {
 	/* Pairs with relay_ring_claim_word(): who finds no claim finds the header that was stored before. */
 	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
-	/* Last: then a signal handler may use it. */
-	__atomic_store_n(&claim->in_use, 0, __ATOMIC_RELEASE);
-	if (__builtin_expect(claim - ring->claims >= RELAY_RING_N_CLAIMS_KEPT, 0))
-		/* Pairs with the compare-and-swap in try_own(). */
-		__atomic_store_n(&claim->owner, 0, __ATOMIC_RELEASE);
+	relay_claim_leave(&claim->owner, claim - ring->claims);
 }
 
 /* --- the last reservation --- */

@@ -11,8 +11,8 @@ bool relay_ring_layout_of(uint64_t size, struct relay_ring_layout *layout)
 		return false;
 	layout->ready_at = RELAY_RING_DATA_AT + 2 * size;
 	layout->claims_at = layout->ready_at + RELAY_RING_N_READY * sizeof(uint64_t) + RELAY_RING_CLAIMS_GAP;
-	layout->state_at = layout->claims_at + RELAY_RING_N_CLAIMS * sizeof(struct relay_ring_claim) +
-	                   RELAY_PAGE_BYTES - RELAY_RING_CLAIMS_GAP;
+	layout->state_at = layout->claims_at + RELAY_N_CLAIMS * sizeof(struct relay_ring_claim) + RELAY_PAGE_BYTES -
+	                   RELAY_RING_CLAIMS_GAP;
 	layout->file_bytes = layout->state_at + RELAY_PAGE_BYTES;
 	return true;
 }
@@ -31,7 +31,7 @@ int relay_ring_check_geometry(const struct relay_ring_geometry *geometry, uint64
 	if (geometry->version != RELAY_RING_VERSION)
 		return -EPROTO;
 	if (!relay_ring_layout_of(geometry->size, layout) || layout->file_bytes != file_bytes ||
-	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_RING_N_CLAIMS ||
+	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
 	    geometry->n_ready != RELAY_RING_N_READY || !relay_options_allow_ring(geometry) || geometry->n_rings == 0 ||
 	    geometry->cpu >= geometry->n_rings || geometry->scheme == RELAY_ANY_SCHEME)
 		return -EBADMSG;

@@ -40,7 +40,7 @@ static int write_state(int fd, const struct making *making, uint32_t cpu)
 	    .cpu = cpu,
 	    .file_bytes = making->layout.file_bytes,
 	    .n_rings = spec->n_rings,
-	    .n_claims = RELAY_RING_N_CLAIMS,
+	    .n_claims = RELAY_N_CLAIMS,
 	    .n_ready = RELAY_RING_N_READY,
 	};
 	relay_options_to_ring_geometry(spec, &state->geometry);

@@ -120,7 +120,7 @@ static int use(struct relay_ring *ring, const struct relay_ring_geometry *geomet
 		relay_mapping_unmap(&ring->mapping);
 		return err;
 	}
-	relay_ring_claims_forget_kept(ring);
+	relay_ring_claims_init(ring);
 	relay_fence_register();
 	return 0;
 }

@@ -65,7 +65,7 @@ int relay_ring_remote_geometry(const struct relay_place *place, struct relay_rin
 	uint64_t n = 0;
 	*geometry = (struct relay_ring_geometry){.magic = RELAY_RING_MAGIC,
 	                                         .version = RELAY_RING_VERSION,
-	                                         .n_claims = RELAY_RING_N_CLAIMS,
+	                                         .n_claims = RELAY_N_CLAIMS,
 	                                         .n_ready = RELAY_RING_N_READY,
 	                                         .scheme = RELAY_LOCKLESS};
 	int err = relay_remote_check_type(place, "ring");

@@ -101,7 +101,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	if (!relay_ring_has_room(ring, place.end) &&
 	    (ring->mode != RELAY_OVERWRITE || relay_ring_make_room(ring, place.end)))
 		return false;
-	if (!relay_ring_claim_mark(mine))
+	if (!relay_claim_use(&mine->owner))
 		return false;
 	relay_ring_claim_state(mine, place.pos, length, place.number);
 	if (__builtin_expect(!relay_ring_take_place(ring, &place, who, who), 0)) {
@@ -129,7 +129,7 @@ static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64
 	put.next = put.expect + relay_ring_total(length);
 	if (!mine || who != relay_ring_claim_name(ring, mine) || put.expect % 8 ||
 	    relay_ring_is_too_large(ring, length) || !relay_ring_has_room(ring, put.next) ||
-	    !relay_ring_claim_mark(mine))
+	    !relay_claim_use(&mine->owner))
 		return false;
 	put.header = relay_ring_header(ring, put.expect, (uint32_t)length | RELAY_RING_BUSY);
 	put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;

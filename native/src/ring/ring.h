@@ -3,6 +3,7 @@
 #ifndef RELAYFS_RING_RING_H
 #define RELAYFS_RING_RING_H
 
+#include "base/claim_table.h"
 #include "base/damage.h"
 #include "base/mapping.h"
 
@@ -18,13 +19,10 @@ struct relay_ring {
 	uint64_t size, mask;
 	uint64_t largest; /* record: it leaves room for its header, and the ring is never quite full */
 	uint32_t cpu, mode, scheme;
-	uint32_t id; /* unique in this process, for what threads keep */
 	struct relay_ring_claim *claims;
+	struct relay_claim_table claim_table; /* who has which of them */
 	uint64_t *ready;
 	struct relay_ring_state *state;
-	uint64_t token;                      /* the file server's name for our open file */
-	uint32_t n_unkept;                   /* times that no claim to keep was found at once */
-	bool finds_none;                     /* the last search for a claim was in vain */
 	struct relay_ring_geometry geometry; /* as it was checked: what is not needed for each record */
 	struct relay_mapping mapping;
 	uint32_t slot; /* among those that are open */
