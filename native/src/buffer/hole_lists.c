@@ -27,9 +27,9 @@
 enum {
 	MOST_BYTES = 64 << 20,
 	N_ACCOUNTS = 1024,
-	FIRST = 64,   /* holes that a list has room for at first */
-	SHORT = 4096, /* holes that are soon collected again, so that it does not matter when they were used */
-	PATIENCE_MS = 1000
+	FIRST = 64,         /* holes that a list has room for at first */
+	SHORT = 4096,       /* holes that are soon collected again, so that it does not matter when they were used */
+	PATIENCE_MS = 10000 /* more than a process takes on a busy machine to come round to each of its buffers */
 };
 
 struct relay_holes_account {
