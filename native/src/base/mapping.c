@@ -225,14 +225,21 @@ int relay_mapping_open(const char *path, int flags, bool in_mount)
 	return fd;
 }
 
+int relay_backing_file(const char *path, char backing[PATH_MAX])
+{
+	ssize_t got = getxattr(path, "user.relayfs.backing", backing, PATH_MAX - 1);
+	if (got <= 0)
+		return got ? -errno : -ENODATA;
+	backing[got] = 0;
+	return 0;
+}
+
 int relay_mapping_open_backing(const char *mem_path)
 {
 	char path[PATH_MAX];
-	/* The mount says which file it shows. */
-	ssize_t got = getxattr(mem_path, "user.relayfs.backing", path, sizeof(path) - 1);
-	if (got < 0)
-		return -errno;
-	path[got] = 0;
+	int err = relay_backing_file(mem_path, path);
+	if (err)
+		return err == -ENODATA ? -ENODEV : err;
 	int fd = relay_mapping_open(path, O_RDWR, false);
 	return fd == -EACCES || fd == -EPERM || fd == -ENOENT ? -ENODEV : fd;
 }

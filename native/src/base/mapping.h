@@ -5,6 +5,7 @@
 
 #include "base/descriptor.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -42,6 +43,10 @@ int relay_mapping_own(int fd, mode_t mode, uid_t uid, gid_t gid);
 /* Open what should be a file of a relayfs: nothing happens to what is no regular file or, with `in_mount`, does not lie
  * in a FUSE mount. Returns its descriptor, or -errno (-EBADMSG: it is something else). */
 int relay_mapping_open(const char *path, int flags, bool in_mount);
+
+/* The path of the file in the store that a mount shows as `path`. 0 or -errno: -ENODATA if it shows none, or, like -ENOTSUP, if
+ * `path` lies in no mount. */
+int relay_backing_file(const char *path, char backing[PATH_MAX]);
 
 /* Open, O_RDWR, the file behind a memory file of a mount that cannot be mapped (old kernel, unprivileged server).
  * Returns its descriptor, or -errno; -ENODEV: it is not within this user's reach. */

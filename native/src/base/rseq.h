@@ -10,6 +10,7 @@
 #ifndef RELAYFS_BASE_RSEQ_H
 #define RELAYFS_BASE_RSEQ_H
 
+#include <errno.h>
 #include <relayfs/ring_layout.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +29,17 @@ enum relay_rseq_result {
 	RELAY_RSEQ_STOPPED, /* a refused flag is set */
 	RELAY_RSEQ_ABORTED  /* interrupted, or this is not the CPU */
 };
+
+/* Not an errno: this thread is not (any more) on the CPU to which the memory belongs. */
+enum { RELAY_WRONG_CPU = 1 };
+
+/* The thread sanitizer does not see what assembly publishes. */
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define RELAY_PUBLISHES(word) __tsan_release(word)
+#else
+#define RELAY_PUBLISHES(word) ((void)(word))
+#endif
 
 /* A change of a latch together with up to three words that belong to it (a switch's ledger). */
 struct relay_tx {
@@ -92,6 +104,15 @@ static inline bool relay_rseq_registered(void)
 {
 	int32_t cpu = (int32_t)__atomic_load_n(&relay_rseq_area()->cpu_id, __ATOMIC_RELAXED);
 	return cpu >= 0 || (cpu == RSEQ_CPU_ID_UNINITIALIZED && relay_rseq_register());
+}
+
+/* Why a section on `cpu` was aborted. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no
+ * sections. */
+static inline int relay_rseq_misplaced(uint32_t cpu)
+{
+	if (!relay_rseq_registered())
+		return -ENOTSUP;
+	return relay_rseq_cpu() == cpu ? 0 : RELAY_WRONG_CPU;
 }
 
 /*

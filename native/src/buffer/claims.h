@@ -43,7 +43,7 @@ static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, ui
 	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
 	__atomic_store_n(&claim->records, records, __ATOMIC_RELAXED);
 	__atomic_store_n(&claim->bytes, bytes, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_claims_help() and buffer/consume.c: what is claimed before that it is. */
+	/* Pairs with the acquire in relay_claims_help() and relay_claims_first(): what is claimed before that it is. */
 	__atomic_store_n(&claim->word, RELAY_CLAIM_PENDING | pos, __ATOMIC_RELEASE);
 }
 
@@ -56,7 +56,7 @@ static inline void relay_claim_withdraw(struct relay_claim *claim)
 /* Done with it: committed, or never taken. */
 static inline void relay_claim_release(const struct rchan_buf *buf, struct relay_claim *claim)
 {
-	/* Pairs with the acquire in buffer/consume.c: the payload before the end of the claim. */
+	/* Pairs with the acquire in relay_claims_first(): the payload before the end of the claim. */
 	__atomic_store_n(&claim->word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
 	relay_claim_give_back(buf, claim);
 }

@@ -1,28 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Consuming: what is there, in order, and whose turn it is. buffer/consume.c tells how. */
+/* Consuming: what is there, in order. buffer/consume.c tells how. */
 #ifndef RELAYFS_BUFFER_CONSUME_H
 #define RELAYFS_BUFFER_CONSUME_H
 
-#include "buffer/buffer.h"
-
-/* The reader's lock: 0, or -EBUSY: a living thread has it. A dead one's is taken over. */
-int relay_reader_lock(struct rchan_buf *buf);
-void relay_reader_unlock(struct rchan_buf *buf);
-
-/* Does another thread that lives have it? */
-bool relay_reader_is_held(const struct rchan_buf *buf);
-
-/* What has been consumed, checked as far as it speaks for itself. 0 or -EBADMSG. */
-int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state);
-
-/* Back to the beginning. The caller has the lock. */
-void relay_consumer_clear(struct rchan_buf *buf);
-
-/* Account for what producers overwrote: move `state` to the oldest sub-buffer that stands. 0 or -EBADMSG. */
-int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state);
-
-/* Has what lies at pos been overwritten, or may have been? */
-bool relay_consume_is_lapped(const struct rchan_buf *buf, uint64_t pos);
+#include "buffer/consumer.h"
 
 /* Bytes of holes in what can be read from `state` on, as far as is known: walks along it, if there are any, within what
  * is left of buf->work; the next call goes on from there. */

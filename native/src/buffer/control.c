@@ -8,7 +8,7 @@
 #define _GNU_SOURCE
 #include "base/affinity.h"
 #include "buffer/claims.h"
-#include "buffer/consume.h"
+#include "buffer/consumer.h"
 #include "buffer/deliveries.h"
 #include "buffer/holes.h"
 #include "buffer/reserve.h"
@@ -33,7 +33,7 @@ static int change_head(struct rchan_buf *buf, struct relay_latch *latch,
 		enum relay_rseq_result result = relay_tx_commit(buf, latch, &tx);
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
-		int err = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
+		int err = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(buf->cpu) : 0;
 		if (err)
 			return err;
 	}

@@ -42,7 +42,7 @@ static bool resets_met(const struct rchan_buf *buf, struct moment begin)
 
 static bool readers_met(const struct rchan_buf *buf, struct moment begin)
 {
-	/* Pairs with the release in publish() of buffer/consume.c: who saw writers go on sees the readers who let them. */
+	/* Pairs with the release in relay_consumer_publish(): who saw writers go on sees the readers who let them. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED) != begin.readers;
 }
@@ -203,7 +203,7 @@ static int read_positions(struct rchan_buf *buf, struct relay_stats *stats)
 			return err;
 		tell_consumer(stats, &state);
 		err = relate(buf, stats, &state);
-		if (!err || i == LAPPED_TRIES || !relay_consume_is_lapped(buf, state.position))
+		if (!err || i == LAPPED_TRIES || !relay_consumer_is_lapped_now(buf, state.position))
 			return err;
 		relay_damage_forget(&buf->damage);
 	}

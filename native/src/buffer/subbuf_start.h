@@ -56,7 +56,7 @@ static inline uint64_t relay_produced(const struct rchan_buf *buf, uint64_t head
 /* Has the reader left the sub-buffer that lies a lap before the one at pos? */
 static inline bool relay_has_left(const struct rchan_buf *buf, uint64_t pos)
 {
-	/* Pairs with the release in buffer/consume.c: the reader's loads before our stores. */
+	/* Pairs with the release in relay_consumer_publish(): the reader's loads before our stores. */
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
 	return relay_pos_number(buf, pos) - relay_pos_number(buf, consumed) < buf->n_subbufs;
 }

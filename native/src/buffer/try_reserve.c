@@ -13,6 +13,7 @@
 #include "buffer/try_reserve.h"
 
 #include "base/clock.h"
+#include "base/refuse.h"
 #include "base/robust_lock.h"
 #include "buffer/claims.h"
 #include "buffer/head.h"
@@ -36,32 +37,9 @@ enum relay_rseq_result relay_tx_transact(struct rchan_buf *buf, struct relay_lat
 	return relay_persist_transact(latch, &buf->control->flags, tx, buf->cpu);
 }
 
-static enum relay_rseq_result tally(struct rchan_buf *buf, struct relay_latch *lost, uint64_t length)
+static int refuse(const struct rchan_buf *buf, struct relay_latch *lost, uint64_t length, int err)
 {
-	if (buf->scheme == RELAY_RSEQ) {
-		enum relay_rseq_result result = relay_rseq_tally(lost, length, buf->cpu);
-		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, buf->cpu) : result;
-	}
-	/* Acquire, and in this order, as in relay_tx_load(): of two moments, the second word does not fit. */
-	uint64_t records = __atomic_load_n(&lost->first, __ATOMIC_ACQUIRE);
-	uint64_t bytes = __atomic_load_n(&lost->second[0], __ATOMIC_ACQUIRE);
-	RELAY_PUBLISHES(&lost->first);
-	bool is_counted = relay_latch_cmpxchg(lost, records, bytes, records + 1, bytes + length);
-	return is_counted ? RELAY_RSEQ_DONE : RELAY_RSEQ_MOVED;
-}
-
-/* Count a refused record. Returns `err`, or what relay_misplaced() says: then it was not counted. */
-static int refuse(struct rchan_buf *buf, struct relay_latch *lost, uint64_t length, int err)
-{
-	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		enum relay_rseq_result result = tally(buf, lost, length);
-		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1))
-			return err;
-		int gone = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
-		if (gone)
-			return gone;
-	}
-	return -EBADMSG;
+	return relay_refuse(lost, length, buf->scheme, buf->cpu, err);
 }
 
 int relay_refuse_full(struct rchan_buf *buf, size_t length)
@@ -325,7 +303,7 @@ static int flush(struct rchan_buf *buf)
 		case RELAY_RSEQ_STOPPED:
 			return -EBUSY;
 		case RELAY_RSEQ_ABORTED:
-			if ((err = relay_misplaced(buf)))
+			if ((err = relay_rseq_misplaced(buf->cpu)))
 				return err;
 			break;
 		case RELAY_RSEQ_MOVED:

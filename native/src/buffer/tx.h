@@ -7,17 +7,6 @@
 #include "base/rseq.h"
 #include "buffer/buffer.h"
 
-/* The thread sanitizer does not see what assembly publishes. */
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#define RELAY_PUBLISHES(word) __tsan_release(word)
-#else
-#define RELAY_PUBLISHES(word) ((void)(word))
-#endif
-
-/* Not an errno: this thread is not (any more) on the buffer's CPU. */
-enum { RELAY_WRONG_CPU = 1 };
-
 /* relay_tx_commit() by a restartable section. */
 enum relay_rseq_result relay_tx_transact(struct rchan_buf *buf, struct relay_latch *latch, struct relay_tx *tx);
 
@@ -44,14 +33,6 @@ static inline struct relay_tx relay_tx_load(const struct rchan_buf *buf, const s
 	unsigned valid = buf->scheme != RELAY_RSEQ ? 0 : tx.expect_first >> 63;
 	tx.expect_second = __atomic_load_n(&latch->second[valid], __ATOMIC_ACQUIRE);
 	return tx;
-}
-
-/* Why a section was aborted. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no sections. */
-static inline int relay_misplaced(const struct rchan_buf *buf)
-{
-	if (!relay_rseq_registered())
-		return -ENOTSUP;
-	return relay_rseq_cpu() == buf->cpu ? 0 : RELAY_WRONG_CPU;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Wake sleeping readers; no system call unless one has armed the buffer. buffer/wake.c tells how. */
+/* Wake sleeping readers; no system call unless one has armed the buffer. base/arm.h tells how. */
 #ifndef RELAYFS_BUFFER_WAKE_H
 #define RELAYFS_BUFFER_WAKE_H
 

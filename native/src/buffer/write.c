@@ -91,7 +91,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 			return 0;
 		if (claim)
 			relay_claim_withdraw(claim);
-		err = result == RELAY_RSEQ_ABORTED ? relay_misplaced(buf) : 0;
+		err = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(buf->cpu) : 0;
 		if (err)
 			return err;
 	}
@@ -282,7 +282,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			return 0;
 		}
 		if (result == RELAY_RSEQ_ABORTED || tried == RELAY_TRY_ABORTED) {
-			err = relay_misplaced(buf);
+			err = relay_rseq_misplaced(buf->cpu);
 			if (err)
 				return err;
 			aborts++;

@@ -16,7 +16,7 @@
 #include "channel/move.h"
 
 #include "buffer/claims.h"
-#include "buffer/consume.h"
+#include "buffer/consumer.h"
 #include "buffer/head.h"
 #include "buffer/subbuf_start.h"
 

@@ -15,7 +15,6 @@
 
 #include "base/futex.h"
 #include "buffer/claims.h"
-#include "buffer/consume.h"
 #include "buffer/head.h"
 #include "buffer/subbuf_start.h"
 #include "buffer/write.h"

@@ -4,7 +4,6 @@
 #include "base/futex.h"
 #include "base/owner.h"
 #include "buffer/claims.h"
-#include "buffer/consume.h"
 #include "buffer/deliveries.h"
 #include "buffer/head.h"
 #include "buffer/subbuf_start.h"

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <relayfs/counters.h>
 
+#include "base/mapping.h"
 #include "base/rseq.h"
 #include "counters/add_delete.h"
 #include "counters/copy.h"
@@ -17,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { STORE_MODE = 0700, MAX_ABORTS = 100, ADD_TRIES = 10 };
@@ -33,10 +33,10 @@ static char *join(const char *dir, const char *name)
 /* Where the counters of the relayfs mounted at `mnt` lie in its store; NULL: none is mounted there. */
 static char *main_file_of(const char *mnt)
 {
-	char backing[4096] = "", *file = join(mnt, "counters");
-	ssize_t got = file ? getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1) : -1;
+	char backing[PATH_MAX], *file = join(mnt, "counters");
+	int err = file ? relay_backing_file(file, backing) : -ENOMEM;
 	free(file);
-	return got > 0 && strchr(backing, '/') ? strdup(backing) : NULL;
+	return !err && strchr(backing, '/') ? strdup(backing) : NULL;
 }
 
 static bool exists(const char *dir, const char *name)

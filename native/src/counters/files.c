@@ -3,6 +3,7 @@
 #include "counters/files.h"
 
 #include "base/immutable.h"
+#include "base/mapping.h"
 #include "counters/copy.h"
 
 #include <errno.h>
@@ -15,7 +16,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -317,10 +317,9 @@ static int reopen_dir(struct relay_counters *counters)
 	char path[PATH_MAX], backing[PATH_MAX];
 	if (!counters->main_file || snprintf(path, sizeof(path), "%s/counters", counters->dir) >= PATH_MAX)
 		return -ENOTCONN;
-	ssize_t got = getxattr(path, "user.relayfs.backing", backing, sizeof(backing) - 1);
-	if (got < 0)
-		return -errno;
-	backing[got] = 0;
+	int err = relay_backing_file(path, backing);
+	if (err)
+		return err;
 	if (strcmp(backing, counters->main_file) != 0)
 		return -ENOTCONN;
 	int fd = open(counters->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);

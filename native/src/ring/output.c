@@ -23,7 +23,7 @@ enum { MAX_ABORTS = 8 };
 static inline void end(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
                        uint64_t flags)
 {
-	/* Pairs with the acquire in ring/consume.c: the payload before the end of BUSY. */
+	/* Pairs with the acquire in is_record_at(), ring/consume.c, and look_once(), ring/consumer.c: the payload before the end of BUSY. */
 	__atomic_store_n(relay_ring_length_at(ring, pos), length, __ATOMIC_RELEASE);
 	relay_ring_claim_release(ring, claim);
 	relay_ring_wake(ring, pos, flags);
@@ -80,7 +80,7 @@ __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, cons
 			relay_ring_wake(ring, put.expect, flags);
 			return 0;
 		}
-		err = result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+		err = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
 		if (err)
 			return err;
 		aborts += result == RELAY_RSEQ_ABORTED;
@@ -98,7 +98,7 @@ static inline int output_restartable(struct relay_ring *ring, const void *data, 
 	                     1)) {
 		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
 		put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
-		RELAY_RING_PUBLISHES(ring);
+		RELAY_PUBLISHES(&ring->producer->position.first);
 		if (__builtin_expect(
 			relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu) == RELAY_RSEQ_DONE, 1)) {
 			relay_ring_wake(ring, put.expect, flags);
@@ -118,7 +118,7 @@ static __thread struct {
 	uint32_t claim;
 } latest RELAY_TLS;
 
-/* From this CPU. As relay_ring_output(), or RELAY_RING_WRONG_CPU. */
+/* From this CPU. As relay_ring_output(), or RELAY_WRONG_CPU. */
 static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	return ring->scheme == RELAY_RSEQ ? output_restartable(ring, data, length, flags)
@@ -178,7 +178,7 @@ __attribute__((noinline)) static int produce_there(struct relay_ring *ring, stru
 		err = relay_migrate(ring->cpu, &affinity);
 		if (!err)
 			err = produce_here(ring, product);
-	} while (err == RELAY_RING_WRONG_CPU);
+	} while (err == RELAY_WRONG_CPU);
 	relay_migrate_back(&affinity);
 	errno = saved;
 	return err;
@@ -192,7 +192,7 @@ static int produce_percpu(struct relay_ring *const *rings, unsigned n, struct pr
 		if (cpu >= n)
 			return -EINVAL;
 		int err = produce_here(rings[cpu], product);
-		if (err != RELAY_RING_WRONG_CPU)
+		if (err != RELAY_WRONG_CPU)
 			return err;
 		if (rings[cpu]->remote)
 			return produce_remote(rings[cpu]->remote, product);
@@ -206,7 +206,7 @@ int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, 
 	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
 		return -EINVAL;
 	int err = output_here(ring, data, length, flags);
-	if (__builtin_expect(err != RELAY_RING_WRONG_CPU, 1))
+	if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
 		return err;
 	return produce_there(ring, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
 }
@@ -219,7 +219,7 @@ int relay_ring_refuse(struct relay_ring *ring, size_t length)
 		return -EOPNOTSUPP;
 	struct product product = {.refused = true, .length = length};
 	int err = produce_here(ring, &product);
-	return err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err;
+	return err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err;
 }
 
 int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length, uint64_t flags)
@@ -247,7 +247,7 @@ void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 	if (__builtin_expect(!err, 1))
 		return record;
 	struct product product = {.length = length, .flags = flags};
-	return reserved(err == RELAY_RING_WRONG_CPU ? produce_there(ring, &product) : err, &product);
+	return reserved(err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err, &product);
 }
 
 void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags)

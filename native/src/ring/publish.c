@@ -14,7 +14,7 @@
  * Nobody but its owner lets the position pass a record that has no entry, so the plain stores come never too late.
  * Whoever has moved the position looks for the next entry; who makes an entry tries to move the position: one of the two
  * must see the other. The first one would need a fence, which costs as much as all the rest; so the second one makes the
- * kernel fence all CPUs, as in buffer/wake.c. That is rare, because mostly it only has to wait a moment for its turn. Behind a
+ * kernel fence all CPUs, as in base/arm.h. That is rare, because mostly it only has to wait a moment for its turn. Behind a
  * record that has an entry there is no need: that one is passed by a compare-and-swap, which is a fence.
  *
  * A producer drains before it frees its claim; if it dies before that, whoever reaps the claim does it.

@@ -5,7 +5,7 @@
  *
  * The struct relay_ring of such a ring has private memory, the smallest that a ring can have, where nothing is ever
  * reserved. So the fast paths need not ask: no claim there is any thread's, and they come to the slow one, which says
- * RELAY_RING_WRONG_CPU, and whoever called it then comes here.
+ * RELAY_WRONG_CPU, and whoever called it then comes here.
  */
 #ifndef RELAYFS_RING_REMOTE_H
 #define RELAYFS_RING_REMOTE_H

@@ -21,20 +21,14 @@
 #include "ring/reserve.h"
 
 #include "base/persist.h"
+#include "base/refuse.h"
 
 #include <errno.h>
 
 /* --- latches, in both schemes --- */
 
-int relay_ring_misplaced(const struct relay_ring *ring)
-{
-	if (!relay_rseq_registered())
-		return -ENOTSUP;
-	return relay_rseq_cpu() == ring->cpu ? 0 : RELAY_RING_WRONG_CPU;
-}
-
 /* Change where the oldest record lies from what was seen of it. 0 also if it was not as seen; else as
- * relay_ring_misplaced(). */
+ * relay_rseq_misplaced(). */
 static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
 {
 	static uint64_t nowhere;
@@ -54,32 +48,12 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 	enum relay_rseq_result result = relay_rseq_transact(&ring->state->oldest, flags, &tx, ring->cpu);
 	if (result == RELAY_RSEQ_ABORTED)
 		result = relay_persist_transact(&ring->state->oldest, flags, &tx, ring->cpu);
-	return result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+	return result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
 }
 
-static int tally_once(struct relay_ring *ring, struct relay_latch *lost, uint64_t length, bool *done)
+static int refuse(const struct relay_ring *ring, struct relay_latch *lost, uint64_t length, int err)
 {
-	if (ring->scheme == RELAY_RSEQ) {
-		*done = relay_rseq_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE ||
-		        relay_persist_tally(lost, length, ring->cpu) == RELAY_RSEQ_DONE;
-		return *done ? 0 : relay_ring_misplaced(ring);
-	}
-	uint64_t first = __atomic_load_n(&lost->first, __ATOMIC_RELAXED);
-	uint64_t second = __atomic_load_n(&lost->second[0], __ATOMIC_RELAXED);
-	*done = relay_latch_cmpxchg(lost, first, second, first + 1, second + length);
-	return 0;
-}
-
-/* Count a refused record. Returns `err`, or what relay_ring_misplaced() says: then it was not counted. */
-static int refuse(struct relay_ring *ring, struct relay_latch *lost, uint64_t length, int err)
-{
-	bool done = false;
-	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		int gone = tally_once(ring, lost, length, &done);
-		if (done || gone)
-			return done ? err : gone;
-	}
-	return -EBADMSG;
+	return relay_refuse(lost, length, ring->scheme, ring->cpu, err);
 }
 
 static int refuse_full(struct relay_ring *ring, uint64_t length)
@@ -233,7 +207,7 @@ int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted,
 	put->next = put->expect + relay_ring_total(length);
 	put->header = relay_ring_header(ring, put->expect, (uint32_t)length | bits);
 	put->to = relay_ring_at(ring, put->expect) + RELAY_RING_HEADER_BYTES;
-	RELAY_RING_PUBLISHES(ring);
+	RELAY_PUBLISHES(&ring->producer->position.first);
 	return find_room(ring, put->next, length, uncounted);
 }
 
@@ -258,7 +232,7 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 		if (result == RELAY_RSEQ_DONE)
 			return 0;
 		relay_ring_claim_withdraw(claim);
-		err = result == RELAY_RSEQ_ABORTED ? relay_ring_misplaced(ring) : 0;
+		err = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
 		if (err)
 			return err;
 	}
@@ -272,7 +246,7 @@ int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool unc
 {
 	/* Nobody reserves here: see ring/remote.h. */
 	if (ring->remote)
-		return RELAY_RING_WRONG_CPU;
+		return RELAY_WRONG_CPU;
 	if (relay_ring_is_too_large(ring, length)) {
 		int err = refuse_stopped(ring, length);
 		return err ? err : relay_ring_refuse_too_large(ring, length);

@@ -6,17 +6,6 @@
 #include "base/rseq.h"
 #include "ring/claims.h"
 
-/* The thread sanitizer does not see what assembly publishes. */
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#define RELAY_RING_PUBLISHES(ring) __tsan_release(&(ring)->producer->position.first)
-#else
-#define RELAY_RING_PUBLISHES(ring) ((void)(ring))
-#endif
-
-/* Not an errno: this thread is not (any more) on the ring's CPU. */
-enum { RELAY_RING_WRONG_CPU = 1 };
-
 /* relay_ring_reserve_claimed(), all cases. */
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
                               uint64_t *pos);
@@ -26,13 +15,10 @@ int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool unc
 int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
                        struct relay_ring_put *put);
 
-/* After RELAY_RSEQ_ABORTED: a reason to give up on this CPU, or 0: it was only an interruption. */
-int relay_ring_misplaced(const struct relay_ring *ring);
-
 /* No record can be so long: counted. -EAGAIN, or as above. */
 int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length);
 
-/* See that there is room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_ring_misplaced(). */
+/* See that there is room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_rseq_misplaced(). */
 int relay_ring_make_room(struct relay_ring *ring, uint64_t end);
 
 static inline bool relay_ring_is_too_large(const struct relay_ring *ring, uint64_t length)
@@ -134,7 +120,7 @@ static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64
 	put.header = relay_ring_header(ring, put.expect, (uint32_t)length | RELAY_RING_BUSY);
 	put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
 	relay_ring_claim_state(mine, put.expect, length, 0);
-	RELAY_RING_PUBLISHES(ring);
+	RELAY_PUBLISHES(&ring->producer->position.first);
 	if (relay_rseq_ring_reserve(ring->producer, &put, last, who | (put.expect & RELAY_RECORDS_MASK), ring->cpu) !=
 	    RELAY_RSEQ_DONE) {
 		relay_ring_claim_release(ring, mine);
@@ -155,7 +141,7 @@ static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t le
 }
 
 /* Reserve `length` bytes for a claim, which is then the caller's, at *pos. 0, an error of relay_ring_output(), or
- * RELAY_RING_WRONG_CPU. flags: RELAY_RING_WILL_RETRY, or what does not matter here. */
+ * RELAY_WRONG_CPU. flags: RELAY_RING_WILL_RETRY, or what does not matter here. */
 static inline int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, uint64_t flags,
                                              struct relay_ring_claim **claim, uint64_t *pos)
 {

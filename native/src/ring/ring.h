@@ -77,7 +77,7 @@ static inline uint64_t relay_ring_produced(const struct relay_ring *ring)
 
 static inline uint64_t relay_ring_consumed(const struct relay_ring *ring)
 {
-	/* Pairs with the release in ring/consume.c: the reader's loads before our stores. */
+	/* Pairs with the release in relay_ring_consumer_publish(): the reader's loads before our stores. */
 	return __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
 }
 

@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "base/latch.h"
 #include "ring/claims.h"
-#include "ring/consume.h"
+#include "ring/state.h"
 #include "store/options.h"
 
 #include <errno.h>

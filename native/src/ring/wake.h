@@ -21,7 +21,7 @@ void relay_ring_notify(struct relay_ring *ring);
  *     membarrier
  *     header at pos still BUSY? sleep             flags & ARM and consumer position == pos? wake
  *
- * Plain and unfenced on the producer's side: see buffer/wake.c. That the consumer sleeps at pos means that it has released all
+ * Plain and unfenced on the producer's side: see base/arm.h. That the consumer sleeps at pos means that it has released all
  * before it. Records behind one that is not committed wake nobody: its commit does.
  */
 static inline void relay_ring_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags)

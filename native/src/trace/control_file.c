@@ -29,7 +29,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -273,11 +272,7 @@ struct relay_traces *relay_traces_open(const char *file)
 	if (traces || errno != ENODEV)
 		return traces;
 	/* The mount cannot be mapped. Its store's own user opens the file behind it. */
-	ssize_t got = getxattr(file, "user.relayfs.backing", backing, sizeof(backing) - 1);
-	if (got <= 0)
-		return NULL;
-	backing[got] = 0;
-	return open_to_read(backing);
+	return relay_backing_file(file, backing) ? NULL : open_to_read(backing);
 }
 
 struct relay_trace_page *relay_traces_page(const struct relay_traces *traces)

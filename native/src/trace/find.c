@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "trace/find.h"
 
+#include "base/mapping.h"
 #include "store/find.h"
 #include "trace/control_file.h"
 
@@ -44,13 +45,12 @@ static char *store_of(const char *mountpoint)
 	char *name, backing[PATH_MAX];
 	if (asprintf(&name, "%s/.traces/control", mountpoint) < 0)
 		return NULL;
-	ssize_t length = getxattr(name, "user.relayfs.backing", backing, sizeof(backing) - 1);
+	int err = relay_backing_file(name, backing);
 	free(name);
-	ssize_t store_length = length - (ssize_t)(sizeof(control_name) - 1);
-	if (store_length <= 0)
+	size_t length = err ? 0 : strlen(backing), name_length = sizeof(control_name) - 1;
+	if (length <= name_length || strcmp(backing + length - name_length, control_name) != 0)
 		return NULL;
-	backing[length] = 0;
-	return strcmp(backing + store_length, control_name) == 0 ? strndup(backing, (size_t)store_length) : NULL;
+	return strndup(backing, length - name_length);
 }
 
 uint32_t relay_trace_pid(const struct relay_trace_home *home)

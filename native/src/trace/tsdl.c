@@ -11,7 +11,7 @@
  *         };
  * };
  *
- * The integer types are declared by who writes the rest of the metadata (relayfs_fuse/ctf.py).
+ * The integer types are declared by who writes the rest of the metadata (relayfs_fuse/tracefiles/ctf.py).
  */
 #define _GNU_SOURCE
 #include "trace/tsdl.h"

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "buffer/walk.h"
+
+#include "buffer/consumer.h"
+#include "buffer/holes.h"
+
+enum { WHOLE_PIECES_BYTES = 4096 };
+
+/* What it costs, in units of RELAY_WORK, to look at one claim's few words in 4 of them, and to ask whether somebody lives
+ * in system calls. */
+enum { CLAIMS_A_UNIT = 4, BURY_UNITS = 512 };
+
+/* How far the current sub-buffer is readable, and why it ends there. */
+struct stretch {
+	uint64_t end;                 /* offset */
+	uint64_t end_records;         /* record number there */
+	struct relay_claim_view stop; /* what stands there: nothing, a taken claim or a hole */
+	uint64_t discarded;           /* or a hole of so many bytes that needs no claim */
+	bool finished;                /* end is the end of a finished sub-buffer */
+};
+
+/*
+ * The first claim at or behind pos. Up to it nothing of what has been written can become a hole any more, so the list of
+ * holes, loaded later, tells all of them; the claims need not be looked at again for each.
+ */
+static struct relay_claim_view first_claim(struct relay_walk *walk, uint64_t pos)
+{
+	struct rchan_buf *buf = walk->buf;
+	bool is_known = walk->is_looked_at && pos >= walk->looked_at &&
+	                relay_pos_number(buf, pos) == relay_pos_number(buf, walk->looked_at) &&
+	                (!walk->stop.claim || pos <= (walk->stop.word & RELAY_POSITION_MASK));
+	if (!is_known) {
+		walk->stop = relay_claims_first(buf, pos);
+		walk->looked_at = pos;
+		walk->is_looked_at = true;
+		relay_work_add(buf, 1 + relay_claims_n_used(buf) / CLAIMS_A_UNIT);
+	}
+	return walk->stop;
+}
+
+/* The end of a finished sub-buffer. */
+static int look_at_end(struct relay_walk *walk, struct stretch *stretch, const struct relay_subbuf *subbuf)
+{
+	struct rchan_buf *buf = walk->buf;
+	uint64_t pos = walk->plan->to.position, next = relay_pos_next(buf, pos);
+	stretch->finished = true;
+	if (relay_pos_number(buf, subbuf->end) != relay_pos_number(buf, pos) ||
+	    relay_pos_offset(buf, subbuf->end) > buf->subbuf_size)
+		return relay_damage_note(&buf->damage, "relay_subbuf[].end", relay_pos_ledger_index(buf, pos),
+		                         subbuf->end, "not a position in sub-buffer", relay_pos_number(buf, pos));
+	stretch->end = relay_pos_offset(buf, subbuf->end);
+	stretch->end_records = relay_subbuf_at(buf, next).start_records;
+	return relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_ledger_index(buf, next),
+	                          stretch->end_records, walk->head_records);
+}
+
+static int look_ahead(struct relay_walk *walk, struct stretch *stretch)
+{
+	struct rchan_buf *buf = walk->buf;
+	const struct relay_consumer *to = &walk->plan->to;
+	uint64_t pos = to->position;
+	*stretch = (struct stretch){.end = relay_pos_offset(buf, walk->head), .end_records = walk->head_records};
+	struct relay_subbuf subbuf = relay_subbuf_at(buf, pos);
+	bool finished = relay_pos_number(buf, pos) != relay_pos_number(buf, walk->head);
+	if (finished && look_at_end(walk, stretch, &subbuf))
+		return -EBADMSG;
+	if (relay_damage_below(&buf->damage, "the end of the data, an offset,", 0, stretch->end,
+	                       relay_pos_offset(buf, pos)) ||
+	    relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_ledger_index(buf, pos),
+	                       subbuf.start_records, stretch->end_records))
+		return -EBADMSG;
+	stretch->stop = first_claim(walk, pos);
+	if (stretch->stop.claim && relay_pos_offset(buf, stretch->stop.word) < stretch->end) {
+		uint64_t claim = (uint64_t)(stretch->stop.claim - buf->claims);
+		if (stretch->stop.records >= stretch->end_records)
+			return relay_damage_note(&buf->damage, "relay_claim[].records", claim, stretch->stop.records,
+			                         "not less than", stretch->end_records);
+		stretch->end = relay_pos_offset(buf, stretch->stop.word);
+		stretch->end_records = stretch->stop.records;
+		stretch->finished = false;
+	} else {
+		stretch->stop.claim = NULL;
+	}
+	const struct relay_found_hole *hole;
+	if (relay_holes_first(buf, walk->holes ? walk->holes : &buf->holes, pos, &hole))
+		return -EINPROGRESS;
+	if (hole && hole->offset < stretch->end) {
+		if (hole->record >= stretch->end_records - subbuf.start_records)
+			return relay_damage_note(&buf->damage, "relay_hole.record", 0, hole->record, "not less than",
+			                         stretch->end_records - subbuf.start_records);
+		stretch->end = hole->offset;
+		stretch->end_records = subbuf.start_records + hole->record;
+		stretch->discarded = hole->length;
+		stretch->stop.claim = NULL;
+		stretch->finished = false;
+	}
+	return relay_damage_below(&buf->damage, "the number of the records up to there", 0, stretch->end_records,
+	                          to->records);
+}
+
+/* Step over a record that never came to be. 0 or -EBADMSG. */
+static int pass_hole(struct relay_walk *walk, const struct stretch *stretch)
+{
+	struct relay_consumer *to = &walk->plan->to;
+	uint64_t length = stretch->discarded ? stretch->discarded : stretch->stop.length;
+	if (length == 0 || length > walk->buf->subbuf_size - stretch->end)
+		return relay_damage_note(&walk->buf->damage, "the length of a hole", 0, length,
+		                         "not 1 or more and at most", walk->buf->subbuf_size - stretch->end);
+	if (!stretch->discarded) {
+		ptrdiff_t claim = stretch->stop.claim - walk->buf->claims;
+		walk->plan->holes[claim / 64] |= 1ull << claim % 64;
+	}
+	bool torn = !stretch->discarded && !stretch->stop.discarded;
+	*(torn ? &to->torn_records : &to->discarded_records) += 1;
+	*(torn ? &to->torn_bytes : &to->discarded_bytes) += length;
+	to->position += length;
+	to->bytes += length;
+	to->records = stretch->end_records + 1;
+	return 0;
+}
+
+/* Go on by `length` bytes of the stretch. */
+static void advance(struct relay_consumer *to, const struct stretch *stretch, uint64_t length, bool whole)
+{
+	to->position += length;
+	to->bytes += length;
+	if (whole)
+		to->records = stretch->end_records;
+}
+
+/* Take what there is of the stretch. false: no span or byte is left for it. */
+static bool take(struct relay_walk *walk, const struct stretch *stretch)
+{
+	struct relay_consumer *to = &walk->plan->to;
+	uint64_t offset = relay_pos_offset(walk->buf, to->position), length = stretch->end - offset;
+	uint64_t room = walk->max_bytes - walk->total;
+	uint64_t pass = to->bytes < walk->at ? walk->at - to->bytes : walk->skip - walk->passed;
+	if (pass) {
+		bool whole = length <= pass;
+		advance(to, stretch, whole ? length : pass, whole);
+		walk->passed += walk->skip ? (whole ? length : pass) : 0;
+		return true;
+	}
+	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record. A
+	 * reader of blocks gets whole pieces, then; one that asks for few bytes gets just as many, as in the kernel. */
+	bool split = walk->buf->mode == RELAY_NO_OVERWRITE || walk->max_bytes < WHOLE_PIECES_BYTES || !walk->total;
+	if (walk->n_used == walk->n_spans || room == 0 || (length > room && !split))
+		return false;
+	bool whole = length <= room;
+	if (!whole)
+		length = room;
+	const unsigned char *data = relay_pos_data(walk->buf, to->position);
+	if (walk->packet && offset < sizeof(*walk->packet)) {
+		data = (const unsigned char *)walk->packet + offset;
+		whole = whole && length <= sizeof(*walk->packet) - offset;
+		if (length > sizeof(*walk->packet) - offset)
+			length = sizeof(*walk->packet) - offset;
+	}
+	if (walk->spans)
+		walk->spans[walk->n_used] = (struct relay_span){data, length};
+	walk->n_used++;
+	walk->total += length;
+	advance(to, stretch, length, whole);
+	return true;
+}
+
+/* What stands where the walk is keeps it: a reservation that is open. true: not any more, its owner was dead. */
+static bool reap(struct relay_walk *walk, struct relay_claim *claim)
+{
+	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
+	if (walk->total && !walk->until)
+		return false;
+	relay_work_add(walk->buf, BURY_UNITS);
+	walk->is_looked_at = false;
+	return relay_claim_reap(walk->buf, claim);
+}
+
+int relay_walk_data(struct relay_walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer *to = &walk->plan->to;
+	for (; buf->work; relay_work_add(buf, 1)) {
+		struct stretch stretch;
+		int err = look_ahead(walk, &stretch);
+		if (err)
+			return err;
+		if (stretch.end > relay_pos_offset(buf, to->position)) {
+			if (!take(walk, &stretch))
+				return 0;
+		} else if (stretch.discarded ||
+		           (stretch.stop.claim && (stretch.stop.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)) {
+			err = pass_hole(walk, &stretch);
+			if (err)
+				return err;
+		} else if (stretch.stop.claim) {
+			if (!reap(walk, stretch.stop.claim))
+				return 0;
+		} else if (stretch.finished && relay_pos_number(buf, to->position) < walk->produced) {
+			to->position = relay_pos_next(buf, to->position);
+			to->records = stretch.end_records;
+			if (relay_pos_number(buf, to->position) == walk->until)
+				return 0;
+		} else {
+			return 0;
+		}
+	}
+	return -EINPROGRESS;
+}
+
+int relay_walk_pass_subbuf(struct relay_walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_plan before = *walk->plan;
+	uint64_t number = relay_pos_number(buf, before.to.position);
+	uint32_t left = buf->work;
+	int err = left ? 0 : -EINPROGRESS;
+	walk->until = number + 1;
+	if (!err && number < walk->produced) {
+		buf->work = RELAY_WORK_SUBBUF;
+		err = relay_walk_data(walk);
+		uint32_t used = RELAY_WORK_SUBBUF - buf->work;
+		buf->work = used < left ? left - used : 0;
+		if (!err && relay_pos_number(buf, walk->plan->to.position) == walk->until)
+			return 1;
+	}
+	*walk->plan = before;
+	return err;
+}
+
+int relay_walk_say_packet(struct relay_walk *walk, struct relay_packet *packet)
+{
+	struct relay_plan plan = *walk->plan;
+	struct relay_walk whole = {.buf = walk->buf,
+	                           .plan = &plan,
+	                           .head = walk->head,
+	                           .head_records = walk->head_records,
+	                           .produced = walk->produced,
+	                           .holes = walk->holes,
+	                           .n_spans = SIZE_MAX,
+	                           .max_bytes = SIZE_MAX};
+	uint64_t pos = plan.to.position;
+	int result = relay_walk_pass_subbuf(&whole);
+	if (result != 1 || !packet)
+		return result;
+	return relay_packet_say(walk->buf, packet, relay_pos_number(walk->buf, pos), walk->head,
+	                        relay_pos_offset(walk->buf, pos) + whole.total,
+	                        plan.to.overwritten_records + plan.to.torn_records);
+}
+
+/* relay_walk_data(), a packet at a time. */
+static int walk_packets(struct relay_walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer *to = &walk->plan->to;
+	for (size_t n = 0; !walk->packets || n < RELAY_N_PACKETS; n++) {
+		walk->packet = walk->packets && relay_pos_offset(buf, to->position) < sizeof(*walk->packet)
+		                   ? &walk->packets[n]
+		                   : NULL;
+		int result = relay_walk_say_packet(walk, walk->packet);
+		if (result != 1)
+			return result;
+		walk->until = relay_pos_number(buf, to->position) + 1;
+		uint32_t left = buf->work;
+		/* So much work as it has just been: none of it is left for the second time. */
+		buf->work = RELAY_WORK_SUBBUF;
+		int err = relay_walk_data(walk);
+		buf->work = left;
+		if (err || relay_pos_number(buf, to->position) != walk->until)
+			return err;
+	}
+	return 0;
+}
+
+int relay_walk_see_head(struct relay_walk *walk)
+{
+	int err = relay_settled_head(walk->buf, &walk->head, &walk->head_records);
+	/* Before the ledgers are read: a sub-buffer's end is certain once it counts as produced. */
+	if (!err)
+		walk->produced = relay_produced(walk->buf, walk->head);
+	return err;
+}
+
+int relay_walk_plan(struct relay_walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer from = walk->plan->from;
+	for (int i = 0; i < RELAY_LAPPED_TRIES; i++) {
+		*walk->plan = (struct relay_plan){.from = from, .to = from};
+		walk->n_used = 0;
+		walk->total = 0;
+		walk->passed = 0;
+		walk->is_looked_at = false;
+		uint64_t again, records;
+		int err = relay_consumer_catch_up(buf, &walk->plan->to);
+		if (err)
+			return err;
+		uint64_t start = walk->plan->to.position;
+		err = relay_walk_see_head(walk);
+		if (err)
+			return err;
+		walk->plan->start = start;
+		if (!relay_consumer_is_lapped(buf, walk->head, start))
+			err = buf->packets ? walk_packets(walk) : relay_walk_data(walk);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (relay_settled_head(buf, &again, &records))
+			return -EBADMSG;
+		if (!relay_consumer_is_lapped(buf, again, start))
+			return err;
+		relay_damage_forget(&buf->damage);
+		if (!buf->work)
+			break;
+	}
+	/* Lapped at each try: by quick writers in small sub-buffers, or by somebody who moves head to and fro. */
+	*walk->plan = (struct relay_plan){.from = from, .to = from};
+	walk->n_used = 0;
+	walk->total = 0;
+	return -EINPROGRESS;
+}
