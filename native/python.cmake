@@ -9,7 +9,7 @@ file(GLOB headers CONFIGURE_DEPENDS include/relayfs/*.h)
 # It makes a traced program of what includes it.
 list(FILTER headers EXCLUDE REGEX "/trace\\.h$")
 # What they call of the library, the extension module has.
-set(package ${PROJECT_SOURCE_DIR}/../relayfs_fuse)
+set(package ${PROJECT_SOURCE_DIR}/../relayfs_fuse/native)
 file(GLOB modules CONFIGURE_DEPENDS ${package}/*.py)
 add_custom_command(
   OUTPUT _native.c

@@ -3,7 +3,7 @@
 from relayfs_fuse.channel import Channel
 from relayfs_fuse.counters import Counter, Counters
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.native_ring import ring_hash
+from relayfs_fuse.native.ring import ring_hash
 from relayfs_fuse.reader import Reader
 from relayfs_fuse.ring import Ring
 from relayfs_fuse.trace import Event, LogHandler, TraceHandler, log

@@ -8,8 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native_ring
-from relayfs_fuse.native_ring import RingsHandle
+from relayfs_fuse.native import ring as native_ring
+from relayfs_fuse.native.ring import RingsHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
-from relayfs_fuse.native_events import FIELD_TYPES, HEAD_BYTES, EventHandle, log_is_heard, log_text, prepare
+from relayfs_fuse.native.events import FIELD_TYPES, HEAD_BYTES, EventHandle, log_is_heard, log_text, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,8 +18,10 @@ from pathlib import Path
 from build import compile_c
 from conftest import DEADLINE_S, tmpfs_directory
 
-from relayfs_fuse import ctf, native, native_trace
-from relayfs_fuse.native_trace import Trace, Traces
+from relayfs_fuse import native
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.trace import Trace, Traces
+from relayfs_fuse.tracefiles import ctf
 
 COPY = Path(__file__).parent / "native/copy_trace.c"
 LINE = re.compile(r"\[[^]]*\] \(\+[^)]*\) \S+ (?P<name>[\w.]+:\w+): \{ cpu_id = \d+, pid = \d+ \}, (?P<fields>\{.*\})")

@@ -22,8 +22,8 @@ import pytest
 from build import compile_c
 from conftest import DEADLINE_S, Mount, wait_until
 
-from relayfs_fuse import native_trace
-from relayfs_fuse.native_trace import Trace, Traces
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.trace import Trace, Traces
 
 RELAYCTL = Path(sys.executable).with_name("relayctl")
 SOURCE = Path(__file__).parent / "fuse/event_writer.c"

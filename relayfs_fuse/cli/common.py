@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from relayfs_fuse.fs.control import parse_size
+from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.record.trust import CHECKS
 
 NOTHING_MATCHES = 3

@@ -8,7 +8,7 @@ import sys
 import click
 
 from relayfs_fuse.cli.common import NOTHING_MATCHES
-from relayfs_fuse.native_events import log_is_heard, log_text
+from relayfs_fuse.native.events import log_is_heard, log_text
 
 
 @click.command()

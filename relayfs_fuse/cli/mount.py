@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from relayfs_fuse import native
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs import mounts
-from relayfs_fuse.fs.control import parse_size
+from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.fs.ledger import UNLIMITED
 from relayfs_fuse.fs.log_writer import Lines, LogWriter
 from relayfs_fuse.fs.server import Server, Settings

@@ -19,7 +19,7 @@ from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
 from relayfs_fuse.record.source import Source, find_store
 from relayfs_fuse.record.tar import TarOutput
-from relayfs_fuse.recorder_lock import RecorderLock
+from relayfs_fuse.tracefiles.recorder_lock import RecorderLock
 
 if TYPE_CHECKING:
     from relayfs_fuse.record.output import Output

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse import native_trace
 from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
-from relayfs_fuse.fs.control import format_size
-from relayfs_fuse.native_tables import TRACE_OPTIONS
+from relayfs_fuse.fs.commands.control import format_size
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import TRACE_OPTIONS
 from relayfs_fuse.record.figures import Figures, figures_of
 from relayfs_fuse.record.source import find_mount, find_store
 
 if TYPE_CHECKING:
-    from relayfs_fuse.native_trace import Trace
+    from relayfs_fuse.native.trace import Trace
 
 _json_option = click.option("--json", "json_wanted", is_flag=True, help="As one JSON object.")
 

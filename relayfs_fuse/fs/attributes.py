@@ -28,7 +28,7 @@ from relayfs_fuse.fs.tree import (
 )
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.rings import StoredRing
+    from relayfs_fuse.fs.kinds.ring import StoredRing
     from relayfs_fuse.fs.store import Store, StoredBuffer
 
 # Programs that obey st_blksize, as cat does, read as much at a time as one request carries. One that writes as much

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.native_tables import LEVEL, STATISTICS, Statistic
+from relayfs_fuse.native.tables import LEVEL, STATISTICS, Statistic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relayfs_fuse.native_trace import Trace
+    from relayfs_fuse.native.trace import Trace
 
 log = logging.getLogger(__name__)
 

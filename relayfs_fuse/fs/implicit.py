@@ -1,7 +1,8 @@
 """Directories that `create` made above a channel go with the last channel in them.
 
 The store's directory bears the mark (<relayfs/store.h>). inotify(7) tells of the removal because the announcing thread
-(announcements.py) asks for it through the mount. While that thread is held up, directories go without being announced.
+(requests/announcements.py) asks for it through the mount. While that thread is held up, directories go without being
+announced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from relayfs_fuse.fs.tree import Directory
 if TYPE_CHECKING:
     import trio
 
-    from relayfs_fuse.fs.announcements import Announcements
+    from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
 

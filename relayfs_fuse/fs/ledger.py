@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.cgroup import memory_limit
-from relayfs_fuse.fs.control import format_size
+from relayfs_fuse.fs.commands.control import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

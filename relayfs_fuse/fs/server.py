@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING
 import trio
 
 # Before pyfuse3: see there.
-from relayfs_fuse.fs import mapped, tap  # isort: skip
+from relayfs_fuse.fs import tap  # isort: skip
 import pyfuse3
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs import mounts
-from relayfs_fuse.fs.announcements import Announcements
 from relayfs_fuse.fs.attributes import AttributeSource
-from relayfs_fuse.fs.commands import Commands
+from relayfs_fuse.fs.commands.channel import Commands
 from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
-from relayfs_fuse.fs.damaged import DamagedChannel
 from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.ledger import Limits
-from relayfs_fuse.fs.operations import Operations
+from relayfs_fuse.fs.requests import mapped
+from relayfs_fuse.fs.requests.announcements import Announcements
+from relayfs_fuse.fs.requests.files import Operations
+from relayfs_fuse.fs.requests.streams import Streams
+from relayfs_fuse.fs.requests.waiting import Waiting
 from relayfs_fuse.fs.store import Problem, Store, StoredChannel
-from relayfs_fuse.fs.streams import Streams
 from relayfs_fuse.fs.supervise import keep
-from relayfs_fuse.fs.traces import Traces
-from relayfs_fuse.fs.tracing import Tracing
+from relayfs_fuse.fs.traces.registry import Traces
+from relayfs_fuse.fs.traces.watch import Tracing
 from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
 from relayfs_fuse.fs.upkeep import Counting, Flushing, Sparing, forget_removed, survey
-from relayfs_fuse.fs.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

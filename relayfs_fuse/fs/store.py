@@ -5,7 +5,7 @@
     STORE/.counters/              counters (native/src/counters/format.h)
     STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace/lost.c)
     STORE/.traces-lost-UID        the same of programs of other users
-    STORE/.traces                 which traces there are (native/src/trace/control_file.c); traces.py serves them
+    STORE/.traces                 which traces there are (native/src/trace/control_file.c); traces/ serves them
     STORE/app/                    a plain directory: holds directories only; marked, if implicit (<relayfs/store.h>)
     STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
     STORE/.removed-*              what a server that died was about to delete
@@ -33,19 +33,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from relayfs_fuse import native, native_ring
+from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
-from relayfs_fuse.fs.control import check_path, format_create
-from relayfs_fuse.fs.damaged import MEM_FILE, BadMemoryError, DamagedChannel
+from relayfs_fuse.fs.commands.control import check_path, format_create
 from relayfs_fuse.fs.early import EARLY_NAME
+from relayfs_fuse.fs.kinds.damaged import MEM_FILE, BadMemoryError, DamagedChannel
+from relayfs_fuse.fs.kinds.memory import Stored, wait_until_unmapped
+from relayfs_fuse.fs.kinds.ring import StoredRing
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
-from relayfs_fuse.fs.memory import Stored, wait_until_unmapped
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
-from relayfs_fuse.fs.rings import StoredRing
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
-from relayfs_fuse.native_ring import RingMemory, RingStats
-from relayfs_fuse.native_tables import TYPES
+from relayfs_fuse.native import ring as native_ring
+from relayfs_fuse.native.ring import RingMemory, RingStats
+from relayfs_fuse.native.tables import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -160,7 +161,7 @@ class StoredChannel:
 
     @property
     def type(self) -> str:
-        """What it is made of; see native_tables."""
+        """What it is made of; see native/tables.py."""
         return TYPES[self.is_ring]
 
     @property

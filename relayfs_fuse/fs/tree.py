@@ -2,7 +2,7 @@
 
     control  error_log
     DIR/...            plain directories, as in the store
-    TRACE/PROCESS/     what a process writes to a trace (traces.py)
+    TRACE/PROCESS/     what a process writes to a trace (traces/registry.py)
     PATH0 ..           relay files
     .channels/PATH/    statistics of the channel, bufferN/ those of each buffer, memN its memory
 
@@ -21,15 +21,15 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import stats
-from relayfs_fuse.fs.damaged import DamagedChannel
+from relayfs_fuse.fs.kinds import stats
+from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
-    from relayfs_fuse.fs.handles import MemHandle
-    from relayfs_fuse.fs.rings import StoredRing
+    from relayfs_fuse.fs.kinds.handles import MemHandle
+    from relayfs_fuse.fs.kinds.ring import StoredRing
     from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
 
 ROOT_INODE = 1
@@ -207,7 +207,7 @@ class MetadataFile(TextFile):
 
 
 class JoinFile(TextFile):
-    """Where programs ask for a place in a trace (traces.py)."""
+    """Where programs ask for a place in a trace (traces/registry.py)."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, bytes)
@@ -216,7 +216,7 @@ class JoinFile(TextFile):
 class LostFile(TextFile):
     """What a program maps to count what it loses for want of buffers; each user maps a file of the store of his own.
 
-    file_of: returns the path of that, and its registration, of a user; see traces.py
+    file_of: returns the path of that, and its registration, of a user; see traces/registry.py
     """
 
     LENGTH = 4096

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import trio
 
 from relayfs_fuse import native
+from relayfs_fuse.fs.commands.jobs import for_each
 from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S
-from relayfs_fuse.fs.jobs import for_each
-from relayfs_fuse.fs.trace_process import TraceChannel
-from relayfs_fuse.fs.turns import Turns
+from relayfs_fuse.fs.requests.turns import Turns
+from relayfs_fuse.fs.traces.process import TraceChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relayfs_fuse.fs.announcements import Announcements
     from relayfs_fuse.fs.counters import Counters
+    from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.store import Store, StoredChannel
-    from relayfs_fuse.fs.traces import Traces
+    from relayfs_fuse.fs.traces.registry import Traces
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)

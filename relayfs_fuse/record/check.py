@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from relayfs_fuse.native_events import FIELD_TYPES
-from relayfs_fuse.native_packets import Copies, Layouts
+from relayfs_fuse.native.events import FIELD_TYPES
+from relayfs_fuse.native.packets import Copies, Layouts
 from relayfs_fuse.record.packet import HEAD_BYTES, Packet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from relayfs_fuse.ctf import Declaration, Origin
+    from relayfs_fuse.tracefiles.ctf import Declaration, Origin
 
 # Of a trace's packets, so many bytes are copied at once, unless a single one is longer.
 COPY_BYTES = 8 << 20

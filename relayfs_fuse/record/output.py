@@ -13,18 +13,18 @@ import re
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
-from relayfs_fuse import ctf
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.record.full import waiting_for
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
+from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relayfs_fuse.ctf import Origin
     from relayfs_fuse.record.compress import Compressor
     from relayfs_fuse.record.packet import Head
+    from relayfs_fuse.tracefiles.ctf import Origin
 
 _MARK = ".relayfs"
 # What it holds has names that viewers take for no trace.

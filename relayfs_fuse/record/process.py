@@ -9,19 +9,21 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import ctf, native, native_trace
-from relayfs_fuse.ctf import Origin
-from relayfs_fuse.native_packets import Consumer
-from relayfs_fuse.native_tables import TRACE_OPTIONS
+from relayfs_fuse import native
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.packets import Consumer
+from relayfs_fuse.native.tables import TRACE_OPTIONS
 from relayfs_fuse.record.check import Checker
 from relayfs_fuse.record.trust import needs_check
+from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.ctf import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from relayfs_fuse.ctf import Clocks, Declaration, Unbuffered
-    from relayfs_fuse.native_trace import Trace
+    from relayfs_fuse.native.trace import Trace
     from relayfs_fuse.record.sleeper import Sleepers
+    from relayfs_fuse.tracefiles.ctf import Clocks, Declaration, Unbuffered
 
 # Of a sub-buffer; one of a trace of larger ones may be as large as these.
 _SUBBUF_BYTES_MAX = 64 << 20

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native, native_trace
+from relayfs_fuse import native
+from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recording import Recording, SpoiledError, Summary, reason

@@ -18,21 +18,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from relayfs_fuse import ctf, native_trace
+from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.record import packet as packets_of
 from relayfs_fuse.record.check import COPY_BYTES, Checked, copied
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.process import REMOVED, RESERVED
+from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from relayfs_fuse.ctf import Clocks, Origin
-    from relayfs_fuse.native_packets import Consumer
+    from relayfs_fuse.native.packets import Consumer
     from relayfs_fuse.record.output import ProcessOutput
     from relayfs_fuse.record.packet import Head, Packet
     from relayfs_fuse.record.process import Process
     from relayfs_fuse.record.source import Source
+    from relayfs_fuse.tracefiles.ctf import Clocks, Origin
 
 # How much a time may be wrong that comes from another CPU, or from who is just writing, in ticks of either clock.
 _SKEW = 1_000_000_000

@@ -6,20 +6,20 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse import ctf
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.native_packets import copy_packets
+from relayfs_fuse.native.packets import copy_packets
 from relayfs_fuse.record.output import APART
 from relayfs_fuse.record.packet import HEAD_BYTES, Packet, unpack
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recording import SpoiledError, Summary, check_heads, latest, reason, spoiling
 from relayfs_fuse.record.stream import before
 from relayfs_fuse.record.trust import owner
+from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from relayfs_fuse.native_packets import Consumer
+    from relayfs_fuse.native.packets import Consumer
     from relayfs_fuse.record.packet import Head
     from relayfs_fuse.record.source import Source
 

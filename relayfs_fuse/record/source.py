@@ -6,12 +6,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import inotify, native_trace
+from relayfs_fuse import inotify
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native import trace as native_trace
 
 if TYPE_CHECKING:
-    from relayfs_fuse.ctf import Unbuffered
-    from relayfs_fuse.native_trace import Clocks
+    from relayfs_fuse.native.trace import Clocks
+    from relayfs_fuse.tracefiles.ctf import Unbuffered
 
 _BACKING = "user.relayfs.backing"
 

@@ -13,17 +13,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import ctf
 from relayfs_fuse.record.full import OutputFullError, waiting_for
 from relayfs_fuse.record.output import APART
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import before
+from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relayfs_fuse.ctf import Origin
     from relayfs_fuse.record.packet import Head
+    from relayfs_fuse.tracefiles.ctf import Origin
 
 
 class TarOutput:

@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relayfs_fuse.ctf import Origin
+    from relayfs_fuse.tracefiles.ctf import Origin
 
 # Whose packets are checked: everybody's; those of other users than this one and root; nobody's.
 CHECKS = ("all", "others", "none")

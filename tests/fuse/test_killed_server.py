@@ -14,7 +14,7 @@ from conftest import DEADLINE_S, Mount
 SUICIDAL = f"""#!{sys.executable}
 import os, signal, sys
 from relayfs_fuse.cli import mount
-from relayfs_fuse.fs.announcements import Announcements
+from relayfs_fuse.fs.requests.announcements import Announcements
 
 def take(self, thread, path):
     if thread == self._thread.native_id:

@@ -14,7 +14,7 @@ from trace_store import TraceStore, babeltrace, tracing
 from traffic import drain
 
 from relayfs_fuse import Event
-from relayfs_fuse.native_events import FIELD_TYPES
+from relayfs_fuse.native.events import FIELD_TYPES
 
 N_THREADS, N_EVENTS = 8, 200
 

@@ -20,8 +20,9 @@ import pytest
 from conftest import DEADLINE_S, wait_until
 from tracing import Program, Read, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
 
-from relayfs_fuse import native, native_trace
-from relayfs_fuse.native_packets import Consumer
+from relayfs_fuse import native
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.packets import Consumer
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.packet import HEAD_BYTES, walk
 from relayfs_fuse.record.recorder import TICK_S, Options, Recorder

@@ -24,11 +24,12 @@ from stress import is_long
 from traced import LOSS, Trace, babeltrace, environment_of, lost, program, start_trace, traced
 from tracing import RELAYCTL, Store, catches, finish, read, recorded, recording, relayctl
 
-from relayfs_fuse import ctf, native
+from relayfs_fuse import native
 from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.source import Source
+from relayfs_fuse.tracefiles import ctf
 
 SUBBUF_BYTES, N_SUBBUFS = 4096, 8
 ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"

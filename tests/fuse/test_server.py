@@ -15,7 +15,7 @@ from conftest import shell, used, wait_until
 from traffic import append, short_lines
 
 from relayfs_fuse import Channel, Ring, native
-from relayfs_fuse.native_ring import RingMemory
+from relayfs_fuse.native.ring import RingMemory
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import Mount, User
 
 from relayfs_fuse import Counters
-from relayfs_fuse.fs.budget import ALL_USERS_BYTES, HANDLE_BYTES, USER_BYTES, Budget
+from relayfs_fuse.fs.requests.budget import ALL_USERS_BYTES, HANDLE_BYTES, USER_BYTES, Budget
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import DEADLINE_S, Mount, wait_until
 from tracing import RELAYCTL, Store, relayctl
 
-from relayfs_fuse import native_trace
+from relayfs_fuse.native import trace as native_trace
 
 # Emits events, in this order, each with its number; "NAME" or "NAME:TYPE".
 PROGRAM = """\

@@ -20,7 +20,7 @@ from traced import (
     traced,
 )
 
-from relayfs_fuse.recorder_lock import holder
+from relayfs_fuse.tracefiles.recorder_lock import holder
 
 HONEST = 60_002
 ROOM = "subbuf_size=64K n_subbufs=16"

@@ -10,7 +10,7 @@ from conftest import NOBODY, Mount, User, wait_until
 from making import Maker
 from traced import babeltrace, record_stopped, recording, start_trace, traced
 
-from relayfs_fuse import native_trace
+from relayfs_fuse.native import trace as native_trace
 
 ROOM = "subbuf_size=64K n_subbufs=16"
 BUFFERS = ["perprocess", "peruser", "shared"]

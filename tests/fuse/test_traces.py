@@ -19,7 +19,8 @@ from holding import holding
 from making import N_CPUS, environment_of
 from steps import SOURCE, directory_of, processes, read_cpu_steps, read_steps, start_trace, stepping
 
-from relayfs_fuse import native, native_trace
+from relayfs_fuse import native
+from relayfs_fuse.native import trace as native_trace
 
 # Where several processes write, each event has a pid before its fields.
 EVENT_WITH_PID = struct.Struct("<QIQ")

@@ -10,11 +10,11 @@ import pytest
 from build import ROOT
 from stress import is_long
 
-from relayfs_fuse import ctf
-from relayfs_fuse.native_events import FIELD_TYPES
-from relayfs_fuse.native_packets import Layouts
+from relayfs_fuse.native.events import FIELD_TYPES
+from relayfs_fuse.native.packets import Layouts
 from relayfs_fuse.record.check import Checker, copied
 from relayfs_fuse.record.packet import HEAD_BYTES, MAGIC, Head, Packet
+from relayfs_fuse.tracefiles import ctf
 
 SEEDS = range(20 if is_long() else 3)
 N_PACKETS = 200

@@ -13,8 +13,8 @@ from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_
 from conftest import DEADLINE_S, tmpfs_directory
 from trace_store import TraceStore, tracing
 
-from relayfs_fuse import native_trace
 from relayfs_fuse.fs.early import take
+from relayfs_fuse.native import trace as native_trace
 
 SOURCE = Path(__file__).resolve().parent / "test_trace.c"
 CASES = re.findall(r"^TEST\((\w+)\)", SOURCE.read_text(), re.MULTILINE)

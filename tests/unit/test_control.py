@@ -7,11 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from relayfs_fuse import native, native_ring, native_tables
+from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import control, ring_control
+from relayfs_fuse.fs.commands import control, ring_control
 from relayfs_fuse.fs.errorlog import ErrorLog
-from relayfs_fuse.native_tables import RELAY_OPTIONS, RING_OPTIONS, Option
+from relayfs_fuse.native import ring as native_ring
+from relayfs_fuse.native import tables as native_tables
+from relayfs_fuse.native.tables import RELAY_OPTIONS, RING_OPTIONS, Option
 
 # How long something takes says nothing on a noisy machine.
 settings.register_profile("untimed", deadline=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relayfs_fuse import ctf
+from relayfs_fuse.tracefiles import ctf
 
 MADE_TSC, MADE_MONO, MADE_REAL = 5_000_000_000_000, 2_000_000_000_000, 1_700_000_000_000_000_000
 BOOT = "11111111-2222-3333-4444-555555555555"

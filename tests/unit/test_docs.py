@@ -11,8 +11,9 @@ from c_declarations import declarations
 
 from relayfs_fuse.cli import mount
 from relayfs_fuse.cli.relayctl import relayctl
-from relayfs_fuse.fs import control, errorlog, ring_control, trace_control
-from relayfs_fuse.native_tables import OPTIONS, RELAY_OPTIONS, RING_OPTIONS, STATISTICS, TRACE_OPTIONS
+from relayfs_fuse.fs import errorlog
+from relayfs_fuse.fs.commands import control, ring_control, trace_control
+from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, RING_OPTIONS, STATISTICS, TRACE_OPTIONS
 
 MAN = ROOT / "mount/man"
 PAGES = sorted(MAN.iterdir())

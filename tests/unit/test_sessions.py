@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from relayfs_fuse import ctf
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import sessions
-from relayfs_fuse.fs.sessions import Declared, Image, Session, Totals
+from relayfs_fuse.fs.traces import sessions
+from relayfs_fuse.fs.traces.sessions import Declared, Image, Session, Totals
+from relayfs_fuse.tracefiles import ctf
 
 USER = 1000
 LINE = b"/* relayfs buffers=perprocess clock=mono */\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from relayfs_fuse import ctf
 from relayfs_fuse.record import stream
 from relayfs_fuse.record.packet import HEAD_BYTES, Head, Packet, split, walk
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
+from relayfs_fuse.tracefiles import ctf
 
 EVENTS = b"""\
 /* relayfs trace=t id=3 process=p pid=42 uid=0 buffers=perprocess clock=mono tsc=0 mono=1 real=1700000000000000000 \

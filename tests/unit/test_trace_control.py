@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayfs_fuse import native_trace
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs import trace_control
-from relayfs_fuse.native_trace import Trace
+from relayfs_fuse.fs.commands import trace_control
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.trace import Trace
 
 CREATE = "trace create t "
 

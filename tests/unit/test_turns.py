@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from relayfs_fuse.fs.turns import Share
+from relayfs_fuse.fs.requests.turns import Share
 
 SHARE, SAVED_S, COST_S = 0.25, 0.05, 0.001
 

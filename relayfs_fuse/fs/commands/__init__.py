@@ -1,0 +1,1 @@
+"""The control file: its language, and what its commands do."""

@@ -1,0 +1,347 @@
+"""What the commands of the control file do.
+
+Names change one command at a time. Each command is a generator: it runs in the server's thread, where names and inodes
+may be changed, and yields the jobs that may block; whoever drives it runs those in a worker thread and sends back what
+they returned. Jobs map the buffers anew, because a mapping is for one thread at a time. A job that a program may hold
+up is a Patient one: other commands go on meanwhile.
+
+Several lines in one write are carried out in order. The first that is refused makes the write(2) fail with its errno;
+lines before it have been carried out, those after it have not; error_log tells which it was. A write of too many lines
+is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.commands import adoption, control, ring_control, trace_control
+from relayfs_fuse.fs.commands.jobs import Patient, for_each
+from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+from relayfs_fuse.fs.store import StoredChannel
+from relayfs_fuse.fs.tree import Directory, RelayFile
+from relayfs_fuse.native import ring as native_ring
+from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from relayfs_fuse.fs.commands.jobs import LineWork, Work
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.kinds.ring import StoredRing
+    from relayfs_fuse.fs.requests.opener import Opener
+    from relayfs_fuse.fs.store import Store, StoredBuffer
+    from relayfs_fuse.fs.traces.registry import Traces
+    from relayfs_fuse.fs.tree import Tree
+
+log = logging.getLogger(__name__)
+
+# Where relay_log() writes to.
+LOG_CHANNEL = "log"
+
+
+class Commands:
+    """Carry out commands on a store and show the results in a tree.
+
+    removed: is told of a channel that is about to go
+    traces: those of the store; None: they cannot be used
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tree: Tree,
+        errors: ErrorLog,
+        removed: Callable[[StoredChannel], None],
+        traces: Traces | None = None,
+    ) -> None:
+        self._store = store
+        self._traces = traces
+        self._tree = tree
+        self._errors = errors
+        self._removed = removed
+
+    def lines(self, text: bytes) -> list[str]:
+        """Take a write apart; CommandError: it is too much for one."""
+        try:
+            return control.split_write(text)
+        except CommandError as error:
+            log.info("%s", self._errors.error(os.fsdecode(text[: control.WRITE_MAX].split(b"\n", 1)[0]), error))
+            raise
+
+    def run(self, line: str, opener: Opener) -> LineWork:
+        """Carry out a line; return the path of the channel that it has removed."""
+        try:
+            about_trace = trace_control.parse(line)
+            command = None if about_trace else control.parse(line)
+            if about_trace is not None:
+                yield from self._run_trace(about_trace, opener)
+            elif command is not None:
+                return (yield from self._run(command, opener))
+        except CommandError as error:
+            log.info("%s", self._errors.error(line, error))
+            raise
+        return None
+
+    def _run(self, command: control.Command, opener: Opener) -> LineWork:
+        if command.verb == "create":
+            yield from self._create(command, opener)
+            return None
+        if command.verb == "adopt":
+            yield from self._adopt(command, opener)
+            return None
+        channel = self._tree.damaged.get(command.path) or self._find(command)
+        if opener.uid not in (0, channel.uid):
+            raise command.refuse(errno.EPERM, f"only user {channel.uid}, who owns {channel.path}, or root may do this")
+        if command.verb == "remove":
+            yield from self._remove(command, channel)
+            return channel.path
+        if isinstance(channel, DamagedChannel):
+            raise command.refuse(errno.EBADMSG, f"{channel.path} is damaged ({channel.damage}): it can only be removed")
+        try:
+            yield Patient(lambda: self._act(command, channel))
+        except OSError as error:
+            raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
+        return None
+
+    def _run_trace(self, command: trace_control.TraceCommand, opener: Opener) -> Work:
+        if self._traces is None:
+            raise command.refuse(errno.EIO, "the traces of this store cannot be used: see the server's log")
+        yield from self._traces.run(command, opener.uid)
+
+    def _note_log(self, path: str) -> None:
+        if self._traces is not None and path == LOG_CHANNEL:
+            self._traces.note_log()
+
+    def _find(self, command: control.Command) -> StoredChannel:
+        channel = self._tree.channels.get(command.path)
+        if channel is not None:
+            return channel
+        node = self._tree.find(command.path)
+        if isinstance(node, RelayFile):
+            hint = f"; {command.path} is a relay file of channel {node.stored.channel.path}"
+        elif isinstance(node, Directory):
+            inside = [path for path in sorted(self._tree.channels) if path.startswith(f"{command.path}/")]
+            hint = f"; {command.path} is a directory, " + (
+                f"of the channels {', '.join(inside[:8])}" if inside else "which rmdir(1) removes"
+            )
+        else:
+            known = sorted(self._tree.channels)[:8]
+            hint = f"; there are: {', '.join(known)}" if known else "; there are none"
+        raise command.refuse(errno.ENOENT, f"no channel {command.path}{hint}")
+
+    def _act(self, command: control.Command, channel: StoredChannel) -> None:
+        buffers = channel.buffers
+        if channel.is_ring:
+            _act_on_rings(command, buffers)
+            return
+        if command.verb == "consumed":
+            if command.cpu >= len(buffers):
+                raise command.refuse(
+                    errno.EINVAL, f"buffer {command.cpu}: {channel.path} has 0 to {len(buffers) - 1}", "cpu"
+                )
+            buffers = [buffers[command.cpu]]
+        acts: dict[str, Callable[[native.Buffer], None]] = {
+            "flush": native.Buffer.flush,
+            "reset": native.Buffer.reset,
+            "resume": native.Buffer.resume,
+            "enable": lambda buffer: buffer.stop(native.DISABLED, False),
+            "disable": lambda buffer: buffer.stop(native.DISABLED, True),
+            "consumed": lambda buffer: buffer.subbufs_consumed(command.count),
+        }
+        for_each(native.Buffer.of_descriptor, buffers, acts[command.verb])
+        if command.verb == "reset":
+            channel.damage = ""
+
+    def _remove(self, command: control.Command, channel: StoredChannel | DamagedChannel) -> Work:
+        def take_away() -> None:
+            try:
+                if isinstance(channel, DamagedChannel):
+                    channel.close()
+                else:
+                    _stop(channel.is_ring, channel.buffers, native.CLOSED, True)
+            except OSError as error:
+                # A CPU that this process may not visit, where a write may still end, in memory that is mapped; or a
+                # damaged buffer, which must not make the channel immortal.
+                log.info("remove %s: not all of it could be stopped: %s", channel.path, error.strerror)
+
+        yield Patient(take_away)
+        if channel.removed:
+            raise command.refuse(errno.ENOENT, f"another command has removed {channel.path} meanwhile")
+        channel.removed = True
+        if isinstance(channel, StoredChannel):
+            self._removed(channel)
+        self._tree.remove_channel(channel)
+        self._note_log(channel.path)
+        yield lambda: self._store.remove(channel)
+
+    def _create(self, command: control.Command, opener: Opener) -> Work:
+        try:
+            spec, notice = self._plan(command, opener)
+        except CommandError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # The names may be taken meanwhile: all is checked again.
+            yield Patient(self._store.make_room)
+            spec, notice = self._plan(command, opener)
+        with self._store.claim_room(_file_bytes(command, spec), opener.uid):
+            yield from self._make(command, opener, lambda: self._store.create(command.path, command.type, spec))
+        if notice:
+            log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _adopt(self, command: control.Command, opener: Opener) -> Work:
+        self._check_owner(command, opener)
+        buffers = yield lambda: adoption.take(command, opener.pid, opener.uid, self._store.directory)
+        try:
+            stats = buffers[0].stats()
+            need = stats.file_bytes * len(buffers)
+            yield Patient(lambda: self._ensure_room(command, need, opener))
+            self._check_names(command, stats.buffers, len(buffers), opener)
+            perm = command.options.get("perm", RELAY_OPTIONS["perm"].initial)
+            uid = command.options.get("uid", opener.uid)
+            gid = command.options.get("gid", opener.gid)
+            # Who keeps a descriptor of a store file could truncate it: other users' memory is copied.
+            take = self._store.adopt if opener.uid == os.geteuid() else self._store.copy
+            with self._store.ledger.claim(need, opener.uid):
+                yield from self._make(command, opener, lambda: take(command.path, buffers, perm, uid, gid))
+        finally:
+            for buffer in buffers:
+                buffer.close()
+
+    def _make(self, command: control.Command, opener: Opener, job: Callable[[], StoredChannel]) -> Work:
+        """Make the directories above a channel, then the channel itself, and show them."""
+        made = []
+        try:
+            for path in self._tree.missing_directories(command.path):
+                self._store.make_implicit(path, opener.uid)
+                self._tree.add_directory(path)
+                made.append(path)
+            channel = yield job
+        except OSError as error:
+            for path in reversed(made):
+                self._tree.detach(self._tree.find(path) or self._tree.root)
+                self._store.remove_directory(path)
+            raise command.refuse(error.errno or errno.EIO, _explain(command.path, error)) from error
+        channel.maker = opener.pid
+        self._tree.add_channel(channel)
+        self._note_log(channel.path)
+
+    def _plan(self, command: control.Command, opener: Opener) -> tuple[dict[str, int], str | None]:
+        """Return the fields of the spec, and what must be said of sizes that had to be reduced."""
+        options = OPTIONS[command.type].values()
+        spec = {option.field: command.options.get(option.key, option.initial) for option in options if option.field}
+        spec["uid"], spec["gid"] = command.options.get("uid", opener.uid), command.options.get("gid", opener.gid)
+        n_buffers = native.n_possible_cpus() if spec["buffers"] == native.BUFFERS_PERCPU else 1
+        self._check_names(command, spec["buffers"], n_buffers, opener)
+        self._check_machine(command, spec["buffers"])
+        self._check_owner(command, opener)
+        plan = self._plan_rings if command.is_ring else self._plan_buffers
+        return spec, plan(command, opener, spec, n_buffers)
+
+    def _plan_rings(self, command: control.Command, opener: Opener, spec: dict[str, int], n_rings: int) -> str | None:
+        ring_size, notice = ring_control.choose_ring_size(command, n_rings, self._store.free_bytes(opener.uid))
+        spec |= {"ring_size": ring_size, "n_rings": n_rings}
+        what = f"{n_rings} rings of {ring_size} bytes, each of which ends in room for its wrapped records"
+        self._check_room(command, _file_bytes(command, spec), opener, what, "size")
+        return notice
+
+    def _plan_buffers(
+        self, command: control.Command, opener: Opener, spec: dict[str, int], n_buffers: int
+    ) -> str | None:
+        free_bytes = self._store.free_bytes(opener.uid)
+        subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
+        spec |= {"subbuf_size": subbuf_size, "n_subbufs": n_subbufs, "n_buffers": n_buffers}
+        what = f"{n_buffers} buffers of {n_subbufs} sub-buffers of {subbuf_size} bytes"
+        self._check_room(command, _file_bytes(command, spec), opener, what, "n_subbufs", "subbuf_size")
+        return notice
+
+    def _check_names(self, command: control.Command, buffers: int, n_buffers: int, opener: Opener) -> None:
+        relay_paths = [
+            command.path if buffers == native.BUFFERS_SINGLE else f"{command.path}{index}" for index in range(n_buffers)
+        ]
+        try:
+            self._tree.check_free(command.path, relay_paths)
+            n_directories = len(self._tree.missing_directories(command.path))
+            self._store.ledger.check_files(n_directories + n_buffers, opener.uid)
+        except CommandError as error:
+            raise command.refuse(error.errno, error.message) from None
+
+    def _check_room(self, command: control.Command, need: int, opener: Opener, what: str, *keys: str) -> None:
+        """Refuse what there is no memory for.
+
+        what: needs it
+        keys: of the options that say how much, the one to point at first
+        """
+        try:
+            self._store.check_room(need, opener.uid)
+        except CommandError as error:
+            key = next((key for key in keys if key in command.options), None)
+            raise command.refuse(error.errno, f"{what}: {error.message}", key) from None
+
+    def _ensure_room(self, command: control.Command, need: int, opener: Opener) -> None:
+        """Do so, after a second look; may block."""
+        try:
+            self._store.ensure_room(need, opener.uid)
+        except CommandError as error:
+            raise command.refuse(error.errno, error.message) from None
+
+    def _check_machine(self, command: control.Command, buffers: int) -> None:
+        """Refuse what is not to be had here."""
+        if command.options.get("scheme") == native.SCHEME_RSEQ and (
+            native.scheme_default(buffers) != native.SCHEME_RSEQ
+        ):
+            raise command.refuse(
+                errno.EINVAL,
+                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless"
+                + ("" if command.is_ring else ", locking"),
+                "scheme",
+            )
+        if command.options.get("timestamp") == native.TIMESTAMP_TSC and not native.has_tsc():
+            raise command.refuse(
+                errno.EINVAL,
+                "timestamp=tsc: this machine has no counter of constant rate; allowed: none, mono",
+                "timestamp",
+            )
+
+    def _check_owner(self, command: control.Command, opener: Opener) -> None:
+        if opener.uid != 0 and command.options.get("uid", opener.uid) != opener.uid:
+            raise command.refuse(errno.EPERM, f"only root makes channels for others; your uid is {opener.uid}", "uid")
+        gid = command.options.get("gid", opener.gid)
+        if opener.uid != 0 and gid not in opener.groups:
+            raise command.refuse(errno.EPERM, f"gid={gid}: you are not in this group", "gid")
+        server = os.geteuid()
+        if server not in (0, command.options.get("uid", opener.uid)):
+            raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
+
+
+def _file_bytes(command: control.Command, spec: Mapping[str, int]) -> int:
+    """Count the bytes of all files of a channel that is to be made."""
+    if command.is_ring:
+        return native_ring.ring_file_bytes(spec["ring_size"]) * spec["n_rings"]
+    return native.buf_file_bytes(spec["subbuf_size"], spec["n_subbufs"]) * spec["n_buffers"]
+
+
+def _act_on_rings(command: control.Command, rings: Sequence[StoredBuffer | StoredRing]) -> None:
+    reason = ring_control.REFUSED.get(command.verb)
+    if reason:
+        raise command.refuse(errno.EOPNOTSUPP, f"{command.path} is a ring: {reason}")
+    _stop(True, rings, native.DISABLED, command.verb == "disable")
+
+
+def _stop(is_ring: bool, buffers: Sequence[StoredBuffer | StoredRing], flag: int, on: bool) -> None:
+    if is_ring:
+        for_each(native_ring.RingMemory.of_descriptor, buffers, lambda ring: ring.stop(flag, on))
+    else:
+        for_each(native.Buffer.of_descriptor, buffers, lambda buffer: buffer.stop(flag, on))
+
+
+def _explain(path: str, error: OSError) -> str:
+    if error.errno == errno.EEXIST:
+        return f"the store holds something at {path} that cannot be shown: see the server's log"
+    if error.errno == errno.EXDEV:
+        return "you are in another mount namespace than this mount's server, which only root's server can cope with"
+    return f"the store could not make it: {error.strerror}"

@@ -1,0 +1,205 @@
+"""The language of the control file, as far as it is about traces.
+
+    trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB
+    trace remove NAME                    trace stop NAME     trace disable NAME GLOB
+
+Like control.py, this module knows what may be said, not what is.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.commands.control import Word, check_sizes, parse_value, split_option, suggestion
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import TRACE_OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relayfs_fuse.native.trace import Trace
+
+VERB = "trace"
+ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
+# What is allowed of each key.
+ALLOWED = {**{key: option.allowed for key, option in TRACE_OPTIONS.items()}, "filter": "TERM,TERM..."}
+
+DEFAULT_SIZES = TRACE_OPTIONS["subbuf_size"].initial, TRACE_OPTIONS["n_subbufs"].initial
+
+# What may stand in a name: it goes into paths, and into the metadata of traces.
+_NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
+_GLOB = re.compile(r"[!-~]+")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_ID_MAX = 2**32 - 1
+
+
+@dataclass
+class TraceCommand:
+    """A command about a trace that could be understood.
+
+    action: one of ACTIONS
+    options: of create; keys that were not given are not in it
+    filter: of create
+    glob: of enable and disable
+    columns: where each key's word begins, and the glob
+    """
+
+    action: str
+    name: str
+    column: int
+    line: str
+    options: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
+    filter: str = ""
+    glob: str = ""
+
+    @property
+    def reserved(self) -> int:
+        """How many bytes of a sub-buffer no event takes."""
+        return native_trace.PACKET_HEAD_BYTES
+
+    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
+        """Make the error that points at a key's word, or at the name."""
+        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
+
+
+def parse(line: str) -> TraceCommand | None:
+    """Understand one line; None: it is not about traces."""
+    words = [Word(match.group(), match.start()) for match in re.finditer(r"[^ \t]+", line)]
+    if not words or words[0].text != VERB:
+        return None
+    if len(words) < 2:
+        raise CommandError(errno.EINVAL, f"{VERB}: one of {', '.join(ACTIONS)} must follow", len(line))
+    action = words[1]
+    if action.text not in ACTIONS:
+        hint = suggestion(action.text, ACTIONS)
+        raise _invalid(action, f"unknown command {VERB} {action.text!r}{hint}; there are: {', '.join(ACTIONS)}")
+    if len(words) < 3:
+        raise CommandError(errno.EINVAL, f"{VERB} {action.text}: the NAME of a trace must follow", len(line))
+    _check_name(words[2])
+    command = TraceCommand(action.text, words[2].text, words[2].column, line)
+    if action.text == "create":
+        _parse_options(command, words[3:])
+    elif action.text in ("enable", "disable"):
+        _parse_glob(command, words[3:])
+    elif len(words) > 3:
+        raise _invalid(words[3], f"{VERB} {action.text} takes a NAME and nothing else")
+    return command
+
+
+def _invalid(word: Word, message: str) -> CommandError:
+    return CommandError(errno.EINVAL, message, word.column)
+
+
+def _check_name(word: Word) -> None:
+    if len(word.text) > native_trace.NAME_MAX:
+        raise CommandError(
+            errno.ENAMETOOLONG, f"the name of a trace is longer than {native_trace.NAME_MAX} bytes", word.column
+        )
+    if not _NAME.fullmatch(word.text):
+        raise _invalid(
+            word,
+            f"{word.text!r}: the name of a trace is made of letters, digits and . _ + @ : = - and does not begin with "
+            "a dot",
+        )
+
+
+def _parse_options(command: TraceCommand, words: Sequence[Word]) -> None:
+    for word in words:
+        key, value = split_option(command, word, ALLOWED)
+        if key == "filter":
+            command.filter = _filter(Word(value, word.column + len("filter=")))
+        else:
+            parse_value(command, word, TRACE_OPTIONS[key], value)
+    check_sizes(command)
+
+
+def _is_glob(text: str) -> bool:
+    """Tell whether it is a pattern as fnmatch(3) has them; one whose [ nobody closes is a slip."""
+    at = 0
+    while at < len(text):
+        if text[at] == "[":
+            begin = at + (2 if text[at + 1 : at + 2] in ("!", "^") else 1)
+            at = text.find("]", begin + 1)  # one that comes first stands for itself
+            if at < 0:
+                return False
+        at += 2 if text[at] == "\\" else 1
+    return _GLOB.fullmatch(text) is not None
+
+
+def _filter(word: Word) -> str:
+    if len(word.text) > native_trace.FILTER_MAX:
+        raise CommandError(errno.ENOSPC, f"a filter is longer than {native_trace.FILTER_MAX} bytes", word.column)
+    at = word.column
+    for term in word.text.split(","):
+        kind, colon, number = term.partition(":")
+        if colon and kind in ("pid", "uid"):
+            if not _NUMBER.fullmatch(number) or int(number) > _ID_MAX:
+                raise CommandError(errno.EINVAL, f"{term!r}: a number must follow {kind}:", at)
+        elif not _is_glob(term):
+            raise CommandError(
+                errno.EINVAL,
+                f"{term!r}: pid:NUMBER, uid:NUMBER or a pattern of program names is needed, in which each [ is closed "
+                "by ]",
+                at,
+            )
+        at += len(term) + 1
+    return word.text
+
+
+def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
+    if not words:
+        message = f"{VERB} {command.action} NAME GLOB: the pattern of events is missing"
+        raise CommandError(errno.EINVAL, message, len(command.line))
+    if len(words) > 1:
+        raise _invalid(words[1], f"{VERB} {command.action} takes NAME and GLOB and nothing else")
+    glob = words[0]
+    if not _is_glob(glob.text):
+        raise _invalid(
+            glob,
+            f"{glob.text!r}: a pattern of events is made of printable ASCII characters, and each [ is closed by ]",
+        )
+    if not set(glob.text) & set(":*"):
+        raise _invalid(glob, f"{glob.text!r} matches nothing: events are called PROVIDER:NAME")
+    command.glob, command.columns["glob"] = glob.text, glob.column
+
+
+def add_rule(rules: str, command: TraceCommand) -> str:
+    """Return the rules of a trace with one more: its last that matches an event decides.
+
+    The first rule stays, for it says whether events that none matches are taken.
+    """
+    rule = ("+" if command.action == "enable" else "-") + command.glob
+    first, *others = rules.split("\n")[:-1] or [rule]
+    kept = [other for other in others if other[1:] != command.glob]
+    if kept or rule != first:
+        kept.append(rule)
+    text = "".join(f"{line}\n" for line in (first, *kept))
+    if len(text) > native_trace.RULES_MAX:
+        raise command.refuse(
+            errno.ENOSPC, f"the patterns of {command.name} would be longer than {native_trace.RULES_MAX} bytes", "glob"
+        )
+    return text
+
+
+def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
+    """Write the commands that would make this trace again, where memory= is this by default."""
+    numbers = {key: getattr(trace, option.field) for key, option in TRACE_OPTIONS.items()}
+    numbers["clock"] -= native_trace.CLOCK_MONO
+    words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers.items()}
+    if trace.memory == default_memory:
+        del words["memory"]
+    if trace.flush_interval_ms == TRACE_OPTIONS["flush_interval"].initial:
+        del words["flush_interval"]
+    if trace.filter:
+        words["filter"] = trace.filter
+    lines = [f"{VERB} create {trace.name} " + " ".join(f"{key}={value}" for key, value in words.items())]
+    for rule in trace.rules.split("\n")[:-1]:
+        lines.append(f"{VERB} {'enable' if rule[0] == '+' else 'disable'} {trace.name} {rule[1:]}")
+    if trace.is_started:
+        lines.append(f"{VERB} start {trace.name}")
+    return lines

@@ -1,0 +1,1 @@
+"""What a channel may be made of: relay buffers, a ring, or damaged memory."""

@@ -1,0 +1,71 @@
+"""The files of .channels/PATH/: one statistic each, as a number or a word and a newline.
+
+.channels/PATH/NAME           what the channel was made with, and the statistics of all its buffers
+.channels/PATH/state          ok, disabled, closed, or `damaged: memN: ` and what is wrong
+.channels/PATH/bufferN/NAME   the statistics of one buffer
+
+Which there are, the library's tables say (native/tables.py); relayfs(5) says what each means.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from relayfs_fuse import native
+from relayfs_fuse.native.tables import LATEST, OF_BUFFER, OF_CONSUMERS, OPTIONS, STATISTICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from relayfs_fuse.fs.kinds.ring import StoredRing
+    from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
+    from relayfs_fuse.native.ring import RingStats
+    from relayfs_fuse.native.tables import Option, Statistic
+
+# A file's name, and what makes its text.
+File: TypeAlias = "tuple[str, Callable[[], bytes]]"
+
+
+def of_channel(channel: StoredChannel) -> Iterator[File]:
+    """Make the files of a channel."""
+    yield "state", lambda: _line(channel.state())
+    yield "n_buffers", lambda: _line(channel.stats.n_buffers)
+    for option in OPTIONS[channel.type].values():
+        if option.file:
+            yield option.file, partial(_option, option, channel)
+    for statistic in STATISTICS[channel.type]:
+        if statistic.form != OF_BUFFER:
+            yield statistic.name, partial(_statistic, statistic, channel.buffers)
+
+
+def of_buffer(channel: StoredChannel, stored: StoredBuffer | StoredRing) -> Iterator[File]:
+    """Make the files of one of its buffers."""
+    for statistic in STATISTICS[channel.type]:
+        yield statistic.name, partial(_statistic, statistic, [stored])
+
+
+def _line(value: int | str) -> bytes:
+    return f"{value}\n".encode()
+
+
+def _option(option: Option, channel: StoredChannel) -> bytes:
+    if not option.field:
+        return _line(channel.type)
+    number = getattr(channel.stats, option.field)
+    return _line(option.format(number) if option.words else number)
+
+
+def _is_unknown(statistic: Statistic, stats: native.Stats | RingStats) -> bool:
+    """Tell whether consumers count it, of whom one knows only the BPF ring's format and counts nothing."""
+    if not statistic.source or not stats.foreign_bytes:
+        return False
+    return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE
+
+
+def _statistic(statistic: Statistic, buffers: Sequence[StoredBuffer | StoredRing]) -> bytes:
+    stats = [stored.stats() for stored in buffers]
+    if any(_is_unknown(statistic, one) for one in stats):
+        return b"unknown\n"
+    numbers = [getattr(one, statistic.field) for one in stats]
+    return _line(max(numbers) if statistic.form == LATEST else sum(numbers))

@@ -1,0 +1,1 @@
+"""The handlers of FUSE requests, and what sleeps for them."""

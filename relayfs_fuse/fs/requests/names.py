@@ -1,0 +1,293 @@
+"""The handlers of FUSE requests about names: looking up, listing, making and removing.
+
+Handlers run in one thread, so between two awaits a handler is alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyfuse3
+import trio
+
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.commands.control import check_name
+from relayfs_fuse.fs.counters import Requests
+from relayfs_fuse.fs.implicit import ImplicitDirectories
+from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
+from relayfs_fuse.fs.tree import BufferFile, Directory, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from relayfs_fuse.fs.attributes import AttributeSource
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.requests.announcements import Announcements
+    from relayfs_fuse.fs.store import Store
+    from relayfs_fuse.fs.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Turn what a handler raises into an errno: pyfuse3 ends the mount for anything but FUSEError.
+
+    OSError and CommandError carry their own; anything else is unexpected, logged, and becomes EIO. Counts what it does.
+    """
+
+    async def translated(*args: Any) -> Any:
+        try:
+            return await handler(*args)
+        except OSError as error:
+            raise pyfuse3.FUSEError(error.errno or errno.EIO) from error
+        except CommandError as error:
+            raise pyfuse3.FUSEError(error.errno) from error
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            log.exception("%s failed", handler.__name__)
+            raise pyfuse3.FUSEError(errno.EIO) from error
+
+    @functools.wraps(handler)
+    async def guarded(operations: NameOperations, *args: Any) -> Any:
+        operations.requests.requests += 1
+        try:
+            return await translated(operations, *args)
+        except pyfuse3.FUSEError:
+            operations.requests.errors += 1
+            raise
+
+    return guarded
+
+
+class NameOperations(pyfuse3.Operations):
+    """Answer the kernel's requests about names.
+
+    store, tree, attributes, errors, announcements: what it answers from
+    """
+
+    # Names that begin with a dot are ours, and the tree does not know "." and "..".
+    supports_dot_lookup = False
+
+    def __init__(
+        self, store: Store, tree: Tree, attributes: AttributeSource, errors: ErrorLog, announcements: Announcements
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._tree = tree
+        self._attributes = attributes
+        self._errors = errors
+        self._announcements = announcements
+        self._budget = Budget()
+        self._listings: dict[int, list[tuple[str, Node]]] = {}
+        self._next_handle = 1
+        # Names come and go one change at a time.
+        self._naming = trio.Lock()
+        self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
+        self.requests = Requests()
+        # The kernel is told now what this file system can do; only then can anybody use it.
+        self.begun = trio.Event()
+
+    def init(self) -> None:
+        """Note that the kernel's first request is being answered: tasks run only after the answer is sent."""
+        self.begun.set()
+
+    async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        """Find a name."""
+        parent, text = self._directory(parent_inode), os.fsdecode(name)
+        node = parent.children.get(text) or self._unlisted(parent, text)
+        if node is None:
+            raise pyfuse3.FUSEError(errno.ENOENT)
+        node = self._tree.view(node, ctx.uid)
+        entry = self._entry(node)
+        node.lookups += 1
+        return entry
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """Let go of inodes."""
+        for inode, lookups in inode_list:
+            node = self._tree.node(inode)
+            if node is not None:
+                self._tree.forget(node, lookups)
+
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        """List a directory as it is now."""
+        listing = list(self._directory(inode).children.items())
+        handle = self._new_handle()
+        self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
+        self._listings[handle] = listing
+        return handle
+
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """Give as much of the list as the kernel takes."""
+        uid = tap.request().uid
+        listing = self._listings[fh]
+        for index in range(max(0, start_id), len(listing)):
+            name, listed = listing[index]
+            if listed.removed:
+                continue
+            node = self._tree.view(listed, uid)
+            if not pyfuse3.readdir_reply(token, os.fsencode(name), self._entry(node), index + 1):
+                return
+            node.lookups += 1
+
+    async def releasedir(self, fh: int) -> None:
+        """Drop the list."""
+        self._listings.pop(fh, None)
+        self._budget.release(fh)
+
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Make a plain directory."""
+        announced = self._announced(parent_inode, name)
+        if announced is not None:
+            return announced
+        if self._announcements.is_asking(tap.request().pid):
+            raise pyfuse3.FUSEError(errno.EPERM)  # it comes too late
+        async with self._naming:
+            parent, text = self._directory(parent_inode), os.fsdecode(name)
+            if parent.store_path is None:
+                raise pyfuse3.FUSEError(errno.EPERM)
+            check_name(text)
+            path = f"{parent.store_path}/{text}" if parent.store_path else text
+            if path in self._tree.channels or text in parent.children:
+                raise pyfuse3.FUSEError(errno.EEXIST)
+            self._store.make_directory(path, mode)
+            node = self._tree.add_directory(path)
+            entry = self._entry(node)
+            node.lookups += 1
+            return entry
+
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """Remove an empty plain directory."""
+        change = self._change(parent_inode, name)
+        if change is not None:
+            change()
+            return
+        by_server = self._announcements.is_asking(tap.request().pid)
+        async with self._naming:
+            parent = self._directory(parent_inode)
+            node = parent.children.get(os.fsdecode(name))
+            if node is None:
+                raise pyfuse3.FUSEError(errno.ENOENT)
+            if not isinstance(node, Directory):
+                raise pyfuse3.FUSEError(errno.ENOTDIR)
+            if node.store_path is None:
+                raise pyfuse3.FUSEError(errno.EPERM)
+            if node.children:
+                raise pyfuse3.FUSEError(errno.ENOTEMPTY)
+            # The announcing thread may come late, when somebody else has made a directory of this name.
+            if by_server and not self._store.is_implicit(node.store_path):
+                raise pyfuse3.FUSEError(errno.EPERM)
+            self._store.remove_directory(node.store_path)
+            self._tree.detach(node)
+            # Only the removal of a channel empties a directory that goes; the next server removes all that are empty.
+            if not by_server and not parent.children and parent.store_path:
+                self._store.keep_directory(parent.store_path)
+
+    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """Refuse: files go with their channel."""
+        node = self._directory(parent_inode).children.get(os.fsdecode(name))
+        if isinstance(node, BufferFile):
+            path = node.stored.channel.path
+            hint = f"a channel goes as a whole: write `remove {path}` to control"
+            self._errors.notice(f"unlink {node.path}", hint, len("unlink "))
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def rename(
+        self,
+        parent_old: int,
+        name_old: bytes,
+        parent_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """Refuse: names say what is behind them."""
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def link(
+        self, inode: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Refuse, as rename does."""
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Refuse: the store holds no links."""
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Refuse, as debugfs does: files come from commands."""
+        raise pyfuse3.FUSEError(errno.EACCES)
+
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        """Refuse, as mknod does."""
+        raise pyfuse3.FUSEError(errno.EACCES)
+
+    def _unlisted(self, parent: Directory, name: str) -> Node | None:
+        """Find a name that a directory has for those who know it: here, none."""
+        return None
+
+    def _change(self, parent_inode: int, name: bytes) -> Callable[[], Node | None] | None:
+        """Return what the server itself wants to be done about a name; None: somebody else asks."""
+        parent = self._directory(parent_inode)
+        path = f"{parent.path}/{os.fsdecode(name)}"
+        return self._announcements.take(tap.request().pid, path)
+
+    def _announced(self, parent_inode: int, name: bytes) -> pyfuse3.EntryAttributes | None:
+        change = self._change(parent_inode, name)
+        node = change() if change is not None else None
+        if node is None:
+            return None
+        entry = self._entry(node)
+        node.lookups += 1
+        return entry
+
+    def _node(self, inode: int) -> Node:
+        node = self._tree.node(inode)
+        if node is None:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return node
+
+    def _directory(self, inode: int) -> Directory:
+        node = self._node(inode)
+        if not isinstance(node, Directory):
+            raise pyfuse3.FUSEError(errno.ENOTDIR)
+        return node
+
+    def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
+        return _entry_of(self._attributes.of(node, tap.request().pid))
+
+    def _new_handle(self) -> int:
+        handle, self._next_handle = self._next_handle, self._next_handle + 1
+        return handle
+
+
+def _entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = attributes.inode
+    entry.st_mode = attributes.mode
+    entry.st_nlink = attributes.nlink
+    entry.st_uid = attributes.uid
+    entry.st_gid = attributes.gid
+    entry.st_size = attributes.size
+    entry.st_blocks = (attributes.size + 511) // 512
+    entry.st_blksize = attributes.block_size
+    entry.st_atime_ns = entry.st_mtime_ns = attributes.mtime_ns
+    entry.st_ctime_ns = attributes.ctime_ns
+    # Everything changes without the kernel's knowledge.
+    entry.attr_timeout = entry.entry_timeout = 0
+    return entry

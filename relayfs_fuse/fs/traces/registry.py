@@ -1,0 +1,693 @@
+"""The traces of a mount: what the `trace` commands do, and which processes' directories there are.
+
+    STORE/.traces        the control file, which every traced program maps: what is wanted, and of whom
+    STORE/TRACE/         a trace
+    STORE/TRACE/.new-*   a process is making its directory; .removed-*: somebody is removing one
+
+Directories come from the processes themselves, or from join(); they go when their process is dead and what it wrote is
+consumed. The control file alone says which traces there are: a directory of the store that it does not name is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.commands import trace_control
+from relayfs_fuse.fs.commands.control import choose_geometry, format_size
+from relayfs_fuse.fs.commands.jobs import Patient
+from relayfs_fuse.fs.early import take
+from relayfs_fuse.fs.protection import delete
+from relayfs_fuse.fs.store import LOST_NAME, TRACES_NAME
+from relayfs_fuse.fs.traces.process import TraceProcess
+from relayfs_fuse.fs.traces.sessions import Session, Sessions
+from relayfs_fuse.fs.tree import Directory, JoinFile, LostFile, LostMapping, MappedFile, TraceDirectory
+from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import TRACE_OPTIONS
+from relayfs_fuse.native.trace import Clocks, Process, Trace
+from relayfs_fuse.tracefiles import ctf, recorder_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+    from relayfs_fuse.fs.commands.trace_control import TraceCommand
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.requests.opener import Opener
+    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.traces.process import TraceChannel
+    from relayfs_fuse.fs.tree import Node, Tree
+    from relayfs_fuse.tracefiles.ctf import Unbuffered
+
+    Work = Generator[Callable[[], Any], Any, None]
+
+log = logging.getLogger(__name__)
+
+# What a command waits for buffers that a stopped or hostile process holds; what is left is done behind its back.
+PATIENCE_S = 5.0
+# What `trace remove` waits for the recorder of the trace to write all that there is, and how often it looks.
+RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
+# How long something half made may lie there.
+STALE_S = 10.0
+# How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
+LINGER_S = 5.0
+# Which copy of the library asks: see native/src/trace/join.c.
+_IMAGE = re.compile("image [0-9a-f]{1,16}")
+# How often a stopped trace is flushed again, for processes that were in the middle of an event.
+N_FLUSHES = 3
+
+
+class Traces:
+    """Serve the traces of a store.
+
+    store, tree, errors: where they are, are shown, and where it is said what is wrong
+    unregister: is told of a channel that is about to go
+    """
+
+    def __init__(self, store: Store, tree: Tree, errors: ErrorLog, unregister: Callable[[StoredChannel], None]) -> None:
+        self._store = store
+        self._tree = tree
+        self._errors = errors
+        self._unregister = unregister
+        self._control = native_trace.Traces(store.directory, serves=True)
+        self._path = os.path.join(store.directory, TRACES_NAME)
+        # Only to read: mappings of it cannot be made writable.
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._boot = native_trace.boot_id()
+        self._slots: dict[str, int] = {}
+        self._processes: dict[str, dict[str, TraceProcess]] = {}
+        self._to_flush: dict[str, int] = {}
+        self._settled_at: float | None = time.monotonic() + LINGER_S
+        self.sessions = Sessions()
+        # What is to be said of directories of which something is lost: the trace, and what of it.
+        self._given_up: deque[tuple[str, str]] = deque()
+        # By the trace's id and the user (None: all who are trusted), how many events were lost without buffers when it
+        # was said last.
+        self._said_lost: dict[tuple[int, int | None], int] = {}
+        self._lost_by_user: dict[int, dict[int, int]] = {}
+        self._lost_files: dict[int, LostMapping] = {}
+        self.inotify = Inotify()
+        self._watches: dict[int, str] = {}
+        self._attach_files()
+
+    def close(self) -> None:
+        """Let go of them; they stay as they are."""
+        self.sessions.close_all()
+        self.inotify.close()
+        os.close(self._descriptor)
+        for mapping in self._lost_files.values():
+            os.close(mapping.descriptor)
+        self._control.close()
+
+    def _attach_files(self) -> None:
+        directory = Directory(TRACES_NAME)
+        self._tree.attach(self._tree.root, directory)
+        length = os.fstat(self._descriptor).st_size
+        self._tree.attach(
+            directory,
+            MappedFile(
+                "control", lambda: os.pread(self._descriptor, length, 0), self._descriptor, self._path, lambda: length
+            ),
+        )
+        self._tree.attach(directory, JoinFile("join"))
+        self._tree.attach(directory, LostFile("lost", self._lost_file))
+
+    def _lost_file(self, uid: int) -> LostMapping:
+        """Return the file in which programs of a user count what they lose for want of buffers; make it if need be."""
+        mapping = self._lost_files.get(uid)
+        if mapping is None:
+            is_own = uid in (0, os.geteuid())
+            path = os.path.join(self._store.directory, LOST_NAME if is_own else f"{LOST_NAME}-{uid}")
+            descriptor = native.file_open(path) if is_own else os.dup(self._control.lost_file(uid))
+            mapping = self._lost_files[uid] = LostMapping(path, descriptor)
+        return mapping
+
+    # ---------------------------------------------------------------- what there is
+
+    @property
+    def names(self) -> set[str]:
+        """The traces there are."""
+        return set(self._slots)
+
+    def find(self, name: str) -> Trace | None:
+        """Return a trace as it is now."""
+        slot = self._slots.get(name)
+        return None if slot is None else self._control.get(slot)
+
+    def lines(self) -> list[str]:
+        """Write the commands that would make all of them again."""
+        traces = [trace for name in sorted(self._slots) if (trace := self.find(name)) is not None]
+        return [line for trace in traces for line in trace_control.format_trace(trace, self._default_memory(trace))]
+
+    def load(self) -> None:
+        """Take over what another server has left, before anything is shown."""
+        there = self._control.all()
+        for slot in range(native_trace.N_TRACES):
+            trace = there.get(slot)
+            if trace is None or not os.path.isdir(self._store.locate(trace.name)) or trace.name in self._slots:
+                self._control.set(slot, None)
+                continue
+            if trace.boot != self._boot and trace.is_started:
+                self._control.set(slot, replace(trace, is_started=False))
+            self._slots[trace.name] = slot
+            take(self._store.directory, trace)
+            for directory in self._present(trace.name):
+                self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
+
+    def show_all(self) -> None:
+        """Show what was loaded."""
+        for name in sorted(self._slots):
+            self._add(name)
+            self.show_trace(name)
+            for directory in self.changes(name)[0]:
+                self.show(name, directory)
+
+    def _add(self, name: str) -> None:
+        """Watch what comes into a trace, and goes."""
+        self._processes[name] = {}
+        watch = self.inotify.add(self._store.locate(name), MOVED_TO | MOVED_FROM | ONLY_DIRECTORIES)
+        self._watches[watch] = name
+
+    def hidden(self) -> set[str]:
+        """Return the traces that are not shown yet."""
+        return {name for name in self._slots if self._tree.find(name) is None}
+
+    def show_trace(self, name: str) -> Node | None:
+        """Show a trace, still empty; None: it is shown, or gone."""
+        if name not in self.hidden():
+            return None
+        directory = TraceDirectory(name)
+        self._tree.attach(self._tree.root, directory)
+        return directory
+
+    # ---------------------------------------------------------------- directories
+
+    def touched(self) -> set[str]:
+        """Return the traces in whose directories names have come or gone."""
+        events = self.inotify.events()
+        if any(mask & QUEUE_OVERFLOW for _, mask, _ in events):
+            return self.names
+        return {name for watch, _, _ in events if (name := self._watches.get(watch)) is not None}
+
+    def changes(self, name: str) -> tuple[list[str], list[str]]:
+        """Compare a trace's directory with what is shown of it: what is to be shown, and what to be hidden."""
+        present = set(self._present(name)) if name in self._slots else set()
+        shown = self._processes.get(name, {}).keys()
+        return sorted(present - shown), sorted(shown - present)
+
+    def _present(self, name: str) -> Iterable[str]:
+        try:
+            with os.scandir(self._store.locate(name)) as entries:
+                yield from (
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                )
+        except OSError as error:
+            log.info("trace %s: %s", name, error)
+
+    def show(self, name: str, directory: str) -> Node | None:
+        """Show a process's directory; None: there is no such trace any more."""
+        parent = self._tree.find(name)
+        if not isinstance(parent, TraceDirectory) or directory in self._processes.get(name, {}):
+            return None
+        trace = self.find(name)
+        process = TraceProcess(
+            name,
+            directory,
+            os.path.join(self._store.locate(name), directory),
+            lambda events: ctf.metadata(events, self._clocks(name), self._unbuffered(name)),
+            trace.flush_interval_ms if trace else 0,
+        )
+        self._processes[name][directory] = process
+        return process.show(self._tree, parent, self._tree.stats_directory(name))
+
+    def being_read(self) -> list[TraceChannel]:
+        """Return the buffers that somebody has open to read."""
+        processes = (process for of_trace in self._processes.values() for process in of_trace.values())
+        return [process.channel for process in processes if process.channel and process.channel.is_being_read]
+
+    def hide(self, name: str, directory: str) -> None:
+        """Show it no longer."""
+        process = self._processes.get(name, {}).pop(directory, None)
+        if process is not None:
+            process.hide(self._tree, self._unregister)
+            self._tree.prune_stats(name)
+
+    def forget(self, name: str) -> None:
+        """Show a trace that was removed no longer, once all of its directories are hidden."""
+        node = self._tree.find(name)
+        if name in self._slots or not isinstance(node, TraceDirectory):
+            return
+        self._processes.pop(name, None)
+        self._tree.detach(node)
+
+    def removed(self) -> set[str]:
+        """Return the traces that are still shown, but are none any more."""
+        return self._processes.keys() - self._slots.keys()
+
+    def _clocks(self, name: str) -> Clocks:
+        """Return the clocks as they are, or were last while the trace could be written to."""
+        trace = self.find(name)
+        if trace is not None and trace.boot != self._boot:
+            return trace.latest
+        return native_trace.read_clocks()
+
+    def _unbuffered(self, name: str) -> Unbuffered:
+        trace = self.find(name)
+        if trace is None:
+            return 0, 0
+        return self._control.lost(trace), sum(self._lost_by_user.get(trace.id, {}).values())
+
+    def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
+        """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.
+
+        opener: the process; pid 0: it is not known
+        """
+        request, _, image = line.removesuffix("\n").partition("\n")
+        name, _, program = request.partition(" ")
+        trace = self.find(name)
+        if trace is None or not trace.is_started:
+            raise CommandError(errno.ENOENT, f"no trace {name} is started")
+        if not opener.pid:
+            raise CommandError(errno.ESRCH, "the process cannot be seen from the server's PID namespace")
+        if os.geteuid() not in (0, opener.uid):
+            raise CommandError(errno.EPERM, "this server makes files for its own user only")
+        if image and not _IMAGE.fullmatch(image):
+            raise CommandError(errno.EINVAL, f"{image[:40]!r}: the second line may be `image` and 1 to 16 hex digits")
+        process = Process(program, opener.pid, opener.vpid, opener.uid, opener.gid)
+        own = [known for known in self._processes[name].values() if f"-{opener.pid}" in known.name]
+        return name, lambda: self._take_part(trace, process, own, image)
+
+    def _take_part(self, trace: Trace, process: Process, known: Iterable[TraceProcess], image: str) -> Session:
+        own = [place for place in known if not self.sessions.has_other_image(place.directory, process.pid, image)]
+        place = _place_of(own, process) or self._make_place(trace, process)
+        directory = os.path.join(self._store.locate(trace.name), place)
+        return self.sessions.open(directory, process.uid, process.pid, image)
+
+    def _make_place(self, trace: Trace, process: Process) -> str:
+        """Make a directory for a process that is charged for its memory."""
+        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
+        self._store.ensure_room(need, process.uid)
+        with self._store.ledger.claim(need, process.uid):
+            name = native_trace.trace_make(self._store.directory, trace, process)[0]
+            self._store.charge(os.path.join(self._store.locate(trace.name), name))
+        return name
+
+    def allocate(self, session: Session, request: str) -> Callable[[], None]:
+        """Understand "allocate CPU", and return what gives that buffer of a process its memory; that may block.
+
+        The process was charged for all of it when it joined, as it can take it by storing into its mapping.
+        """
+        number = request.removeprefix("allocate ").rstrip("\n")
+        n_cpus = native.n_possible_cpus()
+        if not (number.isascii() and number.isdigit() and len(number) <= len(str(n_cpus)) and int(number) < n_cpus):
+            raise CommandError(errno.EINVAL, f"allocate: {number[:20]!r} is no CPU: 0 .. {n_cpus - 1}")
+        trace = self.find(os.path.basename(os.path.dirname(session.directory)))
+        if trace is None:
+            raise CommandError(errno.ENOENT, "the trace was removed")
+        return partial(session.allocate, int(number), trace)
+
+    # ---------------------------------------------------------------- from time to time
+
+    def note_clocks(self) -> None:
+        """Keep what the clocks are, for who reads this after the machine has been started anew."""
+        clocks = native_trace.read_clocks()
+        for name, slot in self._slots.items():
+            trace = self.find(name)
+            if trace is not None and trace.boot == self._boot:
+                self._control.set(slot, replace(trace, latest=clocks))
+
+    def settle(self) -> None:
+        """Let programs forget what has gone for long."""
+        if self._settled_at is not None and time.monotonic() >= self._settled_at:
+            self._settled_at = None
+            self._control.settle()
+
+    def note_log(self) -> None:
+        """Say whether there is a channel for relay_log(), and which: its file's number."""
+        channel = self._tree.channels.get("log")
+        if channel is None or channel.is_ring:
+            self._control.set_log(0)
+        else:
+            number = os.fstat(channel.buffers[0].buffer.fileno()).st_ino
+            self._control.set_log(number & 0x7FFFFFFF or 1)
+
+    def tidy(self) -> Callable[[], None]:
+        """Return the job that does what is due: it blocks."""
+        traces = {name: trace for name in self._slots if (trace := self.find(name)) is not None}
+        processes = [(process, trace) for name, trace in traces.items() for process in self._processes[name].values()]
+        to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]
+        self._to_flush = {name: left - 1 for name, left in self._to_flush.items() if left > 1}
+        directories = [self._store.locate(name) for name in traces]
+        store = self._store.directory
+        while self._given_up:
+            trace_name, said = self._given_up.popleft()
+            log.warning("%s", self._errors.notice(f"trace create {trace_name}", said))
+        for trace in traces.values():
+            self._say_lost(trace)
+
+        def count_lost() -> None:
+            self._lost_by_user = native_trace.lost_by_user(store)
+
+        def job() -> None:
+            _try(self.sessions.sweep)
+            _try(count_lost)
+            for trace in traces.values():
+                _try(partial(take, store, trace))
+            _try(lambda: _flush(to_flush))
+            dead = [(process, trace) for process, trace in processes if not process.is_alive()]
+            _try(lambda: _remove_what_is_over(dead))
+            self._given_up.extend((trace.name, said) for process, trace in dead if (said := process.unfinished()))
+            for directory in directories:
+                _try(partial(_sweep, directory))
+                self._given_up.extend((os.path.basename(directory), said) for said in _read_given_up(directory))
+
+        return job
+
+    def _say_lost(self, trace: Trace) -> None:
+        """Say what programs lose that could get no buffers: at first, and each time when it is ten times as much."""
+        for uid, lost in [(None, self._control.lost(trace)), *self._lost_by_user.get(trace.id, {}).items()]:
+            if lost <= 10 * self._said_lost.get((trace.id, uid), 0):
+                continue
+            self._said_lost[trace.id, uid] = lost
+            who = "programs" if uid is None else f"programs of user {uid}"
+            said = f"{who} could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
+            log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
+
+    # ---------------------------------------------------------------- commands
+
+    def run(self, command: TraceCommand, uid: int) -> Work:
+        """Carry out a command for a user; see commands/channel.py."""
+        if uid not in (0, os.geteuid()):
+            raise command.refuse(errno.EPERM, f"traces are for root and user {os.geteuid()}, whose mount this is")
+        if command.action == "create":
+            yield from self._create(command)
+            return
+        trace = self.find(command.name)
+        if trace is None:
+            known = sorted(self._slots)
+            hint = f"there are: {', '.join(known)}" if known else "there are none"
+            raise command.refuse(errno.ENOENT, f"no trace {command.name}; {hint}")
+        if command.action == "remove":
+            yield from self._remove(command)
+        elif command.action == "start":
+            self._start(command, trace)
+        elif command.action == "stop":
+            yield from self._stop(trace)
+        else:
+            self._set(replace(trace, rules=trace_control.add_rule(trace.rules, command)))
+
+    def _set(self, trace: Trace) -> None:
+        self._control.set(self._slots[trace.name], trace)
+
+    def _create(self, command: TraceCommand) -> Work:
+        slot = self._free_slot(command)
+        self._check_name(command)
+        trace, notice = self._plan(command)
+        # Before the directory: one that the control file does not name would be taken for somebody's.
+        self._control.set(slot, trace)
+        try:
+            yield lambda: self._make_directory(trace)
+        except OSError as error:
+            self._control.set(slot, None)
+            raise command.refuse(error.errno or errno.EIO, f"the store could not make it: {error.strerror}") from error
+        self._slots[command.name] = slot
+        self._add(command.name)
+        if notice:
+            log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _make_directory(self, trace: Trace) -> None:
+        self._store.make_directory(trace.name, 0o711)
+        take(self._store.directory, trace)
+
+    def _free_slot(self, command: TraceCommand) -> int:
+        if command.name in self._slots:
+            raise command.refuse(errno.EEXIST, f"trace {command.name} exists")
+        free = set(range(native_trace.N_TRACES)) - set(self._slots.values())
+        if not free:
+            raise command.refuse(
+                errno.ENOSPC,
+                f"there are {native_trace.N_TRACES} traces, as many as there can be at once; `trace remove` frees one: "
+                + ", ".join(sorted(self._slots)),
+            )
+        return min(free)
+
+    def _check_name(self, command: TraceCommand) -> None:
+        if command.name in self._tree.channels or self._tree.find(command.name) is not None:
+            raise command.refuse(errno.EEXIST, f"{command.name} exists: the trace's directory would have its name")
+
+    def _plan(self, command: TraceCommand) -> tuple[Trace, str | None]:
+        clock = native_trace.CLOCK_MONO + command.options.get("clock", 0)
+        if clock == native_trace.CLOCK_TSC and not native.has_tsc():
+            raise command.refuse(
+                errno.EINVAL, "clock=tsc: this machine has no counter of constant rate; allowed: mono", "clock"
+            )
+        free_bytes, n_buffers = self._store.free_bytes(), native.n_possible_cpus()
+        sizes = trace_control.DEFAULT_SIZES
+        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, sizes)
+        need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
+        if need > free_bytes:
+            key = next((key for key in ("n_subbufs", "subbuf_size") if key in command.options), None)
+            raise command.refuse(
+                errno.ENOSPC,
+                f"each process would take {need} bytes, {n_buffers} buffers of {n_subbufs} sub-buffers of "
+                f"{format_size(subbuf_size)}; {free_bytes} are free in the store",
+                key,
+            )
+        trace = Trace(
+            id=self._control.new_id(),
+            name=command.name,
+            is_started=False,
+            clock=clock,
+            buffers=command.options.get("buffers", 0),
+            mode=command.options.get("mode", 0),
+            subbuf_size=subbuf_size,
+            n_subbufs=n_subbufs,
+            boot=self._boot,
+            made=native_trace.read_clocks(),
+            filter=command.filter,
+            flush_interval_ms=command.options.get("flush_interval", TRACE_OPTIONS["flush_interval"].initial),
+        )
+        trace = replace(trace, memory=command.options.get("memory", self._default_memory(trace)))
+        if trace.memory < need:
+            raise command.refuse(
+                errno.ENOSPC,
+                f"memory={format_size(trace.memory)} is less than the {need} bytes that one process takes, {n_buffers} "
+                f"buffers of {n_subbufs} sub-buffers of {format_size(subbuf_size)}",
+                "memory",
+            )
+        return trace, notice
+
+    def _default_memory(self, trace: Trace) -> int:
+        """Half of what the mount's channels and traces may have, or room for one process."""
+        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
+        return max(min(self._store.ledger.size, TRACE_OPTIONS["memory"].most) // 2, need)
+
+    def _start(self, command: TraceCommand, trace: Trace) -> None:
+        if trace.boot != self._boot:
+            raise command.refuse(
+                errno.ESTALE, f"{trace.name} was made before the machine was started anew: it can be read and removed"
+            )
+        self._to_flush.pop(trace.name, None)
+        self._set(replace(trace, is_started=True))
+
+    def _stop(self, trace: Trace) -> Work:
+        self._set(replace(trace, is_started=False))
+        self._to_flush[trace.name] = N_FLUSHES
+        for directory in self.changes(trace.name)[0]:
+            self.show(trace.name, directory)
+        processes = list(self._processes[trace.name].values())
+        yield lambda: _patiently(lambda: _flush(processes), f"trace stop {trace.name}")
+
+    def _remove(self, command: TraceCommand) -> Work:
+        name = command.name
+        hidden = self._store.locate(f".removed-{os.getpid()}-{time.monotonic_ns()}")
+        try:
+            yield lambda: os.rename(self._store.locate(name), hidden)
+        except OSError as error:
+            raise command.refuse(error.errno or errno.EIO, f"the store refuses: {error.strerror}") from error
+        self._control.set(self._slots.pop(name), None)
+        self._settled_at = time.monotonic() + LINGER_S
+        self._to_flush.pop(name, None)
+        self._said_lost.clear()  # at most, something is said twice
+        self._unwatch(name)
+        # The recorder has the directory open, and sees by its new name that it is to end.
+        recorder = yield lambda: recorder_lock.holder(hidden)
+        has_ended = recorder is None or (yield Patient(lambda: _await_recorder(hidden)))
+        unread: dict[str, int] = {}
+        yield lambda: _patiently(lambda: _delete(hidden, unread), f"trace remove {name}")
+        if recorder is not None and (unread or not has_ended):
+            self._say_not_recorded(command, unread, "" if has_ended else recorder)
+
+    def _say_not_recorded(self, command: TraceCommand, unread: dict[str, int], waits: str) -> None:
+        """Say what a recorder has not written.
+
+        waits: which one has not even ended; empty: it has
+        """
+        events = f"{sum(unread.values())} events"
+        if unread:
+            events += f" of {', '.join(sorted(unread)[:8])}"
+        if waits:
+            said = f"its recorder ({waits}) did not end within {RECORDER_S:g} s; {events} were unread, and may be lost"
+        else:
+            said = f"{events} are lost, which its recorder left in the buffers"
+        log.warning("%s", self._errors.notice(command.line, said, command.column))
+
+    def _unwatch(self, name: str) -> None:
+        for watch in [watch for watch, watched in self._watches.items() if watched == name]:
+            del self._watches[watch]
+            self.inotify.remove(watch)
+
+
+def _place_of(known: Iterable[TraceProcess], process: Process) -> str | None:
+    """Find the directory that a process has been given before: it asks again, or means to fill the store."""
+    return next((place.name for place in known if place.belongs_to(process)), None)
+
+
+def _patiently(job: Callable[[], object], what: str) -> None:
+    """Do a job that a hostile process may hold up; wait for it, but not for ever."""
+    thread = threading.Thread(target=job, name=what, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if thread.is_alive():
+        log.info("%s: somebody holds it up; it goes on behind the scenes", what)
+
+
+def visits() -> Iterator[int]:
+    """Go to each CPU in turn: what many buffers of one want to be done there is done without going to and fro."""
+    before = os.sched_getaffinity(0)
+    try:
+        for cpu in range(native.n_possible_cpus()):
+            if cpu in before:
+                with contextlib.suppress(OSError):  # it has been taken away
+                    os.sched_setaffinity(0, {cpu})
+            yield cpu
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _try(job: Callable[[], object]) -> None:
+    """Do one of several jobs: the others are done, too, if it fails."""
+    try:
+        job()
+    except OSError as error:
+        log.info("traces: %s", error)
+    except Exception:
+        log.exception("traces")
+
+
+def _flush(processes: Sequence[TraceProcess]) -> None:
+    for cpu in visits() if processes else ():
+        for process in processes:
+            _try(partial(process.flush, cpu))
+
+
+def _await_recorder(directory: str) -> bool:
+    """Wait until no recorder has a trace any more; not for ever. Tell whether that is so."""
+    deadline = time.monotonic() + RECORDER_S
+    while recorder_lock.holder(directory) is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(RECORDER_PAUSE_S)
+    return True
+
+
+def _delete(directory: str, unread: dict[str, int]) -> None:
+    """Remove a trace's directory; who still writes finds the buffers closed.
+
+    unread: receives, by process, how many events nobody has read, of those that have some
+    """
+    with os.scandir(directory) as entries:
+        paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for path in paths:
+        n = _remove_process(path)
+        if n:
+            unread[os.path.basename(path)] = n
+    with contextlib.suppress(OSError):
+        delete(directory)
+
+
+def _remove_process(directory: str) -> int:
+    """Remove a process's directory; return how many events are unread once nobody writes there any more."""
+    with contextlib.ExitStack() as stack:
+        buffers = []
+        for cpu in range(native.n_possible_cpus()):
+            with contextlib.suppress(OSError):  # it is damaged
+                buffers.append(stack.enter_context(contextlib.closing(
+                    native.Buffer(os.path.join(directory, f"cpu/mem{cpu}"))
+                )))  # fmt: skip
+        try:
+            native_trace.trace_remove(directory)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                log.info("%s cannot be removed: %s", directory, error.strerror)
+        return sum(map(_n_unread, buffers))
+
+
+def _n_unread(buffer: native.Buffer) -> int:
+    try:
+        return buffer.stats().unread_records
+    except OSError:
+        return 0  # damaged
+
+
+def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
+    for cpu in visits() if dead else ():
+        for process, trace in dead:
+            _try(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
+    for process, trace in dead:
+        try:
+            if process.is_over(trace.mode == native.MODE_OVERWRITE) and not _is_to_be_recorded(process):
+                native_trace.trace_remove_dead(process.directory)
+        except OSError as error:
+            # Gone already, or another process takes part in it by now.
+            log.debug("%s: %s", process.directory, error)
+
+
+def _is_to_be_recorded(process: TraceProcess) -> bool:
+    return process.is_to_be_seen() and recorder_lock.holder(os.path.dirname(process.directory)) is not None
+
+
+def _sweep(directory: str) -> None:
+    """Remove what has been half made, or half removed, for so long that its maker must be dead."""
+    try:
+        with os.scandir(directory) as entries:
+            hidden = [entry for entry in entries if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
+        for entry in hidden:
+            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+            if age > STALE_S and not native_trace.trace_is_alive(entry.path):
+                with contextlib.suppress(OSError):
+                    delete(entry.path)
+    except OSError as error:
+        log.debug("%s: %s", directory, error)
+
+
+def _read_given_up(directory: str) -> list[str]:
+    """Return, once, what programs have noted of directories that gave way (native/src/trace/memory.c)."""
+    path, taken = os.path.join(directory, ".given-up"), os.path.join(directory, ".given-up-taken")
+    try:
+        # Who has it open at this moment still writes to it, so it is read a while later.
+        if not os.path.exists(taken):
+            os.rename(path, taken)
+            return []
+        with open(taken, encoding="ascii", errors="replace") as file:
+            lines = file.read().splitlines()
+        os.unlink(taken)
+    except OSError:
+        return []
+    return [
+        f"{name} has ended and gave way to others, with {records} events that nobody had read: memory= is used up"
+        for name, _, records in (line.partition(" ") for line in lines)
+    ]

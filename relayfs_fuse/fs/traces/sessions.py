@@ -1,0 +1,361 @@
+"""Processes that take part in a trace through an open `join`, because they open no file of the store.
+
+    STORE/TRACE/PROCESS/.events       locked by the server as long as one of them is there
+                        .processes    "PID START" of each, and its image's line, for the next server: they write on when
+                                      this one is killed
+
+What a program says of its events is checked before it stands in .events.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import struct
+import threading
+from array import array
+from bisect import bisect_left, insort
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from relayfs_fuse import native
+from relayfs_fuse.errors import CommandError
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.tracefiles import ctf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.tracefiles.ctf import Declaration
+
+log = logging.getLogger(__name__)
+
+# Each takes a descriptor of the server; 16 are enough for a process, one for each trace.
+USER_SESSIONS = 1024
+# Bytes of declarations, of which the server remembers the ids as long as their processes take part.
+USER_DECLARED = 64 << 20
+PROCESSES_NAME = ".processes"
+# Longer than two declarations, as none is longer than a request.
+_PIECE = 65536
+_DECLARE_TRIES = 100
+_ID_BITS = 16
+_HASH_BYTES = 6
+_KEY = os.urandom(16)
+
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def start_of(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since the machine did; None: there is none that lives."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in (b"Z", b"X") else int(words[19])
+
+
+def _hash(declaration: Declaration) -> int:
+    """Return a number that nobody can find another declaration for."""
+    text = declaration.with_id(0).text
+    return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES, key=_KEY).digest(), "little")
+
+
+class Totals:
+    """How many bytes of declarations the server knows of each user's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes: Counter[int] = Counter()
+
+    def add(self, uid: int, n_bytes: int) -> None:
+        """Charge a user, or with a negative number give it back; CommandError: ENOSPC."""
+        with self._lock:
+            if uid and n_bytes > 0 and self._bytes[uid] + n_bytes > USER_DECLARED:
+                raise CommandError(
+                    errno.ENOSPC,
+                    f"the processes of user {uid} have declared {self._bytes[uid]} bytes of events; at most "
+                    f"{USER_DECLARED} are allowed",
+                )
+            self._bytes[uid] += n_bytes
+
+
+class Declared:
+    """Which events are declared in a directory: all sessions in it share this.
+
+    uid: whose first session it was, who is charged
+
+    A word for each declaration tells its text's hash and its id. They are kept in order in an array, since a dictionary
+    would take ten times the memory.
+    """
+
+    def __init__(self, uid: int, totals: Totals) -> None:
+        self.lock = threading.Lock()
+        self.uid = uid
+        self._totals = totals
+        self._words = array("Q")
+        self._taken = bytearray(ctf.ID_MAX + 1)
+        self._read = 0
+
+    def __contains__(self, id_: int) -> bool:
+        return bool(self._taken[id_])
+
+    def find(self, one: Declaration) -> int | None:
+        """Return the id of a declaration that says the same."""
+        word = _hash(one) << _ID_BITS
+        at = bisect_left(self._words, word)
+        found = at < len(self._words) and self._words[at] >> _ID_BITS == word >> _ID_BITS
+        return self._words[at] & ctf.ID_MASK if found else None
+
+    def free_id(self) -> int:
+        """Return an id that is not taken; CommandError: ENOSPC."""
+        at = self._taken.find(0)
+        if at < 0:
+            raise CommandError(errno.ENOSPC, f"{ctf.ID_MAX + 1} events are declared, as many as there can be")
+        return at
+
+    def read_on(self, descriptor: int, length: int) -> None:
+        """Find out what has been declared since; CommandError: ENOSPC, too much for one user."""
+        end = min(length, ctf.EVENTS_MAX)
+        while self._read < end:
+            data = os.pread(descriptor, min(_PIECE, end - self._read), self._read)
+            found, passed = ctf.declarations_from(data, 0)
+            if not passed and len(data) == _PIECE:
+                passed = _PIECE // 2  # nothing the library has written
+            if not passed:
+                return
+            self._totals.add(self.uid, passed)
+            self._read += passed
+            # Of an id the first declaration counts, as for all readers.
+            for one in found:
+                if not self._taken[one.id]:
+                    self._taken[one.id] = 1
+                    insort(self._words, _hash(one) << _ID_BITS | one.id)
+
+    def forget(self) -> None:
+        """Charge nobody any more."""
+        with self.lock:
+            self._totals.add(self.uid, -self._read)
+            self._read = 0
+            self._words = array("Q")
+            self._taken = bytearray(ctf.ID_MAX + 1)
+
+
+class Image(NamedTuple):
+    """A program that a process is, until it ends or becomes another one.
+
+    start: of the process, see start_of()
+    line: what the library says of itself, see native/src/trace/join.c; empty: nothing
+    """
+
+    pid: int
+    start: int
+    line: str
+
+
+class Session:
+    """One process's part in a directory of a trace.
+
+    directory: where that is in the store
+    uid, image: whose it is
+    declared: what is known of the directory
+    declared_id: of the event that was declared last
+    """
+
+    def __init__(self, directory: str, uid: int, image: Image, declared: Declared) -> None:
+        self.directory = directory
+        self.uid = uid
+        self.image = image
+        self.declared = declared
+        self.declared_id = ctf.ID_MAX + 1
+        self._lock = threading.Lock()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._descriptor = os.open(os.path.join(directory, ".events"), flags)
+        try:
+            line = os.pread(self._descriptor, ctf.LINE_BYTES, 0).partition(b"\n")[0]
+            self._is_shared = b" buffers=perprocess " not in line
+            # Of the open file: another one of the same file may be closed without an end to it.
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    @property
+    def name(self) -> str:
+        """The name of the directory."""
+        return os.path.basename(self.directory)
+
+    def close(self) -> None:
+        """Take part no longer."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def lives(self) -> bool:
+        """Tell whether the process does."""
+        return start_of(self.image.pid) == self.image.start
+
+    def declare(self, text: bytes) -> None:
+        """Add declarations of events that are not there yet; may block. CommandError: EINVAL, EEXIST, ENOSPC, EAGAIN.
+
+        Where several processes declare events, the id that is written is not the one that an event gets.
+        """
+        found = ctf.declarations(b"\n" + text)
+        if b"".join(one.text for one in found) != text:
+            raise CommandError(errno.EINVAL, "this is no declaration of events as the library writes it, each id once")
+        with self._lock, self.declared.lock:
+            for one in found:
+                self._declare(one)
+
+    def _declare(self, one: Declaration) -> None:
+        """Append it until the first declaration of its id is this one: others append at the same time."""
+        for _ in range(_DECLARE_TRIES):
+            if self._descriptor < 0:
+                raise CommandError(errno.EBADF, "the process takes part no longer")
+            length = os.fstat(self._descriptor).st_size
+            self.declared.read_on(self._descriptor, length)
+            known = self.declared.find(one)
+            if known is not None and (self._is_shared or known == one.id):
+                self.declared_id = known
+                return
+            if self._is_shared:
+                one = one.with_id(self.declared.free_id())
+            elif one.id in self.declared:
+                raise CommandError(errno.EEXIST, f"id {one.id} is another event's")
+            if length + len(one.text) > ctf.EVENTS_MAX:
+                raise CommandError(errno.ENOSPC, f"the declarations would be longer than {ctf.EVENTS_MAX} bytes")
+            if os.write(self._descriptor, one.text) != len(one.text):
+                raise CommandError(errno.ENOSPC, "there is no room for the declarations")
+            if not self._is_shared:
+                self.declared_id = one.id
+                return
+        raise CommandError(errno.EAGAIN, "other processes declare events all the time")
+
+    def allocate(self, cpu: int, trace: Trace) -> None:
+        """Give the data of a CPU's buffer their memory; may block. OSError: ENOSPC, there is none."""
+        descriptor = native.file_open(os.path.join(self.directory, f"cpu/mem{cpu}"))
+        try:
+            native_trace.trace_allocate(os.path.dirname(self.directory), trace, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class Sessions:
+    """All of them; every method can be called in any thread, and may block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, list[Session]] = {}
+        self._inherited: list[Session] = []
+        self._users: Counter[int] = Counter()
+        self._declared: dict[str, Declared] = {}
+        self._totals = Totals()
+
+    def has_other_image(self, directory: str, pid: int, line: str) -> bool:
+        """Tell whether a process takes part in a directory as another program, which it may have been before."""
+        with self._lock:
+            images = [session.image for session in self._open.get(directory, [])]
+        return any(image.pid == pid and image.line != line for image in images)
+
+    def open(self, directory: str, uid: int, pid: int, line: str) -> Session:
+        """Let a process take part in a directory; CommandError: ESRCH, ENOSPC."""
+        start = start_of(pid)
+        if start is None:
+            raise CommandError(errno.ESRCH, f"process {pid} has ended")
+        with self._lock:
+            if uid and self._users[uid] >= USER_SESSIONS:
+                raise CommandError(
+                    errno.ENOSPC, f"the processes of user {uid} take part {USER_SESSIONS} times, as often as is allowed"
+                )
+            session = self._add(directory, uid, Image(pid, start, line))
+            mine = [one for one in self._inherited if (one.directory, one.image.pid) == (directory, pid)]
+            for inherited in mine:
+                self._drop(inherited)
+            self._write(directory)
+            return session
+
+    def close(self, session: Session) -> None:
+        """Let its process take part no longer."""
+        with self._lock:
+            self._drop(session)
+            self._write(session.directory)
+
+    def inherit(self, directory: str) -> None:
+        """Let the processes take part that did so through another server, and live."""
+        with self._lock:
+            for image in _read(directory):
+                if start_of(image.pid) == image.start:
+                    uid = os.stat(os.path.join(directory, ".events"), follow_symlinks=False).st_uid
+                    self._inherited.append(self._add(directory, uid, image))
+
+    def sweep(self) -> None:
+        """Let go of what was inherited from processes that have ended: their `join` is another server's."""
+        with self._lock:
+            for session in [other for other in self._inherited if not other.lives()]:
+                self._drop(session)
+                self._write(session.directory)
+
+    def close_all(self) -> None:
+        """Let go of all of them, for the next server to inherit."""
+        with self._lock:
+            for sessions in self._open.values():
+                for session in sessions:
+                    session.close()
+            self._open.clear()
+
+    def _add(self, directory: str, uid: int, image: Image) -> Session:
+        declared = self._declared.get(directory) or Declared(uid, self._totals)
+        session = Session(directory, uid, image, declared)
+        self._declared[directory] = declared
+        self._open.setdefault(directory, []).append(session)
+        self._users[uid] += 1
+        return session
+
+    def _drop(self, session: Session) -> None:
+        sessions = self._open.get(session.directory, [])
+        if session in sessions:
+            sessions.remove(session)
+            self._users[session.uid] -= 1
+        if session in self._inherited:
+            self._inherited.remove(session)
+        if not sessions:
+            self._open.pop(session.directory, None)
+            self._declared.pop(session.directory, None)
+        # A call that declares something may be at work: its end is waited for.
+        session.close()
+        if not sessions:
+            session.declared.forget()
+
+    def _write(self, directory: str) -> None:
+        """Note who takes part; whole at every moment, as this server may be killed at any."""
+        images = [session.image for session in self._open.get(directory, [])]
+        text = "".join(f"{image.pid} {image.start} {image.line}\n" for image in images)
+        path, new = os.path.join(directory, PROCESSES_NAME), os.path.join(directory, f"{PROCESSES_NAME}.new")
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+            os.rename(new, path)
+        except FileNotFoundError:
+            log.debug("%s has been removed", directory)
+        except OSError as error:
+            log.info("%s: who takes part cannot be noted: %s", directory, error.strerror)
+
+
+def _read(directory: str) -> Iterator[Image]:
+    try:
+        with open(os.path.join(directory, PROCESSES_NAME), encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        pid, start, said = (*line.split(" ", 2), "", "")[:3]
+        if pid.isdigit() and start.isdigit():
+            yield Image(int(pid), int(start), said)

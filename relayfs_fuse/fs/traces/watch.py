@@ -1,0 +1,113 @@
+"""What happens in the traces of a mount without a command: processes come, and go.
+
+A process's directory appears in the store, which inotify tells; it is shown in the mount, and the kernel hears of it
+(requests/announcements.py). Whatever the events are, the store is what is compared with, so none can be missed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from relayfs_fuse.errors import CommandError, RelayError
+from relayfs_fuse.fs.supervise import keep
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.requests.announcements import Announcements
+    from relayfs_fuse.fs.requests.opener import Opener
+    from relayfs_fuse.fs.traces.registry import Traces
+    from relayfs_fuse.fs.traces.sessions import Session
+
+log = logging.getLogger(__name__)
+
+TIDY_S = 1.0
+# Where many processes come and go, those that follow one within this time are shown together.
+GATHER_S = 0.01
+
+
+class Tracing:
+    """Keep what is shown of traces up to date.
+
+    traces: what there is
+    announcements: tell the kernel
+    """
+
+    def __init__(self, traces: Traces | None, announcements: Announcements) -> None:
+        self._traces = traces
+        self.announcements = announcements
+        self._comparing = trio.Lock()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self._traces is not None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep, partial(self._watch, self._traces), "watching traces")
+                nursery.start_soon(keep, partial(self._tidy, self._traces), "tidying traces")
+
+    async def join(self, line: str, opener: Opener) -> Session:
+        """Let a process take part in a trace, and show where it writes."""
+        if self._traces is None:
+            raise CommandError(errno.ENOENT, "this store has no traces")
+        name, make = self._traces.join(line, opener)
+        session = await trio.to_thread.run_sync(make)
+        await self.compare(name)
+        return session
+
+    async def allocate(self, session: Session, request: str) -> None:
+        """Give a buffer of a process its memory."""
+        if self._traces is not None:
+            await trio.to_thread.run_sync(self._traces.allocate(session, request))
+
+    async def leave(self, session: Session) -> None:
+        """Let a process take part no longer."""
+        if self._traces is not None:
+            await trio.to_thread.run_sync(self._traces.sessions.close, session)
+
+    async def compare(self, name: str) -> None:
+        """Show of a trace what is in the store; not for who holds what a handler of names waits for."""
+        traces = self._traces
+        if traces is None:
+            return
+        async with self._comparing:
+            if name in traces.hidden():
+                await self.announcements.make("", {name: partial(traces.show_trace, name)})
+            new, gone = traces.changes(name)
+            if gone:
+                await self.announcements.remove(name, {place: partial(traces.hide, name, place) for place in gone})
+            if new:
+                await self.announcements.make(name, {place: partial(traces.show, name, place) for place in new})
+            if name in traces.removed():
+                await self.announcements.remove("", {name: partial(traces.forget, name)})
+
+    async def compare_all(self) -> None:
+        """Do so for traces that were made or removed."""
+        if self._traces is not None:
+            for name in self._traces.hidden() | self._traces.removed():
+                await self.compare(name)
+
+    async def _watch(self, traces: Traces) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(traces.inotify.fileno())
+            for name in traces.touched():
+                try:
+                    await self.compare(name)
+                except (OSError, RelayError) as error:
+                    log.info("trace %s: %s", name, error)
+                except Exception:
+                    log.exception("trace %s", name)
+            await trio.sleep(GATHER_S)
+
+    async def _tidy(self, traces: Traces) -> None:
+        while True:
+            try:
+                traces.note_clocks()
+                traces.settle()
+                if traces.names:
+                    await trio.to_thread.run_sync(traces.tidy(), abandon_on_cancel=True)
+            except OSError as error:
+                log.info("traces: %s", error)
+            await trio.sleep(TIDY_S)

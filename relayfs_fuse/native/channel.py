@@ -1,0 +1,90 @@
+"""Channels as programs write and read them; see <relayfs/relay.h> and <relayfs/reader.h>."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import library
+from relayfs_fuse.native.library import check, record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer as AnyBuffer
+
+
+class ChannelHandle(library.Handle):
+    """Attach to a channel for writing.
+
+    path: the path of its relay files without the number
+    options: None to attach to an existing one, else what may follow `create PATH`
+    """
+
+    def __init__(self, path: str, options: str | None = None) -> None:
+        c_path = os.fsencode(path)
+        if options is None:
+            super().__init__(library.opened(lib.relay_attach(c_path), path))
+        else:
+            super().__init__(library.made(lib.relay_create(c_path, os.fsencode(options)), path))
+
+    def close(self) -> None:
+        """Let go of it."""
+        lib.relay_close(self._take())
+
+    def write(self, data: AnyBuffer, will_retry: bool = False) -> None:
+        """Write one record; will_retry: ENOSPC is not counted as a loss."""
+        view = record(data)
+        write = lib.relay_try_write if will_retry else lib.relay_write
+        check(write(self._open, view, len(view)))
+
+    def write_many(self, records: Sequence[AnyBuffer]) -> int:
+        """Write records in order; return how many were written."""
+        for each in records:
+            record(each)
+        data = b"".join(records)
+        lengths = ffi.new("size_t[]", [memoryview(each).nbytes for each in records])
+        return check(lib.relay_write_batch(self._open, ffi.from_buffer(data), lengths, len(records)))
+
+    def flush(self) -> None:
+        """Switch to the next sub-buffer in every buffer."""
+        check(lib.relay_flush(self._open))
+
+    def reset(self) -> None:
+        """Bring every buffer to its initial state."""
+        check(lib.relay_reset(self._open))
+
+    def subbufs_consumed(self, cpu: int, n: int) -> None:
+        """Count the next n sub-buffers of a CPU's buffer as consumed."""
+        check(lib.relay_subbufs_consumed(self._open, cpu, n))
+
+
+class ReaderHandle(library.Handle):
+    """Read one relay file without copying.
+
+    relay_file: its path
+    """
+
+    def __init__(self, relay_file: str) -> None:
+        super().__init__(library.opened(lib.relay_reader_open(os.fsencode(relay_file)), relay_file))
+        self._data = ffi.new("void **")
+        self._length = ffi.new("size_t *")
+
+    def close(self) -> None:
+        """Let go of it; a piece that is not done stays unread."""
+        lib.relay_reader_close(self._take())
+
+    def next(self, timeout_ms: int) -> memoryview | None:
+        """Wait for the next piece; None: there was none in time, or the channel is closed and drained."""
+        if not check(lib.relay_reader_next(self._open, self._data, self._length, timeout_ms)):
+            return None
+        return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
+
+    def done(self) -> None:
+        """Consume the piece; OSError EOVERFLOW: it was overwritten meanwhile."""
+        check(lib.relay_reader_done(self._open))
+
+    def finished(self) -> bool:
+        """Whether the channel was removed and everything has been read."""
+        return bool(lib.relay_reader_finished(self._open))

@@ -1,0 +1,203 @@
+"""Counters of a store; see <relayfs/counters.h>."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS = ("counter", "gauge")
+COUNTERS_LIMIT: int = lib.RELAY_PERF_DEFAULT_LIMIT
+COUNTERS_HIGHEST_LIMIT: int = lib.RELAY_PERF_HIGHEST_LIMIT
+
+_CALLER = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class CounterSpec:
+    """What is said of a counter at its first add; see struct relay_perf_spec."""
+
+    kind: int = 0
+    unit: str = ""
+    help: str = ""
+    mode: int = 0
+    uid: int = _CALLER
+    gid: int = _CALLER
+
+
+@dataclass(frozen=True)
+class CounterInfo:
+    """What is known of a counter; see struct relay_perf_info."""
+
+    instance: int
+    kind: int
+    uid: int
+    gid: int
+    mode: int
+    name: str
+    unit: str
+    help: str
+
+
+def counters_create(store: str, limit: int) -> None:
+    """Make the counters of a store, if they are not there.
+
+    limit: how many names there can be
+    """
+    library.check(lib.relay_counters_create(os.fsencode(store), limit), store)
+
+
+# Room for the text of so many bytes at first, and for so much more than there was.
+_TEXT_BYTES = 1 << 16
+
+
+def _counter_info(info: Any) -> CounterInfo:
+    texts = (os.fsdecode(ffi.string(text)) for text in (info.name, info.unit, info.help))
+    return CounterInfo(info.instance, info.kind, info.uid, info.gid, info.mode, *texts)
+
+
+class CountersHandle(library.Handle):
+    """Hold the counters of a mount or store.
+
+    path: None for the default mount
+    """
+
+    def __init__(self, path: str | None) -> None:
+        c_path = ffi.NULL if path is None else os.fsencode(path)
+        super().__init__(library.not_null(lib.relay_counters_open(c_path), path or "the default mount"))
+        self._value = ffi.new("int64_t *")
+        header = lib.relay_counters_header(self._open)
+        self.n_cpus: int = header.nr_cpus
+        self.n_blocks: int = header.nr_blocks
+        self.slots: int = header.slots
+        self.data_at: int = header.data_at
+
+    def close(self) -> None:
+        """Let go of them."""
+        lib.relay_counters_close(self._take())
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file to map."""
+        return int(lib.relay_counters_fd(self._open))
+
+    def mapped_bytes(self) -> int:
+        """Tell how much of it there was at the last refresh."""
+        return int(lib.relay_counters_mapped_bytes(self._open))
+
+    def add(self, name: str, spec: CounterSpec) -> int:
+        """Add a counter, or find it again; return its number."""
+        return self._add(lib.relay_perf_add_as, name, spec)
+
+    def _add(self, way: Callable[..., int], name: str, spec: CounterSpec) -> int:
+        c_unit, c_help = ffi.new("char[]", os.fsencode(spec.unit)), ffi.new("char[]", os.fsencode(spec.help))
+        c_spec = ffi.new("struct relay_perf_spec *")
+        c_spec.size = ffi.sizeof("struct relay_perf_spec")
+        c_spec.kind, c_spec.mode, c_spec.uid, c_spec.gid = spec.kind, spec.mode, spec.uid, spec.gid
+        c_spec.unit, c_spec.help = c_unit, c_help
+        return library.check(way(self._open, os.fsencode(name), c_spec), name)
+
+    def enter(self, name: str, spec: CounterSpec) -> int:
+        """Add a counter for somebody else, or find it again; return its number. This handle does not adjust it."""
+        return self._add(lib.relay_counters_enter, name, spec)
+
+    def delete(self, instance: int) -> None:
+        """Take a counter off the list."""
+        library.check(lib.relay_perf_del(self._open, instance))
+
+    def adjust_for(self, instance: int, delta: int) -> None:
+        """Add to a counter, on no CPU, for a process that cannot map it."""
+        library.check(lib.relay_counters_adjust(self._open, instance, delta))
+
+    def free(self, instance: int) -> None:
+        """Take a counter off the list that this process alone sets; its number may become another's."""
+        library.check(lib.relay_counters_free(self._open, instance))
+
+    @property
+    def limit(self) -> int:
+        """How many names there can be."""
+        return int(lib.relay_counters_limit(self._open))
+
+    def adjust(self, instance: int, delta: int) -> None:
+        """Add to a counter on the current CPU."""
+        library.check(lib.relay_perf_adjust(self._open, instance, delta))
+
+    def refresh(self) -> bool:
+        """Notice what was added and deleted; tell whether something was."""
+        return bool(library.check(lib.relay_counters_refresh(self._open)))
+
+    def is_changing(self) -> bool:
+        """Tell whether a change is under way, or was when somebody died."""
+        header = lib.relay_counters_header(self._open)
+        return bool(header.gen1 != header.gen2)
+
+    def generation(self) -> int:
+        """Return the generation now."""
+        return int(lib.relay_counters_header(self._open).gen1)
+
+    def read(self, block: int, instance: int) -> int:
+        """Return a counter of one CPU, or of block n_cpus: of none."""
+        library.check(lib.relay_counters_read(self._open, block, instance, self._value))
+        return int(self._value[0])
+
+    def sum(self, instance: int) -> int:
+        """Return a counter."""
+        library.check(lib.relay_counters_sum(self._open, instance, self._value))
+        return int(self._value[0])
+
+    def set(self, block: int, instance: int, value: int) -> None:
+        """Store a counter of one CPU that nobody else changes."""
+        library.check(lib.relay_counters_set(self._open, block, instance, value))
+
+    def find(self, name: str) -> int:
+        """Return the number of a name."""
+        return library.check(lib.relay_counters_find(self._open, os.fsencode(name)), name)
+
+    def infos(self) -> list[CounterInfo]:
+        """List the counters as of the last refresh."""
+        found, after, info = [], 0, ffi.new("struct relay_perf_info *")
+        while lib.relay_counters_next(self._open, after, info):
+            after = info.instance
+            found.append(_counter_info(info))
+        return found
+
+    def info(self, instance: int) -> CounterInfo | None:
+        """Return what is known of one; None: it is not listed."""
+        info = ffi.new("struct relay_perf_info *")
+        if instance <= 0 or not lib.relay_counters_next(self._open, instance - 1, info) or info.instance != instance:
+            return None
+        return _counter_info(info)
+
+    def names_text(self) -> bytes:
+        """List the counters, of the generation that the first line tells; OSError EAGAIN: they do not stop changing."""
+        return self._text(lib.relay_counters_list)
+
+    def values_text(self) -> bytes:
+        """List names and sums as of the last refresh."""
+        return self._text(lib.relay_counters_values)
+
+    def _text(self, way: Callable[..., int]) -> bytes:
+        room = _TEXT_BYTES
+        while True:
+            text = ffi.new("char[]", room)
+            length = library.check(way(self._open, text, room))
+            if length <= room:
+                return bytes(ffi.buffer(text, length))
+            room = length + _TEXT_BYTES
+
+    def mirror(self) -> None:
+        """Copy the counters of other owners into the file to map."""
+        library.check(lib.relay_counters_mirror(self._open))
+
+    def repair(self) -> None:
+        """Make up for one who died in the middle of a change."""
+        library.check(lib.relay_counters_repair(self._open))
+
+    def hold(self) -> int:
+        """Keep others from changing anything until the descriptor that this returns is closed."""
+        return library.check(lib.relay_counters_hold(self._open))

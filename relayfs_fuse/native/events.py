@@ -1,0 +1,62 @@
+"""Events of this process and its log, as the C library writes them; see <relayfs/trace_event.h>."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import library
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The words of <relayfs/trace.h>, in the order of the enum.
+FIELD_TYPES = (
+    "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "x8", "x16", "x32", "x64", "f32", "f64", "string", "bytes",
+)  # fmt: skip
+
+# What a record begins with, and how long it may be with that.
+HEAD_BYTES: int = ffi.sizeof("struct relay_trace_record")
+EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
+
+
+class EventHandle:
+    """Declare an event, for as long as this process lives.
+
+    fields: by name, indices of FIELD_TYPES; OSError EINVAL: a name is not allowed, or there are too many
+    """
+
+    def __init__(self, provider: str, name: str, fields: Mapping[str, int]) -> None:
+        names = [ffi.new("char[]", os.fsencode(field)) for field in fields]
+        c_fields = ffi.new("struct relay_trace_field[]", list(zip(names, fields.values(), strict=True)))
+        event = lib.relay_trace_declare(os.fsencode(provider), os.fsencode(name), c_fields, len(fields))
+        self._event: Any = library.not_null(event, f"{provider}:{name}")
+
+    def is_wanted(self) -> bool:
+        """Tell whether a trace wants it."""
+        return bool(lib.relay_trace_wants(self._event))
+
+    def emit(self, record: bytearray) -> None:
+        """Write one, where it is wanted.
+
+        record: HEAD_BYTES for the library, then the fields; one of more than EVENT_MAX is counted as lost
+        """
+        fits = len(record) <= EVENT_MAX
+        c_record = ffi.from_buffer("struct relay_trace_record *", record) if fits else ffi.NULL
+        lib.relay_trace_emit(self._event, c_record, len(record))
+
+
+def prepare() -> None:
+    """Make this process's buffers in all traces that want one of its events."""
+    lib.relay_trace_prepare()
+
+
+def log_text(text: bytes) -> bool:
+    """Write a line to the channel `log`; tell whether there is one."""
+    return bool(library.check(lib.relay_log_text(text, len(text))))
+
+
+def log_is_heard() -> bool:
+    """Tell whether there is a channel `log`."""
+    return bool(lib.relay_log_is_heard())

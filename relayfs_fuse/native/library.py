@@ -1,0 +1,114 @@
+"""How the C library says that something failed, and what all of its objects have in common."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse import explain
+from relayfs_fuse._native import ffi
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as AnyBuffer
+
+
+def check(result: int, path: str | None = None) -> int:
+    """Return a result of the library's, or raise the error that it is."""
+    if result < 0:
+        raise OSError(-result, os.strerror(-result), path)
+    return result
+
+
+def not_null(pointer: Any, path: str) -> Any:
+    """Return a pointer of the library's, or raise what errno says."""
+    if pointer == ffi.NULL:
+        raise OSError(ffi.errno, os.strerror(ffi.errno), path)
+    return pointer
+
+
+def mapped(pointer: Any, path: str) -> Any:
+    """Return what maps a file of a store; EBADMSG also for the other kind: for a server it is damaged where it lies."""
+    if pointer == ffi.NULL and ffi.errno == errno.EMEDIUMTYPE:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), path)
+    return not_null(pointer, path)
+
+
+def made(pointer: Any, path: str) -> Any:
+    """Return what was made; OSError says why not in the words of error_log."""
+    if pointer == ffi.NULL:
+        code = ffi.errno
+        raise OSError(code, explain.refusal(path) or os.strerror(code), path)
+    return pointer
+
+
+# Of something of another kind, or of nothing.
+_WRONG_KIND = (errno.ENOENT, errno.EMEDIUMTYPE, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
+
+
+def opened(pointer: Any, path: str) -> Any:
+    """Return what was opened; OSError says what it is instead, if that is something else."""
+    if pointer == ffi.NULL:
+        code = ffi.errno
+        what = explain.what_it_is(path) if code in _WRONG_KIND else None
+        raise OSError(code, f"{os.strerror(code)}: it is {what}" if what else os.strerror(code), path)
+    return pointer
+
+
+def record(data: AnyBuffer) -> Any:
+    """Return the memory of a record."""
+    if isinstance(data, str):
+        raise TypeError("a record is bytes, not str: text.encode() makes them")
+    return ffi.from_buffer(data)
+
+
+class Fields:
+    """The fields of a struct, which are numbers; each is converted when it is asked for."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> int:
+        """Return a field."""
+        return int(getattr(self._raw, name))
+
+
+class Handle:
+    """Own a pointer of the library until it is closed."""
+
+    def __init__(self, pointer: Any) -> None:
+        self._pointer = pointer
+
+    @property
+    def _open(self) -> Any:
+        if self._pointer is None:
+            raise ValueError(f"{type(self).__name__} is closed")
+        return self._pointer
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._pointer is None
+
+    def _take(self) -> Any:
+        pointer, self._pointer = self._pointer, None
+        return ffi.NULL if pointer is None else pointer
+
+
+class Memory(Handle, ABC):
+    """Own a mapping of memory that others write to."""
+
+    path: str
+
+    @abstractmethod
+    def damage(self) -> str:
+        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+
+    def check(self, result: int) -> int:
+        """Return a result of the library's, or raise the error that it is; of EBADMSG, in words."""
+        if result == -errno.EBADMSG:
+            raise OSError(errno.EBADMSG, self.damage() or os.strerror(errno.EBADMSG), self.path)
+        return check(result, self.path)

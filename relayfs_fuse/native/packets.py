@@ -1,0 +1,163 @@
+"""Reading the buffers of traces, packet by packet; see <relayfs/store.h> and <relayfs/trace_store.h>."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import library
+from relayfs_fuse.native.buffer import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer as AnyBuffer
+
+# The library describes up to 256 packets at once, each a head and few pieces, unless many of its writers died.
+_N_SPANS = 4096
+ALL = (1 << 63) - 1
+
+
+_of_thread = threading.local()
+
+
+def _scratch() -> tuple[Any, Any]:
+    """Return the memory of this thread for what one call of relay_consume_begin() says."""
+    if not hasattr(_of_thread, "spans"):
+        _of_thread.spans = ffi.new("struct relay_span[]", _N_SPANS), ffi.new("size_t *")
+    spans: tuple[Any, Any] = _of_thread.spans
+    return spans
+
+
+class Consumer:
+    """Take packets out of a buffer, without a copy.
+
+    buffer: it stays the caller's
+
+    Between begin() and end() or abort() nobody else can read the buffer. OSError EBADMSG: the memory is damaged; EBUSY:
+    somebody else is reading.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+
+    def begin(self, max_bytes: int = ALL) -> list[Any]:
+        """Return pieces of finished packets, in order, as objects with the buffer interface; none: there are none.
+
+        max_bytes: where to stop, be it within a packet
+        """
+        spans, total = _scratch()
+        n = self.buffer.check(lib.relay_consume_begin(self.buffer.pointer, max_bytes, spans, _N_SPANS, total))
+        return [ffi.buffer(spans[i].data, spans[i].length) for i in range(n)]
+
+    def valid(self) -> bool:
+        """Tell whether what begin() returned was intact up to now."""
+        result = lib.relay_consume_valid(self.buffer.pointer)
+        if result == -errno.EOVERFLOW:
+            return False
+        return not self.buffer.check(result)
+
+    def n_records(self) -> int:
+        """Tell how many records the buffer says there are in what begin() returned."""
+        return int(lib.relay_consume_records(self.buffer.pointer))
+
+    def end(self) -> None:
+        """Consume what begin() returned."""
+        lib.relay_consume_end(self.buffer.pointer)
+
+    def abort(self) -> None:
+        """Leave it to the next begin()."""
+        lib.relay_consume_abort(self.buffer.pointer)
+
+
+class Copies:
+    """Memory for copies of pieces, which is used again, because new memory takes as long as the copying itself."""
+
+    def __init__(self) -> None:
+        self._memory = ffi.new("char[]", 0)
+
+    def take(self, packets: Sequence[Sequence[Any]]) -> list[memoryview]:
+        """Copy the pieces of each packet into one; the copies are valid until the next call."""
+        size = sum(len(piece) for pieces in packets for piece in pieces)
+        if size > len(self._memory):
+            self._memory = ffi.new("char[]", size)
+        view, copies, end = memoryview(ffi.buffer(self._memory)), [], 0
+        for pieces in packets:
+            start = end
+            for piece in pieces:
+                ffi.memmove(self._memory + end, piece, len(piece))
+                end += len(piece)
+            copies.append(view[start:end])
+        return copies
+
+
+def copy_packets(buffer: Buffer, size: int) -> Iterator[tuple[memoryview, int]]:
+    """Copy the finished packets that a buffer holds, the oldest first; each copy is valid until the next.
+
+    With each comes how many records the buffer says are in it.
+
+    size: of a sub-buffer; OSError EBADMSG: the memory is damaged
+    """
+    data = ffi.new("char[]", size)
+    number, records = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    buffer.check(lib.relay_packet_start(buffer.pointer, number, records))
+    before = int(records[0])
+    while length := buffer.check(lib.relay_packet_copy(buffer.pointer, number, records, data, size)):
+        now = int(records[0])
+        yield memoryview(ffi.buffer(data, length)), (now - before) % (1 << 64)
+        before = now
+        number[0] += 1
+
+
+_FAULTS = {
+    lib.RELAY_PACKET_CUT: "the packet ends within an event's head",
+    lib.RELAY_PACKET_TIME: "an event's time is before the last one's, or not within the packet's",
+    lib.RELAY_PACKET_UNDECLARED: "no event of id {id} is declared",
+    lib.RELAY_PACKET_FIELDS: "an event of id {id} is longer than the packet, or than any may be",
+}
+
+
+class Checked(NamedTuple):
+    """What a check of a packet found.
+
+    n_bytes, n_events: of events before the first that is wrong
+    fault: what is wrong with that; empty: nothing is
+    """
+
+    n_bytes: int
+    n_events: int
+    fault: str
+
+
+class Layouts:
+    """What the events of a process look like, to check packets by.
+
+    context_bytes: between each event's head and its fields
+    """
+
+    def __init__(self, context_bytes: int) -> None:
+        pointer = lib.relay_layouts_new(context_bytes)
+        if pointer == ffi.NULL:
+            raise MemoryError
+        self._layouts = ffi.gc(pointer, lib.relay_layouts_free)
+        self._checked = ffi.new("struct relay_packet_checked *")
+
+    def add(self, event_id: int, types: Sequence[int]) -> None:
+        """Add an event; OSError EEXIST: its id is known.
+
+        types: of its fields, indices of events.FIELD_TYPES
+        """
+        library.check(lib.relay_layouts_add(self._layouts, event_id, list(types), len(types)))
+
+    def check(self, events: AnyBuffer, begin: int, end: int) -> Checked:
+        """Check the events of a packet, up to the first that is wrong.
+
+        events: what follows the packet's head, in memory that nobody else changes
+        begin, end: what the head says of times
+        """
+        view, checked = ffi.from_buffer(events), self._checked
+        lib.relay_packet_check(self._layouts, view, len(view), begin, end, checked)
+        fault = _FAULTS[checked.fault].format(id=checked.id) if checked.fault else ""
+        return Checked(int(checked.good_bytes), int(checked.n_events), fault)

@@ -1,0 +1,272 @@
+"""The record rings of the C library, as Python sees them; see <relayfs/ring.h>."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import constants, library
+from relayfs_fuse.native.buffer import WakeWord
+from relayfs_fuse.native.library import check, record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Buffer as AnyBuffer
+
+NO_WAKEUP: int = lib.RELAY_RING_NO_WAKEUP
+FORCE_WAKEUP: int = lib.RELAY_RING_FORCE_WAKEUP
+WILL_RETRY: int = lib.RELAY_RING_WILL_RETRY
+AVAIL_DATA: int = lib.RELAY_RING_AVAIL_DATA
+RING_SIZE: int = lib.RELAY_RING_RING_SIZE
+CONS_POS: int = lib.RELAY_RING_CONS_POS
+PROD_POS: int = lib.RELAY_RING_PROD_POS
+OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
+
+# A record's header; and what a record takes is a multiple of it.
+HEADER_BYTES = 8
+
+
+class RingStats(library.Fields):
+    """Everything there is to know of a ring: the fields of struct relay_ring_stats, and what follows from them."""
+
+    __slots__ = ()
+
+    @property
+    def n_buffers(self) -> int:
+        """Count the rings that were made together."""
+        return self.n_rings
+
+    @property
+    def largest_record(self) -> int:
+        """Count the bytes of the largest record that fits."""
+        return self.ring_size - HEADER_BYTES
+
+
+def ring_file_bytes(ring_size: int) -> int:
+    """Tell how much of the store one ring takes; 0: the size is not allowed."""
+    return int(lib.relay_ring_file_bytes(ring_size)) if 0 < ring_size < 1 << 64 else 0
+
+
+def ring_create(directory: str, spec: Mapping[str, int]) -> None:
+    """Make rings with all their memory in a new directory.
+
+    spec: what the fields of struct relay_ring_spec hold, if it is not 0
+    """
+    c_spec = ffi.new("struct relay_ring_spec *", {**spec, "size": ffi.sizeof("struct relay_ring_spec")})
+    check(lib.relay_ring_create(os.fsencode(directory), c_spec), directory)
+
+
+def ring_hash(key: int, n: int) -> int:
+    """Choose one of n rings, the same for the same key."""
+    return int(lib.relay_ring_hash(key & 0xFFFFFFFFFFFFFFFF, n))
+
+
+class RingMemory(library.Memory):
+    """Map one ring of the store.
+
+    mem_file: its file
+    """
+
+    def __init__(self, mem_file: str) -> None:
+        self._take_over(lib.relay_ring_open(os.fsencode(mem_file)), mem_file)
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Self:
+        """Map a file that is open for reading and writing; the descriptor stays the caller's."""
+        ring = cls.__new__(cls)
+        ring._take_over(lib.relay_ring_fdopen(descriptor), f"descriptor {descriptor}")
+        return ring
+
+    def _take_over(self, pointer: Any, path: str) -> None:
+        super().__init__(library.mapped(pointer, path))
+        self.path = path
+        self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+
+    def close(self) -> None:
+        """Unmap it."""
+        lib.relay_ring_close(self._take())
+
+    @property
+    def pointer(self) -> Any:
+        """The struct relay_ring, for wait_any()."""
+        return self._open
+
+    def fileno(self) -> int:
+        """Return the descriptor of its file."""
+        return int(lib.relay_ring_fd(self._open))
+
+    def stats(self) -> RingStats:
+        """Read all of its counters at one moment."""
+        stats = ffi.new("struct relay_ring_stats *")
+        self.check(lib.relay_ring_stats(self._open, stats))
+        return RingStats(stats)
+
+    def state(self) -> int:
+        """Tell what there is to read, as HAS_ and IS_ bits; what the dead have reserved is discarded."""
+        return int(lib.relay_ring_state(self._open))
+
+    def skip(self) -> None:
+        """Pass the discarded records before the next one, as a reader does; EBUSY: somebody else consumes."""
+        self.check(lib.relay_ring_skip(self._open))
+
+    def avail_data(self) -> int:
+        """Count the bytes between the positions, at most the ring's size, whatever they are."""
+        return int(lib.relay_ring_query(self._open, AVAIL_DATA))
+
+    def damaged_at(self) -> int:
+        """After EBADMSG or IS_DAMAGED: the position of the first byte that contradicts itself."""
+        return int(lib.relay_ring_damaged_at(self._open))
+
+    def damage(self) -> str:
+        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        return os.fsdecode(ffi.string(lib.relay_ring_damage(self._open)))
+
+    def write(self, data: AnyBuffer) -> None:
+        """Write one record; ENOSPC: the ring is full; EMSGSIZE: no record can be so long."""
+        view = ffi.from_buffer(data)
+        result = int(lib.relay_ring_output(self._open, view, len(view), 0))
+        if result == -errno.EAGAIN:
+            too_large = len(view) + 2 * HEADER_BYTES > lib.relay_ring_query(self._open, RING_SIZE)
+            result = -errno.EMSGSIZE if too_large else -errno.ENOSPC
+        self.check(result)
+
+    def refuse_too_large(self, length: int) -> None:
+        """Count a record as too large, and raise the error that says so."""
+        result = int(lib.relay_ring_refuse(self._open, length))
+        self.check(-errno.EMSGSIZE if result == -errno.EAGAIN else result)
+
+    def read_framed(self, size: int, most: int = 0) -> bytes:
+        """Take whole records, framed; none: there are none now.
+
+        size: how many bytes at most; OSError EMSGSIZE: the first record does not fit
+        most: how many records; 0: as many as fit
+        """
+        data = ffi.new("char[]", size)
+        got = int(lib.relay_ring_read_framed(self._open, data, size, most))
+        if got in (-errno.EAGAIN, -errno.EPIPE):
+            return b""
+        return bytes(ffi.buffer(data, self.check(got)))
+
+    def stop(self, flag: int, on: bool) -> None:
+        """Set or clear CLOSED or DISABLED."""
+        self.check(lib.relay_ring_stop(self._open, flag, on))
+
+    def refuse_all(self) -> None:
+        """Let producers be refused from now on, as in a channel that is disabled; wait for nobody."""
+        lib.relay_ring_refuse_all(self._open)
+
+    def resolve(self, token: int) -> int:
+        """Discard what was reserved through the open file of this token; return how many reservations."""
+        return self.check(lib.relay_ring_resolve(self._open, token))
+
+    def arm(self, what: int) -> int:  # noqa: ARG002  # as a Buffer; a ring has one kind of wake-up
+        """Ask for a wake-up; return the wake-up counter of before."""
+        return int(lib.relay_ring_arm(self._open))
+
+    def moved(self) -> tuple[int, int]:
+        """Return what keep_moved() was given last; 0, 0: it never was."""
+        lib.relay_ring_moved(self._open, self._count, self._time_ns)
+        return int(self._count[0]), int(self._time_ns[0])
+
+    def keep_moved(self, count: int, time_ns: int) -> None:
+        """Keep, for the next file server, what was counted of data and when it was first so."""
+        lib.relay_ring_keep_moved(self._open, count, time_ns)
+
+    def wake_seq(self) -> int:
+        """Return the wake-up counter."""
+        return int(lib.relay_ring_wake_seq(self._open))
+
+
+def wait_any_ring(
+    rings: Sequence[RingMemory], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int
+) -> None:
+    """Sleep as native.wait_any() does, on rings."""
+    c_rings = ffi.new("struct relay_ring *[]", [ring.pointer for ring in rings])
+    check(lib.relay_ring_wait_any(c_rings, list(seqs), len(rings), word.word, value, timeout_ms))
+
+
+class RingsHandle(library.Handle):
+    """Attach to the rings of a channel.
+
+    path: the path of its relay files without the number
+    options: None to attach to an existing one, else what may follow `create PATH type=ring`
+    """
+
+    def __init__(self, path: str, options: str | None = None) -> None:
+        c_path = os.fsencode(path)
+        if options is None:
+            super().__init__(library.opened(lib.relay_rings_attach(c_path), path))
+        else:
+            super().__init__(library.made(lib.relay_rings_create(c_path, os.fsencode(options)), path))
+        self._data = ffi.new("void **")
+        self._length = ffi.new("size_t *")
+        self._missed = ffi.new("uint64_t *")
+        self.n: int = self._open.n
+        try:
+            self.overwrite = self._overwrites(path)
+        except OSError:
+            self.close()
+            raise
+
+    def _overwrites(self, path: str) -> bool:
+        stats = ffi.new("struct relay_ring_stats *")
+        result = int(lib.relay_ring_stats(self._open.ring[0], stats))
+        if result != -errno.EOPNOTSUPP:  # it is not mapped: next() says whether it can be read
+            check(result, path)
+        return bool(stats.mode == constants.MODE_OVERWRITE)
+
+    def close(self) -> None:
+        """Let go of them."""
+        lib.relay_rings_close(self._take())
+
+    def output(self, data: AnyBuffer, flags: int) -> None:
+        """Write one record."""
+        view = record(data)
+        check(lib.relay_rings_output(self._open, view, len(view), flags))
+
+    def reserve(self, length: int, flags: int) -> tuple[Any, memoryview]:
+        """Reserve a record: its name for commit() and discard(), and its bytes."""
+        record = library.not_null(lib.relay_rings_reserve(self._open, length, flags), "")
+        return record, memoryview(ffi.buffer(record, length))
+
+    def commit(self, record: Any, flags: int) -> None:
+        """End a reservation: the record is complete."""
+        check(lib.relay_ring_commit(record, flags))
+
+    def discard(self, record: Any, flags: int) -> None:
+        """End a reservation: readers skip the record."""
+        check(lib.relay_ring_discard(record, flags))
+
+    def query(self, index: int, what: int) -> int:
+        """Ask one ring for AVAIL_DATA, RING_SIZE, CONS_POS, PROD_POS or OVERWRITE_POS."""
+        return int(lib.relay_ring_query(self._open.ring[index], what))
+
+    def next(self, index: int) -> memoryview | None:
+        """Look at the next record in one ring; None: there is none."""
+        if not check(lib.relay_ring_next(self._open.ring[index], self._data, self._length)):
+            return None
+        return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
+
+    def release(self, index: int) -> None:
+        """Consume what next() gave."""
+        lib.relay_ring_release(self._open.ring[index])
+
+    def abort(self, index: int) -> None:
+        """Leave it unread."""
+        lib.relay_ring_abort(self._open.ring[index])
+
+    def read(self, index: int, size: int) -> tuple[bytes | None, int]:
+        """Copy and consume the next record, in any mode: it, or None, and how many were overwritten before it."""
+        data = ffi.new("char[]", size)
+        self._missed[0] = 0
+        got = int(lib.relay_ring_read(self._open.ring[index], data, size, self._missed))
+        if got == -errno.EAGAIN:
+            return None, int(self._missed[0])
+        return bytes(ffi.buffer(data, check(got))), int(self._missed[0])
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Sleep until a ring has a record, is closed or damaged."""
+        return bool(check(lib.relay_ring_wait(self._open.ring, self.n, timeout_ms)))

@@ -1,0 +1,1 @@
+"""Traces as files: their metadata, and who records them."""
