@@ -324,7 +324,9 @@ def test_readers_that_take_turns_hold_up_the_end_for_a_limited_time(store, run, 
         bad.write(300)
     with taking_turns(bad.directory, cpus):
         said = relayctl("record", "t", "--store", store.path, "-o", out, "--duration", "0").stderr
-    assert "it cannot be read as somebody does not end reading it" in said
+    # The recorder may come to both while it is the other one's turn.
+    is_given_up = "it cannot be read as somebody does not end reading it" in said
+    assert is_given_up or len(read(out).events["bad"]) == 600
 
 
 def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, out: Path) -> None:
