@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.counter_files import CounterFile
-from relayfs_fuse.fs.tree import (
+from relayfs_fuse.fs.nodes import (
     BufferFile,
     ControlFile,
     DamagedFile,

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.tree import Directory, MappedFile
+from relayfs_fuse.fs.nodes import Directory, MappedFile
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.tree import Node, Tree
+    from relayfs_fuse.fs.nodes import Node
+    from relayfs_fuse.fs.tree import Tree
 
 _GROUP = re.compile(r"[0-9]+-[0-9]+-[0-7]{4}")
 _SHARED = ("counters", "names")

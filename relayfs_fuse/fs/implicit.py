@@ -11,7 +11,7 @@ import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs.tree import Directory
+from relayfs_fuse.fs.nodes import Directory
 
 if TYPE_CHECKING:
     import trio

@@ -25,6 +25,7 @@ from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.ledger import Limits
+from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
 from relayfs_fuse.fs.requests import mapped
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
@@ -34,7 +35,7 @@ from relayfs_fuse.fs.store import Problem, Store, StoredChannel
 from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces.registry import Traces
 from relayfs_fuse.fs.traces.watch import Tracing
-from relayfs_fuse.fs.tree import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile, Tree
+from relayfs_fuse.fs.tree import Tree
 from relayfs_fuse.fs.upkeep import Counting, Flushing, Sparing, forget_removed, survey
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import adoption, control, ring_control, trace_control
 from relayfs_fuse.fs.commands.jobs import Patient, for_each
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+from relayfs_fuse.fs.nodes import Directory, RelayFile
 from relayfs_fuse.fs.store import StoredChannel
-from relayfs_fuse.fs.tree import Directory, RelayFile
 from relayfs_fuse.native import ring as native_ring
 from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from relayfs_fuse import native
     from relayfs_fuse.fs.counter_files import CounterFile
     from relayfs_fuse.fs.kinds.ring import StoredRing
+    from relayfs_fuse.fs.nodes import HoldFile, TextFile
     from relayfs_fuse.fs.requests.opener import Opener
     from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.traces.sessions import Session
-    from relayfs_fuse.fs.tree import HoldFile, TextFile
 
 TOKEN_BYTES = 8
 

@@ -36,7 +36,7 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from relayfs_fuse.fs.tree import Node
+    from relayfs_fuse.fs.nodes import Node
 
     # What is done in the tree when the kernel hears of a name.
     Change = Callable[[], Node | None]

@@ -38,13 +38,7 @@ from relayfs_fuse.fs.kinds.handles import (
     TextHandle,
 )
 from relayfs_fuse.fs.kinds.ring import RingHandle, StoredRing
-from relayfs_fuse.fs.requests.mapped import Mapped
-from relayfs_fuse.fs.requests.names import NameOperations, guarded
-from relayfs_fuse.fs.requests.opener import opener_of, process_of
-from relayfs_fuse.fs.requests.turns import Turns
-from relayfs_fuse.fs.requests.waiting import READABLE
-from relayfs_fuse.fs.store import StoredBuffer
-from relayfs_fuse.fs.tree import (
+from relayfs_fuse.fs.nodes import (
     BufferFile,
     ControlFile,
     CounterNamesFile,
@@ -63,6 +57,12 @@ from relayfs_fuse.fs.tree import (
     RelayFile,
     TextFile,
 )
+from relayfs_fuse.fs.requests.mapped import Mapped
+from relayfs_fuse.fs.requests.names import NameOperations, guarded
+from relayfs_fuse.fs.requests.opener import opener_of, process_of
+from relayfs_fuse.fs.requests.turns import Turns
+from relayfs_fuse.fs.requests.waiting import READABLE
+from relayfs_fuse.fs.store import StoredBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.implicit import ImplicitDirectories
+from relayfs_fuse.fs.nodes import BufferFile, Directory, Node
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
-from relayfs_fuse.fs.tree import BufferFile, Directory, Node
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
+from relayfs_fuse.fs.nodes import Directory, MetadataFile, Node, RelayFile, StatsDirectory
 from relayfs_fuse.fs.store import StoredChannel
-from relayfs_fuse.fs.tree import Directory, MetadataFile, Node, RelayFile, StatsDirectory
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
 
@@ -162,7 +162,7 @@ class TraceProcess:
             os.close(descriptor)
 
     # ---------------------------------------------------------------- what becomes of it; all of this blocks
-    # A buffer is best flushed on its CPU: see visits() in registry.py.
+    # A buffer is best flushed on its CPU: see visits() in jobs.py.
 
     def flush(self, cpu: int) -> None:
         """Finish the sub-buffer of a CPU if something is in it: only then can it be read."""

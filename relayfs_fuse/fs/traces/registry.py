@@ -10,12 +10,10 @@ consumed. The control file alone says which traces there are: a directory of the
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import re
-import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -28,11 +26,11 @@ from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import choose_geometry, format_size
 from relayfs_fuse.fs.commands.jobs import Patient
 from relayfs_fuse.fs.early import take
-from relayfs_fuse.fs.protection import delete
+from relayfs_fuse.fs.nodes import Directory, JoinFile, LostFile, LostMapping, MappedFile, TraceDirectory
 from relayfs_fuse.fs.store import LOST_NAME, TRACES_NAME
+from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.process import TraceProcess
 from relayfs_fuse.fs.traces.sessions import Session, Sessions
-from relayfs_fuse.fs.tree import Directory, JoinFile, LostFile, LostMapping, MappedFile, TraceDirectory
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
@@ -40,26 +38,21 @@ from relayfs_fuse.native.trace import Clocks, Process, Trace
 from relayfs_fuse.tracefiles import ctf, recorder_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable
 
     from relayfs_fuse.fs.commands.trace_control import TraceCommand
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.requests.opener import Opener
     from relayfs_fuse.fs.store import Store, StoredChannel
     from relayfs_fuse.fs.traces.process import TraceChannel
-    from relayfs_fuse.fs.tree import Node, Tree
+    from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.tracefiles.ctf import Unbuffered
 
     Work = Generator[Callable[[], Any], Any, None]
 
 log = logging.getLogger(__name__)
 
-# What a command waits for buffers that a stopped or hostile process holds; what is left is done behind its back.
-PATIENCE_S = 5.0
-# What `trace remove` waits for the recorder of the trace to write all that there is, and how often it looks.
-RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
-# How long something half made may lie there.
-STALE_S = 10.0
 # How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
 LINGER_S = 5.0
 # Which copy of the library asks: see native/src/trace/join.c.
@@ -362,17 +355,17 @@ class Traces:
             self._lost_by_user = native_trace.lost_by_user(store)
 
         def job() -> None:
-            _try(self.sessions.sweep)
-            _try(count_lost)
+            jobs.attempt(self.sessions.sweep)
+            jobs.attempt(count_lost)
             for trace in traces.values():
-                _try(partial(take, store, trace))
-            _try(lambda: _flush(to_flush))
+                jobs.attempt(partial(take, store, trace))
+            jobs.attempt(lambda: jobs.flush(to_flush))
             dead = [(process, trace) for process, trace in processes if not process.is_alive()]
-            _try(lambda: _remove_what_is_over(dead))
+            jobs.attempt(lambda: jobs.remove_what_is_over(dead))
             self._given_up.extend((trace.name, said) for process, trace in dead if (said := process.unfinished()))
             for directory in directories:
-                _try(partial(_sweep, directory))
-                self._given_up.extend((os.path.basename(directory), said) for said in _read_given_up(directory))
+                jobs.attempt(partial(jobs.sweep, directory))
+                self._given_up.extend((os.path.basename(directory), said) for said in jobs.read_given_up(directory))
 
         return job
 
@@ -509,7 +502,7 @@ class Traces:
         for directory in self.changes(trace.name)[0]:
             self.show(trace.name, directory)
         processes = list(self._processes[trace.name].values())
-        yield lambda: _patiently(lambda: _flush(processes), f"trace stop {trace.name}")
+        yield lambda: jobs.patiently(lambda: jobs.flush(processes), f"trace stop {trace.name}")
 
     def _remove(self, command: TraceCommand) -> Work:
         name = command.name
@@ -525,9 +518,9 @@ class Traces:
         self._unwatch(name)
         # The recorder has the directory open, and sees by its new name that it is to end.
         recorder = yield lambda: recorder_lock.holder(hidden)
-        has_ended = recorder is None or (yield Patient(lambda: _await_recorder(hidden)))
+        has_ended = recorder is None or (yield Patient(lambda: jobs.await_recorder(hidden)))
         unread: dict[str, int] = {}
-        yield lambda: _patiently(lambda: _delete(hidden, unread), f"trace remove {name}")
+        yield lambda: jobs.patiently(lambda: jobs.delete_trace(hidden, unread), f"trace remove {name}")
         if recorder is not None and (unread or not has_ended):
             self._say_not_recorded(command, unread, "" if has_ended else recorder)
 
@@ -540,7 +533,8 @@ class Traces:
         if unread:
             events += f" of {', '.join(sorted(unread)[:8])}"
         if waits:
-            said = f"its recorder ({waits}) did not end within {RECORDER_S:g} s; {events} were unread, and may be lost"
+            said = f"its recorder ({waits}) did not end within {jobs.RECORDER_S:g} s; "
+            said += f"{events} were unread, and may be lost"
         else:
             said = f"{events} are lost, which its recorder left in the buffers"
         log.warning("%s", self._errors.notice(command.line, said, command.column))
@@ -554,140 +548,3 @@ class Traces:
 def _place_of(known: Iterable[TraceProcess], process: Process) -> str | None:
     """Find the directory that a process has been given before: it asks again, or means to fill the store."""
     return next((place.name for place in known if place.belongs_to(process)), None)
-
-
-def _patiently(job: Callable[[], object], what: str) -> None:
-    """Do a job that a hostile process may hold up; wait for it, but not for ever."""
-    thread = threading.Thread(target=job, name=what, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    if thread.is_alive():
-        log.info("%s: somebody holds it up; it goes on behind the scenes", what)
-
-
-def visits() -> Iterator[int]:
-    """Go to each CPU in turn: what many buffers of one want to be done there is done without going to and fro."""
-    before = os.sched_getaffinity(0)
-    try:
-        for cpu in range(native.n_possible_cpus()):
-            if cpu in before:
-                with contextlib.suppress(OSError):  # it has been taken away
-                    os.sched_setaffinity(0, {cpu})
-            yield cpu
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _try(job: Callable[[], object]) -> None:
-    """Do one of several jobs: the others are done, too, if it fails."""
-    try:
-        job()
-    except OSError as error:
-        log.info("traces: %s", error)
-    except Exception:
-        log.exception("traces")
-
-
-def _flush(processes: Sequence[TraceProcess]) -> None:
-    for cpu in visits() if processes else ():
-        for process in processes:
-            _try(partial(process.flush, cpu))
-
-
-def _await_recorder(directory: str) -> bool:
-    """Wait until no recorder has a trace any more; not for ever. Tell whether that is so."""
-    deadline = time.monotonic() + RECORDER_S
-    while recorder_lock.holder(directory) is not None:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(RECORDER_PAUSE_S)
-    return True
-
-
-def _delete(directory: str, unread: dict[str, int]) -> None:
-    """Remove a trace's directory; who still writes finds the buffers closed.
-
-    unread: receives, by process, how many events nobody has read, of those that have some
-    """
-    with os.scandir(directory) as entries:
-        paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for path in paths:
-        n = _remove_process(path)
-        if n:
-            unread[os.path.basename(path)] = n
-    with contextlib.suppress(OSError):
-        delete(directory)
-
-
-def _remove_process(directory: str) -> int:
-    """Remove a process's directory; return how many events are unread once nobody writes there any more."""
-    with contextlib.ExitStack() as stack:
-        buffers = []
-        for cpu in range(native.n_possible_cpus()):
-            with contextlib.suppress(OSError):  # it is damaged
-                buffers.append(stack.enter_context(contextlib.closing(
-                    native.Buffer(os.path.join(directory, f"cpu/mem{cpu}"))
-                )))  # fmt: skip
-        try:
-            native_trace.trace_remove(directory)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                log.info("%s cannot be removed: %s", directory, error.strerror)
-        return sum(map(_n_unread, buffers))
-
-
-def _n_unread(buffer: native.Buffer) -> int:
-    try:
-        return buffer.stats().unread_records
-    except OSError:
-        return 0  # damaged
-
-
-def _remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
-    for cpu in visits() if dead else ():
-        for process, trace in dead:
-            _try(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
-    for process, trace in dead:
-        try:
-            if process.is_over(trace.mode == native.MODE_OVERWRITE) and not _is_to_be_recorded(process):
-                native_trace.trace_remove_dead(process.directory)
-        except OSError as error:
-            # Gone already, or another process takes part in it by now.
-            log.debug("%s: %s", process.directory, error)
-
-
-def _is_to_be_recorded(process: TraceProcess) -> bool:
-    return process.is_to_be_seen() and recorder_lock.holder(os.path.dirname(process.directory)) is not None
-
-
-def _sweep(directory: str) -> None:
-    """Remove what has been half made, or half removed, for so long that its maker must be dead."""
-    try:
-        with os.scandir(directory) as entries:
-            hidden = [entry for entry in entries if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
-        for entry in hidden:
-            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            if age > STALE_S and not native_trace.trace_is_alive(entry.path):
-                with contextlib.suppress(OSError):
-                    delete(entry.path)
-    except OSError as error:
-        log.debug("%s: %s", directory, error)
-
-
-def _read_given_up(directory: str) -> list[str]:
-    """Return, once, what programs have noted of directories that gave way (native/src/trace/memory.c)."""
-    path, taken = os.path.join(directory, ".given-up"), os.path.join(directory, ".given-up-taken")
-    try:
-        # Who has it open at this moment still writes to it, so it is read a while later.
-        if not os.path.exists(taken):
-            os.rename(path, taken)
-            return []
-        with open(taken, encoding="ascii", errors="replace") as file:
-            lines = file.read().splitlines()
-        os.unlink(taken)
-    except OSError:
-        return []
-    return [
-        f"{name} has ended and gave way to others, with {records} events that nobody had read: memory= is used up"
-        for name, _, records in (line.partition(" ") for line in lines)
-    ]
