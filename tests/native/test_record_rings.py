@@ -14,6 +14,8 @@ from build import MEMORY, PLAIN, builds, compile_c, run_command, run_environment
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "test_record_ring",
+    "test_record_wake",
+    "test_record_shared",
     "test_record_damage",
     "test_record_bounds",
     "test_record_kill",
