@@ -170,14 +170,14 @@ class Buffer(library.Memory):
         """Take all such opens for ended."""
         lib.relay_buf_forget_mapped(self._open, first.pointer)
 
-    def moved(self) -> tuple[int, int]:
-        """Return what keep_moved() was given last; 0, 0: it never was."""
-        lib.relay_buf_moved(self._open, self._count, self._time_ns)
+    def mtime(self) -> tuple[int, int]:
+        """Return what keep_mtime() was given last; 0, 0: it never was."""
+        lib.relay_buf_mtime(self._open, self._count, self._time_ns)
         return int(self._count[0]), int(self._time_ns[0])
 
-    def keep_moved(self, count: int, time_ns: int) -> None:
+    def keep_mtime(self, count: int, time_ns: int) -> None:
         """Keep, for the next file server, what was counted of data and when it was first so."""
-        lib.relay_buf_keep_moved(self._open, count, time_ns)
+        lib.relay_buf_keep_mtime(self._open, count, time_ns)
 
     def wake_seq(self) -> int:
         """Return the wake-up counter."""

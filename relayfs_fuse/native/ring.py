@@ -166,14 +166,14 @@ class RingMemory(library.Memory):
         """Ask for a wake-up; return the wake-up counter of before."""
         return int(lib.relay_ring_arm(self._open))
 
-    def moved(self) -> tuple[int, int]:
-        """Return what keep_moved() was given last; 0, 0: it never was."""
-        lib.relay_ring_moved(self._open, self._count, self._time_ns)
+    def mtime(self) -> tuple[int, int]:
+        """Return what keep_mtime() was given last; 0, 0: it never was."""
+        lib.relay_ring_mtime(self._open, self._count, self._time_ns)
         return int(self._count[0]), int(self._time_ns[0])
 
-    def keep_moved(self, count: int, time_ns: int) -> None:
+    def keep_mtime(self, count: int, time_ns: int) -> None:
         """Keep, for the next file server, what was counted of data and when it was first so."""
-        lib.relay_ring_keep_moved(self._open, count, time_ns)
+        lib.relay_ring_keep_mtime(self._open, count, time_ns)
 
     def wake_seq(self) -> int:
         """Return the wake-up counter."""

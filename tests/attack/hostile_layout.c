@@ -67,7 +67,7 @@ static void learn_relay_control(struct target *target)
 		add_words(target, at + offsetof(struct relay_control, head), sizeof(struct relay_latch));
 		add_words(target, at + offsetof(struct relay_control, lost_full), 3 * sizeof(struct relay_latch));
 		add_words(target, at + offsetof(struct relay_control, consumer), 2 * sizeof(struct relay_consumer));
-		add_words(target, at + offsetof(struct relay_control, moved), sizeof(struct relay_latch));
+		add_words(target, at + offsetof(struct relay_control, mtime), sizeof(struct relay_latch));
 	}
 	add_words(target, at, sizeof(struct relay_control));
 }
@@ -127,7 +127,7 @@ static void learn_ring_state(struct target *target, uint64_t producer)
 		          sizeof(struct relay_latch));
 		add_words(target, target->state_at + offsetof(struct relay_ring_state, lost_full),
 		          3 * sizeof(struct relay_latch));
-		add_words(target, target->state_at + offsetof(struct relay_ring_state, moved),
+		add_words(target, target->state_at + offsetof(struct relay_ring_state, mtime),
 		          sizeof(struct relay_latch));
 	}
 	add_words(target, target->state_at, sizeof(struct relay_ring_state));

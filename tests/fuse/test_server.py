@@ -327,7 +327,7 @@ def test_a_nonsense_time_in_the_store_is_not_shown(mount, options, nonsense):
     before = path.stat().st_mtime_ns
     mount.kill()
     with contextlib.closing(RingMemory(memory) if "ring" in options else native.Buffer(memory)) as stored:
-        stored.keep_moved(0, nonsense)
+        stored.keep_mtime(0, nonsense)
     mount.start()
     assert before < path.stat().st_mtime_ns <= time.time_ns()
 

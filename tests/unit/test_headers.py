@@ -192,6 +192,18 @@ def test_library_exports_what_the_headers_declare():
     assert {name for name in exported if not name.startswith("RELAYFS_")} == declared
 
 
+def test_what_is_for_tools_has_a_version_of_its_own():
+    of_tools = [path for path in HEADERS if path.name in {"store.h", "trace_store.h"}]
+    symbols = run("nm", "-D", "--defined-only", "--with-symbol-versions", "--format=posix",
+                  native_prefix().lib / "librelayfs.so.0")  # fmt: skip
+    versions = dict(re.findall(r"^(\w+)@@(\w+) ", symbols, re.MULTILINE))
+    tools = declared_functions(of_tools) | declared_variables(of_tools)
+    assert tools
+    assert {name: versions[name] for name in tools} == dict.fromkeys(tools, "RELAYFS_PRIVATE")
+    programs = (declared_functions(HEADERS) | declared_variables(HEADERS)) - tools
+    assert {name: versions[name] for name in programs} == dict.fromkeys(programs, "RELAYFS_0")
+
+
 def declared_functions(headers: list[Path]) -> set[str]:
     prototypes = [text for path in headers for text in declarations(path) if text.endswith(")")]
     return {text.partition("(")[0].replace("*", " ").split()[-1] for text in prototypes if "_BOUND_(" not in text}

@@ -270,7 +270,7 @@ struct relay_control {
 	uint32_t map_unused;
 	uint64_t mapped;          /* opens */
 	uint64_t unmapped;        /* of these, closed again */
-	struct relay_latch moved; /* {bytes ever written, CLOCK_REALTIME ns when the server first saw as many} */
+	struct relay_latch mtime; /* {bytes ever written, CLOCK_REALTIME ns when the server first saw as many} */
 
 	/* Writers: producers that found the buffer armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */

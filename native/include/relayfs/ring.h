@@ -247,9 +247,9 @@ int relay_ring_resolve(struct relay_ring *ring, uint64_t token);
 /* Give all reservations that this process makes in this ring the file server's name for its open file. */
 void relay_ring_set_token(struct relay_ring *ring, uint64_t token);
 
-/* As relay_buf_moved() and relay_buf_keep_moved() (store.h); what is counted is the producer position. */
-void relay_ring_moved(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns);
-void relay_ring_keep_moved(struct relay_ring *ring, uint64_t count, uint64_t time_ns);
+/* As relay_buf_mtime() and relay_buf_keep_mtime() (store.h); what is counted is the producer position. */
+void relay_ring_mtime(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns);
+void relay_ring_keep_mtime(struct relay_ring *ring, uint64_t count, uint64_t time_ns);
 
 /* As relay_buf_arm(), relay_buf_wake_seq() and relay_buf_wait_any() (store.h). */
 uint32_t relay_ring_arm(struct relay_ring *ring);

@@ -141,7 +141,7 @@ struct relay_ring_state {
 	uint32_t wake_unused[15];
 
 	/* Writer: the file server. {producer position, CLOCK_REALTIME ns when it first saw the ring there} */
-	RELAY_LINE struct relay_latch moved;
+	RELAY_LINE struct relay_latch mtime;
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct relay_u128) == 16, "one compare-and-swap");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/store.h>: the store's side of relayfs: what file servers and tools call.
+ * <relayfs/store.h>: the store's side of relayfs: what file servers and tools call. Their symbols have the version
+ * RELAYFS_PRIVATE: a tool that calls them belongs to one version of the library.
  *
  * A store is a directory on tmpfs. A channel is a directory in it that holds the regular files
  * mem0 .. memN-1 and nothing else; it appears and disappears whole, by rename(2). Everything about a buffer
@@ -337,8 +338,8 @@ void relay_buf_forget_mapped(struct rchan_buf *buf, struct rchan_buf *first);
  * `time_ns` when it first saw as many (CLOCK_REALTIME); both 0: nobody has kept it yet. The store file's own time does
  * not tell: the kernel sets it when a mapping's page is first stored to, not with each store, nor only with data.
  */
-void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns);
-void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns);
+void relay_buf_mtime(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns);
+void relay_buf_keep_mtime(struct rchan_buf *buf, uint64_t count, uint64_t time_ns);
 
 /*
  * From now on a mapping of a store file that somebody truncates costs its buffer (RELAY_IS_DAMAGED), not the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/trace_store.h>: traces, as file servers, recorders and other tools see them.
+ * <relayfs/trace_store.h>: traces, as file servers, recorders and other tools see them; symbols as in <relayfs/store.h>.
  *
  *     STORE/.traces                     the control file: one page for programs, one for each trace
  *     STORE/.traces-lost                how many events programs have lost that could get no buffers

@@ -88,21 +88,21 @@ static int dup_cloexec(int fd)
 
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 {
-	int sign = relay_mapping_open(mem_path, O_RDWR, in_mount);
-	if (sign < 0)
-		return sign;
-	int fd = dup_cloexec(sign);
+	int owner_fd = relay_mapping_open(mem_path, O_RDWR, in_mount);
+	if (owner_fd < 0)
+		return owner_fd;
+	int fd = dup_cloexec(owner_fd);
 	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	if (err == -ENODEV) {
 		fd = relay_mapping_open_backing(mem_path);
 		err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	}
 	if (!err && in_mount) {
-		err = relay_buf_hold(buf, mem_path, sign);
+		err = relay_buf_hold(buf, mem_path, owner_fd);
 		if (err)
 			relay_buf_fini(buf);
 	}
-	close(sign);
+	close(owner_fd);
 	if (err)
 		return err;
 	/* A traced program's buffer may get its memory when no file can be opened any more. */

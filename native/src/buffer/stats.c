@@ -273,14 +273,14 @@ int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 
 /* --- when data last moved --- */
 
-void relay_buf_moved(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
+void relay_buf_mtime(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
 {
-	relay_latch_read_or_zero(&buf->control->moved, count, time_ns);
+	relay_latch_read_or_zero(&buf->control->mtime, count, time_ns);
 	if (*time_ns > INT64_MAX)
 		*count = *time_ns = 0;
 }
 
-void relay_buf_keep_moved(struct rchan_buf *buf, uint64_t count, uint64_t time_ns)
+void relay_buf_keep_mtime(struct rchan_buf *buf, uint64_t count, uint64_t time_ns)
 {
-	relay_latch_store(&buf->control->moved, count, time_ns);
+	relay_latch_store(&buf->control->mtime, count, time_ns);
 }

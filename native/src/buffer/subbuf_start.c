@@ -292,10 +292,10 @@ enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *head
 		result = relay_is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
 		*header = result == RELAY_BEGUN ? buf->header : 0;
 	}
-	bool news = result == RELAY_BEGUN || buf->control->asked != asked;
+	bool is_decided = result == RELAY_BEGUN || buf->control->asked != asked;
 	relay_switch_unlock(buf, &before);
 	/* Not before: now the sub-buffer that was finished is as the client wants it. */
-	if (news)
+	if (is_decided)
 		relay_wake_switch(buf);
 	return result;
 }

@@ -9,7 +9,7 @@ enum { WHOLE_PIECES_BYTES = 4096 };
 
 /* What it costs, in units of RELAY_WORK, to look at one claim's few words in 4 of them, and to ask whether somebody lives
  * in system calls. */
-enum { CLAIMS_A_UNIT = 4, BURY_UNITS = 512 };
+enum { CLAIMS_A_UNIT = 4, REAP_UNITS = 512 };
 
 /* How far the current sub-buffer is readable, and why it ends there. */
 struct stretch {
@@ -171,7 +171,7 @@ static bool reap(struct relay_walk *walk, struct relay_claim *claim)
 	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
 	if (walk->total && !walk->until)
 		return false;
-	relay_work_add(walk->buf, BURY_UNITS);
+	relay_work_add(walk->buf, REAP_UNITS);
 	walk->is_looked_at = false;
 	return relay_claim_reap(walk->buf, claim);
 }

@@ -4,7 +4,7 @@
  *
  *     somebody          file server                      the channel's maker
  *     open(memN)   ->   memN's control page: mapped++
- *                       mem0's: map_seq++, futex wake -> thread: compare the counts with those it has told
+ *                       mem0's: map_seq++, futex wake -> thread: call back for what has been added
  *
  * Linux does not tell a FUSE server of mmap(2) itself, but an open file is what it takes; its release comes when the
  * last descriptor has gone. (A mapping is of the store's file.) What this library maps, it keeps open without a
@@ -20,53 +20,53 @@
 #include <relayfs/store.h>
 #include <stdlib.h>
 
-/* The counts stand in shared memory: more news at once than this are no news but nonsense. */
-enum { MOST_NEWS = 1 << 16 };
+/* The counts stand in shared memory: a count that has grown by more than this at once is nonsense. */
+enum { MOST_AT_ONCE = 1 << 16 };
 
-/* Of one buffer, what its maker has been told. */
-struct relay_told {
+/* How much of one buffer's counts its maker's callbacks have been called for. */
+struct relay_reported {
 	uint64_t mapped, unmapped;
 	char *file;
 };
 
-static uint64_t news(const uint64_t *count, uint64_t *told)
+static uint64_t delta(const uint64_t *count, uint64_t *reported)
 {
 	/* Pairs with the release in relay_buf_count_mapped(). */
-	uint64_t now = __atomic_load_n(count, __ATOMIC_ACQUIRE), n = now - *told;
-	*told = now;
-	return n > MOST_NEWS ? 0 : n;
+	uint64_t now = __atomic_load_n(count, __ATOMIC_ACQUIRE), n = now - *reported;
+	*reported = now;
+	return n > MOST_AT_ONCE ? 0 : n;
 }
 
-static void tell(struct rchan_buf *buf, struct relay_told *told)
+static void report(struct rchan_buf *buf, struct relay_reported *reported)
 {
 	const struct rchan_callbacks *cb = buf->chan->cb;
-	/* First the ends, which are never more than the beginnings: of what is told, each end follows its beginning. */
-	uint64_t gone = news(&buf->control->unmapped, &told->unmapped);
-	uint64_t come = news(&buf->control->mapped, &told->mapped);
+	/* First the ends, which are never more than the beginnings: of what is reported, each end follows its beginning. */
+	uint64_t gone = delta(&buf->control->unmapped, &reported->unmapped);
+	uint64_t come = delta(&buf->control->mapped, &reported->mapped);
 	for (; come && cb->buf_mapped; come--)
-		cb->buf_mapped(buf, told->file);
+		cb->buf_mapped(buf, reported->file);
 	for (; gone && cb->buf_unmapped; gone--)
-		cb->buf_unmapped(buf, told->file);
+		cb->buf_unmapped(buf, reported->file);
 }
 
-static void tell_all(struct rchan *chan)
+static void report_all(struct rchan *chan)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++)
-		tell(&chan->bufs[i], &chan->told[i]);
+		report(&chan->bufs[i], &chan->reported[i]);
 }
 
 int relay_buf_mapped_start(struct rchan *chan)
 {
 	if (!chan->cb || chan->remote || (!chan->cb->buf_mapped && !chan->cb->buf_unmapped))
 		return 0;
-	chan->told = calloc(chan->n_buffers, sizeof(*chan->told));
-	int err = chan->told ? 0 : -ENOMEM;
+	chan->reported = calloc(chan->n_buffers, sizeof(*chan->reported));
+	int err = chan->reported ? 0 : -ENOMEM;
 	for (uint32_t i = 0; !err && i < chan->n_buffers; i++) {
-		chan->told[i].file = relay_chan_file(chan, &chan->bufs[i]);
-		err = chan->told[i].file ? 0 : -ENOMEM;
+		chan->reported[i].file = relay_chan_file(chan, &chan->bufs[i]);
+		err = chan->reported[i].file ? 0 : -ENOMEM;
 	}
 	if (!err)
-		err = relay_callback_thread_start(chan, tell_all);
+		err = relay_callback_thread_start(chan, report_all);
 	if (err)
 		relay_buf_mapped_stop(chan);
 	return err;
@@ -75,10 +75,10 @@ int relay_buf_mapped_start(struct rchan *chan)
 void relay_buf_mapped_stop(struct rchan *chan)
 {
 	relay_callback_thread_stop(chan);
-	for (uint32_t i = 0; chan->told && i < chan->n_buffers; i++)
-		free(chan->told[i].file);
-	free(chan->told);
-	chan->told = NULL;
+	for (uint32_t i = 0; chan->reported && i < chan->n_buffers; i++)
+		free(chan->reported[i].file);
+	free(chan->reported);
+	chan->reported = NULL;
 }
 
 void relay_buf_count_mapped(struct rchan_buf *buf, struct rchan_buf *first, int opened)

@@ -26,8 +26,8 @@ struct rchan {
 	void *private_data;
 	struct relay_name *names; /* n_names of them, if create_buf_file was called */
 	uint32_t n_names;
-	struct relay_watch *watch;   /* the library's thread; or NULL */
-	struct relay_told *told;     /* what buf_mapped has been told of each buffer; or NULL */
+	struct relay_callback_thread *callback_thread; /* the library's thread; or NULL */
+	struct relay_reported *reported; /* what buf_mapped has been called for, of each buffer; or NULL */
 	struct relay_remote *remote; /* writes through the server, without buffers; or NULL: the buffers are mapped */
 };
 

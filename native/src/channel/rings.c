@@ -53,24 +53,24 @@ static struct relay_ring *open_remote(int fd, const struct relay_place *place, u
 }
 
 static int attach_ring(const char *mem, const struct relay_place *place, uint32_t cpu, struct relay_ring **ring,
-                       int *sign)
+                       int *owner_fd)
 {
-	*sign = relay_mapping_open(mem, O_RDWR, !place->in_store);
-	if (*sign < 0)
-		return *sign;
-	*ring = map(*sign, mem);
+	*owner_fd = relay_mapping_open(mem, O_RDWR, !place->in_store);
+	if (*owner_fd < 0)
+		return *owner_fd;
+	*ring = map(*owner_fd, mem);
 	if (!*ring && errno == ENODEV && !place->in_store)
-		*ring = open_remote(*sign, place, cpu);
+		*ring = open_remote(*owner_fd, place, cpu);
 	int err = !*ring ? -errno : (*ring)->cpu != cpu ? -EBADMSG : 0;
 	if (err) {
 		relay_ring_close(*ring);
-		close(*sign);
+		close(*owner_fd);
 		return err;
 	}
 	uint64_t token = 0;
 	if ((*ring)->remote)
 		return 0;
-	if (pread(*sign, &token, sizeof(token), (off_t)(*ring)->mapping.bytes) == sizeof(token))
+	if (pread(*owner_fd, &token, sizeof(token), (off_t)(*ring)->mapping.bytes) == sizeof(token))
 		relay_ring_set_token(*ring, token);
 	return 0;
 }

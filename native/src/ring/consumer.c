@@ -15,8 +15,8 @@
 
 enum {
 	READ_TRIES = 100, /* each failed one means that somebody consumed meanwhile */
-	BURY_TRIES = 16,
-	BURY_UNITS = 512 /* of RELAY_RING_WORK: what it costs to ask whether somebody lives */
+	REAP_TRIES = 16,
+	REAP_UNITS = 512 /* of RELAY_RING_WORK: what it costs to ask whether somebody lives */
 };
 
 /* What there is at a position. */
@@ -217,8 +217,8 @@ static enum look look(struct relay_ring *ring, uint64_t pos, uint32_t *length, u
 	do {
 		found = look_once(ring, pos, length, &again);
 		if (found == LOOK_NOTHING)
-			*work = *work > BURY_UNITS ? *work - BURY_UNITS : 0;
-	} while (again && ++tries < BURY_TRIES);
+			*work = *work > REAP_UNITS ? *work - REAP_UNITS : 0;
+	} while (again && ++tries < REAP_TRIES);
 	return found;
 }
 

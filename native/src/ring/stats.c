@@ -143,14 +143,14 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 
 /* --- when data last moved --- */
 
-void relay_ring_moved(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns)
+void relay_ring_mtime(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns)
 {
-	relay_latch_read_or_zero(&ring->state->moved, count, time_ns);
+	relay_latch_read_or_zero(&ring->state->mtime, count, time_ns);
 	if (*time_ns > INT64_MAX)
 		*count = *time_ns = 0;
 }
 
-void relay_ring_keep_moved(struct relay_ring *ring, uint64_t count, uint64_t time_ns)
+void relay_ring_keep_mtime(struct relay_ring *ring, uint64_t count, uint64_t time_ns)
 {
-	relay_latch_store(&ring->state->moved, count, time_ns);
+	relay_latch_store(&ring->state->mtime, count, time_ns);
 }

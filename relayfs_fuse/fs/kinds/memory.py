@@ -42,7 +42,7 @@ class Stored(Generic[Memory]):
         self.index = index
         self.buffer: Memory = buffer
         self.backing: int | None = None
-        self._moved, self._mtime_ns = buffer.moved()
+        self._moved, self._mtime_ns = buffer.mtime()
         if not 0 < self._mtime_ns <= time.time_ns():  # nobody has kept one, or somebody nonsense
             self._keep(moved, time.time_ns())
         self._mtime(moved)
@@ -74,7 +74,7 @@ class Stored(Generic[Memory]):
     def _keep(self, moved: int, mtime_ns: int) -> None:
         """Remember it, and let the next server know."""
         self._moved, self._mtime_ns = moved, mtime_ns
-        self.buffer.keep_moved(moved, mtime_ns)
+        self.buffer.keep_mtime(moved, mtime_ns)
 
     def __del__(self) -> None:
         # The last reference to a removed buffer frees its memory, which takes long when it is large.
