@@ -42,6 +42,8 @@ static inline void relay_latch_read_or_zero(const struct relay_latch *latch, uin
 static inline void relay_latch_store(struct relay_latch *latch, uint64_t first, uint64_t second)
 {
 	uint64_t index = ~__atomic_load_n(&latch->first, __ATOMIC_RELAXED) & RELAY_LATCH_INDEX;
+	/* Pairs with the acquire in relay_latch_read(): whoever sees the store below sees the commit of the call before this one. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	__atomic_store_n(&latch->second[index >> 63], second, __ATOMIC_RELAXED);
 	/* Pairs with the acquire in relay_latch_read(): the second word before the commit. */
 	__atomic_store_n(&latch->first, (first & ~RELAY_LATCH_INDEX) | index, __ATOMIC_RELEASE);

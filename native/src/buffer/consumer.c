@@ -10,8 +10,8 @@
 /* Each failed one means that somebody consumed meanwhile. */
 enum { READ_TRIES = 100 };
 
-/* Who died with the lock may have been about to reset: if he waited for writers still, it is as if he had not begun.
- * If he did not: only another reset can tell what to make of what he left. */
+/* The dead holder may have been in relay_buf_reset(). With `resets` even it had cleared nothing, so that RELAY_RESETTING is taken
+ * back; with `resets` odd the buffer is half cleared, and the flag refuses writers until another reset is complete. */
 static void end_reset(struct rchan_buf *buf)
 {
 	if (!(__atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE) & 1))
@@ -62,7 +62,8 @@ int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state)
 	for (int i = 0; i < READ_TRIES; i++) {
 		uint32_t current = __atomic_load_n(&control->current, __ATOMIC_ACQUIRE);
 		*state = control->consumer[current & 1];
-		/* A copy is rewritten only after `current` has moved on from it. */
+		/* Pairs with the release fence in relay_consumer_publish(): if a later store to this copy was seen, so is a later
+		 * `current`. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&control->current, __ATOMIC_RELAXED) == current)
 			return check_state(buf, state);

@@ -20,7 +20,7 @@ static inline void relay_reader_unlock(struct rchan_buf *buf)
 /* Does another thread that lives have it? */
 bool relay_reader_is_held(const struct rchan_buf *buf);
 
-/* What has been consumed, checked as far as it speaks for itself. 0 or -EBADMSG. */
+/* Copy the consumer's state to *state and check each field against the others. 0 or -EBADMSG. */
 int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state);
 
 /* Make `state` the state. The caller has the lock. */
@@ -28,6 +28,8 @@ static inline void relay_consumer_publish(struct rchan_buf *buf, const struct re
 {
 	struct relay_control *control = buf->control;
 	uint32_t next = __atomic_load_n(&control->current, __ATOMIC_RELAXED) + 1;
+	/* Pairs with the acquire fence in relay_consumer_read(): whoever sees a store to the copy sees the `current` before. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	control->consumer[next & 1] = *state;
 	/* Pairs with the acquire in relay_consumer_read(): the copy before the flip. */
 	__atomic_store_n(&control->current, next, __ATOMIC_RELEASE);
@@ -47,7 +49,7 @@ int relay_settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records)
 /* Has what lies at pos been overwritten, or may have been? */
 bool relay_consumer_is_lapped_now(const struct rchan_buf *buf, uint64_t pos);
 
-/* The same at a moment when head was there. */
+/* As relay_consumer_is_lapped_now(), for a head that the caller has loaded. Mode no-overwrite: never. */
 static inline bool relay_consumer_is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t pos)
 {
 	return buf->mode != RELAY_NO_OVERWRITE && relay_is_lapped(buf, head, relay_pos_number(buf, pos));

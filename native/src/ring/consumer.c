@@ -89,10 +89,11 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 	for (int i = 0; i < READ_TRIES; i++) {
 		uint32_t current = __atomic_load_n(&consumer->current, __ATOMIC_ACQUIRE);
 		*counts = consumer->counts[current & 1];
-		/* Pairs with the release in relay_ring_consumer_publish(), which flips before: a position that is ahead of its
-		 * state is not ours. */
+		/* Pairs with the release in relay_ring_consumer_publish(), which stores `current` first: a position after
+		 * counts->position, with `current` unchanged, was stored by a consumer of the kernel's format. */
 		uint64_t position = relay_ring_consumed(ring);
-		/* A copy is rewritten only after `current` has moved on from it. */
+		/* Pairs with the release fence in relay_ring_consumer_publish(): if a later store to this copy was seen, so is a later
+		 * `current`. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&consumer->current, __ATOMIC_RELAXED) != current)
 			continue;
@@ -146,13 +147,14 @@ int relay_ring_consumer_catch_up(struct relay_ring *ring, struct relay_ring_coun
 	return 0;
 }
 
-/* Nothing is published at pos: perhaps because who has reserved there died. true: look again. */
+/* The producer position is pos. true: a reservation at pos had a dead owner and was reaped; the caller looks again. */
 static bool is_held_up(struct relay_ring *ring, uint64_t pos)
 {
 	return relay_ring_reserved(ring) != pos && relay_ring_claims_reap_at(ring, pos) == 1;
 }
 
-/* BUSY. true: not any more, look again. */
+/* The header at pos is BUSY: reap the reservation if its owner is dead. LOOK_NOTHING, with *again set if the header is no
+ * longer BUSY; LOOK_LAPPED; LOOK_DAMAGED: no claim holds the reservation. */
 static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again)
 {
 	int reaped = relay_ring_claims_reap_at(ring, pos);

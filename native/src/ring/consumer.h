@@ -21,8 +21,8 @@ static inline void relay_ring_consumer_unlock(struct relay_ring *ring, uint64_t 
 	relay_owner_unlock(&ring->consumer->lock, self);
 }
 
-/* Where consumers are, to tell whether one has moved meanwhile: then what was read of them and of producers does not belong
- * together, and is no sign of damage. */
+/* The consumers' words at one moment. If they have changed since, values loaded meanwhile may not belong together, so that a
+ * contradiction between them is no damage. */
 struct relay_ring_moment {
 	uint32_t current;
 	uint64_t position;
@@ -38,13 +38,14 @@ static inline bool relay_ring_is_behind(uint64_t pos, uint64_t other)
 /* Has the record at pos been overwritten, or may have been? */
 static inline bool relay_ring_is_lapped(const struct relay_ring *ring, uint64_t pos)
 {
-	/* What was loaded before is right if this is not so. */
+	/* Pairs with change_oldest(), which moves the floor before anything is stored over the record: if the result is false,
+	 * what the caller loaded before is the record's. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return ring->mode == RELAY_OVERWRITE && relay_ring_is_behind(pos, relay_ring_floor(ring));
 }
 
-/* The state. 0 or -EBADMSG. In mode overwrite only who looks follows others, because readers would not know how many records
- * they missed. */
+/* Copy the consumer's state and check it. 0 or -EBADMSG. If a consumer of the kernel's format has moved the position alone, the
+ * copy follows; in mode overwrite only with only_looks, because a reader could not tell how many records it missed. */
 int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *counts, bool only_looks);
 
 /* Make `counts` the state. The caller has the lock. */
@@ -52,6 +53,8 @@ static inline void relay_ring_consumer_publish(struct relay_ring *ring, const st
 {
 	struct relay_ring_consumer *consumer = ring->consumer;
 	uint32_t next = __atomic_load_n(&consumer->current, __ATOMIC_RELAXED) + 1;
+	/* Pairs with the acquire fence in relay_ring_consumer_read(): whoever sees a store to the copy sees the `current` before. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	consumer->counts[next & 1] = *counts;
 	/* Pairs with the acquire in relay_ring_consumer_read(): the copy before the flip. */
 	__atomic_store_n(&consumer->current, next, __ATOMIC_RELEASE);
@@ -63,8 +66,9 @@ static inline void relay_ring_consumer_publish(struct relay_ring *ring, const st
 int relay_ring_consumer_catch_up(struct relay_ring *ring, struct relay_ring_counts *counts);
 
 /*
- * Pass what is to be skipped, up to a record: 1 and how long it is, 0 or -EPIPE: there is none, -EBADMSG; -EINPROGRESS:
- * `*work` records have been passed, and there are more.
+ * Skip discarded and overwritten records. 1: counts->position is at a record of *length bytes; 0: no record is committed there;
+ * -EPIPE: none, and the ring is closed; -EBADMSG; -EINPROGRESS: *work is used up (1 for each position looked at, REAP_UNITS more
+ * where nothing was found), and the next call goes on from *counts.
  */
 int relay_ring_find_next(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length, uint32_t *work);
 
