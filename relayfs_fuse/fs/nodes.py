@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Node:
     """Anything that has an inode.
 
-    lookups: how often the kernel was given it and has not yet forgotten it
+    lookups: how often the kernel looked the node up, less what it has forgotten
     view_of: the node and the user, if it stands for a node to one user only; see Tree.view()
     """
 

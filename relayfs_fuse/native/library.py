@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 
 
 def check(result: int, path: str | None = None) -> int:
-    """Return a result of the library's, or raise the error that it is."""
+    """Return a library function's result, or raise it as OSError if it is a negative errno."""
     if result < 0:
         raise OSError(-result, os.strerror(-result), path)
     return result
 
 
 def not_null(pointer: Any, path: str) -> Any:
-    """Return a pointer of the library's, or raise what errno says."""
+    """Return a pointer that the library returned; NULL: raise errno as OSError."""
     if pointer == ffi.NULL:
         raise OSError(ffi.errno, os.strerror(ffi.errno), path)
     return pointer
 
 
 def mapped(pointer: Any, path: str) -> Any:
-    """Return what maps a file of a store; EBADMSG also for the other kind: for a server it is damaged where it lies."""
+    """As not_null(), for memN files; EMEDIUMTYPE (a ring where a buffer is expected) becomes EBADMSG, as for damage."""
     if pointer == ffi.NULL and ffi.errno == errno.EMEDIUMTYPE:
         raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), path)
     return not_null(pointer, path)
 
 
 def made(pointer: Any, path: str) -> Any:
-    """Return what was made; OSError says why not in the words of error_log."""
+    """As not_null(), for a new channel; the OSError has the reason from the mount's error_log, if there is one."""
     if pointer == ffi.NULL:
         code = ffi.errno
         raise OSError(code, explain.refusal(path) or os.strerror(code), path)
     return pointer
 
 
-# Of something of another kind, or of nothing.
+# The errors of a path that does not exist, or is something else than what was to be opened.
 _WRONG_KIND = (errno.ENOENT, errno.EMEDIUMTYPE, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
 
 
 def opened(pointer: Any, path: str) -> Any:
-    """Return what was opened; OSError says what it is instead, if that is something else."""
+    """As not_null(), for an existing file; the OSError says what the path is instead, if that is known."""
     if pointer == ffi.NULL:
         code = ffi.errno
         what = explain.what_it_is(path) if code in _WRONG_KIND else None
@@ -57,7 +57,7 @@ def opened(pointer: Any, path: str) -> Any:
 
 
 def record(data: AnyBuffer) -> Any:
-    """Return the memory of a record."""
+    """Return a cffi buffer of the record's bytes; TypeError: it is a str."""
     if isinstance(data, str):
         raise TypeError("a record is bytes, not str: text.encode() makes them")
     return ffi.from_buffer(data)

@@ -8,7 +8,8 @@
 uint32_t relay_arm(struct relay_armed armed, uint32_t bits)
 {
 	uint32_t seq = relay_armed_seq(armed);
-	/* Pairs with the producer's load after it has published, fenced by the membarrier. */
+	/* Pairs with the relaxed load of the flags in relay_wake_record(), relay_wake_switch() and relay_ring_wake(), which the
+	 * membarrier orders after what the producer has published. */
 	__atomic_fetch_or(armed.flags, bits, __ATOMIC_SEQ_CST);
 	relay_fence_writers();
 	return seq;

@@ -48,14 +48,15 @@ static bool try_use(const struct relay_claim_table *table, uint32_t i)
 	return false;
 }
 
-/* Has this thread kept it? Not by another open file, which the file server may find closed while this one is not. */
+/* May this thread, the claim's owner, keep using it? Not if another open file's token is in it: the file server ends that file's
+ * claims when the file is closed, while this one stays open. */
 static bool is_ours(const struct relay_claim_table *table, uint32_t i, const struct relay_claim_owner *owner)
 {
 	uint64_t token = __atomic_load_n(&owner->token, __ATOMIC_RELAXED);
 	return i < RELAY_N_CLAIMS_KEPT && (!token || token == __atomic_load_n(&table->token, __ATOMIC_RELAXED));
 }
 
-/* Make a claim ours that nobody uses, if it is ours or nobody's, and use it. */
+/* Take claim i: one without an owner, or one that this thread owns and does not use. false: neither. */
 static bool try_own(const struct relay_claim_table *table, uint32_t i, uint64_t self)
 {
 	struct relay_claim_owner *owner = relay_claim_owner_at(table, i);
@@ -67,7 +68,7 @@ static bool try_own(const struct relay_claim_table *table, uint32_t i, uint64_t 
 		return false;
 	__atomic_store_n(&owner->token, __atomic_load_n(&table->token, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 	raise_used(table, i + 1);
-	/* If not, it is ours for later, if it is one of those that a thread may keep. */
+	/* false: a handler took the claim, or left a hole in it. A claim that may be kept stays this thread's. */
 	bool is_used = try_use(table, i);
 	if (!is_used && i >= RELAY_N_CLAIMS_KEPT)
 		__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
@@ -97,8 +98,8 @@ static uint32_t find_for_switch(struct relay_claim_table *table, bool resolves)
 	return i;
 }
 
-/* A claim to keep; otherwise one for a single reservation: then the next reservation searches again, and so finds a claim to keep
- * as soon as dead threads' are free. */
+/* A claim to keep; otherwise one for a single reservation: then the next reservation searches again, and finds a claim to keep as
+ * soon as those of dead threads are free. */
 static uint32_t find_once(struct relay_claim_table *table, bool for_switch, bool is_first)
 {
 	uint32_t i = find_in(table, 0, RELAY_N_CLAIMS_KEPT);
@@ -113,7 +114,7 @@ static uint32_t find_once(struct relay_claim_table *table, bool for_switch, bool
 
 static uint32_t find(struct relay_claim_table *table, int rounds, bool for_switch)
 {
-	/* Relaxed: it only says how long to look. Claims that hold nonsense would cost each record all rounds. */
+	/* Relaxed: a hint for the number of rounds, so that a table full of damaged claims does not cost each record all. */
 	bool doubts = __atomic_load_n(&table->finds_none, __ATOMIC_RELAXED);
 	if (doubts && rounds > DOUBTED_ROUNDS)
 		rounds = DOUBTED_ROUNDS;
@@ -130,7 +131,8 @@ static uint32_t find(struct relay_claim_table *table, int rounds, bool for_switc
 
 uint32_t relay_claim_table_find(struct relay_claim_table *table, int rounds, bool for_switch)
 {
-	/* Before the search: under a new id, or in a child, it is to be made anew. */
+	/* The key of before the search. Pairs with the release in relay_claim_table_renew(): if the id or the fork epoch changes
+	 * during the search, the cached key does not match, and the next call searches again. */
 	uint32_t id = __atomic_load_n(&table->id, __ATOMIC_ACQUIRE);
 	uint64_t key = relay_claim_key(id);
 	uint32_t i = find(table, rounds, for_switch);
@@ -195,7 +197,8 @@ int relay_claim_table_resolve(struct relay_claim_table *table, uint64_t token)
 	int n = 0;
 	for (uint32_t i = 0; i < relay_claim_table_n_used(table); i++) {
 		const struct relay_claim_owner *owner = relay_claim_owner_at(table, i);
-		/* Before the token, which goes before it: so they belong together. */
+		/* Owner before token; relay_claim_leave() and end() clear the token first, so that a token that is found here is
+		 * of `now` or of a later owner, which reap() notices. */
 		uint64_t now = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE);
 		bool is_gone = now && token && __atomic_load_n(&owner->token, __ATOMIC_ACQUIRE) == token;
 		n += (is_gone || is_dead(table, now)) && reap(table, i, now);

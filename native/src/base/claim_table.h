@@ -36,9 +36,10 @@ struct relay_claim_table {
 	/*
 	 * The thread `dead` has died with this claim.
 	 *
-	 * give_up    does what readers and writers wait for, and can be done by several threads at once. true: it has changed
-	 *            the claim. NULL: all is done by `end`
-	 * end        called by the reaper: leaves a word that tells nothing of the dead thread. false: it cannot be told now
+	 * give_up    do what readers and writers wait for; several threads may call it at once. true: the claim was changed, or
+	 *            has another owner. NULL: `end` does everything (rings)
+	 * end        called by the reaper: leave a word that does not name a reservation of the dead thread. false: the claim is
+	 *            still TAKEN or the head is damaged, so that the dead thread stays its owner
 	 */
 	bool (*give_up)(struct relay_claim_table *table, uint32_t i, uint64_t dead);
 	bool (*end)(struct relay_claim_table *table, uint32_t i);
@@ -87,9 +88,9 @@ static inline uint64_t relay_claim_kept(const struct relay_claim_table *table)
 }
 
 /*
- * Use a claim that belongs to this thread. false: it is in use. While it is not, only the thread's own signal handlers compete:
- * one instruction, not a locked one. It stores also when it fails, what it has seen; so it is not tried while the claim is a
- * reservation, which another thread may commit at this moment.
+ * Set in_use of a claim that belongs to this thread. false: in_use was 1. Only signal handlers of this thread set in_use at the
+ * same time, so that cmpxchg needs no lock prefix. A cmpxchg that fails stores the old value back; the load before it avoids
+ * that while in_use is 1, because another thread may commit the reservation and store 0 at that moment.
  */
 static inline bool relay_claim_use(struct relay_claim_owner *owner)
 {
@@ -122,21 +123,23 @@ static inline void relay_claim_leave(struct relay_claim_owner *owner, ptrdiff_t 
 	}
 }
 
-/* A claim for the calling thread to use; UINT32_MAX: all are in use by living threads. Async-signal-safe.
+/* Take a claim for the calling thread: in_use is 1, and the word is RELAY_CLAIM_FREE. UINT32_MAX: each claim that may be taken
+ * belongs to another thread, is in use, or waits as a hole for readers. Claims of dead threads count as theirs until a search
+ * reaps them, which one search in LOOK_FOR_DEAD does. Async-signal-safe.
  *
- * rounds       how often to look while all are in use; 1: without a yield
- * for_switch   also one of the last ones */
+ * rounds       how often to search; the thread yields between two searches, so with 1 it never yields
+ * for_switch   also search the claims from n_reservations on */
 uint32_t relay_claim_table_find(struct relay_claim_table *table, int rounds, bool for_switch);
 
 /* If the claim's owner is dead, give up what it claims. true: the claim has changed, or has another owner by now. false: nobody
  * has it, its owner lives or cannot be asked about, or all that is left to do is another reaper's. */
 bool relay_claim_table_reap(struct relay_claim_table *table, uint32_t i);
 
-/* The same for all claims, and for those that have this token, if it is not 0, whether their owners live or not. Returns how many
- * have changed. */
+/* Reap each claim whose owner is dead and, if token is not 0, each claim with this token even if its owner lives. Returns how many
+ * claims have changed. */
 int relay_claim_table_resolve(struct relay_claim_table *table, uint64_t token);
 
-/* Threads look for claims anew, which say this token. */
+/* Store the token that claims taken from now on carry, and a new table id, which makes the cached claims void. */
 void relay_claim_table_renew(struct relay_claim_table *table, uint64_t token);
 
 #endif

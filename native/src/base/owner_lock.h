@@ -8,7 +8,7 @@
 
 #include <errno.h>
 
-/* Each further try means that a dead owner was replaced by another one. */
+/* The second try takes the lock from a dead owner; each further one means that another thread changed the word meanwhile. */
 enum { RELAY_OWNER_LOCK_TRIES = 16 };
 
 /* 0; 1: taken over from a thread that died with it; -EBUSY: a living thread has it. */
@@ -21,18 +21,18 @@ static inline int relay_owner_lock(uint64_t *word, uint64_t self)
 			return owner != 0;
 		if (owner && relay_owner_alive(owner))
 			return -EBUSY;
-		/* Dead: the next round takes the lock from exactly that owner. */
+		/* The owner is dead or has unlocked: the next compare-and-swap expects exactly the word that was seen. */
 	}
 	return -EBUSY;
 }
 
-/* Nothing happens unless it is the caller's. */
+/* Store 0 if the word is `self`. Release: pairs with the acquire in relay_owner_lock(). */
 static inline void relay_owner_unlock(uint64_t *word, uint64_t self)
 {
 	__atomic_compare_exchange_n(word, &self, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
-/* Does another living thread have it? */
+/* Does a living thread other than the caller hold the lock? */
 static inline bool relay_owner_lock_is_held(const uint64_t *word)
 {
 	/* Relaxed: it may change at any time. */

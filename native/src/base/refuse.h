@@ -16,7 +16,7 @@ static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint6
 		enum relay_rseq_result result = relay_rseq_tally(lost, length, cpu);
 		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, cpu) : result;
 	}
-	/* Acquire, and in this order: if they are of two moments, the compare-and-swap fails. */
+	/* In any order: the compare-and-swap compares both words, so that two loads of different moments make it fail. */
 	uint64_t records = __atomic_load_n(&lost->first, __ATOMIC_ACQUIRE);
 	uint64_t bytes = __atomic_load_n(&lost->second[0], __ATOMIC_ACQUIRE);
 	RELAY_PUBLISHES(&lost->first);
@@ -25,8 +25,9 @@ static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint6
 }
 
 /*
- * Count a record of `length` bytes as lost, in memory of this scheme, and of this CPU in scheme rseq. Returns `err`. If the record
- * could not be counted: what relay_rseq_misplaced() says, or -EBADMSG, because the latch never came to rest.
+ * Count a refused record of `length` bytes in `lost`, by the scheme of the buffer or ring; in RELAY_RSEQ, `cpu` is the CPU to which
+ * it belongs. Returns err; RELAY_WRONG_CPU or -ENOTSUP (relay_rseq_misplaced()): not counted, because this thread cannot run a
+ * section on `cpu`; -EBADMSG: the latch kept changing for RELAY_CHANGE_TRIES tries.
  */
 static inline int relay_refuse(struct relay_latch *lost, uint64_t length, uint32_t scheme, uint32_t cpu, int err)
 {

@@ -12,9 +12,11 @@
  * can always be told: head names the claim that changed it last, and whoever changes head next first marks
  * that claim TAKEN ("helps"). So: named by head and fitting, or TAKEN: it was taken; PENDING otherwise: not.
  *
- *     FREE -> PENDING -> (TAKEN) -> FREE            its owner lives
- *                        TAKEN -> HOLE -> FREE      its owner died: readers skip the hole, then free it
- *             PENDING -> FREE                       its owner died before it took anything
+ *     FREE -> PENDING -> (TAKEN) -> FREE         committed
+ *             PENDING -> FREE                    withdrawn, or the owner died before it took anything
+ *                        TAKEN -> HOLE -> FREE   discarded and too short for the list (buffer/holes.c), or the owner died:
+ *                                                a reader passes the hole, or a lap overwrites it
+ *                        TAKEN -> FREE           the owner of a switch died; the switch is complete
  *
  * A switch in a lockless buffer is a claim of length RELAY_CLAIM_SWITCH: to help means to write the ledgers of
  * both sub-buffers, word by word with compare-and-swap from what was there before the switch, so that a
@@ -54,7 +56,7 @@ static struct relay_claim *take(struct rchan_buf *buf, bool for_switch)
 	uint64_t kept = relay_claim_kept(&buf->claim_table);
 	if (__builtin_expect(kept < RELAY_N_CLAIMS, 1)) {
 		struct relay_claim *claim = &buf->claims[kept];
-		/* Not so: it is a hole or a reservation, or this is a signal handler and the interrupted code is using it. */
+		/* Otherwise the claim is a hole or a reservation, or this is a signal handler that interrupted its use. */
 		if (__builtin_expect(relay_claim_use(&claim->owner), 1)) {
 			if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE, 1))
 				return claim;
@@ -138,8 +140,8 @@ static struct rchan_buf *buf_of(struct relay_claim_table *table)
 	return (struct rchan_buf *)((char *)table - offsetof(struct rchan_buf, claim_table));
 }
 
-/* See relay_claim_table. A position is taken only once, so that what is changed here is no later claim of somebody else's, however
- * late this thread comes. */
+/* See relay_claim_table.give_up. A word names a position, and positions do not come again, so that a late thread's
+ * compare-and-swap cannot change the claim of a later owner. */
 static bool give_up(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 {
 	struct rchan_buf *buf = buf_of(table);
@@ -168,7 +170,7 @@ static bool end(struct relay_claim_table *table, uint32_t i)
 	uint64_t pos, second, word = word_of(&buf->claims[i]);
 	if (relay_head(buf, &pos, &second) || (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN)
 		return false;
-	/* Said, and not taken: give_up() has helped. */
+	/* give_up() has helped, so that a reservation that was made would be TAKEN: this one was not made. */
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING)
 		change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
 	return true;

@@ -5,16 +5,16 @@
 
 #include "buffer/buffer.h"
 
-/* A free claim for the calling thread to use; NULL: all are in use by living threads. Async-signal-safe. */
+/* Take a free claim for the calling thread. NULL: as UINT32_MAX of relay_claim_table_find(). Async-signal-safe. */
 struct relay_claim *relay_claim_take(struct rchan_buf *buf);
 
 /* The same to leave a sub-buffer with, for which some claims are kept that no reservation takes. */
 struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf);
 
-/* The buffer has been mapped: its claims are a table of claims. */
+/* Set up buf->claim_table, after the buffer was mapped. */
 void relay_claims_init(struct rchan_buf *buf);
 
-/* Done with it, for now. */
+/* End this thread's use of the claim; its word stays as it is. */
 static inline void relay_claim_give_back(const struct rchan_buf *buf, struct relay_claim *claim)
 {
 	relay_claim_leave(&claim->owner, claim - buf->claims);
@@ -33,21 +33,21 @@ static inline uint64_t relay_claim_position(const struct relay_claim *claim)
 	return __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 }
 
-/* State, in a claim that is in use, what is about to be taken at pos; visible to all before the change of head that takes it. */
+/* Store in `claim`, which is in use, the reservation that the caller will make at pos; call before head changes. */
 static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
                                      uint64_t bytes)
 {
-	/* Pairs with the acquire fence in help_switch(): who sees what follows sees that the word changed before. */
+	/* Pairs with the acquire fences in help_switch() and view(): who sees what follows sees that the word changed before. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	/* Relaxed: only the word says that these hold, and it follows. */
 	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
 	__atomic_store_n(&claim->records, records, __ATOMIC_RELAXED);
 	__atomic_store_n(&claim->bytes, bytes, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_claims_help() and relay_claims_first(): what is claimed before that it is. */
+	/* Pairs with the acquire in relay_claims_help() and relay_claims_first(): the fields above are seen with the word. */
 	__atomic_store_n(&claim->word, RELAY_CLAIM_PENDING | pos, __ATOMIC_RELEASE);
 }
 
-/* Not taken; to be stated again. It stays in use. */
+/* The change of head failed: the claim's word becomes FREE; the claim stays in use and may be stated again. */
 static inline void relay_claim_withdraw(struct relay_claim *claim)
 {
 	__atomic_store_n(&claim->word, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
@@ -61,7 +61,7 @@ static inline void relay_claim_release(const struct rchan_buf *buf, struct relay
 	relay_claim_give_back(buf, claim);
 }
 
-/* Taken for certain: before anybody else helps. */
+/* Mark a reservation as TAKEN at once, because relay_claim_at(), by which commit finds it, looks at TAKEN claims only. */
 static inline void relay_claim_confirm(struct relay_claim *claim)
 {
 	uint64_t pos = relay_claim_position(claim);

@@ -28,7 +28,7 @@
 
 enum { HOLES_TRIES = 32 }; /* until all holes of one sub-buffer are known */
 
-/* Has somebody walked before from before `state` to behind it? */
+/* Does `progress` start at or before `state`, and end at or after it? Then a walk may go on from progress->to. */
 static bool goes_on(const struct rchan_buf *buf, const struct relay_progress *progress,
                     const struct relay_consumer *state)
 {
@@ -131,7 +131,7 @@ int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
 	return relay_is_lapped(buf, head, number) ? -EOVERFLOW : 0;
 }
 
-/* Bytes that a reader gets between two states of it. */
+/* The bytes that readers get between the states `from` and `to`. */
 static uint64_t data_between(const struct relay_consumer *from, const struct relay_consumer *to)
 {
 	return to->bytes - from->bytes - (to->overwritten_bytes - from->overwritten_bytes) -
@@ -157,7 +157,8 @@ static void skip_ahead(struct relay_walk *walk, const struct relay_consumer *sta
 static void free_hole(struct relay_claim *claim, uint64_t passed)
 {
 	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
-	/* It may have been lapped and freed meanwhile, and be a hole again, which nobody has passed. */
+	/* The claim may have been freed by relay_claims_drop_holes() since, and hold a later hole that nobody has passed. Release:
+	 * pairs with the acquire in is_free(), base/claim_table.c. */
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE && (word & RELAY_POSITION_MASK) < passed)
 		__atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_FREE, false, __ATOMIC_RELEASE,
 		                            __ATOMIC_RELAXED);
@@ -297,7 +298,7 @@ void relay_consume_abort(struct rchan_buf *buf)
 
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 {
-	/* Ignored means that readers stay where they are, also those that were lapped. */
+	/* As in the kernel, such a call is ignored: the consumer's position stays, even if it was overwritten. */
 	if (n == 0 || n > buf->n_subbufs)
 		return 0;
 	int err = relay_reader_lock(buf);

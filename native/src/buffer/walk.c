@@ -7,8 +7,8 @@
 
 enum { WHOLE_PIECES_BYTES = 4096 };
 
-/* What it costs, in units of RELAY_WORK, to look at one claim's few words in 4 of them, and to ask whether somebody lives
- * in system calls. */
+/* Costs in units of buf->work: one for CLAIMS_A_UNIT claims looked at; REAP_UNITS to ask whether an owner lives, because that
+ * takes system calls. */
 enum { CLAIMS_A_UNIT = 4, REAP_UNITS = 512 };
 
 /* How far the current sub-buffer is readable, and why it ends there. */
@@ -21,8 +21,8 @@ struct stretch {
 };
 
 /*
- * The first claim at or behind pos. Up to it nothing of what has been written can become a hole any more, so the list of
- * holes, loaded later, tells all of them; the claims need not be looked at again for each.
+ * The first claim at or after pos. What is written before it cannot become a hole any more, so that the list of holes, which is
+ * loaded later, is complete up to it, and the claims need not be searched again at each hole.
  */
 static struct relay_claim_view first_claim(struct relay_walk *walk, uint64_t pos)
 {
@@ -165,7 +165,7 @@ static bool take(struct relay_walk *walk, const struct stretch *stretch)
 	return true;
 }
 
-/* What stands where the walk is keeps it: a reservation that is open. true: not any more, its owner was dead. */
+/* An open reservation stops the walk at `claim`. true: the claim had a dead owner and was reaped; look again. */
 static bool reap(struct relay_walk *walk, struct relay_claim *claim)
 {
 	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
@@ -262,7 +262,8 @@ static int walk_packets(struct relay_walk *walk)
 			return result;
 		walk->until = relay_pos_number(buf, to->position) + 1;
 		uint32_t left = buf->work;
-		/* So much work as it has just been: none of it is left for the second time. */
+		/* relay_walk_say_packet() has walked this sub-buffer and was charged for it; the second walk has the same limit and
+		 * is free of charge, because it must not stop in the middle of a packet. */
 		buf->work = RELAY_WORK_SUBBUF;
 		int err = relay_walk_data(walk);
 		buf->work = left;

@@ -27,16 +27,18 @@ struct relay_walk {
 };
 
 /*
- * Walk from plan->to, which has caught up, to where data, spans or bytes end. 0, -EBADMSG, or -EINPROGRESS: that is as
- * much work as one call may do, and plan->to is as far as it came.
+ * Walk from plan->to, to which relay_consumer_catch_up() was applied, until data, spans or bytes are used up. 0; -EBADMSG;
+ * -EINPROGRESS: buf->work is used up, and plan->to is the position reached.
  * In overwrite mode it may have read ledgers while they changed: the caller checks that it was not lapped.
  */
 int relay_walk_data(struct relay_walk *walk);
 
-/* Pass one finished sub-buffer, whole. 1; 0: there is none, or a reservation in it is still open; or as relay_walk_data(). */
+/* Pass a finished sub-buffer as a whole. 1; 0: the sub-buffer is not finished, or holds an open reservation; -EBADMSG;
+ * -EINPROGRESS: out of work. *walk->plan is unchanged unless the result is 1. */
 int relay_walk_pass_subbuf(struct relay_walk *walk);
 
-/* Say the head of the sub-buffer where the walk is. 1; 0: it cannot be read whole yet; or as relay_walk_data(). */
+/* Fill in the head of the sub-buffer at plan->to; packet may be NULL; *walk->plan is unchanged. 1; 0: the packet cannot be read
+ * as a whole yet; -EBADMSG; -EINPROGRESS. */
 int relay_walk_say_packet(struct relay_walk *walk, struct relay_packet *packet);
 
 /* Look where head is, before relay_walk_pass_subbuf() or relay_walk_say_packet(). 0 or -EBADMSG. */

@@ -5,7 +5,7 @@
  *     claim.owner.in_use = 1              so that a signal handler takes another one
  *     claim.word = PENDING | pos          say what is about to be reserved
  *     tail or last names the claim        reserve it: one step
- *     header = BUSY ...                   (in scheme rseq that step does this, too)
+ *     header = BUSY ...                   (scheme rseq: the section that reserves stores the header, too)
  *     header without BUSY                 commit
  *     claim.word = FREE, in_use = 0
  *
@@ -13,6 +13,7 @@
  * marks it TAKEN ("helps"). Consumers never pass a BUSY header, so while it stands, the memory is that record's.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
+ *             PENDING -> FREE                         withdrawn, or its owner died before it reserved
  *                         TAKEN  -> REAPED -> FREE    its owner died before the commit: the header becomes DISCARD
  *
  * A reaper may die, and another one come (base/claim_table.h): each step of reaping can be done again, and the step to REAPED
@@ -95,7 +96,8 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 
 /* --- reaping --- */
 
-/* Its owner died before all could see that it has a header? Then here it is. */
+/* Scheme lockless: the owner may have died before it published the record. Store the header, unless the producer position has
+ * passed the record or certainly will, and let the position pass it. */
 static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos, uint64_t length)
 {
 	struct relay_ring_place place = {.pos = pos,

@@ -12,14 +12,14 @@ static inline uint64_t relay_ring_claim_word(const struct relay_ring_claim *clai
 	return __atomic_load_n(&claim->word.first, __ATOMIC_ACQUIRE);
 }
 
-/* The one that this thread has kept in this ring; NULL: none. It may be in use. */
+/* The claim that this thread keeps in this ring, which may be in use; NULL: none. */
 static inline struct relay_ring_claim *relay_ring_claim_kept(const struct relay_ring *ring)
 {
 	uint64_t kept = relay_claim_kept(&ring->claim_table);
 	return __builtin_expect(kept < RELAY_N_CLAIMS, 1) ? &ring->claims[kept] : NULL;
 }
 
-/* A claim for the calling thread to use; NULL: all are in use by living threads. Async-signal-safe. */
+/* Take a claim for the calling thread. NULL: as UINT32_MAX of relay_claim_table_find(). Async-signal-safe. */
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring);
 
 /* The ring has been mapped: its claims are a table of claims. */
@@ -72,12 +72,13 @@ static inline void relay_ring_claim_release(const struct relay_ring *ring, struc
 /* Who made it, in the top 16 bits, and where. */
 struct relay_ring_last {
 	uint64_t pos; /* lockless: its end; rseq: the producer position */
-	/* lockless: tail[0].second; rseq: `last`: if its maker was interrupted when about to, nothing is there yet. */
+	/* lockless: tail[0].second. rseq: `last`, which the section stores before the position; a section that is aborted between
+	 * the two leaves in `last` a reservation that does not exist: see relay_ring_made_last(). */
 	uint64_t who;
 };
 
-/* To be loaded before the claim's word, and in this order: a claim that has reserved on since does not fit; and if
- * somebody else has reserved at the producer position, he is named by now. */
+/* Load `pos` before `who`, and both before the claim's word: a claim that has made another reservation meanwhile does not fit
+ * `pos`; and if the position was reserved by another claim, `who` names that claim by now. */
 static inline struct relay_ring_last relay_ring_last(const struct relay_ring *ring)
 {
 	const struct relay_ring_producer *producer = ring->producer;
@@ -87,7 +88,7 @@ static inline struct relay_ring_last relay_ring_last(const struct relay_ring *ri
 	return (struct relay_ring_last){pos, who};
 }
 
-/* Has a claim made it that says PENDING at pos? */
+/* Did `claim`, whose word is PENDING at `pos`, make the reservation `last`? */
 static inline bool relay_ring_made_last(const struct relay_ring *ring, const struct relay_ring_last *last,
                                         const struct relay_ring_claim *claim, uint64_t pos)
 {
@@ -114,8 +115,8 @@ void relay_ring_claims_help(struct relay_ring *ring);
 /* The claim of the reservation at this address, the latest; NULL: there is none. */
 struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, const void *record);
 
-/* The reservation at pos keeps somebody waiting: if its owner is dead it becomes DISCARD. 1: it did; 0: its owner
- * lives; -ENOENT: nobody has reserved there, or has ended it meanwhile. */
+/* Reap the reservation at pos, for which a reader or producer waits. 1: the header became DISCARD, or the claim has another
+ * owner by now; 0: the owner lives or cannot be asked about, or another reaper is at work; -ENOENT: no claim holds pos. */
 int relay_ring_claims_reap_at(struct relay_ring *ring, uint64_t pos);
 
 /* Records that became DISCARD because their owner died. */

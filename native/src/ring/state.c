@@ -24,8 +24,8 @@ int relay_ring_check_magic(struct relay_ring *ring)
 	return relay_damage_note(&ring->damage, "relay_ring_geometry.magic", 0, magic, "not", RELAY_RING_MAGIC);
 }
 
-/* Look on from where the last look came to, unless a consumer has passed that: relay_ring_state() once. skips: there is
- * something before the next record, or before where the look came to. */
+/* Search the next record from where the last call ended, or from the consumer's position if a consumer has passed that. *skips:
+ * readers will pass discarded or overwritten records before the place where the search ended. */
 static int look_on(struct relay_ring *ring, uint32_t *work, bool *skips)
 {
 	struct relay_ring_counts counts, *empty = &ring->empty;
@@ -78,7 +78,7 @@ int relay_ring_counts(struct relay_ring *ring, struct relay_ring_counts *counts)
 		return err;
 	struct relay_ring_counts before = *counts;
 	err = relay_ring_consumer_catch_up(ring, counts);
-	/* What was overwritten may have been read. */
+	/* Consumers of the kernel's format count no records, so that overwritten ones may have been read: keep the state's. */
 	if (counts->foreign) {
 		counts->records = before.records;
 		counts->missed = before.missed;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What a ring has to give, for those who wait or count. */
+/* What a ring has to give, for callers that wait or count. The rest of ring/state.c is declared in <relayfs/ring.h>. */
 #ifndef RELAYFS_RING_STATE_H
 #define RELAYFS_RING_STATE_H
 
 #include "ring/consumer.h"
 
-/* What has been consumed, and missed so far, as the next reader will find it. All that can be checked of it is. 0, or
- * -EBADMSG. */
+/* Copy what has been consumed and missed so far, as the next reader will find it, and check it. 0 or -EBADMSG. */
 int relay_ring_counts(struct relay_ring *ring, struct relay_ring_counts *counts);
 
 /* Is the memory that of a ring still? 0 or -EBADMSG: it was truncated. */

@@ -1,1 +1,1 @@
-"""The control file: its language, and what its commands do."""
+"""The language of the control file, and what its commands do to channels; fs/traces does the trace commands."""

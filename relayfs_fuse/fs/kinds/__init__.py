@@ -1,1 +1,1 @@
-"""What a channel may be made of: relay buffers, a ring, or damaged memory."""
+"""What a channel may be made of (relay buffers, a ring, damaged memory), its statistics files, and open files."""

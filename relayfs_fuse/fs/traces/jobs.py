@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What a command waits for buffers that a stopped or hostile process holds; what is left is done behind its back.
+# How long a command waits for a job on buffers that a stopped or hostile process holds; the job then goes on in its
+# thread.
 PATIENCE_S = 5.0
 # What `trace remove` waits for the recorder of the trace to write all that there is, and how often it looks.
 RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
-# How long something half made may lie there.
+# How old a hidden directory must be before sweep() removes it.
 STALE_S = 10.0
 
 
@@ -42,7 +43,7 @@ def patiently(job: Callable[[], object], what: str) -> None:
 
 
 def visits() -> Iterator[int]:
-    """Go to each CPU in turn: what many buffers of one want to be done there is done without going to and fro."""
+    """Move the calling thread to each CPU in turn, so that all buffers of one CPU are handled in one visit."""
     before = os.sched_getaffinity(0)
     try:
         for cpu in range(native.n_possible_cpus()):
@@ -72,7 +73,7 @@ def flush(processes: Sequence[TraceProcess]) -> None:
 
 
 def await_recorder(directory: str) -> bool:
-    """Wait until no recorder has a trace any more; not for ever. Tell whether that is so."""
+    """Wait, at most RECORDER_S seconds, until no recorder holds the trace's lock; return whether none does."""
     deadline = time.monotonic() + RECORDER_S
     while recorder_lock.holder(directory) is not None:
         if time.monotonic() >= deadline:
@@ -139,7 +140,7 @@ def _is_to_be_recorded(process: TraceProcess) -> bool:
 
 
 def sweep(directory: str) -> None:
-    """Remove what has been half made, or half removed, for so long that its maker must be dead."""
+    """Remove hidden directories, half made or half removed, that are older than STALE_S and whose process is dead."""
     try:
         with os.scandir(directory) as entries:
             hidden = [entry for entry in entries if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
