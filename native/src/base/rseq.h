@@ -108,7 +108,7 @@ static inline bool relay_rseq_registered(void)
 
 /* Why a section on `cpu` was aborted. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no
  * sections. */
-static inline int relay_rseq_misplaced(uint32_t cpu)
+static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
 {
 	if (!relay_rseq_registered())
 		return -ENOTSUP;

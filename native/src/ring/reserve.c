@@ -27,6 +27,14 @@
 
 /* --- latches, in both schemes --- */
 
+/* The section was interrupted. As change_oldest(). */
+static __attribute__((noinline, cold)) int change_oldest_again(struct relay_ring *ring, const struct relay_tx *tx)
+{
+	enum relay_rseq_result result =
+	    relay_persist_transact(&ring->state->oldest, &ring->producer->flags, tx, ring->cpu);
+	return result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
+}
+
 /* Change where the oldest record lies from what was seen of it. 0 also if it was not as seen; else as
  * relay_rseq_misplaced(). */
 static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
@@ -44,14 +52,13 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 	                      .new_first = pos | (~first & RELAY_LATCH_INDEX),
 	                      .new_second = records,
 	                      .store = {{&overwritten->first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
-	const uint32_t *flags = &ring->producer->flags;
-	enum relay_rseq_result result = relay_rseq_transact(&ring->state->oldest, flags, &tx, ring->cpu);
-	if (result == RELAY_RSEQ_ABORTED)
-		result = relay_persist_transact(&ring->state->oldest, flags, &tx, ring->cpu);
-	return result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
+	enum relay_rseq_result result =
+	    relay_rseq_transact(&ring->state->oldest, &ring->producer->flags, &tx, ring->cpu);
+	return __builtin_expect(result == RELAY_RSEQ_ABORTED, 0) ? change_oldest_again(ring, &tx) : 0;
 }
 
-static int refuse(const struct relay_ring *ring, struct relay_latch *lost, uint64_t length, int err)
+static __attribute__((noinline)) int refuse(const struct relay_ring *ring, struct relay_latch *lost, uint64_t length,
+                                            int err)
 {
 	return relay_refuse(lost, length, ring->scheme, ring->cpu, err);
 }
