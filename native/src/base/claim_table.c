@@ -61,7 +61,7 @@ static bool try_own(const struct relay_claim_table *table, uint32_t i, uint64_t 
 {
 	struct relay_claim_owner *owner = relay_claim_owner_at(table, i);
 	uint64_t now = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE);
-	if ((now && now != self) || (now && !is_ours(table, i, owner)) || !is_free(table, i) ||
+	if ((now && (now != self || !is_ours(table, i, owner))) || !is_free(table, i) ||
 	    __atomic_load_n(&owner->in_use, __ATOMIC_ACQUIRE))
 		return false;
 	if (!now && !cmpxchg(&owner->thread, 0, self))
@@ -71,7 +71,7 @@ static bool try_own(const struct relay_claim_table *table, uint32_t i, uint64_t 
 	/* false: a handler took the claim, or left a hole in it. A claim that may be kept stays this thread's. */
 	bool is_used = try_use(table, i);
 	if (!is_used && i >= RELAY_N_CLAIMS_KEPT)
-		__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
+		relay_claim_disown(owner);
 	return is_used;
 }
 
@@ -162,9 +162,7 @@ static bool end(struct relay_claim_table *table, uint32_t i, struct relay_claim_
 	if (!table->end(table, i))
 		return false;
 	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
-	/* The token goes first: it must never stand beside a new owner. */
-	__atomic_store_n(&owner->token, 0, __ATOMIC_RELEASE);
-	__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
+	relay_claim_disown(owner);
 	return true;
 }
 

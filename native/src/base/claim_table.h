@@ -110,17 +110,22 @@ static inline bool relay_claim_use(struct relay_claim_owner *owner)
 #endif
 }
 
+/* Let a claim have no owner. */
+static inline void relay_claim_disown(struct relay_claim_owner *owner)
+{
+	/* The token goes first: it must never stand beside a new owner. */
+	__atomic_store_n(&owner->token, 0, __ATOMIC_RELEASE);
+	/* Pairs with the compare-and-swap in try_own(). */
+	__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
+}
+
 /* Done with claim number i. The caller has stored its last word. */
 static inline void relay_claim_leave(struct relay_claim_owner *owner, ptrdiff_t i)
 {
 	/* After the word: then a signal handler may use it. */
 	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
-	if (__builtin_expect(i >= RELAY_N_CLAIMS_KEPT, 0)) {
-		/* The token goes first: it must never stand beside a new owner. */
-		__atomic_store_n(&owner->token, 0, __ATOMIC_RELAXED);
-		/* Pairs with the compare-and-swap in try_own(). */
-		__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
-	}
+	if (__builtin_expect(i >= RELAY_N_CLAIMS_KEPT, 0))
+		relay_claim_disown(owner);
 }
 
 /* Take a claim for the calling thread: in_use is 1, and the word is RELAY_CLAIM_FREE. UINT32_MAX: each claim that may be taken

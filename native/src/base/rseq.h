@@ -106,7 +106,7 @@ static inline bool relay_rseq_registered(void)
 	return cpu >= 0 || (cpu == RSEQ_CPU_ID_UNINITIALIZED && relay_rseq_register());
 }
 
-/* Why a section on `cpu` was aborted. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no
+/* Why a section on `cpu` was aborted; cold, because its callers are hot and seldom ask. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no
  * sections. */
 static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
 {

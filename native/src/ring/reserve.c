@@ -57,6 +57,7 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 	return __builtin_expect(result == RELAY_RSEQ_ABORTED, 0) ? change_oldest_again(ring, &tx) : 0;
 }
 
+/* Not inlined: a record that makes others give way would take longer. */
 static __attribute__((noinline)) int refuse(const struct relay_ring *ring, struct relay_latch *lost, uint64_t length,
                                             int err)
 {
