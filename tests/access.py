@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import DEADLINE_S, NOBODY, Mount, serving, tmpfs_directory, wait_until
+from mounts import DEADLINE_S, NOBODY, Mount, serving, tmpfs_directory, wait_until
 
 TESTS = Path(__file__).parent
 PROBE = (TESTS / "access_probe.py").read_text()

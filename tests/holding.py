@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from conftest import DEADLINE_S
+from mounts import DEADLINE_S
 
 # Sleeps in getdents64(2) on argv[1], which keeps the directory locked, because nobody fills the memory for its answer.
 HOLDER = """

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from conftest import DEADLINE_S
+from mounts import DEADLINE_S
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import COUNTERS, DEADLINE_S, Mount, tmpfs_directory
+from mounts import COUNTERS, DEADLINE_S, Mount, tmpfs_directory
 from traffic import drain
 
 from relayfs_fuse import native

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import Mount
+from mounts import Mount
 
 from relayfs_fuse import native
 

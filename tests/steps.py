@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from build import compile_c
-from conftest import Mount, wait_until
 from making import N_CPUS, Maker, environment_of, making
+from mounts import Mount, wait_until
 
 SOURCE = Path(__file__).parent / "fuse/trace_steps.c"
 HEAD = struct.Struct("<IIQQQQQQQII")

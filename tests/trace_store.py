@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from build import compile_c
-from conftest import DEADLINE_S, tmpfs_directory
+from mounts import DEADLINE_S, tmpfs_directory
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from build import compile_c
-from conftest import DEADLINE_S, Mount, wait_until
 from making import Maker, making
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import drain
 
 RELAYCTL = Path(sys.executable).with_name("relayctl")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.trace import Trace, Traces

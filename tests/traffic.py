@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from build import compile_c, run_command
-from conftest import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, wait_until
 
 LINE_BYTES = 31
 READ_BYTES = 1 << 20
@@ -65,7 +65,7 @@ def short_lines(n: int, first: int = 0) -> bytes:
 
 
 class Mounted(Protocol):
-    """What is needed here of conftest.Mount."""
+    """What is needed here of mounts.Mount."""
 
     path: Path
 

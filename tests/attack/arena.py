@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from build import compile_c
-from conftest import DEADLINE_S, NOBODY, Mount, wait_until
 from making import Maker
 from mapping import why_unprotected
+from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from stress import is_long
 from traced import Ledger, Recorder, babeltrace, environment_of, lost, program, relayctl, start_trace
 from traffic import Stream, append, lines, some_cpu

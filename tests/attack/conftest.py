@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from attack.arena import Arena, choose_seed
-from conftest import Mount
+from mounts import Mount
 
 Begin = Callable[..., Arena]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from attack.arena import GROWTH_ONCE_KB, HIGHEST, STAT_P99_US, STAT_RATIO, Arena, Helper, Reader, Tool, Victim
-from conftest import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, wait_until
 from traced import Ledger
 from traffic import append, short_lines
 

@@ -14,7 +14,7 @@ import pytest
 from attack.arena import HIGHEST
 from attack.test_seen import PAGE, scribble
 from build import compile_c
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until_quick
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until_quick
 from traced import environment_of
 from traffic import drain
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from attack.arena import HONEST, ROUND_S, Arena, Helper
 from attack.test_buffers import ROUNDS, STRESS
-from conftest import NOBODY, wait_until
+from mounts import NOBODY, wait_until
 
 from relayfs_fuse import Counters
 

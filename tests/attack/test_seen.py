@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from making import N_CPUS, making
 from mapping import unprotecting
+from mounts import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from traced import environment_of, program, start_trace, traced
 from traffic import append, short_lines
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from attack.arena import ROUND_S, Arena, Helper
 from attack.test_buffers import ROUNDS, STRESS
-from conftest import NOBODY, Mount, wait_until
 from making import Maker
+from mounts import NOBODY, Mount, wait_until
 from traced import environment_of, program, start_trace
 from traffic import some_cpu
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conformance.ring import SCHEMES, Ring, ring
-from conftest import Mount
+from mounts import Mount
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conformance.model import READABLE, Counters, Geometry, Unseen
 from conformance.ring import CPU, Ring, reserve_mode
-from conftest import Mount
+from mounts import Mount
 
 REFUSED = (errno.ENOSPC, errno.EMSGSIZE)
 COUNTERS = ("produced", "consumed", "lost_full", "lost_too_large", "padding")

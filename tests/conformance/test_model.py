@@ -14,7 +14,7 @@ from conformance.model import KERNEL, RELAYFS, Geometry, Model, Rules
 from conformance.relay_file import ProducedFile, RelayFile
 from conformance.ring import SCHEMES, Ring, ring
 from conformance.sequences import Observed, Operation, Outcome, observed_sequences, random_sequence
-from conftest import Mount
+from mounts import Mount
 
 LONG = os.environ.get("RELAYFS_STRESS") == "long"
 # Of all sequences together: 100,000 in every run of the tests.

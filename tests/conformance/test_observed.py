@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from conformance.calls import LIBC, call, events, name_of
 from conformance.observations import COVERED, observations
-from conftest import Mount
+from mounts import Mount
 
 FICLONE = 0x40049409
 UNREAD = b"d" * 100

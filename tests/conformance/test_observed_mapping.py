@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conformance.calls import call, how_it_ends, map_memory, name_of, opened, write
 from conformance.observations import COVERED, observations, observed
-from conftest import Mount
+from mounts import Mount
 
 
 @pytest.fixture

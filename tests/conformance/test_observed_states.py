@@ -15,7 +15,7 @@ from conformance.observations import COVERED, Observation, section
 from conformance.relay_file import ProducedFile, RelayFile
 from conformance.ring import SCHEMES, Ring
 from conformance.sequences import Operation
-from conftest import Mount
+from mounts import Mount
 
 
 @dataclass(frozen=True)

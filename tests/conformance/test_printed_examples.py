@@ -12,7 +12,7 @@ import pytest
 from build import builds, compile_c, run_command, run_environment
 from conformance.documents import CODE, RELAY, digest
 from conformance.ring import CPU
-from conftest import Mount
+from mounts import Mount
 
 HERE = Path(__file__).parent
 CPUS = sorted(os.sched_getaffinity(0))

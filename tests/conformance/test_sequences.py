@@ -15,7 +15,7 @@ from conformance.model import KERNEL, RELAYFS, Counters, Model, Unseen
 from conformance.relay_file import ProducedFile, RelayFile
 from conformance.ring import SCHEMES, Ring, ring
 from conformance.sequences import Observed, Outcome, observed_sequences
-from conftest import Mount
+from mounts import Mount
 
 OBSERVED = observed_sequences()
 # The kernel's channels all had a subbuf_start. Where it reserved nothing, those without do the same.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount
+from mounts import NOBODY, Mount
 from stress import is_long
 
 TEXT = (Path(__file__).parents[1] / "call_machine.py").read_text()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, builds, compile_c, run_environment
-from conftest import DEADLINE_S, Mount, shell, used, wait_until
 from making import Maker, environment_of, making
 from mapping import Mapper
+from mounts import DEADLINE_S, Mount, shell, used, wait_until
 from traffic import append, wait_asleep
 
 from relayfs_fuse import Channel

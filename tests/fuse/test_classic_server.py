@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, wait_until
 from making import Maker, environment_of, making
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import append
 
 SOURCE = Path(__file__).with_name("classic_client.c")

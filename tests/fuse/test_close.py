@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, used, wait_until
 from making import GEOMETRY, N_CPUS, USUAL, Maker, contents, environment_of, making, relay_files
+from mounts import DEADLINE_S, Mount, used, wait_until
 from traffic import drain, some_cpu
 
 from relayfs_fuse import Channel, Reader

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from conftest import COUNTERS
+from mounts import COUNTERS
 
 
 def refused(mount, line: str) -> OSError:

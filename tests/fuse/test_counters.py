@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from access import ARRANGE
 from build import compile_c, native_prefix
-from conftest import DEADLINE_S, RELAYFS, Mount, User, wait_until
+from mounts import DEADLINE_S, RELAYFS, Mount, User, wait_until
 
 from relayfs_fuse import Counters, native
 
@@ -588,7 +588,7 @@ def test_a_list_of_many_counters_is_made_in_milliseconds(mount, counters):
 UNMAPPED = """
 import subprocess, sys, tempfile
 from pathlib import Path
-from conftest import User, NOBODY, serving, tmpfs_directory
+from mounts import User, NOBODY, serving, tmpfs_directory
 code = sys.argv[1]
 with tmpfs_directory() as path, serving(path / "store") as make:
     mount = make("allow_other", "control_mode=0666", user=NOBODY)

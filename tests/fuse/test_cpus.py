@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount
+from mounts import Mount
 from traffic import drain, lines
 
 from relayfs_fuse import Channel

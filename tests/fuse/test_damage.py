@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
+from mounts import DEADLINE_S, NOBODY, Mount, User, truncate, wait_until
 from tracing import RELAYCTL
 
 from relayfs_fuse import Ring

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from build import ROOT
-from conftest import DEADLINE_S
+from mounts import DEADLINE_S
 
 LINES = [b"\n", b"\xff\0 no text\n", b"y" * 5000 + b"\n", *(b"%d: some words\n" % i for i in range(5000))]
 

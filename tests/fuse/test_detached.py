@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, RELAYFS, Mount, wait_until
+from mounts import DEADLINE_S, RELAYFS, Mount, wait_until
 
 PRODUCER = """
 import sys

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Mount, User, wait_until
+from mounts import Mount, User, wait_until
 from traffic import Stream
 
 from relayfs_fuse import Channel, Reader, Ring

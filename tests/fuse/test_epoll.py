@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c, run_command
-from conftest import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount
 from traffic import Stream, lines, wait_open
 
 from relayfs_fuse import Channel

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from build import ROOT, compile_c
-from conftest import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
+from mounts import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
 
 EXAMPLES = ROOT / "examples"
 # Empty lines, a long one, bytes that are no text.

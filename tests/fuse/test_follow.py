@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, Stream, drain, lines
 
 PRELOADED = 400

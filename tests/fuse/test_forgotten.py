@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from conftest import NOBODY, Mount, User, wait_until
+from mounts import NOBODY, Mount, User, wait_until
 
 SMALL = "buffers=single subbuf_size=4K n_subbufs=2"
 

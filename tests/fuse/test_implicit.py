@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount, truncate, wait_until, watching
 from holding import holding
 from making import GEOMETRY, Maker, environment_of, making
+from mounts import NOBODY, Mount, truncate, wait_until, watching
 
 from relayfs_fuse import native
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount
 from traffic import LINE_BYTES, append, lines
 
 from relayfs_fuse import Channel

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount
 
 # relayfs that kills itself when it has taken a request of its own thread, and has not yet answered it.
 SUICIDAL = f"""#!{sys.executable}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_command, run_environment
-from conftest import Mount
+from mounts import Mount
 from traffic import drain
 
 KLOGGER = Path(__file__).with_name("klogger.c")

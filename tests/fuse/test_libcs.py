@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from build import MUSL, PLAIN, compile_c, native_prefix
-from conftest import Mount
+from mounts import Mount
 from traced import environment_of, record_stopped
 from traffic import drain
 

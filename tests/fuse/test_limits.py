@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.cgroup import memory_limit

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, User, wait_until
 from mapping import Mapper
+from mounts import DEADLINE_S, Mount, User, wait_until
 from traffic import LINE_BYTES, Stream, drain, lines
 
 from relayfs_fuse import Channel, Reader

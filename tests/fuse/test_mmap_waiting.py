@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, shell, wait_until
 from mapping import Mapper
+from mounts import DEADLINE_S, Mount, shell, wait_until
 from traffic import append, short_lines, wait_asleep
 
 pytestmark = pytest.mark.usefixtures("mapped_through")

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, RELAYFS, wait_until
+from mounts import DEADLINE_S, NOBODY, RELAYFS, wait_until
 from traffic import wait_asleep
 
 from relayfs_fuse.cli.mount import parse

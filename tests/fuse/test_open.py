@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from build import builds, compile_c, run_command, run_environment
-from conftest import DEADLINE_S, NOBODY, Mount, tmpfs_directory, wait_until
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
+from mounts import DEADLINE_S, NOBODY, Mount, tmpfs_directory, wait_until
 from traffic import drain
 
 # --- where ---

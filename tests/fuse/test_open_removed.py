@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount
 
 # Without care, one in eight failed with EIO.
 N_TRIES = 40

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, User
+from mounts import DEADLINE_S, Mount, User
 
 HERE = Path(__file__).parent
 GROUP = 60_002

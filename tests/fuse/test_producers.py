@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import Stream, drain, lines
 
 from relayfs_fuse import Channel

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount, User, wait_until
 from mapping import WITHOUT_IMMUTABLE, unprotecting, why_unprotected
+from mounts import NOBODY, Mount, User, wait_until
 from traced import start_trace, traced
 from traffic import append
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount
 
 from relayfs_fuse import Channel, Reader, Ring
 

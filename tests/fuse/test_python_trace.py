@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from conftest import DEADLINE_S
+from mounts import DEADLINE_S
 from trace_store import TraceStore, babeltrace, tracing
 from traffic import drain
 

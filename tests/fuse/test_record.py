@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, wait_until
 from tracing import Program, Read, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import Maker
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
 from traced import LOSS, Trace, babeltrace, environment_of, lost, program, start_trace, traced
 from tracing import RELAYCTL, Store, catches, finish, read, recorded, recording, relayctl

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, wait_until
 from reserving import N_RESERVATIONS, keep_all_claims, reserving
 from tracing import RELAYCTL, Program, Served, Store, finish, read, read_if_any, recording, relayctl
 

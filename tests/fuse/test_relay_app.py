@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, Stream, lines, some_cpu
 
 from relayfs_fuse import Channel

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import ROOT, compile_c
-from conftest import DEADLINE_S, Mount, User
+from mounts import DEADLINE_S, Mount, User
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from relayfs_fuse import Counters

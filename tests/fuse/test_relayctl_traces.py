@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Mount
+from mounts import Mount
 from tracing import RELAYCTL, relayctl, spoil
 from traffic import drain
 

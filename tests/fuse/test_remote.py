@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mount, User, wait_until
 from making import environment_of, making, relay_files
+from mounts import Mount, User, wait_until
 from traffic import Stream, drain, lines
 
 from relayfs_fuse import Ring

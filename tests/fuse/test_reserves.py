@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, shell, wait_until
+from mounts import DEADLINE_S, Mount, shell, wait_until
 from traffic import append, short_lines
 
 from relayfs_fuse import native

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, READ_BYTES, Stream, drain, lines, wait_asleep
 
 from relayfs_fuse import Channel, Reader, native

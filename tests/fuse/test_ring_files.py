@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, shell, wait_until
 from lines_out import printing
+from mounts import DEADLINE_S, Mount, shell, wait_until
 from traffic import append
 
 from relayfs_fuse import Channel, Ring, native

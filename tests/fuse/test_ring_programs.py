@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, User, wait_until
 from lines_out import printing
+from mounts import DEADLINE_S, Mount, User, wait_until
 
 from relayfs_fuse import Ring, native, ring_hash
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from build import PLAIN, compile_c, run_command
-from conftest import DEADLINE_S, Mount, wait_until
 from kernel_ring import KernelRing
 from lines_out import Printer, printing
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import append, wait_asleep
 
 from relayfs_fuse import Ring

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import shell, used, wait_until
+from mounts import shell, used, wait_until
 from traffic import append, short_lines
 
 from relayfs_fuse import Channel, Ring, native

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, RELAYFS, wait_until
+from mounts import DEADLINE_S, RELAYFS, wait_until
 
 from relayfs_fuse.fs.log_writer import LINES_MAX
 

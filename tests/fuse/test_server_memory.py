@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from conftest import Mount, User
+from mounts import Mount, User
 
 from relayfs_fuse import Counters
 from relayfs_fuse.fs.requests.budget import ALL_USERS_BYTES, HANDLE_BYTES, USER_BYTES, Budget

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, LISTED, Mount
+from mounts import DEADLINE_S, LISTED, Mount
 from traffic import drain, lines
 
 N = 200

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from mounts import wait_until
 from tracing import finish, read, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, RELAYFS, wait_until
+from mounts import DEADLINE_S, RELAYFS, wait_until
 
 # What a start needs of descriptors lies in between; the server raises its own limit to the hard one.
 DESCRIPTORS = range(5, 41)

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from conftest import DEADLINE_S, Mount, shell
+from mounts import DEADLINE_S, Mount, shell
 from traffic import append, short_lines, wait_asleep
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c, run_command
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, Stream, drain, lines
 
 PRELOADED = 400

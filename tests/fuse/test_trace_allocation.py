@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount, User, wait_until
 from making import Maker, making
+from mounts import NOBODY, Mount, User, wait_until
 from traced import PACKET, Packet, babeltrace, check_summary, program, record_stopped, relayctl, start_trace, traced
 
 from relayfs_fuse import native

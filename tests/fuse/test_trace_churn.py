@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, Mount, wait_until
 from making import N_CPUS, environment_of
+from mounts import DEADLINE_S, Mount, wait_until
 from steps import SOURCE, packets_in, start_trace
 
 from relayfs_fuse import native

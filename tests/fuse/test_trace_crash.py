@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import run_environment
-from conftest import Mount, wait_until
+from mounts import Mount, wait_until
 from stress import is_long
 from traced import (
     Ledger,

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from conftest import Mount, wait_until
 from making import Maker, making
+from mounts import Mount, wait_until
 from traced import program, record_stopped, start_trace, traced, wait_for_directories, wait_gone
 
 # Nobody reads meanwhile: all of it must find room, also on one CPU.

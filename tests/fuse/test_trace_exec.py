@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount, User, wait_until
+from mounts import NOBODY, Mount, User, wait_until
 from traced import Trace, babeltrace, check_summary, program, record_stopped, recording, start_trace, traced
 
 N = 20

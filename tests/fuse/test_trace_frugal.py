@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from traced import babeltrace, environment_of, program, record_stopped, recording, start_trace
 
 ROOM = "subbuf_size=128K n_subbufs=4"

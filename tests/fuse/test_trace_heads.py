@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from conftest import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from tracing import RELAYCTL, Store, relayctl
 
 from relayfs_fuse.native import trace as native_trace

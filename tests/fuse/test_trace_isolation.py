@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
 from traced import (
     babeltrace,

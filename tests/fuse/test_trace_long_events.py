@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User
+from mounts import DEADLINE_S, NOBODY, Mount, User
 from traced import Trace, environment_of, program, record_stopped, start_trace
 
 KIB = 1024

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, wait_until
 from making import Maker, making
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from traced import (
     babeltrace,
     lost_without_buffers,

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import NOBODY, Mount, User, wait_until
+from mounts import NOBODY, Mount, User, wait_until
 from traced import record_stopped, start_trace, traced
 
 from relayfs_fuse import native

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import NOBODY, Mount, User, wait_until
 from making import making
+from mounts import NOBODY, Mount, User, wait_until
 from traced import FUSE, copy_stopped, program, record_stopped, start_trace, traced, wait_for_directories
 
 # Nobody reads meanwhile: all of it must find room, also on one CPU.

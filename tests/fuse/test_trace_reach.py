@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, NOBODY, Mount, User, tmpfs_directory
 from making import making
+from mounts import DEADLINE_S, NOBODY, Mount, User, tmpfs_directory
 from traced import (
     RELAYCTL,
     babeltrace,

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import Mount, wait_until
 from making import Maker, making
+from mounts import Mount, wait_until
 from traced import babeltrace, check_summary, program, record_stopped, recording, start_trace, traced
 
 N_TURNS = 5000

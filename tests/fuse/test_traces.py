@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
 from holding import holding
 from making import N_CPUS, environment_of
+from mounts import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
 from steps import SOURCE, directory_of, processes, read_cpu_steps, read_steps, start_trace, stepping
 
 from relayfs_fuse import native

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, User, wait_until
+from mounts import DEADLINE_S, Mount, User, wait_until
 
 LINES_MAX = 1024
 WRITE_MAX = 64 << 10

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from conftest import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, tmpfs_directory, wait_until
+from mounts import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, tmpfs_directory, wait_until
 from traffic import Stream, drain, lines, some_cpu
 
 GROUP = 60_001

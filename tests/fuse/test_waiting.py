@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Mount, wait_until, wait_until_quick
+from mounts import DEADLINE_S, Mount, wait_until, wait_until_quick
 from traffic import LINE_BYTES, Stream, lines, n_asleep, wait_asleep
 
 from relayfs_fuse import Channel

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from build import PLAIN, builds, compile_c, run_command, run_environment
-from conftest import wait_until
+from mounts import wait_until
 
 HERE = Path(__file__).resolve().parent
 CASES = re.findall(r"^TEST\((\w+)\)", (HERE / "test_counters.c").read_text(), re.MULTILINE)

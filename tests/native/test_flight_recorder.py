@@ -16,7 +16,7 @@ import pytest
 from stress import Channel, Stress, is_long, stresses
 
 if TYPE_CHECKING:
-    from conftest import Mount
+    from mounts import Mount
 
 pytestmark = pytest.mark.stress
 

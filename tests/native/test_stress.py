@@ -27,7 +27,7 @@ from stress import (
 )
 
 if TYPE_CHECKING:
-    from conftest import Mount
+    from mounts import Mount
 
 pytestmark = pytest.mark.stress
 

@@ -19,7 +19,7 @@ from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_en
 from stress import DEADLINE, is_long
 
 if TYPE_CHECKING:
-    from conftest import Mount
+    from mounts import Mount
 
 pytestmark = pytest.mark.stress
 

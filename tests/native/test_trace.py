@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_command, run_environment
-from conftest import DEADLINE_S, tmpfs_directory
+from mounts import DEADLINE_S, tmpfs_directory
 from trace_store import TraceStore, tracing
 
 from relayfs_fuse.fs.early import take
