@@ -191,7 +191,7 @@ def conformance() -> str:
 
 
 def _shown_by(entry: Entry) -> str:
-    return "; ".join("`{}` `{}`".format(*test.rpartition("/")[2].split("::")) for test in entry.tests) or entry.why
+    return "; ".join("`{}` `{}`".format(*test.removeprefix("tests/").split("::")) for test in entry.tests) or entry.why
 
 
 def digest(sentence: str) -> str:

@@ -49,25 +49,26 @@ LIBRARY = [
     Body("subbuf_start_reserve", f"{PRINTED}::test_the_no_overwrite_example_refuses_what_does_not_fit"),
     Body(
         "relay_late_setup_files",
-        "tests/fuse/test_late.py::test_late_files_hold_everything_that_was_written_before",
+        "tests/fuse/channels/test_late.py::test_late_files_hold_everything_that_was_written_before",
     ),
 ]
-MADE = "tests/fuse/test_open.py::test_create_buf_file_is_asked_for_each_buffer_and_remove_buf_file_is_called_for_each"
-MAPPED = "tests/fuse/test_close.py::test_the_maker_is_told_who_opens_memory_and_when_he_is_done"
+CHANNELS = "tests/fuse/channels"
+MADE = f"{CHANNELS}/test_open.py::test_create_buf_file_is_asked_for_each_buffer_and_remove_buf_file_is_called_for_each"
+MAPPED = f"{CHANNELS}/test_close.py::test_the_maker_is_told_who_opens_memory_and_when_he_is_done"
 CALLBACKS = [
     Body(
         "subbuf_start",
         f"{PRINTED}::test_the_no_overwrite_example_refuses_what_does_not_fit",
         "tests/conformance/printed_no_overwrite.h",
     ),
-    Body("create_buf_file", MADE, "tests/fuse/maker.c"),
-    Body("remove_buf_file", MADE, "tests/fuse/maker.c"),
-    Body("buf_mapped", MAPPED, "tests/fuse/maker.c"),
-    Body("buf_unmapped", MAPPED, "tests/fuse/maker.c"),
+    Body("create_buf_file", MADE, "tests/support/programs/maker.c"),
+    Body("remove_buf_file", MADE, "tests/support/programs/maker.c"),
+    Body("buf_mapped", MAPPED, "tests/support/programs/maker.c"),
+    Body("buf_unmapped", MAPPED, "tests/support/programs/maker.c"),
 ]
 C_TESTS = "tests/native/test_ring.py::test_ring"
-CLASSIC_FILE = "tests/fuse/test_classic.py"
-CLIENT = "tests/fuse/classic_client.c"
+CLASSIC_FILE = "tests/fuse/programs/test_classic.py"
+CLIENT = "tests/fuse/programs/classic_client.c"
 CLASSIC = [
     Body(name, f"{C_TESTS}[{test}-locking-]")
     for name, test in {

@@ -13,14 +13,14 @@ from build import MEMORY, PLAIN, builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
-    "test_record_ring",
-    "test_record_wake",
-    "test_record_shared",
-    "test_record_damage",
-    "test_record_bounds",
-    "test_record_kill",
-    "test_record_stress",
-    "test_stepped",
+    "ring/test_ring",
+    "ring/test_wake",
+    "ring/test_shared",
+    "ring/test_damage",
+    "ring/test_bounds",
+    "ring/test_kill",
+    "ring/test_stress",
+    "ring/test_stepped",
 )
 # rseq: the ring of one CPU; lockless: one for all.
 SCHEMES = ("rseq", "lockless")
@@ -32,7 +32,7 @@ def cases_in(program: str) -> list[str]:
 
 
 # A kill leaves the same memory in all builds, and all are stepped through alike.
-BUILDS_OF = {"test_record_kill": builds(PLAIN), "test_stepped": builds(PLAIN)}
+BUILDS_OF = {"ring/test_kill": builds(PLAIN), "ring/test_stepped": builds(PLAIN)}
 CASES = [
     (program, test, sanitize)
     for program in PROGRAMS

@@ -12,25 +12,25 @@ from build import builds, compile_c, run_command, run_environment
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
-    "test_ring",
-    "test_begin",
-    "test_reserve",
-    "test_try_write",
-    "test_consume",
-    "test_model",
-    "test_stopped_reader",
-    "test_damage",
-    "test_bounds",
-    "test_claims",
-    "test_locking",
-    "test_classic",
-    "test_classic_changes",
-    "test_classic_direct",
-    "test_classic_full",
-    "test_classic_info",
-    "test_classic_open",
-    "test_classic_time",
-    "test_classic_writers",
+    "buffer/test_buffer",
+    "buffer/test_subbuf_start",
+    "buffer/test_reserve",
+    "channel/test_try_write",
+    "buffer/test_consume",
+    "buffer/test_model",
+    "buffer/test_stopped_reader",
+    "buffer/test_damage",
+    "buffer/test_bounds",
+    "buffer/test_claims",
+    "buffer/test_locking",
+    "classic/test_classic",
+    "classic/test_changes",
+    "classic/test_direct",
+    "classic/test_full",
+    "classic/test_info",
+    "classic/test_open",
+    "classic/test_time",
+    "classic/test_writers",
 )
 DEADLINE = 900
 
@@ -42,17 +42,17 @@ def cases_in(program: str) -> list[str]:
 SCHEMES = ["rseq", "lockless", "locking"]
 # What holds in some schemes only.
 SCHEMES_OF = {
-    "test_claims": ["rseq", "lockless"],
-    "test_locking": ["locking"],
+    "buffer/test_claims": ["rseq", "lockless"],
+    "buffer/test_locking": ["locking"],
     # The channels of 2003 have one buffer; those of test_classic_open name their schemes.
-    "test_classic": ["lockless", "locking"],
-    "test_classic_changes": ["lockless", "locking"],
-    "test_classic_direct": ["lockless", "locking"],
-    "test_classic_full": ["lockless", "locking"],
-    "test_classic_info": ["lockless", "locking"],
-    "test_classic_open": ["lockless"],
-    "test_classic_time": ["lockless", "locking"],
-    "test_classic_writers": ["lockless", "locking"],
+    "classic/test_classic": ["lockless", "locking"],
+    "classic/test_changes": ["lockless", "locking"],
+    "classic/test_direct": ["lockless", "locking"],
+    "classic/test_full": ["lockless", "locking"],
+    "classic/test_info": ["lockless", "locking"],
+    "classic/test_open": ["lockless"],
+    "classic/test_time": ["lockless", "locking"],
+    "classic/test_writers": ["lockless", "locking"],
 }
 CASES = [
     (program, test, scheme)

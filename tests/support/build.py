@@ -1,0 +1,208 @@
+"""Build the C library and the C programs of the tests.
+
+    prefix = native_prefix()                       # or native_prefix("address,undefined")
+    program = compile_c([Path("stress_producer.c")])
+    subprocess.run(run_command(program, args), env=run_environment(sanitize))
+
+Products live in the environment's directory: an unprivileged user can enter it, and the next run,
+or another worker of this one, finds them built. RELAYFS_SANITIZE restricts all tests to one build:
+"" (plain), "address,undefined" or "thread".
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Headers that C programs of several directories include.
+C_SUPPORT = ROOT / "tests/native/support"
+HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h"))
+
+PLAIN = ""
+MEMORY = "address,undefined"
+THREADS = "thread"
+# No sanitizer, but another C library.
+MUSL = "musl"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """An installed library; `sanitize` is the kind of its build."""
+
+    path: Path
+    sanitize: str
+
+    @property
+    def include(self) -> Path:
+        return self.path / "include"
+
+    @property
+    def lib(self) -> Path:
+        return self.path / "lib"
+
+    @property
+    def pkgconfig(self) -> Path:
+        return self.lib / "pkgconfig"
+
+
+def builds(*kinds: str) -> list[str]:
+    """Return those of `kinds` (default: plain, address+undefined) that this run is to test."""
+    wanted = kinds or (PLAIN, MEMORY)
+    only = os.environ.get("RELAYFS_SANITIZE")
+    return [kind for kind in wanted if only is None or kind == only]
+
+
+@functools.cache
+def native_prefix(sanitize: str = PLAIN) -> Prefix:
+    """Build and install the library; a second call, or run, only looks for changes."""
+    base = _products(sanitize)
+    prefix = Prefix(base / "prefix", sanitize)
+    with _locked(base / "lock"):
+        options = [f"-DRELAYFS_SANITIZE={'' if sanitize == MUSL else sanitize}"]
+        if sanitize == MUSL:
+            options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(base)}"]
+        options += [f"-DCMAKE_INSTALL_PREFIX={prefix.path}"]
+        options += ["-DRELAYFS_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib"]
+        _run(_tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", *options,
+             "-S", ROOT / "native", "-B", base / "build")  # fmt: skip
+        _run(_tool("cmake"), "--build", base / "build")
+        _run(_tool("cmake"), "--install", base / "build")
+    return prefix
+
+
+def _kernel_headers(base: Path) -> Path:
+    """Make a directory of Linux's headers alone: Debian has them among glibc's, where musl-gcc does not look."""
+    headers = base / "kernel"
+    headers.mkdir(exist_ok=True)
+    for name, path in (
+        ("linux", "linux"),
+        ("asm-generic", "asm-generic"),
+        ("asm", f"{os.uname().machine}-linux-gnu/asm"),
+    ):
+        if not (headers / name).is_symlink():
+            (headers / name).symlink_to(Path("/usr/include", path))
+    return headers
+
+
+def compile_c(sources: Sequence[Path], out: Path | None = None, sanitize: str = PLAIN, *flags: str) -> Path:
+    """Compile and link a program with the library, warnings being errors.
+
+    out    the program; by default a file named like the first source, beside the library, where it stays
+    flags  further options for gcc
+    """
+    if out is None:
+        return _built_program(tuple(sources), sanitize, flags)
+    _compile(sources, out, sanitize, flags)
+    return out
+
+
+@functools.cache
+def _built_program(sources: tuple[Path, ...], sanitize: str, flags: tuple[str, ...]) -> Path:
+    """Compile a program unless it has been compiled before, of the same text."""
+    program = _default_program(native_prefix(sanitize), sources, flags)
+    program.parent.mkdir(parents=True, exist_ok=True)
+    stamp = program.with_name(f"{program.name}.stamp")
+    with _locked(program.with_name(f"{program.name}.lock")):
+        key = _key(sources, sanitize, flags)
+        if not program.exists() or not stamp.exists() or stamp.read_text() != key:
+            stamp.unlink(missing_ok=True)
+            _compile(sources, program, sanitize, flags)
+            stamp.write_text(key)
+    return program
+
+
+def _compile(sources: Sequence[Path], out: Path, sanitize: str, flags: Sequence[str]) -> None:
+    prefix = native_prefix(sanitize)
+    partial = out.with_name(f"{out.name}.{os.getpid()}")
+    # -Xlinker and not -Wl: a comma in the path would end the option.
+    rpath: list[str | Path] = ["-Xlinker", "-rpath", "-Xlinker", prefix.lib]
+    _run(*_gcc(prefix, flags), "-o", partial, *sources, f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread")
+    # Another run may be executing the old one.
+    partial.replace(out)
+
+
+def _key(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
+    """Tell programs apart by all that goes into them."""
+    prefix = native_prefix(sanitize)
+    command = _gcc(prefix, flags)
+    text = _run(*command, "-E", *sources)
+    library = (prefix.lib / ("librelayfs.a" if "-static" in flags else "librelayfs.so")).read_bytes()
+    return hashlib.sha256(os.fsencode(f"{command}{text}") + library).hexdigest()
+
+
+def _gcc(prefix: Prefix, flags: Sequence[str]) -> list[str]:
+    compiler = "musl-gcc" if prefix.sanitize == MUSL else "gcc"
+    # The library's own headers come last: a test that includes one looks inside.
+    own = [f"-I{ROOT / 'native/src'}", f"-I{C_SUPPORT}"]
+    return [compiler, *_c_flags(prefix.sanitize), *flags, f"-I{prefix.include}", *own]
+
+
+def run_environment(sanitize: str = PLAIN) -> dict[str, str]:
+    """Return an environment in which every finding of a sanitizer ends the program with status 99."""
+    del sanitize  # the variables of the others do no harm
+    return {
+        **os.environ,
+        "ASAN_OPTIONS": "exitcode=99:abort_on_error=0:detect_leaks=1",
+        "UBSAN_OPTIONS": "exitcode=99:halt_on_error=1:print_stacktrace=1",
+        "TSAN_OPTIONS": "exitcode=99:halt_on_error=1",
+    }
+
+
+def run_command(program: Path, *args: object, sanitize: str = PLAIN) -> list[str]:
+    """Return the command line that runs a program of this build."""
+    # gcc 12's thread sanitizer cannot place its shadow where kernels randomise with 32 bits.
+    prefix = ["setarch", "-R"] if sanitize == THREADS else []
+    return [*prefix, str(program), *map(str, args)]
+
+
+def _c_flags(sanitize: str) -> list[str]:
+    flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
+    if sanitize and sanitize != MUSL:
+        flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+    return flags
+
+
+def _products(sanitize: str) -> Path:
+    # One directory per clone, in case that several share an environment.
+    clone = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:12]
+    base = Path(sys.prefix) / "native" / clone / (sanitize.replace(",", "-") or "plain")
+    base.mkdir(parents=True, exist_ok=True)
+    return base
+
+
+def _default_program(prefix: Prefix, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    name = sources[0].stem
+    if flags or len(sources) > 1:
+        name += "-" + hashlib.sha256(repr((sources, flags)).encode()).hexdigest()[:8]
+    # Programs of different directories may have the same name.
+    return prefix.path / "programs" / sources[0].parent.relative_to(ROOT) / name
+
+
+def _tool(name: str) -> str:
+    beside_python = Path(sys.executable).with_name(name)
+    found = str(beside_python) if beside_python.exists() else shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed; ./dev test installs it")
+    return found
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(*command: str | Path) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout

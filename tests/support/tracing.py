@@ -1,0 +1,273 @@
+"""Traces for tests of recorders: a store that nobody serves, programs that write events, what babeltrace2 reads.
+
+>>> store = Store(path)
+>>> trace = store.create("t")
+>>> with Program(store, trace, "app") as app:
+...     app.write(100)
+>>> read(directory).events["app"]  # [0, 1, 2 ...]
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from build import compile_c
+from mounts import DEADLINE_S, Mount, wait_until
+
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.trace import Trace, Traces
+
+RELAYCTL = Path(sys.executable).with_name("relayctl")
+SOURCE = Path(__file__).parent / "programs/event_writer.c"
+EVENT = re.compile(r" \w+:([\w.-]+):\((\d+)\) test:(\w+): \{ cpu_id = (\d+), pid = \d+ \}, \{ n = (\d+), fill = \d+ \}")
+LOST = re.compile(r"WARNING: Tracer (discarded|may have discarded) (\d+ )?(trace )?events? between ")
+LOST_PACKETS = re.compile(r"WARNING: Tracer discarded \d+ packets? between ")
+
+
+class Store:
+    """A store with traces, without a server."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.default_mount = path  # none: so programs take RELAYFS_STORE
+        path.mkdir(exist_ok=True)
+        self.traces = Traces(str(path), serves=True)
+
+    def create(self, name: str, **options: object) -> Trace:
+        clocks = native_trace.read_clocks()
+        trace = Trace(
+            **{"id": self.traces.new_id(), "name": name, "is_started": True, "clock": native_trace.CLOCK_MONO,
+               "buffers": 0, "mode": 0, "subbuf_size": 4096, "n_subbufs": 8, "boot": native_trace.boot_id(),
+               "made": clocks, "latest": clocks, **options},
+        )  # fmt: skip
+        (self.path / name).mkdir()
+        self.traces.set(len(self.traces.all()), trace)
+        return trace
+
+    def change(self, trace: Trace, **options: object) -> None:
+        """Change a trace, or with id=0 take it away."""
+        slot = next(slot for slot, other in self.traces.all().items() if other.id == trace.id)
+        self.traces.set(slot, None if options.get("id") == 0 else replace(trace, **options))
+
+    def programs(self, trace: Trace) -> list[str]:
+        return sorted(name for name in os.listdir(self.path / trace.name) if not name.startswith("."))
+
+
+@dataclass
+class Served:
+    """A mount's store."""
+
+    path: Path
+    default_mount: Path
+    name: str = ""
+
+    def create(self, mount: Mount, name: str, options: str = "") -> "Served":
+        """Make and start a trace in its mount; what this returns stands for it."""
+        mount.command(f"trace create {name} subbuf_size=4K n_subbufs=8 {options}\n")
+        mount.command(f"trace start {name}\n")
+        self.name = name
+        return self
+
+
+class Program:
+    """tests/support/programs/event_writer.c, running: it is traced as a program of this name."""
+
+    def __init__(
+        self, store: Store | Served, trace: Trace | Served, name: str, cpu: int = 0, user: int | None = None
+    ) -> None:
+        environment = {**os.environ, "RELAYFS": str(store.default_mount), "RELAYFS_STORE": str(store.path)}
+        self.process = subprocess.Popen(
+            [name], executable=compile_c([SOURCE]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            bufsize=1, env=environment, user=user, group=user, extra_groups=None if user is None else [], cwd="/",
+        )  # fmt: skip
+        self.name = f"{name}-{self.process.pid}"
+        self.directory = store.path / trace.name / self.name
+        # Another user than the store's reaches the buffers through the mount alone.
+        shown = store.path if user is None else store.default_mount / ".channels"
+        self._tell(f"{shown / trace.name / self.name} {cpu}")
+        assert self._answer() == "ready"
+
+    def _tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def write(self, n: int) -> int:
+        """Write so many events; return how many were lost."""
+        self._tell(str(n))
+        return int(self._answer())
+
+    def write_patiently(self, n: int) -> int:
+        """Write so many events, each as soon as there is room; return how often there was none."""
+        self._tell(f"patient {n}")
+        return int(self._answer())
+
+    def start_patiently(self, n: int) -> None:
+        """Begin to do so."""
+        self._tell(f"patient {n}")
+
+    def done(self) -> int:
+        """Wait until it has."""
+        return int(self._answer())
+
+    def start_flat_out(self) -> None:
+        """Write until it is killed; counted() tells how much."""
+        self._tell("flat")
+
+    def counted(self) -> int:
+        """After a kill: so many events were written at least, and less than a hundred more."""
+        assert self.process.stdout is not None
+        return int((["0", *self.process.stdout.read().split()])[-1])
+
+    def declare(self, name: str) -> None:
+        self._tell(f"declare {name}")
+        self._answer()
+
+    def flush(self) -> None:
+        self._tell("flush")
+        self._answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(DEADLINE_S)
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def store(scratch_store: Path) -> Iterator[Store]:
+    """A store that nobody serves."""
+    store = Store(scratch_store)
+    yield store
+    store.traces.close()
+
+
+@pytest.fixture
+def run(store: Store) -> Iterator[Callable[..., Program]]:
+    """Start programs that write to a trace: run(trace, NAME, cpu=1)."""
+    programs: list[Program] = []
+
+    def run(*arguments: object, **options: object) -> Program:
+        programs.append(Program(store, *arguments, **options))
+        return programs[-1]
+
+    yield run
+    for program in programs:
+        program.__exit__()
+
+
+@pytest.fixture
+def lockless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have buffers made in which to finish a sub-buffer takes a claim."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+
+
+def spoil(path: Path, seed: int, start: int = 0) -> None:
+    """Write rubbish over a store file, as a process can over what it has mapped."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(random.Random(seed).randbytes(size - start))
+
+
+def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [str(RELAYCTL), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
+
+
+@dataclass
+class Read:
+    """What babeltrace2 reads: of each process, by PROCESS, the numbers of its events; and how many it says are lost."""
+
+    events: dict[str, list[int]]
+    names: set[str]
+    lost: int
+    text: str
+
+
+def read(*directories: Path, may_miss_packets: bool = False) -> Read:
+    """Have babeltrace2 read directories; it may warn of nothing but lost events.
+
+    may_miss_packets: packets were overwritten between two copies, as a program wrote on
+    """
+    done = subprocess.run(
+        ["babeltrace2", *directories], capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    warnings = done.stderr.splitlines()
+    if may_miss_packets:
+        warnings = [line for line in warnings if not LOST_PACKETS.match(line)]
+    strange = [line for line in warnings if not LOST.match(line)]
+    assert (done.returncode, strange) == (0, []), done.stderr
+    found: dict[str, list[int]] = {}
+    names = set()
+    lines = done.stdout.splitlines()
+    for line in lines:
+        match = EVENT.search(line)
+        assert match, line
+        found.setdefault(match[1], []).append(int(match[5]))
+        names.add(match[3])
+    counts = [LOST.match(line) for line in warnings]
+    assert all(match and match[2] for match in counts), done.stderr
+    return Read(found, names, sum(int(match[2]) for match in counts if match), done.stdout)
+
+
+@contextmanager
+def recording(*arguments: object, **options: object) -> Iterator[subprocess.Popen[str]]:
+    """Run relayctl record."""
+    command = [str(RELAYCTL), "record", *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")
+            yield process
+        finally:
+            process.kill()
+
+
+def catches(process: subprocess.Popen[str], signum: int) -> bool:
+    """Whether a program has got so far, or has ended."""
+    if process.poll() is not None:
+        return True
+    mask = re.search(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+    return mask is not None and bool(int(mask[1], 16) >> (signum - 1) & 1)
+
+
+def finish(process: subprocess.Popen[str], signum: int = 2) -> str:
+    """End a recording in order; return what it said."""
+    process.send_signal(signum)
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    return said
+
+
+def recorded(directory: Path, n: int, process: str) -> None:
+    """Wait until so many events of a process are in a directory."""
+    wait_until(lambda: len(read_if_any(directory).events.get(process, [])) >= n, f"{n} events in {directory}")
+
+
+def read_if_any(directory: Path) -> Read:
+    return read(directory) if any(directory.rglob("metadata")) else Read({}, set(), 0, "")
