@@ -16,20 +16,20 @@ from trace_store import TraceStore, tracing
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.native import trace as native_trace
 
-SOURCE = Path(__file__).resolve().parent / "test_trace.c"
-CASES = re.findall(r"^TEST\((\w+)\)", SOURCE.read_text(), re.MULTILINE)
+HERE = Path(__file__).resolve().parent
+# What a child of a program with threads does is no race, but looks like one.
+BUILDS = {"test_tracepoint": builds(PLAIN, MEMORY), "test_threads": builds(PLAIN, MEMORY, THREADS)}
 
 
-def cases() -> Iterator[tuple[str, str]]:
-    for case in CASES:
-        # What a child of a program with threads does is no race, but looks like one.
-        kinds = (PLAIN, MEMORY, THREADS) if case.startswith(("threads_", "traces_")) else (PLAIN, MEMORY)
-        yield from ((case, sanitize) for sanitize in builds(*kinds))
+def cases() -> Iterator[tuple[str, str, str]]:
+    for name, kinds in BUILDS.items():
+        for case in re.findall(r"^TEST\((\w+)\)", (HERE / f"{name}.c").read_text(), re.MULTILINE):
+            yield from ((name, case, sanitize) for sanitize in kinds)
 
 
-@pytest.mark.parametrize(("case", "sanitize"), list(cases()))
-def test_trace(case: str, sanitize: str) -> None:
-    program = compile_c([SOURCE], sanitize=sanitize)
+@pytest.mark.parametrize(("name", "case", "sanitize"), list(cases()))
+def test_trace(name: str, case: str, sanitize: str) -> None:
+    program = compile_c([HERE / f"{name}.c"], sanitize=sanitize)
     with tracing() as store:
         done = subprocess.run(
             run_command(program, case, "rseq", store.path, sanitize=sanitize),

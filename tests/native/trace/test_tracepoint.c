@@ -1,114 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Tracepoints, as a program has them: test_trace.py runs each test in a process of its own, whose traces are those of the
- * store SCRATCH, which the test itself serves. */
+/* Tracepoints, as a program has them. */
 #define _GNU_SOURCE
-#include "check.h"
+#include "served_store.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <relayfs/trace.h>
-#include <relayfs/trace_store.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-RELAY_TRACE_EVENT(test, tick)
-RELAY_TRACE_EVENT(test, number, (u32, n))
 RELAY_TRACE_EVENT(other, text, (string, text))
 RELAY_TRACE_EVENT(other, data, (bytes, data))
 
-enum {
-	SUBBUF_SIZE = 65536,
-	LARGE_SUBBUF_SIZE = 4 * SUBBUF_SIZE,
-	N_SUBBUFS = 8,
-	N_THREADS = 32,
-	N_EVENTS = 500,
-	ROUNDS = 100,
-	SIGNAL_US = 200,
-	BUSY_ROUNDS = 30
-};
-
-static struct relay_traces *server;
-
-static const char *path_of(const char *trace, const char *name)
-{
-	static char paths[4][4096];
-	static unsigned n;
-	char *path = paths[n++ % 4];
-	snprintf(path, sizeof(paths[0]), *name ? "%s/%s/%s" : "%s/%s", scratch, trace, name);
-	return path;
-}
-
-static struct relay_trace a_trace(const char *name)
-{
-	struct relay_trace trace = {
-	    .is_started = 1, .clock = RELAY_MONO, .subbuf_size = SUBBUF_SIZE, .n_subbufs = N_SUBBUFS, .boot = "boot"};
-	if (!server)
-		server = relay_traces_serve(scratch);
-	CHECK(server != NULL);
-	trace.id = relay_traces_new_id(server);
-	relay_clocks_read(&trace.made);
-	snprintf(trace.name, sizeof(trace.name), "%s", name);
-	CHECK_EQ(mkdir(path_of(name, ""), 0711), 0);
-	return trace;
-}
-
-/* Let programs see it in this slot. */
-static void show(unsigned slot, const struct relay_trace *trace)
-{
-	relay_traces_set(server, slot, trace);
-}
-
-static struct relay_trace start(unsigned slot, const char *name)
-{
-	struct relay_trace trace = a_trace(name);
-	show(slot, &trace);
-	return trace;
-}
-
-/* What has been written to a trace, by all who did. */
-struct written {
-	unsigned n_processes;
-	uint64_t events, bytes, lost, too_large;
-};
-
-static void add_process(struct written *sum, const char *trace, const char *process)
-{
-	char name[512];
-	sum->n_processes++;
-	for (unsigned cpu = 0; cpu < relay_n_possible_cpus(); cpu++) {
-		snprintf(name, sizeof(name), "%s/cpu/mem%u", process, cpu);
-		struct rchan_buf *buf = relay_buf_open(path_of(trace, name));
-		CHECK(buf != NULL);
-		struct relay_stats stats = stats_of(buf);
-		sum->events += stats.records;
-		sum->bytes += stats.bytes;
-		sum->lost += stats.lost_full_records;
-		sum->too_large += stats.lost_too_large_records;
-		relay_buf_release(buf);
-	}
-}
-
-static struct written written_to(const char *trace)
-{
-	struct written sum = {0};
-	DIR *dir = opendir(path_of(trace, ""));
-	CHECK(dir != NULL);
-	for (struct dirent *entry; (entry = readdir(dir));)
-		if (entry->d_name[0] != '.')
-			add_process(&sum, trace, entry->d_name);
-	closedir(dir);
-	return sum;
-}
-
-static uint64_t events_in(const char *trace)
-{
-	return written_to(trace).events;
-}
+enum { LARGE_SUBBUF_SIZE = 4 * SUBBUF_SIZE, SIGNAL_US = 200 };
 
 /* --- which traces take an event --- */
 
@@ -288,48 +191,6 @@ TEST(what_comes_before_the_trace_can_be_joined_is_counted)
 
 /* --- what the process holds --- */
 
-static int count_lines(const char *file, const char *what)
-{
-	char line[4096];
-	int n = 0;
-	FILE *stream = fopen(file, "r");
-	CHECK(stream != NULL);
-	while (fgets(line, sizeof(line), stream))
-		n += strstr(line, what) != NULL;
-	fclose(stream);
-	return n;
-}
-
-static int count_descriptors(void)
-{
-	int n = 0;
-	DIR *dir = opendir("/proc/self/fd");
-	CHECK(dir != NULL);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
-}
-
-TEST(traces_that_come_and_go_leave_nothing_in_the_process)
-{
-	char name[16];
-	int descriptors = 0, mappings = 0;
-	for (int round = 0; round < ROUNDS; round++) {
-		snprintf(name, sizeof(name), "t%d", round);
-		start(0, name);
-		trace_test_number((uint32_t)round);
-		CHECK_EQ(events_in(name), 1);
-		if (round == 1) {
-			descriptors = count_descriptors();
-			mappings = count_lines("/proc/self/maps", "/mem");
-			CHECK(mappings > 0);
-		}
-	}
-	CHECK_EQ(count_descriptors(), descriptors);
-	CHECK_EQ(count_lines("/proc/self/maps", "/mem"), mappings);
-}
-
 TEST(the_buffers_of_a_trace_that_is_taken_away_are_let_go_with_the_next_event)
 {
 	struct relay_trace trace = start(0, "t");
@@ -430,134 +291,7 @@ TEST(what_cannot_be_declared_is_refused)
 	CHECK(relay_trace_declare("test", "many", fields, 64) != NULL);
 }
 
-/* --- processes, threads and signals --- */
-
-/* Of several threads some may lose events: those that run while another one, which lets a sub-buffer begin, is preempted. */
-
-static void *write_events(void *n)
-{
-	for (uintptr_t i = 0; i < (uintptr_t)n; i++)
-		trace_test_number((uint32_t)i);
-	return NULL;
-}
-
-static void run_threads(pthread_t *threads, int n, uintptr_t n_events)
-{
-	for (int i = 0; i < n; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, write_events, (void *)n_events), 0);
-}
-
-static void join_threads(const pthread_t *threads, int n)
-{
-	for (int i = 0; i < n; i++)
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
-}
-
-TEST(threads_write_at_once)
-{
-	pthread_t threads[N_THREADS];
-	start(0, "t");
-	run_threads(threads, N_THREADS, N_EVENTS);
-	join_threads(threads, N_THREADS);
-	struct written sum = written_to("t");
-	CHECK_EQ(sum.events + sum.lost, N_THREADS * N_EVENTS);
-	CHECK_EQ(sum.n_processes, 1);
-}
-
-TEST(threads_come_and_go_while_traces_do)
-{
-	pthread_t thread;
-	uint64_t sum = 0;
-	char name[16];
-	for (int round = 0; round < ROUNDS; round++) {
-		snprintf(name, sizeof(name), "t%d", round);
-		start(0, name);
-		run_threads(&thread, 1, 10);
-		join_threads(&thread, 1);
-		sum += events_in(name);
-	}
-	CHECK_EQ(sum, ROUNDS * 10);
-}
-
-static pthread_key_t key;
-
-static void trace_at_the_end(void *value)
-{
-	(void)value;
-	trace_test_tick();
-}
-
-static void *end_with_an_event(void *value)
-{
-	trace_test_tick();
-	CHECK_EQ(pthread_setspecific(key, value), 0);
-	return NULL;
-}
-
-TEST(threads_trace_while_they_end)
-{
-	pthread_t thread;
-	CHECK_EQ(pthread_key_create(&key, trace_at_the_end), 0);
-	start(0, "t0");
-	for (int i = 0; i < ROUNDS; i++) {
-		CHECK_EQ(pthread_create(&thread, NULL, end_with_an_event, &key), 0);
-		join_threads(&thread, 1);
-	}
-	CHECK_EQ(events_in("t0"), 2 * ROUNDS);
-	/* Whoever is still taken for a thread of this process is looked at now. */
-	start(0, "t1");
-	trace_test_tick();
-	CHECK_EQ(count_lines("/proc/self/maps", "/t0/"), 0);
-	CHECK(count_lines("/proc/self/maps", "/t1/") > 0);
-}
-
-static bool is_over;
-
-static void *write_until_over(void *unused)
-{
-	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED))
-		trace_test_tick();
-	return unused;
-}
-
-/* How many descriptors a trace takes. */
-static int measure_trace(const char *name)
-{
-	int before = count_descriptors();
-	start(0, name);
-	trace_test_tick();
-	return count_descriptors() - before;
-}
-
-TEST(traces_are_replaced_under_the_eyes_of_writers)
-{
-	pthread_t threads[4];
-	char name[16];
-	a_trace("none");
-	int none = count_descriptors(), one = measure_trace("measured");
-	CHECK(one > 0);
-	for (int i = 0; i < 4; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, write_until_over, NULL), 0);
-	for (int round = 0; round < BUSY_ROUNDS; round++) {
-		snprintf(name, sizeof(name), "t%d", round);
-		start((unsigned)round % 2, name);
-		for (int tries = 0; !written_to(name).n_processes && tries < 60000; tries++)
-			usleep(1000);
-		CHECK_EQ(written_to(name).n_processes, 1);
-	}
-	/* They go on writing: in the last two traces. */
-	for (int tries = 0; count_descriptors() > none + 2 * one && tries < 60000; tries++)
-		usleep(1000);
-	CHECK_EQ(count_descriptors(), none + 2 * one);
-	__atomic_store_n(&is_over, true, __ATOMIC_RELAXED);
-	join_threads(threads, 4);
-	for (unsigned slot = 0; slot < 2; slot++) {
-		snprintf(name, sizeof(name), "last%u", slot);
-		start(slot, name);
-		trace_test_tick();
-	}
-	CHECK_EQ(count_descriptors(), none + 2 * one);
-}
+/* --- processes and signals --- */
 
 static uint64_t n_handled;
 
