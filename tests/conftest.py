@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest_plugins = ["mounts", "making", "mapping", "tracing"]
+pytest_plugins = ["c_tests", "mounts", "making", "mapping", "tracing"]
 
 # They take a minute and more, which nobody should wait for when all else is done.
 LONGEST = ("test_readme.py",)

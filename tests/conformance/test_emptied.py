@@ -66,23 +66,23 @@ CALLBACKS = [
     Body("buf_mapped", MAPPED, "tests/support/programs/maker.c"),
     Body("buf_unmapped", MAPPED, "tests/support/programs/maker.c"),
 ]
-C_TESTS = "tests/native/test_ring.py::test_ring"
+CALLBACK_TESTS = "tests/native/classic/test_classic.c"
 CLASSIC_FILE = "tests/fuse/programs/test_classic.py"
 CLIENT = "tests/fuse/programs/classic_client.c"
 CLASSIC = [
-    Body(name, f"{C_TESTS}[{test}-locking-]")
+    Body(name, f"tests/native/classic/{test}[locking]")
     for name, test in {
-        "relay_classic_open": "the_first_sub_buffer_starts_in_relay_open",
-        "relay_classic_write": "a_write_that_does_not_fit_ends_delivers_and_starts",
-        "relay_classic_buffers_consumed": "a_client_that_consumes_what_is_delivered_is_never_full",
-        "relay_classic_resume": "resume_catches_consumed_up_with_produced",
-        "relay_classic_info": "info_of_a_new_channel",
-        "relay_classic_close": "close_finishes_the_last_sub_buffer",
-        "rchan_get": "the_documents_sequence_writes_a_record",
-        "relay_lock_channel": "signals_are_blocked_while_the_lock_is_held",
-        "relay_classic_reserve": "the_documents_sequence_writes_a_record",
-        "relay_classic_commit": "a_reserved_record_is_read_once_it_is_committed",
-        "relay_unlock_channel": "signals_are_blocked_while_the_lock_is_held",
+        "relay_classic_open": "test_classic.c::the_first_sub_buffer_starts_in_relay_open",
+        "relay_classic_write": "test_classic.c::a_write_that_does_not_fit_ends_delivers_and_starts",
+        "relay_classic_buffers_consumed": "test_full.c::a_client_that_consumes_what_is_delivered_is_never_full",
+        "relay_classic_resume": "test_full.c::resume_catches_consumed_up_with_produced",
+        "relay_classic_info": "test_info.c::info_of_a_new_channel",
+        "relay_classic_close": "test_classic.c::close_finishes_the_last_sub_buffer",
+        "rchan_get": "test_direct.c::the_documents_sequence_writes_a_record",
+        "relay_lock_channel": "test_direct.c::signals_are_blocked_while_the_lock_is_held",
+        "relay_classic_reserve": "test_direct.c::the_documents_sequence_writes_a_record",
+        "relay_classic_commit": "test_direct.c::a_reserved_record_is_read_once_it_is_committed",
+        "relay_unlock_channel": "test_direct.c::signals_are_blocked_while_the_lock_is_held",
     }.items()
 ]
 CLASSIC += [
@@ -95,9 +95,9 @@ CLASSIC += [
 # What calls them.
 EVENTS = "native/src/classic/callbacks.c"
 CLASSIC += [
-    Body("end_previous", f"{C_TESTS}[a_write_that_does_not_fit_ends_delivers_and_starts-lockless-]", EVENTS),
-    Body("deliver", f"{C_TESTS}[bulk_delivers_each_sub_buffer_with_header_and_footer-lockless-]", EVENTS),
-    Body("relay_events_committed", f"{C_TESTS}[packet_delivers_each_write-lockless-]"),
+    Body("end_previous", f"{CALLBACK_TESTS}::a_write_that_does_not_fit_ends_delivers_and_starts[lockless]", EVENTS),
+    Body("deliver", f"{CALLBACK_TESTS}::bulk_delivers_each_sub_buffer_with_header_and_footer[lockless]", EVENTS),
+    Body("relay_events_committed", f"{CALLBACK_TESTS}::packet_delivers_each_write[lockless]"),
 ]
 BODIES = LIBRARY + CALLBACKS + CLASSIC
 

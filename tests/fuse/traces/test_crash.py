@@ -38,7 +38,7 @@ CLOCKS = ["mono", "tsc"]
 def kill_everywhere(mount: Mount, name: str, test: str) -> list[tuple[int, int, int]]:
     """Run trace_kill.c; return of each child its pid, what it has surely written, and whether one more was begun."""
     done = subprocess.run(
-        [compile_c([KILLED]), test, "-", mount.store / name],
+        [compile_c([KILLED]), test, mount.store / name],
         env={**run_environment(), **environment_of(mount)},
         capture_output=True, text=True, timeout=KILL_DEADLINE_S, check=False,
     )  # fmt: skip
@@ -173,7 +173,7 @@ def test_stopping_and_removing_never_wait_for_a_program(mount: Mount) -> None:
 def test_a_server_ends_while_directories_come_and_go(mount: Mount) -> None:
     start_trace(mount, "t", "subbuf_size=4K n_subbufs=4")
     with subprocess.Popen(
-        [compile_c([KILLED]), "in_a_sub_buffer", "-", mount.store / "t"],
+        [compile_c([KILLED]), "in_a_sub_buffer", mount.store / "t"],
         env={**run_environment(), **environment_of(mount)}, stdout=subprocess.PIPE, text=True,
     ) as killer:  # fmt: skip
         assert killer.stdout is not None
@@ -263,7 +263,7 @@ def test_a_program_that_is_stopped_while_it_begins_a_sub_buffer_delays_nobody(
 ) -> None:
     start_trace(mount, "t", f"subbuf_size=4K n_subbufs=8 buffers={buffers} mode={mode}")
     done = subprocess.run(
-        [compile_c([STUCK]), "while_it_begins_a_sub_buffer", "-", mount.store / "t"],
+        [compile_c([STUCK]), "while_it_begins_a_sub_buffer", mount.store / "t"],
         env={**run_environment(), **environment_of(mount)},
         capture_output=True, text=True, timeout=KILL_DEADLINE_S, check=False,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 /*
  * SIGKILL at every instruction of a traced program that writes an event.
  *
- *     trace_kill TEST - STORE/TRACE
+ *     trace_kill TEST STORE/TRACE
  *
  * A child writes some events, and one more, in which it is killed after k instructions; another child, after k + 1. The
  * short form kills after those that change the buffer, and here and there; RELAYFS_STRESS=long after each. For each child

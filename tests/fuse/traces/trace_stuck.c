@@ -2,7 +2,7 @@
 /*
  * A traced program is stopped while it begins a sub-buffer that another one wants to write to.
  *
- *     trace_stuck TEST - STORE/TRACE
+ *     trace_stuck TEST STORE/TRACE
  *
  * Says on a line "PID TRIED": how many events of this process have been tried. Those of the stopped one are of no interest.
  */

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+SCHEMES(rseq, lockless, locking);
+
 enum {
 	HANG_SECONDS = 600,
 	SUBBUF = 4 << 20,

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+SCHEMES(rseq, lockless, locking);
+
 TEST(a_new_buffer_is_empty)
 {
 	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);

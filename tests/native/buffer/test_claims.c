@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+SCHEMES(rseq, lockless);
+
 static void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)
 {
 	CHECK_EQ(stats_of(buf).lost_torn_records, records);

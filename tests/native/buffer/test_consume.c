@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SCHEMES(rseq, lockless, locking);
+
 TEST(partial_reads_join_to_the_whole)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);

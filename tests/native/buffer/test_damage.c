@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SCHEMES(rseq, lockless, locking);
+
 enum { HANG_SECONDS = 600 };
 
 /* A buffer with a history: some laps, some unread data, and a copy of its file to go back to. */

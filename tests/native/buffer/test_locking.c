@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+SCHEMES(locking);
+
 TEST(a_killed_writer_loses_the_lock_and_its_record)
 {
 	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);

@@ -9,6 +9,8 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+SCHEMES(rseq, lockless, locking);
+
 enum { MAX_RECORDS = 4000, MAX_STREAM = 1 << 20, ROUNDS = 400, STEPS = 300 };
 
 struct model_record {

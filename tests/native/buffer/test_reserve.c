@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SCHEMES(rseq, lockless, locking);
+
 /* Reserve and fill with `letter`. */
 static char *reserve(struct rchan_buf *buf, char letter, size_t n)
 {

@@ -14,6 +14,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+SCHEMES(rseq, lockless, locking);
+
 enum { SUBBUF_SIZE = 256, MIN_STEPS = 50, MAX_STEPS = 1000000 };
 
 static char path[4096];

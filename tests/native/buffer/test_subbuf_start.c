@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SCHEMES(rseq, lockless, locking);
+
 /* What the callback was called with last, and how often. */
 static struct {
 	unsigned calls, yes;

@@ -7,6 +7,8 @@
 
 #include <relayfs/relay.h>
 
+SCHEMES(rseq, lockless, locking);
+
 enum { SUBBUF = 256, N_SUBBUFS = 2, RECORD = 100 };
 
 static int refuse_all(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding)

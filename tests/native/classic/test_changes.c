@@ -11,6 +11,8 @@
 #include <sys/ptrace.h>
 #include <sys/user.h>
 
+SCHEMES(lockless, locking);
+
 enum {
 	MAX_STEPS = 100000,
 	FEWEST_CHANGES = 4,

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+SCHEMES(lockless, locking);
+
 /* --- the order of callbacks --- */
 
 TEST(the_first_sub_buffer_starts_in_relay_open)

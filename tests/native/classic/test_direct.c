@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+SCHEMES(lockless, locking);
+
 static char *reserve_n(struct rchan *rchan, char letter, size_t n)
 {
 	int err = 1;

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "classic_channel.h"
 
+SCHEMES(lockless, locking);
+
 static int fill(void)
 {
 	int id = open_plain();

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "classic_channel.h"
 
+SCHEMES(lockless, locking);
+
 TEST(info_of_a_new_channel)
 {
 	int id = open_channel(64, BULK | RELAY_TIMESTAMP_TSC, &noting, 4, 4, 4);

@@ -7,6 +7,9 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+/* Its tests name their schemes. */
+SCHEMES(lockless);
+
 enum { USUAL = RELAY_SCHEME_LOCKLESS | RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK };
 
 static const uint32_t schemes[] = {RELAY_SCHEME_LOCKLESS, RELAY_SCHEME_LOCKING, RELAY_SCHEME_ANY};

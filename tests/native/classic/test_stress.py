@@ -7,7 +7,6 @@ import functools
 import itertools
 import json
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
+from c_tests import names_in
+from c_tests import run as run_c_test
 from stress import DEADLINE, is_long
 
 if TYPE_CHECKING:
@@ -110,13 +111,11 @@ def test_through_a_mount(mount: "Mount", scratch: Path, scheme: str, combination
     assert os.listdir(mount.path / ".channels") == []
 
 
-# test_ring.py runs them with one death for each change of the memory.
+# Otherwise with one death for each change of the memory.
 if is_long():
     CHANGES = HERE / "test_changes.c"
 
     @pytest.mark.parametrize("scheme", ["lockless", "locking"])
-    @pytest.mark.parametrize("name", re.findall(r"^TEST\((\w+_after_each_change)\)", CHANGES.read_text(), re.MULTILINE))
-    def test_killed_after_each_instruction(scratch: Path, name: str, scheme: str) -> None:
-        command = run_command(compile_c([CHANGES]), name, scheme, scratch)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-        assert done.returncode == 0, done.stderr
+    @pytest.mark.parametrize("name", [name for name in names_in(CHANGES) if name.endswith("_after_each_change")])
+    def test_killed_after_each_instruction(name: str, scheme: str) -> None:
+        run_c_test(CHANGES, name, scheme)

@@ -13,6 +13,8 @@
 #include <pthread.h>
 #include <sys/time.h>
 
+SCHEMES(lockless, locking);
+
 static const uint32_t clocks[] = {0, RELAY_TIMESTAMP_TSC};
 
 static uint64_t us_of(struct timeval time)

@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+SCHEMES(lockless, locking);
+
 /* --- in a callback --- */
 
 /* It is dead, and its parent has not looked after it yet: first comes the next write. */

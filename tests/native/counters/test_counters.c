@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters of a store that nobody serves: test_counters.py runs each test in a process of its own.
- *
- * Those whose names begin with as_root need to be. */
+/* Counters of a store that nobody serves. */
 #define _GNU_SOURCE
 #include "check.h"
 

@@ -1,9 +1,8 @@
-"""Counters of a store: the C tests, plain and sanitized; and many threads that count, are moved and killed."""
+"""Counters of a store: many threads that count, are moved and killed."""
 
 import functools
 import os
 import random
-import re
 import signal
 import subprocess
 import tempfile
@@ -11,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build import PLAIN, builds, compile_c, run_command, run_environment
+from build import compile_c
 from mounts import wait_until
 
 HERE = Path(__file__).resolve().parent
-CASES = re.findall(r"^TEST\((\w+)\)", (HERE / "test_counters.c").read_text(), re.MULTILINE)
 DEADLINE = 900
 N_PROCESSES, N_THREADS = 8, 4
 PROGRESS_BYTES = 64
@@ -26,8 +24,8 @@ NO_RSEQ = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 
 
 @functools.cache
-def built(program: str, sanitize: str = PLAIN) -> Path:
-    return compile_c([HERE / f"{program}.c"], sanitize=sanitize)
+def program() -> Path:
+    return compile_c([HERE / "stress_counters.c"])
 
 
 @pytest.fixture
@@ -36,18 +34,6 @@ def scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         Path(path).chmod(0o755)
         yield Path(path)
-
-
-@pytest.mark.parametrize("sanitize", builds())
-@pytest.mark.parametrize("case", CASES)
-def test_counters(case: str, sanitize: str, scratch: Path) -> None:
-    if case.startswith("as_root") and os.geteuid() != 0:
-        pytest.skip("only root can make groups of other users")
-    command = run_command(built("test_counters", sanitize), case, "rseq", scratch, sanitize=sanitize)
-    done = subprocess.run(
-        command, env=run_environment(sanitize), capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture
@@ -59,7 +45,7 @@ def store(scratch: Path) -> Path:
 
 def stress(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [built("stress_counters"), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+        [program(), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
         env={**os.environ, **environment},
     )  # fmt: skip
 

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
+SCHEMES(rseq, lockless);
+
 enum { SIZE = 16 << 20, SMALL = 4096, N_SKIPPED = SIZE / 8 - 4, ROUNDS = 200, MOST_CALLS = 400, HANG_SECONDS = 600 };
 enum { YIELDS_FIRST = 200, YIELDS_EACH = 10 };
 

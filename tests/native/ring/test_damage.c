@@ -8,6 +8,8 @@
 
 #include <pthread.h>
 
+SCHEMES(rseq, lockless);
+
 enum { SIZE = 4096, ROUNDS = 150, SCRIBBLES = 3000, WATCHDOG_S = 600 };
 
 static uint64_t seed = 88172645463325252ull;

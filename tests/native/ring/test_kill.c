@@ -16,6 +16,10 @@
 #include "ring_check.h"
 #include "stepping.h"
 
+SCHEMES(rseq, lockless);
+/* A kill leaves the same memory in all builds. */
+BUILDS(plain);
+
 enum { RING_BYTES = 4096, MAX_STEPS = 200000, LAST = 'z', WATCHDOG_S = 600 };
 
 static struct relay_ring *ring;

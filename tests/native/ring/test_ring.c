@@ -10,6 +10,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+SCHEMES(rseq, lockless);
+
 /* --- making --- */
 
 static int create_with(uint64_t ring_size, uint32_t mode, uint32_t n_rings, uint32_t buffers, uint32_t with_scheme)

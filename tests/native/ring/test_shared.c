@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+SCHEMES(rseq, lockless);
+
 /* --- overwriting --- */
 
 TEST(in_overwrite_mode_the_oldest_give_way)

@@ -4,6 +4,10 @@
 #include "ring_check.h"
 #include "stepping.h"
 
+SCHEMES(rseq, lockless);
+/* All builds are stepped through alike. */
+BUILDS(plain);
+
 enum {
 	BYTES = 24,
 	MOST_STEPS =

@@ -17,6 +17,8 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+SCHEMES(rseq, lockless);
+
 enum {
 	N_PRODUCERS = 4,
 	N_STREAMS = 2 * N_PRODUCERS,

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+SCHEMES(rseq, lockless);
+
 /* --- wake-ups: "7. poll / wake-up rule" --- */
 
 TEST(only_a_sleeper_at_this_very_record_is_woken)

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The frame of the C tests of one buffer.
+ * The frame of the C tests: each file native/ROOM/test_*.c is a program, and each TEST in it is run in a process of its own.
+ *
+ *     #include "check.h"
+ *
+ *     SCHEMES(rseq, lockless);       run each test once with each of these; without this line, once
+ *     BUILDS(plain, threads);        in these builds: plain, memory (AddressSanitizer, UBSan), threads (ThreadSanitizer);
+ *                                    without this line, plain and memory
+ *     STORE(traces);                 the scratch directory has a file of traces, which programs look for when they start
  *
  *     TEST(a_full_buffer_refuses) { ... CHECK_EQ(write_bytes(buf, 1), -ENOSPC); ... }
  *
- *     PROGRAM TEST rseq|lockless|locking SCRATCH_DIRECTORY
+ *     PROGRAM TEST SCRATCH_DIRECTORY [rseq|lockless|locking]
  *
- * One process runs one test. The thread is pinned to one CPU, whose buffer the test uses.
+ * tests/support/c_tests.py finds the tests by these lines; those whose names begin with as_root are run by root only. The
+ * thread is pinned to one CPU, whose buffer the test uses. No mount is found, and the default store is the scratch directory.
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -38,26 +46,27 @@
 		}                                                                                                      \
 	} while (0)
 
-enum { CHECK_MAX_TESTS = 100 };
-
 struct check_test {
 	const char *name;
 	void (*run)(void);
 };
 
-static struct check_test check_tests[CHECK_MAX_TESTS];
-static unsigned check_n_tests;
+/* The linker gathers the section of all TESTs, and names its ends. */
+extern const struct check_test __start_check_tests[], __stop_check_tests[];
+
 static uint32_t scheme = RELAY_LOCKLESS;
 static const char *scratch = ".";
 static unsigned home_cpu; /* where this thread runs, and whose buffer is tested */
 
-#define TEST(name_)                                                                \
-	static void name_(void);                                                   \
-	__attribute__((constructor)) static void register_##name_(void)            \
-	{                                                                          \
-		check_tests[check_n_tests++] = (struct check_test){#name_, name_}; \
-	}                                                                          \
+#define TEST(name_)                                                                                                   \
+	static void name_(void);                                                                                      \
+	static const struct check_test check_##name_ __attribute__((used, section("check_tests"))) = {#name_, name_}; \
 	static void name_(void)
+
+/* For c_tests.py. */
+#define SCHEMES(...) _Static_assert(1, #__VA_ARGS__)
+#define BUILDS(...) _Static_assert(1, #__VA_ARGS__)
+#define STORE(...) _Static_assert(1, #__VA_ARGS__)
 
 static inline struct relay_spec a_spec(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
 {
@@ -170,20 +179,26 @@ static inline void pin_to_home(void)
 	CHECK_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
 }
 
+static uint32_t scheme_of(const char *word)
+{
+	if (strcmp(word, "rseq") == 0)
+		return RELAY_RSEQ;
+	return strcmp(word, "locking") == 0 ? RELAY_LOCKING : RELAY_LOCKLESS;
+}
+
 int main(int argc, char **argv)
 {
-	unsigned i;
+	const struct check_test *test;
 
-	if (argc != 4)
+	if (argc < 3)
 		return 2;
-	scheme = strcmp(argv[2], "rseq") == 0      ? RELAY_RSEQ
-	         : strcmp(argv[2], "locking") == 0 ? RELAY_LOCKING
-	                                           : RELAY_LOCKLESS;
-	scratch = argv[3];
+	scratch = argv[2];
+	if (argc > 3)
+		scheme = scheme_of(argv[3]);
 	pin_to_home();
-	for (i = 0; i < check_n_tests; i++) {
-		if (strcmp(check_tests[i].name, argv[1]) == 0) {
-			check_tests[i].run();
+	for (test = __start_check_tests; test < __stop_check_tests; test++) {
+		if (strcmp(test->name, argv[1]) == 0) {
+			test->run();
 			return 0;
 		}
 	}

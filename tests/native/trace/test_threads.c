@@ -3,6 +3,9 @@
 #define _GNU_SOURCE
 #include "served_store.h"
 
+STORE(traces);
+BUILDS(plain, memory, threads);
+
 enum { N_THREADS = 32, BUSY_ROUNDS = 30 };
 
 TEST(traces_that_come_and_go_leave_nothing_in_the_process)

@@ -8,6 +8,8 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+STORE(traces);
+
 RELAY_TRACE_EVENT(other, text, (string, text))
 RELAY_TRACE_EVENT(other, data, (bytes, data))
 

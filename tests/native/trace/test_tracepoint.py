@@ -1,4 +1,4 @@
-"""Tracepoints: the C tests, plain and sanitized, and what only shows in programs of several files."""
+"""Tracepoints of whole programs: what only shows in several files, in the environment, and to babeltrace2."""
 
 import os
 import re
@@ -9,35 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_command, run_environment
+from build import PLAIN, compile_c, native_prefix
 from mounts import DEADLINE_S, tmpfs_directory
 from trace_store import TraceStore, tracing
 
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.native import trace as native_trace
-
-HERE = Path(__file__).resolve().parent
-# What a child of a program with threads does is no race, but looks like one.
-BUILDS = {"test_tracepoint": builds(PLAIN, MEMORY), "test_threads": builds(PLAIN, MEMORY, THREADS)}
-
-
-def cases() -> Iterator[tuple[str, str, str]]:
-    for name, kinds in BUILDS.items():
-        for case in re.findall(r"^TEST\((\w+)\)", (HERE / f"{name}.c").read_text(), re.MULTILINE):
-            yield from ((name, case, sanitize) for sanitize in kinds)
-
-
-@pytest.mark.parametrize(("name", "case", "sanitize"), list(cases()))
-def test_trace(name: str, case: str, sanitize: str) -> None:
-    program = compile_c([HERE / f"{name}.c"], sanitize=sanitize)
-    with tracing() as store:
-        done = subprocess.run(
-            run_command(program, case, "rseq", store.path, sanitize=sanitize),
-            env={**run_environment(sanitize), **store.environment},
-            capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-
 
 # Programs that are compiled here: what is declared, and what main() does.
 PROGRAM = """

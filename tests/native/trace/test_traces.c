@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The control file of traces, and the directories in a trace: test_traces.py runs each test in a process of its own.
- *
- * Those whose names begin with as_root need to be. */
+/* The control file of traces, and the directories in a trace. */
 #define _GNU_SOURCE
 #include "check.h"
 
