@@ -59,8 +59,6 @@ static void learn_relay_control(struct target *target)
 	ADD(at, relay_control, wanted, false);
 	ADD(at, relay_control, ending, false);
 	ADD(at, relay_control, starting, false);
-	ADD(at, relay_control, writing_at, false);
-	ADD(at, relay_control, writing_length, false);
 	ADD(at, relay_control, wake_seq, false);
 	ADD(at, relay_control, n_holes, false);
 	for (unsigned i = 0; i < OFTEN; i++) {

@@ -52,7 +52,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 6u
+#define RELAY_LAYOUT_VERSION 7u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -189,7 +189,7 @@ enum relay_scheme {
 	RELAY_ANY_SCHEME = 0,
 	RELAY_RSEQ = 1,
 	RELAY_LOCKLESS = 2,
-	RELAY_LOCKING = 3 /* head changes as in LOCKLESS, by one writer at a time */
+	RELAY_LOCKING = 3 /* as LOCKLESS, by one writer at a time */
 };
 enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
 enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
@@ -290,9 +290,7 @@ struct relay_control {
 
 	/* Writer: the holder of write_lock, scheme LOCKING only. */
 	RELAY_LINE uint64_t write_lock; /* owner word of who writes */
-	uint64_t writing_at;            /* head position of the record that is being copied */
-	uint64_t writing_length;        /* bytes; 0: none */
-	uint64_t write_unused[5];
+	uint64_t write_unused[7];
 
 	/* Writers: who discards or reaps. */
 	RELAY_LINE uint64_t n_holes; /* ever made */

@@ -83,7 +83,8 @@ static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first
 #endif
 }
 
-/* Change a latch of a lockless buffer, of which only {first, second[0]} are in use. false: somebody else has changed it. */
+/* Change a latch of a buffer of another scheme than rseq: of these only {first, second[0]} are in use. false: somebody else has
+ * changed it. */
 static inline bool relay_latch_cmpxchg(struct relay_latch *latch, uint64_t old_first, uint64_t old_second,
                                        uint64_t new_first, uint64_t new_second)
 {

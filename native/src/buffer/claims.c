@@ -18,13 +18,13 @@
  *                                                a reader passes the hole, or a lap overwrites it
  *                        TAKEN -> FREE           the owner of a switch died; the switch is complete
  *
- * A switch in a lockless buffer is a claim of length RELAY_CLAIM_SWITCH: to help means to write the ledgers of
+ * Except in scheme rseq, a switch is a claim of length RELAY_CLAIM_SWITCH: to help means to write the ledgers of
  * both sub-buffers, word by word with compare-and-swap from what was there before the switch, so that a
  * helper who comes laps too late changes nothing.
  *
  * The last claims of the table (base/claim_table.h) are for switches alone. A reservation keeps its claim until it is
  * committed; that of a dead thread becomes a hole, which keeps the claim until a reader has passed it. A reader of packets
- * passes it once its sub-buffer is finished, which in a lockless buffer takes a claim, too: were that to be had from the same
+ * passes it once its sub-buffer is finished, which takes a claim, too (not in rseq): were that to be had from the same
  * ones, nobody could ever finish it. A switch leaves no hole, so that the claim of a thread that dies in one is free as soon
  * as somebody looks.
  */

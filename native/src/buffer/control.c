@@ -3,7 +3,7 @@
  * What is done to one buffer from outside its writers: flush, stop, reset, write on behalf of another CPU.
  *
  * In scheme rseq all of it happens on the buffer's CPU: being there means that every section another thread
- * had open has ended or will restart. In scheme lockless a change of head by compare-and-swap does the same.
+ * had open has ended or will restart. In the other schemes a change of head by compare-and-swap does the same.
  */
 #define _GNU_SOURCE
 #include "base/affinity.h"
@@ -81,7 +81,7 @@ static int clear(struct rchan_buf *buf)
 	if (!relay_is_unallocated(buf))
 		memset(buf->data, 0, relay_reserved_at(buf, 0));
 	int err = change_head(buf, &control->head, make_cleared_head);
-	if (buf->scheme == RELAY_LOCKLESS) {
+	if (buf->scheme != RELAY_RSEQ) {
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
 	}

@@ -29,7 +29,7 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, vo
 	}
 	/* Discarded, it would take a claim until it is read: leave some for others. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf, 0) >= RELAY_N_CLAIMS / 2) {
-		relay_switch_from_holes(buf);
+		relay_switch_from_holes(buf, false);
 		return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
 	}
 	int err = relay_reserve_claimed(buf, length, &slot);

@@ -55,45 +55,12 @@ int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
 	return refuse(buf, &buf->control->lost_too_large, counted, -EMSGSIZE);
 }
 
-/* The record that was being copied when the last holder of the lock died becomes a hole, as in the other schemes. */
-static void leave_hole(struct rchan_buf *buf)
-{
-	struct relay_control *control = buf->control;
-	uint64_t length = control->writing_length;
-	enum relay_rseq_result result = RELAY_RSEQ_MOVED;
-	for (int tries = 0; length && result != RELAY_RSEQ_DONE && tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx tx = relay_tx_load(buf, &control->head);
-		uint64_t pos = tx.expect_first & RELAY_POSITION_MASK, records = tx.expect_second & RELAY_RECORDS_MASK;
-		if (pos != control->writing_at || !relay_pos_valid(buf, pos) ||
-		    length > buf->subbuf_size - relay_pos_offset(buf, pos))
-			break; /* it had been published */
-		relay_claims_help(buf, pos, tx.expect_second);
-		struct relay_claim *claim = relay_claim_take(buf);
-		if (!claim) {
-			relay_refuse_full(buf, length);
-			break;
-		}
-		relay_claim_state(claim, pos, length, records, 0);
-		tx.new_first = pos + length;
-		tx.new_second = (records + 1) | relay_claim_owner_bits(buf, claim);
-		result = relay_tx_commit(buf, &control->head, &tx);
-		if (result == RELAY_RSEQ_DONE) {
-			relay_claim_confirm(claim);
-			relay_claim_leave_hole(buf, claim, false);
-		} else {
-			relay_claim_release(buf, claim);
-		}
-	}
-	control->writing_length = 0;
-}
-
 int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 {
 	if (buf->scheme != RELAY_LOCKING)
 		return 0;
 	int result = relay_lock_take(&buf->control->write_lock, relay_blocking(buf), &buf->wait_lost, before);
-	if (result == 1)
-		leave_hole(buf);
+	/* 1: the holder died. Its claim tells what has to be done. */
 	return result < 0 ? result : 0;
 }
 
@@ -165,7 +132,7 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	    .new_second = records,
 	    .store = {{&left->end, pos}, {&entered->start_records, records}, {&entered->start_bytes, bytes}}};
 	struct relay_claim *claim = NULL;
-	if (buf->scheme == RELAY_LOCKLESS) {
+	if (buf->scheme != RELAY_RSEQ) {
 		claim = relay_claim_take_for_switch(buf);
 		if (!claim)
 			return RELAY_RSEQ_STOPPED;
@@ -329,7 +296,7 @@ int relay_switch(struct rchan_buf *buf)
  * or until it is overwritten, which is a lap away. Writers without claims would never get there, so each that is refused
  * leaves one sub-buffer. Where a reader is awaited, that is the one with the holes; the next one has none.
  */
-void relay_switch_from_holes(struct rchan_buf *buf)
+void relay_switch_from_holes(struct rchan_buf *buf, bool locked)
 {
 	uint64_t head, second, from = 0;
 	if (__atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_STOPPED || relay_head(buf, &head, &second))
@@ -337,5 +304,5 @@ void relay_switch_from_holes(struct rchan_buf *buf)
 	if (buf->mode != RELAY_OVERWRITE)
 		from = relay_pos_start(buf, relay_pos_number(buf, head));
 	if (relay_claims_n_holes(buf, from) >= RELAY_N_RESERVATIONS / 2)
-		relay_switch(buf);
+		(void)(locked ? flush(buf) : relay_switch(buf));
 }

@@ -39,7 +39,7 @@ void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before);
 /* Leave the sub-buffer, full or not. 0, an error, or RELAY_WRONG_CPU. */
 int relay_switch(struct rchan_buf *buf);
 
-/* No claim is to be had for a reservation. If holes have most of them, let those come free. */
-void relay_switch_from_holes(struct rchan_buf *buf);
+/* No claim is to be had for a reservation. If holes have most of them, let those come free. locked: as in struct relay_slot. */
+void relay_switch_from_holes(struct rchan_buf *buf, bool locked);
 
 #endif

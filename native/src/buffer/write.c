@@ -4,7 +4,8 @@
  *
  *     rseq      by a restartable section on the buffer's CPU
  *     lockless  by a 16-byte compare-and-swap
- *     locking   in the same way, with a lock around the whole write: nobody else moves head meanwhile
+ *     locking   in the same way, with a robust lock around the whole write. The lock only lets one writer in at a time: what
+ *               becomes of the record of a writer that dies, its claim tells as in lockless
  */
 #define _GNU_SOURCE
 #include "buffer/write.h"
@@ -33,8 +34,9 @@ static bool has_same_epoch(struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 	return true;
 }
 
-/* Between the look and the change: who comes next looks later, and so at a later clock. false: RELAY_TIME_IS_LONG. */
-static bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
+/* Between the look and the change: who comes next looks later, and so at a later clock. false: RELAY_TIME_IS_LONG.
+ * Not inlined: relay_write_rseq_slow() would need one register more than there is. */
+static __attribute__((noinline)) bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
 {
 	time->clock = relay_clock_now_if_blind(buf->timestamp);
 	if (time->is_short && !has_same_epoch(buf, pos, time->clock))
@@ -141,8 +143,7 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 		return err;
 	slot->claim = relay_claim_take(buf);
 	if (!slot->claim) {
-		if (!slot->locked)
-			relay_switch_from_holes(buf);
+		relay_switch_from_holes(buf, slot->locked);
 		return refuse_full(buf, length, slot->will_retry);
 	}
 	err = reserve_alone(buf, length, slot);
@@ -151,59 +152,41 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 	return err;
 }
 
-/* One record by reservation, copy and commit (in scheme rseq, on the buffer's CPU). */
-static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
-                         bool will_retry)
+/* Reserve one record and copy it (in scheme rseq, on the buffer's CPU). The caller says slot->locked, and ends the claim. */
+static inline int copy_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                               bool will_retry, struct relay_slot *slot)
 {
-	struct relay_slot slot = {
-	    .stamped = time != NULL, .is_short = time && time->is_short, .will_retry = will_retry};
-	int err = relay_reserve_claimed(buf, length, &slot);
+	*slot = (struct relay_slot){.locked = slot->locked,
+	                            .stamped = time != NULL,
+	                            .is_short = time && time->is_short,
+	                            .will_retry = will_retry};
+	int err = relay_reserve_claimed(buf, length, slot);
 	if (err)
 		return err;
 	if (time) {
-		time->clock = slot.clock;
+		time->clock = slot->clock;
 		relay_put_time(time);
 	}
-	memcpy(slot.to, data, length);
+	memcpy(slot->to, data, length);
+	return 0;
+}
+
+static int write_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                         bool will_retry)
+{
+	struct relay_slot slot = {.locked = false};
+	int err = copy_claimed(buf, data, length, time, will_retry, &slot);
+	if (err)
+		return err;
 	relay_commit_claim(buf, slot.claim);
 	return 0;
 }
 
-/* Copy, then publish. The caller has the lock. */
-static int write_locked(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
-                        bool will_retry)
-{
-	struct relay_control *control = buf->control;
-	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		struct relay_tx tx = relay_tx_load(buf, &control->head);
-		int err = relay_refuse_stopped(buf, length);
-		if (err)
-			return err;
-		enum relay_try tried = relay_buf_try_reserve(buf, &tx, length);
-		if (tried >= RELAY_TRY_FULL)
-			return refuse(buf, tried, length, will_retry);
-		if (tried != RELAY_TRY_HERE)
-			continue;
-		if (time && !take_time(buf, tx.expect_first, time))
-			return RELAY_TIME_IS_LONG;
-		control->writing_at = tx.expect_first;
-		/* Release: whoever takes the lock from our dead hands finds where. */
-		__atomic_store_n(&control->writing_length, length, __ATOMIC_RELEASE);
-		memcpy(relay_pos_data(buf, tx.expect_first), data, length);
-		tx.new_first = tx.expect_first + length;
-		tx.new_second = (tx.expect_second & RELAY_RECORDS_MASK) + 1;
-		enum relay_rseq_result result = relay_tx_commit(buf, &control->head, &tx);
-		__atomic_store_n(&control->writing_length, 0, __ATOMIC_RELEASE);
-		if (result == RELAY_RSEQ_DONE)
-			return 0;
-	}
-	return -EBADMSG;
-}
-
-/* Not inlined: its frame is much larger than what lockless writers need. */
+/* The same under the lock. Not inlined: its frame is much larger than what lockless writers need. */
 static __attribute__((noinline)) int write_alone(struct rchan_buf *buf, const void *data, size_t length,
                                                  struct relay_record_time *time, bool will_retry)
 {
+	struct relay_slot slot = {.locked = true};
 	sigset_t before;
 	int err = refuse_oversize(buf, length);
 	if (err)
@@ -211,8 +194,13 @@ static __attribute__((noinline)) int write_alone(struct rchan_buf *buf, const vo
 	err = lock(buf, length, will_retry, &before);
 	if (err)
 		return err;
-	err = write_locked(buf, data, length, time, will_retry);
+	err = copy_claimed(buf, data, length, time, will_retry, &slot);
+	if (!err)
+		relay_claim_release(buf, slot.claim);
 	relay_writers_unlock(buf, &before);
+	/* Not before: a reader that is woken may take this CPU at once, and other writers would wait for the lock meanwhile. */
+	if (!err)
+		relay_wake_record(buf);
 	return err;
 }
 
@@ -225,10 +213,7 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, s
 		return refuse_full(buf, length, will_retry);
 	if (buf->scheme != RELAY_LOCKING)
 		return write_claimed(buf, data, length, time, will_retry);
-	int err = write_alone(buf, data, length, time, will_retry);
-	if (!err)
-		relay_wake_record(buf);
-	return err;
+	return write_alone(buf, data, length, time, will_retry);
 }
 
 static bool names_claim(const struct relay_tx *seen)

@@ -2,6 +2,7 @@
 /* Scheme locking: one writer at a time, and what becomes of the lock when it dies. */
 #define _GNU_SOURCE
 #include "half_written.h"
+#include "stepping.h"
 
 #include <pthread.h>
 
@@ -59,20 +60,132 @@ TEST(a_stopped_writer_goes_on_where_it_was)
 	relay_buf_release(buf);
 }
 
-TEST(a_disabled_buffer_refuses_the_writer_that_was_in_it)
+/* It has reserved its record already. */
+TEST(a_buffer_that_is_disabled_keeps_the_record_of_the_writer_that_is_in_it)
 {
 	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
 	struct rchan_buf *buf = open_path(path);
 	struct writer writer = start_writer(path, 'x', 20, 0, 1);
 
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
-	CHECK_EQ(write(writer.go, "g", 1), 1);
-	CHECK_EQ(WEXITSTATUS(end_writer(&writer)), 1);
+	continue_writer(&writer);
+	CHECK_EQ(write_letters(buf, 'a', 3), -ECANCELED);
 	CHECK_EQ(stats_of(buf).lost_disabled_records, 1);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
-	CHECK_DRAINS(buf, "aaa");
+	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxaaa");
 	relay_buf_release(buf);
+}
+
+/* Nobody else may flush it, so that the writer finishes the sub-buffer under its own lock. */
+TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_under_its_lock)
+{
+	const char *path = new_path(8192, 3, RELAY_NO_OVERWRITE);
+	struct rchan_buf *buf = open_path(path);
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct rchan_buf *mine = open_path(path);
+		void *to;
+
+		for (int i = 0; i < RELAY_N_RESERVATIONS; i++)
+			CHECK_EQ(relay_buf_reserve(mine, 20, &to), 0);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(write_letters(buf, 'a', 10), -ENOSPC);
+	CHECK_EQ(stats_of(buf).lost_full_records, 3);
+	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_DRAINS(buf, "");
+	CHECK_EQ(stats_of(buf).lost_torn_records, RELAY_N_RESERVATIONS);
+	CHECK_EQ(write_letters(buf, 'b', 10), 0);
+	CHECK_DRAINS(buf, "bbbbbbbbbb");
+	relay_buf_release(buf);
+}
+
+/* --- SIGKILL at every instruction --- */
+
+enum { LENGTH = 20 };
+
+static struct rchan_buf *stepped;
+
+static void stop_around_write(void)
+{
+	write_letters(stepped, 'p', LENGTH); /* what the linker and the kernel do once is not stepped through */
+	raise(SIGSTOP);
+	write_letters(stepped, 'c', LENGTH);
+	raise(SIGSTOP);
+}
+
+/* Kill a writer behind the n-th instruction that changes the buffer's file: whoever comes later finds the same if it dies
+ * at one of those between. false: the write ended before. */
+static bool kill_behind_change(unsigned n)
+{
+	size_t bytes = (size_t)stats_of(stepped).file_bytes;
+	void *now = mmap(NULL, bytes, PROT_READ, MAP_SHARED, relay_buf_fd(stepped), 0), *seen = malloc(bytes);
+	pid_t pid = start_stepped(stop_around_write);
+	bool inside = true;
+
+	CHECK(now != MAP_FAILED && seen != NULL);
+	memcpy(seen, now, bytes);
+	while (n > 0 && (inside = resume(pid, PTRACE_SINGLESTEP))) {
+		n -= memcmp(seen, now, bytes) != 0;
+		memcpy(seen, now, bytes);
+	}
+	kill_child(pid);
+	munmap(now, bytes);
+	free(seen);
+	return inside;
+}
+
+/* Kill a writer there. What it leaves is met by a reader first, or by the next writer. Returns whether its record is torn. */
+static bool write_killed(unsigned n, bool *inside)
+{
+	struct relay_stats before = stats_of(stepped), now;
+	char text[4 * LENGTH + 1] = "";
+
+	*inside = kill_behind_change(n);
+	if (n % 2)
+		strcpy(text, drain(stepped));
+	CHECK_EQ(write_letters(stepped, 'n', LENGTH), 0);
+	strcat(text, drain(stepped));
+	now = stats_of(stepped);
+	uint64_t torn = now.lost_torn_records - before.lost_torn_records;
+	if (strlen(text) == 2 * LENGTH)
+		CHECK_TEXT(text, "ppppppppppppppppppppnnnnnnnnnnnnnnnnnnnn");
+	else
+		CHECK_TEXT(text, "ppppppppppppppppppppccccccccccccccccccccnnnnnnnnnnnnnnnnnnnn");
+	CHECK(*inside || strlen(text) == 3 * LENGTH);
+	CHECK_EQ(now.records - before.records, strlen(text) / LENGTH + torn);
+	CHECK_EQ(now.lost_torn_bytes - before.lost_torn_bytes, torn * LENGTH);
+	CHECK_EQ(now.unread_bytes + now.lost_full_records, 0);
+	return torn;
+}
+
+static void kill_writers_everywhere(uint64_t subbuf_size)
+{
+	unsigned n_torn = 0;
+	bool inside = true;
+
+	stepped = make_buf(subbuf_size, 4, RELAY_NO_OVERWRITE);
+	for (unsigned n = 0; inside; n++)
+		n_torn += write_killed(n, &inside);
+	CHECK(n_torn > 1);
+	relay_buf_release(stepped);
+}
+
+TEST(a_writer_that_is_killed_at_any_instruction_loses_at_most_its_record)
+{
+	kill_writers_everywhere(1000);
+}
+
+TEST(a_writer_that_is_killed_while_it_switches_loses_at_most_its_record)
+{
+	kill_writers_everywhere(LENGTH);
 }
 
 /* --- fairness --- */
