@@ -18,7 +18,7 @@ uint32_t relay_arm(struct relay_armed armed, uint32_t bits)
 void relay_wake_armed(struct relay_armed armed, uint32_t bits)
 {
 	int saved = errno;
-	/* Whoever clears the bits wakes: one system call however many producers see them set. */
+	/* Whoever clears the bits wakes: one system call however many producers see them set. Pairs with relay_arm(). */
 	if (__atomic_fetch_and(armed.flags, ~bits, __ATOMIC_SEQ_CST) & bits) {
 		/* Pairs with the futex's own comparison in relay_wait_armed(). */
 		__atomic_add_fetch(armed.seq, 1, __ATOMIC_SEQ_CST);

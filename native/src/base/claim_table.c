@@ -15,6 +15,7 @@ __thread uint64_t relay_claims_cached[RELAY_N_CLAIMS_CACHED] RELAY_TLS;
 
 static bool cmpxchg(uint64_t *at, uint64_t from, uint64_t to)
 {
+	/* Of `thread`: pairs with relay_claim_disown() in base/claim_table.h. Of `reaper`: with become_reaper() and reap(). */
 	return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
@@ -23,6 +24,7 @@ static bool cmpxchg(uint64_t *at, uint64_t from, uint64_t to)
 /* Only claims below n_used are looked at: raise it before the claim is used. */
 static void raise_used(const struct relay_claim_table *table, uint32_t n)
 {
+	/* The compare-and-swap, which checks what is loaded here, pairs with relay_claim_table_n_used() in base/claim_table.h. */
 	uint32_t old = __atomic_load_n(table->n_used, __ATOMIC_RELAXED);
 	while (old < n &&
 	       !__atomic_compare_exchange_n(table->n_used, &old, n, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
@@ -31,7 +33,8 @@ static void raise_used(const struct relay_claim_table *table, uint32_t n)
 
 static bool is_free(const struct relay_claim_table *table, uint32_t i)
 {
-	/* Acquire: what others did to it before they freed it. */
+	/* Pairs with relay_claim_release() in buffer/claims.h, relay_ring_claim_release() in ring/claims.h and whoever else stores
+	 * RELAY_CLAIM_FREE: what they did to it before. */
 	return __atomic_load_n(relay_claim_word_at(table, i), __ATOMIC_ACQUIRE) == RELAY_CLAIM_FREE;
 }
 
@@ -44,6 +47,7 @@ static bool try_use(const struct relay_claim_table *table, uint32_t i)
 	/* Not before: a handler may have left a hole there. */
 	if (is_free(table, i))
 		return true;
+	/* Pairs with relay_claim_use() in base/claim_table.h. */
 	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
 	return false;
 }
@@ -52,6 +56,7 @@ static bool try_use(const struct relay_claim_table *table, uint32_t i)
  * claims when the file is closed, while this one stays open. */
 static bool is_ours(const struct relay_claim_table *table, uint32_t i, const struct relay_claim_owner *owner)
 {
+	/* Relaxed: this thread stored the owner's; the table's was published by its id, see relay_claim_table_renew(). */
 	uint64_t token = __atomic_load_n(&owner->token, __ATOMIC_RELAXED);
 	return i < RELAY_N_CLAIMS_KEPT && (!token || token == __atomic_load_n(&table->token, __ATOMIC_RELAXED));
 }
@@ -60,12 +65,14 @@ static bool is_ours(const struct relay_claim_table *table, uint32_t i, const str
 static bool try_own(const struct relay_claim_table *table, uint32_t i, uint64_t self)
 {
 	struct relay_claim_owner *owner = relay_claim_owner_at(table, i);
+	/* Pairs with relay_claim_disown() in base/claim_table.h; in_use below, with relay_claim_leave() there. */
 	uint64_t now = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE);
 	if ((now && (now != self || !is_ours(table, i, owner))) || !is_free(table, i) ||
 	    __atomic_load_n(&owner->in_use, __ATOMIC_ACQUIRE))
 		return false;
 	if (!now && !cmpxchg(&owner->thread, 0, self))
 		return false;
+	/* Relaxed: relay_claim_table_resolve() looks for the token after its open file was closed, which comes after this. */
 	__atomic_store_n(&owner->token, __atomic_load_n(&table->token, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 	raise_used(table, i + 1);
 	/* false: a handler took the claim, or left a hole in it. A claim that may be kept stays this thread's. */
@@ -103,6 +110,7 @@ static uint32_t find_for_switch(struct relay_claim_table *table, bool resolves)
 static uint32_t find_once(struct relay_claim_table *table, bool for_switch, bool is_first)
 {
 	uint32_t i = find_in(table, 0, RELAY_N_CLAIMS_KEPT);
+	/* Relaxed: only a count. */
 	if (i == UINT32_MAX && may_ask(table) &&
 	    __atomic_fetch_add(&table->n_unkept, 1, __ATOMIC_RELAXED) % LOOK_FOR_DEAD == 0 &&
 	    relay_claim_table_resolve(table, 0))
@@ -124,6 +132,7 @@ static uint32_t find(struct relay_claim_table *table, int rounds, bool for_switc
 		sched_yield();
 		i = find_once(table, for_switch, false);
 	}
+	/* Relaxed: the same hint. */
 	if (doubts != (i == UINT32_MAX))
 		__atomic_store_n(&table->finds_none, !doubts, __ATOMIC_RELAXED);
 	return i;
@@ -144,8 +153,9 @@ uint32_t relay_claim_table_find(struct relay_claim_table *table, int rounds, boo
 void relay_claim_table_renew(struct relay_claim_table *table, uint64_t token)
 {
 	static uint32_t last_id;
+	/* Relaxed: published by the id. */
 	__atomic_store_n(&table->token, token, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_claim_kept(). */
+	/* Pairs with the acquire in relay_claim_kept() in base/claim_table.h, and in relay_claim_table_find(). */
 	__atomic_store_n(&table->id, __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
 }
 
@@ -153,6 +163,7 @@ void relay_claim_table_renew(struct relay_claim_table *table, uint64_t token)
 
 static bool become_reaper(struct relay_claim_owner *owner)
 {
+	/* Pairs with the compare-and-swap to 0 in reap(). */
 	uint64_t reaper = __atomic_load_n(&owner->reaper, __ATOMIC_ACQUIRE);
 	return (!reaper || !relay_owner_alive(reaper)) && cmpxchg(&owner->reaper, reaper, relay_owner_self());
 }
@@ -161,6 +172,7 @@ static bool end(struct relay_claim_table *table, uint32_t i, struct relay_claim_
 {
 	if (!table->end(table, i))
 		return false;
+	/* Pairs with try_own(). */
 	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
 	relay_claim_disown(owner);
 	return true;
@@ -173,7 +185,8 @@ static bool reap(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 	bool is_given_up = table->give_up && table->give_up(table, i, dead);
 	if (!become_reaper(owner))
 		return is_given_up;
-	/* A dead owner stays until its reaper is done: is it still this one? If not, somebody else was faster. */
+	/* A dead owner stays until its reaper is done: is it still this one? If not, somebody else was faster. Pairs with
+	 * relay_claim_disown() in base/claim_table.h. */
 	bool is_ended = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE) != dead || end(table, i, owner);
 	cmpxchg(&owner->reaper, relay_owner_self(), 0);
 	return is_ended || is_given_up;
@@ -186,6 +199,7 @@ static bool is_dead(const struct relay_claim_table *table, uint64_t owner)
 
 bool relay_claim_table_reap(struct relay_claim_table *table, uint32_t i)
 {
+	/* Pairs with the compare-and-swap in try_own(). */
 	uint64_t owner = __atomic_load_n(&relay_claim_owner_at(table, i)->thread, __ATOMIC_ACQUIRE);
 	return is_dead(table, owner) && reap(table, i, owner);
 }

@@ -38,11 +38,13 @@ enum { FIND_ROUNDS = 128, NONBLOCKING_ROUNDS = 16, VIEW_TRIES = 16 };
 
 static uint64_t word_of(const struct relay_claim *claim)
 {
+	/* Pairs with relay_claim_state() and relay_claim_release() in buffer/claims.h, and with change_word(). */
 	return __atomic_load_n(&claim->word, __ATOMIC_ACQUIRE);
 }
 
 static bool change_word(struct relay_claim *claim, uint64_t from, uint64_t to)
 {
+	/* Pairs with word_of(). */
 	return __atomic_compare_exchange_n(&claim->word, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
@@ -79,6 +81,7 @@ struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf)
 
 static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
 {
+	/* Seen by who sees, in word_of(), what change_word() or relay_claim_release() stores next. */
 	__atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
@@ -95,7 +98,7 @@ static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, 
 	uint64_t old_records = __atomic_load_n(&entered->start_records, __ATOMIC_RELAXED);
 	uint64_t old_bytes = __atomic_load_n(&entered->start_bytes, __ATOMIC_RELAXED);
 	/* All loads above before this check: while head stands, they are from before the switch or right. None
-	 * of the three words ever takes an old value again. */
+	 * of the three words ever takes an old value again. Pairs with the fence in relay_claim_state() in buffer/claims.h. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) != next ||
 	    __atomic_load_n(&buf->control->head.second[0], __ATOMIC_RELAXED) != second)
@@ -117,6 +120,7 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
 	uint64_t word = word_of(claim), from = word & RELAY_POSITION_MASK;
 	if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING || !relay_pos_valid(buf, from))
 		return;
+	/* Relaxed: of this word, or the word has changed, and change_word() changes nothing. */
 	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	if (length == RELAY_CLAIM_SWITCH) {
 		if (relay_pos_next(buf, from) != pos)
@@ -151,10 +155,11 @@ static bool give_up(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 		return false;
 	relay_claims_help(buf, pos, second);
 	uint64_t word = word_of(claim);
+	/* Relaxed: as in relay_claims_help(). */
 	bool is_record = __atomic_load_n(&claim->length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH;
 	if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_TAKEN)
 		return false;
-	/* Somebody else may have reaped it, and a living thread taken it. */
+	/* Somebody else may have reaped it, and a living thread taken it. Pairs with try_own() in base/claim_table.c. */
 	if (__atomic_load_n(&claim->owner.thread, __ATOMIC_ACQUIRE) != dead)
 		return true;
 	if (is_record)
@@ -208,6 +213,7 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
 {
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
+		/* Relaxed: constant while the claim is taken. */
 		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && relay_pos_valid(buf, word) &&
 		    relay_pos_data(buf, word) == to &&
 		    __atomic_load_n(&buf->claims[i].length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH)

@@ -14,6 +14,7 @@ enum { READ_TRIES = 100 };
  * back; with `resets` odd the buffer is half cleared, and the flag refuses writers until another reset is complete. */
 static void end_reset(struct rchan_buf *buf)
 {
+	/* `resets` pairs with start_again() in buffer/control.c, the flags with wait_or_refuse() in buffer/try_reserve.c. */
 	if (!(__atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE) & 1))
 		__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_RESETTING, __ATOMIC_SEQ_CST);
 }
@@ -60,6 +61,7 @@ int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state)
 {
 	const struct relay_control *control = buf->control;
 	for (int i = 0; i < READ_TRIES; i++) {
+		/* Pairs with the release in relay_consumer_publish() in buffer/consumer.h: the copy before the flip. */
 		uint32_t current = __atomic_load_n(&control->current, __ATOMIC_ACQUIRE);
 		*state = control->consumer[current & 1];
 		/* Pairs with the release fence in relay_consumer_publish(): if a later store to this copy was seen, so is a later
@@ -118,6 +120,7 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 			                          relay_pos_ahead(buf, head, state->position), buf->n_subbufs);
 		uint64_t oldest = relay_pos_start(buf, relay_oldest(buf, head));
 		struct relay_subbuf subbuf = relay_subbuf_at(buf, oldest);
+		/* Pairs with switch_subbuf() in buffer/try_reserve.c, which moves head before the ledger is used again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (relay_settled_head(buf, &again, &records))
 			return -EBADMSG;

@@ -202,7 +202,7 @@ int relay_buf_stop(struct rchan_buf *buf, uint32_t flag, int on)
 	int err = 0;
 	flag &= RELAY_STOPPED;
 	if (on) {
-		/* Pairs with the test in every section, and with refuse_stopped() after look(). */
+		/* Pairs with the test in every section, and with relay_refuse_stopped() after relay_tx_load(). */
 		__atomic_fetch_or(&buf->control->flags, flag, __ATOMIC_SEQ_CST);
 		err = settle(buf);
 	} else {
@@ -237,7 +237,7 @@ static int start_again(struct rchan_buf *buf)
 	if (err)
 		return err;
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) | 1;
-	/* Pairs with resets_begin(): whoever sees what follows sees that it is under way. */
+	/* Pairs with resets_met() in buffer/stats.c: whoever sees what follows sees that it is under way. */
 	__atomic_store_n(&buf->control->resets, resets, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	err = on_cpu(buf, reset_step, NULL);
@@ -246,7 +246,7 @@ static int start_again(struct rchan_buf *buf)
 		relay_holes_clear(buf);
 		relay_consumer_clear(buf);
 	}
-	/* Pairs with resets_begin(): all of it is seen by who sees that it is over. */
+	/* Pairs with now() in buffer/stats.c: all of it is seen by who sees that it is over. */
 	__atomic_store_n(&buf->control->resets, resets + 1, __ATOMIC_RELEASE);
 	relay_switch_unlock(buf, &before);
 	if (!err && !relay_has_begun(buf, 0))

@@ -26,7 +26,7 @@ struct moment {
 static struct moment now(const struct rchan_buf *buf)
 {
 	struct moment begin;
-	/* Pairs with buffer/control.c: what the last reset left is seen after. */
+	/* Pairs with start_again() in buffer/control.c: what the last reset left is seen after. */
 	begin.resets = __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE);
 	/* Relaxed: relay_consumer_read() loads it again, for what belongs to it. */
 	begin.readers = __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
@@ -35,7 +35,7 @@ static struct moment now(const struct rchan_buf *buf)
 
 static bool resets_met(const struct rchan_buf *buf, struct moment begin)
 {
-	/* Pairs with buffer/control.c: if anything was seen of a reset under way, so is its number. */
+	/* Pairs with the fence in start_again() in buffer/control.c: if anything was seen of a reset under way, so is its number. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return begin.resets & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin.resets;
 }

@@ -303,6 +303,7 @@ int relay_walk_plan(struct relay_walk *walk)
 		walk->plan->start = start;
 		if (!relay_consumer_is_lapped(buf, walk->head, start))
 			err = buf->packets ? walk_packets(walk) : relay_walk_data(walk);
+		/* Pairs with switch_subbuf() in buffer/try_reserve.c, which moves head before anything is overwritten. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (relay_settled_head(buf, &again, &records))
 			return -EBADMSG;

@@ -92,7 +92,7 @@ bool relay_perf_has_number(const struct relay_counters *counters, uint32_t n)
 	uint32_t n_chunks = __atomic_load_n(&counters->header->nr_chunks, __ATOMIC_ACQUIRE);
 	if (chunk >= n_chunks || chunk >= counters->chunks_max || slot == 0)
 		return false;
-	/* Pairs with the release in take_number(): memory for the record. */
+	/* Pairs with the release in relay_perf_take_number(): memory for the record. */
 	return slot <= __atomic_load_n(&relay_perf_chunk_record(counters, chunk)->used, __ATOMIC_ACQUIRE);
 }
 
@@ -134,7 +134,7 @@ uint32_t relay_perf_find_group(const struct relay_counters *counters, const char
 
 static bool is_live(const struct relay_counters *counters, uint32_t n)
 {
-	/* Pairs with the release in set_state(): the record is complete. */
+	/* Pairs with the release in relay_perf_set_state(): the record is complete. */
 	return n && __atomic_load_n(&counters->records[n].state, __ATOMIC_ACQUIRE) == RELAY_PERF_LIVE;
 }
 

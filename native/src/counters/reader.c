@@ -178,7 +178,7 @@ int relay_counters_next(const struct relay_counters *counters, int after, struct
 			n |= RELAY_PERF_SLOTS - 1; /* nor are there more in this chunk */
 			continue;
 		}
-		/* Pairs with the release in set_state(). */
+		/* Pairs with the release in relay_perf_set_state(). */
 		if (__atomic_load_n(&counters->records[n].state, __ATOMIC_ACQUIRE) != RELAY_PERF_LIVE)
 			continue;
 		tell(counters, n, info);

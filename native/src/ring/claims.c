@@ -36,6 +36,7 @@ static uint32_t n_used(const struct relay_ring *ring)
 
 static bool change(uint64_t *at, uint64_t from, uint64_t to)
 {
+	/* Pairs with relay_ring_claim_word() in ring/claims.h. */
 	return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
@@ -100,12 +101,13 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
  * passed the record or certainly will, and let the position pass it. */
 static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos, uint64_t length)
 {
+	/* Relaxed: stored before the word, which the caller has; pairs as relay_ring_claim_state() in ring/claims.h says. */
 	struct relay_ring_place place = {.pos = pos,
 	                                 .end = pos + relay_ring_total(length),
 	                                 .number = __atomic_load_n(&claim->number, __ATOMIC_RELAXED)};
 	uint64_t header = relay_ring_header(ring, pos, (uint32_t)length | RELAY_RING_BUSY);
 	if (!relay_ring_is_published(ring, &place))
-		/* Relaxed: published by what follows. */
+		/* Relaxed: published by relay_ring_publish_dead(). */
 		__atomic_store_n((uint64_t *)relay_ring_at(ring, pos), header, __ATOMIC_RELAXED);
 	relay_ring_publish_dead(ring, &place);
 }
@@ -113,6 +115,7 @@ static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim 
 /* A reservation of the dead. */
 static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t word)
 {
+	/* Relaxed: as `number` in put_in_place(). */
 	uint64_t pos = word & RELAY_POSITION_MASK, length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	if (length > RELAY_RING_RECORD_MAX || pos % 8)
 		return;
@@ -123,9 +126,11 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 	uint32_t seen = __atomic_load_n(header, __ATOMIC_ACQUIRE);
 	if (!(seen & RELAY_RING_BUSY) || (int64_t)(relay_ring_floor(ring) - pos) > 0)
 		return;
+	/* Relaxed: the compare-and-swap checks it. */
 	uint64_t torn = __atomic_load_n(&claim->word.second, __ATOMIC_RELAXED);
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN)
 		relay_u128_cmpxchg(&claim->word, word, torn, RELAY_RING_REAPED | pos, torn + 1);
+	/* Pairs with look_once() in ring/consumer.c. */
 	__atomic_store_n(header, (uint32_t)length | RELAY_RING_DISCARD, __ATOMIC_RELEASE);
 }
 
@@ -138,6 +143,7 @@ static bool end(struct relay_claim_table *table, uint32_t i)
 	uint64_t word = relay_ring_claim_word(claim), state = word & RELAY_CLAIM_STATE;
 	if (state == RELAY_CLAIM_TAKEN || state == RELAY_RING_REAPED)
 		reap_record(ring, claim, word);
+	/* Pairs with relay_ring_claim_word() in ring/claims.h, and with is_free() in base/claim_table.c. */
 	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
 	relay_ring_wake(ring, word & RELAY_POSITION_MASK, 0);
 	return true;
@@ -180,6 +186,7 @@ uint64_t relay_ring_claims_torn(const struct relay_ring *ring)
 {
 	uint64_t n = 0;
 	for (uint32_t i = 0; i < n_used(ring); i++) {
+		/* Relaxed: only a count. */
 		uint64_t more = __atomic_load_n(&ring->claims[i].word.second, __ATOMIC_RELAXED);
 		/* More than there can be stays more than there can be: who asks checks the sum. */
 		n = more > UINT64_MAX - n ? UINT64_MAX : n + more;

@@ -87,6 +87,7 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 {
 	const struct relay_ring_consumer *consumer = ring->consumer;
 	for (int i = 0; i < READ_TRIES; i++) {
+		/* Pairs with the release in relay_ring_consumer_publish() in ring/consumer.h: the copy before the flip. */
 		uint32_t current = __atomic_load_n(&consumer->current, __ATOMIC_ACQUIRE);
 		*counts = consumer->counts[current & 1];
 		/* Pairs with the release in relay_ring_consumer_publish(), which stores `current` first: a position after
@@ -158,6 +159,7 @@ static bool is_held_up(struct relay_ring *ring, uint64_t pos)
 static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again)
 {
 	int reaped = relay_ring_claims_reap_at(ring, pos);
+	/* After the search: pairs with end() in ring/output.c, whose claim goes after the header. */
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
@@ -194,7 +196,7 @@ static enum look look_once(struct relay_ring *ring, uint64_t pos, uint32_t *leng
 		*again = is_held_up(ring, pos);
 		return LOOK_NOTHING;
 	}
-	/* Pairs with the release that ends a reservation: the payload before it. */
+	/* Pairs with end() in ring/output.c, which ends a reservation: the payload before it. */
 	*length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
@@ -228,7 +230,8 @@ int relay_ring_find_next(struct relay_ring *ring, struct relay_ring_counts *coun
 {
 	int laps = 0;
 	for (; *work && laps < RELAY_RING_LAPPED_TRIES; --*work) {
-		/* Before the look: what was there when the ring was closed is still given. */
+		/* Before the look: what was there when the ring was closed is still given. Pairs with relay_ring_stop() in
+		 * ring/control.c. */
 		bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
 		if (relay_ring_consumer_catch_up(ring, counts))
 			return damaged_at(ring, counts->position);

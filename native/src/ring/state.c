@@ -18,6 +18,7 @@ const char *relay_ring_damage(struct relay_ring *ring)
 
 int relay_ring_check_magic(struct relay_ring *ring)
 {
+	/* Relaxed: constant, unless the file was truncated. */
 	uint64_t magic = __atomic_load_n(&ring->state->geometry.magic, __ATOMIC_RELAXED);
 	if (magic == RELAY_RING_MAGIC)
 		return 0;
@@ -52,6 +53,7 @@ int relay_ring_state(struct relay_ring *ring)
 {
 	if (ring->remote)
 		return relay_ring_remote_state(ring->remote);
+	/* Before the look, as in relay_ring_find_next() in ring/consumer.c; pairs with relay_ring_stop() in ring/control.c. */
 	bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
 	uint32_t work = RELAY_RING_WORK;
 	struct relay_ring_moment begin = relay_ring_moment(ring);
