@@ -15,7 +15,7 @@ __thread uint64_t relay_claims_cached[RELAY_N_CLAIMS_CACHED] RELAY_TLS;
 
 static bool cmpxchg(uint64_t *at, uint64_t from, uint64_t to)
 {
-	/* Of `thread`: pairs with relay_claim_disown() in base/claim_table.h. Of `reaper`: with become_reaper() and reap(). */
+	/* Of `thread`: pairs with relay_claim_disown() in base/claim_table.h. Of `reaper`: with become_reaper() and reap_claim(). */
 	return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
@@ -120,7 +120,7 @@ static uint32_t find_once(struct relay_claim_table *table, bool for_switch, bool
 	return i == UINT32_MAX && for_switch ? find_for_switch(table, is_first && may_ask(table)) : i;
 }
 
-static uint32_t find(struct relay_claim_table *table, int rounds, bool for_switch)
+static uint32_t find_claim(struct relay_claim_table *table, int rounds, bool for_switch)
 {
 	/* Relaxed: a hint for the number of rounds, so that a table full of damaged claims does not cost each record all. */
 	bool doubts = __atomic_load_n(&table->finds_none, __ATOMIC_RELAXED);
@@ -144,7 +144,7 @@ uint32_t relay_claim_table_find(struct relay_claim_table *table, int rounds, boo
 	 * during the search, the cached key does not match, and the next call searches again. */
 	uint32_t id = __atomic_load_n(&table->id, __ATOMIC_ACQUIRE);
 	uint64_t key = relay_claim_key(id);
-	uint32_t i = find(table, rounds, for_switch);
+	uint32_t i = find_claim(table, rounds, for_switch);
 	if (i < RELAY_N_CLAIMS_KEPT)
 		relay_claims_cached[id % RELAY_N_CLAIMS_CACHED] = key | i;
 	return i;
@@ -163,12 +163,12 @@ void relay_claim_table_renew(struct relay_claim_table *table, uint64_t token)
 
 static bool become_reaper(struct relay_claim_owner *owner)
 {
-	/* Pairs with the compare-and-swap to 0 in reap(). */
+	/* Pairs with the compare-and-swap to 0 in reap_claim(). */
 	uint64_t reaper = __atomic_load_n(&owner->reaper, __ATOMIC_ACQUIRE);
 	return (!reaper || !relay_owner_alive(reaper)) && cmpxchg(&owner->reaper, reaper, relay_owner_self());
 }
 
-static bool end(struct relay_claim_table *table, uint32_t i, struct relay_claim_owner *owner)
+static bool end_claim(struct relay_claim_table *table, uint32_t i, struct relay_claim_owner *owner)
 {
 	if (!table->end(table, i))
 		return false;
@@ -179,7 +179,7 @@ static bool end(struct relay_claim_table *table, uint32_t i, struct relay_claim_
 }
 
 /* `dead` was the owner. true: the claim has changed, or is somebody else's by now. */
-static bool reap(struct relay_claim_table *table, uint32_t i, uint64_t dead)
+static bool reap_claim(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 {
 	struct relay_claim_owner *owner = relay_claim_owner_at(table, i);
 	bool is_given_up = table->give_up && table->give_up(table, i, dead);
@@ -187,7 +187,7 @@ static bool reap(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 		return is_given_up;
 	/* A dead owner stays until its reaper is done: is it still this one? If not, somebody else was faster. Pairs with
 	 * relay_claim_disown() in base/claim_table.h. */
-	bool is_ended = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE) != dead || end(table, i, owner);
+	bool is_ended = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE) != dead || end_claim(table, i, owner);
 	cmpxchg(&owner->reaper, relay_owner_self(), 0);
 	return is_ended || is_given_up;
 }
@@ -201,7 +201,7 @@ bool relay_claim_table_reap(struct relay_claim_table *table, uint32_t i)
 {
 	/* Pairs with the compare-and-swap in try_own(). */
 	uint64_t owner = __atomic_load_n(&relay_claim_owner_at(table, i)->thread, __ATOMIC_ACQUIRE);
-	return is_dead(table, owner) && reap(table, i, owner);
+	return is_dead(table, owner) && reap_claim(table, i, owner);
 }
 
 int relay_claim_table_resolve(struct relay_claim_table *table, uint64_t token)
@@ -209,11 +209,11 @@ int relay_claim_table_resolve(struct relay_claim_table *table, uint64_t token)
 	int n = 0;
 	for (uint32_t i = 0; i < relay_claim_table_n_used(table); i++) {
 		const struct relay_claim_owner *owner = relay_claim_owner_at(table, i);
-		/* Owner before token; relay_claim_leave() and end() clear the token first, so that a token that is found here is
-		 * of `now` or of a later owner, which reap() notices. */
+		/* Owner before token; relay_claim_leave() and end_claim() clear the token first, so that a token that is found here is
+		 * of `now` or of a later owner, which reap_claim() notices. */
 		uint64_t now = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE);
 		bool is_gone = now && token && __atomic_load_n(&owner->token, __ATOMIC_ACQUIRE) == token;
-		n += (is_gone || is_dead(table, now)) && reap(table, i, now);
+		n += (is_gone || is_dead(table, now)) && reap_claim(table, i, now);
 	}
 	return n;
 }

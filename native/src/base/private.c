@@ -14,7 +14,7 @@ enum { HEADER_BYTES = 64 };
 static char taken;
 
 /* No malloc(): a signal handler may reserve. */
-static struct relay_private_record *map(const void *owner, size_t length)
+static struct relay_private_record *map_record(const void *owner, size_t length)
 {
 	if (length > SIZE_MAX - HEADER_BYTES)
 		return NULL;
@@ -32,7 +32,7 @@ void relay_private_free(struct relay_private_record *record)
 	munmap(record, record->bytes);
 }
 
-static bool change(struct relay_private_slot *slot, void *from, void *to)
+static bool change_slot(struct relay_private_slot *slot, void *from, void *to)
 {
 	/* Pairs with itself, and with the release in relay_private_reserve(). */
 	return __atomic_compare_exchange_n(&slot->data, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
@@ -40,16 +40,16 @@ static bool change(struct relay_private_slot *slot, void *from, void *to)
 
 int relay_private_reserve(struct relay_private *table, const void *owner, size_t length, void **data)
 {
-	struct relay_private_record *record = map(owner, length);
+	struct relay_private_record *record = map_record(owner, length);
 	if (!record)
 		return -ENOMEM;
 	for (int i = 0; i < RELAY_PRIVATE_MAX; i++) {
 		struct relay_private_slot *slot = &table->slots[i];
-		if (!change(slot, NULL, &taken))
+		if (!change_slot(slot, NULL, &taken))
 			continue;
 		*data = (char *)record + HEADER_BYTES;
 		__atomic_store_n(&slot->owner, owner, __ATOMIC_RELAXED);
-		/* Pairs with the acquire in change() and in relay_private_close(): header and owner before the address. */
+		/* Pairs with the acquire in change_slot() and in relay_private_close(): header and owner before the address. */
 		__atomic_store_n(&slot->data, *data, __ATOMIC_RELEASE);
 		return 0;
 	}
@@ -57,16 +57,16 @@ int relay_private_reserve(struct relay_private *table, const void *owner, size_t
 	return -ENOMEM;
 }
 
-static struct relay_private_record *end(struct relay_private_slot *slot, void *data)
+static struct relay_private_record *free_slot(struct relay_private_slot *slot, void *data)
 {
-	return change(slot, data, NULL) ? (struct relay_private_record *)((char *)data - HEADER_BYTES) : NULL;
+	return change_slot(slot, data, NULL) ? (struct relay_private_record *)((char *)data - HEADER_BYTES) : NULL;
 }
 
 struct relay_private_record *relay_private_end(struct relay_private *table, void *data)
 {
 	struct relay_private_record *record = NULL;
 	for (int i = 0; data && data != &taken && !record && i < RELAY_PRIVATE_MAX; i++)
-		record = end(&table->slots[i], data);
+		record = free_slot(&table->slots[i], data);
 	return record;
 }
 
@@ -78,7 +78,7 @@ void relay_private_close(struct relay_private *table, const void *owner)
 		void *data = __atomic_load_n(&slot->data, __ATOMIC_ACQUIRE);
 		if (!data || data == &taken || __atomic_load_n(&slot->owner, __ATOMIC_RELAXED) != owner)
 			continue;
-		struct relay_private_record *record = end(slot, data);
+		struct relay_private_record *record = free_slot(slot, data);
 		if (record)
 			relay_private_free(record);
 	}

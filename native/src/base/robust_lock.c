@@ -24,7 +24,7 @@ static __thread struct {
 	uint64_t holder, at_ns;
 } asked RELAY_TLS;
 
-static bool change(uint64_t *word, uint64_t *from, uint64_t to)
+static bool change_lock(uint64_t *word, uint64_t *from, uint64_t to)
 {
 	/* Pairs with the release in relay_lock_release(). */
 	return __atomic_compare_exchange_n(word, from, to, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
@@ -50,23 +50,23 @@ static bool has_died(uint64_t holder)
 	return !relay_owner_alive(holder);
 }
 
-static int take_at_once(uint64_t *word, bool may_ask)
+static int take_lock_at_once(uint64_t *word, bool may_ask)
 {
 	uint64_t self = relay_owner_self(), holder = 0;
 	for (int spins = 0; spins < SPINS; spins++) {
-		/* Relaxed: change() looks again. */
+		/* Relaxed: change_lock() looks again. */
 		holder = __atomic_load_n(word, __ATOMIC_RELAXED);
-		if (!holder && change(word, &holder, self))
+		if (!holder && change_lock(word, &holder, self))
 			return 0;
 		if (holder == self)
 			return -EDEADLK;
 		relay_relax();
 	}
-	return holder && may_ask && has_died(holder) && change(word, &holder, self) ? 1 : -EBUSY;
+	return holder && may_ask && has_died(holder) && change_lock(word, &holder, self) ? 1 : -EBUSY;
 }
 
-/* In place of change(), by who only wants to know. */
-static bool see(uint64_t *word, uint64_t *from, uint64_t to)
+/* In place of change_lock(), by who only wants to know. */
+static bool see_lock(uint64_t *word, uint64_t *from, uint64_t to)
 {
 	uint64_t expected = *from;
 	(void)to;
@@ -87,9 +87,9 @@ static void note_wait(uint32_t *lost, bool helped)
 	__atomic_store_n(lost, helped ? less : MAX_PAUSES - DOUBTED_PAUSES, __ATOMIC_RELAXED);
 }
 
-/* act: change() or see() */
-static int take(uint64_t *word, bool may_block, uint32_t *lost,
-                bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
+/* act: change_lock() or see_lock() */
+static int take_lock(uint64_t *word, bool may_block, uint32_t *lost,
+                     bool (*act)(uint64_t *word, uint64_t *from, uint64_t to))
 {
 	uint64_t self = relay_owner_self(), asked_ns = 0;
 	uint32_t less = __atomic_load_n(lost, __ATOMIC_RELAXED);
@@ -129,10 +129,10 @@ static void block_signals(sigset_t *before)
 int relay_lock_take(uint64_t *word, enum relay_blocking blocking, uint32_t *lost, sigset_t *before)
 {
 	if (blocking == RELAY_QUIET)
-		return take_at_once(word, false);
+		return take_lock_at_once(word, false);
 	block_signals(before);
-	int result = blocking == RELAY_NEVER_WAITS ? take_at_once(word, true)
-	                                           : take(word, blocking == RELAY_MAY_BLOCK, lost, change);
+	int result = blocking == RELAY_NEVER_WAITS ? take_lock_at_once(word, true)
+	                                           : take_lock(word, blocking == RELAY_MAY_BLOCK, lost, change_lock);
 	if (result < 0)
 		pthread_sigmask(SIG_SETMASK, before, NULL);
 	return result;
@@ -140,7 +140,7 @@ int relay_lock_take(uint64_t *word, enum relay_blocking blocking, uint32_t *lost
 
 int relay_lock_watch(uint64_t *word, enum relay_blocking blocking, uint32_t *lost)
 {
-	return take(word, blocking == RELAY_MAY_BLOCK, lost, see);
+	return take_lock(word, blocking == RELAY_MAY_BLOCK, lost, see_lock);
 }
 
 void relay_lock_release(uint64_t *word, const sigset_t *before)

@@ -23,7 +23,7 @@ struct own {
 static unsigned char *pieces; /* NULL: not mapped yet */
 static uint64_t taken;
 
-static unsigned char *map(void)
+static unsigned char *map_scratch(void)
 {
 	unsigned char *mapped, *none = NULL;
 	int saved = errno;
@@ -42,13 +42,13 @@ static unsigned char *map(void)
 void relay_scratch_prepare(void)
 {
 	if (!__atomic_load_n(&pieces, __ATOMIC_ACQUIRE))
-		map();
+		map_scratch();
 }
 
 void *relay_scratch_take(void)
 {
 	unsigned char *first = __atomic_load_n(&pieces, __ATOMIC_ACQUIRE);
-	if (!first && !(first = map()))
+	if (!first && !(first = map_scratch()))
 		return NULL;
 	uint64_t now = __atomic_load_n(&taken, __ATOMIC_RELAXED);
 	while (~now) {

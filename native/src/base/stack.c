@@ -23,7 +23,7 @@ void relay_on_own_stack(void (*run)(void *arg), void *arg)
 /* The lowest pages, of whatever size, stay without memory: an overflow is a fault. */
 enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 64 * 1024 };
 
-static unsigned char *map(void)
+static unsigned char *map_stack(void)
 {
 	unsigned char *low = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,
 	                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
@@ -39,7 +39,7 @@ void relay_on_own_stack(void (*run)(void *arg), void *arg)
 {
 	static unsigned char *top; /* stays mapped */
 	if (!top)
-		top = map();
+		top = map_stack();
 	if (top)
 		relay_call_on(top, run, arg);
 	else

@@ -53,7 +53,7 @@ static int find_rounds(const struct rchan_buf *buf)
 	return buf->never_waits ? 1 : buf->may_block ? FIND_ROUNDS : NONBLOCKING_ROUNDS;
 }
 
-static struct relay_claim *take(struct rchan_buf *buf, bool for_switch)
+static struct relay_claim *take_claim(struct rchan_buf *buf, bool for_switch)
 {
 	uint64_t kept = relay_claim_kept(&buf->claim_table);
 	if (__builtin_expect(kept < RELAY_N_CLAIMS, 1)) {
@@ -71,12 +71,12 @@ static struct relay_claim *take(struct rchan_buf *buf, bool for_switch)
 
 struct relay_claim *relay_claim_take(struct rchan_buf *buf)
 {
-	return take(buf, false);
+	return take_claim(buf, false);
 }
 
 struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf)
 {
-	return take(buf, true);
+	return take_claim(buf, true);
 }
 
 static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
@@ -169,7 +169,7 @@ static bool give_up(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 	return true;
 }
 
-static bool end(struct relay_claim_table *table, uint32_t i)
+static bool end_buf_claim(struct relay_claim_table *table, uint32_t i)
 {
 	struct rchan_buf *buf = buf_of(table);
 	uint64_t pos, second, word = word_of(&buf->claims[i]);
@@ -203,7 +203,7 @@ void relay_claims_init(struct rchan_buf *buf)
 	    .n_used = &buf->control->n_claims_used,
 	    .n_reservations = RELAY_N_RESERVATIONS,
 	    .give_up = give_up,
-	    .end = end,
+	    .end = end_buf_claim,
 	    .heeds_quiet = true,
 	};
 	relay_claim_table_renew(&buf->claim_table, 0);

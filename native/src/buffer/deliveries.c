@@ -18,7 +18,7 @@ bool relay_deliveries_wanted(const struct rchan_buf *buf)
 	return buf->geometry.delivery == RELAY_PACKET && buf->mode == RELAY_CALLBACK && maker_of(buf);
 }
 
-static bool has_room(const struct relay_control *control)
+static bool has_note_room(const struct relay_control *control)
 {
 	/* Acquire pairs with the release in relay_deliveries_take(): the note was read before its place is used again. */
 	uint64_t told = __atomic_load_n(&control->notes_told, __ATOMIC_ACQUIRE);
@@ -27,13 +27,13 @@ static bool has_room(const struct relay_control *control)
 
 bool relay_deliveries_full(const struct rchan_buf *buf)
 {
-	return !has_room(buf->control) && relay_owner_alive(maker_of(buf));
+	return !has_note_room(buf->control) && relay_owner_alive(maker_of(buf));
 }
 
 void relay_deliveries_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 {
 	struct relay_control *control = buf->control;
-	if (!has_room(control))
+	if (!has_note_room(control))
 		return;
 	struct relay_note *note = &control->notes[control->notes_added % RELAY_N_NOTES];
 	note->position = pos;
@@ -44,7 +44,7 @@ void relay_deliveries_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 }
 
 /* The record that a note speaks of; NULL: it is overwritten, or there was never such a record. */
-static char *find(const struct rchan_buf *buf, const struct relay_note *note)
+static char *find_noted(const struct rchan_buf *buf, const struct relay_note *note)
 {
 	uint64_t head, second;
 	if (relay_head(buf, &head, &second) || !relay_pos_valid(buf, note->position) ||
@@ -65,9 +65,9 @@ bool relay_deliveries_take(struct rchan_buf *buf, char **data, uint32_t *length)
 	if (added - told > RELAY_N_NOTES)
 		told = added - RELAY_N_NOTES;
 	struct relay_note note = control->notes[told % RELAY_N_NOTES];
-	/* Release pairs with the acquire in has_room(). */
+	/* Release pairs with the acquire in has_note_room(). */
 	__atomic_store_n(&control->notes_told, told + 1, __ATOMIC_RELEASE);
-	*data = find(buf, &note);
+	*data = find_noted(buf, &note);
 	*length = (uint32_t)note.length;
 	return true;
 }

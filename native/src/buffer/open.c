@@ -137,7 +137,7 @@ int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
 }
 
 /* fd: or -errno. */
-static struct rchan_buf *take(int fd)
+static struct rchan_buf *open_buf_fd(int fd)
 {
 	if (fd < 0) {
 		errno = -fd;
@@ -156,12 +156,12 @@ static struct rchan_buf *take(int fd)
 
 struct rchan_buf *relay_buf_open(const char *mem_file)
 {
-	return take(relay_file_open(mem_file));
+	return open_buf_fd(relay_file_open(mem_file));
 }
 
 struct rchan_buf *relay_buf_fdopen(int fd)
 {
-	return take(dup_cloexec(fd));
+	return open_buf_fd(dup_cloexec(fd));
 }
 
 void relay_buf_release(struct rchan_buf *buf)

@@ -37,14 +37,14 @@ enum relay_rseq_result relay_tx_transact(struct rchan_buf *buf, struct relay_lat
 	return relay_persist_transact(latch, &buf->control->flags, tx, buf->cpu);
 }
 
-static int refuse(const struct rchan_buf *buf, struct relay_latch *lost, uint64_t length, int err)
+static int refuse_in_buf(const struct rchan_buf *buf, struct relay_latch *lost, uint64_t length, int err)
 {
 	return relay_refuse(lost, length, buf->scheme, buf->cpu, err);
 }
 
 int relay_refuse_full(struct rchan_buf *buf, size_t length)
 {
-	return refuse(buf, &buf->control->lost_full, length, -ENOSPC);
+	return refuse_in_buf(buf, &buf->control->lost_full, length, -ENOSPC);
 }
 
 int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
@@ -52,7 +52,7 @@ int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
 	/* Whatever is asked for counts as no more than the largest sub-buffer there can be, so that the sum of bytes stays
 	 * a number. */
 	uint64_t counted = length < RELAY_SUBBUF_SIZE_MAX ? length : RELAY_SUBBUF_SIZE_MAX;
-	return refuse(buf, &buf->control->lost_too_large, counted, -EMSGSIZE);
+	return refuse_in_buf(buf, &buf->control->lost_too_large, counted, -EMSGSIZE);
 }
 
 int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
@@ -82,7 +82,7 @@ static __attribute__((noinline)) int wait_or_refuse(struct rchan_buf *buf, uint6
 	if (flags & RELAY_CLOSED)
 		return -EPIPE;
 	if (flags & RELAY_STOPPED)
-		return refuse(buf, &buf->control->lost_disabled, length, -ECANCELED);
+		return refuse_in_buf(buf, &buf->control->lost_disabled, length, -ECANCELED);
 	return 0;
 }
 

@@ -130,7 +130,7 @@ static void advance(struct relay_consumer *to, const struct stretch *stretch, ui
 }
 
 /* Take what there is of the stretch. false: no span or byte is left for it. */
-static bool take(struct relay_walk *walk, const struct stretch *stretch)
+static bool take_stretch(struct relay_walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
 	uint64_t offset = relay_pos_offset(walk->buf, to->position), length = stretch->end - offset;
@@ -166,7 +166,7 @@ static bool take(struct relay_walk *walk, const struct stretch *stretch)
 }
 
 /* An open reservation stops the walk at `claim`. true: the claim had a dead owner and was reaped; look again. */
-static bool reap(struct relay_walk *walk, struct relay_claim *claim)
+static bool reap_stop(struct relay_walk *walk, struct relay_claim *claim)
 {
 	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
 	if (walk->total && !walk->until)
@@ -186,7 +186,7 @@ int relay_walk_data(struct relay_walk *walk)
 		if (err)
 			return err;
 		if (stretch.end > relay_pos_offset(buf, to->position)) {
-			if (!take(walk, &stretch))
+			if (!take_stretch(walk, &stretch))
 				return 0;
 		} else if (stretch.discarded ||
 		           (stretch.stop.claim && (stretch.stop.word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)) {
@@ -194,7 +194,7 @@ int relay_walk_data(struct relay_walk *walk)
 			if (err)
 				return err;
 		} else if (stretch.stop.claim) {
-			if (!reap(walk, stretch.stop.claim))
+			if (!reap_stop(walk, stretch.stop.claim))
 				return 0;
 		} else if (stretch.finished && relay_pos_number(buf, to->position) < walk->produced) {
 			to->position = relay_pos_next(buf, to->position);

@@ -52,7 +52,7 @@ static int refuse_full(struct rchan_buf *buf, size_t length, bool will_retry)
 }
 
 /* The same for any reason: see relay_buf_refuse(). */
-static int refuse(struct rchan_buf *buf, enum relay_try tried, size_t length, bool will_retry)
+static int refuse_tried(struct rchan_buf *buf, enum relay_try tried, size_t length, bool will_retry)
 {
 	bool is_full = tried == RELAY_TRY_FULL || (tried == RELAY_TRY_BUSY && buf->may_block);
 	return is_full && will_retry ? -ENOSPC : relay_buf_refuse(buf, tried, length);
@@ -72,7 +72,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 		enum relay_try tried = relay_buf_try_reserve(buf, &tx, length);
 		enum relay_rseq_result result = tried == RELAY_TRY_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
 		if (tried >= RELAY_TRY_FULL)
-			return refuse(buf, tried, length, slot->will_retry);
+			return refuse_tried(buf, tried, length, slot->will_retry);
 		if (tried == RELAY_TRY_HERE) {
 			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
 			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
@@ -254,7 +254,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		enum relay_try tried = relay_buf_try_reserve(buf, &seen, length);
 		enum relay_rseq_result result = RELAY_RSEQ_MOVED;
 		if (tried >= RELAY_TRY_FULL)
-			return refuse(buf, tried, length, will_retry);
+			return refuse_tried(buf, tried, length, will_retry);
 		if (moves++ > MAX_MOVES)
 			return -EBADMSG;
 		/* Between the look and the section, which checks that nobody came between them. */

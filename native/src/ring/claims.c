@@ -34,7 +34,7 @@ static uint32_t n_used(const struct relay_ring *ring)
 	return relay_claim_table_n_used(&ring->claim_table);
 }
 
-static bool change(uint64_t *at, uint64_t from, uint64_t to)
+static bool change_word(uint64_t *at, uint64_t from, uint64_t to)
 {
 	/* Pairs with relay_ring_claim_word() in ring/claims.h. */
 	return __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
@@ -71,7 +71,7 @@ void relay_ring_claims_help(struct relay_ring *ring)
 	struct relay_ring_claim *claim = in_question(ring, &word);
 	/* Fails if somebody has helped already, or it has ended. */
 	if (claim)
-		change(&claim->word.first, word, relay_ring_claim_taken(word));
+		change_word(&claim->word.first, word, relay_ring_claim_taken(word));
 }
 
 struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, const void *record)
@@ -135,7 +135,7 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 }
 
 /* Of a dead owner. See relay_claim_table.end. */
-static bool end(struct relay_claim_table *table, uint32_t i)
+static bool end_ring_claim(struct relay_claim_table *table, uint32_t i)
 {
 	struct relay_ring *ring = (struct relay_ring *)((char *)table - offsetof(struct relay_ring, claim_table));
 	struct relay_ring_claim *claim = &ring->claims[i];
@@ -177,7 +177,7 @@ void relay_ring_claims_init(struct relay_ring *ring)
 	    .claims = (unsigned char *)ring->claims,
 	    .n_used = &ring->producer->n_claims_used,
 	    .n_reservations = RELAY_N_CLAIMS,
-	    .end = end,
+	    .end = end_ring_claim,
 	};
 	relay_claim_table_renew(&ring->claim_table, 0);
 }

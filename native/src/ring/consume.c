@@ -77,7 +77,7 @@ static bool is_ours(const struct relay_ring *ring, uint64_t self)
 	return __atomic_load_n(&ring->consumed_by, __ATOMIC_RELAXED) == self;
 }
 
-static int begin(struct relay_ring *ring)
+static int begin_consuming(struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
 		return -EOPNOTSUPP;
@@ -98,7 +98,7 @@ static int begin(struct relay_ring *ring)
 	return 0;
 }
 
-static void end(struct relay_ring *ring, uint64_t self)
+static void end_consuming(struct relay_ring *ring, uint64_t self)
 {
 	ring->n_held = 0;
 	__atomic_store_n(&ring->consumed_by, 0, __ATOMIC_RELAXED);
@@ -116,7 +116,7 @@ void relay_ring_abort(struct relay_ring *ring)
 	}
 	uint64_t self = relay_owner_self();
 	if (is_ours(ring, self))
-		end(ring, self);
+		end_consuming(ring, self);
 }
 
 void relay_ring_release(struct relay_ring *ring)
@@ -132,7 +132,7 @@ void relay_ring_release(struct relay_ring *ring)
 	if (!is_ours(ring, self))
 		return;
 	relay_ring_consumer_publish(ring, &ring->seen);
-	end(ring, self);
+	end_consuming(ring, self);
 }
 
 static int next_remote(struct relay_ring *ring, const void **data, size_t *length)
@@ -149,7 +149,7 @@ int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 	if (ring->remote)
 		return next_remote(ring, data, length);
 	uint32_t bytes = 0;
-	int result = begin(ring);
+	int result = begin_consuming(ring);
 	if (result)
 		return result;
 	uint64_t before = ring->seen.position;

@@ -159,7 +159,7 @@ static bool is_held_up(struct relay_ring *ring, uint64_t pos)
 static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again)
 {
 	int reaped = relay_ring_claims_reap_at(ring, pos);
-	/* After the search: pairs with end() in ring/output.c, whose claim goes after the header. */
+	/* After the search: pairs with end_record() in ring/output.c, whose claim goes after the header. */
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
@@ -196,7 +196,7 @@ static enum look look_once(struct relay_ring *ring, uint64_t pos, uint32_t *leng
 		*again = is_held_up(ring, pos);
 		return LOOK_NOTHING;
 	}
-	/* Pairs with end() in ring/output.c, which ends a reservation: the payload before it. */
+	/* Pairs with end_record() in ring/output.c, which ends a reservation: the payload before it. */
 	*length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;

@@ -172,7 +172,7 @@ struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const
 	return NULL;
 }
 
-static struct relay_ring *take(int fd)
+static struct relay_ring *open_ring_fd(int fd)
 {
 	if (fd < 0) {
 		errno = -fd;
@@ -191,13 +191,13 @@ static struct relay_ring *take(int fd)
 
 struct relay_ring *relay_ring_open(const char *mem_file)
 {
-	return take(relay_file_open(mem_file));
+	return open_ring_fd(relay_file_open(mem_file));
 }
 
 struct relay_ring *relay_ring_fdopen(int fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	return take(copy < 0 ? -errno : copy);
+	return open_ring_fd(copy < 0 ? -errno : copy);
 }
 
 void relay_ring_close(struct relay_ring *ring)

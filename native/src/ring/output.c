@@ -20,8 +20,8 @@ enum { MAX_ABORTS = 8 };
 /* --- by reservation --- */
 
 /* length: as the header shall have it. */
-static inline void end(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
-                       uint64_t flags)
+static inline void end_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
+                              uint64_t flags)
 {
 	/* Pairs with the acquire in is_record_at(), ring/consume.c, and look_once(), ring/consumer.c: the payload before the end of BUSY. */
 	__atomic_store_n(relay_ring_length_at(ring, pos), length, __ATOMIC_RELEASE);
@@ -60,7 +60,7 @@ static inline int output_claimed(struct relay_ring *ring, const void *data, size
 	if (err)
 		return err;
 	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
-	end(ring, claim, pos, (uint32_t)length, flags);
+	end_record(ring, claim, pos, (uint32_t)length, flags);
 	return 0;
 }
 
@@ -275,7 +275,7 @@ __attribute__((noinline)) static int finish_any(const void *record, uint32_t bit
 	/* Relaxed: the claim is the caller's. */
 	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 	uint32_t length = (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED);
-	end(ring, claim, pos, length | bits, flags);
+	end_record(ring, claim, pos, length | bits, flags);
 	return 0;
 }
 
@@ -293,7 +293,7 @@ static inline int finish(const void *record, uint32_t bits, uint64_t flags)
 	                     0))
 		return finish_any(record, bits, flags);
 	/* Relaxed: the claim is the caller's. */
-	end(ring, claim, pos, (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits, flags);
+	end_record(ring, claim, pos, (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits, flags);
 	return 0;
 }
 

@@ -149,7 +149,7 @@ int relay_ring_remote_output(const struct relay_ring_remote *remote, const void 
 
 /* What is longer than one write(2) carries shows in its first part already: so much is enough for the server to count it
  * as too large, as if it were all there. */
-static int refuse(const struct relay_ring_remote *remote, size_t length)
+static int refuse_through_server(const struct relay_ring_remote *remote, size_t length)
 {
 	size_t part = length <= RELAY_REMOTE_RECORD_MAX ? length : RELAY_REMOTE_RECORD_MAX + 1;
 	void *record;
@@ -166,7 +166,7 @@ int relay_ring_remote_reserve(const struct relay_ring_remote *remote, size_t len
 	if (length == 0)
 		return -EOPNOTSUPP;
 	if (length > largest(remote) || length > RELAY_REMOTE_RECORD_MAX)
-		return refuse(remote, length);
+		return refuse_through_server(remote, length);
 	return relay_private_reserve(&reserved, remote, length, record);
 }
 

@@ -58,21 +58,21 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 }
 
 /* Not inlined: a record that makes others give way would take longer. */
-static __attribute__((noinline)) int refuse(const struct relay_ring *ring, struct relay_latch *lost, uint64_t length,
-                                            int err)
+static __attribute__((noinline)) int refuse_in_ring(const struct relay_ring *ring, struct relay_latch *lost,
+                                                    uint64_t length, int err)
 {
 	return relay_refuse(lost, length, ring->scheme, ring->cpu, err);
 }
 
 static int refuse_full(struct relay_ring *ring, uint64_t length)
 {
-	return refuse(ring, &ring->state->lost_full, length, -EAGAIN);
+	return refuse_in_ring(ring, &ring->state->lost_full, length, -EAGAIN);
 }
 
 int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length)
 {
 	/* Whatever is asked for counts as no more than this, so that the sum of bytes stays a number. */
-	return refuse(ring, &ring->state->lost_too_large, length < UINT32_MAX ? length : UINT32_MAX, -EAGAIN);
+	return refuse_in_ring(ring, &ring->state->lost_too_large, length < UINT32_MAX ? length : UINT32_MAX, -EAGAIN);
 }
 
 static int refuse_stopped(struct relay_ring *ring, uint64_t length)
@@ -81,7 +81,7 @@ static int refuse_stopped(struct relay_ring *ring, uint64_t length)
 	if (flags & RELAY_CLOSED)
 		return -EPIPE;
 	if (flags & RELAY_STOPPED)
-		return refuse(ring, &ring->state->lost_disabled, length, -ECANCELED);
+		return refuse_in_ring(ring, &ring->state->lost_disabled, length, -ECANCELED);
 	return 0;
 }
 
@@ -147,7 +147,7 @@ static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, boo
 /* --- scheme lockless --- */
 
 /* Is there an entry for one more record that is not passed? The dead may hold some. */
-static bool has_entry(struct relay_ring *ring, uint64_t number)
+static bool has_free_entry(struct relay_ring *ring, uint64_t number)
 {
 	for (int tries = 0; tries < 2; tries++) {
 		/* May be one ahead of the position: see relay_ring_pass(). */
@@ -174,7 +174,7 @@ static int check_place(struct relay_ring *ring, const struct relay_ring_place *p
 	if (place->pos % 8)
 		return -EBADMSG;
 	*turn = relay_ring_produced(ring) == place->pos;
-	if (*turn || has_entry(ring, place->number))
+	if (*turn || has_free_entry(ring, place->number))
 		return 0;
 	return uncounted ? -EAGAIN : refuse_full(ring, length);
 }
