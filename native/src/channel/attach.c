@@ -165,7 +165,7 @@ void relay_chan_show(struct rchan *chan)
 		relay_buf_close_fd(&chan->bufs[i]);
 }
 
-static void *fail(struct rchan *chan, int err)
+static void *fail_to_attach(struct rchan *chan, int err)
 {
 	if (chan)
 		relay_chan_free(chan);
@@ -181,7 +181,7 @@ static struct rchan *attach(const char *path, const struct rchan_callbacks *cb, 
 	int err = relay_place_channel(&chan->place, path);
 	if (!err)
 		err = relay_chan_attach(chan);
-	return err ? fail(chan, err) : chan;
+	return err ? fail_to_attach(chan, err) : chan;
 }
 
 struct rchan *relay_attach(const char *path)
@@ -191,5 +191,5 @@ struct rchan *relay_attach(const char *path)
 
 struct rchan *relay_attach_callbacks(const char *path, const struct rchan_callbacks *cb, void *private_data)
 {
-	return cb ? attach(path, cb, private_data) : fail(NULL, -EINVAL);
+	return cb ? attach(path, cb, private_data) : fail_to_attach(NULL, -EINVAL);
 }

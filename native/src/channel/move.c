@@ -97,7 +97,7 @@ static void unhold(struct rchan_buf *buf, const sigset_t *blocked)
 }
 
 /* Open the files that take the place of the buffers' memory. */
-static int open_files(const struct rchan *chan, const struct relay_place *place, int *fds)
+static int open_new_files(const struct rchan *chan, const struct relay_place *place, int *fds)
 {
 	int err = 0;
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {
@@ -154,7 +154,7 @@ static int move(struct rchan *chan, const struct relay_place *place, const struc
 		free(fds);
 		return err;
 	}
-	err = open_files(chan, place, fds);
+	err = open_new_files(chan, place, fds);
 	if (!err)
 		err = try_to_map(chan, fds);
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {

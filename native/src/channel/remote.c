@@ -21,7 +21,7 @@ struct relay_remote {
 
 /* --- opening --- */
 
-static int open_files(struct relay_remote *remote, const struct relay_place *place, uint32_t n)
+static int open_remote_files(struct relay_remote *remote, const struct relay_place *place, uint32_t n)
 {
 	while (remote->n < n) {
 		int fd = relay_remote_file_append(place, remote->n);
@@ -57,7 +57,7 @@ int relay_remote_open(struct rchan *chan)
 	if (!remote)
 		return -ENOMEM;
 	remote->largest = size - start - end;
-	err = open_files(remote, &chan->place, (uint32_t)n);
+	err = open_remote_files(remote, &chan->place, (uint32_t)n);
 	if (err) {
 		relay_remote_close(remote);
 		return err;

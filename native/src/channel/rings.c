@@ -86,7 +86,7 @@ static int attach_next(struct attached *attached, const struct relay_place *plac
 	return err;
 }
 
-static int make_places(struct attached *attached, uint32_t n)
+static int make_ring_places(struct attached *attached, uint32_t n)
 {
 	struct relay_ring **ring = realloc(attached->rings.ring, n * sizeof(*ring));
 	if (ring)
@@ -100,12 +100,12 @@ static int make_places(struct attached *attached, uint32_t n)
 /* The first ring says how many there are. */
 static int attach_all(struct attached *attached, const struct relay_place *place)
 {
-	int err = make_places(attached, 1);
+	int err = make_ring_places(attached, 1);
 	if (!err)
 		err = attach_next(attached, place);
 	uint32_t n = err ? 0 : attached->rings.ring[0]->geometry.n_rings;
 	if (!err)
-		err = n <= RELAY_MAX_BUFFERS ? make_places(attached, n) : -EBADMSG;
+		err = n <= RELAY_MAX_BUFFERS ? make_ring_places(attached, n) : -EBADMSG;
 	while (!err && attached->rings.n < n)
 		err = attach_next(attached, place);
 	return err;
@@ -149,7 +149,7 @@ void relay_rings_close(struct relay_rings *rings)
 
 /* --- making --- */
 
-static int create_in_mount(const struct relay_place *place, const void *options)
+static int create_rings_in_mount(const struct relay_place *place, const void *options)
 {
 	char *words;
 	const char *type = relay_options_have(options, "type=") ? "" : "type=ring ";
@@ -160,7 +160,7 @@ static int create_in_mount(const struct relay_place *place, const void *options)
 	return err;
 }
 
-static int create_in_store(const struct relay_place *place, const void *options)
+static int create_rings_in_store(const struct relay_place *place, const void *options)
 {
 	struct relay_ring_spec spec;
 	relay_ring_spec_default(&spec);
@@ -171,7 +171,7 @@ static int create_in_store(const struct relay_place *place, const void *options)
 struct relay_rings *relay_rings_create(const char *path, const char *options)
 {
 	struct relay_place place = {0};
-	struct relay_step step = {create_in_mount, create_in_store, options ? options : ""};
+	struct relay_step step = {create_rings_in_mount, create_rings_in_store, options ? options : ""};
 	int err = relay_place_new(&place, path);
 	if (!err)
 		err = relay_carry_out(&place, &step);

@@ -39,7 +39,7 @@ static char *main_file_of(const char *mnt)
 	return !err && strchr(backing, '/') ? strdup(backing) : NULL;
 }
 
-static bool exists(const char *dir, const char *name)
+static bool has_file(const char *dir, const char *name)
 {
 	char *path = join(dir, name);
 	bool found = path && access(path, F_OK) == 0;
@@ -55,9 +55,9 @@ static char *dir_of_store(const char *store)
 	free(usual);
 	if (is_usual && mkdir(store, STORE_MODE) == 0)
 		chmod(store, STORE_MODE); /* whatever the umask is */
-	if (!exists(store, ".counters/counters")) {
+	if (!has_file(store, ".counters/counters")) {
 		/* Not any directory is a store. */
-		bool ours = (is_usual || exists(store, ".lock")) && relay_store_is_trusted(store);
+		bool ours = (is_usual || has_file(store, ".lock")) && relay_store_is_trusted(store);
 		int err = ours ? relay_counters_create(store, RELAY_PERF_DEFAULT_LIMIT) : -ENOENT;
 		if (err) {
 			errno = -err;

@@ -41,7 +41,7 @@ static bool may_adjust(const struct relay_perf_domain *domain, uint32_t uid, uin
 	return domain->mode & (gid == domain->gid ? 0020 : 0002);
 }
 
-static bool exists(const struct relay_perf_domain *domain)
+static bool domain_exists(const struct relay_perf_domain *domain)
 {
 	return domain->use % 2;
 }
@@ -53,9 +53,9 @@ static int room_for(const struct relay_counters *counters, uint32_t uid)
 	uint32_t n_his = 0, n_existing = 0, first_free = 0;
 	for (uint32_t i = 1; i < table->n_domains && i < RELAY_PERF_DOMAINS; i++) {
 		const struct relay_perf_domain *domain = &table->domains[i];
-		n_existing += exists(domain);
-		n_his += exists(domain) && domain->uid == uid;
-		if (!exists(domain) && !first_free)
+		n_existing += domain_exists(domain);
+		n_his += domain_exists(domain) && domain->uid == uid;
+		if (!domain_exists(domain) && !first_free)
 			first_free = i;
 	}
 	bool limited = !is_owner(counters, uid);
@@ -92,7 +92,8 @@ static int domain_for_group(struct relay_counters *counters, const struct relay_
 		return 0;
 	for (uint32_t i = 1; i < table->n_domains && i < RELAY_PERF_DOMAINS; i++) {
 		const struct relay_perf_domain *domain = &table->domains[i];
-		if (exists(domain) && domain->uid == spec->uid && domain->gid == spec->gid && domain->mode == mode)
+		if (domain_exists(domain) && domain->uid == spec->uid && domain->gid == spec->gid &&
+		    domain->mode == mode)
 			return (int)i;
 	}
 	return new_domain(counters, &(struct relay_perf_domain){.uid = spec->uid, .gid = spec->gid, .mode = mode});
@@ -296,7 +297,7 @@ bool relay_perf_has_empty_domain(const struct relay_counters *counters)
 {
 	const struct relay_perf_table *table = counters->table;
 	for (uint32_t i = 1; i < table->n_domains && i < RELAY_PERF_DOMAINS; i++)
-		if (exists(&table->domains[i]) && is_empty(counters, i))
+		if (domain_exists(&table->domains[i]) && is_empty(counters, i))
 			return true;
 	return false;
 }
@@ -305,7 +306,7 @@ void relay_perf_free_domains(struct relay_counters *counters)
 {
 	const struct relay_perf_table *table = counters->table;
 	for (uint32_t i = 1; i < table->n_domains && i < RELAY_PERF_DOMAINS; i++)
-		if (exists(&table->domains[i]) && is_empty(counters, i))
+		if (domain_exists(&table->domains[i]) && is_empty(counters, i))
 			free_domain(counters, i);
 }
 

@@ -88,7 +88,7 @@ int relay_counters_fd(const struct relay_counters *counters)
 /* ------------------------------------------------------------------ values */
 
 /* Its word on block 0, or NULL. */
-static int64_t *word_of(const struct relay_counters *counters, int instance)
+static int64_t *word_in_view(const struct relay_counters *counters, int instance)
 {
 	uint32_t chunk = (uint32_t)instance / RELAY_PERF_SLOTS, slot = (uint32_t)instance % RELAY_PERF_SLOTS;
 	if (chunk >= counters->seen.nr_chunks || slot == 0)
@@ -104,7 +104,7 @@ static int64_t load(const int64_t *word, uint32_t block)
 
 int relay_counters_read(const struct relay_counters *counters, uint32_t block, int instance, int64_t *value)
 {
-	const int64_t *word = word_of(counters, instance);
+	const int64_t *word = word_in_view(counters, instance);
 	if (!word || block >= counters->seen.nr_blocks)
 		return -ENOENT;
 	*value = load(word, block);
@@ -113,7 +113,7 @@ int relay_counters_read(const struct relay_counters *counters, uint32_t block, i
 
 int relay_counters_sum(const struct relay_counters *counters, int instance, int64_t *value)
 {
-	const int64_t *word = word_of(counters, instance);
+	const int64_t *word = word_in_view(counters, instance);
 	if (!word)
 		return -ENOENT;
 	uint64_t sum = 0; /* wraps around as counters do */
@@ -254,7 +254,7 @@ int relay_counters_set(struct relay_counters *counters, uint32_t block, int inst
 {
 	if (!counters->direct)
 		return -EACCES;
-	int64_t *word = word_of(counters, instance);
+	int64_t *word = word_in_view(counters, instance);
 	if (!word || block >= counters->seen.nr_blocks)
 		return -ENOENT;
 	/* Relaxed: the value is all there is to see. */

@@ -65,7 +65,7 @@ RELAY_STATIC_ASSERT(sizeof(struct traces_page) <= RELAY_PAGE_BYTES, "programs ma
 RELAY_STATIC_ASSERT(sizeof(struct traces_slot) <= RELAY_PAGE_BYTES, "a trace has one page");
 RELAY_STATIC_ASSERT(TRACES_BYTES >= RELAY_TRACE_PAGE_BYTES, "what programs map is in the file, whatever a page is");
 
-static struct traces_page *page_of(const struct relay_traces *traces)
+static struct traces_page *traces_page_of(const struct relay_traces *traces)
 {
 	return (struct traces_page *)traces->mapping.base;
 }
@@ -147,7 +147,7 @@ static int make_file(const char *store)
 
 static int check(const struct relay_traces *traces)
 {
-	const struct relay_trace_page *page = &page_of(traces)->seen;
+	const struct relay_trace_page *page = &traces_page_of(traces)->seen;
 	if (page->magic != TRACES_MAGIC)
 		return -EBADMSG;
 	return page->version == TRACES_VERSION ? 0 : -EPROTO;
@@ -197,7 +197,7 @@ uint64_t relay_pid_ns(void)
 
 uint64_t relay_traces_pid_ns(const struct relay_traces *traces)
 {
-	return page_of(traces)->pid_ns;
+	return traces_page_of(traces)->pid_ns;
 }
 
 /* The events that a new trace has lost are none. */
@@ -210,7 +210,7 @@ static void begin_lost(struct relay_traces *traces, unsigned slot, uint64_t id)
 /* Have all programs look. */
 static void announce(struct relay_traces *traces)
 {
-	struct relay_trace_page *page = &page_of(traces)->seen;
+	struct relay_trace_page *page = &traces_page_of(traces)->seen;
 	uint32_t changes = page->changes + 1;
 	/* Pairs with the acquire of who looks at its `wanted` anew: the slots as they are now. */
 	__atomic_store_n(&page->generation, (uint64_t)changes << 32, __ATOMIC_RELEASE);
@@ -244,7 +244,7 @@ struct relay_traces *relay_traces_serve(const char *store)
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
 		begin_lost(traces, i, slot_of(traces, i)->trace.id);
 	repair(traces);
-	page_of(traces)->pid_ns = relay_pid_ns();
+	traces_page_of(traces)->pid_ns = relay_pid_ns();
 	/* Programs whose sessions were the last server's see that it has gone, and open new ones. */
 	if (was_there)
 		announce(traces);
@@ -277,7 +277,7 @@ struct relay_traces *relay_traces_open(const char *file)
 
 struct relay_trace_page *relay_traces_page(const struct relay_traces *traces)
 {
-	return &page_of(traces)->seen;
+	return &traces_page_of(traces)->seen;
 }
 
 void relay_traces_close(struct relay_traces *traces)
@@ -380,7 +380,7 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
 {
 	if (slot >= RELAY_N_TRACES)
 		return;
-	struct traces_page *page = page_of(traces);
+	struct traces_page *page = traces_page_of(traces);
 	struct traces_slot *to = slot_of(traces, slot);
 	bool is_news = to->seq & 1 || differs(&to->trace, trace);
 	bool is_taken_away = !trace->id && to->trace.id;
@@ -399,7 +399,7 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
 
 void relay_traces_settle(struct relay_traces *traces)
 {
-	uint32_t *active = &page_of(traces)->seen.active;
+	uint32_t *active = &traces_page_of(traces)->seen.active;
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
 		if (!slot_of(traces, i)->trace.id)
 			/* Relaxed: it only says whether to look. */
@@ -408,11 +408,11 @@ void relay_traces_settle(struct relay_traces *traces)
 
 uint64_t relay_traces_new_id(struct relay_traces *traces)
 {
-	return ++page_of(traces)->last_id;
+	return ++traces_page_of(traces)->last_id;
 }
 
 void relay_traces_set_log(struct relay_traces *traces, uint32_t log)
 {
 	/* Relaxed: whoever sees it asks the server which channel it is. */
-	__atomic_store_n(&page_of(traces)->seen.log, log, __ATOMIC_RELAXED);
+	__atomic_store_n(&traces_page_of(traces)->seen.log, log, __ATOMIC_RELAXED);
 }

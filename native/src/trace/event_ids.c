@@ -79,7 +79,7 @@ static int read_on(struct relay_event_ids *ids)
 	return 0;
 }
 
-static const char *find(const struct relay_event_ids *ids, size_t from, const char *what)
+static const char *find_text(const struct relay_event_ids *ids, size_t from, const char *what)
 {
 	return from < ids->length ? memmem(ids->text + from, ids->length - from, what, strlen(what)) : NULL;
 }
@@ -99,7 +99,7 @@ static uint64_t number_at(const struct relay_event_ids *ids, const char *at)
 static void scan(struct relay_event_ids *ids)
 {
 	static const char label[] = "\tid = ";
-	for (const char *at; (at = find(ids, ids->scanned, label));) {
+	for (const char *at; (at = find_text(ids, ids->scanned, label));) {
 		uint64_t id = number_at(ids, at + sizeof(label) - 1);
 		if (id < N_IDS)
 			ids->taken[id / WORD_BITS] |= 1ull << id % WORD_BITS;
@@ -122,7 +122,7 @@ static bool counts(const struct relay_event_ids *ids, const char *at, const char
 	if ((size_t)(ids->text + ids->length - at) < length || memcmp(at, block, length) != 0)
 		return false;
 	snprintf(line, sizeof(line), "\tid = %llu;", (unsigned long long)id);
-	const char *first = find(ids, 0, line);
+	const char *first = find_text(ids, 0, line);
 	return first && first > at && first < at + length;
 }
 
@@ -138,7 +138,7 @@ static int find_id(const struct relay_event_ids *ids, const struct relay_trace_e
 	size_t n = (size_t)((char *)memmem(block, length, "\tid = ", 6) + 6 - block);
 	memcpy(begin, block, n);
 	begin[n] = 0;
-	for (const char *at = ids->text; (at = find(ids, at ? (size_t)(at - ids->text) : 0, begin)); at++) {
+	for (const char *at = ids->text; (at = find_text(ids, at ? (size_t)(at - ids->text) : 0, begin)); at++) {
 		uint64_t id = number_at(ids, at + n);
 		length = relay_tsdl_event(event, id, block, sizeof(block));
 		if (id < N_IDS && length < sizeof(block) && counts(ids, at, block, length, id))

@@ -31,7 +31,7 @@ struct logging {
 static struct logging *logging;
 static struct logging *leaving; /* under relay_trace_lock() */
 
-static void attach(struct logging *new)
+static void attach_log(struct logging *new)
 {
 	new->chan = relay_chan_new(0, NULL, NULL);
 	new->err = !new->chan ? -ENOMEM : relay_traced_place(&new->chan->place, "log") ? 0 : -ENOENT;
@@ -43,7 +43,7 @@ static void attach(struct logging *new)
 	}
 }
 
-static void free_left(void)
+static void free_left_logs(void)
 {
 	if (!leaving || !relay_trace_all_left())
 		return;
@@ -63,7 +63,7 @@ static struct logging *change(uint32_t number)
 	if (!new)
 		return NULL;
 	new->number = number;
-	attach(new);
+	attach_log(new);
 	relay_trace_lock(&before);
 	if (logging)
 		logging->next = leaving, leaving = logging;
@@ -71,7 +71,7 @@ static struct logging *change(uint32_t number)
 	__atomic_store_n(&logging, new, __ATOMIC_RELEASE);
 	if (leaving && !relay_trace_await_all())
 		leaving = NULL;
-	free_left();
+	free_left_logs();
 	relay_trace_unlock(&before);
 	return new;
 }

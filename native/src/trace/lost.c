@@ -99,11 +99,11 @@ void relay_lost_begin(struct relay_lost_page *page, unsigned slot, uint64_t id)
 	if (!lost || !id || __atomic_load_n(&lost->id, __ATOMIC_RELAXED) == id)
 		return;
 	__atomic_store_n(&lost->records, 0, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in find(): the count of this trace after it was set to 0. */
+	/* Pairs with the acquire in find_lost(): the count of this trace after it was set to 0. */
 	__atomic_store_n(&lost->id, id, __ATOMIC_RELEASE);
 }
 
-static const struct lost *find(const struct relay_lost_page *page, unsigned slot, uint64_t id)
+static const struct lost *find_lost(const struct relay_lost_page *page, unsigned slot, uint64_t id)
 {
 	const struct lost *lost = page && slot < RELAY_N_TRACES ? &page->of[slot] : NULL;
 	/* Pairs with the release in relay_lost_begin(). */
@@ -112,7 +112,7 @@ static const struct lost *find(const struct relay_lost_page *page, unsigned slot
 
 bool relay_lost_add(struct relay_lost_page *page, unsigned slot, uint64_t id, uint64_t records)
 {
-	if (!find(page, slot, id))
+	if (!find_lost(page, slot, id))
 		return false;
 	/* Relaxed: a count, which nothing else follows from. */
 	__atomic_fetch_add(&page->of[slot].records, records, __ATOMIC_RELAXED);
@@ -121,7 +121,7 @@ bool relay_lost_add(struct relay_lost_page *page, unsigned slot, uint64_t id, ui
 
 uint64_t relay_lost_get(const struct relay_lost_page *page, unsigned slot, uint64_t id)
 {
-	const struct lost *lost = find(page, slot, id);
+	const struct lost *lost = find_lost(page, slot, id);
 	/* Relaxed: as in relay_lost_add(). */
 	uint64_t records = lost ? __atomic_load_n(&lost->records, __ATOMIC_RELAXED) : 0;
 	/* Who takes its part back before another one has added its own leaves less than 0 for a moment; so does nonsense. */
@@ -145,7 +145,7 @@ int relay_traces_lost_in(const char *file, uint64_t ids[RELAY_N_TRACES], uint64_
 
 /* ------------------------------------------------------------------ those of all users */
 
-static struct relay_lost_page *page_of(const struct user *user)
+static struct relay_lost_page *lost_page_of(const struct user *user)
 {
 	return (struct relay_lost_page *)user->mapping.base;
 }
@@ -206,11 +206,11 @@ void relay_lost_users_close(struct relay_lost_users *users)
 void relay_lost_users_begin(struct relay_lost_users *users, unsigned slot, uint64_t id)
 {
 	for (struct user *user = users ? users->first : NULL; user; user = user->next)
-		relay_lost_begin(page_of(user), slot, id);
+		relay_lost_begin(lost_page_of(user), slot, id);
 }
 
 /* A server that is not root makes all of them its own: they are mapped through the mount alone. */
-static int make(struct relay_lost_users *users, const char *store, uint32_t uid)
+static int make_lost_file(struct relay_lost_users *users, const char *store, uint32_t uid)
 {
 	char path[PATH_MAX];
 	if (snprintf(path, sizeof(path), "%s/%s%u", store, user_prefix, uid) >= (int)sizeof(path))
@@ -230,8 +230,8 @@ int relay_lost_users_get(struct relay_lost_users *users, const char *store, uint
 		user = user->next;
 	if (user)
 		return user->mapping.file.fd;
-	int err = users->n >= USERS_MAX ? -ENOSPC : make(users, store, uid);
+	int err = users->n >= USERS_MAX ? -ENOSPC : make_lost_file(users, store, uid);
 	for (unsigned slot = 0; !err && slot < RELAY_N_TRACES; slot++)
-		relay_lost_begin(page_of(users->first), slot, ids[slot]);
+		relay_lost_begin(lost_page_of(users->first), slot, ids[slot]);
 	return err ? err : users->first->mapping.file.fd;
 }

@@ -97,7 +97,7 @@ static struct step *make_steps(const uint32_t *types, uint32_t n_types, uint32_t
 	return steps;
 }
 
-static int make_room(struct relay_layouts *layouts)
+static int make_room_for_layout(struct relay_layouts *layouts)
 {
 	size_t capacity = layouts->capacity ? 2 * layouts->capacity : 16;
 	if (layouts->n < layouts->capacity)
@@ -119,7 +119,7 @@ int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t
 		return -EINVAL;
 	if (find_layout(layouts, id))
 		return -EEXIST;
-	int err = make_room(layouts);
+	int err = make_room_for_layout(layouts);
 	struct step *steps = err ? NULL : make_steps(types, n_types, layouts->context_bytes);
 	if (!steps)
 		return -ENOMEM;

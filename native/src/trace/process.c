@@ -199,7 +199,7 @@ static void close_leaving(void)
 	}
 }
 
-static void free_left(void)
+static void free_left_tracings(void)
 {
 	if (all.leaving && relay_trace_all_left())
 		close_leaving();
@@ -320,7 +320,7 @@ static void look(void)
 			take_out(slot);
 	if (all.leaving != left_before && !relay_trace_await_all())
 		all.leaving = NULL;
-	free_left();
+	free_left_tracings();
 	note_largest();
 }
 
@@ -409,7 +409,7 @@ static struct relay_tracing *open_early(void)
 }
 
 /* Join the trace, under the lock. NULL: it cannot be done now. */
-static struct relay_tracing *join(unsigned slot, size_t length)
+static struct relay_tracing *join_trace(unsigned slot, size_t length)
 {
 	const struct relay_trace *trace = &all.traces[slot];
 	if (!trace->id || !trace->is_started)
@@ -463,7 +463,7 @@ uint64_t relay_traced_decide(struct relay_trace_event *event)
 struct relay_tracing *relay_traced_at(unsigned slot, size_t length)
 {
 	look();
-	return all.open[slot] ? all.open[slot] : join(slot, length);
+	return all.open[slot] ? all.open[slot] : join_trace(slot, length);
 }
 
 void relay_traced_prepare(void)
@@ -476,7 +476,7 @@ void relay_traced_prepare(void)
 		if (all.open[slot])
 			silence(all.open[slot]);
 		else if ((uint32_t)wanted & 1u << slot)
-			join(slot, 0);
+			join_trace(slot, 0);
 }
 
 /* --- for the program's objects --- */
@@ -637,7 +637,7 @@ bool relay_traced_has_left(void)
 {
 	sigset_t before;
 	relay_trace_lock(&before);
-	free_left();
+	free_left_tracings();
 	bool has_left = !all.leaving;
 	relay_trace_unlock(&before);
 	return has_left;

@@ -223,7 +223,7 @@ static int touch(int fd)
 }
 
 /* Take part in one that is there. -ENOENT: it is gone; -EEXIST: it is going. */
-static int join(const struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
+static int join_dir(const struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	char path[2 * NAME_MAX];
 	struct stat st;
@@ -248,7 +248,7 @@ static int join(const struct making *making, int *lock, char name[RELAY_TRACE_NA
 }
 
 /* Its own hidden directory is there. */
-static int make_room(const struct making *making)
+static int make_room_for_dir(const struct making *making)
 {
 	char dir[PATH_MAX];
 	if (making->fds) /* they have their memory already */
@@ -274,7 +274,7 @@ static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME
 	if (err)
 		return err;
 	making->events_fd = -1;
-	err = make_room(making);
+	err = make_room_for_dir(making);
 	if (!err)
 		err = make_events(making, lock != NULL);
 	if (!err)
@@ -290,13 +290,13 @@ static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME
 	return err;
 }
 
-static int make(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
+static int make_or_join_dir(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	bool is_own = making->trace->buffers == RELAY_TRACE_PERPROCESS;
 	int err;
 	/* Others make and remove the same directory. */
 	for (int tries = 0; tries < MAX_TRIES; tries++) {
-		err = is_own ? -ENOENT : join(making, lock, name);
+		err = is_own ? -ENOENT : join_dir(making, lock, name);
 		if (err == -ENOENT)
 			err = make_new(making, lock, name);
 		if (err != -EEXIST || is_own)
@@ -311,7 +311,7 @@ static int make_in(struct making *making, const char *process, int *lock, char n
 	making->trace_fd = open_trace(making);
 	if (making->trace_fd < 0)
 		return making->trace_fd;
-	int err = make(making, lock, name);
+	int err = make_or_join_dir(making, lock, name);
 	close(making->trace_fd);
 	return err;
 }

@@ -46,7 +46,8 @@ static bool makes_files(const struct relay_trace_home *home, const struct relay_
 }
 
 /* Make or find our directory. 0 or -errno. */
-static int join(struct relay_tracing *tracing, const struct relay_trace_home *home, const struct relay_trace *trace)
+static int join_as_process(struct relay_tracing *tracing, const struct relay_trace_home *home,
+                           const struct relay_trace *trace)
 {
 	const char *program = program_invocation_short_name;
 	if (makes_files(home, trace)) {
@@ -60,7 +61,7 @@ static int join(struct relay_tracing *tracing, const struct relay_trace_home *ho
 	return tracing->session < 0 ? tracing->session : 0;
 }
 
-static int attach(struct relay_tracing *tracing, const struct relay_trace_home *home, const char *trace)
+static int attach_tracing(struct relay_tracing *tracing, const struct relay_trace_home *home, const char *trace)
 {
 	char channel[CHANNEL_BYTES];
 	const char *root = home->store ? home->store : home->mount;
@@ -113,9 +114,9 @@ struct relay_tracing *relay_tracing_open(const struct relay_trace_home *home, co
 	struct relay_tracing *tracing = new_tracing();
 	if (!tracing)
 		return NULL;
-	int err = join(tracing, home, trace);
+	int err = join_as_process(tracing, home, trace);
 	if (!err)
-		err = attach(tracing, home, trace->name);
+		err = attach_tracing(tracing, home, trace->name);
 	if (err)
 		return fail(tracing, err);
 	tracing->id = trace->id;
