@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from forking import RELAYFS, ForkedServer, start_server
 
 from relayfs_fuse import native
 
-RELAYFS = Path(sys.executable).with_name("relayfs")
 USUAL_LINE = re.compile(r"\S+ \S+ relayfs\[\d+\]: (INFO|DEBUG): ")
 # Generous, as others may use the machine: it is waited out by what fails only.
 DEADLINE_S = 300.0
@@ -64,19 +64,23 @@ class Mount:
     log: Path
     options: list[str] = field(default_factory=list)
     user: int | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | ForkedServer | None = None
     expected: list[str] = field(default_factory=list)
     program: Path = RELAYFS
     own_session: bool = False
 
     def start(self) -> None:
-        command = [self.program, "-f", self.path, "-o", ",".join([f"store={self.store}", *self.options])]
+        arguments = ["-f", str(self.path), "-o", ",".join([f"store={self.store}", *self.options])]
         self.starts = self._log_text().count("is mounted")
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=self.user, group=self.user,
-                extra_groups=None if self.user is None else [], cwd="/", start_new_session=self.own_session,
-            )  # fmt: skip
+            if self.user is None and self.program == RELAYFS:
+                self.process = start_server(arguments, log, self.own_session)
+            else:
+                self.process = subprocess.Popen(
+                    [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=self.user,
+                    group=self.user, extra_groups=None if self.user is None else [], cwd="/",
+                    start_new_session=self.own_session,
+                )  # fmt: skip
         wait_until(self._answers, self._log_text)
 
     def _answers(self) -> bool:
