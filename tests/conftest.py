@@ -1,4 +1,6 @@
-"""The fixtures of all tests, and their order."""
+"""The fixtures of all tests, their order, and what programs inherit from them."""
+
+import signal
 
 import pytest
 
@@ -6,6 +8,11 @@ pytest_plugins = ["c_tests", "mounts", "making", "mapping", "tracing"]
 
 # They take a minute and more, which nobody should wait for when all else is done.
 LONGEST = ("test_readme.py",)
+
+
+def pytest_configure() -> None:
+    """Let SIGINT end programs that tests start: a shell without job control has its background jobs ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

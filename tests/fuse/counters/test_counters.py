@@ -430,7 +430,9 @@ def test_files_of_the_counters_are_read_and_shown_with_owner_and_mode(open_mount
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (uid, gid, 0o660)
     assert (directory / "names").stat().st_mode & 0o7777 == 0o444
     for name in ("names", "counters", f"{uid}-{gid}-0660"):
-        assert (directory / name).read_bytes() == (mount.store / ".counters" / name).read_bytes()
+        shown, stored = directory / name, mount.store / ".counters" / name
+        # The server counts what it does, at any moment also between the two reads.
+        wait_until(lambda a=shown, b=stored: a.read_bytes() == b.read_bytes(), f"{name} is the store's")
     assert User(12345, 12345).run("cat", directory / f"{uid}-{gid}-0660").returncode != 0
 
 
