@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The shared-memory format of one channel buffer: one file on tmpfs, mapped by every producer,
- * every zero-copy reader and the file server. The file is the truth; nothing else holds state.
+ * every zero-copy reader and the file server. All state of the buffer is in this file.
  *
  *   0                        data_bytes                                              file size
  *   +------------------------+-----------+---------------+-----------------+---------+
@@ -10,17 +10,16 @@
  *   +------------------------+-----------+---------------+-----------------+---------+
  *   page 0: a plain mmap of the first n_subbufs*subbuf_size bytes shows the data     last page
  *
- * Positions. Where a buffer is written or read is one 62-bit word, so that no write divides:
+ * Positions. Writers and readers keep their place as one 62-bit word, so that no write needs a division:
  *
  *     lap : index : offset      offset  0 .. subbuf_size    (offset_bits wide)
  *                               index   0 .. n_subbufs-1    (index_bits wide)
  *                               lap     the rest
  *
- * offset == subbuf_size is a full sub-buffer that nobody has switched from yet; the switch happens
- * with the next write, as in the kernel. offset == 0 is a sub-buffer entered but not begun: the
- * write that begins it first checks that readers have left it (no-overwrite), or asks the client
- * (callback), and leaves room for what is reserved at its start. lap*n_subbufs+index is the free-running number of the sub-buffer, the kernel's
- * `subbufs_produced`.
+ * offset == subbuf_size is a full sub-buffer that no write has switched from yet; the next write switches,
+ * as in the kernel. offset == 0 is a sub-buffer entered but not begun: the write that begins it first checks
+ * that readers have left it (no-overwrite), or calls subbuf_start (callback), and skips the bytes reserved at
+ * its start. lap*n_subbufs+index is the free-running number of the sub-buffer, the kernel's `subbufs_produced`.
  *
  * Latches. Two counters that must change together (position and records; records and bytes) form a
  * relay_latch. Its first word is the commit: one plain store of it publishes both, because its top
@@ -28,12 +27,12 @@
  *
  *     write:  second[!t] = new;  first = new | !t << 63       (in one restartable sequence)
  *     or:     compare-and-swap of the 16 bytes {first, second[0]}, t always 0   (lockless, locking)
- *     or:     the same two stores by who alone writes that latch, and may be killed between them
+ *     or:     the same two stores, if only one thread at a time writes that latch; it may be killed between them
  *     read:   f = first; s = second[f >> 63]; again while first != f
  *
- * A scheme never changes during a buffer's life, so the two ways never meet.
+ * The scheme of a buffer never changes, so the ways are never mixed on one latch.
  *
- * Nothing here is trusted: every consumer copies the geometry once, checks it against the file's
+ * Nothing here is trusted: every process copies the geometry once, checks it against the file's
  * size, and checks each position before it becomes an address.
  */
 #ifndef RELAYFS_LAYOUT_H
@@ -57,9 +56,9 @@ extern "C" {
 enum {
 	RELAY_PAGE_BYTES = 4096,
 	RELAY_N_CLAIMS = 256,      /* in one buffer, or ring */
-	RELAY_N_CLAIMS_KEPT = 192, /* the first of them stay with the thread that took one */
+	RELAY_N_CLAIMS_KEPT = 192, /* the first of them are kept by a thread after it has used one */
 	RELAY_N_RESERVATIONS =
-	    248 /* in a buffer at once, at most: the last claims are for switches, see buffer/claims.c */
+	    248 /* open reservations per buffer, at most: the last claims are for switches, see buffer/claims.c */
 };
 
 /* Geometry limits; sizes need not be powers of two. */
@@ -84,78 +83,79 @@ struct relay_latch {
 	uint64_t unused;
 };
 
-/* head.second: records ever written, and in its top 16 bits who changed it last: the claim (number + 1) of a
- * reservation, 0 if it was a complete restartable write, or a seal. See buffer/claims.c. */
+/* head.second: records written since creation, and in the top 16 bits what changed head last: the claim (number + 1) of a
+ * reservation, 0 for a complete restartable write, or a seal. See buffer/claims.c. */
 #define RELAY_OWNER_SHIFT 48
 #define RELAY_OWNER_SEAL 0x8000ull /* and above: the buffer was stopped here (not rseq) */
 #define RELAY_RECORDS_MASK ((1ull << RELAY_OWNER_SHIFT) - 1)
 
 /* A claim's word: state in the top two bits, the claimed position below. */
 #define RELAY_CLAIM_FREE 0ull
-#define RELAY_CLAIM_PENDING (1ull << 62) /* said, perhaps not taken: taken if head names it */
+#define RELAY_CLAIM_PENDING (1ull << 62) /* announced; taken if head names it, otherwise not */
 #define RELAY_CLAIM_TAKEN (2ull << 62)   /* taken, not yet committed */
 #define RELAY_CLAIM_HOLE (3ull << 62)    /* abandoned: readers skip it */
 #define RELAY_CLAIM_STATE (3ull << 62)
 #define RELAY_CLAIM_SWITCH (~0ull) /* claim.length: a switch of sub-buffers, not a record */
 
-/* Who holds a claim or the reader's lock. The word says all in one compare-and-swap: */
-#define RELAY_OWNER_TID_BITS 22   /* bits 0-21: thread id in its PID namespace; 0: nobody */
+/* An owner word: the thread that owns a claim or lock, in one word so that a compare-and-swap can change it. */
+#define RELAY_OWNER_TID_BITS 22   /* bits 0-21: thread id in its PID namespace; 0: no owner */
 #define RELAY_OWNER_NS_BITS 16    /* bits 22-37: that namespace's inode number, folded */
-#define RELAY_OWNER_START_BITS 26 /* bits 38-63: start time, clock ticks: tells a reused id apart */
+#define RELAY_OWNER_START_BITS 26 /* bits 38-63: start time, clock ticks, to recognize a reused thread id */
 
-/* Who has a claim. */
+/* The owner of a claim. */
 struct relay_claim_owner {
-	uint64_t thread; /* owner word; 0: nobody. Writer: whoever takes it, by compare-and-swap */
-	uint64_t token;  /* the file server's name for the owner's open file, or 0 */
-	uint64_t reaper; /* owner word of who ends it for a dead owner. Writer: the same way */
-	uint64_t in_use; /* 0 or 1. Writer: owner, not by a locked instruction; to 0 also who commits, and the reaper */
+	uint64_t thread; /* owner word; 0: none. Writer: the thread that takes it, by compare-and-swap */
+	uint64_t token;  /* the file server's number of the owner's open file, or 0 */
+	uint64_t reaper; /* owner word of the thread that ends it for a dead owner. Writer: the same way */
+	uint64_t
+	    in_use; /* 0 or 1. Writer: owner, by an unlocked instruction; to 0 also the committer, and the reaper */
 };
 
-/* A claim, of a buffer as of a ring: its word, three words of what is claimed, its owner. */
+/* A claim, of a buffer or a ring: its state word, three words that describe what is claimed, its owner. */
 enum { RELAY_CLAIM_BYTES = 64, RELAY_CLAIM_OWNER_AT = 32 };
 
 /* One reservation in progress. */
 struct relay_claim {
-	uint64_t word;    /* state and position. Writer: owner; PENDING->TAKEN also helpers */
+	uint64_t word;    /* state and position. Writer: owner; PENDING->TAKEN also other threads that help */
 	uint64_t length;  /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
 	uint64_t records; /* record number at the position. Writer: owner, before word */
-	uint64_t bytes;   /* of a switch: stream position there; of a hole: 1 if it was discarded. Writer: same */
+	uint64_t bytes; /* of a switch: stream position; of a hole: 1 if it was discarded. Writer: owner, before word */
 	struct relay_claim_owner owner;
 };
 
-/* One sub-buffer's ledger: number (lap & 1) * n_subbufs + index of the array. Written at switches only. */
+/* The record of one lap of a sub-buffer: entry (lap & 1) * n_subbufs + index of the array. Written at switches only. */
 struct relay_subbuf {
-	uint64_t end;           /* position at which it was left: its padding follows */
+	uint64_t end;           /* position at which writers left it; padding follows */
 	uint64_t start_records; /* records written before it began */
 	uint64_t start_bytes;   /* bytes written before it began, padding not counted */
-	uint64_t holes;         /* RELAY_HOLES | position of its last discarded record; of another number: none */
+	uint64_t holes; /* RELAY_HOLES | position of its last discarded record; another position: there is none */
 	uint64_t start_time_ns; /* CLOCK_REALTIME when it began; with a timestamp only */
 	uint64_t start_clock;   /* at the same moment: CLOCK_MONOTONIC, ns, or the TSC */
-	uint64_t start_lost;    /* records lost before: refused for whatever reason. Of a format with packets */
+	uint64_t start_lost;    /* records lost before it began, for any reason. Only in a format with packets */
 	uint64_t unused;
 };
 
 /*
- * A discarded record, at its own first bytes: a list that the ledger's `holes` heads. Records shorter than this
- * stay claims, as holes, until readers come by.
+ * A discarded record, stored in its own first bytes: an element of the list whose head is relay_subbuf.holes. A shorter
+ * record keeps its claim, in state HOLE, until a reader passes it.
  */
 #define RELAY_HOLES (1ull << 62)
 struct relay_hole {
-	uint32_t next;   /* offset of the one discarded before, + 1; 0: none */
+	uint32_t next;   /* offset of the record discarded before it, + 1; 0: none */
 	uint32_t length; /* bytes */
-	uint32_t record; /* which of the sub-buffer's records it was */
-	uint32_t count;  /* holes in the list from here on, at most RELAY_N_HOLES */
+	uint32_t record; /* number of the record within the sub-buffer */
+	uint32_t count;  /* length of the list from here on, at most RELAY_N_HOLES */
 };
 enum { RELAY_N_HOLES = 1 << 18 };
 
-/* What has been consumed. Two copies: the spare is filled, then `current` flips. */
+/* The consumer's state. There are two copies: the invalid one is filled, then `current` is changed. */
 struct relay_consumer {
 	uint64_t position;
 	uint64_t records; /* record number at position */
 	uint64_t bytes;   /* stream position at position */
 	uint64_t overwritten_records;
 	uint64_t overwritten_bytes;
-	uint64_t torn_records; /* reservations whose producer died */
+	uint64_t torn_records; /* reservations whose producer died before it committed them */
 	uint64_t torn_bytes;
 	uint64_t reads;             /* consumptions that returned data */
 	uint64_t discarded_records; /* reservations taken back by their producer */
@@ -163,20 +163,19 @@ struct relay_consumer {
 	uint64_t unused[6];
 };
 
-/* relay_control.flags. STOPPED bits are tested inside every write's critical section. */
+/* relay_control.flags. The bits of STOPPED are tested inside every write's critical section. */
 enum {
 	RELAY_CLOSED = 1u << 0,    /* removed: writes fail with EPIPE */
 	RELAY_DISABLED = 1u << 1,  /* writes are refused and counted */
-	RELAY_RESETTING = 1u << 2, /* the same, for the moment */
+	RELAY_RESETTING = 1u << 2, /* the same, during a reset */
 	RELAY_STOPPED = RELAY_CLOSED | RELAY_DISABLED | RELAY_RESETTING,
 	RELAY_ARM_SWITCH = 1u << 3, /* a reader sleeps until the next switch */
 	RELAY_ARM_RECORD = 1u << 4, /* a reader sleeps until the next record */
 	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD,
-	RELAY_FINALIZED = 1u << 5, /* its maker closes it: no sub-buffer begins any more (classic.h) */
-	RELAY_SILENT =
-	    1u << 6, /* a writer may make no system calls, and wakes nobody: sleepers look again every 50 ms */
-	/* The data have no memory yet, and no sub-buffer has begun. Who wants to store there first allocates it, then clears
-	 * this; it is never set again. Only where geometry.pid says whose the buffer is */
+	RELAY_FINALIZED = 1u << 5, /* its maker closes the channel: no further sub-buffer begins (classic.h) */
+	RELAY_SILENT = 1u << 6, /* a writer must not make system calls and wakes no reader: readers poll every 50 ms */
+	/* The data has no memory yet, and no sub-buffer has begun. A writer first allocates the memory, then clears this
+	 * flag, which is never set again. Only in buffers of one process (geometry.pid) */
 	RELAY_UNALLOCATED = 1u << 7
 };
 
@@ -195,16 +194,16 @@ enum relay_buffers { RELAY_PERCPU = 0, RELAY_GLOBAL = 1, RELAY_SINGLE = 2 };
 enum relay_delivery { RELAY_BULK = 0, RELAY_PACKET = 1 };
 enum relay_read { RELAY_READ_NOWAIT = 0, RELAY_READ_WAIT = 1 };
 enum relay_reserve { RELAY_RESERVE_COMMIT = 0, RELAY_RESERVE_VISIBLE = 1 };     /* when readers see a reservation */
-enum relay_timestamp { RELAY_NO_TIMESTAMP = 0, RELAY_MONO = 1, RELAY_TSC = 2 }; /* what start_clock is */
-/* What readers get: the bytes; or each sub-buffer, once it is finished, as a packet whose head (struct relay_packet in
- * trace_store.h) takes the place of its first bytes. */
+enum relay_timestamp { RELAY_NO_TIMESTAMP = 0, RELAY_MONO = 1, RELAY_TSC = 2 }; /* the clock of start_clock */
+/* What readers get: the bytes; or each finished sub-buffer as a packet, whose header (struct relay_packet in
+ * trace_store.h) replaces the first bytes of the sub-buffer. */
 enum relay_format { RELAY_STREAM = 0, RELAY_PACKETS = 1 };
 
-/* Constant from creation on. */
+/* The parameters of the buffer. Constant after creation. */
 struct relay_geometry {
 	uint64_t magic;       /* RELAY_MAGIC */
 	uint32_t version;     /* RELAY_LAYOUT_VERSION */
-	uint32_t cpu;         /* which buffer of the channel this is */
+	uint32_t cpu;         /* number of the buffer in the channel */
 	uint64_t subbuf_size; /* bytes, 1 .. RELAY_SUBBUF_SIZE_MAX */
 	uint64_t n_subbufs;   /* 1 .. RELAY_N_SUBBUFS_MAX */
 	uint64_t file_bytes;  /* the whole file */
@@ -218,24 +217,26 @@ struct relay_geometry {
 	uint32_t flush_interval_ms; /* 0: never; at most INT32_MAX */
 	uint32_t reserve;           /* enum relay_reserve */
 	uint32_t timestamp;         /* enum relay_timestamp */
-	/* Bytes that no record takes; together less than subbuf_size. */
+	/* Bytes that records do not use; together less than subbuf_size. */
 	uint32_t start_reserve;         /* at the start of each sub-buffer */
 	uint32_t end_reserve;           /* at the end of each */
 	uint32_t channel_start_reserve; /* behind start_reserve, in the very first */
 	uint32_t format;                /* enum relay_format */
-	uint32_t pid;                   /* whose it is, in a format with packets; 0: of several processes */
+	uint32_t pid;                   /* the process that writes, in a format with packets; 0: several processes */
 	uint32_t unused[7];
 };
 
-/* relay_control.asked: which sub-buffer was to begin last: its number + 1, shifted, and what came of it. In a buffer whose
- * sub-buffers begin at once: the last one that was entered while the buffer was full, and YES once a flush has begun it. */
+/* relay_control.asked: the sub-buffer that a writer tried to begin last, as its number + 1, shifted, and the result. In a
+ * buffer whose sub-buffers begin at once: the last sub-buffer that was entered while the buffer was full, and YES once a
+ * flush has begun it. */
 #define RELAY_ASKED_SHIFT 4
-#define RELAY_ASKED_YES 1ull       /* it has begun, with nothing reserved */
-#define RELAY_ASKED_SPOILED 2ull   /* a callback died in it: its memory is no longer what it was */
-#define RELAY_ASKED_ENDED 4ull     /* the sub-buffer before it is as its readers shall have it */
+#define RELAY_ASKED_YES 1ull /* it has begun, with no record reserved */
+#define RELAY_ASKED_SPOILED \
+	2ull                   /* a process died in its callback: the previous data in its memory may be overwritten */
+#define RELAY_ASKED_ENDED 4ull /* the previous sub-buffer is complete, including its footer */
 #define RELAY_ASKED_SUSPENDED 8ull /* not before relay_resume() */
 
-/* A record in the order of write(2). */
+/* A record written by write(2), for the maker's deliver() (classic.h). */
 struct relay_note {
 	uint64_t position;
 	uint64_t length; /* bytes */
@@ -261,52 +262,54 @@ struct relay_control {
 	/* Writer: the holder of reader_lock. Producers read `consumed` at switches. */
 	RELAY_LINE uint64_t consumed; /* position up to which memory is free again */
 	uint32_t current;             /* which consumer[] is valid */
-	uint32_t resets;              /* begun and ended so far: odd while one is under way */
-	uint64_t reader_lock;         /* owner word of who is consuming */
+	uint32_t resets;              /* resets begun and ended so far: odd while one is under way */
+	uint64_t reader_lock;         /* owner word of the consumer */
 	RELAY_LINE struct relay_consumer consumer[2];
 
-	/* Writer: the file server. Opens are those with which one can map the buffer, the maker's own left out. */
-	RELAY_LINE uint32_t map_seq; /* futex; buffer 0's, for the whole channel: times that its maker was alerted */
+	/* Writer: the file server. It counts opens that can map the buffer, without those of the maker. */
+	RELAY_LINE uint32_t map_seq; /* futex; only buffer 0's, for the whole channel: wake-ups of the maker so far */
 	uint32_t map_unused;
 	uint64_t mapped;          /* opens */
-	uint64_t unmapped;        /* of these, closed again */
-	struct relay_latch mtime; /* {bytes ever written, CLOCK_REALTIME ns when the server first saw as many} */
+	uint64_t unmapped;        /* ended opens */
+	struct relay_latch mtime; /* {bytes written so far, CLOCK_REALTIME ns when the server first saw this count} */
 
 	/* Writers: producers that found the buffer armed. */
 	RELAY_LINE uint32_t wake_seq; /* futex: wake-ups so far */
 	uint32_t wake_unused[15];
 
-	/* Writer: the holder of switch_lock; where a client, a reserve or a timestamp wants it. See buffer/subbuf_start.c. Elsewhere only
-	 * `asked` is used, by whoever switches or flushes a full buffer. See buffer/try_reserve.c. */
-	RELAY_LINE uint64_t switch_lock; /* owner word of who begins a sub-buffer */
+	/* Writer: the holder of switch_lock. Used in buffers with callbacks, reserved bytes or timestamps, see
+	 * buffer/subbuf_start.c. In other buffers only `asked` is used, by the thread that switches or flushes a full buffer,
+	 * see buffer/try_reserve.c. */
+	RELAY_LINE uint64_t switch_lock; /* owner word of the thread that begins a sub-buffer */
 	uint64_t asked;
-	uint64_t delivered; /* sub-buffers that deliver() has been told of (classic.h) */
+	uint64_t delivered; /* sub-buffers that deliver() has been called for (classic.h) */
 	uint64_t caught_up; /* sub-buffers that do not count as unread since relay_resume() */
-	/* What buffer_end() is asked about, should it die: sub-buffer number + 1, its end, and start_bytes of the next. */
+	/* The arguments of buffer_end(), in case its process dies: sub-buffer number + 1, its end, start_bytes of the next. */
 	uint64_t ending, ending_at, ending_bytes;
-	uint64_t starting; /* number + 1 of the sub-buffer to whose memory a client has been let */
-	uint64_t wanted;   /* number + 1 of the sub-buffer that somebody wants the maker to begin. Writers: all */
-	uint64_t maker;    /* owner word of a thread that begins sub-buffers for who may not; 0: none. Writer: it */
+	uint64_t starting; /* number + 1 of the sub-buffer whose memory a callback may have changed */
+	uint64_t wanted;   /* number + 1 of the sub-buffer that the maker should begin. Writers: all */
+	uint64_t
+	    maker; /* owner word of the thread that begins sub-buffers for writers that may not; 0: none. Writer: it */
 
 	/* Writer: the holder of write_lock, scheme LOCKING only. */
-	RELAY_LINE uint64_t write_lock; /* owner word of who writes */
+	RELAY_LINE uint64_t write_lock; /* owner word of the writer */
 	uint64_t write_unused[7];
 
-	/* Writers: who discards or reaps. */
-	RELAY_LINE uint64_t n_holes; /* ever made */
+	/* Writers: threads that discard records or reap claims. */
+	RELAY_LINE uint64_t n_holes; /* discarded and torn records so far */
 	uint64_t holes_unused[7];
 
-	/* Records that write(2) brought, a queue for a maker that is told of each (classic.h); see buffer/deliveries.h. */
-	RELAY_LINE uint64_t notes_added; /* ever. Writer: the file server */
+	/* Records written by write(2), a queue for the maker's deliver() (classic.h); see buffer/deliveries.h. */
+	RELAY_LINE uint64_t notes_added; /* since creation. Writer: the file server */
 	struct relay_note notes[RELAY_N_NOTES];
-	RELAY_LINE uint64_t notes_told; /* Writer: the maker's thread */
+	RELAY_LINE uint64_t notes_told; /* removed since creation. Writer: the maker's thread */
 };
 
-RELAY_STATIC_ASSERT(sizeof(struct relay_latch) == 32, "latches are shared");
+RELAY_STATIC_ASSERT(sizeof(struct relay_latch) == 32, "part of the format");
 RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == RELAY_CLAIM_BYTES, "one line per claim");
-RELAY_STATIC_ASSERT(offsetof(struct relay_claim, owner) == RELAY_CLAIM_OWNER_AT, "all claims say it there");
-RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 64, "one line per ledger");
-RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "holes are shared");
+RELAY_STATIC_ASSERT(offsetof(struct relay_claim, owner) == RELAY_CLAIM_OWNER_AT, "one offset for buffers and rings");
+RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 64, "one line per entry");
+RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "part of the format");
 RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 128, "two lines per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "two lines of constants");
 RELAY_STATIC_ASSERT(sizeof(struct relay_control) <= RELAY_PAGE_BYTES, "the control page is one page");

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/store.h>: the store's side of relayfs: what file servers and tools call. Their symbols have the version
- * RELAYFS_PRIVATE: a tool that calls them belongs to one version of the library.
+ * <relayfs/store.h>: functions for file servers and tools, which work on the files of a store. Their symbols have the
+ * version RELAYFS_PRIVATE: a tool that calls them must be built with the same version of the library.
  *
  * A store is a directory on tmpfs. A channel is a directory in it that holds the regular files
- * mem0 .. memN-1 and nothing else; it appears and disappears whole, by rename(2). Everything about a buffer
- * stands in its memN (layout.h); owner, group and mode are the file's own.
+ * mem0 .. memN-1 and nothing else; it appears and disappears as a whole, by rename(2). All state of a buffer
+ * is in its memN (layout.h); owner, group and mode are the file's own.
  *
- * All functions return 0 (or what they say) or a negative errno, and never trust the memory: a damaged buffer
- * gives -EBADMSG or no data, every number that they give is in range, and no call takes more than a limited amount of
- * work, however much there is in the memory to walk over: some go on with the next call. A struct rchan_buf is for one
- * thread at a time, except relay_buf_wait_any().
+ * All functions return 0 (or as described) or a negative errno, and never trust the memory: a damaged buffer
+ * gives -EBADMSG or no data, every number returned is in range, and each call does a limited amount of work, whatever the
+ * memory holds: some have to be called again to continue. A struct rchan_buf may be used by one thread at a time, except for
+ * relay_buf_wait_any().
  */
 #ifndef RELAYFS_STORE_H
 #define RELAYFS_STORE_H
@@ -26,7 +26,7 @@ extern "C" {
 struct rchan_buf;       /* one buffer, mapped by this process */
 struct rchan_callbacks; /* relay.h */
 
-/* What a channel is made from. The enums are in layout.h. */
+/* The parameters of a new channel. The enums are in layout.h. */
 struct relay_spec {
 	size_t size;          /* sizeof(struct relay_spec): later versions add fields at the end */
 	uint64_t subbuf_size; /* bytes */
@@ -38,12 +38,11 @@ struct relay_spec {
 	uint32_t uid, gid;          /* of the mem files; the directory is the caller's, mode 0711 */
 	uint32_t reserve, timestamp;
 	uint32_t start_reserve, end_reserve, channel_start_reserve; /* bytes; together less than subbuf_size */
-	uint32_t
-	    format;   /* with RELAY_PACKETS there is a timestamp and a start_reserve of sizeof(struct relay_packet) */
-	uint32_t pid; /* said in the head of each packet */
+	uint32_t format; /* RELAY_PACKETS needs a timestamp and a start_reserve of sizeof(struct relay_packet) */
+	uint32_t pid;    /* stored in the header of each packet */
 };
 
-/* What options are for: channels of a type (`type=` of the control file), or traces. */
+/* What an option belongs to: channels of a type (`type=` of the control file), or traces. */
 enum relay_type { RELAY_TYPE_RELAY = 0, RELAY_TYPE_RING = 1, RELAY_TYPE_TRACE = 2 };
 
 /* How the value of an option is written. */
@@ -51,85 +50,85 @@ enum relay_option_form {
 	RELAY_OPTION_WORD = 0,       /* one of `words` */
 	RELAY_OPTION_NUMBER = 1,     /* decimal digits */
 	RELAY_OPTION_BYTES = 2,      /* the same, with an optional K, M or G */
-	RELAY_OPTION_POWER_OF_2 = 3, /* such bytes */
-	RELAY_OPTION_PERM = 4        /* octal digits, whose bits are among those of `most` */
+	RELAY_OPTION_POWER_OF_2 = 3, /* BYTES, a power of two */
+	RELAY_OPTION_PERM = 4        /* octal digits, only bits of `most` */
 };
 
-/* An option of the control file's `create` or `trace create`: a row of the one table of what they can be made with. */
+/* An option of the control file's `create` or `trace create`: a row of the table of all options. */
 struct relay_option {
 	const char *key; /* KEY=VALUE */
-	/* Its field in struct relay_spec, relay_ring_spec or relay_trace; of what has a file, also in the statistics. NULL: none. */
+	/* Its field in struct relay_spec, relay_ring_spec or relay_trace, and, if `file` is not NULL, in the statistics. NULL: none. */
 	const char *field;
-	const char *file;         /* shows its value in .channels/PATH/; NULL: none does */
+	const char *file;         /* the file in .channels/PATH/ that shows its value; NULL: none */
 	const char *const *words; /* numbered from 0, then NULL */
-	const char *allowed;      /* which values are, for people; NULL: the words */
+	const char *allowed;      /* the allowed values, as text for users; NULL: the words */
 	uint32_t form;            /* enum relay_option_form */
-	uint64_t least, most;     /* numbers that are allowed */
-	uint64_t initial;         /* what holds if it is not given; user and group are those of who makes the channel */
+	uint64_t least, most;     /* the allowed range */
+	uint64_t initial;         /* the default; for uid and gid the caller's are used instead */
 };
 
-/* Row i of those of a type; NULL: there are no more. */
+/* Return row i of the options of a type; NULL: there are no more. */
 const struct relay_option *relay_option_at(uint32_t type, unsigned i);
 
-/* Understand a value: 0, or -EINVAL, if it is not allowed. */
+/* Parse a value: 0, or -EINVAL if it is not allowed. */
 int relay_option_parse(const struct relay_option *option, const char *value, uint64_t *number);
 
-/* Write a value as relay_option_parse() reads it, as short as is exact. Returns as snprintf(3). */
+/* Format a value for relay_option_parse(), in the shortest exact form. Returns as snprintf(3). */
 int relay_option_format(const struct relay_option *option, uint64_t number, char *text, size_t size);
 
-/* CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
+/* Return n, where CPUs 0 .. n-1 may exist on this machine (hot-plug included). */
 unsigned relay_n_possible_cpus(void);
 
-/* What scheme=any becomes for these buffers here: RELAY_RSEQ where the machine has it and buffers are
+/* Return the scheme that scheme=any selects for these buffers: RELAY_RSEQ if the machine supports it and buffers are
  * per CPU, else RELAY_LOCKLESS. */
 uint32_t relay_scheme_default(uint32_t buffers);
 
-/* Can timestamp=tsc be had here? 1: there is a counter of constant rate that programs may read. */
+/* 1: timestamp=tsc is available, because there is a counter of constant rate that programs may read; 0: it is not. */
 int relay_has_tsc(void);
 
-/* The bytes that one buffer of this geometry takes in the store; 0: the geometry is not allowed. */
+/* The size in bytes of one buffer's file in the store; 0: the geometry is not allowed. */
 uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
 
 /*
  * Make a channel: directory `dir`, whose parent exists, with all its memory allocated.
  *
- * -EEXIST `dir` exists; -EINVAL the spec is out of range, or scheme rseq is asked for buffers that are not per
- * CPU or on a machine without it, a TSC on one without; -ENOSPC no memory. On failure nothing is left behind.
+ * -EEXIST `dir` exists; -EINVAL the spec is out of range, or asks for scheme rseq with buffers that are not per
+ * CPU or on a machine without it, or for a TSC that is not available; -ENOSPC no memory. On failure nothing is left behind.
  */
 int relay_store_create(const char *dir, const struct relay_spec *spec);
 
 /*
- * Make a channel's buffers as files without a name, for this user alone, in the file system of directory `dir`;
+ * Make a channel's buffers as unnamed files, for this user alone, in the file system of directory `dir`;
  * fds[0 .. spec->n_buffers-1] receive their descriptors. Errors as relay_store_create(), and as open(2).
  */
 int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, int *fds);
 
 /*
- * Make the channel `dir` of such files, whoever has them mapped: they get names, all of them or none. Owner and
- * mode stay theirs; whether they are a channel's buffers, the caller has to know.
+ * Make the channel `dir` of such files, even if they are mapped: all of them get names, or none. Their owner and
+ * mode do not change. The caller has to check that they are a channel's buffers.
  *
  * -EEXIST `dir` exists; -EXDEV the files lie in another file system than `dir`, or were opened in another mount
- * namespace and this process is not root; -ENOENT they had a name before.
+ * namespace and this process is not root; -ENOENT they have had a name before.
  */
 int relay_store_adopt(const char *dir, const int *fds, size_t n);
 
 /*
- * Make the channel `dir` of copies of such files, for a user who must not hold descriptors of the store's own. Whether
- * they are a channel's buffers, the caller looks at afterwards: their owner may change them until they are copied.
+ * Make the channel `dir` of copies of such files, for a user who must not hold descriptors of the store's files. The
+ * caller has to check the copies, because the owner may change the files until they are copied.
  *
  * -EEXIST `dir` exists; -ENOSPC no memory; -EBADMSG one was truncated meanwhile.
  */
 int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mode, uint32_t uid, uint32_t gid);
 
-/* Take a channel out of the store, all at once; its memory lives on while somebody has it mapped. */
+/* Remove a channel from the store at once; its memory is freed when no process has it mapped any more. */
 int relay_store_remove(const char *dir, uint32_t n_buffers);
 
 /*
- * A directory that was made because the path of a channel leads through it is implicit: whoever removes the last channel in it
- * removes it, too. Its mode, owner and group say so; whoever changes one of them makes it an ordinary directory, which stays.
+ * A directory that was made because the path of a channel leads through it is implicit: it is removed with the last channel
+ * in it. Its mode, owner and group mark it; a change of one of them makes it an ordinary directory, which stays.
  */
-enum { RELAY_IMPLICIT_MARK = 0x800 };     /* S_ISUID, which has no meaning of its own for a directory */
-int relay_implicit_make(const char *dir); /* 0, or -errno as mkdir(2); all of it or nothing */
+enum { RELAY_IMPLICIT_MARK = 0x800 };     /* S_ISUID, which Linux ignores on a directory */
+int relay_implicit_make(const char *dir); /* 0, or -errno as mkdir(2), and no directory is made */
 int relay_implicit_is(const char *dir);   /* 1 or 0 */
 
 /*
@@ -137,54 +136,54 @@ int relay_implicit_is(const char *dir);   /* 1 or 0 */
  * ring (ring.h); EBADMSG not a relay buffer, truncated or damaged; else as open(2), mmap(2).
  */
 struct rchan_buf *relay_buf_open(const char *mem_file);
-struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is open, O_RDWR; fd stays the caller's */
+struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is open O_RDWR; fd stays the caller's */
 void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
 int relay_buf_fd(const struct rchan_buf *buf); /* of the mem file, O_RDWR */
-/* For who maps more buffers than there are descriptors: its mem file stays mapped. */
+/* Close the descriptor of the mem file, which stays mapped: for programs that map more buffers than they can have open. */
 void relay_buf_close_fd(struct rchan_buf *buf);
 
 /*
- * Let nobody free pages of a store file which other users than this process's may write to: its inode becomes immutable
- * (src/immutable.c). Descriptors that are open stay what they are. 1; 0: there are no such users, and the flag stays as it is;
- * -ENOTTY, -EOPNOTSUPP: the file system knows no such flag; -EPERM: this process has no CAP_LINUX_IMMUTABLE.
+ * Prevent other users from freeing pages of a store file: if a user other than this process's may write to it, its inode
+ * becomes immutable (src/base/immutable.c). Open descriptors are not affected. 1; 0: there is no such user, and the flag is
+ * not changed; -ENOTTY, -EOPNOTSUPP: the file system does not support it; -EPERM: this process has no CAP_LINUX_IMMUTABLE.
  */
 int relay_file_protect(int fd);
 int relay_file_unprotect(int fd);    /* 1: it was immutable; 0: it was not; -errno */
 int relay_file_is_protected(int fd); /* 1 or 0 */
 
 /*
- * chown and chmod a store file, open O_RDWR. One that is immutable stays so, whoever may write to it then, because programs may
- * have it mapped. 0 or -errno.
+ * chown and chmod a store file that is open O_RDWR. An immutable file stays immutable, even if no other user may write to it
+ * any more, because programs may have it mapped. 0 or -errno.
  */
 int relay_file_change_owner(int fd, uint32_t mode, uint32_t uid, uint32_t gid);
 
-/* Open, O_RDWR, and unlink a store file that may be immutable. A descriptor or 0, or -errno. */
+/* Open (O_RDWR) and unlink a store file, which may be immutable. A descriptor or 0, or -errno. */
 int relay_file_open(const char *path);
 int relay_file_unlink(const char *path);
 
-/* Everything there is to know of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
+/* All statistics of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
 struct relay_stats {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
 	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
 	uint32_t closed, disabled;   /* 0 or 1 */
 	uint64_t produced, consumed; /* sub-buffers, free-running */
 	uint64_t offset;             /* bytes used in the current sub-buffer */
-	uint64_t records, bytes;     /* ever written, reserved ones included */
-	uint64_t padding;            /* bytes of finished sub-buffers that hold nothing */
-	/* Given to readers. Records have no marks: those of a piece count when its last byte is given, so a piece
-	 * of which a reader took a part, and whose rest was then overwritten, counts whole among the overwritten. */
+	uint64_t records, bytes;     /* written so far, reserved ones included */
+	uint64_t padding;            /* unused bytes at the ends of finished sub-buffers */
+	/* Returned to readers. Records have no marks: those of a piece count when its last byte is consumed. If a reader
+	 * consumed a part of a piece and the rest was then overwritten, the whole piece counts as overwritten. */
 	uint64_t read_records, read_bytes;
 	uint64_t unread_bytes;
-	uint64_t unread_holes; /* bytes of those that nobody will get: discarded or torn; where they are many, as far as
-	                        * they have been counted: the next call goes on */
+	uint64_t unread_holes; /* unread bytes of discarded or torn records; if there are many, of those
+	                        * counted so far: the next call continues */
 	uint64_t reads, wakeups;
-	uint64_t lost_records, lost_bytes; /* all that will not be read, which are: */
+	uint64_t lost_records, lost_bytes; /* records that will never be read, the sum of: */
 	uint64_t lost_full_records, lost_full_bytes;
 	uint64_t lost_too_large_records, lost_too_large_bytes;
 	uint64_t lost_disabled_records, lost_disabled_bytes;
 	uint64_t lost_overwritten_records, lost_overwritten_bytes;
 	uint64_t lost_torn_records, lost_torn_bytes;
-	uint64_t discarded_records, discarded_bytes; /* reservations that were taken back, as readers pass them */
+	uint64_t discarded_records, discarded_bytes; /* discarded reservations that readers have skipped */
 	uint64_t switch_time_ns;                     /* CLOCK_REALTIME of the last switch, or of the creation */
 	uint32_t reserve, timestamp, start_reserve, end_reserve, channel_start_reserve;
 	uint32_t suspended; /* 0 or 1: writes are lost until relay_buf_resume() */
@@ -192,8 +191,8 @@ struct relay_stats {
 };
 int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats);
 
-/* What a statistic says: how often something has happened, which buffers add up; how much there is now, the same; how it is now,
- * of which the largest counts; how it is now, of which only each buffer's says something. */
+/* How the values of several buffers are combined: a count of events, added up; a present amount, added up; a present state,
+ * of which the maximum is taken; a present state that has a meaning only for each buffer. */
 enum relay_statistic_form {
 	RELAY_STATISTIC_COUNT = 0,
 	RELAY_STATISTIC_LEVEL = 1,
@@ -201,82 +200,83 @@ enum relay_statistic_form {
 	RELAY_STATISTIC_OF_BUFFER = 3
 };
 
-/* Who counts it. Of a ring that was consumed by who knows only the kernel's format, it is not known what consumers count, nor,
- * in overwrite mode, what was overwritten unread. */
+/* Who counts it. If a ring was consumed by a program that knows only the kernel's format, the statistics of consumers are
+ * unknown, and, in overwrite mode, those of overwritten records. */
 enum relay_statistic_source {
 	RELAY_STATISTIC_OF_ALL = 0,
 	RELAY_STATISTIC_OF_CONSUMERS = 1,
 	RELAY_STATISTIC_OF_OVERWRITTEN = 2
 };
 
-/* A number that the file server shows: a row of the one table of them. */
+/* A statistic that the file server shows: a row of the table of all statistics. */
 struct relay_statistic {
 	const char *name;  /* of its files, in .channels/PATH/ and .channels/PATH/bufferN/ */
 	const char *field; /* of struct relay_stats or relay_ring_stats */
-	const char *unit;  /* of the counter of its name; NULL: there is none */
-	const char *help;  /* the same, what it counts */
+	const char *unit;  /* of the counter of this name; NULL: there is no such counter */
+	const char *help;  /* of this counter: what it counts */
 	uint32_t form;     /* enum relay_statistic_form */
 	uint32_t source;   /* enum relay_statistic_source */
 };
 
-/* Row i of those of a type of channel; NULL: there are no more. */
+/* Return row i of the statistics of a type of channel; NULL: there are no more. */
 const struct relay_statistic *relay_statistic_at(uint32_t type, unsigned i);
 
-/* As relay_write(), into this very buffer: goes to its CPU for the moment if its scheme needs that;
- * -EPERM: this thread may not run there; -EBUSY: in scheme locking another writer is at work, and the record is not
+/* As relay_write(), into this buffer: moves to its CPU for the write if its scheme needs that.
+ * -EPERM: this thread may not run there; -EBUSY: in scheme locking another writer has the lock, and the record is not
  * counted as lost. */
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length);
 
-/* As relay_reserve(), _commit() and _discard(), in this very buffer. Reserving returns 0 and where, or as
+/* As relay_reserve(), _commit() and _discard(), in this buffer. Reserving returns 0 and the address in *to, or an error as
  * relay_buf_write(). */
 int relay_buf_reserve(struct rchan_buf *buf, size_t length, void **to);
 void relay_buf_commit(struct rchan_buf *buf, void *reserved);
 void relay_buf_discard(struct rchan_buf *buf, void *reserved);
 
-/* From now on cb->subbuf_start decides when this process is about to begin a sub-buffer; it does with the first one, if
- * nobody has begun that. `cb` stays the caller's. */
+/* From now on cb->subbuf_start is called before this process begins a sub-buffer; if the first one has not begun yet, this
+ * function begins it. `cb` stays the caller's. */
 void relay_buf_set_callbacks(struct rchan_buf *buf, const struct rchan_callbacks *cb);
 
-/* Count a record of `length` bytes that was too large to get here. -EMSGSIZE, or as relay_buf_write(). */
+/* Count a record of `length` bytes as too large without trying to write it. -EMSGSIZE, or as relay_buf_write(). */
 int relay_buf_refuse_too_large(struct rchan_buf *buf, size_t length);
 
-/* As relay_flush() and relay_reset(), this buffer only. Reset waits for no reader: -EBUSY while a reader
- * stands between next() and done(). */
+/* As relay_flush() and relay_reset(), for this buffer only. Reset does not wait for readers: -EBUSY while a reader
+ * is between next() and done(). */
 int relay_buf_flush(struct rchan_buf *buf);
 int relay_buf_reset(struct rchan_buf *buf);
 
-/* As relay_resume() in classic.h: what is unread counts as consumed from now on, for those who ask whether there is
+/* As relay_resume() in classic.h: unread data counts as consumed from now on when a writer checks whether there is
  * room; readers still get what is not overwritten. 0, also if nothing is suspended; -EBUSY: a callback runs. */
 int relay_buf_resume(struct rchan_buf *buf);
 
-/* Set or clear RELAY_CLOSED or RELAY_DISABLED. When it returns, no write that began before is still under
- * way, except on a CPU where this thread may not run (-EPERM; the flag is set all the same). Wakes all. */
+/* Set or clear RELAY_CLOSED or RELAY_DISABLED. After it returns, no write that began before is still under
+ * way, except on a CPU where this thread may not run (-EPERM; the flag is set anyway). Wakes all sleeping readers. */
 int relay_buf_stop(struct rchan_buf *buf, uint32_t flag, int on);
 
-/* What is there to read, as bits. Helps complete what dead or slow writers left. */
+/* Return what there is to read, as a combination of these bits. Completes steps that dead or slow writers left undone. */
 enum {
 	RELAY_HAS_DATA = 1,     /* at least one byte, the current sub-buffer included */
 	RELAY_HAS_FINISHED = 2, /* produced > consumed: poll's condition for delivery=bulk */
 	RELAY_IS_CLOSED = 4,
-	RELAY_IS_DAMAGED = 8,    /* the memory contradicts itself */
-	RELAY_LOOK_AGAIN = 16,   /* there is so much to pass before the next byte that it is not known yet: ask again */
-	RELAY_IS_HELD = 32,      /* beside RELAY_HAS_DATA: another thread or process is reading, so a read would wait */
-	RELAY_HAS_DISCARDED = 64 /* of a ring: the next record is one that a consumer skips, which makes room */
+	RELAY_IS_DAMAGED = 8, /* the memory is inconsistent */
+	RELAY_LOOK_AGAIN =
+	    16, /* so much must be skipped before the next byte that the result is not known yet: call again */
+	RELAY_IS_HELD = 32,      /* with RELAY_HAS_DATA: another thread or process is consuming, so a read would wait */
+	RELAY_HAS_DISCARDED = 64 /* of a ring: consumers skip the next record, which makes room */
 };
 int relay_buf_state(struct rchan_buf *buf);
 
-/* After -EBADMSG or RELAY_IS_DAMAGED: what contradicts itself, as "relay_subbuf[0].start_bytes is 9, more than 8"; "" if
- * nothing has. Valid until the next call with this buffer. */
+/* After -EBADMSG or RELAY_IS_DAMAGED: the inconsistency, as "relay_subbuf[0].start_bytes is 9, more than 8"; "" if
+ * there is none. Valid until the next call with this buffer. */
 const char *relay_buf_damage(struct rchan_buf *buf);
 
 /*
- * Consume in order. begin() takes the reader's lock and describes up to max_bytes of data in at most n_spans
- * pieces inside the memory, each of one sub-buffer, padding and torn records left out; then either end():
- * they are consumed, or abort(): they stay. Returns the number of pieces, *total their sum; 0: nothing to read
- * (the lock is not held). -EBUSY: another thread or process is consuming, or there is so much to pass before the next
- * byte that the next call has to go on with it. -EBADMSG: damaged.
- * valid(): 0 while what begin() described is intact; -EOVERFLOW: lapped by producers (overwrite mode only):
- * call abort(), the next begin() counts what was lost. end() may follow abort() or another end() without harm.
+ * Consume in order. begin() takes the reader's lock and returns up to max_bytes of data in at most n_spans
+ * pieces of the memory, each in one sub-buffer, without padding and torn records; then either end() consumes
+ * them, or abort() does not. Returns the number of pieces, *total their sum in bytes; 0: nothing to read
+ * (the lock is not held). -EBUSY: another thread or process is consuming, or so much must be skipped before the next
+ * byte that the next call has to continue. -EBADMSG: damaged.
+ * valid(): 0 while the pieces that begin() returned are intact; -EOVERFLOW: lapped by producers (overwrite mode only):
+ * call abort(), and the next begin() counts what was lost. end() may follow abort() or another end() without harm.
  */
 struct relay_span {
 	const void *data;
@@ -286,29 +286,29 @@ int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_sp
                         size_t *total);
 
 /* As begin(), behind the next `skip` bytes of data, which end() consumes with the rest; *end is the stream position
- * (bytes written before it) behind what is described. With abort() it is a look at what others are to read. */
+ * (bytes written before it) behind the pieces. With abort() it reads ahead without consuming. */
 int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
                                size_t n_spans, size_t *total, uint64_t *end);
 
-/* Consume unseen what is unread before stream position `at`. 0, -EBUSY or -EBADMSG as above. */
+/* Consume all unread data before stream position `at`, without returning it. 0, -EBUSY or -EBADMSG as above. */
 int relay_consume_to(struct rchan_buf *buf, uint64_t at);
 int relay_consume_valid(struct rchan_buf *buf);
 
-/* How many records are in what begin() described, if the memory is honest: those that were lost or discarded left out. */
+/* Return the number of records in the pieces of begin(), without lost or discarded ones. Correct only if the memory is. */
 uint64_t relay_consume_records(const struct rchan_buf *buf);
 void relay_consume_end(struct rchan_buf *buf);
 void relay_consume_abort(struct rchan_buf *buf);
 
-/* As relay_subbufs_consumed() in kernel/relay.c: the next n sub-buffers are consumed; more than n_subbufs is
- * ignored, more than are finished means those that are; it stops before one with an open reservation. -EBUSY as above. */
+/* As relay_subbufs_consumed() in kernel/relay.c: consume the next n sub-buffers. n above n_subbufs is ignored, n above the
+ * number of finished ones consumes these; stops before a sub-buffer with an open reservation. -EBUSY as above. */
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n);
 
 /*
- * Sleeping. arm() asks for a wake-up at the next switch (RELAY_ARM_SWITCH) or record (RELAY_ARM_RECORD) and
- * returns, in *seq, what the buffer's wake-up counter was before; look at relay_buf_state() again after it,
- * then sleep until the counter differs. wait_any() sleeps on up to 127 buffers at once and on `stop`, a word of
- * the caller's that somebody changes and wakes with relay_wake_word(); it returns when any of the counters or
- * the word (compared with stop_value) has changed or timeout_ms (-1: none) has passed: 0; -EINTR: a signal came.
+ * Sleeping. arm() requests a wake-up at the next switch (RELAY_ARM_SWITCH) or record (RELAY_ARM_RECORD) and
+ * stores the buffer's wake-up counter from before in *seq. Then check relay_buf_state() again, and
+ * sleep until the counter differs. wait_any() sleeps on up to 127 buffers at once and on `stop`, a word of
+ * the caller that another thread changes and wakes with relay_wake_word(). It returns 0 when one of the counters or
+ * the word (compared with stop_value) has changed or timeout_ms (-1: none) has passed; -EINTR: a signal was caught.
  */
 int relay_buf_arm(struct rchan_buf *buf, uint32_t what, uint32_t *seq);
 uint32_t relay_buf_wake_seq(const struct rchan_buf *buf);
@@ -317,33 +317,33 @@ int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size
 void relay_wake_word(uint32_t *word);
 
 /*
- * Reservations of the dead. Resolves the claims whose owner is no more: by process id where this process can
- * see it, and all that were made through the open file that the server called `token` (0: none). Readers and
- * writers do the former on their own when a claim is in their way. Returns how many it resolved.
+ * Resolve claims of dead threads: those whose owner this process can see to be dead, and all that were made through
+ * the open file to which the server gave the number `token` (0: none). Readers and writers do the former themselves
+ * when a claim blocks them. Returns the number of claims resolved.
  */
 int relay_buf_resolve(struct rchan_buf *buf, uint64_t token);
 
-/* Give all claims that this process makes in this buffer the file server's name for its open file. */
+/* Store the server's number of its open file in all claims that this process makes in this buffer. */
 void relay_buf_set_token(struct rchan_buf *buf, uint64_t token);
 
 /*
- * Count an open of `buf` with which it can be mapped (`opened` 1), or the end of one (0), and tell the process that
+ * Count an open of `buf` with which it can be mapped (`opened` 1), or its end (0), and wake the process that
  * made the channel, which sleeps on `first`, its buffer 0. relay_buf_forget_mapped(): all opens have ended.
  */
 void relay_buf_count_mapped(struct rchan_buf *buf, struct rchan_buf *first, int opened);
 void relay_buf_forget_mapped(struct rchan_buf *buf, struct rchan_buf *first);
 
 /*
- * When data last moved: what the file server shows and keeps here for the next one. `count` is bytes ever written,
- * `time_ns` when it first saw as many (CLOCK_REALTIME); both 0: nobody has kept it yet. The store file's own time does
- * not tell: the kernel sets it when a mapping's page is first stored to, not with each store, nor only with data.
+ * The time of the last change, which the file server shows and stores here for the next server. `count` is bytes written so
+ * far, `time_ns` when the server first saw this count (CLOCK_REALTIME); both 0: no server has stored it yet. The mtime of the
+ * store's file cannot be used: the kernel sets it when a mapped page is first stored to, not at each store.
  */
 void relay_buf_mtime(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns);
 void relay_buf_keep_mtime(struct rchan_buf *buf, uint64_t count, uint64_t time_ns);
 
 /*
- * From now on a mapping of a store file that somebody truncates costs its buffer (RELAY_IS_DAMAGED), not the
- * process: installs a SIGBUS handler that puts zero pages there and passes on what is not ours.
+ * Install a SIGBUS handler for mappings of store files: if a file is truncated, the handler maps zero pages there, and the
+ * buffer is damaged (RELAY_IS_DAMAGED) instead of the process killed. Other faults are passed to the previous handler.
  */
 int relay_guard_install(void);
 

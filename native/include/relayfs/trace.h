@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/trace.h>: tracepoints. Many processes write into the traces of one mount; what it keeps is CTF 1.8.
+ * <relayfs/trace.h>: tracepoints. Many processes write into the traces of one mount, as CTF 1.8.
  *
- *     RELAY_TRACE_EVENT(server, request, (u32, id), (string, path), (f64, ms))      where declarations stand
+ *     RELAY_TRACE_EVENT(server, request, (u32, id), (string, path), (f64, ms))      at file scope
  *
- *     trace_server_request(id, path, ms);                                          nobody traces: a load and a branch
+ *     trace_server_request(id, path, ms);                              no trace wants it: a load and a branch
  *
  *     # echo 'trace create t' > MNT/control; echo 'trace start t' > MNT/control
  *     # relayctl record t -o DIR; babeltrace2 DIR
  *
  * A program with tracepoints is linked with -lrelayfs and runs the same whether or not anything is mounted. An event
- * goes to each started trace that wants it, into buffers that only this process writes (or its user's, or everybody's:
- * the trace says), which are made when the first event goes there. Nothing is signalled to the program: it looks at a page
- * that the file server writes and that this process can only read.
+ * is written to each started trace that wants it, into buffers that only this process writes (or all processes of its user,
+ * or all processes, as the trace was made), which are made when the first event is written. The program is not signalled:
+ * it reads a page that the file server writes and that this process has mapped read-only.
  *
- * Where the traces are: those of the mount $RELAYFS; else of the first relayfs mount that belongs to root or to this
- * user. While there is none a thread of the library waits for it. Environment:
+ * The program writes to the traces of the mount $RELAYFS, or else of the first relayfs mount that belongs to root or to this
+ * user. If there is none, a thread of the library waits for one. Environment:
  *
- *     RELAYFS_TRACE=off             nothing is ever traced
+ *     RELAYFS_TRACE=off             the program is never traced
  *     RELAYFS_TRACE_EARLY=NAME[,subbuf_size=..][,n_subbufs=..][,mode=..]
- *                                   events wait in memory until there is a trace NAME in a mount, and appear there
+ *                                   events are kept in memory until a trace NAME exists, and become part of it
  *
  * Fields are declared as (TYPE, NAME), at most 16:
  *
  *     u8 u16 u32 u64  i8 i16 i32 i64    integers, the parameter is uint8_t NAME ...
  *     x8 x16 x32 x64                    the same as u8 ..., shown in hexadecimal
  *     f32 f64                           float NAME, double NAME
- *     string                            const char *NAME, NULL counts as ""
+ *     string                            const char *NAME; NULL is written as ""
  *     bytes                             const void *NAME, size_t NAME_length
  *
  * Threads and signals: trace_..() may be called by any thread, and in signal handlers, except for the first event that a
- * process writes to a trace, for which buffers are made (relay_trace_prepare()). A child of fork() has buffers of its own.
+ * process writes to a trace, for which buffers are made (relay_trace_prepare()). A child of fork() has its own buffers.
  */
 #ifndef RELAYFS_TRACE_H
 #define RELAYFS_TRACE_H
@@ -44,16 +44,16 @@ extern "C" {
 
 #if defined(__GNUC__)
 
-/* --- the parts of a declaration; names that end in _ are not for users --- */
+/* --- the parts of a declaration; names that end in _ are internal --- */
 
 #define RELAY_TRACE_HIDDEN_ __attribute__((__weak__, __visibility__("hidden")))
 
-/* The linker's names for where the pointers to all events of this object file begin and end. */
+/* Begin and end of the section with the pointers to all events of this object file, as the linker names them. */
 #define RELAY_TRACE_BOUND_(symbol) __asm__(symbol) RELAY_TRACE_HIDDEN_
 extern struct relay_trace_event *const relay_trace_events_begin_[] RELAY_TRACE_BOUND_("__start_relay_trace_events");
 extern struct relay_trace_event *const relay_trace_events_end_[] RELAY_TRACE_BOUND_("__stop_relay_trace_events");
 
-/* A page that nothing else lies in. */
+/* A page of its own, because the control file's page is mapped over it. */
 union relay_trace_own_page_ {
 	struct relay_trace_page page;
 	char bytes[RELAY_TRACE_PAGE_BYTES];
@@ -64,7 +64,7 @@ RELAY_TRACE_HIDDEN_ struct relay_trace_object relay_trace_object_;
 static void __attribute__((__constructor__, __unused__)) relay_trace_enter_(void)
 {
 	if (relay_trace_object_.page)
-		return; /* another of its source files did */
+		return; /* registered by another source file of this object */
 	relay_trace_object_.page = &relay_trace_page_.page;
 	relay_trace_object_.events = relay_trace_events_begin_;
 	relay_trace_object_.events_end = relay_trace_events_end_;
@@ -94,13 +94,13 @@ static inline size_t relay_trace_size_(size_t length)
 
 static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const void *from, size_t length)
 {
-	uint32_t said = (uint32_t)length;
-	return relay_trace_put_(relay_trace_put_(at, &said, sizeof(said)), from, length);
+	uint32_t prefix = (uint32_t)length;
+	return relay_trace_put_(relay_trace_put_(at, &prefix, sizeof(prefix)), from, length);
 }
 
 /* clang-format off */
 
-/* By type: what is done with it, as DO_number(C TYPE, ITS NAME HERE, name), DO_string(name) or DO_bytes(name). */
+/* Expand to code for a field, by its type: DO_number(C TYPE, RELAY_TRACE_ constant, name), DO_string(name), DO_bytes(name). */
 #define RELAY_TRACE_AS_u8(DO, name) DO##_number(uint8_t, U8, name)
 #define RELAY_TRACE_AS_u16(DO, name) DO##_number(uint16_t, U16, name)
 #define RELAY_TRACE_AS_u32(DO, name) DO##_number(uint32_t, U32, name)
@@ -119,18 +119,18 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_AS_bytes(DO, name) DO##_bytes(name)
 #define RELAY_TRACE_FIELD_(DO, type, name) RELAY_TRACE_AS_##type(DO, name)
 
-/* Its parameters and arguments, with a comma before each. */
+/* Parameters and arguments for the field, with a comma before each. */
 #define RELAY_TRACE_NEXT_number(ctype, type, name) , ctype name
 #define RELAY_TRACE_NEXT_string(name) , const char *name
 #define RELAY_TRACE_NEXT_bytes(name) , const void *name, size_t name##_length
 #define RELAY_TRACE_PASS_number(ctype, type, name) , name
 #define RELAY_TRACE_PASS_string(name) , name
 #define RELAY_TRACE_PASS_bytes(name) , name, name##_length
-/* Its description. */
-#define RELAY_TRACE_TELL_number(ctype, type, name) {#name, RELAY_TRACE_##type},
-#define RELAY_TRACE_TELL_string(name) {#name, RELAY_TRACE_STRING},
-#define RELAY_TRACE_TELL_bytes(name) {#name, RELAY_TRACE_BYTES},
-/* How many bytes it takes, found out once; their sum; and how they are put there. */
+/* Its struct relay_trace_field. */
+#define RELAY_TRACE_DESCRIBE_number(ctype, type, name) {#name, RELAY_TRACE_##type},
+#define RELAY_TRACE_DESCRIBE_string(name) {#name, RELAY_TRACE_STRING},
+#define RELAY_TRACE_DESCRIBE_bytes(name) {#name, RELAY_TRACE_BYTES},
+/* The length of the field, computed once; a term of the event's length; and the store of its value. */
 #define RELAY_TRACE_SIZE_number(ctype, type, name)
 #define RELAY_TRACE_SIZE_string(name) size_t name##_size_ = name ? strlen(name) + 1 : 1;
 #define RELAY_TRACE_SIZE_bytes(name)
@@ -162,7 +162,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_EXPAND_(macro, arguments) macro arguments
 #define RELAY_TRACE_BARE_(type, name) type, name
 
-/* How many fields follow provider and name. */
+/* The number of fields after provider and name. */
 #define RELAY_TRACE_COUNT_(...) RELAY_TRACE_PICK_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, none)
 #define RELAY_TRACE_PICK_(p, n, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, count, ...) count
 #define RELAY_TRACE_PASTE_(a, b, c) RELAY_TRACE_PASTED_(a, b, c)
@@ -186,7 +186,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_OF15_(DO, p, n, ...) RELAY_TRACE_EACH15_(DO, __VA_ARGS__)
 #define RELAY_TRACE_OF16_(DO, p, n, ...) RELAY_TRACE_EACH16_(DO, __VA_ARGS__)
 
-/* A parameter list that begins with a comma, as one that does not; `void` if it is empty. */
+/* The parameter list without its first comma; `void` if it is empty. */
 #define RELAY_TRACE_PARAMS_(...) RELAY_TRACE_PASTE_(RELAY_TRACE_PARAMS, RELAY_TRACE_COUNT_(__VA_ARGS__), _)(__VA_ARGS__)
 #define RELAY_TRACE_PARAMS0_(p, n) void
 #define RELAY_TRACE_PARAMS1_(p, n, ...) RELAY_TRACE_EXPAND_(RELAY_TRACE_REST_, (p RELAY_TRACE_EACH1_(RELAY_TRACE_NEXT, __VA_ARGS__)))
@@ -212,14 +212,15 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
  *
  *     static inline void trace_PROVIDER_NAME(fields)
  *
- * At file scope, in a header or a source file; the same declaration may stand in many. provider and name are C names.
+ * Use it at file scope, in a header or a source file; several files may have the same declaration. provider and name are
+ * C names.
  */
 #define RELAY_TRACE_EVENT(...) RELAY_TRACE_EVENT_(RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
 #define RELAY_TRACE_HEAD_(provider, name, ...) provider, name
 #define RELAY_TRACE_EVENT_(...) RELAY_TRACE_DEFINE_(__VA_ARGS__)
 #define RELAY_TRACE_DEFINE_(provider, name, ...)                                                                       \
 	static const struct relay_trace_field trace_##provider##_##name##_fields[] = {                                 \
-	    RELAY_TRACE_EACH_(RELAY_TRACE_TELL, __VA_ARGS__){NULL, 0}};                                                \
+	    RELAY_TRACE_EACH_(RELAY_TRACE_DESCRIBE, __VA_ARGS__){NULL, 0}};                                            \
 	static struct relay_trace_event trace_##provider##_##name##_event = {                                          \
 	    #provider,                                                                                                 \
 	    #name,                                                                                                     \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/trace_event.h>: events and how they are written, without the preprocessor's part: for other languages than C.
- * Programs in C include <relayfs/trace.h>.
+ * <relayfs/trace_event.h>: events and the functions that write them, for languages that cannot use the macros of
+ * <relayfs/trace.h>. Programs in C include <relayfs/trace.h>.
  */
 #ifndef RELAYFS_TRACE_EVENT_H
 #define RELAYFS_TRACE_EVENT_H
@@ -13,11 +13,11 @@
 extern "C" {
 #endif
 
-/* Bytes of one event at most, header included; one that is longer, or does not fit into a sub-buffer of its trace, is counted as
- * lost. */
+/* The longest event in bytes, including its header; an event that is longer, or does not fit into a sub-buffer of its trace,
+ * is counted as lost. */
 enum { RELAY_TRACE_EVENT_MAX = 1 << 30 };
 
-/* Bytes of an event that may be made on the stack of its thread; a longer one is made in memory of the library's. */
+/* The longest event in bytes that is built on the thread's stack; a longer event is built in memory of the library. */
 enum { RELAY_TRACE_STACK_MAX = 512 };
 
 enum relay_trace_type {
@@ -35,8 +35,8 @@ enum relay_trace_type {
 	RELAY_TRACE_X64,
 	RELAY_TRACE_F32,
 	RELAY_TRACE_F64,
-	RELAY_TRACE_STRING, /* bytes up to and with a null byte */
-	RELAY_TRACE_BYTES,  /* uint32_t length, then so many bytes */
+	RELAY_TRACE_STRING, /* bytes up to and including a null byte */
+	RELAY_TRACE_BYTES,  /* uint32_t length, then this many bytes */
 	RELAY_N_TRACE_TYPES
 };
 
@@ -45,33 +45,34 @@ struct relay_trace_field {
 	uint32_t type; /* enum relay_trace_type */
 };
 
-/* A declared event. Its maker fills the first four, and keeps them as long as it is registered. */
+/* A declared event. The declaring program sets the first four members, which stay valid as long as it is registered. */
 struct relay_trace_event {
 	const char *provider, *name;
 	const struct relay_trace_field *fields; /* in the order in which they are written */
 	uint32_t n_fields;
 	uint32_t unused;
 	uint64_t id;     /* of its declaration in this process, from 1; 0: none. Writer: the library */
-	uint64_t wanted; /* page's generation << 32 | bits of the traces that want it. Writer: the library */
+	uint64_t wanted; /* page's generation << 32 | a bit for each trace that wants it. Writer: the library */
 };
 
-/* What a record begins with: room in which the library puts the head that the event has in each trace. The fields follow without
- * padding. */
+/* The beginning of a record, in which the library stores the header that the event has in each trace. The fields follow
+ * without padding. */
 struct relay_trace_record {
 	uint64_t room[2];
 };
 
 /*
- * What a program sees of the traces: one page in each object file's own memory, zero until there is a mount, then the
- * first page of the mount's control file, mapped over it, which cannot be written.
+ * The traces' state for programs: one page in the memory of each object file. It is zero until there is a mount; then the
+ * library maps the first page of the mount's control file over it, read-only.
  */
 struct relay_trace_page {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t active;     /* a bit for each trace that is started. Writer: the file server, as of all here */
-	uint64_t generation; /* << 32; what a relay_trace_event's `wanted` is while no trace wants it */
+	uint32_t
+	    active; /* a bit for each trace that is started. Writer of this and all other members: the file server */
+	uint64_t generation; /* << 32; the value of a relay_trace_event's `wanted` while no trace wants it */
 	uint32_t changes;    /* futex: the same count */
-	uint32_t log;        /* which channel `log` there is, for relay_log(); 0: none */
+	uint32_t log;        /* changes each time the channel `log` is made, for relay_log(); 0: there is none */
 };
 
 #if defined(__aarch64__)
@@ -87,14 +88,14 @@ struct relay_trace_object {
 	struct relay_trace_object *next; /* of all that are registered */
 };
 
-/* Does any trace want it? Relaxed: whoever gets past it looks again, in order, inside. */
+/* True if a trace may want the event. Relaxed, because relay_trace_emit() checks again, ordered. */
 #define RELAY_TRACE_IS_WANTED(page, event)                                               \
 	__builtin_expect(__atomic_load_n(&(page)->active, __ATOMIC_RELAXED) &&           \
 	                     __atomic_load_n(&(event)->wanted, __ATOMIC_RELAXED) !=      \
 	                         __atomic_load_n(&(page)->generation, __ATOMIC_RELAXED), \
 	                 0)
 
-/* Of functions that are bound when the program starts: to find one at its first call takes more stack than an event may. */
+/* For functions to be bound when the program starts: lazy binding at the first call takes more stack than an event may. */
 #if defined(__has_attribute)
 #if __has_attribute(__noplt__)
 #define RELAY_TRACE_BOUND_EARLY __attribute__((__noplt__))
@@ -105,53 +106,55 @@ struct relay_trace_object {
 #endif
 
 /*
- * Write one record, of `length` bytes, its head included, to each trace that wants the event. What cannot be written is
- * counted in the buffers as lost; so is an event whose record is NULL. Leaves errno as it was; never blocks once the buffers
- * are there.
+ * Write one record, of `length` bytes including its header, to each trace that wants the event. If a trace's buffer has no
+ * room, or the record is NULL, the event is counted in the buffer as lost. Leaves errno unchanged; never blocks once the
+ * buffers exist.
  */
 RELAY_TRACE_BOUND_EARLY void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record,
                                               size_t length);
 
 /*
- * Memory for a record of so many bytes, until relay_trace_give_back(). NULL: it is longer than RELAY_TRACE_EVENT_MAX or than any
- * trace's sub-buffers, or there is none, which is so while 64 threads of this process are making long records. Memory for more
- * than 65600 bytes takes two system calls: one here, one when it is given back.
+ * Return memory for a record of `length` bytes, valid until relay_trace_give_back(). NULL: it is longer than
+ * RELAY_TRACE_EVENT_MAX or than the sub-buffers of all traces, or there is no memory, for example because 64 threads of this
+ * process are building long records. Memory for more than 65600 bytes takes two system calls: one here, one when it is
+ * given back.
  */
 RELAY_TRACE_BOUND_EARLY struct relay_trace_record *relay_trace_borrow(size_t length);
 RELAY_TRACE_BOUND_EARLY void relay_trace_give_back(struct relay_trace_record *record);
 
-/* Make this process's buffers in all started traces that want one of its events, as its first event would. From then on the
- * calling thread writes its events of up to 65600 bytes without a system call, also in seccomp(2)'s strict mode: see
+/* Make this process's buffers in all started traces that want one of its events, as its first event would. After this the
+ * calling thread writes events of up to 65600 bytes without a system call, also in seccomp(2)'s strict mode: see
  * relayfs-trace(3). */
 void relay_trace_prepare(void);
 
 /*
  * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
- * name is empty, longer than 127 bytes or not of letters, digits and _ (dots in a provider's, too), a type is not known,
- * there are more than 64 fields, or two of one name; ENOSPC this process has declared 65535 others; ENOMEM. One that has been
- * declared before is returned again.
+ * name is empty, longer than 127 bytes or not of letters, digits and _ (dots in a provider's, too), a type is unknown,
+ * there are more than 64 fields, or two have the same name; ENOSPC this process has declared 65535 other events; ENOMEM. An
+ * event that was declared before is returned again.
  */
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
                                               const struct relay_trace_field *fields, uint32_t n_fields);
 
-/* RELAY_TRACE_IS_WANTED() of such an event. */
+/* RELAY_TRACE_IS_WANTED() for an event of relay_trace_declare(). */
 int relay_trace_wants(const struct relay_trace_event *event);
 
 #define RELAY_LOG_CHECKED __attribute__((__format__(__printf__, 1, 2)))
 
 /*
- * One line of text for the channel `log` of the mount, if somebody has made one (`create log`); else, a load and a branch.
- * The line is "[SECONDS.MICROSECONDS] PROGRAM[PID]: TEXT\n", its time that of CLOCK_MONOTONIC, as in the kernel's log.
+ * Write one line of text to the channel `log` of the mount, if it exists (`create log`); otherwise this is a load and a
+ * branch. The line is "[SECONDS.MICROSECONDS] PROGRAM[PID]: TEXT\n", with the time of CLOCK_MONOTONIC, as in the kernel's log.
  *
- * Returns 1: it is written; 0: nobody listens; else an error of relay_write() or relay_attach(). Leaves errno as it was.
+ * Returns 1: it is written; 0: the channel does not exist; else an error of relay_write() or relay_attach(). Leaves errno
+ * unchanged.
  */
 RELAY_LOG_CHECKED int relay_log(const char *format, ...);
-int relay_log_text(const char *text, size_t length); /* the same for text that is ready */
+int relay_log_text(const char *text, size_t length); /* the same for text that is not a format */
 
-/* Is there somebody to read what relay_log() writes? */
+/* 1: the channel `log` exists; 0: it does not. */
 int relay_log_is_heard(void);
 
-/* What <relayfs/trace.h> registers for each object file: nothing else calls these. */
+/* Called only by code that <relayfs/trace.h> adds to each object file. */
 void relay_trace_register(struct relay_trace_object *object);
 void relay_trace_unregister(struct relay_trace_object *object);
 
