@@ -1,4 +1,4 @@
-"""Relay channels: streams of records in shared memory, seen as files; counters; tracing."""
+"""Relay channels (streams of records in shared memory, shown as files), counters, and tracing."""
 
 from relayfs_fuse.channel import Channel
 from relayfs_fuse.counters import Counter, Counters

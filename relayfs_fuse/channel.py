@@ -32,7 +32,7 @@ class Channel:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], **options: str | int) -> Channel:
-        """Make a channel and open it; it stays when it is closed.
+        """Make a channel and open it; the channel remains after close().
 
         options: the keys of the control file's `create`, such as subbuf_size="64K", mode="overwrite"
         """
@@ -45,35 +45,35 @@ class Channel:
     def write(self, data: AnyBuffer, *, will_retry: bool = False) -> None:
         """Write one record into the current CPU's buffer.
 
-        data: bytes, or anything else whose memory is contiguous
-        will_retry: a record for which there is no room (ENOSPC) is not counted as lost, because it will be tried again
+        data: bytes, or another object with a contiguous buffer
+        will_retry: do not count the record as lost if there is no room (ENOSPC), because the caller will try again
         """
         self._handle.write(data, will_retry)
 
     def write_many(self, records: Sequence[AnyBuffer]) -> int:
-        """Write records in order with one call; return how many were written.
+        """Write records in order with one call; return the number written.
 
-        records: the first that is refused ends the batch; if it is the very first, its error is raised
+        The first record that is refused ends the batch; if it is the very first, its error is raised.
         """
         return self._handle.write_many(records)
 
     def flush(self) -> None:
-        """Show readers of whole sub-buffers what has been written so far."""
+        """Switch to the next sub-buffers, so that readers of whole sub-buffers get all data written so far."""
         self._handle.flush()
 
     def reset(self) -> None:
-        """Bring the channel to its initial state; what is unread is gone."""
+        """Bring the channel to its initial state; unread data is discarded."""
         self._handle.reset()
 
     def subbufs_consumed(self, cpu: int, n: int) -> None:
-        """Say that n more sub-buffers of a CPU's buffer were consumed, by one who maps the memory.
+        """Mark the next n sub-buffers of a CPU's buffer as consumed, for a program that maps the memory.
 
-        n: more than are finished means those that are; more than the buffer has is ignored
+        n: above the number of finished sub-buffers, all of these; above n_subbufs, the call is ignored
         """
         self._handle.subbufs_consumed(cpu, n)
 
     def close(self) -> None:
-        """Let go of the channel; no thread may be writing through it."""
+        """Close the channel; no thread may be writing through it."""
         self._handle.close()
 
     def __enter__(self) -> Channel:

@@ -1,4 +1,4 @@
-"""Count, and read what others count."""
+"""Adjust counters, and read those of all programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Counter:
-    """A counter of this process's handle; Counters.add() makes it.
+    """A counter that Counters.add() returned.
 
-    number: the same for this name in all processes
+    number: of the counter; the same for this name in all processes
     """
 
     def __init__(self, handle: CountersHandle, number: int) -> None:
@@ -25,12 +25,12 @@ class Counter:
         self._handle = handle
 
     def adjust(self, delta: int = 1) -> None:
-        """Add to it, on the current CPU; wraps around as 64-bit numbers do."""
+        """Add delta on the current CPU; wraps around at 64 bits."""
         self._handle.adjust(self.number, (delta + (1 << 63)) % (1 << 64) - (1 << 63))
 
 
 class Counters:
-    """Open the counters of a mount, or of a store that nobody serves.
+    """Open the counters of a mount, or of a store that has no server.
 
         with Counters("/mnt/relay") as counters:
             requests = counters.add("app/requests")
@@ -39,9 +39,9 @@ class Counters:
 
     path: None for the default mount
 
-    Any number of threads may use one Counters. Methods raise OSError: ENOENT, there are no counters, or no such one;
-    EACCES, the group of the name belongs to another user; EINVAL, ENAMETOOLONG, the name or what is said of it is not
-    allowed; ENOSPC, the limit is reached; EBADMSG, the memory is damaged.
+    Any number of threads may use one Counters. Methods raise OSError: ENOENT, there are no counters, or no such
+    counter; EACCES, the group of the name belongs to another user; EINVAL, ENAMETOOLONG, the name, kind, unit, help or
+    mode is not allowed; ENOSPC, the limit is reached; EBADMSG, the memory is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -49,11 +49,11 @@ class Counters:
 
     @property
     def n_cpus(self) -> int:
-        """How many CPUs have a value of their own; one more is of threads that had none."""
+        """The number of CPUs; per_cpu() and view() have one value more, of threads without restartable sequences."""
         return self._handle.n_cpus
 
     def add(self, name: str, *, kind: str = "counter", unit: str = "", help: str = "", mode: int = 0) -> Counter:  # noqa: A002  # as it is called everywhere
-        """Add a counter, or find it again.
+        """Add a counter, or find an existing one.
 
         name: a path, whose first component is the group
         kind: "counter", which only grows, or "gauge"
@@ -64,15 +64,15 @@ class Counters:
         return Counter(self._handle, self._handle.add(name, CounterSpec(KINDS.index(kind), unit, help, mode)))
 
     def delete(self, name: str) -> None:
-        """Take a counter off the list; added again, it goes on where it was."""
+        """Delete a counter from the list; if it is added again, it keeps its value."""
         self._handle.delete(self._handle.find(name))
 
     def refresh(self) -> bool:
-        """Notice what was added and deleted; tell whether something was."""
+        """Update the handle after counters were added or deleted; return whether there was a change."""
         return self._handle.refresh()
 
     def infos(self) -> dict[str, CounterInfo]:
-        """List the counters, by name."""
+        """Return all counters' properties by name."""
         while True:
             self._handle.refresh()
             infos = self._handle.infos()
@@ -80,27 +80,27 @@ class Counters:
                 return {info.name: info for info in infos}
 
     def value(self, name: str) -> int:
-        """Return a counter: the sum over all CPUs."""
+        """Return a counter's value, the sum over all CPUs."""
         self._handle.refresh()
         return self._handle.sum(self._handle.find(name))
 
     def values(self) -> dict[str, int]:
-        """Return all counters, by name."""
+        """Return all counters' values by name."""
         return {name: self.sum(info.instance) for name, info in self.infos().items()}
 
     def sum(self, number: int) -> int:
-        """Return the counter of a number that infos() told: the sum over all CPUs."""
+        """Return the value of a counter by its number (infos()), the sum over all CPUs."""
         return self._handle.sum(number)
 
     def per_cpu(self, number: int) -> list[int]:
-        """Return a counter on each CPU, and at last that of threads that had none."""
+        """Return a counter's value on each CPU, then that of threads without restartable sequences."""
         return [self._handle.read(block, number) for block in range(self._handle.n_blocks)]
 
     def view(self) -> memoryview:
-        """Look at the memory itself: view[n // 512, cpu, n % 512] is counter n on a CPU.
+        """Map the counters: view[n // 512, cpu, n % 512] is counter n on a CPU, a signed 64-bit number.
 
-        It shows every change, needs no system call, and NumPy takes it as it is: `numpy.asarray(counters.view())`.
-        What is added later may lie behind it: after a refresh() that returns True, take another one.
+        The view always has the current values, without system calls: `numpy.asarray(counters.view())` works.
+        Counters that are added later may lie behind it: after a refresh() that returns True, call view() again.
         """
         handle = self._handle
         handle.refresh()
@@ -110,7 +110,7 @@ class Counters:
         return memory[handle.data_at :].cast("q", shape)
 
     def close(self) -> None:
-        """Let go of them; views stay."""
+        """Close the handle; views stay valid."""
         self._handle.close()
 
     def __enter__(self) -> Counters:

@@ -1,4 +1,4 @@
-"""What can go wrong, besides OSError.
+"""Exceptions of relayfs besides OSError.
 
 RelayError
 ├── CommandError    a line written to `control` was refused
@@ -17,11 +17,11 @@ class RelayError(Exception):
 
 
 class CommandError(RelayError):
-    """Refuse a control command.
+    """A control command is refused.
 
-    code: the errno that the write(2) of the command fails with
-    message: what was given, what is allowed
-    column: where in the line the offending word begins
+    code: the errno with which the write(2) of the command fails
+    message: the value that was given, and what is allowed
+    column: where the wrong word begins in the line, from 0
     """
 
     def __init__(self, code: int, message: str, column: int = 0) -> None:
@@ -35,8 +35,8 @@ class CommandError(RelayError):
 
 
 class OptionError(RelayError):
-    """Refuse a mount option."""
+    """A mount option is wrong."""
 
 
 class StoreError(RelayError):
-    """Say why a store, or a channel in it, cannot be used."""
+    """A store, or a channel in it, cannot be used."""

@@ -1,4 +1,4 @@
-"""Why a channel could not be made or opened, in words: what error_log says, and what is behind a path."""
+"""Explain why a channel could not be made or opened: the entry in error_log, and what is at the path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def refusal(path: str) -> str | None:
-    """Say why the last `create` of a path was refused; None: nothing tells."""
+    """Return why the last `create` of a path was refused; None: error_log has no such entry."""
     for root, below in _mounts(path):
         entries = _ENTRY.finditer(_text(os.path.join(root, "error_log")))
         return next((entry["why"] for entry in reversed(list(entries)) if entry["path"] == below), None)
@@ -29,7 +29,7 @@ def refusal(path: str) -> str | None:
 
 
 def what_it_is(path: str) -> str | None:
-    """Say what a path of a mount stands for; None: nothing there, or in no mount."""
+    """Describe what is at a path of a mount; None: nothing is there, or it is in no mount."""
     for root, below in _mounts(path):
         kind, channel = _kind(root, below)
         return _KINDS[kind].format(channel=os.path.join(root, channel)) if kind else None
@@ -37,7 +37,7 @@ def what_it_is(path: str) -> str | None:
 
 
 def _mounts(path: str) -> Iterator[tuple[str, str]]:
-    """Find the mount in which a path lies: where that is, and what follows."""
+    """Find the mount that contains a path: its root, and the path below it."""
     root, below = os.path.split(os.path.abspath(path))
     while below and root != os.path.dirname(root):
         if os.path.isdir(os.path.join(root, ".channels")) and os.path.exists(os.path.join(root, "error_log")):

@@ -1,4 +1,4 @@
-"""inotify(7): which names come and go in directories."""
+"""inotify(7): names that appear in directories and disappear."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _check(result: int, path: str | None = None) -> int:
 
 
 class Inotify:
-    """Watch directories; a descriptor that is readable while there are events."""
+    """Watch directories. The descriptor is readable while there are events."""
 
     def __init__(self) -> None:
         self._descriptor = _check(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
     def fileno(self) -> int:
@@ -47,11 +47,11 @@ class Inotify:
         return _check(_libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask), path)
 
     def remove(self, watch: int) -> None:
-        """Watch a directory no longer; one that is gone has no watch any more."""
+        """Stop watching a directory; a removed directory has no watch any more."""
         _libc.inotify_rm_watch(self._descriptor, watch)
 
     def events(self) -> list[tuple[int, int, str]]:
-        """Take the events that there are: watch, mask, name; the watch of QUEUE_OVERFLOW is -1."""
+        """Return the pending events: watch, mask, name; the watch of QUEUE_OVERFLOW is -1."""
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:

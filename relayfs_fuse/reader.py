@@ -24,14 +24,14 @@ class Reader:
                 out.write(piece)
 
     relay_file: its path
-    timeout: how many seconds a step waits for data before the iteration ends; None: for ever; 0: only look
+    timeout: how many seconds a step waits for data before the iteration ends; None: for ever; 0: do not wait
 
     Each piece is a memoryview of part of one sub-buffer, whole records, inside the shared memory. It is valid until
     the next step, which consumes it; then the view is released. The iteration also ends when the channel has been
-    removed and everything is read.
+    removed and all data has been read.
 
-    In overwrite mode producers may overwrite a piece while it is being looked at. Who must know copies it and asks
-    done() whether the copy is good; `lapped` counts the pieces that were not.
+    In overwrite mode producers may overwrite a piece while it is read. A program that needs to know copies the piece
+    and calls done(), which returns whether the copy is good; `lapped` counts the pieces that were overwritten.
     """
 
     def __init__(self, relay_file: str | os.PathLike[str], timeout: float | None = None) -> None:
@@ -52,7 +52,7 @@ class Reader:
         return self._piece
 
     def done(self) -> bool:
-        """Consume the piece now and tell whether it was intact all the time."""
+        """Consume the piece now; return whether it was not overwritten until then."""
         if self._piece is None:
             return True
         self._piece.release()
@@ -68,11 +68,11 @@ class Reader:
 
     @property
     def finished(self) -> bool:
-        """Whether the channel was removed and everything has been read."""
+        """Whether the channel was removed and all data has been read."""
         return self._handle.finished()
 
     def close(self) -> None:
-        """Let go of the file; a piece that was not consumed stays for the next reader."""
+        """Close the file; a piece that was not consumed stays for the next reader."""
         if self._piece is not None:
             self._piece.release()
             self._piece = None
@@ -87,7 +87,7 @@ class Reader:
             except InterruptedError:
                 continue  # Python's own signal handlers have run now
             except OSError as error:
-                # Another reader held a piece all the time: for ever means to wait for that, too.
+                # Another reader was consuming all the time; without a timeout, wait for it.
                 if error.errno != errno.EBUSY or end is not None:
                     raise
                 continue

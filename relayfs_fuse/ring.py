@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A wait is cut into pieces no longer than this, which also keeps it within an int of milliseconds.
 _LONGEST_WAIT_S = 3600.0
-# Nothing wakes us when another consumer lets go of a record.
+# How long to wait for another consumer that holds a record, because its release wakes no other.
 _BUSY_S = 0.001
 
 
@@ -44,12 +44,12 @@ class Ring:
 
     path: the path of its relay files without the number
 
-    Methods raise OSError: EAGAIN, the ring is full, or no record can be so long; ECANCELED, it is disabled; EPIPE, it
-    was removed; EBADMSG, its memory contradicts itself. Where the ring can only be used through the server, which
-    relay_ring(3) describes: EMSGSIZE, ENOMEM, EOPNOTSUPP.
+    Methods raise OSError: EAGAIN, the ring is full, or the record is longer than the ring allows; ECANCELED, it is
+    disabled; EPIPE, it was removed; EBADMSG, its memory is inconsistent. If the ring can only be used through the
+    server, see relay_ring(3): EMSGSIZE, ENOMEM, EOPNOTSUPP.
 
-    wakeup, where it is given: False, nobody who sleeps is woken for this record; True, in any case; None, if who
-    consumes has come to this very record
+    wakeup: False, do not wake sleeping readers for this record; True, wake them in any case; None, wake them if all
+    records before this one have been consumed
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -57,7 +57,7 @@ class Ring:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], **options: str | int) -> Ring:
-        """Make a ring and open it; it stays when it is closed.
+        """Make a ring and open it; the ring remains after close().
 
         options: the keys of the control file's `create`, such as size="64K", mode="overwrite"
         """
@@ -74,14 +74,14 @@ class Ring:
     def output(self, data: AnyBuffer, wakeup: bool | None = None, *, will_retry: bool = False) -> None:
         """Write one record.
 
-        data: bytes, or anything else whose memory is contiguous
-        will_retry: a record for which there is no room (EAGAIN) is not counted as lost, because it will be tried again
+        data: bytes, or another object with a contiguous buffer
+        will_retry: do not count the record as lost if there is no room (EAGAIN), because the caller will try again
         """
         self._handle.output(data, _flags(wakeup) | (native_ring.WILL_RETRY if will_retry else 0))
 
     @contextmanager
     def reserve(self, length: int, wakeup: bool | None = None, *, will_retry: bool = False) -> Iterator[memoryview]:
-        """Reserve a record to be filled in place; it is committed in the end, or, after an exception, discarded.
+        """Reserve a record to be filled in place; at the end it is committed, or, after an exception, discarded.
 
         will_retry: see output()
         """
@@ -102,11 +102,11 @@ class Ring:
         """Iterate over records in place, without a copy; each is consumed when the next step is taken.
 
         timeout: how many seconds a step waits before the iteration ends; None: until the ring was removed and
-            everything has been read; 0: only look
+            all records have been read; 0: do not wait
 
-        A view is valid until the next step; the last one, if there is no next step, stays unread. Records of one ring
-        come in order; those of different CPUs' in any. In overwrite mode records are copied, and `missed` counts those
-        that were overwritten before they were read.
+        A view is valid until the next step; if there is no next step, the last record stays unread. Records of one ring
+        come in order; records of different rings in any order. In overwrite mode records are copied, and `missed`
+        counts those that were overwritten before they were read.
         """
         while (found := self._wait(timeout)) is not None:
             index, view = found
@@ -120,7 +120,7 @@ class Ring:
             self._handle.release(index)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until there is a record, or the ring was removed; False: the time, in seconds, is over."""
+        """Sleep until there is a record, or the ring was removed; False: the timeout, in seconds, has passed."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _LONGEST_WAIT_S if end is None else max(0.0, min(end - time.monotonic(), _LONGEST_WAIT_S))
@@ -133,32 +133,32 @@ class Ring:
                 return False
 
     def query(self, what: str, cpu: int = 0) -> int:
-        """Ask for avail_data, ring_size, cons_pos, prod_pos or overwrite_pos of one ring: a moment's value.
+        """Return avail_data, ring_size, cons_pos, prod_pos or overwrite_pos of one ring at this moment.
 
         cpu: whose ring, with buffers=percpu
         """
         return self._handle.query(cpu, _QUERIES[what])
 
     def close(self) -> None:
-        """Let go of it; no thread may be using it."""
+        """Close the ring; no thread may be using it."""
         self._handle.close()
 
     def _wait(self, timeout: float | None) -> tuple[int, memoryview] | None:
-        """Return the next record of any ring and which ring it is in; None: none in time, or the end."""
+        """Return the next record of any ring, and its ring; None: none came in time, or the ring has ended."""
         end = None if timeout is None else time.monotonic() + timeout
         woken = False
         while True:
             try:
-                found, finished = self._look()
+                found, finished = self._poll()
             except OSError as error:
-                # Another consumer holds a record: for ever means to wait for that, too.
+                # Another consumer holds a record; without a timeout, wait for its release.
                 if error.errno != errno.EBUSY or end is not None:
                     raise
                 found, finished, woken = None, False, True
             if found or finished:
                 return found
             if woken:
-                # Another was faster, or the ring was removed while a record is being filled.
+                # Another reader was faster, or the ring was removed while a record is being filled.
                 if end is not None and time.monotonic() >= end:
                     return None
                 time.sleep(_BUSY_S)
@@ -166,13 +166,13 @@ class Ring:
             if not woken:
                 return None
 
-    def _look(self) -> tuple[tuple[int, memoryview] | None, bool]:
-        """Look into all rings, first the one behind the last: what there is, and whether there will be no more."""
+    def _poll(self) -> tuple[tuple[int, memoryview] | None, bool]:
+        """Check all rings, beginning after the last that had a record: the record; whether all rings have ended."""
         n_finished = 0
         for step in range(self._handle.n):
             index = (self._next + step) % self._handle.n
             try:
-                view = self._look_at(index)
+                view = self._next_of(index)
             except BrokenPipeError:
                 n_finished += 1
                 continue
@@ -181,7 +181,7 @@ class Ring:
                 return (index, view), False
         return None, n_finished == self._handle.n
 
-    def _look_at(self, index: int) -> memoryview | None:
+    def _next_of(self, index: int) -> memoryview | None:
         if not self._handle.overwrite:
             return self._handle.next(index)
         data, missed = self._handle.read(index, self._handle.query(index, native_ring.RING_SIZE))

@@ -1,13 +1,13 @@
-"""Trace this program: declare events and emit them; send what it logs into traces, or to the log.
+"""Trace this program: declare and emit events, and write log messages to traces or to the channel `log`.
 
 request = Event("server", "request", {"id": "u32", "path": "string", "ms": "f64"})
 
 request(7, "/index.html", 1.25)            # or request(7, path="/index.html", ms=1.25)
-if request.wanted:                         # where it costs something to know what to tell
+if request.wanted:                         # if the arguments are expensive
     request(*details())
 
-Events go to the traces of the mount that want them (`echo 'trace create t' >MNT/control`); relayfs-trace(3) tells where
-that is looked for. As long as no trace wants an event a call looks, and returns.
+Events are written to the traces of the mount that want them (`echo 'trace create t' >MNT/control`); relayfs-trace(3)
+describes how the mount is found. While no trace wants an event, a call only checks this.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _pack_string(value: object) -> bytes:
         raise TypeError("it is to be a str")
     if "\0" in value:
         raise ValueError("a null character ends a string; use bytes")
-    # What is no character, as in names of files, is shown as \udc80.
+    # Surrogates, as in names of files that are not UTF-8, become text such as \udc80.
     return value.encode("utf-8", "backslashreplace") + b"\0"
 
 
@@ -55,15 +55,15 @@ _LOG_FIELDS = {
 
 
 class Event:
-    """Declare an event; calling it emits one.
+    """Declare an event; a call of the object emits it.
 
     provider, name: letters, digits and _; in provider dots, too
-    fields: from names to types: u8 u16 u32 u64, i8 i16 i32 i64, x8 x16 x32 x64 (shown in hexadecimal), f32 f64,
-        string (str) or bytes (what has a buffer); 64 at most
+    fields: types by name: u8 u16 u32 u64, i8 i16 i32 i64, x8 x16 x32 x64 (shown in hexadecimal), f32 f64,
+        string (str) or bytes (an object with a buffer); 64 at most
 
-    Any number of threads may emit. A child of fork() has buffers of its own. ValueError: there is no such type, or a
-    name is not allowed. Emitting raises TypeError or ValueError, and writes nothing, if what is given does not go into
-    the fields and a trace wants it; what cannot be written is counted in the trace as lost.
+    Any number of threads may emit. A child of fork() has its own buffers. ValueError: an unknown type, or a name that
+    is not allowed. If a trace wants the event and a value does not fit its field, emitting raises TypeError or
+    ValueError and writes nothing; events that cannot be written are counted in the trace as lost.
     """
 
     def __init__(self, provider: str, name: str, fields: Mapping[str, str] | None = None) -> None:
@@ -83,11 +83,11 @@ class Event:
 
     @property
     def wanted(self) -> bool:
-        """Whether a trace wants it."""
+        """Whether a trace wants the event."""
         return self._handle.is_wanted()
 
     def __call__(self, /, *values: object, **named: object) -> None:
-        """Emit one: the fields in order, by name, or both."""
+        """Emit the event with values of the fields in order, by name, or both."""
         if self._handle.is_wanted():
             self._handle.emit(self._record(self._in_order(values, named)))
 
@@ -118,15 +118,15 @@ class Event:
 
 
 def log(text: str) -> bool:
-    """Write a line of text to the channel `log` of the mount; tell whether there is one.
+    """Write a line of text to the channel `log` of the mount; return whether the channel exists.
 
-    With the time and this program's name and number before it, as in the kernel's log. OSError: as Channel.write().
+    The time and this program's name and PID come before the text, as in the kernel's log. OSError: as Channel.write().
     """
     return log_is_heard() and log_text(text.encode("utf-8", "backslashreplace"))
 
 
 class TraceHandler(logging.Handler):
-    """Make what is logged events "python:log" of traces, each with where it was logged.
+    """Write log messages to traces, as events "python:log" that contain the place of the call.
 
     logging.getLogger().addHandler(TraceHandler())
     """
@@ -136,7 +136,7 @@ class TraceHandler(logging.Handler):
         self._event = Event("python", "log", _LOG_FIELDS)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Emit it, formatted, if a trace wants it."""
+        """Emit an event with the formatted message, if a trace wants it."""
         if not self._event.wanted:
             return
         try:
@@ -144,18 +144,18 @@ class TraceHandler(logging.Handler):
             texts = (str(text or "") for text in (record.levelname, record.name, self.format(record), *where))
             level, name, message, path, function, thread = (text.replace("\0", "\\0") for text in texts)
             self._event(level, name, message, path, record.lineno, function, thread)
-        except Exception:  # as all handlers: logging ends no program
+        except Exception:  # a logging handler must not raise
             self.handleError(record)
 
 
 class LogHandler(logging.Handler):
-    """Write what is logged to the channel `log` of the mount, as log() does."""
+    """Write log messages to the channel `log` of the mount, as log() does."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it, formatted, if there is one."""
+        """Write the formatted message, if the channel exists."""
         if not log_is_heard():
             return
         try:
             log(self.format(record))
-        except Exception:  # as all handlers: logging ends no program
+        except Exception:  # a logging handler must not raise
             self.handleError(record)
