@@ -77,7 +77,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         # Somebody opens a file whose lease we hold, for a moment: see stream.py.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         stack.callback(shown.end)
-        if not (source.trace.is_started or until_stopped or source.is_of_the_past):
+        if not (source.trace.is_started or until_stopped or source.is_of_earlier_boot):
             shown.say(f"{name} is stopped; what it holds is recorded, and what comes when it is started")
         full = _run(recorder)
     if json_wanted:

@@ -15,7 +15,7 @@ from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
-from relayfs_fuse.record.figures import Figures, figures_of
+from relayfs_fuse.record.process_stats import ProcessStats, stats_of_process
 from relayfs_fuse.record.source import find_mount, find_store
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
     unbuffered = _lost_without_buffers(where, traces)
     all_lost = native_trace.lost_by_user(where)
     by_user = {trace.name: all_lost.get(trace.id, {}) for trace in traces}
-    found = {trace.name: [figures_of(os.path.join(where, trace.name, one)) for one in _processes(where, trace)]
+    found = {trace.name: [stats_of_process(os.path.join(where, trace.name, one)) for one in _processes(where, trace)]
              for trace in traces}  # fmt: skip
     if json_wanted:
         described = [
@@ -147,9 +147,9 @@ def _describe(store: str, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _row(figures: Figures) -> list[str]:
-    numbers = (figures.events, figures.bytes, figures.lost, figures.unread)
-    return [figures.name, figures.state, *("-" if number is None else str(number) for number in numbers)]
+def _row(stats: ProcessStats) -> list[str]:
+    numbers = (stats.events, stats.bytes, stats.lost, stats.unread)
+    return [stats.name, stats.state, *("-" if number is None else str(number) for number in numbers)]
 
 
 def _show(titles: list[str], rows: list[list[str]]) -> None:

@@ -1,1 +1,1 @@
-"""Traces on disk: what relayctl record and snapshot do."""
+"""Traces on disk: recordings and snapshots of relayctl."""

@@ -1,8 +1,9 @@
 """Checking the packets of a process that the recorder's user does not trust.
 
-A viewer gives up a whole recording for one event that is not as its process has declared it. So each packet of such a
-process is copied, as its memory may change at any moment, and the copy checked event by event. What is good up to the
-first wrong event is recorded; the events behind that count as lost, and the whole packet goes to a place of its own.
+A viewer fails on a whole recording if one event does not match its process's declarations. So each packet of such a
+process is copied, because its memory may change at any moment, and the copy is checked event by event. The events
+before the first wrong one are recorded; the others count as lost, and the whole packet is written to the directory
+.damaged.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.tracefiles.ctf import Declaration, Origin
 
-# Of a trace's packets, so many bytes are copied at once, unless a single one is longer.
+# How many bytes of packets are copied at once, unless a single packet is longer.
 COPY_BYTES = 8 << 20
-# A recorder has one thread that copies.
+# Shared by all checkers, because one thread of a recorder copies.
 _copies = Copies()
-# The shortest head of an event; the pid, where several processes write.
+# The shortest header of an event; the pid that follows it in buffers of several processes.
 _EVENT_HEAD_BYTES = 8
 _PID_BYTES = 4
 
 
 class Checked(NamedTuple):
-    """What a check of a packet found.
+    """Result of checking a packet.
 
-    packet: its good part
-    n_events: in that
-    most_lost: so many events can have been in the rest; 0: all is good
+    packet: its valid events
+    n_events: the number of these
+    most_lost: an upper limit of the number of events in the rest; 0: all are valid
     fault: what is wrong with the first of them
     """
 
@@ -43,18 +44,18 @@ class Checked(NamedTuple):
 
 
 class Checker:
-    """Know a process's declarations, and check packets by them."""
+    """Checks packets against a process's declarations."""
 
     def __init__(self, origin: Origin) -> None:
         self._layouts = Layouts(0 if origin.buffers == "perprocess" else _PID_BYTES)
 
     def learn(self, declarations: Iterable[Declaration]) -> None:
-        """Add declarations, of ids that are new."""
+        """Add declarations of new ids."""
         for declaration in declarations:
             self._layouts.add(declaration.id, [FIELD_TYPES.index(word) for word in declaration.types])
 
     def check(self, packet: Packet) -> Checked:
-        """Check a packet that copied() has returned."""
+        """Check a packet from copied()."""
         head, events = packet.head, packet.body[0] if packet.body else b""
         n_bytes, n_events, fault = self._layouts.check(events, head.timestamp_begin, head.timestamp_end)
         if not fault:
@@ -65,6 +66,6 @@ class Checker:
 
 
 def copied(packets: Sequence[Packet]) -> list[Packet]:
-    """Return packets whose events nobody else can change, until the next call."""
+    """Return private copies of packets, valid until the next call."""
     bodies = _copies.take([packet.body for packet in packets])
     return [Packet(packet.head, [body] if body else []) for packet, body in zip(packets, bodies, strict=True)]

@@ -1,6 +1,7 @@
-"""Compress what is complete, while the recording goes on: each FILE becomes FILE.zst, as zstd(1) makes and undoes it.
+"""Compress complete files while the recording continues: each FILE becomes FILE.zst, as zstd(1) writes it.
 
-`zstd -d --rm DIRECTORY/*.zst` makes it a trace again. The metadata goes first: without that it is none.
+`zstd -d --rm DIRECTORY/*.zst` restores the trace. The metadata is compressed first, because without it viewers find no
+trace in the directory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Compressor:
                     self.add(entry.path)
 
     def close(self) -> None:
-        """Return when all is done; OSError: something could not be, and is as it was."""
+        """Wait until all is done. OSError: a file could not be compressed, and is unchanged."""
         self._directories.put(None)
         self._thread.join()
         if self._error:
@@ -50,7 +51,7 @@ class Compressor:
 
 
 def compress(directory: str) -> None:
-    """Compress a directory's files, those that are not yet."""
+    """Compress those files of a directory that are not compressed yet."""
     names = [name for name in os.listdir(directory) if not name.startswith(".") and not name.endswith(_SUFFIX)]
     for name in sorted(names, key=lambda name: (name != "metadata", name)):
         path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{_SUFFIX}")

@@ -1,4 +1,4 @@
-"""An output that takes nothing more for now, as its disk is full or there are no descriptors: the recorder waits."""
+"""Errors of an output that cannot be written for now (disk full, no free descriptors): the recorder waits."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What passes when others delete files, or close them.
-PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+# These errors pass when other programs delete or close files.
+TEMPORARY_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
 
 class OutputFullError(OSError):
-    """Say which file of an output cannot be written now, and why; nothing of what was to be written last is in it."""
+    """A file of the output cannot be written now; the data that was to be written last is not in it."""
 
 
 @contextmanager
-def waiting_for(path: str) -> Iterator[None]:
-    """Take errors that pass for a full output.
+def temporary_errors_mean_full(path: str) -> Iterator[None]:
+    """Convert temporary errors to OutputFullError.
 
     path: the file that is written
     """
@@ -28,6 +28,6 @@ def waiting_for(path: str) -> Iterator[None]:
     except OutputFullError:
         raise
     except OSError as error:
-        if error.errno not in PASSING:
+        if error.errno not in TEMPORARY_ERRNOS:
             raise
         raise OutputFullError(error.errno, error.strerror, path) from error

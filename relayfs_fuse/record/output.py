@@ -1,9 +1,9 @@
-"""Where a recording goes: a directory for each process of the trace, which is a CTF trace of its own.
+"""The output of a recording: a directory for each process of the trace, each of which is a separate CTF trace.
 
 DIR/.relayfs                which trace this is
 DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or new events are declared
 DIR/0001/PROCESS-PID/...    the same, with rotation
-DIR/.damaged/PROCESS-PID/   why not all that it wrote is recorded, and its packets with events that nobody can read
+DIR/.damaged/PROCESS-PID/   why events of the process are not recorded, and its packets that viewers could not read
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.record.full import waiting_for
+from relayfs_fuse.record.full import temporary_errors_mean_full
 from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
 from relayfs_fuse.tracefiles import ctf
@@ -27,55 +27,55 @@ if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Origin
 
 _MARK = ".relayfs"
-# What it holds has names that viewers take for no trace.
-APART = ".damaged"
+# Its files have names that viewers do not take for a trace.
+QUARANTINE = ".damaged"
 _NUMBER = re.compile(r"\d{4,}")
-# In a process's directory, with rotation: events of a stream that were lost before it.
+# In a process's directory, with rotation: number of events of a stream that were lost before this directory.
 _LOST = ".lost_before_cpu"
-# Before the name of a file that is not whole yet.
+# Prefix of the names of files that are not complete yet.
 _NEW = ".new-"
 _STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
 
 
 class ProcessOutput(Protocol):
-    """Take what one process writes.
+    """The recording of one process.
 
-    OutputFullError: not now. What was given is to be given again, but for packets that last() tells of.
+    OutputFullError: not now. Call again with the same data, except for packets up to the one that last() returns.
     """
 
     def metadata(self) -> bytes:
-        """Return the metadata that there is."""
+        """Return the metadata written so far."""
 
     def set_metadata(self, data: bytes) -> None:
-        """Take metadata, before packets that need it."""
+        """Replace the metadata; call it before packets that need it."""
 
     def last(self, cpu: int) -> Head | None:
-        """Tell what is known of the last packet of a stream."""
+        """Return the header of the last packet of a stream, with corrected counts; None: there is none."""
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
-        """Append packets to a stream, if they were valid all the time; tell whether they were."""
+        """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended."""
 
-    def set_apart(self, name: str, data: bytes) -> None:
-        """Append to a file of what viewers are not to see of the process."""
+    def quarantine(self, name: str, data: bytes) -> None:
+        """Append to a file of this process in .damaged."""
 
     def close(self, discarded: dict[int, int]) -> None:
-        """End the streams; how many events each has lost in all."""
+        """End the streams; discarded: by CPU, the number of events that each has lost in total."""
 
 
 class Output(Protocol):
-    """Take a recording."""
+    """The output of a whole recording."""
 
     def process(self, name: str, origin: Origin) -> ProcessOutput:
-        """Begin, or go on with, what a process writes."""
+        """Begin or continue the recording of a process."""
 
-    def set_apart(self, process: str, name: str, data: bytes) -> None:
-        """Append to a file of what viewers are not to see of a process."""
+    def quarantine(self, process: str, name: str, data: bytes) -> None:
+        """Append to a file of a process in .damaged."""
 
     def rotate(self) -> None:
-        """Let what follows be a trace of its own."""
+        """Begin a new directory for further packets."""
 
     def write_rest(self) -> None:
-        """Write what there was no room for, although it was taken. OutputFullError: not now."""
+        """Write data that was accepted while there was no room. OutputFullError: not now."""
 
     def close(self) -> None:
         """End the recording."""
@@ -84,9 +84,9 @@ class Output(Protocol):
 class DirectoryOutput:
     """Record to a directory.
 
-    path: it is made; or one in which a recording of this trace was begun, which goes on
-    rotates: whether there are numbered directories in it
-    compressor: takes directories that are complete
+    path: created if it does not exist; if it holds a recording of this trace, that is continued
+    rotates: whether to use numbered directories in it
+    compressor: compresses complete directories
     """
 
     def __init__(self, path: str, origin: str, *, rotates: bool = False, compressor: Compressor | None = None) -> None:
@@ -94,7 +94,7 @@ class DirectoryOutput:
         self.compressor = compressor
         self.files = OpenFiles()
         self._processes: list[_Process] = []
-        self._claim(origin)
+        self._check_or_mark(origin)
         self.number = self._last_number() if rotates else 0
         if compressor and rotates:
             for number in range(1, self.number):
@@ -102,10 +102,10 @@ class DirectoryOutput:
 
     @property
     def current(self) -> str:
-        """The directory that holds processes now."""
+        """The directory of the processes' directories now."""
         return os.path.join(self.path, f"{self.number:04}") if self.number else self.path
 
-    def _claim(self, origin: str) -> None:
+    def _check_or_mark(self, origin: str) -> None:
         os.makedirs(self.path, exist_ok=True)
         mark = os.path.join(self.path, _MARK)
         try:
@@ -114,7 +114,7 @@ class DirectoryOutput:
         except FileNotFoundError:
             if any(not name.startswith(_NEW) for name in os.listdir(self.path)):
                 raise RelayError(f"{self.path} is not empty, and no recording of relayctl") from None
-            _write_whole(mark, f"{origin}\n".encode())
+            _write_atomically(mark, f"{origin}\n".encode())
             return
         if there != origin:
             raise RelayError(f"{self.path} holds another trace ({there}), not {origin}")
@@ -123,41 +123,41 @@ class DirectoryOutput:
         return max([int(name) for name in os.listdir(self.path) if _NUMBER.fullmatch(name)], default=1)
 
     def process(self, name: str, origin: Origin) -> ProcessOutput:
-        """Begin, or go on with, what a process writes."""
-        with waiting_for(os.path.join(self.current, name)):
+        """Begin or continue the recording of a process."""
+        with temporary_errors_mean_full(os.path.join(self.current, name)):
             process = _Process(self, name, origin)
         self._processes.append(process)
         return process
 
-    def set_apart(self, process: str, name: str, data: bytes) -> None:
-        """Append to a file below DIR/.damaged, in which readers of traces find none."""
-        directory = os.path.join(self.path, APART, process)
+    def quarantine(self, process: str, name: str, data: bytes) -> None:
+        """Append to a file below DIR/.damaged, where viewers find no trace."""
+        directory = os.path.join(self.path, QUARANTINE, process)
         path = os.path.join(directory, name)
-        with waiting_for(path):
+        with temporary_errors_mean_full(path):
             os.makedirs(directory, exist_ok=True)
             with open(path, "ab") as file:
                 file.write(data)
 
     def rotate(self) -> None:
-        """Go on in the directory of the next number."""
+        """Continue in the directory of the next number."""
         for process in self._processes:
-            process.cut({})
+            process.end_files({})
         done = self.current
         self.number += 1
         if self.compressor:
             self.compressor.add_all(done)
 
     def write_rest(self) -> None:
-        """Do nothing: what there is no room for is not taken."""
+        """Do nothing: data without room is not accepted."""
 
-    def forget(self, process: _Process) -> None:
-        """Take a process for ended; its directory is complete."""
+    def process_ended(self, process: _Process) -> None:
+        """Note that a process has ended; its directory is complete."""
         self._processes.remove(process)
         if self.compressor and not self.number and process.path:
             self.compressor.add(process.path)
 
     def close(self) -> None:
-        """End the recording; what is compressed at the end is complete."""
+        """End the recording; compress the remaining directories."""
         for process in list(self._processes):
             process.close({})
         if self.compressor and self.number:
@@ -167,7 +167,7 @@ class DirectoryOutput:
 class _Process:
     """One process's directory, or with rotation, its latest.
 
-    path: None before there is one
+    path: None before it is made
     """
 
     def __init__(self, output: DirectoryOutput, name: str, origin: Origin) -> None:
@@ -182,7 +182,7 @@ class _Process:
         self._lost_before: dict[int, int] = {}
         self._last: dict[int, Head] = {}
         self._n_files: dict[int, int] = {}
-        # With how many declarations of events a stream's file was begun.
+        # By CPU: number of declarations of events when the stream's file was begun.
         self._declared: dict[int, int] = {}
         self._open()
 
@@ -191,8 +191,8 @@ class _Process:
         return self._metadata.count(b"\nevent {\n")
 
     def _open(self) -> None:
-        """Go on in the directory that a recorder has left, if there is one of this very process."""
-        path = self._place()
+        """Continue in the directory that an earlier recorder has left, if it belongs to this process."""
+        path = self._choose_path()
         if not os.path.isdir(path):
             return
         self.path = path
@@ -217,8 +217,8 @@ class _Process:
                 self._files[cpu] = stream
                 self._declared[cpu] = self._n_declared
 
-    def _place(self) -> str:
-        """Choose a name that is free, or this process's: numbers of processes come again."""
+    def _choose_path(self) -> str:
+        """Choose a name that is free, or belongs to this process: PIDs are reused."""
         number = 1
         while True:
             path = os.path.join(self._output.current, self._name if number == 1 else f"{self._name}-{number}")
@@ -227,29 +227,29 @@ class _Process:
                     if self._line.encode() in file.read(4096).split(b"\n"):
                         return path
             except FileNotFoundError:
-                # A directory without it is one that was begun, or is compressed.
+                # A directory without metadata has just been begun, or is compressed.
                 if not os.path.isdir(path) or not os.listdir(path):
                     return path
             number += 1
 
     def last(self, cpu: int) -> Head | None:
-        """Tell what is known of the last packet of a stream."""
+        """Return the header of the last packet of a stream."""
         return self._last.get(cpu)
 
     def metadata(self) -> bytes:
-        """Return what was given before, be it to another recorder."""
+        """Return the last metadata, also of an earlier recorder."""
         return self._metadata
 
     def set_metadata(self, data: bytes) -> None:
-        """Take metadata; if there is a directory, write it there."""
+        """Replace the metadata; if there is a directory, write it there."""
         self._metadata, self._is_written = data, False
         if self.path:
             self._write_metadata(self.path)
 
     def _write_metadata(self, directory: str) -> None:
         path = os.path.join(directory, "metadata")
-        with waiting_for(path):
-            _write_whole(path, ctf.with_uuid(self._metadata, self._uuid))
+        with temporary_errors_mean_full(path):
+            _write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
         self._is_written = True
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
@@ -259,32 +259,32 @@ class _Process:
             self._write_metadata(directory)
         rest = list(packets)
         while rest:
-            with waiting_for(os.path.join(directory, f"cpu{cpu}")):
+            with temporary_errors_mean_full(os.path.join(directory, f"cpu{cpu}")):
                 file = self._file(directory, cpu, rest[0])
             n = file.n_that_fit(rest)
-            with waiting_for(file.path):
-                if not file.append(_less_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
+            with temporary_errors_mean_full(file.path):
+                if not file.append(_subtract_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
                     return False
             self._last[cpu] = rest[n - 1].head
             rest = rest[n:]
         return True
 
     def _make_directory(self) -> str:
-        with waiting_for(os.path.join(self._output.current, self._name)):
-            path = self._place()
+        with temporary_errors_mean_full(os.path.join(self._output.current, self._name)):
+            path = self._choose_path()
             os.makedirs(path, exist_ok=True)
         self.path, self._is_written = path, False
         self._uuid = ctf.new_uuid()
         return path
 
-    def set_apart(self, name: str, data: bytes) -> None:
-        """Append to a file of what viewers are not to see."""
-        self._output.set_apart(self._name, name, data)
+    def quarantine(self, name: str, data: bytes) -> None:
+        """Append to a file of this process in .damaged."""
+        self._output.quarantine(self._name, name, data)
 
     def _file(self, directory: str, cpu: int, packet: Packet) -> StreamFile:
         """Return the file for the next packet.
 
-        Who reads the last one may have read the metadata before, so events that are declared since go into another.
+        A reader of the last file may have read the metadata before, so events declared since then go into another file.
         """
         file = self._files.get(cpu)
         if file and file.n_that_fit([packet]) and self._declared[cpu] == self._n_declared:
@@ -296,20 +296,20 @@ class _Process:
         path = os.path.join(directory, f"cpu{cpu}_{number}" if number else f"cpu{cpu}")
         before = self._last.get(cpu)
         if not number and before and before.events_discarded:
-            self._count_from(directory, cpu, before.events_discarded)
+            self._store_lost_before(directory, cpu, before.events_discarded)
         file = StreamFile.create(path, packet, self._output.files, goes_on=number > 0)
         self._files[cpu] = file
         self._declared[cpu] = self._n_declared
         self._n_files[cpu] = number + 1
         return file
 
-    def _count_from(self, directory: str, cpu: int, discarded: int) -> None:
-        """Count lost events from here on: those before are another trace's."""
-        _write_whole(os.path.join(directory, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
+    def _store_lost_before(self, directory: str, cpu: int, discarded: int) -> None:
+        """Subtract from now on the events lost before: they are counted in an earlier directory."""
+        _write_atomically(os.path.join(directory, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
         self._lost_before[cpu] = discarded
 
-    def cut(self, discarded: dict[int, int]) -> None:
-        """Complete the files; what follows goes to a new directory."""
+    def end_files(self, discarded: dict[int, int]) -> None:
+        """Complete the files; further packets go to a new directory."""
         files, self._files = self._files, {}
         self._n_files = {}
         self.path = None
@@ -321,20 +321,20 @@ class _Process:
     def close(self, discarded: dict[int, int]) -> None:
         """Complete the files."""
         path = self.path
-        self.cut(discarded)
+        self.end_files(discarded)
         self.path = path
-        self._output.forget(self)
+        self._output.process_ended(self)
 
 
-def _less_lost(packets: list[Packet], before: int) -> list[Packet]:
+def _subtract_lost(packets: list[Packet], before: int) -> list[Packet]:
     if not before:
         return packets
     heads = [packet.head._replace(events_discarded=packet.head.events_discarded - before) for packet in packets]
     return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]
 
 
-def _write_whole(path: str, data: bytes) -> None:
-    """Write a file that appears, or changes, as a whole. OSError: it is as it was."""
+def _write_atomically(path: str, data: bytes) -> None:
+    """Write a file so that it appears or changes as a whole. OSError: it is unchanged."""
     directory, name = os.path.split(path)
     hidden = os.path.join(directory, f"{_NEW}{name.removeprefix('.')}")
     try:

@@ -1,4 +1,4 @@
-"""CTF packets: their heads, and where they lie in pieces of memory and in files. See struct relay_packet."""
+"""CTF packets: their headers, and how to find them in memory and in files. See struct relay_packet in trace_store.h."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 MAGIC = 0xC1FC1FC1
 _HEAD = struct.Struct("<IIQQQQQQQII")
 HEAD_BYTES = _HEAD.size
-# Where in a head these begin: see stream.py for the order in which they are written.
+# Offsets of fields in a header; stream.py writes them in a certain order.
 PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, END_AT, BEGIN_AT, CONTENT_SIZE_AT = 16, 24, 32, 40, 48, 56
 
 
 class Head(NamedTuple):
-    """The head of a packet; sizes are in bits."""
+    """The header of a packet; sizes are in bits."""
 
     magic: int
     stream_id: int
@@ -48,22 +48,22 @@ class Head(NamedTuple):
         return self.content_bytes == HEAD_BYTES
 
     def pack(self) -> bytes:
-        """Return it as it stands in memory and on disk."""
+        """Return it in its format in memory and on disk."""
         return _HEAD.pack(*self)
 
     def empty(self, packet_bytes: int = HEAD_BYTES, **changes: int) -> Head:
-        """Return the head of a packet of the same stream without events, at the same place of it."""
+        """Return this header for an empty packet."""
         return self._replace(packet_size=8 * packet_bytes, content_size=8 * HEAD_BYTES, **changes)
 
     def after(self, packet_bytes: int) -> Head:
-        """Return the head of a packet without events that follows this one."""
+        """Return the header of an empty packet that follows this one."""
         return self.empty(
             packet_bytes, packet_seq_num=self.packet_seq_num + 1, timestamp_begin=self.timestamp_end
         )  # fmt: skip
 
 
 def unpack(data: Any) -> Head | None:
-    """Read a head; None: there is none."""
+    """Read a header; None: there is no valid one."""
     if len(data) < HEAD_BYTES:
         return None
     head = Head(*_HEAD.unpack_from(data))
@@ -75,7 +75,7 @@ def unpack(data: Any) -> Head | None:
 class Packet:
     """A packet in memory.
 
-    body: what follows the head, in pieces that lie where the writer put them
+    body: the bytes after the header, as pieces of the memory that the process wrote
     """
 
     head: Head
@@ -83,10 +83,10 @@ class Packet:
 
 
 def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
-    """Find packets in pieces of memory, each head being a piece of its own.
+    """Find packets in pieces of memory, in which each header is a piece of its own.
 
-    Return them; how many bytes before the first are the rest of one that somebody else has begun to read; and whether
-    the last one is whole, too, which otherwise is left out.
+    Return the packets; the number of bytes before them, which are the rest of a packet that another reader has begun to
+    read; and whether the last packet is complete, which is left out otherwise.
     """
     packets: list[Packet] = []
     skipped, at = 0, 0
@@ -111,7 +111,7 @@ def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
 
 
 def walk(descriptor: int, end: int) -> Iterator[tuple[int, Head]]:
-    """Go from packet to packet of a file, up to `end` or to what is no packet."""
+    """Iterate over the packets of a file, with their offsets, up to `end` or to the first invalid one."""
     at = 0
     while at < end:
         head = unpack(os.pread(descriptor, HEAD_BYTES, at))

@@ -1,4 +1,4 @@
-"""One process's part of a trace, in the store."""
+"""The directory of one process in a trace in the store: its buffers, declarations and state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.sleeper import Sleepers
     from relayfs_fuse.tracefiles.ctf import Clocks, Declaration, Unbuffered
 
-# Of a sub-buffer; one of a trace of larger ones may be as large as these.
+# The largest sub-buffer of a process that is not trusted, unless the trace's own are larger.
 _SUBBUF_BYTES_MAX = 64 << 20
-# What passes when whoever is at work in a buffer has done it; and how long to wait until it is tried again.
-_PASSING = (errno.EBUSY, errno.EDEADLK)
-_PAUSE_S = 0.01
+# These errors pass when another thread has finished its work in the buffer; and how long to wait before the next try.
+_TEMPORARY_ERRNOS = (errno.EBUSY, errno.EDEADLK)
+_RETRY_S = 0.01
 REMOVED = "it was removed before they could be read"
 RESERVED = "somebody keeps a part of it reserved"
 _CAUSES = {
@@ -41,16 +41,16 @@ _CAUSES = {
 
 
 class Process:
-    """Map the buffers of a directory STORE/NAME/PROCESS-PID, and read what it tells about itself.
+    """Map the buffers of a directory STORE/NAME/PROCESS-PID, and read its `.events`.
 
-    OSError: it cannot be opened, or EBADMSG, EPROTO: it is damaged; ValueError: what it tells is not what the library
+    OSError: it cannot be opened, or EBADMSG, EPROTO: it is damaged; ValueError: `.events` is not what the library
     writes for this trace.
 
     check: one of trust.CHECKS
-    trace: which it is to be of; None: any
-    n_subbufs, subbuf_size: how many sub-buffers a buffer has, and their bytes
-    checker: checks its packets; None: they are to be trusted
-    unfinished: by CPU, why flush() could not finish the sub-buffer that was being filled
+    trace: the trace it must belong to; None: any
+    n_subbufs, subbuf_size: number of sub-buffers of a buffer, and their bytes
+    checker: checks the packets; None: the process is trusted
+    unfinished: by CPU, why flush() could not finish the current sub-buffer
     """
 
     def __init__(self, directory: str, check: str = "none", trace: Trace | None = None) -> None:
@@ -60,12 +60,12 @@ class Process:
             os.path.join(directory, ".events"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         )
         self.buffers: dict[int, Consumer] = {}
-        self._n_events_bytes = self._n_told = -1
+        self._n_events_bytes = self._n_described = -1
         self._events_at = 0
         self._declared: dict[int, Declaration] = {}
         self._baseline = 0
         self.unfinished: dict[int, str] = {}
-        # By CPU, how many sub-buffers had been finished at the last note_finished().
+        # By CPU: number of sub-buffers finished at the last note_finished().
         self._finished: dict[int, int] = {}
         self._unbuffered: Unbuffered = (0, 0)
         try:
@@ -88,7 +88,7 @@ class Process:
         channel = os.path.join(self.directory, "cpu")
         for cpu in sorted(int(name[3:]) for name in os.listdir(channel)):
             self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
-            # There may be more processes, times CPUs, than descriptors.
+            # Processes times CPUs may be more than there are descriptors.
             self.buffers[cpu].buffer.close_descriptor()
         stats = [consumer.buffer.stats() for consumer in self.buffers.values()]
         self.n_subbufs = max(one.n_subbufs for one in stats)
@@ -96,94 +96,94 @@ class Process:
         self._file_bytes = min(one.file_bytes for one in stats)
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the buffers."""
         os.close(self._events_fd)
         for consumer in self.buffers.values():
             consumer.buffer.close()
 
     def is_alive(self) -> bool:
-        """Tell whether somebody writes to it, or will."""
+        """Return whether a process writes to the buffers, or will."""
         return native_trace.trace_is_alive(self.directory)
 
     def is_closed(self) -> bool:
-        """Tell whether it was removed from the store: what is unread can be read still."""
+        """Return whether the directory was removed from the store; unread data can still be read."""
         return len(self.closed_buffers()) == len(self.buffers)
 
     def has_ended(self) -> bool:
-        """Tell whether nothing can come any more."""
+        """Return whether no further events can be written."""
         if self.is_closed():
             return True
-        # Others may come to buffers of a user, or of all.
+        # Further processes may use the buffers of a user, or of all.
         return self.origin.buffers == "perprocess" and not self.is_alive()
 
     def close_after(self, sleepers: Sleepers) -> None:
-        """Unmap it once nobody sleeps on it."""
+        """Unmap the buffers after the sleepers have stopped using them."""
         for consumer in self.buffers.values():
             sleepers.remove(consumer.buffer)
         self.close()
 
     def flush(self, until: float = 0.0) -> None:
-        """Finish the sub-buffers that are being filled, so that they can be read; unfinished tells where that failed.
+        """Finish the current sub-buffers, so that they can be read; `unfinished` says where and why that failed.
 
-        until: so long, by time.monotonic(), it is tried again where somebody else is at work
+        until: how long, by time.monotonic(), to try again while another thread is at work
         """
         self.unfinished.clear()
         for cpu, consumer in self.buffers.items():
             while error := _flush(consumer.buffer):
-                if error.errno not in _PASSING or time.monotonic() >= until:
+                if error.errno not in _TEMPORARY_ERRNOS or time.monotonic() >= until:
                     self.unfinished[cpu] = _CAUSES.get(error.errno or 0, error.strerror or "")
                     break
-                time.sleep(_PAUSE_S)
+                time.sleep(_RETRY_S)
         self.note_finished()
 
     def note_finished(self) -> None:
-        """Note which sub-buffers are finished now."""
+        """Store the number of finished sub-buffers."""
         self._finished = {cpu: consumer.buffer.stats().produced for cpu, consumer in self.buffers.items()}
 
     def is_unread(self, cpu: int) -> bool:
-        """Tell whether a sub-buffer is unread that was finished at the last flush(), or note_finished()."""
+        """Return whether a sub-buffer is unread that was finished at the last flush() or note_finished()."""
         stats = self.buffers[cpu].buffer.stats()
         oldest = max(stats.consumed, stats.produced - stats.n_subbufs)
         return oldest < self._finished.get(cpu, 0)
 
     def is_held(self, cpu: int) -> bool:
-        """Tell whether what is_unread() cannot be read, as a part of it is reserved; if drain() has found nothing."""
+        """Return whether an unread sub-buffer has a reservation in it; call it if drain() has read nothing."""
         stats = self.buffers[cpu].buffer.stats()
         is_overwritten = stats.produced - stats.consumed > stats.n_subbufs
         return self.is_unread(cpu) and not is_overwritten
 
     def n_unread(self, cpu: int) -> int:
-        """Count the events in a buffer that have not been consumed."""
+        """Return the number of unread events in a buffer."""
         return self.buffers[cpu].buffer.stats().unread_records
 
     def closed_buffers(self) -> list[int]:
-        """Tell of which CPUs the buffers were removed from the store."""
+        """Return the CPUs whose buffers were removed from the store."""
         return [cpu for cpu, consumer in self.buffers.items() if consumer.buffer.state() & native.IS_CLOSED]
 
     def flush_idle(self) -> None:
-        """Do so where nothing else is to be read: who writes little is seen soon."""
+        """Flush buffers without finished unread sub-buffers, so that few events are read soon, too."""
         for consumer in self.buffers.values():
             try:
                 if consumer.buffer.stats().is_worth_a_flush:
                     consumer.buffer.flush()
             except OSError as error:
-                # The other errors only put off what flush() does when the process, or the recording, ends.
+                # After other errors, flush() finishes the sub-buffer when the process, or the recording, ends.
                 if error.errno == errno.EBADMSG:
                     raise
 
     def check_size(self) -> None:
-        """Look whether the buffers have all their memory. ValueError: one was truncated.
+        """Check the sizes of the buffers' files. ValueError: one was truncated.
 
-        What is read there is zeros, since the library's guard against SIGBUS puts them there: an empty buffer.
+        Reads of truncated memory return zeros, because the library's SIGBUS handler maps zero pages: an empty buffer.
         """
         for cpu in self.buffers:
             path = os.path.join(self.directory, "cpu", f"mem{cpu}")
-            with suppress(FileNotFoundError):  # it was removed, and is read to its end
+            with suppress(FileNotFoundError):  # a removed buffer is read to its end
                 if os.stat(path, follow_symlinks=False).st_size < self._file_bytes:
                     raise ValueError(f"mem{cpu} is truncated")
 
     def lost(self) -> dict[int, int]:
-        """Count the events that each buffer has lost. ValueError: it cannot be so many."""
+        """Return the number of lost events by CPU. ValueError: a number is impossible."""
         lost = {}
         for cpu, consumer in self.buffers.items():
             stats = consumer.buffer.stats()
@@ -193,32 +193,32 @@ class Process:
         return lost
 
     def has_new_metadata(self, clocks: Clocks, unbuffered: Unbuffered, at_end: bool = False) -> bool:
-        """Tell whether metadata() would return something else, or much better, than the last time.
+        """Return whether metadata() would return something new, or more exact, than the last time.
 
-        The frequency of the time stamp counter is known the better, the longer it has been watched. If that is made
-        anew each time it has been watched for twice as long, the error stays that of the first time. The events that
-        programs lose for want of buffers are told when they are ten times as many, and at the end.
+        The longer the time stamp counter has been observed, the more exact is its frequency. It is computed anew
+        whenever the time of observation has doubled, so the error stays that of the first time. The number of events
+        lost for want of buffers is updated when it has grown tenfold, and at the end.
         """
         self.read_declarations()
-        if len(self._declared) != self._n_told:
+        if len(self._declared) != self._n_described:
             return True
         if sum(unbuffered) > (1 if at_end else 10) * sum(self._unbuffered):
             return True
         return self.origin.is_tsc and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
     def metadata(self, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
-        """Return its metadata as of now."""
+        """Return the present metadata."""
         self.read_declarations()
-        self._n_told = len(self._declared)
+        self._n_described = len(self._declared)
         self._baseline = clocks.mono_ns - self.origin.mono
         self._unbuffered = unbuffered
         return ctf.preamble(self.origin, clocks, unbuffered) + b"".join(one.text for one in self._declared.values())
 
     def read_declarations(self) -> None:
-        """Read what has been declared since the last time.
+        """Read the declarations added since the last call.
 
-        What is read is not read again: the process may have changed what it has once said, which packets need that are
-        recorded.
+        Earlier declarations are not read again: the process may have changed them, but recorded packets need the old
+            text.
         """
         size = min(os.fstat(self._events_fd).st_size, ctf.EVENTS_MAX)
         if size == self._n_events_bytes:
@@ -230,7 +230,7 @@ class Process:
         self.learn(declarations)
 
     def learn(self, declarations: Iterable[Declaration]) -> None:
-        """Add declarations of events to those that are known, the first of each id."""
+        """Add declarations of events, the first of each id."""
         new: dict[int, Declaration] = {}
         for one in declarations:
             if one.id not in self._declared:
@@ -240,17 +240,18 @@ class Process:
             self.checker.learn(new.values())
 
     def raw_events(self) -> bytes:
-        """Return what the process has written about its events, as it stands there."""
+        """Return the bytes of `.events`."""
         return os.pread(self._events_fd, ctf.EVENTS_MAX, 0)
 
 
 def _check_origin(origin: Origin, trace: Trace) -> None:
-    """Refuse a line that is not of this trace: viewers put no two clocks into one order that contradict each other."""
+    """Check that a line belongs to this trace: viewers cannot sort events of clocks that contradict each other."""
     made = trace.made
     its = trace.name, trace.id, trace.boot, made.tsc, made.mono_ns, made.real_ns
     if (origin.trace, origin.id, origin.boot, origin.tsc, origin.mono, origin.real) != its:
         raise ValueError("its first line is of another trace")
-    # Those of before the mount have the monotonic clock, and are of one process, whatever the trace is.
+    # Buffers from before the trace was made have the monotonic clock, and belong to one process, whatever the trace
+    # says.
     if origin.is_tsc and trace.clock != native_trace.CLOCK_TSC:
         raise ValueError(f"its clock is {origin.clock}, not the trace's")
     if origin.buffers not in {"perprocess", TRACE_OPTIONS["buffers"].format(trace.buffers)}:
@@ -258,16 +259,16 @@ def _check_origin(origin: Origin, trace: Trace) -> None:
 
 
 def _flush(buffer: native.Buffer) -> OSError | None:
-    """Finish the sub-buffer that is being filled, if it has anything to say; return why it is not finished.
+    """Finish the current sub-buffer, if it holds events or counts; return the error if that failed.
 
     OSError: EBADMSG, it is damaged
     """
     try:
         stats = buffer.stats()
-        # A flight recorder would lose its oldest events for a packet without any.
+        # In overwrite mode, a packet without events would cost the oldest packet.
         is_used = stats.offset > stats.reserved_at_start
         is_between = stats.records > 0 and stats.offset < stats.reserved_at_start
-        # Only a packet says that all events were lost, as for want of memory.
+        # If all events were lost, as for want of memory, an empty packet is needed to tell their number.
         lost_all = not stats.records and not stats.produced and _refused(stats) > 0
         if is_used or is_between or lost_all:
             buffer.flush()

@@ -1,12 +1,12 @@
-"""The recorder: finds the processes of a trace, takes packets out of their buffers, hands them to an output.
+"""The recorder of a trace: finds its processes, reads packets from their buffers, and writes them to an output.
 
-    loop:  take what there is, until there is nothing
-           now and then: who has died?  has the trace ended?  rotate?
-           sleep: inotify tells of new directories, sleepers (sleeper.py) of buffers
+    loop:  read packets until there are none
+           every TICK_S: has a process died?  has the trace ended?  rotate?
+           sleep: inotify reports new directories, sleepers (sleeper.py) report data in buffers
 
-What a process has spoiled ends the recording of that process only; events that nobody can read are left out (check.py).
-A user whose processes would take too many open files has some of them wait until others have ended. While the output's
-disk is full all stays in the buffers, and what they have no room for is lost as without a recorder.
+If a process damages its memory, only its own recording ends; events that viewers could not read are left out
+(check.py). If a user's processes would take too many open files, some of them wait until others have ended. While the
+output's disk is full, events stay in the buffers, and further events are lost as without a recorder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.process import Process
-from relayfs_fuse.record.recording import Recording, SpoiledError, Summary, reason
+from relayfs_fuse.record.recording import DamagedError, Recording, Summary, reason
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
 from relayfs_fuse.record.trust import owner
@@ -37,20 +37,21 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.output import Output
     from relayfs_fuse.record.source import Source
 
-# In this time a server removes what a dead process has left, once it is read.
+# How long a server takes at most to remove the directory of a dead process once it is read.
 SERVER_S = 5.0
-# How often to look who lives.
+# How often the state of processes and of the trace is checked.
 TICK_S = 0.5
-# How long it is, at the end, tried to finish sub-buffers in which somebody is at work. Before, others would wait.
+# How long the end of the recording waits for writers that keep a sub-buffer from being finished. Earlier flushes do not
+# wait, because other processes would not be read meanwhile.
 _FLUSH_S = 1.0
-# How often it is said at most that the output is full.
-_FULL_SAID_S = 60.0
-# Descriptors beside those of processes, which have one each, and of stream files.
-_FILES_OF_OURS = 32
-# Mappings beside those of buffers.
-_MAPPINGS_OF_OURS = 1024
-# Of all processes that can be recorded at once, those of a user other than this one may be this part.
-_PART = 4
+# How often a warning about a full output is repeated at most.
+_FULL_WARN_S = 60.0
+# Descriptors for other things than processes, which have one each, and stream files.
+_OTHER_FILES = 32
+# Mappings of other things than buffers.
+_OTHER_MAPPINGS = 1024
+# A user other than this one gets at most 1/_USER_SHARE of the processes that can be recorded at once.
+_USER_SHARE = 4
 
 
 @dataclass
@@ -61,15 +62,15 @@ class Options:
     rotate_s: float | None = None
     duration_s: float | None = None
     until_stopped: bool = False
-    removes: bool = False  # what is drained, from a store that nobody serves
-    check: str = "others"  # whose packets, see trust.py
+    removes: bool = False  # remove directories that are recorded, from a store without a server
+    check: str = "others"  # one of trust.CHECKS
 
 
 class Recorder:
     """Record a trace until it ends, or stop() is called.
 
-    say: is given a line for people about what went wrong
-    tick: is called now and then
+    say: called with a line for users when something goes wrong
+    tick: called regularly
     """
 
     def __init__(
@@ -79,19 +80,19 @@ class Recorder:
         self._source = source
         self._output = output
         self._options = options
-        self._say = say
+        self._warn = say
         self._tick = tick
         self._recordings: dict[str, Recording] = {}
         self._done: dict[str, int] = {}
-        # By process: its user; and the same for people.
+        # By process: its user, and a text for messages that identifies the process.
         self._owners: dict[str, int] = {}
-        self._whose: dict[str, str] = {}
+        self._owner_texts: dict[str, str] = {}
         self._n_processes: Counter[int] = Counter()  # by user
-        self._said: set[str] = set()
-        # Why the output takes nothing now, since when that is known, and when it was said.
+        self._warned: set[str] = set()
+        # While the output is full: the error, when writing was tried last, and when the user was warned.
         self._full: OutputFullError | None = None
         self._tried = 0.0
-        self._full_said: float | None = None
+        self._full_warned: float | None = None
         self._sleepers = Sleepers()
         self._stops = False
         self._began = self._ticked = self._flushed = self._rotated = time.monotonic()
@@ -103,12 +104,12 @@ class Recorder:
         return sum(len(recording.process.buffers) for recording in self._recordings.values())
 
     def stop(self) -> None:
-        """End soon, in order; signal handlers may call it."""
+        """End the recording soon. May be called by signal handlers."""
         self._stops = True
         self._sleepers.wake()
 
     def run(self) -> None:
-        """Record. OSError: what is to be written cannot be; what is not written stays in the buffers."""
+        """Record. OSError: the output cannot be written; events that are not written stay in the buffers."""
         try:
             self._scan()
             while not self._has_ended():
@@ -123,7 +124,7 @@ class Recorder:
             self._close()
 
     def _finish_all(self) -> None:
-        """Take the last of all processes. Who waits for the end of the recording does not wait for room, too."""
+        """Record the last events of all processes; wait for room in the output unless the recording was told to end."""
         until = time.monotonic() + _FLUSH_S
         while True:
             self._full = None
@@ -154,14 +155,14 @@ class Recorder:
     # --- what there is to record ---
 
     def _scan(self) -> None:
-        """Begin with directories that are new."""
+        """Begin to record processes whose directories are new."""
         names = self._source.processes()
-        if self._source.is_moved:
-            self._ticked = 0.0  # somebody waits for the end of the recording
+        if self._source.is_being_removed:
+            self._ticked = 0.0  # the server waits for the end of the recording
         for name in self._done.keys() - set(names):
             del self._done[name]
         for name in self._owners.keys() - set(names) - self._recordings.keys():
-            del self._owners[name], self._whose[name]
+            del self._owners[name], self._owner_texts[name]
         self._n_processes = Counter(self._owners[name] for name in self._recordings)
         for name in names:
             if name not in self._recordings:
@@ -174,7 +175,7 @@ class Recorder:
             if self._done.get(name) == number:
                 return
             self._owners[name] = owner(directory)
-            self._whose[name] = f"uid {self._owners[name]}"
+            self._owner_texts[name] = f"uid {self._owners[name]}"
             if not self._has_room(name):
                 return
             self._done[name] = number
@@ -186,11 +187,11 @@ class Recorder:
             self._refuse(name, error)
             return
         except ValueError as error:
-            self._mark(name, str(error))
+            self._mark_damaged(name, str(error))
             return
-        self._go_on_with(name, process)
+        self._start_recording(name, process)
 
-    def _go_on_with(self, name: str, process: Process) -> None:
+    def _start_recording(self, name: str, process: Process) -> None:
         try:
             self._recordings[name] = self._recording(name, process)
         except OutputFullError as full:
@@ -198,9 +199,9 @@ class Recorder:
             process.close()
             self._wait_for_room(full)
             return
-        except SpoiledError as spoiled:
+        except DamagedError as spoiled:
             process.close()
-            self._mark(name, str(spoiled))
+            self._mark_damaged(name, str(spoiled))
             return
         for consumer in process.buffers.values():
             self._sleepers.add(consumer.buffer)
@@ -208,13 +209,13 @@ class Recorder:
         self.summary.processes += 1
         self.summary.buffers += len(process.buffers)
         if process.origin.buffers == "perprocess":
-            self._whose[name] += f", pid {process.origin.pid}"
+            self._owner_texts[name] += f", pid {process.origin.pid}"
 
     def _recording(self, name: str, process: Process) -> Recording:
         output = self._output.process(name, process.origin)
         try:
-            return Recording(process, output, self._source, partial(self._complain, name))
-        except (OutputFullError, SpoiledError):
+            return Recording(process, output, self._source, partial(self._warn_damage, name))
+        except (OutputFullError, DamagedError):
             output.close({})
             raise
 
@@ -222,47 +223,47 @@ class Recorder:
         if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
             # The next scan tries again.
             self._done.pop(name, None)
-            self._say_once("files", f"some processes wait until others have ended: {reason(error)}")
+            self._warn_once("files", f"some processes wait until others have ended: {reason(error)}")
         elif error.errno in {errno.EBADMSG, errno.EPROTO, errno.ELOOP, errno.ENXIO, errno.EINVAL}:
-            self._mark(name, reason(error))
+            self._mark_damaged(name, reason(error))
         else:
             self.summary.skipped[name] = reason(error)
-            self._say(f"{name}: {reason(error)}")
+            self._warn(f"{name}: {reason(error)}")
 
     def _has_room(self, name: str) -> bool:
-        """Tell whether one more process can be recorded, and one of its owner's; the next scan asks again."""
+        """Return whether one more process, of this owner, can be recorded now; otherwise the next scan tries again."""
         uid = self._owners[name]
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = min(limit - _FILES_OF_OURS - OpenFiles.limit(), _n_mappings() // native.n_possible_cpus())
+        most = min(limit - _OTHER_FILES - OpenFiles.limit(), _n_mappings() // native.n_possible_cpus())
         if len(self._recordings) >= most:
-            self._say_once("files", f"{limit} open files are too few: some processes wait until others have ended")
+            self._warn_once("files", f"{limit} open files are too few: some processes wait until others have ended")
             return False
-        if uid in {0, os.geteuid()} or self._n_processes[uid] < max(1, most // _PART):
+        if uid in {0, os.geteuid()} or self._n_processes[uid] < max(1, most // _USER_SHARE):
             return True
-        self._say_once(f"uid {uid}", f"uid {uid} has too many processes: some wait until others have ended")
+        self._warn_once(f"uid {uid}", f"uid {uid} has too many processes: some wait until others have ended")
         return False
 
-    def _see_off(self, name: str, now: float) -> None:
-        """Record what a dead process has left, until its directory is gone: the server, if there is one, removes it."""
+    def _finish_dead(self, name: str, now: float) -> None:
+        """Record the last events of a dead process, until its directory is removed (by the server, if there is one)."""
         recording = self._recordings[name]
         if recording.died is None and not recording.process.is_closed() and not self._options.removes:
             recording.died = now
-            with self._giving_up(name):
+            with self._dropping_damaged(name):
                 recording.flush()
         elif recording.died is None or recording.process.is_closed() or now - recording.died > SERVER_S:
             self._finish(name)
 
     def _finish(self, name: str, until: float = 0.0) -> None:
-        """Take the last of a process, and let go of it; until: see Process.flush()."""
+        """Record the last events of a process, and close it; until: see Process.flush()."""
         recording = self._recordings[name]
-        with self._giving_up(name):
-            # Who dies meanwhile may have written after the last look.
+        with self._dropping_damaged(name):
+            # A process that dies during finish() may have written after its buffers were read.
             was_alive = recording.process.is_alive()
             left = recording.finish(self.summary, until)
             del self._recordings[name]
             recording.process.close_after(self._sleepers)
             for said in left:
-                self._say(f"{self._culprit(name)}: {said}")
+                self._warn(f"{self._describe(name)}: {said}")
             if self._options.removes and not (left or was_alive or recording.process.is_alive()):
                 self._remove(name, recording.process.directory)
 
@@ -272,49 +273,50 @@ class Recorder:
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._say(f"{name} is recorded, and cannot be removed: {reason(error)}")
+            self._warn(f"{name} is recorded, and cannot be removed: {reason(error)}")
 
     @contextmanager
-    def _giving_up(self, name: str) -> Iterator[None]:
-        """Give up a process that turns out to have spoiled its memory; for want of room, wait with all."""
+    def _dropping_damaged(self, name: str) -> Iterator[None]:
+        """Stop recording a process whose memory is damaged; if the output is full, wait."""
         try:
             yield
         except OutputFullError as full:
             self._wait_for_room(full)
-        except SpoiledError as spoiled:
+        except DamagedError as spoiled:
             recording = self._recordings.pop(name)
             recording.process.close_after(self._sleepers)
             recording.output.close({})
-            self._mark(name, str(spoiled))
+            self._mark_damaged(name, str(spoiled))
 
-    def _mark(self, name: str, why: str) -> None:
-        """Say of whose process the rest is not recorded."""
+    def _mark_damaged(self, name: str, why: str) -> None:
+        """Report that the rest of a process is not recorded."""
         self.summary.damaged[name] = why
-        with suppress(OutputFullError):  # at least it is said
-            self._output.set_apart(name, "why", f"{why}; it is not recorded any further\n".encode())
-        self._say(f"{self._culprit(name)} is damaged: {why}; it is not recorded any further")
+        with suppress(OutputFullError):  # the warning below is enough
+            self._output.quarantine(name, "why", f"{why}; it is not recorded any further\n".encode())
+        self._warn(f"{self._describe(name)} is damaged: {why}; it is not recorded any further")
 
-    def _complain(self, name: str, why: str) -> None:
-        """Say, once for each, whose packets are set apart."""
+    def _warn_damage(self, name: str, why: str) -> None:
+        """Warn, once for each process, that packets were written to .damaged."""
         self.summary.damaged.setdefault(name, why)
-        self._say_once(name, f"{self._culprit(name)} is damaged: {why}; such packets are set apart in .damaged/{name}")
+        why = f"{why}; such packets are set apart in .damaged/{name}"
+        self._warn_once(name, f"{self._describe(name)} is damaged: {why}")
 
-    def _culprit(self, name: str) -> str:
-        return f"{name} ({self._whose[name]})" if name in self._whose else name
+    def _describe(self, name: str) -> str:
+        return f"{name} ({self._owner_texts[name]})" if name in self._owner_texts else name
 
-    def _say_once(self, about: str, line: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
-            self._say(line)
+    def _warn_once(self, about: str, line: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self._warn(line)
 
     # --- an output that is full ---
 
     def _wait_for_room(self, full: OutputFullError) -> None:
         self._full = full
         self._tried = now = time.monotonic()
-        if self._full_said is None or now - self._full_said >= _FULL_SAID_S:
-            self._say(f"{full.filename}: {reason(full)}; the recording waits until there is room")
-            self._full_said = now
+        if self._full_warned is None or now - self._full_warned >= _FULL_WARN_S:
+            self._warn(f"{full.filename}: {reason(full)}; the recording waits until there is room")
+            self._full_warned = now
 
     def _write_rest(self) -> None:
         try:
@@ -323,7 +325,7 @@ class Recorder:
             self._wait_for_room(full)
 
     def _is_worth_a_try(self) -> bool:
-        """Tell whether the output may take something: now and then, while it is full."""
+        """Return whether to write to the output: always, but only every TICK_S while it is full."""
         if self._full and time.monotonic() - self._tried < TICK_S:
             return False
         self._full = None
@@ -336,7 +338,7 @@ class Recorder:
             return False
         busy = False
         for name in list(self._recordings):
-            with self._giving_up(name):
+            with self._dropping_damaged(name):
                 busy |= self._recordings[name].drain(self.summary)
             if self._full:
                 return False
@@ -359,7 +361,7 @@ class Recorder:
         poll.register(self._sleepers.eventfd, select.POLLIN)
         for descriptor, _ in poll.poll(1000 * wait_s):
             if descriptor == self._sleepers.eventfd:
-                self._sleepers.heard()
+                self._sleepers.clear()
             else:
                 self._scan()
 
@@ -367,7 +369,7 @@ class Recorder:
         self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
 
     def _has_ended(self) -> bool:
-        """Look, now and then, at what nobody tells."""
+        """Check regularly for changes that no descriptor reports; return whether the recording has ended."""
         now = time.monotonic()
         if self._is_told_to_end():
             return True
@@ -375,32 +377,32 @@ class Recorder:
             return False
         self._ticked = now
         self._note_unbuffered()
-        ended = not self._source.look() or (self._options.until_stopped and not self._source.trace.is_started)
+        ended = not self._source.refresh() or (self._options.until_stopped and not self._source.trace.is_started)
         self._scan()
         for name, recording in list(self._recordings.items()):
-            with self._giving_up(name):
+            with self._dropping_damaged(name):
                 recording.check()
                 recording.update()
             if name in self._recordings and recording.process.has_ended():
-                self._see_off(name, now)
+                self._finish_dead(name, now)
         if self._options.rotate_s and now - self._rotated >= self._options.rotate_s:
             self._flush_all()
             self._rotate()
         self._tick()
-        return ended or (self._source.is_of_the_past and not self._recordings)
+        return ended or (self._source.is_of_earlier_boot and not self._recordings)
 
     def _flush_idle(self) -> None:
-        """Have also those seen who write little, unless there is no room to record it."""
+        """Flush buffers of processes that write little, unless the output is full."""
         interval_s, now = self._source.trace.flush_interval_ms / 1000, time.monotonic()
         if not interval_s or now - self._flushed < interval_s or self._full:
             return
         self._flushed = now
         for name, recording in list(self._recordings.items()):
-            with self._giving_up(name):
+            with self._dropping_damaged(name):
                 recording.flush_idle()
 
     def _wait_s(self) -> float:
-        """Tell how long to sleep until something is to be done that nobody tells."""
+        """Return how long to sleep until the next regular check or flush."""
         due = self._ticked + TICK_S
         if self._source.trace.flush_interval_ms:
             due = min(due, self._flushed + self._source.trace.flush_interval_ms / 1000)
@@ -408,7 +410,7 @@ class Recorder:
 
     def _flush_all(self) -> None:
         for name, recording in list(self._recordings.items()):
-            with self._giving_up(name):
+            with self._dropping_damaged(name):
                 recording.flush()
                 recording.drain(self.summary)
 
@@ -419,6 +421,6 @@ class Recorder:
 
 
 def _n_mappings() -> int:
-    """Tell how many buffers can be mapped at once."""
+    """Return how many buffers can be mapped at once."""
     with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
-        return max(1, int(file.read()) - _MAPPINGS_OF_OURS)
+        return max(1, int(file.read()) - _OTHER_MAPPINGS)

@@ -1,4 +1,4 @@
-"""What a recording tells people while it runs, and at its end."""
+"""What relayctl prints about a recording while it runs, and at its end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _INTERVAL_S = 1.0
 
 
 class Progress:
-    """Show a line that changes on a terminal; elsewhere, if it is wanted, a line a second.
+    """Show a progress line, updated in place on a terminal; elsewhere, if requested, a line per second.
 
-    file: where; None: nowhere
+    file: where to print it; None: do not print
     """
 
     def __init__(self, file: TextIO | None) -> None:
@@ -26,7 +26,7 @@ class Progress:
         self._width = 0
 
     def tick(self, summary: Summary, n_buffers: int | None = None) -> None:
-        """Show how far it is, if the last time is long enough ago."""
+        """Print progress, at most once a second."""
         now = time.monotonic()
         if not self._file or now - self._time < _INTERVAL_S:
             return
@@ -43,19 +43,19 @@ class Progress:
         self._file.flush()
 
     def say(self, line: str) -> None:
-        """Say something else meanwhile, on stderr."""
+        """Print a message on stderr."""
         self.end()
         print(f"relayctl: {line}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the progress line."""
         if self._file and self._width:
             self._file.write("\n")
             self._width = 0
 
 
 def size(n: float) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes for users."""
     for unit in ("B", "kB", "MB"):
         if n < 1000:
             return f"{n:.3g} {unit}"
@@ -64,7 +64,7 @@ def size(n: float) -> str:
 
 
 def summarize(trace: str, where: str, summary: Summary) -> str:
-    """Tell people what was recorded."""
+    """Return a summary for users."""
     text = (
         f"{trace}: {size(summary.bytes)} in {summary.packets} packets of {summary.processes} processes to {where},"
         f" {summary.lost} events lost"
@@ -83,5 +83,5 @@ def summarize(trace: str, where: str, summary: Summary) -> str:
 
 
 def as_json(trace: str, where: str, summary: Summary) -> str:
-    """Tell programs the same."""
+    """Return the summary as JSON."""
     return json.dumps({"trace": trace, "output": where, **asdict(summary)})

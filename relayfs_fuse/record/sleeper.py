@@ -1,8 +1,8 @@
 """Sleeping until a buffer has something to read.
 
-Buffers wake who sleeps on their counters (native.wait_any), not poll(2). So a thread for each group of buffers does the
-sleeping, and tells the recorder's loop by an eventfd. It touches the buffers only between start() and the moment it has
-told, so whoever wants to unmap one calls stop() first.
+A buffer wakes readers that sleep on its counter (native.wait_any), but not poll(2). So for each group of buffers a
+thread sleeps, and wakes the recorder's loop through an eventfd. The thread uses the buffers only between start() and
+its write to the eventfd; call stop() before unmapping one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from relayfs_fuse import native
 if TYPE_CHECKING:
     from relayfs_fuse.native import Buffer
 
-# A writer can be killed between writing and waking.
-_PATIENCE_MS = 1000
+# Sleep no longer than this, because a writer can be killed between writing and waking.
+_TIMEOUT_MS = 1000
 
 
 class Sleeper:
-    """Sleep on some of the recorder's buffers.
+    """A thread that sleeps on some of the recorder's buffers.
 
-    eventfd: is written to when there is something to read, or might be
+    eventfd: written to when there may be something to read
     """
 
     def __init__(self, eventfd: int) -> None:
@@ -43,17 +43,17 @@ class Sleeper:
         return self._job is None
 
     def arm(self) -> list[int]:
-        """Ask for wake-ups, before looking whether there is something to read; return what start() wants."""
+        """Request wake-ups, before checking for data; return the argument of start()."""
         return [buffer.arm(native.ARM_SWITCH) for buffer in self.buffers]
 
     def start(self, seqs: list[int]) -> None:
-        """Sleep, if nothing has come since arm()."""
+        """Sleep, unless a buffer has been written since arm()."""
         with self._changed:
             self._job = list(self.buffers), seqs, self._word.value
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Sleep no more; return when the buffers are not used any longer."""
+        """Stop sleeping; return when the thread does not use the buffers any more."""
         self._word.change()
         with self._changed:
             self._changed.wait_for(lambda: self._job is None)
@@ -74,9 +74,9 @@ class Sleeper:
             if job is None:
                 return
             try:
-                native.wait_any(job[0], job[1], self._word, job[2], _PATIENCE_MS)
+                native.wait_any(job[0], job[1], self._word, job[2], _TIMEOUT_MS)
             except OSError:
-                # A signal; or some word's memory is gone, as its file was truncated: the recorder looks which.
+                # A signal, or a file was truncated and its memory is gone: the recorder checks which.
                 pass
             finally:
                 with self._changed:
@@ -86,14 +86,14 @@ class Sleeper:
 
 
 class Sleepers:
-    """As many as it takes for all buffers."""
+    """As many Sleeper threads as all buffers need."""
 
     def __init__(self) -> None:
         self.eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._sleepers: list[Sleeper] = []
 
     def add(self, buffer: Buffer) -> None:
-        """Sleep on this one, too, from the next start() on."""
+        """Also sleep on this buffer, from the next start() on."""
         for sleeper in self._sleepers:
             if len(sleeper.buffers) < native.WAIT_MAX:
                 break
@@ -104,27 +104,27 @@ class Sleepers:
         sleeper.buffers.append(buffer)
 
     def remove(self, buffer: Buffer) -> None:
-        """Sleep on it no more: it may be unmapped now."""
+        """Stop sleeping on a buffer, which may then be unmapped."""
         for sleeper in self._sleepers:
             if buffer in sleeper.buffers:
                 sleeper.stop()
                 sleeper.buffers.remove(buffer)
 
     def arm(self) -> list[tuple[Sleeper, list[int]]]:
-        """Ask for wake-ups of all that do not sleep."""
+        """Request wake-ups for all threads that do not sleep; return the argument of start()."""
         return [(sleeper, sleeper.arm()) for sleeper in self._sleepers if sleeper.is_idle and sleeper.buffers]
 
     @staticmethod
     def start(armed: list[tuple[Sleeper, list[int]]]) -> None:
-        """Let them sleep; the eventfd tells when one of them has been woken."""
+        """Let the threads sleep; the eventfd becomes readable when one of them has been woken."""
         for sleeper, seqs in armed:
             sleeper.start(seqs)
 
     def wake(self) -> None:
-        """Make the eventfd readable; signal handlers may."""
+        """Make the eventfd readable. May be called by signal handlers."""
         os.eventfd_write(self.eventfd, 1)
 
-    def heard(self) -> None:
+    def clear(self) -> None:
         """Make the eventfd unreadable until the next wake-up."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.eventfd)

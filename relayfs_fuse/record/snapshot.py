@@ -1,4 +1,4 @@
-"""What the buffers of a trace hold now, as files: nothing is consumed, and nobody is stopped."""
+"""Snapshots: write what the buffers of a trace hold now, without consuming it or stopping programs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.packets import copy_packets
-from relayfs_fuse.record.output import APART
+from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.record.packet import HEAD_BYTES, Packet, unpack
 from relayfs_fuse.record.process import Process
-from relayfs_fuse.record.recording import SpoiledError, Summary, check_heads, latest, reason, spoiling
+from relayfs_fuse.record.recording import DamagedError, Summary, check_heads, errors_mean_damage, latest, reason
 from relayfs_fuse.record.stream import before
 from relayfs_fuse.record.trust import owner
 from relayfs_fuse.tracefiles import ctf
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """Write a directory for each process, as a recording has them, but complete at once.
+    """Write a directory for each process, as a recording does, but all at once.
 
-    path: is made, or is empty; RelayError: it is not
-    say: is given a line for people about what went wrong
-    check: whose packets to check, one of trust.CHECKS
+    path: of the snapshot, which is empty or does not exist; RelayError: it is not empty
+    say: called with a line for users when something goes wrong
+    check: one of trust.CHECKS
     """
 
     def __init__(self, source: Source, path: str, say: Callable[[str], None], check: str = "others") -> None:
         self.summary = Summary()
         self._source = source
         self._path = path
-        self._say = say
+        self._warn = say
         self._check = check
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
             raise RelayError(f"{path} is not empty")
 
     def take(self, tick: Callable[[], None]) -> None:
-        """Take it. OSError: it cannot be written."""
+        """Take the snapshot. OSError: it cannot be written."""
         self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
         for name in self._source.processes():
             try:
                 self._take(name)
-            except SpoiledError as spoiled:
-                self._mark(name, str(spoiled))
+            except DamagedError as spoiled:
+                self._mark_damaged(name, str(spoiled))
             tick()
 
     def _take(self, name: str) -> None:
@@ -58,12 +58,12 @@ class Snapshot:
         except FileNotFoundError:
             return
         except ValueError as error:
-            raise SpoiledError(str(error)) from error
+            raise DamagedError(str(error)) from error
         except OSError as error:
             if error.errno not in {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
-                raise SpoiledError(reason(error)) from error
+                raise DamagedError(reason(error)) from error
             self.summary.skipped[name] = reason(error)
-            self._say(f"{name}: {reason(error)}")
+            self._warn(f"{name}: {reason(error)}")
             return
         try:
             self.summary.processes += 1
@@ -73,15 +73,15 @@ class Snapshot:
             process.close()
 
     def _write(self, process: Process) -> None:
-        """Write all streams to a hidden directory, which appears when it is whole, or as far as the memory is."""
+        """Write all streams to a hidden directory, renamed when it is complete, or as complete as the memory allows."""
         hidden = os.path.join(self._path, f".{process.name}")
         os.mkdir(hidden)
         try:
-            with spoiling():
+            with errors_mean_damage():
                 process.flush()
                 process.check_size()
             for cpu, why in process.unfinished.items():
-                self._say(f"{process.name}: the last events in cpu{cpu} are not in it: {why}")
+                self._warn(f"{process.name}: the last events in cpu{cpu} are not in it: {why}")
             for cpu, consumer in process.buffers.items():
                 self._write_stream(process, cpu, consumer, os.path.join(hidden, f"cpu{cpu}"))
         finally:
@@ -93,33 +93,33 @@ class Snapshot:
                 os.rmdir(hidden)
 
     def _metadata(self, process: Process) -> bytes:
-        with spoiling(".events"):
+        with errors_mean_damage(".events"):
             return process.metadata(self._source.clocks(), self._source.unbuffered)
 
     def _packets(self, process: Process, cpu: int, consumer: Consumer) -> Iterator[tuple[Packet, int]]:
-        """Copy packets, each valid until the next; and say how many events the buffer says are in it."""
+        """Copy packets, each valid until the next, with the number of events in it as the buffer says."""
         copies = copy_packets(consumer.buffer, process.subbuf_size)
         while True:
-            with spoiling(f"cpu{cpu}"):
+            with errors_mean_damage(f"cpu{cpu}"):
                 found = next(copies, None)
             if found is None:
                 return
             copy, n_records = found
             head = unpack(copy)
             if head is None or head.packet_bytes != len(copy):
-                raise SpoiledError(f"cpu{cpu}: there is no packet where one should be")
+                raise DamagedError(f"cpu{cpu}: there is no packet where one should be")
             yield Packet(head, [copy[HEAD_BYTES:]]), n_records
 
     def _write_stream(self, process: Process, cpu: int, consumer: Consumer, path: str) -> None:
         last: Head | None = None
-        n_apart = 0
+        n_quarantined = 0
         for packet, n_records in self._packets(process, cpu, consumer):
             if last is None and packet.head.is_empty and not packet.head.events_discarded:
-                continue  # to finish a sub-buffer of which nothing was used makes a packet, too
-            packet.head = packet.head._replace(events_discarded=packet.head.events_discarded + n_apart)
+                continue  # a flush of an unused sub-buffer makes a packet without events
+            packet.head = packet.head._replace(events_discarded=packet.head.events_discarded + n_quarantined)
             check_heads(cpu, [packet], last, latest(process.origin, self._source.clocks()))
             good, n_lost = self._checked(process, cpu, packet, n_records)
-            n_apart += n_lost
+            n_quarantined += n_lost
             with open(path, "ab") as file:
                 file.write((b"" if last else before(good.head).pack()) + good.head.pack())
                 file.write(good.body[0])
@@ -129,10 +129,10 @@ class Snapshot:
             last = good.head
 
     def _checked(self, process: Process, cpu: int, packet: Packet, n_records: int) -> tuple[Packet, int]:
-        """Return the good part of a packet, and how many events are in the rest, which is set apart."""
+        """Return the valid part of a packet, and the number of events in the rest, which is written to .damaged."""
         if not process.checker:
             return packet, 0
-        with spoiling(".events"):
+        with errors_mean_damage(".events"):
             process.read_declarations()
         good, n_events, most_lost, fault = process.checker.check(packet)
         if not most_lost:
@@ -141,22 +141,22 @@ class Snapshot:
         good.head = good.head._replace(events_discarded=good.head.events_discarded + n_lost)
         why = f"cpu{cpu}: packet {packet.head.packet_seq_num}: {fault}"
         if process.name not in self.summary.damaged:
-            self._mark(process.name, why)
-            self._set_apart(process.name, "events", process.raw_events())
-        self._set_apart(process.name, f"cpu{cpu}", packet.head.pack(), packet.body[0])
+            self._mark_damaged(process.name, why)
+            self._quarantine(process.name, "events", process.raw_events())
+        self._quarantine(process.name, f"cpu{cpu}", packet.head.pack(), packet.body[0])
         return good, n_lost
 
-    def _mark(self, name: str, why: str) -> None:
+    def _mark_damaged(self, name: str, why: str) -> None:
         self.summary.damaged[name] = why
-        self._set_apart(name, "why", f"{why}\n".encode())
+        self._quarantine(name, "why", f"{why}\n".encode())
         try:
             whose = f" (uid {owner(os.path.join(self._source.directory, name))})"
         except OSError:
             whose = ""  # it is gone
-        self._say(f"{name}{whose} is damaged: {why}")
+        self._warn(f"{name}{whose} is damaged: {why}")
 
-    def _set_apart(self, process: str, name: str, *data: Any) -> None:
-        directory = os.path.join(self._path, APART, process)
+    def _quarantine(self, process: str, name: str, *data: Any) -> None:
+        directory = os.path.join(self._path, QUARANTINE, process)
         os.makedirs(directory, exist_ok=True)
         with open(os.path.join(directory, name), "ab") as file:
             file.writelines(data)

@@ -1,4 +1,4 @@
-"""Where a trace is: its store, by way of a mount or directly, and the directories of processes that appear in it."""
+"""A trace to record: its store, found through a mount or given, and the directories of processes that appear in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BACKING = "user.relayfs.backing"
 def find_store(mount: str | None = None, store: str | None = None) -> str:
     """Find the store to work on.
 
-    mount: where one is mounted; None: $RELAYFS, or the first mount that is root's or this user's
-    store: the store itself, which nobody need serve
+    mount: its mount; None: $RELAYFS, or the first mount that belongs to root or this user
+    store: the store itself, which needs no server
     """
     if store is not None:
         return store
@@ -48,8 +48,8 @@ def _first_mount() -> str | None:
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split(" ") for line in file]
     for _, path, kind, options, *_ in mounts:
-        ours = {"user_id=0", f"user_id={os.getuid()}"} & set(options.split(","))
-        if kind == "fuse.relayfs" and ours:
+        is_trusted = {"user_id=0", f"user_id={os.getuid()}"} & set(options.split(","))
+        if kind == "fuse.relayfs" and is_trusted:
             return path.encode().decode("unicode_escape") if "\\" in path else path
     return None
 
@@ -57,13 +57,13 @@ def _first_mount() -> str | None:
 class Source:
     """A trace in a store.
 
-    name: of the trace
-    store: its directory
-    directory: where the trace's processes are, also after a server has renamed it in order to remove it
-    is_moved: whether that has happened
-    unbuffered: what lost_without_buffers() has counted last, for the metadata
+    name: the name of the trace
+    store: the directory of the store
+    directory: the directory of the trace, also after a server has renamed it in order to remove it
+    is_being_removed: whether the server has renamed it
+    unbuffered: the last result of lost_without_buffers(), for the metadata
 
-    RelayError: there is no such trace. inotify tells when to look for new directories.
+    RelayError: there is no such trace. The inotify descriptor is readable when there may be new directories.
     """
 
     def __init__(self, name: str, store: str) -> None:
@@ -75,31 +75,31 @@ class Source:
             raise RelayError(f"there is no trace {name} in {store}")
         self.trace = trace
         self._descriptor = os.open(os.path.join(store, name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # The dot makes it a directory also for those who follow no links.
+        # With the dot it is a directory also for calls that do not follow symbolic links.
         self.directory = f"/proc/self/fd/{self._descriptor}/."
-        self.is_moved = False
+        self.is_being_removed = False
         self.unbuffered: Unbuffered = (0, 0)
         self.inotify = inotify.Inotify()
         self.inotify.add(
             self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.MOVE_SELF | inotify.ONLY_DIRECTORIES
         )
-        if not self.look():
+        if not self.refresh():
             self.close()
             raise RelayError(f"{name} in {store} has just been removed")
 
     @property
     def identity(self) -> str:
-        """What tells it from all others."""
+        """A text that no other trace has."""
         return f"trace={self.trace.name} id={self.trace.id} boot={self.trace.boot}"
 
     @property
-    def is_of_the_past(self) -> bool:
-        """Whether it was made before the machine was started: nobody writes to it any more."""
+    def is_of_earlier_boot(self) -> bool:
+        """Whether the trace was made before the last reboot: no process writes to it any more."""
         return self.trace.boot != native_trace.boot_id()
 
-    def look(self) -> bool:
-        """Look what has become of it; False: it was removed, or is being removed."""
-        if self.is_moved:
+    def refresh(self) -> bool:
+        """Update `trace` from the control file; False: it was removed, or is being removed."""
+        if self.is_being_removed:
             return False
         trace = self._traces.find(self.name)
         if trace is None or trace.id != self.trace.id:
@@ -108,27 +108,27 @@ class Source:
         return True
 
     def lost_without_buffers(self) -> tuple[int, dict[int, int]]:
-        """Count the events that programs lost as they could get no buffers; apart, what other users' programs say."""
+        """Return how many events programs lost for want of buffers; and by user, as other users' programs say."""
         own, by_user = self._traces.lost(self.trace), native_trace.lost_by_user(self.store).get(self.trace.id, {})
         self.unbuffered = own, sum(by_user.values())
         return own, by_user
 
     def clocks(self) -> Clocks:
-        """Return the clocks, as late as they are known of the boot in which the trace was made."""
+        """Return the latest known clocks of the boot in which the trace was made."""
         if self.trace.boot == native_trace.boot_id():
             return native_trace.read_clocks()
         return self.trace.latest if self.trace.latest.mono_ns else self.trace.made
 
     def processes(self) -> list[str]:
-        """Return the names of the directories that there are now."""
-        self.is_moved |= any(mask & inotify.MOVE_SELF for _, mask, _ in self.inotify.events())
+        """Return the names of the present directories of processes."""
+        self.is_being_removed |= any(mask & inotify.MOVE_SELF for _, mask, _ in self.inotify.events())
         try:
             return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))
         except FileNotFoundError:
             return []
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close all descriptors."""
         self.inotify.close()
         os.close(self._descriptor)
         self._traces.close()

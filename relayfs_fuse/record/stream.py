@@ -1,20 +1,21 @@
-"""A stream file that grows, and is valid CTF at every moment.
+"""A stream file that grows, and is valid CTF at any time.
 
     |head|events...|head|events......|head|                                       |
      '---- packet --''--- packet ----''------- an empty packet, as far as EOF -----'
 
-A file is made with room for many packets, sparse; what is not used yet is the padding of an empty packet. To append,
-all is written into that padding: the events of the first new packet, which is to begin where the empty one does, the
-further packets, and behind them a new empty packet. Nobody sees that. Then the old empty packet's head becomes the
-first new one's, in three steps, after each of which the file is valid and holds a beginning of the trace:
+A file is made with room for many packets, sparse; the unused part is the padding of an empty packet. To append packets,
+all of their bytes are written into that padding: the events of the first new packet, whose header will replace that of
+the empty packet, the further packets, and behind them a new empty packet. Readers ignore padding. Then the empty
+packet's header is overwritten by that of the first new packet in three steps, after each of which the file is valid and
+holds a beginning of the trace:
 
-    what it says of losses and times      still an empty packet
-    content_size                          a packet that fills the file; the further ones are in its padding
-    packet_size                           all of them
+    counts of lost events, times          still an empty packet
+    content_size                          a packet that fills the file; the further packets are in its padding
+    packet_size                           all of the packets
 
-Who is killed between these leaves such a file; reopen() goes on with it. When a file is complete it is cut where the
-packet begins: at once if nobody has it open, which a lease tells, else as a copy that takes its place, as somebody who
-looks at the file where it is cut would find neither the packet nor, if he maps it, memory.
+If the recorder is killed in between, reopen() continues with such a file. A complete file is truncated at the empty
+packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
+because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.record.full import PASSING
+from relayfs_fuse.record.full import TEMPORARY_ERRNOS
 from relayfs_fuse.record.packet import (
     BEGIN_AT,
     CONTENT_SIZE_AT,
@@ -44,29 +45,29 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.record.packet import Head, Packet
 
-# Of a file, unless a single packet needs more.
+# Size of a file, unless a single packet needs more.
 ROOM_BYTES = 256 << 20
-# The kernel takes no more pieces at once.
+# The most pieces that writev(2) accepts.
 _IOV_MAX = 1024
-# Of all descriptors that there may be, stream files have this part; and so many, if that is more, or less.
-_PART, _LEAST, _MOST = 8, 4, 256
+# Stream files get 1/_SHARE of the limit of descriptors, but at least _LEAST and at most _MOST.
+_SHARE, _LEAST, _MOST = 8, 4, 256
 _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None)
 
 
 class OpenFiles:
-    """Keep the stream files open that were written last, as there may be more of them than descriptors."""
+    """Keep the most recently written stream files open, because there may be more files than descriptors."""
 
     def __init__(self) -> None:
         self._files: dict[StreamFile, int] = {}
 
     @staticmethod
     def limit() -> int:
-        """Tell how many are open at most."""
-        return max(_LEAST, min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART))
+        """Return how many files are kept open at most."""
+        return max(_LEAST, min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
 
     def get(self, file: StreamFile) -> int:
-        """Open a file to read and write, if it is not open; its descriptor may be closed by the next call."""
+        """Return a file's descriptor for reading and writing, which is valid until the next call."""
         descriptor = self._files.pop(file, None)
         if descriptor is None:
             self._make_room()
@@ -75,7 +76,7 @@ class OpenFiles:
         return descriptor
 
     def put(self, file: StreamFile, descriptor: int) -> None:
-        """Keep the descriptor of a file that was opened by its maker."""
+        """Add a file that the caller has opened."""
         self._make_room()
         self._files[file] = descriptor
 
@@ -105,7 +106,7 @@ class OpenFiles:
 class StreamFile:
     """One stream's file, or one of several, while it grows.
 
-    last: what is known of its last packet; its packet_seq_num is that of the last one with events
+    last: the header of its last packet; its packet_seq_num is that of the last packet with events
     """
 
     def __init__(self, path: str, files: OpenFiles, room: int, tail: int, last: Head) -> None:
@@ -118,9 +119,9 @@ class StreamFile:
 
     @classmethod
     def create(cls, path: str, first: Packet, files: OpenFiles, *, goes_on: bool) -> StreamFile:
-        """Make a file for packets from this one on, which is not written yet; it appears with the first append().
+        """Make a file for this and later packets, which are not written yet; it appears with the first append().
 
-        goes_on: it begins where another file of the same stream ends
+        goes_on: it continues another file of the same stream
         """
         descriptor = os.open(_hidden(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         room = max(ROOM_BYTES, first.head.packet_bytes + 3 * HEAD_BYTES)
@@ -141,7 +142,7 @@ class StreamFile:
 
     @classmethod
     def reopen(cls, path: str, files: OpenFiles) -> tuple[Head | None, StreamFile | None]:
-        """Look at a file that a recorder has left: its last packet's head; and the file, if it can grow on."""
+        """Repair a file of an earlier recorder; return its last packet's header, and the file, if it can still grow."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             end = os.fstat(descriptor).st_size
@@ -156,7 +157,7 @@ class StreamFile:
 
     @property
     def name(self) -> str:
-        """What the file is called now."""
+        """The present name of the file."""
         return _hidden(self.path) if self._is_hidden else self.path
 
     @property
@@ -164,7 +165,7 @@ class StreamFile:
         return self._files.get(self)
 
     def n_that_fit(self, packets: Sequence[Packet]) -> int:
-        """Count how many of them, from the first on, there is room for."""
+        """Return how many of the packets, from the first on, fit into the file."""
         left = self._room - self._tail - HEAD_BYTES
         for n, packet in enumerate(packets):
             left -= packet.head.packet_bytes
@@ -173,7 +174,7 @@ class StreamFile:
         return len(packets)
 
     def append(self, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
-        """Append packets, if what they were copied from was valid all the time; tell whether it was.
+        """Append packets; False: is_valid() returned False after they were copied, so none was appended.
 
         OSError: nothing was appended
         """
@@ -187,20 +188,20 @@ class StreamFile:
         _write_all(descriptor, pieces, self._tail + HEAD_BYTES)
         if not is_valid():
             return False
-        self._show(descriptor, first.head, end, last)
+        self._publish(descriptor, first.head, end, last)
         return True
 
     def end_with(self, discarded: int) -> None:
-        """Have the last packet say how many events were lost up to the end, if it does not."""
+        """Set the last packet's count of lost events, if it is smaller."""
         if discarded > self.last.events_discarded:
             self.last = self.last._replace(events_discarded=discarded)
             _patch(self._descriptor, self._last_at, self.last, DISCARDED_AT, SEQUENCE_AT)
 
-    def _show(self, descriptor: int, head: Head, end: int, last: Head) -> None:
+    def _publish(self, descriptor: int, head: Head, end: int, last: Head) -> None:
         _patch(descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
         _patch(descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
         _patch(descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
-        _write_back(descriptor, self._tail, end)
+        _start_writeback(descriptor, self._tail, end)
         self._last_at = end - last.packet_bytes
         self._tail, self.last = end, last
         if self._is_hidden:
@@ -208,41 +209,42 @@ class StreamFile:
             self._is_hidden = False
 
     def close(self) -> None:
-        """Cut it after its last packet: it is complete."""
+        """Truncate the complete file after its last packet."""
         if self._is_hidden:
             self.discard()
             return
         try:
-            if self._is_ours_alone():
+            if self._is_exclusive():
                 self._cut(self._descriptor)
             else:
                 self._replace()
         except OSError as error:
-            # Then it stays valid, and sparse.
-            if error.errno not in PASSING:
+            # The file stays valid, and sparse.
+            if error.errno not in TEMPORARY_ERRNOS:
                 raise
         finally:
             self._files.close(self)
 
     def discard(self) -> None:
-        """Leave it as it is; if nothing has been appended, remove it."""
+        """Close the file as it is; if nothing has been appended, remove it."""
         self._files.close(self)
         if self._is_hidden:
             os.unlink(self.name)
 
-    def _is_ours_alone(self) -> bool:
-        """Tell whether nobody else has the file open; who opens it now waits until we have closed it."""
+    def _is_exclusive(self) -> bool:
+        """Return whether no other process has the file open; one that opens it now waits until it is closed here."""
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError as error:
-            # EINVAL: this file system has no leases, as network ones.
+            # EINVAL: this file system, as network file systems, has no leases.
             return error.errno == errno.EINVAL
         return True
 
     def _cut(self, descriptor: int) -> None:
-        """Leave of the empty packet its head: who knows of it looks for it there.
+        """Reduce the empty packet to its header, which readers that have seen it look for, and truncate the file there.
 
-        It is a moment earlier than what another file may go on with, as readers put packets of one time in any order.
+        Its time is 1 less than that of a following file's first packet, because readers do not order packets of one
+        time.
         """
         end = max(self.last.timestamp_begin, self.last.timestamp_end - 1)
         _patch(descriptor, self._last_at, self.last._replace(timestamp_end=end), END_AT, BEGIN_AT)
@@ -265,9 +267,9 @@ class StreamFile:
 
 
 def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
-    """Complete what a recorder has left of a file; return its last packet's head, where that is, and where it grows.
+    """Complete an interrupted append; return the last packet's header, its offset, and the offset of the next packet.
 
-    What does not grow any more grows at its end.
+    If the file cannot grow any more, the last is its end.
     """
     last, last_at, tail, reached = None, 0, end, 0
     for at, head in walk(descriptor, end):
@@ -278,32 +280,32 @@ def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
             break
         last, last_at = _later(last, head), at
         if reaches_end and head.content_bytes < head.packet_bytes:
-            # Its packet_size was to be next.
+            # The recorder was killed before the last step, the store of packet_size.
             tail = at + head.content_bytes
             _write_all(descriptor, [head.after(end - tail).pack()], tail)
             _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
     if last is None or tail == end:
-        # Who was killed while he cut it has left what is no packet.
+        # If the recorder was killed in _cut(), bytes that are no packet may follow.
         os.ftruncate(descriptor, reached)
     return last, last_at, tail
 
 
 def before(head: Head) -> Head:
-    """Return the head of an empty packet before the first one: readers count what is lost between two packets.
+    """Return the header of an empty packet before the first one, because readers count losses between two packets.
 
-    It is a moment earlier: readers put packets of one time in any order.
+    Its time is 1 less, because readers do not order packets of one time.
     """
     time = max(0, head.timestamp_begin - 1)
     return head.empty(timestamp_begin=time, timestamp_end=time, events_discarded=0)
 
 
 def _later(last: Head | None, head: Head) -> Head:
-    """Tell what is known after one more packet; those without events may be of the recorder's own making."""
+    """Return the header of the last packet, after `head`; the number of an empty one is left out."""
     return head if last is None or not head.is_empty else head._replace(packet_seq_num=last.packet_seq_num)
 
 
-def _write_back(descriptor: int, start: int, end: int) -> None:
-    """Have the disk begin to write what is complete: else much of it comes at once, and we wait for that."""
+def _start_writeback(descriptor: int, start: int, end: int) -> None:
+    """Start to write complete data to the disk; otherwise the recorder waits later, for much data at once."""
     _libc.sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(end - start), _SYNC_FILE_RANGE_WRITE)
 
 

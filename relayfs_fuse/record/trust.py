@@ -1,4 +1,4 @@
-"""Which processes' packets are recorded as they are."""
+"""Decide which processes' packets are checked before they are recorded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Origin
 
-# Whose packets are checked: everybody's; those of other users than this one and root; nobody's.
+# Whose packets are checked: those of all users; of users other than this one and root; of no user.
 CHECKS = ("all", "others", "none")
 
 
 def needs_check(directory: str, origin: Origin, check: str) -> bool:
-    """Tell whether a process's packets are to be checked.
+    """Return whether a process's packets are to be checked.
 
-    directory: it lies in the store; nobody but the store's owner can put other files there
+    directory: of the process, in the store, where only the store's owner can create files
     check: one of CHECKS
     """
     if check != "others":
         return check == "all"
     channel = os.path.join(directory, "cpu")
     paths = [directory, channel, *(os.path.join(channel, name) for name in os.listdir(channel))]
-    return origin.buffers == "shared" or origin.uid not in _trusted() or not all(map(_is_ours, paths))
+    return origin.buffers == "shared" or origin.uid not in _trusted() or not all(map(_is_trusted, paths))
 
 
 def owner(directory: str) -> int:
@@ -35,7 +35,7 @@ def _trusted() -> set[int]:
     return {0, os.geteuid()}
 
 
-def _is_ours(path: str) -> bool:
-    """Tell whether only trusted users can write to it."""
+def _is_trusted(path: str) -> bool:
+    """Return whether only trusted users can write to a file."""
     status = os.stat(path, follow_symlinks=False)
     return status.st_uid in _trusted() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,1 +1,1 @@
-"""Traces as files: their metadata, and who records them."""
+"""Files of traces: their metadata, and the lock of a trace's recorder."""

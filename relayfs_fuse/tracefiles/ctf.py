@@ -1,8 +1,8 @@
-"""CTF 1.8 metadata of traces: what tells babeltrace2, Trace Compass and others how to read the packets.
+"""CTF 1.8 metadata of traces, by which babeltrace2, Trace Compass and other viewers read the packets.
 
-The library writes `.events` in each process's directory of a trace: a line about it, then the declarations of its
-events, each before the first event of that kind. That is the process's own memory, so only what is well formed is taken
-over. metadata() puts before it what is the same for all: types, clock, and the heads of packets and events.
+The library writes `.events` in each process's directory of a trace: a line about the process, then the declarations of
+its events, each before the first event of that kind. The process can write anything there, so only well-formed text is
+used. metadata() adds the part that is common to all: types, clock, and the headers of packets and events.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _FIELD = re.compile(
     rb"string \{ encoding = UTF8; \} (?P<text>_\w{1,255})"
     rb");\n"
 )
-# As many as the library declares of one event, and of different ones in one directory, whose ids begin with 0.
+# The most fields of an event, and the highest event id in a directory, whose ids begin with 0.
 _FIELDS_MAX = 64
 ID_MAX = 65534
 ID_MASK = 65535
-# Of the first line of .events.
+# The longest first line of .events.
 LINE_BYTES = 4096
-# Of .events that is read: nobody declares so many events, and who writes more of them himself wants to fill our memory.
+# The longest .events: a program with more declarations can only want to fill the memory of the process that reads them.
 EVENTS_MAX = 4 << 20
 _EVENT_END = b"\n};\n"
-# Events that a trace's programs lost as they could get no buffers: what programs of the store's user and root count,
-# then what those of other users do. They are shown by these names.
+# Numbers of events that a trace's programs lost because they got no buffers: as programs of the store's user and root
+# count, and as programs of other users count. Metadata contains them under these names.
 Unbuffered = tuple[int, int]
 _UNBUFFERED = ("lost_without_buffers", "lost_without_buffers_of_users")
 _NUMBER_MAX = (1 << 63) - 1
 _BOOT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# Sizes in bits. Everything lies at bytes, as the library writes it.
+# Sizes in bits. All fields are aligned to bytes, as the library writes them.
 _TYPES = "".join(
     f"typealias integer {{ size = {size}; align = 8; signed = {signed}; base = {base}; }} := {prefix}{size}_t;\n"
     for prefix, signed, base in (("uint", "false", 10), ("int", "true", 10), ("xint", "false", 16))
@@ -112,7 +112,7 @@ stream {{
 	}};
 {context}}};
 """
-# Where several processes share buffers, each event says whose it is.
+# If several processes share buffers, each event has its process's id.
 _CONTEXT = "\tevent.context := struct {\n\t\tuint32_t _vpid;\n\t};\n"
 _DESCRIPTIONS = {"mono": "CLOCK_MONOTONIC", "tsc": "time stamp counter"}
 
@@ -131,11 +131,12 @@ class Clocks(Protocol):
 
 @dataclass(frozen=True)
 class Origin:
-    """What the first line of `.events` tells: whose events these are.
+    """The first line of `.events`: which process wrote the events, and the trace's properties.
 
     line: the line itself, without its end
-    pid, vpid: the process, as the server saw it, and in its own PID namespace
-    made_mono: CLOCK_MONOTONIC when the directory was made, ns; tsc, mono, real: the clocks when the trace was
+    pid, vpid: the process, in the server's PID namespace, and in its own
+    made_mono: CLOCK_MONOTONIC when the directory was made, ns
+    tsc, mono, real: the clocks when the trace was made
     """
 
     line: str
@@ -155,7 +156,7 @@ class Origin:
 
     @classmethod
     def of(cls, events: bytes) -> Origin:
-        """Read it; ValueError: it is not what the library writes."""
+        """Parse the line; ValueError: it is not what the library writes."""
         found = _LINE.match(events)
         if not found:
             raise ValueError("no line about a process")
@@ -178,40 +179,40 @@ class Origin:
 
     @property
     def is_tsc(self) -> bool:
-        """Whether its timestamps are of the time stamp counter; else they are of CLOCK_MONOTONIC, ns."""
+        """Whether timestamps are values of the time stamp counter; otherwise of CLOCK_MONOTONIC, ns."""
         return self.clock == "tsc"
 
     @property
     def uuid(self) -> str:
-        """Of the directory: the same whenever it is read, and no other's."""
+        """UUID of the directory: always the same, and different for each directory."""
         return str(uuid5(UUID(self.boot), self.line))
 
     @property
     def made(self) -> int:
-        """When the trace was made, by its clock."""
+        """Time at which the trace was made, by its clock."""
         return self.tsc if self.is_tsc else self.mono
 
 
 def boot_id() -> str:
-    """Tell which boot this is: the clocks of another one are not to be compared with ours."""
+    """Return the id of this boot: clocks of different boots cannot be compared."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def metadata(events: bytes, clocks: Clocks, unbuffered: Unbuffered = (0, 0)) -> bytes:
-    """Return the metadata of a process's part of a trace; ValueError: these are not its events.
+    """Return the metadata of a process's directory; ValueError: `events` is not well formed.
 
-    events: what its `.events` holds
-    unbuffered: the events that the trace's programs lost as they could get no buffers
-    clocks: as late as they are known of the boot in which it ran; the longer after the trace was made, the more exact
-        is the frequency of its time stamp counter
+    events: the contents of its `.events`
+    unbuffered: the events that the trace's programs lost because they got no buffers
+    clocks: the latest known of the boot in which it ran; the longer after the trace was made, the more exact is the
+        frequency of the time stamp counter
     """
-    told = b"".join(declaration.text for declaration in declarations(events))
-    return preamble(Origin.of(events), clocks, unbuffered) + told
+    texts = b"".join(declaration.text for declaration in declarations(events))
+    return preamble(Origin.of(events), clocks, unbuffered) + texts
 
 
 def preamble(origin: Origin, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
-    """Return what comes before the declarations."""
+    """Return the metadata before the declarations."""
     freq, offset_s, offset = _conversion(origin, clocks)
     text = _PREAMBLE.format(
         line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin, unbuffered), clock=origin.clock,
@@ -222,7 +223,7 @@ def preamble(origin: Origin, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
 
 
 def new_uuid() -> str:
-    """Return one for a copy of packets: readers join streams of one UUID, and then count lost events wrongly."""
+    """Return a new UUID for a copy of packets: readers join streams of one UUID, and then count lost events wrongly."""
     return str(uuid4())
 
 
@@ -239,9 +240,9 @@ def uuid_of(metadata: bytes) -> str:
 
 @dataclass(frozen=True)
 class Declaration:
-    """One event's, as it stands in `.events`.
+    """The declaration of an event in `.events`.
 
-    types: of the fields, in their order, in the words of <relayfs/trace.h>
+    types: of the fields, in order, named as in <relayfs/trace.h>
     """
 
     id: int
@@ -249,12 +250,12 @@ class Declaration:
     types: tuple[str, ...]
 
     def with_id(self, number: int) -> Declaration:
-        """Return the same of another id."""
+        """Return the declaration with another id."""
         return Declaration(number, self.text.replace(b"\tid = %d;" % self.id, b"\tid = %d;" % number, 1), self.types)
 
 
 def declarations(events: bytes) -> list[Declaration]:
-    """Return the declarations that are whole and well formed, the first of each id."""
+    """Return the complete and well-formed declarations, the first of each id."""
     found: dict[int, Declaration] = {}
     for declaration in declarations_from(events, events.find(b"\n") + 1)[0]:
         found.setdefault(declaration.id, declaration)
@@ -262,10 +263,10 @@ def declarations(events: bytes) -> list[Declaration]:
 
 
 def declarations_from(events: bytes, at: int) -> tuple[list[Declaration], int]:
-    """Return those behind `at` that are whole and well formed, and where to go on when more has been written."""
+    """Return the complete and well-formed declarations from `at` on, and where to continue later."""
     found = []
     while (end := events.find(_EVENT_END, at)) >= 0:
-        # One that somebody has begun and not ended takes no other with it.
+        # A declaration that was begun and not completed does not affect the next one.
         start = events.rfind(b"event {\n", at, end)
         at = end + len(_EVENT_END)
         declaration = _declaration(events[start:at]) if start >= 0 else None
@@ -283,7 +284,7 @@ def _declaration(block: bytes) -> Declaration | None:
 
 
 def _types(text: bytes) -> tuple[str, ...] | None:
-    """Return the types of fields; None: the library does not write such."""
+    """Return the types of fields; None: the text is not what the library writes."""
     types: list[str] = []
     names: list[bytes] = []
     at = 0
@@ -298,7 +299,7 @@ def _types(text: bytes) -> tuple[str, ...] | None:
 
 
 def _type(field: re.Match[bytes]) -> str:
-    """Return the word of <relayfs/trace.h>: uint32_t is u32, xint8_t x8, float f32."""
+    """Return the type's name in <relayfs/trace.h>: uint32_t is u32, xint8_t x8, float f32."""
     if field["bytes"]:
         return "bytes"
     if field["text"]:
@@ -309,16 +310,16 @@ def _type(field: re.Match[bytes]) -> str:
 
 
 def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
-    """Return how timestamps become times since 1970: the frequency; seconds; ticks.
+    """Return how to convert timestamps to times since 1970: frequency, offset in seconds, offset in ticks.
 
-    The counter is taken to have gone evenly since the trace was made. At that moment both clocks tell the same time, so
-    events of traces with either sort into one order.
+    The counter is assumed to have run evenly since the trace was made. At that moment both clocks are converted to the
+    same time, so events of traces with either clock are sorted correctly.
     """
     if not origin.is_tsc:
         return NS, *divmod(origin.real - origin.mono, NS)
     ticks, ns = clocks.tsc - origin.tsc, clocks.mono_ns - origin.mono
     if ticks <= 0 or ns <= 0:
-        # Nothing later is known; on most machines it began with the monotonic clock.
+        # No later clocks are known; on most machines the counter started with the monotonic clock.
         ticks, ns = origin.tsc, origin.mono
     freq = max(1, round(ticks * NS / ns)) if ns > 0 else NS
     offset_s, rest = divmod(origin.real * freq - origin.tsc * NS, NS * freq)
@@ -326,7 +327,7 @@ def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
 
 
 def last_time(origin: Origin, clocks: Clocks) -> int:
-    """Return the last time that readers can show: they count ns since 1970 in signed words."""
+    """Return the last time that readers can show: they count ns since 1970 in signed 64-bit numbers."""
     freq, offset_s, _ = _conversion(origin, clocks)
     return ((1 << 63) // NS - offset_s - 1) * freq
 

@@ -1,4 +1,4 @@
-"""What the buffers of a process tell about themselves."""
+"""Statistics of one process's buffers in a trace, for relayctl stat."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from relayfs_fuse.record.recording import reason
 
 
 @dataclass
-class Figures:
-    """What one process has written to a trace; None: it cannot be read.
+class ProcessStats:
+    """Statistics of one process; None: unreadable.
 
-    state: "alive", "dead", "damaged", or why it cannot be read
-    bytes, unread: of events and of the heads of packets
+    state: "alive", "dead", "damaged", or why the directory cannot be read
+    bytes, unread: bytes of events and packet headers
     """
 
     name: str
@@ -26,21 +26,21 @@ class Figures:
     unread: int | None = None
 
 
-def figures_of(directory: str) -> Figures | None:
-    """Look at a process's directory; None: it is gone."""
+def stats_of_process(directory: str) -> ProcessStats | None:
+    """Return the statistics of a process's directory; None: it was removed."""
     name = os.path.basename(directory)
     try:
         process = Process(directory)
     except FileNotFoundError:
         return None
     except ValueError:
-        return Figures(name, "damaged")
+        return ProcessStats(name, "damaged")
     except OSError as error:
         damaged = error.errno in (errno.EBADMSG, errno.EPROTO)
-        return Figures(name, "damaged" if damaged else reason(error))
+        return ProcessStats(name, "damaged" if damaged else reason(error))
     try:
         stats = [consumer.buffer.stats() for consumer in process.buffers.values()]
-        return Figures(
+        return ProcessStats(
             name,
             "alive" if process.is_alive() else "dead",
             sum(one.records for one in stats),
@@ -49,6 +49,6 @@ def figures_of(directory: str) -> Figures | None:
             sum(one.unread_bytes for one in stats),
         )
     except (OSError, ValueError):
-        return Figures(name, "damaged")
+        return ProcessStats(name, "damaged")
     finally:
         process.close()
