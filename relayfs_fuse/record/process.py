@@ -56,9 +56,6 @@ class Process:
     def __init__(self, directory: str, check: str = "none", trace: Trace | None = None) -> None:
         self.directory = directory
         self.name = os.path.basename(directory)
-        self._events_fd = os.open(
-            os.path.join(directory, ".events"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        )
         self.buffers: dict[int, Consumer] = {}
         self._n_events_bytes = self._n_described = -1
         self._events_at = 0
@@ -68,6 +65,17 @@ class Process:
         # By CPU: number of sub-buffers finished at the last note_finished().
         self._finished: dict[int, int] = {}
         self._unbuffered: Unbuffered = (0, 0)
+        # All files must be of one directory: it may be removed meanwhile, and another one made under its name.
+        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._open(f"/proc/self/fd/{descriptor}/.", check, trace)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, directory: str, check: str, trace: Trace | None) -> None:
+        self._events_fd = os.open(
+            os.path.join(directory, ".events"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
         try:
             if not stat.S_ISREG(os.fstat(self._events_fd).st_mode):
                 raise ValueError(".events is no regular file")
@@ -77,15 +85,14 @@ class Process:
                 _check_origin(self.origin, trace)
             self._events_at = line.index(b"\n") + 1
             self.checker = Checker(self.origin) if needs_check(directory, self.origin, check) else None
-            self._open_buffers()
+            self._open_buffers(os.path.join(directory, "cpu"))
             if self.checker and trace and self.subbuf_size > max(trace.subbuf_size, _SUBBUF_BYTES_MAX):
                 raise ValueError(f"a sub-buffer of {self.subbuf_size} bytes; the trace's have {trace.subbuf_size}")
         except BaseException:
             self.close()
             raise
 
-    def _open_buffers(self) -> None:
-        channel = os.path.join(self.directory, "cpu")
+    def _open_buffers(self, channel: str) -> None:
         for cpu in sorted(int(name[3:]) for name in os.listdir(channel)):
             self.buffers[cpu] = Consumer(native.Buffer(os.path.join(channel, f"mem{cpu}")))
             # Processes times CPUs may be more than there are descriptors.

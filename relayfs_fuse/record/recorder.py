@@ -116,9 +116,11 @@ class Recorder:
                 self._flush_idle()
                 if not self._drain_all():
                     self._sleep()
-            self._scan()
-            self._note_unbuffered()
-            self._finish_all()
+            # Twice: a directory with the name of a removed one is not opened before the recording of that one is finished.
+            for _ in range(2):
+                self._scan()
+                self._note_unbuffered()
+                self._finish_all()
             self._note_unbuffered()
         finally:
             self._close()
