@@ -23,12 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from babeltrace import babeltrace, lost
 from build import compile_c
 from making import Maker
 from mapping import why_unprotected
 from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from stress import is_long
-from traced import Ledger, Recorder, babeltrace, environment_of, lost, program, relayctl, start_trace
+from traced import Ledger, Recorder, environment_of, program, relayctl, start_trace
 from traffic import Stream, append, lines, some_cpu
 
 HERE = Path(__file__).parent

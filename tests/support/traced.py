@@ -1,4 +1,4 @@
-"""Traced programs, recorders, and what babeltrace2 reads of what they wrote.
+"""Traced programs and recorders in a mount.
 
 start_trace(mount, "t")
 with traced(mount) as program:
@@ -7,7 +7,6 @@ trace = record_stopped(mount, "t", tmp_path / "out")
 assert trace.numbers() == list(range(1000))
 """
 
-import itertools
 import json
 import os
 import re
@@ -15,142 +14,25 @@ import signal
 import struct
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from babeltrace import Trace, babeltrace, packets_in
 from build import compile_c
-from making import Maker, making
+from making import N_CPUS, Maker, making
+from making import environment_of as making_environment
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import drain
 
 RELAYCTL = Path(sys.executable).with_name("relayctl")
 PROGRAMS = Path(__file__).parent / "programs"
-PACKET = struct.Struct("<IIQQQQQQQII")
-LINE = re.compile(r"\[(?P<s>\d+)\.(?P<ns>\d{9})\] \S* ?(?P<name>[\w.]+:\w+): (?P<fields>\{.*\})$")
-FIELD = re.compile(r'(\w+) = ("(?:[^"\\]|\\.)*"|[^ ,]+)')
+STEP = struct.Struct("<QQ")  # head, number
 SUMMARY = re.compile(
     r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost"
     r"(, and \d+ of programs (of user \d+ )?that could get no buffers)*"
 )
-# What is lost must be said; anything else on babeltrace2's stderr is a fault of ours.
-LOSS = re.compile(r"WARNING: Tracer (may have )?discarded .*")
-
-
-@dataclass(frozen=True)
-class Event:
-    """One event, as babeltrace2 shows it; ns: since 1970."""
-
-    ns: int
-    name: str
-    fields: dict[str, str]
-
-    def __getitem__(self, name: str) -> int:
-        return int(self.fields[name], 0)
-
-    @property
-    def pid(self) -> int:
-        """Whose it is: in buffers of several processes each event says it."""
-        return self["vpid"] if "vpid" in self.fields else self["pid"]
-
-
-@dataclass(frozen=True)
-class Packet:
-    """The head of one, see struct relay_packet."""
-
-    magic: int
-    stream_id: int
-    cpu: int
-    bits: int
-    lost: int
-    number: int
-    end: int
-    begin: int
-    content_bits: int
-    cpu_id: int
-    pid: int
-
-
-@dataclass
-class Trace:
-    """What a directory holds; `lost` as its packets say."""
-
-    directory: Path
-    events: list[Event]
-    lost: int
-    losses: list[str] = field(default_factory=list)
-
-    def named(self, name: str) -> list[Event]:
-        return [event for event in self.events if event.name == name]
-
-    def numbers(self, name: str = "judge:step", **fields: int) -> list[int]:
-        """Return seq of all such events, in their order."""
-        return [event["seq"] for event in self.named(name) if all(event[key] == value for key, value in fields.items())]
-
-    def by_pid(self, name: str = "judge:step") -> dict[int, list[int]]:
-        """Return seq of each process's events."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for event in self.named(name):
-            found[event.pid].append(event["seq"])
-        return found
-
-
-def babeltrace(directory: Path) -> Trace:
-    """Have babeltrace2 read everything; it may complain of nothing but losses."""
-    done = subprocess.run(
-        ["babeltrace2", "--clock-seconds", "--no-delta", directory],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
-    complaints = [line for line in done.stderr.splitlines() if line and not LOSS.fullmatch(line)]
-    assert done.returncode == 0, done.stderr
-    assert not complaints, "\n".join(complaints)
-    events = [_event(line) for line in done.stdout.splitlines()]
-    return Trace(directory, events, lost(directory), done.stderr.splitlines())
-
-
-def _event(line: str) -> Event:
-    found = LINE.fullmatch(line)
-    assert found, line
-    ns = int(found["s"]) * 1_000_000_000 + int(found["ns"])
-    return Event(ns, found["name"], {key: value.rstrip(",") for key, value in FIELD.findall(found["fields"])})
-
-
-def packets(stream: Path) -> list[Packet]:
-    """Return the heads of a stream file's packets that hold anything."""
-    data = stream.read_bytes()
-    found = []
-    at = 0
-    while at < len(data):
-        packet = Packet(*PACKET.unpack_from(data, at))
-        assert packet.magic == 0xC1FC1FC1, f"{stream}: no packet at {at}"
-        if packet.content_bits > 8 * PACKET.size:
-            found.append(packet)
-        at += packet.bits // 8
-    assert at == len(data)
-    return found
-
-
-def streams(directory: Path) -> dict[str, list[Path]]:
-    """Return the files of each stream below a directory, in their order."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(directory.rglob("cpu*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]):
-        found[f"{path.parent}/{path.name.partition('_')[0]}"].append(path)
-    return found
-
-
-def lost(directory: Path) -> int:
-    """Return how many events the streams say were lost; fail if their clocks or counts go back."""
-    total = 0
-    for files in streams(directory).values():
-        heads = [packet for path in files for packet in packets(path)]
-        for one, next_one in itertools.pairwise(heads):
-            assert one.begin <= one.end <= next_one.begin <= next_one.end, f"{files}: {one} {next_one}"
-            assert one.lost <= next_one.lost, f"{files}: {one} {next_one}"
-            assert one.number < next_one.number, f"{files}: {one} {next_one}"
-        total += heads[-1].lost if heads else 0
-    return total
 
 
 # --- programs ---
@@ -192,9 +74,11 @@ class Ledger:
         wait_until(lambda: self.written >= n, lambda: f"{n} events are written: {self.written}")
 
 
-def start_trace(mount: Mount, name: str, options: str = "") -> None:
+def start_trace(mount: Mount, name: str = "t", options: str = "") -> Path:
+    """Make and start a trace; return its directory in the mount."""
     mount.command(f"trace create {name} {options}")
     mount.command(f"trace start {name}")
+    return mount.path / name
 
 
 def lost_without_buffers(mount: Mount, user: int | None = None) -> int:
@@ -293,3 +177,44 @@ def wait_for_directories(mount: Mount, name: str, ready: Callable[[list[str]], b
     """Wait until what is in a trace is as it should be; return that."""
     wait_until(lambda: ready(sorted(os.listdir(mount.path / name))), lambda: f"{os.listdir(mount.path / name)}")
     return sorted(os.listdir(mount.path / name))
+
+
+# --- programs whose events have a number as their only field ---
+
+
+@contextmanager
+def stepping(mount: Mount, user: int | None = None) -> Iterator[Maker]:
+    """Run trace_steps.c."""
+    with making(making_environment(mount), user, [program("trace_steps")]) as stepper:
+        yield stepper
+
+
+def processes(trace: Path) -> list[str]:
+    return sorted(path.name for path in trace.iterdir())
+
+
+def directory_of(trace: Path, stepper: Maker) -> Path:
+    """Wait for the directory of a program that has written an event."""
+    path = trace / f"trace_steps-{stepper.process.pid}"
+    wait_until(path.exists, f"{path} appears")
+    return path
+
+
+def steps_in(data: bytes, event: struct.Struct = STEP) -> tuple[list[int], int]:
+    """Return the numbers in a stream, and how many events its packets say are lost."""
+    found = packets_in(data)
+    assert all(packet.bits == packet.content_bits for packet, _ in found)
+    steps = [fields[-1] for _, events in found for fields in event.iter_unpack(events)]
+    return steps, max((packet.lost for packet, _ in found), default=0)
+
+
+def read_steps(process: Path, event: struct.Struct = STEP) -> list[int]:
+    """Read, and consume, what there is of a process, as numbers in order; nothing may be lost."""
+    return sorted(step for cpu in range(N_CPUS) for step in read_cpu_steps(process, cpu, event))
+
+
+def read_cpu_steps(process: Path, cpu: int, event: struct.Struct = STEP) -> list[int]:
+    """Read, and consume, what there is in one buffer of a process."""
+    steps, n_lost = steps_in((process / f"cpu{cpu}").read_bytes(), event)
+    assert n_lost == 0
+    return steps

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from babeltrace import LOSS, Trace, babeltrace, lost, read
 from build import compile_c
 from making import Maker
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
-from traced import LOSS, Trace, babeltrace, environment_of, lost, start_trace, traced
-from tracing import RELAYCTL, Store, catches, finish, read, recorded, recording, relayctl
+from traced import environment_of, start_trace, traced
+from tracing import RELAYCTL, Store, catches, finish, recorded, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput

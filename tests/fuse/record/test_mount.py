@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from babeltrace import read
 from mounts import DEADLINE_S, Mount, User, wait_until
-from tracing import RELAYCTL, Program, Served, finish, read, recorded, recording, relayctl
+from tracing import RELAYCTL, Program, Served, finish, recorded, recording, relayctl
 
 from relayfs_fuse.record.packet import HEAD_BYTES
 

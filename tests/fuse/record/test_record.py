@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from babeltrace import Read, read, read_if_any
 from mounts import DEADLINE_S, wait_until
-from tracing import Program, Read, Store, finish, read, read_if_any, recorded, recording, relayctl, spoil
+from tracing import Program, Store, finish, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace

@@ -6,8 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from babeltrace import read
 from mounts import wait_until
-from tracing import finish, read, recorded, recording, relayctl, spoil
+from tracing import finish, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 

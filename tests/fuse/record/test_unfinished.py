@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from babeltrace import read, read_if_any
 from build import compile_c
 from mounts import DEADLINE_S, wait_until
 from reserving import N_RESERVATIONS, keep_all_claims, reserving
-from tracing import RELAYCTL, Program, Served, Store, finish, read, read_if_any, recording, relayctl
+from tracing import RELAYCTL, Program, Served, Store, finish, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.record.process import Process

@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from babeltrace import PACKET, Packet, babeltrace
 from making import Maker, making
 from mounts import NOBODY, Mount, User, wait_until
-from traced import PACKET, Packet, babeltrace, check_summary, program, record_stopped, relayctl, start_trace, traced
+from traced import check_summary, program, record_stopped, relayctl, start_trace, traced
 
 from relayfs_fuse import native
 

@@ -12,10 +12,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from build import compile_c
 from making import N_CPUS, environment_of
 from mounts import DEADLINE_S, Mount, wait_until
-from steps import SOURCE, packets_in, start_trace
+from traced import program, start_trace, steps_in
 
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
@@ -59,9 +58,9 @@ class Recorder:
                 while buffer.state() & native.HAS_FINISHED:
                     data, end = tap.peek(buffer.address, 0, READ_BYTES)
                     buffer.consume_to(end)
-                    for packet in packets_in(data):
-                        self.events[name] += len(packet.steps)
-                        self.lost += packet.lost
+                    steps, lost = steps_in(data)
+                    self.events[name] += len(steps)
+                    self.lost += lost
             finally:
                 buffer.close()
 
@@ -85,7 +84,7 @@ def buffers_mapped(mount: Mount, trace: str) -> list[str]:
 
 def churn(mount: Mount, duration_s: float, user: int | None = None) -> int:
     """Start programs at an even rate, as far as the machine can; return how many, all of which have ended."""
-    program = compile_c([SOURCE])
+    stepper = program("trace_steps")
     environment = {**os.environ, **environment_of(mount)}
     begun, running, started = time.monotonic(), [], 0
     while (now := time.monotonic() - begun) < duration_s:
@@ -93,7 +92,7 @@ def churn(mount: Mount, duration_s: float, user: int | None = None) -> int:
         if started < now * A_SECOND and len(running) < RUNNING_MAX:
             running.append(
                 subprocess.Popen(
-                    [program, str(N_STEPS)], env=environment, user=user, extra_groups=None if user is None else []
+                    [stepper, str(N_STEPS)], env=environment, user=user, extra_groups=None if user is None else []
                 )
             )
             started += 1

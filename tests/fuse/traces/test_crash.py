@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from babeltrace import Trace, babeltrace
 from build import compile_c, run_environment
 from mounts import Mount, wait_until
 from stress import is_long
 from traced import (
     Ledger,
-    Trace,
-    babeltrace,
     check_summary,
     environment_of,
     record_stopped,

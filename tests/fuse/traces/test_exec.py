@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from babeltrace import Trace, babeltrace
 from mounts import NOBODY, Mount, User, wait_until
-from traced import Trace, babeltrace, check_summary, program, record_stopped, recording, start_trace, traced
+from traced import check_summary, program, record_stopped, recording, start_trace, traced
 
 N = 20
 ROOM = "subbuf_size=4K n_subbufs=2"

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from build import compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
-from traced import babeltrace, environment_of, record_stopped, recording, start_trace
+from traced import environment_of, record_stopped, recording, start_trace
 
 PROGRAM = Path(__file__).with_name("trace_frugal.c")
 ROOM = "subbuf_size=128K n_subbufs=4"

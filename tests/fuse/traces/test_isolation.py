@@ -8,17 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
-from traced import (
-    babeltrace,
-    environment_of,
-    program,
-    recording,
-    relayctl,
-    start_trace,
-    traced,
-)
+from traced import environment_of, program, recording, relayctl, start_trace, traced
 
 from relayfs_fuse.tracefiles.recorder_lock import holder
 

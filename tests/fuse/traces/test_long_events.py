@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from babeltrace import Trace
 from build import compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User
-from traced import Trace, environment_of, record_stopped, start_trace
+from traced import environment_of, record_stopped, start_trace
 
 PROGRAM = Path(__file__).with_name("trace_long.c")
 KIB = 1024

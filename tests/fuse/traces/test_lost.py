@@ -9,18 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from making import Maker, making
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
-from traced import (
-    babeltrace,
-    lost_without_buffers,
-    program,
-    record_stopped,
-    recording,
-    relayctl,
-    start_trace,
-    traced,
-)
+from traced import lost_without_buffers, program, record_stopped, recording, relayctl, start_trace, traced
 
 from relayfs_fuse import native
 

@@ -5,28 +5,27 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from mounts import DEADLINE_S
-from trace_store import TraceStore, babeltrace, tracing
+from tracing import Store, shown
 from traffic import drain
 
 from relayfs_fuse import Event
 from relayfs_fuse.native.events import FIELD_TYPES
 
 N_THREADS, N_EVENTS = 8, 200
+SUBBUF_BYTES = 1 << 16
 
 
 @pytest.fixture
-def store() -> Iterator[TraceStore]:
-    with tracing() as made:
-        made.start("t")
-        yield made
+def store(store: Store) -> Store:
+    store.create("t", subbuf_size=SUBBUF_BYTES)
+    return store
 
 
-def run(store: TraceStore, code: str, **environment: str) -> str:
+def run(store: Store, code: str, **environment: str) -> str:
     return store.run(sys.executable, "-c", f"from relayfs_fuse.trace import *\n{code}", **environment)
 
 
@@ -191,7 +190,7 @@ def test_a_program_runs_the_same_without_a_store(tmp_path, store):
 
 
 def test_an_event_that_is_too_large_is_counted_as_lost(store):
-    store.start("large", slot=1, subbuf_size=1 << 20, n_subbufs=2)
+    store.create("large", subbuf_size=1 << 20, n_subbufs=2)
     run(store, 'event = Event("a", "b", {"data": "bytes"})\nevent(bytes(1 << 20))\nevent(b"x")')
     for name in ("t", "large"):
         directory = store.processes(name)[0]
@@ -339,7 +338,7 @@ for name in ("seen", "hidden"):
     (process,) = (path for path in (mount.path / "t").iterdir())
     for file in process.iterdir():
         tmp_path.joinpath(file.name).write_bytes(drain(file) if file.name != "metadata" else file.read_bytes())
-    assert babeltrace(tmp_path) == [f"app:seen: {{ n = {n} }}" for n in range(3)]
+    assert shown(tmp_path) == [f"app:seen: {{ n = {n} }}" for n in range(3)]
 
 
 def test_types_are_those_of_the_header():

@@ -6,18 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from making import making
 from mounts import DEADLINE_S, NOBODY, Mount, User, tmpfs_directory
-from traced import (
-    RELAYCTL,
-    babeltrace,
-    environment_of,
-    lost_without_buffers,
-    program,
-    record_stopped,
-    start_trace,
-    traced,
-)
+from traced import RELAYCTL, environment_of, lost_without_buffers, program, record_stopped, start_trace, traced
 
 N = 100
 SOMEBODY = 60_003

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from making import Maker
 from mounts import NOBODY, Mount, User, wait_until
-from traced import babeltrace, record_stopped, recording, start_trace, traced
+from traced import record_stopped, recording, start_trace, traced
 
 from relayfs_fuse.native import trace as native_trace
 

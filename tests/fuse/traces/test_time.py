@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from making import Maker, making
 from mounts import Mount, wait_until
-from traced import babeltrace, check_summary, program, record_stopped, recording, start_trace, traced
+from traced import check_summary, program, record_stopped, recording, start_trace, traced
 
 N_TURNS = 5000
 N_MARKERS = 2000

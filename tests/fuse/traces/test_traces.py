@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from build import compile_c
 from holding import holding
 from making import N_CPUS, environment_of
 from mounts import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
-from steps import SOURCE, directory_of, processes, read_cpu_steps, read_steps, start_trace, stepping
+from traced import directory_of, processes, program, read_cpu_steps, read_steps, start_trace, stepping
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 
 # Where several processes write, each event has a pid before its fields.
+SMALL = "subbuf_size=4K n_subbufs=8"
 EVENT_WITH_PID = struct.Struct("<QIQ")
 
 
@@ -116,7 +116,7 @@ def test_traces_are_for_root_and_whose_mount_it_is(make_mount: Callable[..., Mou
 
 
 def test_nobody_makes_or_removes_anything_in_a_trace(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("step 1")
         process = directory_of(trace, program)
@@ -138,7 +138,7 @@ def test_nobody_makes_or_removes_anything_in_a_trace(mount: Mount) -> None:
 
 
 def test_events_of_a_program_are_read_from_its_files(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("step 300")
         process = directory_of(trace, program)
@@ -158,7 +158,7 @@ def test_events_of_a_program_are_read_from_its_files(mount: Mount) -> None:
 
 
 def test_a_trace_gets_the_events_that_are_enabled(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     mount.command("trace enable t other:*\n")
     with stepping(mount) as program:
         program.ask("step 3")
@@ -172,7 +172,7 @@ def test_a_trace_gets_the_events_that_are_enabled(mount: Mount) -> None:
 
 
 def test_an_event_goes_to_each_trace_that_wants_it(mount: Mount) -> None:
-    first, second = start_trace(mount, "first"), start_trace(mount, "second", "subbuf_size=8K")
+    first, second = start_trace(mount, "first", SMALL), start_trace(mount, "second", "subbuf_size=8K")
     start_trace(mount, "third", "filter=somebody*,pid:1")
     with stepping(mount) as program:
         program.ask("step 10")
@@ -204,7 +204,7 @@ def test_the_control_file_is_mapped_but_cannot_be_written(mount: Mount) -> None:
             with pytest.raises(PermissionError):
                 mmap.mmap(opened.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
             with mmap.mmap(opened.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ) as page:
-                start_trace(mount)
+                start_trace(mount, options=SMALL)
                 assert struct.unpack_from("<I", page, 12) == (1,)
 
 
@@ -225,7 +225,7 @@ def test_a_line_is_logged_while_there_is_a_channel_for_it(mount: Mount) -> None:
 
 
 def test_inotify_tells_of_each_process(mount: Mount, tmp_path: Path) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     told = tmp_path / "told"
     with watching(trace, told):
         with stepping(mount) as program:
@@ -295,7 +295,7 @@ def read_until_gone(process: Path, steps: list[int]) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_dead_process_wrote_stays_until_it_is_read(mount: Mount, signum: int) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("step 100")
         process = directory_of(trace, program)
@@ -317,14 +317,14 @@ def test_what_may_be_overwritten_stays_until_somebody_has_read_it(mount: Mount) 
 
 
 def test_a_process_that_writes_nothing_leaves_nothing(mount: Mount) -> None:
-    start_trace(mount)
+    start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("log nothing")  # anything but an event
     assert list((mount.store / "t").iterdir()) == []
 
 
 def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("step 100")
         process = directory_of(trace, program)
@@ -342,14 +342,14 @@ def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> N
             ".traces-lost",
         ]
         # The same name once more is another trace.
-        trace = start_trace(mount)
+        trace = start_trace(mount, options=SMALL)
         program.ask("step 100")
         mount.command("trace stop t\n")
         assert read_steps(directory_of(trace, program)) == list(range(200, 300))
 
 
 def test_stopping_and_removing_never_wait_for_a_stopped_process(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("step 100")
         process = directory_of(trace, program)
@@ -378,7 +378,7 @@ for cpu in range(len(os.listdir(f"{name}/cpu"))):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_who_spoils_his_memory_holds_up_nobody(mount: Mount, seed: int) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as good, stepping(mount) as bad:
         good.ask("step 100")
         bad.ask("step 100")
@@ -405,7 +405,7 @@ def open_mount(make_mount: Callable[..., Mount], unprivileged: User) -> Mount:
 
 
 def test_a_users_process_gets_files_of_its_own(open_mount: Mount, unprivileged: User) -> None:
-    trace = start_trace(open_mount)
+    trace = start_trace(open_mount, options=SMALL)
     with stepping(open_mount, unprivileged.uid) as program, stepping(open_mount) as roots:
         program.ask("step 100")
         roots.ask("step 100")
@@ -434,10 +434,10 @@ except OSError as error:
 
 
 def test_a_name_in_join_is_only_a_name(open_mount: Mount, unprivileged: User) -> None:
-    start_trace(open_mount)
+    start_trace(open_mount, options=SMALL)
     open_mount.command("trace create stopped\n")
-    for program in ("a b/../..", "../../etc", "", "x" * 300, "\\xff*/"):
-        pid, name = join(unprivileged, open_mount, f"t {program}\n").split()
+    for word in ("a b/../..", "../../etc", "", "x" * 300, "\\xff*/"):
+        pid, name = join(unprivileged, open_mount, f"t {word}\n").split()
         assert re.fullmatch(rf"[\w.-]{{1,63}}-{pid}", name)
         assert (open_mount.store / "t" / name).is_dir()
     assert join(unprivileged, open_mount, "no program\n") == "ENOENT"
@@ -446,7 +446,7 @@ def test_a_name_in_join_is_only_a_name(open_mount: Mount, unprivileged: User) ->
 
 
 def test_who_asks_again_gets_the_same_place(open_mount: Mount, unprivileged: User) -> None:
-    start_trace(open_mount)
+    start_trace(open_mount, options=SMALL)
     code = """
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -477,7 +477,7 @@ def test_joining_counts_against_the_limit(make_mount: Callable[..., Mount], unpr
 
 
 def test_who_was_told_and_does_not_come_loses_his_place(open_mount: Mount, unprivileged: User) -> None:
-    start_trace(open_mount)
+    start_trace(open_mount, options=SMALL)
     _, name = join(unprivileged, open_mount, "t program\n").split()
     directory = open_mount.store / "t" / name
     assert native_trace.trace_is_alive(str(directory))
@@ -491,9 +491,9 @@ def test_a_user_traces_in_a_mount_of_his_own(
     mount = make_mount(user=unprivileged.uid)
     commands = "trace create t subbuf_size=4K n_subbufs=8\ntrace start t\n"
     assert unprivileged.run("sh", "-c", f"printf '{commands}' >{mount.control}").returncode == 0
-    program = compile_c([SOURCE])
+    stepper = program("trace_steps")
     environment = {**os.environ, **environment_of(mount)}
-    with subprocess.Popen([program, "50"], env=environment, user=NOBODY, group=NOBODY, extra_groups=[]) as process:
+    with subprocess.Popen([stepper, "50"], env=environment, user=NOBODY, group=NOBODY, extra_groups=[]) as process:
         assert process.wait(DEADLINE_S) == 0
     directory = f"{mount.path}/t/trace_steps-{process.pid}"
     wait_until(lambda: unprivileged.run("ls", directory).returncode == 0, "the directory appears")
@@ -507,7 +507,7 @@ def test_a_user_traces_in_a_mount_of_his_own(
 
 
 def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     start_trace(mount, "other", "subbuf_size=4K n_subbufs=2 filter=nobody")
     mount.command("trace enable t test:*\n")
     text = mount.channels()
@@ -530,7 +530,7 @@ def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount)
 
 
 def test_what_dead_makers_left_is_removed(mount: Mount) -> None:
-    start_trace(mount)
+    start_trace(mount, options=SMALL)
     mount.kill()
     for name in (".new-1-1", ".removed-1-1"):
         (mount.store / "t" / name / "cpu").mkdir(parents=True)
@@ -542,16 +542,16 @@ def test_what_dead_makers_left_is_removed(mount: Mount) -> None:
 
 
 def test_a_trace_without_its_directory_is_none(mount: Mount) -> None:
-    start_trace(mount)
+    start_trace(mount, options=SMALL)
     mount.kill()
     (mount.store / "t").rmdir()
     mount.start()
     assert mount.channels() == ""
-    start_trace(mount)
+    start_trace(mount, options=SMALL)
 
 
 def test_a_trace_of_another_boot_can_be_read_and_removed_only(mount: Mount) -> None:
-    trace = start_trace(mount)
+    trace = start_trace(mount, options=SMALL)
     with stepping(mount) as program:
         program.ask("step 10")
         process = directory_of(trace, program)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from build import PLAIN, compile_c, native_prefix
 from mounts import DEADLINE_S, tmpfs_directory
-from trace_store import TraceStore, tracing
+from tracing import Store
 
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.native import trace as native_trace
 
+SUBBUF_BYTES = 1 << 16
 # Programs that are compiled here: what is declared, and what main() does.
 PROGRAM = """
 #include <dlfcn.h>
@@ -36,10 +37,9 @@ TYPES = (
 
 
 @pytest.fixture
-def store() -> Iterator[TraceStore]:
-    with tracing() as made:
-        made.start("t")
-        yield made
+def store(store: Store) -> Store:
+    store.create("t", subbuf_size=SUBBUF_BYTES)
+    return store
 
 
 def program(directory: Path, declared: str, main: str, *sources: Path, name: str = "prog") -> Path:
@@ -147,7 +147,7 @@ def test_a_program_runs_the_same_without_a_store(store, tmp_path):
 
 def test_who_shares_buffers_says_who_it_is(store, tmp_path):
     shared = native_trace.BUFFERS_SHARED
-    store.start("shared", slot=1, buffers=shared)
+    store.create("shared", buffers=shared)
     built = program(tmp_path, "RELAY_TRACE_EVENT(app, tick)", "trace_app_tick();")
     for _ in range(3):
         store.run(built)
@@ -199,9 +199,9 @@ def test_events_of_before_the_store_wait_for_a_trace_of_that_name(tmp_path):
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            store = TraceStore(path)
-            store.start("other", slot=0)
-            store.start("t", slot=1)
+            store = Store(path)
+            store.create("other")
+            store.create("t")
             # As a server does.
             take(str(path), store.traces.get(1))
             assert len(store.processes("t")) == 1
@@ -228,8 +228,8 @@ def test_the_default_store_is_that_of_the_named_mount_or_of_no_concern(others_pr
     path = Path(f"/dev/shm/relayfs-{uid}")
     path.mkdir(mode=0o755)
     try:
-        store = TraceStore(path)
-        store.start("t")
+        store = Store(path)
+        store.create("t")
         if signed is not None:
             (path / ".lock").write_text(f"process 1, {signed}\n")
         for file in (path, *path.rglob("*")):
