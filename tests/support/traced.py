@@ -22,7 +22,6 @@ from pathlib import Path
 from babeltrace import Trace, babeltrace, packets_in
 from build import compile_c
 from making import N_CPUS, Maker, making
-from making import environment_of as making_environment
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import drain
 
@@ -179,23 +178,16 @@ def wait_for_directories(mount: Mount, name: str, ready: Callable[[list[str]], b
     return sorted(os.listdir(mount.path / name))
 
 
-# --- programs whose events have a number as their only field ---
-
-
-@contextmanager
-def stepping(mount: Mount, user: int | None = None) -> Iterator[Maker]:
-    """Run trace_steps.c."""
-    with making(making_environment(mount), user, [program("trace_steps")]) as stepper:
-        yield stepper
+# --- test:step of traced.c ---
 
 
 def processes(trace: Path) -> list[str]:
     return sorted(path.name for path in trace.iterdir())
 
 
-def directory_of(trace: Path, stepper: Maker) -> Path:
+def directory_of(trace: Path, image: Maker) -> Path:
     """Wait for the directory of a program that has written an event."""
-    path = trace / f"trace_steps-{stepper.process.pid}"
+    path = trace / f"traced-{image.process.pid}"
     wait_until(path.exists, f"{path} appears")
     return path
 

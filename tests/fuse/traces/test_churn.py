@@ -84,7 +84,7 @@ def buffers_mapped(mount: Mount, trace: str) -> list[str]:
 
 def churn(mount: Mount, duration_s: float, user: int | None = None) -> int:
     """Start programs at an even rate, as far as the machine can; return how many, all of which have ended."""
-    stepper = program("trace_steps")
+    stepper = program("traced")
     environment = {**os.environ, **environment_of(mount)}
     begun, running, started = time.monotonic(), [], 0
     while (now := time.monotonic() - begun) < duration_s:
@@ -92,7 +92,10 @@ def churn(mount: Mount, duration_s: float, user: int | None = None) -> int:
         if started < now * A_SECOND and len(running) < RUNNING_MAX:
             running.append(
                 subprocess.Popen(
-                    [stepper, str(N_STEPS)], env=environment, user=user, extra_groups=None if user is None else []
+                    [stepper, "--steps", str(N_STEPS)],
+                    env=environment,
+                    user=user,
+                    extra_groups=None if user is None else [],
                 )
             )
             started += 1

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from babeltrace import Trace, babeltrace
+from build import compile_c
 from mounts import NOBODY, Mount, User, wait_until
-from traced import check_summary, program, record_stopped, recording, start_trace, traced
+from traced import check_summary, record_stopped, recording, start_trace, traced
 
 N = 20
+ANOTHER = Path(__file__).with_name("another.c")
 ROOM = "subbuf_size=4K n_subbufs=2"
 
 
@@ -73,15 +75,12 @@ def test_another_program_does_not_write_by_what_the_one_before_has_declared(
     with traced(mount, user=NOBODY) as image:
         image.ask("emit 3")
         image.ask("keep")
-        image.start(f"become {program('trace_steps')}")
-        image.ask("step 5")
-        image.ask("other 4")
+        image.ask(f"become {compile_c([ANOTHER])}")
         pid = image.process.pid
         trace = record_stopped(mount, "t", tmp_path / "out")
-    assert visible(tmp_path / "out") == {f"traced-{pid}", f"trace_steps-{pid}"}
+    assert visible(tmp_path / "out") == {f"traced-{pid}", f"another-{pid}"}
     assert trace.numbers() == list(range(3))
-    assert trace.numbers("test:step") == list(range(5))
-    assert trace.numbers("other:step") == list(range(4))
+    assert trace.numbers("another:step") == trace.numbers("another:one") == list(range(4))
     assert trace.lost == 0
 
 

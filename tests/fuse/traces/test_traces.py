@@ -16,7 +16,7 @@ import pytest
 from holding import holding
 from making import N_CPUS, environment_of
 from mounts import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
-from traced import directory_of, processes, program, read_cpu_steps, read_steps, start_trace, stepping
+from traced import directory_of, processes, program, read_cpu_steps, read_steps, start_trace, traced
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
@@ -69,7 +69,7 @@ def test_there_are_sixteen_at_once(mount: Mount) -> None:
     assert "`trace remove` frees one: t0, t1, t10" in entry
     mount.command("trace remove t3\ntrace create more\n")
     assert processes(mount.path / "more") == []
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 1")
         started = [f"t{number}" for number in range(16) if number != 3]
         for name in started:
@@ -117,7 +117,7 @@ def test_traces_are_for_root_and_whose_mount_it_is(make_mount: Callable[..., Mou
 
 def test_nobody_makes_or_removes_anything_in_a_trace(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 1")
         process = directory_of(trace, program)
         acts: list[Callable[[], object]] = [
@@ -139,7 +139,7 @@ def test_nobody_makes_or_removes_anything_in_a_trace(mount: Mount) -> None:
 
 def test_events_of_a_program_are_read_from_its_files(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 300")
         process = directory_of(trace, program)
         assert sorted(path.name for path in process.iterdir()) == [*(f"cpu{cpu}" for cpu in range(N_CPUS)), "metadata"]
@@ -160,7 +160,7 @@ def test_events_of_a_program_are_read_from_its_files(mount: Mount) -> None:
 def test_a_trace_gets_the_events_that_are_enabled(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
     mount.command("trace enable t other:*\n")
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 3")
         program.ask("other 3")
         mount.command("trace disable t other:s*\n")
@@ -174,7 +174,7 @@ def test_a_trace_gets_the_events_that_are_enabled(mount: Mount) -> None:
 def test_an_event_goes_to_each_trace_that_wants_it(mount: Mount) -> None:
     first, second = start_trace(mount, "first", SMALL), start_trace(mount, "second", "subbuf_size=8K")
     start_trace(mount, "third", "filter=somebody*,pid:1")
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 10")
         mount.command("trace stop first\ntrace stop second\ntrace stop third\n")
         for trace in (first, second):
@@ -185,7 +185,7 @@ def test_an_event_goes_to_each_trace_that_wants_it(mount: Mount) -> None:
 @pytest.mark.parametrize(("buffers", "name"), [("peruser", f"user-{os.geteuid()}"), ("shared", "shared")])
 def test_processes_share_buffers(mount: Mount, buffers: str, name: str) -> None:
     trace = start_trace(mount, options=f"subbuf_size=4K n_subbufs=8 buffers={buffers}")
-    with stepping(mount) as one, stepping(mount) as other:
+    with traced(mount) as one, traced(mount) as other:
         one.ask("step 10")
         other.ask("step 10")
         mount.command("trace stop t\n")
@@ -209,14 +209,12 @@ def test_the_control_file_is_mapped_but_cannot_be_written(mount: Mount) -> None:
 
 
 def test_a_line_is_logged_while_there_is_a_channel_for_it(mount: Mount) -> None:
-    with stepping(mount) as program:
+    with traced(mount) as program:
         assert program("log nobody listens") == "0"
         for _ in range(2):
             mount.create("log", "buffers=single")
             assert program("log somebody does") == "1"
-            assert re.search(
-                r"^\[ *\d+\.\d{6}\] trace_steps\[\d+\]: somebody does\n$", (mount.path / "log").read_text()
-            )
+            assert re.search(r"^\[ *\d+\.\d{6}\] traced\[\d+\]: somebody does\n$", (mount.path / "log").read_text())
             mount.command("remove log\n")
             assert program("log nobody listens") == "0"
 
@@ -228,7 +226,7 @@ def test_inotify_tells_of_each_process(mount: Mount, tmp_path: Path) -> None:
     trace = start_trace(mount, options=SMALL)
     told = tmp_path / "told"
     with watching(trace, told):
-        with stepping(mount) as program:
+        with traced(mount) as program:
             program.ask("step 10")
             process = directory_of(trace, program)
             wait_until(lambda: told.read_text() == f"CREATE,ISDIR {process.name}\n", told.read_text)
@@ -296,7 +294,7 @@ def read_until_gone(process: Path, steps: list[int]) -> None:
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_dead_process_wrote_stays_until_it_is_read(mount: Mount, signum: int) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 100")
         process = directory_of(trace, program)
         program.process.send_signal(signum)
@@ -309,7 +307,7 @@ def test_what_a_dead_process_wrote_stays_until_it_is_read(mount: Mount, signum: 
 
 def test_what_may_be_overwritten_stays_until_somebody_has_read_it(mount: Mount) -> None:
     trace = start_trace(mount, options="subbuf_size=4K n_subbufs=2 mode=overwrite")
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 10")
         process = directory_of(trace, program)
     wait_looked(mount, 2)
@@ -318,14 +316,14 @@ def test_what_may_be_overwritten_stays_until_somebody_has_read_it(mount: Mount) 
 
 def test_a_process_that_writes_nothing_leaves_nothing(mount: Mount) -> None:
     start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("log nothing")  # anything but an event
     assert list((mount.store / "t").iterdir()) == []
 
 
 def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 100")
         process = directory_of(trace, program)
         with (process / "cpu0").open("rb") as reader:
@@ -350,7 +348,7 @@ def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> N
 
 def test_stopping_and_removing_never_wait_for_a_stopped_process(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 100")
         process = directory_of(trace, program)
         program.process.send_signal(signal.SIGSTOP)
@@ -379,7 +377,7 @@ for cpu in range(len(os.listdir(f"{name}/cpu"))):
 @pytest.mark.parametrize("seed", range(4))
 def test_who_spoils_his_memory_holds_up_nobody(mount: Mount, seed: int) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as good, stepping(mount) as bad:
+    with traced(mount) as good, traced(mount) as bad:
         good.ask("step 100")
         bad.ask("step 100")
         process, spoiled = directory_of(trace, good), directory_of(trace, bad)
@@ -406,7 +404,7 @@ def open_mount(make_mount: Callable[..., Mount], unprivileged: User) -> Mount:
 
 def test_a_users_process_gets_files_of_its_own(open_mount: Mount, unprivileged: User) -> None:
     trace = start_trace(open_mount, options=SMALL)
-    with stepping(open_mount, unprivileged.uid) as program, stepping(open_mount) as roots:
+    with traced(open_mount, user=unprivileged.uid) as program, traced(open_mount) as roots:
         program.ask("step 100")
         roots.ask("step 100")
         process = directory_of(trace, program)
@@ -491,11 +489,13 @@ def test_a_user_traces_in_a_mount_of_his_own(
     mount = make_mount(user=unprivileged.uid)
     commands = "trace create t subbuf_size=4K n_subbufs=8\ntrace start t\n"
     assert unprivileged.run("sh", "-c", f"printf '{commands}' >{mount.control}").returncode == 0
-    stepper = program("trace_steps")
+    stepper = program("traced")
     environment = {**os.environ, **environment_of(mount)}
-    with subprocess.Popen([stepper, "50"], env=environment, user=NOBODY, group=NOBODY, extra_groups=[]) as process:
+    with subprocess.Popen(
+        [stepper, "--steps", "50"], env=environment, user=NOBODY, group=NOBODY, extra_groups=[]
+    ) as process:
         assert process.wait(DEADLINE_S) == 0
-    directory = f"{mount.path}/t/trace_steps-{process.pid}"
+    directory = f"{mount.path}/t/traced-{process.pid}"
     wait_until(lambda: unprivileged.run("ls", directory).returncode == 0, "the directory appears")
     wait_until(
         lambda: int(unprivileged.run("sh", "-c", f"cat {directory}/cpu* | wc -c").stdout) > 50 * 16, "it is read"
@@ -511,7 +511,7 @@ def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount)
     start_trace(mount, "other", "subbuf_size=4K n_subbufs=2 filter=nobody")
     mount.command("trace enable t test:*\n")
     text = mount.channels()
-    with stepping(mount) as program, stepping(mount) as late:
+    with traced(mount) as program, traced(mount) as late:
         program.ask("step 50")
         process = directory_of(trace, program)
         mount.kill()
@@ -552,7 +552,7 @@ def test_a_trace_without_its_directory_is_none(mount: Mount) -> None:
 
 def test_a_trace_of_another_boot_can_be_read_and_removed_only(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
-    with stepping(mount) as program:
+    with traced(mount) as program:
         program.ask("step 10")
         process = directory_of(trace, program)
     mount.kill()

@@ -16,8 +16,12 @@
  *     library FILE N       load it, let it write N events, unload it
  *     turns FIRST N        waits for a byte on descriptor 3, writes an event, passes it on to descriptor 4
  *     markers FILE N       writes odd numbers to FILE, even ones as events
+ *     step N               N events test:step, whose only field is a number; numbered on
+ *     other N              N events other:step, the same
+ *     log TEXT             relay_log(); answers what that returned
  *
  *     traced [LEDGER]      a file of 8 bytes: how many events have been written so far
+ *     traced --steps N     N events test:step, and that is it
  *
  * Each is answered with one line: what it counted, or an errno's name.
  */
@@ -40,10 +44,12 @@
 RELAY_TRACE_EVENT(judge, step, (u64, seq), (u32, who), (string, text))
 RELAY_TRACE_EVENT(judge, before, (u64, seq), (u64, ns))
 RELAY_TRACE_EVENT(judge, after, (u64, seq), (u64, ns))
+RELAY_TRACE_EVENT(test, step, (u64, seq))
+RELAY_TRACE_EVENT(other, step, (u64, seq))
 
 enum { MAIN, HANDLER = 1000, MAX_THREADS = 64, SIGNAL_US = 200 };
 
-static uint64_t no_ledger, *written = &no_ledger;
+static uint64_t no_ledger, *written = &no_ledger, n_steps, n_others;
 static volatile uint64_t in_handler;
 
 /* Its length differs, so that events end anywhere in a sub-buffer. */
@@ -214,6 +220,18 @@ static int mark(const char *file, uint64_t n)
 	return 0;
 }
 
+static void emit_steps(uint64_t n)
+{
+	while (n--)
+		trace_test_step(n_steps++);
+}
+
+static void emit_others(uint64_t n)
+{
+	while (n--)
+		trace_other_step(n_others++);
+}
+
 static int keep(void)
 {
 	int fd;
@@ -269,6 +287,10 @@ static void obey(char *line)
 		answer(take_turns(a, b));
 	else if (strcmp(word, "markers") == 0)
 		answer(mark(first, b));
+	else if (strcmp(word, "step") == 0)
+		answer((emit_steps(a), 0));
+	else if (strcmp(word, "other") == 0)
+		answer((emit_others(a), 0));
 	else
 		answer(EINVAL);
 }
@@ -290,6 +312,10 @@ int main(int argc, char **argv)
 		emit(strtoull(argv[2], NULL, 0));
 		return 0;
 	}
+	if (argc == 3 && strcmp(argv[1], "--steps") == 0) {
+		emit_steps(strtoull(argv[2], NULL, 0));
+		return 0;
+	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	/* What it has not read is for the program that it becomes. */
 	setvbuf(stdin, NULL, _IONBF, 0);
@@ -297,7 +323,11 @@ int main(int argc, char **argv)
 		answer(0);
 	else if (argc == 2)
 		open_ledger(argv[1]);
-	while (fgets(line, sizeof(line), stdin))
-		obey(line);
+	while (fgets(line, sizeof(line), stdin)) {
+		if (strncmp(line, "log ", 4) == 0)
+			answer_count(relay_log("%.*s", (int)strcspn(line + 4, "\n"), line + 4));
+		else
+			obey(line);
+	}
 	return 0;
 }
