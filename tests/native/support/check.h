@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define CHECK(condition)                                                                                  \
 	do {                                                                                              \
@@ -177,6 +178,15 @@ static inline void pin_to_home(void)
 	CPU_ZERO(&set);
 	CPU_SET(home_cpu, &set);
 	CHECK_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
+}
+
+/* 0: the child of fork() did what it should. */
+static inline int result_of(pid_t child)
+{
+	int status;
+
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	return status;
 }
 
 static uint32_t scheme_of(const char *word)
