@@ -43,11 +43,6 @@ HEAD_BYTES, EVENT_BYTES = 72, 24  # of a packet; of one of event_writer.c's even
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
 def record(store: Store, out: Path) -> Callable[..., object]:
     """Record trace t to `out`."""
     return lambda *arguments, **options: recording("t", "--store", store.path, "-o", out, *arguments, **options)

@@ -37,11 +37,6 @@ def run(served: Served) -> Iterator[Callable[..., Program]]:
         program.__exit__()
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 def processes(mount: Mount) -> list[str]:
     return sorted(os.listdir(mount.path / "t"))
 

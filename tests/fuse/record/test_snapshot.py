@@ -13,11 +13,6 @@ from tracing import finish, recorded, recording, relayctl, spoil
 from relayfs_fuse import native
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 def snapshot(store, out: Path, *arguments: object) -> str:
     done = relayctl("snapshot", "t", "--store", store.path, "-o", out, *arguments)
     assert done.returncode == 0, done.stderr

@@ -24,11 +24,6 @@ RESERVED = "somebody keeps a part of it reserved"
 HELD = "another program keeps its last sub-buffer from being finished"
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 def confined(*arguments: object) -> str:
     """Run relayctl where it may use CPU 0 alone; return what it said."""
     command = [compile_c([CONFINED]), "0", RELAYCTL, *arguments]

@@ -1,0 +1,171 @@
+"""relayctl record on a disk without room: it waits, and says so."""
+
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from babeltrace import Read, read
+from mounts import DEADLINE_S, wait_until
+from tracing import Store, finish, recorded, recording
+
+from relayfs_fuse.record.packet import HEAD_BYTES
+from relayfs_fuse.record.recorder import TICK_S
+
+WAITS = "No space left on device; the recording waits until there is room"
+
+
+@pytest.fixture
+def small(own_tmpfs: Path) -> Iterator[Path]:
+    """A disk of 2 MiB, half of which somebody else's file takes."""
+    path = own_tmpfs / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", path], check=True)
+    (path / "somebody's").write_bytes(bytes(1 << 20))
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def waits(process: subprocess.Popen[str]) -> str:
+    """Wait until a recorder says that it waits for room."""
+    assert process.stderr is not None
+    assert select.select([process.stderr], [], [], DEADLINE_S)[0], "it has said nothing"
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize("check", ["none", "all"])
+def test_a_full_disk_is_waited_for(store, run, small, check):
+    """What its buffers hold of a program, also of one that has ended meanwhile, is recorded when there is room."""
+    out = small / "out"
+    trace = store.create("t", subbuf_size=1 << 16)
+    with recording("t", "--store", store.path, "-o", out, "--check", check) as process:
+        app = run(trace, "app")
+        app.start_patiently(60_000)
+        assert waits(process).endswith(f"/out/{app.name}/cpu0: {WAITS}\n")
+        first = read(out).events["app"]
+        assert first == list(range(len(first)))
+        other = run(trace, "other")
+        lost = other.write(40_000)
+        assert lost > 10_000
+        other.declare("later")
+        other.end()
+        time.sleep(3 * TICK_S)  # it tries again and again
+        (small / "somebody's").unlink()
+        refused = app.done()
+        wait_until(lambda: store.programs(trace) == [app.name], "the removal of the dead program's buffers")
+        said = finish(process)
+    seen = read(out)
+    assert seen.events["app"] == list(range(60_000))
+    assert len(seen.events["other"]) == 40_000 - lost
+    assert seen.lost == refused + lost
+    assert f"{seen.lost} events lost" in said
+    assert "waits" not in said
+
+
+def test_it_ends_also_while_a_disk_is_full(store, run, small, out):
+    """What is not written stays in the buffers, and is said."""
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    with recording("t", "--store", store.path, "-o", small / "out") as process:
+        program.start_flat_out()
+        where = waits(process).removesuffix(f"; {WAITS.partition('; ')[2]}\n")
+        program.kill()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1
+        assert said.splitlines()[1:] == [where]
+    first = read(small / "out").events["app"]
+    unwritten = re.search(r"events lost, (\d+) events not written$", said.splitlines()[0])
+    assert unwritten
+    with recording("t", "--store", store.path, "-o", out) as process:
+        finish(process)
+    rest = read(out).events["app"]
+    assert first + rest == list(range(len(first + rest)))
+    assert len(rest) == int(unwritten[1])
+    assert len(first + rest) >= program.counted()
+
+
+@contextmanager
+def archiving(store: Store, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Record to an archive."""
+    with (
+        path.open("wb") as archive,
+        recording("t", "--store", store.path, "-o", "-", stdout=archive) as process,
+    ):
+        yield process
+
+
+def read_archive(path: Path, out: Path) -> Read:
+    out.mkdir()
+    subprocess.run(["tar", "x", "-C", out, "-f", path], check=True)
+    return read(out)
+
+
+def test_an_archive_on_a_full_disk_is_whole_when_there_is_room(store, run, small, out):
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    with archiving(store, small / "tar") as process:
+        program.start_patiently(60_000)
+        assert waits(process) == f"relayctl: the archive: {WAITS}\n"
+        (small / "somebody's").unlink()
+        refused = program.done()
+        finish(process)
+    seen = read_archive(small / "tar", out)
+    assert (seen.events["app"], seen.lost) == (list(range(60_000)), refused)
+
+
+@pytest.fixture
+def smaller(small: Path) -> Path:
+    """The same, with room for less than a program writes before it is recorded."""
+    with (small / "more").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (1 << 20) - (1 << 18))
+    return small
+
+
+def test_the_end_of_an_archive_waits_for_room_although_no_more_events_come(store, run, smaller, out):
+    assert run(store.create("t", subbuf_size=1 << 16), "app").write(20_000) == 0
+    with archiving(store, smaller / "tar") as process:
+        assert waits(process) == f"relayctl: the archive: {WAITS}\n"
+        (smaller / "more").unlink()
+        finish(process)
+    assert read_archive(smaller / "tar", out).events["app"] == list(range(20_000))
+
+
+def test_an_archive_that_is_ended_while_a_disk_is_full_says_what_is_missing(store, run, smaller):
+    assert run(store.create("t", subbuf_size=1 << 16), "app").write(20_000) == 0
+    path = smaller / "tar"
+    with archiving(store, path) as process:
+        assert WAITS in waits(process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1
+    missing = re.search(r"^relayctl: the archive, of which the last (\d+) bytes are missing: No space left", said, re.M)
+    assert missing
+    assert (path.stat().st_size + int(missing[1])) % tarfile.BLOCKSIZE == 0
+
+
+def test_events_that_nobody_can_read_are_counted_once_however_often_the_disk_is_full(store, run, small):
+    out = small / "out"
+    program = run(store.create("t", subbuf_size=1 << 16), "app")
+    assert program.write(10_000) == 0
+    with (program.directory / "cpu/mem0").open("r+b") as file:
+        file.seek((1 << 16) + HEAD_BYTES)
+        file.write(struct.pack("<H", 12345))
+    with (small / "more").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (1 << 20) - 20_480)
+    with recording("t", "--store", store.path, "-o", out, "--check", "all") as process:
+        assert WAITS in waits(process)
+        time.sleep(3 * TICK_S)  # it tries again and again
+        (small / "more").unlink()
+        recorded(out, 5000, "app")
+        said = finish(process)
+    seen = read(out)
+    assert len(seen.events["app"]) + seen.lost == 10_000
+    assert f"{seen.lost} events lost" in said
+    assert (out / ".damaged" / program.name / "why").read_text().count("\n") == 1
