@@ -1,13 +1,13 @@
-"""A process's directory is removed, and another process gets its name, while a recorder knows the first by that name."""
+"""A directory is removed, and another one gets its name, while a recorder knows the first by that name."""
 
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from babeltrace import read
 from mounts import DEADLINE_S
-from tracing import Program, Store, finish, read, recorded, recording
+from tracing import Program, Store, finish, recorded, recording
 
 # Have another directory take a name once the recorder has opened the first file of the one that has it.
 REPLACING = """
@@ -26,11 +26,6 @@ sys.addaudithook(replace)
 sys.argv = ["relayctl", *words]
 main()
 """
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
 
 
 def test_a_directory_that_is_replaced_while_it_is_opened_is_another_ones(store: Store, run, out: Path) -> None:
