@@ -6,6 +6,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3>=3.14)
 
 file(GLOB headers CONFIGURE_DEPENDS include/relayfs/*.h)
+list(APPEND headers ${CMAKE_CURRENT_BINARY_DIR}/include/relayfs/version.h)
 # It makes a traced program of what includes it.
 list(FILTER headers EXCLUDE REGEX "/trace\\.h$")
 # What they call of the library, the extension module has.

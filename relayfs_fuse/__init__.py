@@ -1,5 +1,6 @@
 """Relay channels (streams of records in shared memory, shown as files), counters, and tracing."""
 
+from relayfs_fuse import native
 from relayfs_fuse.channel import Channel
 from relayfs_fuse.counters import Counter, Counters
 from relayfs_fuse.errors import RelayError
@@ -7,6 +8,8 @@ from relayfs_fuse.native.ring import ring_hash
 from relayfs_fuse.reader import Reader
 from relayfs_fuse.ring import Ring
 from relayfs_fuse.trace import Event, LogHandler, TraceHandler, log
+
+__version__ = native.VERSION
 
 __all__ = [
     "Channel",

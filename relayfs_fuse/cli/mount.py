@@ -102,6 +102,7 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
         usage="%(prog)s [SOURCE] MNT [-o OPTION,...]" + ("" if helper else " [-f] [-d]"),
         description="Mount a relayfs store at the directory MNT. SOURCE is any name: it is what mount(8) shows.",
     )
+    parser.add_argument("-V", "--version", action="version", version=f"%(prog)s {native.VERSION}")
     parser.add_argument("places", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTION,...", help=_options_help())
     if helper:

@@ -20,6 +20,7 @@ from relayfs_fuse.errors import RelayError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(native.VERSION, "-V", "--version", message="%(prog)s %(version)s")
 def relayctl() -> None:
     """Look at a mounted relayfs, and work with it.
 

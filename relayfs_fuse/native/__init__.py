@@ -40,6 +40,7 @@ from relayfs_fuse.native.constants import (
     SCHEME_ANY,
     SCHEME_RSEQ,
     TIMESTAMP_TSC,
+    VERSION,
 )
 from relayfs_fuse.native.counters import (
     COUNTERS_HIGHEST_LIMIT,
@@ -96,6 +97,7 @@ __all__ = [
     "SCHEME_ANY",
     "SCHEME_RSEQ",
     "TIMESTAMP_TSC",
+    "VERSION",
     "WAIT_MAX",
     "Buffer",
     "ChannelHandle",

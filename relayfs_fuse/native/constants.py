@@ -1,6 +1,8 @@
-"""Numbers of <relayfs/store.h> and <relayfs/layout.h>."""
+"""Numbers of <relayfs/store.h> and <relayfs/layout.h>, and the version."""
 
-from relayfs_fuse._native import lib
+from relayfs_fuse._native import ffi, lib
+
+VERSION: str = ffi.string(lib.relay_version()).decode()
 
 CLOSED: int = lib.RELAY_CLOSED
 DISABLED: int = lib.RELAY_DISABLED

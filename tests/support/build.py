@@ -24,7 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Headers that C programs of several directories include.
 C_SUPPORT = ROOT / "tests/native/support"
-HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h"))
+# version.h is made of version.h.in.
+HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h*"))
 
 PLAIN = ""
 MEMORY = "address,undefined"

@@ -33,6 +33,7 @@ OWN_PAGE = {
 SYNOPSES = [
     ("relay.h", "librelayfs.3"),
     ("reader.h", "librelayfs.3"),
+    ("version.h.in", "librelayfs.3"),
     *((header.name, page) for header, page in OWN_PAGE.items()),
 ]
 LINK = re.compile(r"\]\(([^):#]+)\)")
@@ -184,8 +185,8 @@ def test_completion_has_every_option_of_relayctl():
 
 @pytest.mark.parametrize(
     ("typed", "replies"),
-    [("relayctl sn", ["snapshot"]), ("relayctl record --rot", ["--rotate-size", "--rotate-time"]),
-     ("relayctl record -o /proc/sel", ["/proc/self"])],
+    [("relayctl sn", ["snapshot"]), ("relayctl --v", ["--version"]),
+     ("relayctl record --rot", ["--rotate-size", "--rotate-time"]), ("relayctl record -o /proc/sel", ["/proc/self"])],
 )  # fmt: skip
 def test_completion_of_relayctl_completes(typed, replies):
     count = len(typed.split())
@@ -207,6 +208,7 @@ def test_completion_has_every_mount_option():
         ("relayfs -o sto", ["store="]),
         ("relayfs -o ro,si", ["ro,size="]),
         ("relayfs --f", ["--foreground"]),
+        ("relayfs --v", ["--version"]),
         ("relayfs -o log=/etc/hostna", ["/etc/hostname"]),
         ("relayfs -o size=1G,allow", ["1G,allow_other"]),
         ("relayfs /proc/sel", ["/proc/self"]),

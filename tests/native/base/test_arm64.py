@@ -5,14 +5,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import ROOT
+from build import ROOT, native_prefix
 
 SOURCES = sorted((ROOT / "native/src").rglob("*.c"))
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 
 
 def assemble(source: Path, out: Path) -> str:
-    include = [f"-I{ROOT / 'native/include'}", f"-I{ROOT / 'native/src'}"]
+    include = [f"-I{native_prefix().include}", f"-I{ROOT / 'native/src'}"]
     subprocess.run(["aarch64-linux-gnu-gcc", *FLAGS, *include, "-c", source, "-o", out], check=True)
     return subprocess.run(
         ["aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", out], check=True, capture_output=True, text=True

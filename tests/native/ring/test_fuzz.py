@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import ROOT
+from build import ROOT, native_prefix
 from stress import is_long
 
 pytestmark = pytest.mark.stress
@@ -17,7 +17,7 @@ SECONDS_PER_INPUT = 60  # of one that hangs, on a machine where everything takes
 def test_spoilt_rings_harm_nobody(tmp_path: Path) -> None:
     program = tmp_path / "fuzz_ring"
     flags = ["-std=gnu11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-    include = [f"-I{ROOT / 'native/include'}", f"-I{ROOT / 'native/src'}"]
+    include = [f"-I{native_prefix().include}", f"-I{ROOT / 'native/src'}"]
     subprocess.run(["clang", *flags, *include, "-o", program, *SOURCES, "-pthread"], check=True)
     limits = [f"-runs={RUNS}", f"-timeout={SECONDS_PER_INPUT}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
     done = subprocess.run([program, *limits], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: MIT */
+#include <relayfs/version.h>
+
+const char *relay_version(void)
+{
+	return RELAY_VERSION;
+}
