@@ -90,17 +90,12 @@ enum { RELAY_RING_WILL_RETRY = 1 << 30 };
  */
 int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
 
-/* The same for the one of n per-CPU rings that is this CPU's. -EINVAL: the CPU's number is not below n. */
-int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length,
-                           uint64_t flags);
-
 /*
  * Reserve a record, like bpf_ringbuf_reserve(): `length` bytes, aligned to 8, to be filled in place. Readers stop before
  * it until it is committed or discarded. flags: 0 or RELAY_RING_WILL_RETRY. Errors as relay_ring_output(); EAGAIN also if
  * 256 reservations are open.
  */
 void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags);
-void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags);
 
 /* Commit or discard a reservation, in the process that made it, while the reserving thread lives. -EINVAL: no reservation
  * at this address, or unknown flags. */
@@ -124,7 +119,11 @@ unsigned relay_ring_hash(uint64_t key, unsigned n);
 
 /* --- the rings of one channel, by its path --- */
 
-/* ring[0 .. n-1]: one ring for all CPUs, or (buffers=percpu) one for each possible CPU. The struct owns them. */
+/*
+ * ring[0 .. n-1]: one ring for all CPUs, or (buffers=percpu) one for each possible CPU, by its number. The rings of
+ * relay_rings_attach() and relay_rings_create() are closed with the struct. A program that opened the files itself, with
+ * relay_ring_open(), may fill in a struct of its own, and closes each ring.
+ */
 struct relay_rings {
 	unsigned n;
 	struct relay_ring **ring;
@@ -144,9 +143,10 @@ struct relay_rings {
  */
 struct relay_rings *relay_rings_attach(const char *path);
 struct relay_rings *relay_rings_create(const char *path, const char *options);
-void relay_rings_close(struct relay_rings *rings); /* NULL is ignored */
+void relay_rings_close(struct relay_rings *rings); /* of these two functions; NULL is ignored */
 
-/* As relay_ring_output() and relay_ring_reserve(), in the ring of the current CPU or the one for all CPUs. */
+/* As relay_ring_output() and relay_ring_reserve(), in the ring of the current CPU or the one for all CPUs. EINVAL also if
+ * there is no ring for this CPU. */
 int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
 void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags);
 

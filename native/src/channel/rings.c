@@ -178,22 +178,3 @@ struct relay_rings *relay_rings_create(const char *path, const char *options)
 	relay_place_free(&place);
 	return err ? fail(err) : relay_rings_attach(path);
 }
-
-/* --- producing --- */
-
-int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
-{
-	if (!rings)
-		return -EBADF;
-	if (rings->n == 1)
-		return relay_ring_output(rings->ring[0], data, length, flags);
-	return relay_ring_output_here(rings->ring, rings->n, data, length, flags);
-}
-
-void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags)
-{
-	if (rings && rings->n == 1)
-		return relay_ring_reserve(rings->ring[0], length, flags);
-	/* Without rings that says so. */
-	return relay_ring_reserve_here(rings ? rings->ring : NULL, rings ? rings->n : 0, length, flags);
-}

@@ -89,7 +89,8 @@ __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, cons
 }
 
 /* The fast path: there is room for the record; no locked instruction, no fence. */
-static inline int output_restartable(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+static inline __attribute__((always_inline)) int output_restartable(struct relay_ring *ring, const void *data,
+                                                                    size_t length, uint64_t flags)
 {
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
 	put.next = put.expect + relay_ring_total(length);
@@ -119,7 +120,8 @@ static __thread struct {
 } latest RELAY_TLS;
 
 /* From this CPU. As relay_ring_output(), or RELAY_WRONG_CPU. */
-static inline int output_here(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+static inline __attribute__((always_inline)) int output_here(struct relay_ring *ring, const void *data, size_t length,
+                                                             uint64_t flags)
 {
 	return ring->scheme == RELAY_RSEQ ? output_restartable(ring, data, length, flags)
 	                                  : output_claimed(ring, data, length, flags);
@@ -184,18 +186,25 @@ __attribute__((noinline)) static int produce_there(struct relay_ring *ring, stru
 	return err;
 }
 
-/* In the ring of the CPU that this thread runs on, wherever it is moved to meanwhile. */
-static int produce_percpu(struct relay_ring *const *rings, unsigned n, struct product *product)
+/* The ring of the CPU that this thread runs on; NULL: there is none. */
+static inline struct relay_ring *ring_of_cpu(const struct relay_rings *rings)
+{
+	unsigned cpu = relay_rseq_registered() ? relay_rseq_cpu() : (unsigned)sched_getcpu();
+	return cpu < rings->n ? rings->ring[cpu] : NULL;
+}
+
+/* In that ring, wherever the thread is moved to meanwhile, or through the server. */
+__attribute__((noinline)) static int produce_percpu(const struct relay_rings *rings, struct product *product)
 {
 	for (;;) {
-		unsigned cpu = relay_rseq_registered() ? relay_rseq_cpu() : (unsigned)sched_getcpu();
-		if (cpu >= n)
+		struct relay_ring *ring = ring_of_cpu(rings);
+		if (!ring)
 			return -EINVAL;
-		int err = produce_here(rings[cpu], product);
+		int err = produce_here(ring, product);
 		if (err != RELAY_WRONG_CPU)
 			return err;
-		if (rings[cpu]->remote)
-			return produce_remote(rings[cpu]->remote, product);
+		if (ring->remote)
+			return produce_remote(ring->remote, product);
 	}
 }
 
@@ -222,14 +231,26 @@ int relay_ring_refuse(struct relay_ring *ring, size_t length)
 	return err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err;
 }
 
-int relay_ring_output_here(struct relay_ring *const *rings, unsigned n, const void *data, size_t length, uint64_t flags)
+/* noinline: within relay_rings_output() it would have that save registers for a single ring, too. */
+__attribute__((noinline)) static int output_percpu(const struct relay_rings *rings, const void *data, size_t length,
+                                                   uint64_t flags)
+{
+	struct relay_ring *ring = ring_of_cpu(rings);
+	if (__builtin_expect(!ring || flags & ~OUTPUT_FLAGS || (!data && length), 0))
+		return -EINVAL;
+	int err = output_here(ring, data, length, flags);
+	if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
+		return err;
+	return produce_percpu(rings, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
+}
+
+int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
 {
 	if (__builtin_expect(!rings, 0))
 		return -EBADF;
-	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
-		return -EINVAL;
-	struct product product = {.data = data ? data : "", .length = length, .flags = flags};
-	return produce_percpu(rings, n, &product);
+	if (rings->n == 1)
+		return relay_ring_output(rings->ring[0], data, length, flags);
+	return output_percpu(rings, data, length, flags);
 }
 
 static void *reserved(int err, const struct product *product)
@@ -250,13 +271,22 @@ void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 	return reserved(err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err, &product);
 }
 
-void *relay_ring_reserve_here(struct relay_ring *const *rings, unsigned n, size_t length, uint64_t flags)
+__attribute__((noinline)) static void *reserve_percpu(const struct relay_rings *rings, size_t length, uint64_t flags)
 {
+	struct relay_ring *ring = ring_of_cpu(rings);
+	void *record;
+	int err = !ring || flags & ~RESERVE_FLAGS ? -EINVAL : reserve_here(ring, length, flags, &record);
+	if (__builtin_expect(!err, 1))
+		return record;
 	struct product product = {.length = length, .flags = flags};
-	return reserved(!rings                   ? -EBADF
-	                : flags & ~RESERVE_FLAGS ? -EINVAL
-	                                         : produce_percpu(rings, n, &product),
-	                &product);
+	return reserved(err == RELAY_WRONG_CPU ? produce_percpu(rings, &product) : err, &product);
+}
+
+void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags)
+{
+	if (!rings || rings->n == 1)
+		return relay_ring_reserve(rings ? rings->ring[0] : NULL, length, flags);
+	return reserve_percpu(rings, length, flags);
 }
 
 /* --- the second step --- */

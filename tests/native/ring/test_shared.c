@@ -319,10 +319,9 @@ TEST(a_key_has_its_ring)
 	CHECK_EQ(relay_ring_hash(UINT64_MAX, 1), 0);
 }
 
-static struct relay_ring *rings[1024];
-
-static unsigned open_all_rings(void)
+static struct relay_rings open_all_rings(void)
 {
+	static struct relay_ring *ring[1024];
 	char path[4096];
 	struct relay_ring_spec spec = a_ring_spec(4096, 0);
 	unsigned i;
@@ -332,27 +331,28 @@ static unsigned open_all_rings(void)
 	CHECK_EQ(relay_ring_create(path, &spec), 0);
 	for (i = 0; i < spec.n_rings; i++) {
 		snprintf(path, sizeof(path), "%s/all/mem%u", scratch, i);
-		rings[i] = open_ring(path);
+		ring[i] = open_ring(path);
 	}
-	return spec.n_rings;
+	return (struct relay_rings){.n = spec.n_rings, .ring = ring};
 }
 
 TEST(each_cpu_has_its_ring)
 {
-	unsigned n = open_all_rings(), i, here = n == 1 ? 0 : home_cpu;
+	struct relay_rings rings = open_all_rings(), none = {0};
+	unsigned n = rings.n, i, here = n == 1 ? 0 : home_cpu;
 
 	if (n == 1)
 		CHECK_EQ(sched_setaffinity(0, sizeof(cpu_set_t), &(cpu_set_t){{1}}), 0);
-	CHECK_EQ(relay_ring_output_here(rings, n, "a", 1, 0), 0);
-	CHECK_EQ(relay_ring_commit(memset(relay_ring_reserve_here(rings, n, 1, 0), 'b', 1), 0), 0);
-	if (n > 1)
-		CHECK_EQ(relay_ring_output_here(rings, here, "c", 1, 0), -EINVAL);
+	CHECK_EQ(relay_rings_output(&rings, "a", 1, 0), 0);
+	CHECK_EQ(relay_ring_commit(memset(relay_rings_reserve(&rings, 1, 0), 'b', 1), 0), 0);
+	CHECK_EQ(relay_rings_output(&none, "c", 1, 0), -EINVAL);
+	CHECK(!relay_rings_reserve(&none, 1, 0) && errno == EINVAL);
 	/* Those of other CPUs are written from there. */
 	for (i = 0; i < n; i++)
-		CHECK_EQ(relay_ring_output(rings[i], "d", 1, 0), 0);
+		CHECK_EQ(relay_ring_output(rings.ring[i], "d", 1, 0), 0);
 	for (i = 0; i < n; i++)
-		CHECK_LETTERS(rings[i], i == here ? "abd" : "d");
-	CHECK_EQ(relay_ring_wait(rings, n, 0), 0);
+		CHECK_LETTERS(rings.ring[i], i == here ? "abd" : "d");
+	CHECK_EQ(relay_ring_wait(rings.ring, n, 0), 0);
 }
 
 TEST(one_wait_serves_several_rings)
@@ -376,12 +376,9 @@ TEST(calls_without_a_ring_do_nothing)
 	size_t length;
 
 	CHECK_EQ(relay_ring_output(NULL, "a", 1, 0), -EBADF);
-	CHECK_EQ(relay_ring_output_here(NULL, 1, "a", 1, 0), -EBADF);
 	CHECK_EQ(relay_rings_output(NULL, "a", 1, 0), -EBADF);
 	errno = 0;
 	CHECK(!relay_ring_reserve(NULL, 1, 0) && errno == EBADF);
-	errno = 0;
-	CHECK(!relay_ring_reserve_here(NULL, 1, 1, 0) && errno == EBADF);
 	errno = 0;
 	CHECK(!relay_rings_reserve(NULL, 1, 0) && errno == EBADF);
 	CHECK_EQ(relay_ring_commit(NULL, 0), -EINVAL);

@@ -38,8 +38,8 @@ struct stream {
 };
 
 static struct stream *streams; /* shared */
-static struct relay_ring *rings[MAX_RINGS];
-static unsigned n_rings;
+static struct relay_ring *ring_of_cpu[MAX_RINGS];
+static struct relay_rings rings = {.ring = ring_of_cpu};
 static uint32_t ring_mode;
 
 static uint64_t seed = 88172645463325252ull;
@@ -99,14 +99,12 @@ static size_t any_length(uint64_t r)
 
 static int output(const void *data, size_t length, uint64_t flags)
 {
-	return n_rings > 1 ? relay_ring_output_here(rings, n_rings, data, length, flags)
-	                   : relay_ring_output(rings[0], data, length, flags);
+	return relay_rings_output(&rings, data, length, flags);
 }
 
 static void *reserve(size_t length)
 {
-	return n_rings > 1 ? relay_ring_reserve_here(rings, n_rings, length, 0)
-	                   : relay_ring_reserve(rings[0], length, 0);
+	return relay_rings_reserve(&rings, length, 0);
 }
 
 static void end(struct stream *s, void *record, bool discard)
@@ -249,9 +247,9 @@ static void consume_in_place(unsigned ring)
 	size_t length;
 	int result;
 
-	while ((result = relay_ring_next(rings[ring], &data, &length)) == 1) {
+	while ((result = relay_ring_next(rings.ring[ring], &data, &length)) == 1) {
 		check_record(ring, data, length);
-		relay_ring_release(rings[ring]);
+		relay_ring_release(rings.ring[ring]);
 	}
 	CHECK_EQ(result, 0);
 }
@@ -262,7 +260,7 @@ static void consume_copies(unsigned ring)
 	uint64_t missed;
 	ssize_t length;
 
-	while ((length = relay_ring_read(rings[ring], data, sizeof(data), &missed)) >= 0) {
+	while ((length = relay_ring_read(rings.ring[ring], data, sizeof(data), &missed)) >= 0) {
 		n_missed += missed;
 		check_record(ring, data, (size_t)length);
 	}
@@ -278,7 +276,7 @@ static void consume_as_the_kernel(unsigned ring)
 	uint32_t length;
 
 	if (!k[ring].data)
-		k[ring] = kernel_map(relay_ring_fd(rings[ring]), RING_BYTES);
+		k[ring] = kernel_map(relay_ring_fd(rings.ring[ring]), RING_BYTES);
 	while (kernel_next(&k[ring], &data, &length)) {
 		CHECK(length <= RING_BYTES - 16);
 		check_record(ring, data, length);
@@ -297,11 +295,11 @@ static void make_rings(uint32_t mode)
 	snprintf(path, sizeof(path), "%s/stress", scratch);
 	CHECK_EQ(relay_ring_create(path, &spec), 0);
 	ring_mode = mode;
-	n_rings = spec.n_rings;
-	CHECK(n_rings <= MAX_RINGS);
-	for (i = 0; i < n_rings; i++) {
+	rings.n = spec.n_rings;
+	CHECK(rings.n <= MAX_RINGS);
+	for (i = 0; i < rings.n; i++) {
 		snprintf(path, sizeof(path), "%s/stress/mem%u", scratch, i);
-		rings[i] = open_ring(path);
+		rings.ring[i] = open_ring(path);
 	}
 	streams = mmap(NULL, sizeof(*streams) * N_STREAMS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(streams != MAP_FAILED);
@@ -322,8 +320,8 @@ static struct relay_ring_stats sum_stats(void)
 	struct relay_ring_stats sum = {0};
 	unsigned i;
 
-	for (i = 0; i < n_rings; i++) {
-		struct relay_ring_stats stats = ring_stats(rings[i]);
+	for (i = 0; i < rings.n; i++) {
+		struct relay_ring_stats stats = ring_stats(rings.ring[i]);
 
 		sum.records += stats.records;
 		sum.read_records += stats.read_records;
@@ -360,8 +358,8 @@ static void run(consumer *consume, bool signals, unsigned n_kills)
 	for (p = 0; p < N_PRODUCERS; p++)
 		pid[p] = start_producer(p, signals);
 	while (n_running > 0) {
-		relay_ring_wait(rings, n_rings, 10);
-		for (i = 0; i < n_rings; i++)
+		relay_ring_wait(rings.ring, rings.n, 10);
+		for (i = 0; i < rings.n; i++)
 			consume(i);
 		p = (unsigned)random_below(N_PRODUCERS);
 		if (killed < n_kills && pid[p] && n_seen / 100 > killed) {
@@ -380,7 +378,7 @@ static void run(consumer *consume, bool signals, unsigned n_kills)
 			n_running--;
 		}
 	}
-	for (i = 0; i < n_rings; i++)
+	for (i = 0; i < rings.n; i++)
 		consume(i);
 }
 
