@@ -48,6 +48,10 @@ def test_the_python_package_tells_the_version():
     assert relayfs_fuse.__version__ == importlib.metadata.version("relayfs") == VERSION
 
 
+def test_the_changelog_has_a_section_of_the_version():
+    assert f"\n## [{VERSION}] - " in (ROOT / "CHANGELOG.md").read_text()
+
+
 @pytest.mark.parametrize("program", ["relayfs", "relayctl"])
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_programs_tell_the_version(program, option):
