@@ -14,7 +14,7 @@
 #include "yardsticks.h"
 
 #include <relayfs/layout.h>
-#include <relayfs/ring.h>
+#include <relayfs/ring_store.h>
 #include <relayfs/store.h>
 #include <stdint.h>
 #include <sys/mman.h>

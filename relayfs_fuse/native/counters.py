@@ -1,4 +1,4 @@
-"""Counters of a store; see <relayfs/counters.h>."""
+"""Counters of a store; see <relayfs/counters.h> and <relayfs/counters_store.h>."""
 
 from __future__ import annotations
 

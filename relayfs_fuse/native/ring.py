@@ -1,4 +1,4 @@
-"""The record rings of the C library, as Python sees them; see <relayfs/ring.h>."""
+"""The record rings of the C library, as Python sees them; see <relayfs/ring.h> and <relayfs/ring_store.h>."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ OWN_PAGE = {
     HEADERS[0].with_name("relay_app.h"): "relay_app.3",
     HEADERS[0].with_name("classic.h"): "relayfs-classic.3",
     HEADERS[0].with_name("ring.h"): "relay_ring.3",
+    HEADERS[0].with_name("ring_store.h"): "relay_ring.3",
     HEADERS[0].with_name("counters.h"): "relayfs-counters.3",
+    HEADERS[0].with_name("counters_store.h"): "relayfs-counters.3",
     HEADERS[0].with_name("trace_event.h"): "relayfs-trace.3",
     HEADERS[0].with_name("trace_store.h"): "relayfs-trace.3",
 }
@@ -235,6 +237,14 @@ def test_man_page_has_every_function():
 @pytest.mark.parametrize(("header", "page"), OWN_PAGE.items(), ids=list(OWN_PAGE.values()))
 def test_man_page_of_a_header_has_its_functions(header, page):
     assert function_names(header) <= synopsis_function_names(page)
+
+
+def test_a_synopsis_has_each_symbol_for_programs():
+    node = re.search(r"^RELAYFS_0 \{$(.*?)^\};$", (ROOT / "native/relayfs.map").read_text(), re.MULTILINE | re.DOTALL)
+    assert node
+    synopses = "".join(section(page.name, "SYNOPSIS") for page in PAGES if page.suffix == ".3")
+    shown = set(re.findall(r"\w+", synopses))
+    assert [name for name in re.findall(r"^\t(\w+);", node[1], re.MULTILINE) if documented(name) not in shown] == []
 
 
 @pytest.mark.parametrize(("name", "page"), SYNOPSES)

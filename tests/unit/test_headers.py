@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import HEADERS, native_prefix
+from build import HEADERS, ROOT, native_prefix
 from c_declarations import declarations
 
 ATTACH = r"""
@@ -181,18 +181,26 @@ def test_a_program_includes_one_of_the_two_headers(tmp_path):
         run(*command)
 
 
+def exported_versions() -> dict[str, str]:
+    """Each symbol that programs may link to, with its version."""
+    symbols = run("nm", "-D", "--defined-only", "--with-symbol-versions", "--format=posix",
+                  native_prefix().lib / "librelayfs.so.0")  # fmt: skip
+    return dict(re.findall(r"^(\w+)@@(\w+) ", symbols, re.MULTILINE))
+
+
 def test_library_exports_what_the_headers_declare():
-    symbols = run("nm", "-D", "--defined-only", "--format=posix", native_prefix().lib / "librelayfs.so.0")
-    exported = {line.split()[0].partition("@")[0] for line in symbols.splitlines()}
-    declared = declared_functions(HEADERS) | declared_variables(HEADERS)
-    assert {name for name in exported if not name.startswith("RELAYFS_")} == declared
+    assert exported_versions().keys() == declared_functions(HEADERS) | declared_variables(HEADERS)
+
+
+def test_library_exports_nothing_of_the_benchmarks():
+    yardsticks = declared_functions(sorted((ROOT / "native/bench").glob("*.h")))
+    assert yardsticks
+    assert yardsticks.isdisjoint(exported_versions())
 
 
 def test_what_is_for_tools_has_a_version_of_its_own():
-    of_tools = [path for path in HEADERS if path.name in {"store.h", "trace_store.h"}]
-    symbols = run("nm", "-D", "--defined-only", "--with-symbol-versions", "--format=posix",
-                  native_prefix().lib / "librelayfs.so.0")  # fmt: skip
-    versions = dict(re.findall(r"^(\w+)@@(\w+) ", symbols, re.MULTILINE))
+    of_tools = [path for path in HEADERS if path.name.endswith("store.h")]
+    versions = exported_versions()
     tools = declared_functions(of_tools) | declared_variables(of_tools)
     assert tools
     assert {name: versions[name] for name in tools} == dict.fromkeys(tools, "RELAYFS_PRIVATE")

@@ -27,7 +27,7 @@ extern "C" {
 
 #define KLOG_CHECKED __attribute__((__format__(__printf__, 1, 2)))
 
-/* The registered channel or NULL. Only the macros below read it, and only the library writes it. */
+/* The registered channel or NULL. The macros below load it, and programs may; only the library changes it. */
 extern struct rchan *klog_handler;
 
 /*

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The shared-memory format of one channel buffer: one file on tmpfs, mapped by every producer,
+ * <relayfs/layout.h>: the shared-memory format of one channel buffer: one file on tmpfs, mapped by every producer,
  * every zero-copy reader and the file server. All state of the buffer is in this file.
+ *
+ * For tools that look at a buffer's file without the library, and for the numbers in struct relay_spec and relay_stats
+ * (store.h). Programs that write and read channels need <relayfs/relay.h> and <relayfs/reader.h> alone.
  *
  *   0                        data_bytes                                              file size
  *   +------------------------+-----------+---------------+-----------------+---------+

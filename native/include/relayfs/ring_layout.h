@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The shared-memory format of one record ring. Its first part is, byte for byte, what mmap(2) of a
- * BPF_MAP_TYPE_RINGBUF shows in Linux, so a program that knows only that can consume it from a mapping of the file:
+ * <relayfs/ring_layout.h>: the shared-memory format of one record ring. For consumers that map a ring's file without the
+ * library, and for tools; programs that call the library need <relayfs/ring.h> alone.
+ *
+ * Its first part is, byte for byte, what mmap(2) of a BPF_MAP_TYPE_RINGBUF shows in Linux, so a program that knows only
+ * that can consume it from a mapping of the file:
  *
  *   page 0        page 1        page 2           2 + size           2 + 2 * size
  *   +-------------+-------------+----------------+------------------+-------+---+--------+---+-------+

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * <relayfs/store.h>: functions for file servers and tools, which work on the files of a store. Their symbols have the
- * version RELAYFS_PRIVATE: a tool that calls them must be built with the same version of the library.
+ * version RELAYFS_PRIVATE: a tool that calls them must be built with the same version of the library. Programs that write
+ * and read channels need <relayfs/relay.h> and <relayfs/reader.h> alone.
  *
  * A store is a directory on tmpfs. A channel is a directory in it that holds the regular files
  * mem0 .. memN-1 and nothing else; it appears and disappears as a whole, by rename(2). All state of a buffer

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * <relayfs/trace_store.h>: traces, for file servers, recorders and other tools; symbols as in <relayfs/store.h>.
+ * Programs with tracepoints need <relayfs/trace.h> alone.
  *
  *     STORE/.traces                     the control file: one page for programs, one for each trace
  *     STORE/.traces-lost                counts of events that programs lost because they got no buffers

@@ -5,8 +5,7 @@
 
 #include "store/find.h"
 
-#include <relayfs/ring.h>
-#include <relayfs/store.h>
+#include <relayfs/ring_store.h>
 #include <stddef.h>
 
 /*

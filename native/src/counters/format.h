@@ -35,7 +35,7 @@
 #include "base/mapping.h"
 
 #include <pthread.h>
-#include <relayfs/counters.h>
+#include <relayfs/counters_store.h>
 #include <stdbool.h>
 
 #define RELAY_PERF_NAMES_MAGIC 0x31304d414e504c52ull /* "RLPNAM01" */

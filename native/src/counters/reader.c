@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* <relayfs/counters.h>: what readers do, and the file server. */
+/* <relayfs/counters.h>: what readers do; <relayfs/counters_store.h>: what the file server does. */
 #define _GNU_SOURCE
-#include <relayfs/counters.h>
+#include <relayfs/counters_store.h>
 
 #include "counters/copy.h"
 #include "counters/files.h"

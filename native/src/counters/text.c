@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* <relayfs/counters.h>: counters as text, for the file server. Thousands of lines take milliseconds here, and much longer
+/* <relayfs/counters_store.h>: counters as text, for the file server. Thousands of lines take milliseconds here, and much longer
  * in Python, where everybody else would wait. */
 #define _GNU_SOURCE
-#include <relayfs/counters.h>
+#include <relayfs/counters_store.h>
 
 #include "counters/format.h"
 

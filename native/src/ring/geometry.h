@@ -3,8 +3,8 @@
 #ifndef RELAYFS_RING_GEOMETRY_H
 #define RELAYFS_RING_GEOMETRY_H
 
-#include <relayfs/ring.h>
 #include <relayfs/ring_layout.h>
+#include <relayfs/ring_store.h>
 #include <stdbool.h>
 
 /* Offsets in the file, in bytes. */

@@ -7,9 +7,8 @@
 #include "base/damage.h"
 #include "base/mapping.h"
 
-#include <relayfs/ring.h>
 #include <relayfs/ring_layout.h>
-#include <relayfs/store.h>
+#include <relayfs/ring_store.h>
 #include <stdbool.h>
 
 struct relay_ring {

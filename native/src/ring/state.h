@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a ring has to give, for callers that wait or count. The rest of ring/state.c is declared in <relayfs/ring.h>. */
+/* What a ring has to give, for callers that wait or count. The rest of ring/state.c is declared in <relayfs/ring_store.h>. */
 #ifndef RELAYFS_RING_STATE_H
 #define RELAYFS_RING_STATE_H
 

@@ -4,9 +4,8 @@
 #define RELAYFS_STORE_OPTIONS_H
 
 #include <relayfs/layout.h>
-#include <relayfs/ring.h>
 #include <relayfs/ring_layout.h>
-#include <relayfs/store.h>
+#include <relayfs/ring_store.h>
 #include <stdbool.h>
 
 /* The row of a key that there is. */

@@ -5,8 +5,7 @@
  * What a new number takes: a field in struct relay_stats (relay_ring_stats), whoever fills it (buffer/stats.c, ring/stats.c), a
  * row here, and its paragraph in relayfs(5).
  */
-#include <relayfs/ring.h>
-#include <relayfs/store.h>
+#include <relayfs/ring_store.h>
 #include <stddef.h>
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))

@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-#include <relayfs/counters.h>
+#include <relayfs/counters_store.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

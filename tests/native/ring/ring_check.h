@@ -9,8 +9,8 @@
 
 #include "check.h"
 
-#include <relayfs/ring.h>
 #include <relayfs/ring_layout.h>
+#include <relayfs/ring_store.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
