@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
 from typing import Protocol
 from uuid import UUID, uuid4, uuid5
+
+from relayfs_fuse.native.constants import VERSION
 
 NS = 1_000_000_000
 
@@ -336,7 +336,7 @@ def _environment(origin: Origin, unbuffered: Unbuffered) -> str:
     words: dict[str, str | int] = {
         "domain": "ust",
         "tracer_name": "relayfs",
-        **dict(zip(("tracer_major", "tracer_minor", "tracer_patch"), _version(), strict=True)),
+        **dict(zip(("tracer_major", "tracer_minor", "tracer_patch"), map(int, VERSION.split(".")), strict=True)),
         "hostname": re.sub(r'["\\\n]', "_", os.uname().nodename),
         "trace_name": origin.trace,
         "procname": origin.process,
@@ -348,9 +348,3 @@ def _environment(origin: Origin, unbuffered: Unbuffered) -> str:
 
 def _literal(value: str | int) -> str:
     return str(value) if isinstance(value, int) else f'"{value}"'
-
-
-@cache
-def _version() -> tuple[int, int, int]:
-    major, minor, patch = (int(part) for part in version("relayfs").split(".")[:3])
-    return major, minor, patch

@@ -1,6 +1,7 @@
 """Metadata: what babeltrace2 reads with it, and what of a process's own words is not taken over."""
 
 import os
+import re
 import struct
 import subprocess
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import relayfs_fuse
 from relayfs_fuse.tracefiles import ctf
 
 MADE_TSC, MADE_MONO, MADE_REAL = 5_000_000_000_000, 2_000_000_000_000, 1_700_000_000_000_000_000
@@ -88,6 +90,11 @@ def test_all_types_are_read(read):
 def test_events_of_shared_buffers_say_whose_they_are(read, buffers):
     text = ctf.metadata((first_line(buffers=buffers) + EVENT).encode(), LATER)
     assert "{ vpid = 1234 }" in read(text, MADE_MONO, struct.pack("<I", 1234) + VALUES)
+
+
+def test_the_metadata_tell_the_version_of_the_tracer():
+    text = ctf.metadata(first_line().encode(), LATER).decode()
+    assert ".".join(re.findall(r"\ttracer_(?:major|minor|patch) = (\d+);", text)) == relayfs_fuse.__version__
 
 
 @pytest.mark.parametrize("after_ns", [0, 1, 1_000_000_007, 3_600_000_000_000])
