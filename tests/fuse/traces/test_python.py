@@ -13,7 +13,6 @@ from tracing import Store, shown
 from traffic import drain
 
 from relayfs_fuse import Event
-from relayfs_fuse.native.events import FIELD_TYPES
 
 N_THREADS, N_EVENTS = 8, 200
 SUBBUF_BYTES = 1 << 16
@@ -339,8 +338,3 @@ for name in ("seen", "hidden"):
     for file in process.iterdir():
         tmp_path.joinpath(file.name).write_bytes(drain(file) if file.name != "metadata" else file.read_bytes())
     assert shown(tmp_path) == [f"app:seen: {{ n = {n} }}" for n in range(3)]
-
-
-def test_types_are_those_of_the_header():
-    assert FIELD_TYPES == ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "x8", "x16", "x32", "x64",
-                           "f32", "f64", "string", "bytes")  # fmt: skip
