@@ -115,7 +115,7 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     found = parser.parse_intermixed_args(words)
     if not 1 <= len(found.places) <= 2:
         parser.error("a mountpoint is needed, and perhaps a name before it")
-    arguments = Arguments(Settings(_absolute(found.places[-1]), default_store()))
+    arguments = Arguments(Settings(_absolute(found.places[-1]), os.path.abspath(native.default_store())))
     _apply_options(arguments, [option for group in found.options for option in group.split(",") if option])
     arguments.settings.fuse_options |= {"default_permissions", "subtype=relayfs"}
     if not any(option.startswith("fsname=") for option in arguments.settings.fuse_options):
@@ -134,14 +134,6 @@ def _absolute(mountpoint: str) -> str:
     """Resolve all but the last name, which may be a dead mount that nothing can be asked about."""
     above, name = os.path.split(os.path.abspath(mountpoint))
     return os.path.join(os.path.realpath(above), name)
-
-
-def default_store() -> str:
-    """Name the directory that holds the memory when none is given; the library has the same."""
-    named = os.environ.get("RELAYFS_STORE")
-    if named:
-        return os.path.abspath(named)
-    return "/dev/shm/relayfs" if os.geteuid() == 0 else f"/dev/shm/relayfs-{os.geteuid()}"  # noqa: S108  # checked when opened
 
 
 def _options_help() -> str:

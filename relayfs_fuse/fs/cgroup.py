@@ -10,9 +10,10 @@ limits of all groups above it hold, too:
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +48,10 @@ def _groups() -> Iterator[tuple[str, str]]:
 
 def _hierarchies() -> Iterator[tuple[str, str, str]]:
     """Tell which are mounted: the kind, the group that is the root of what is mounted, and where."""
-    for line in _lines("/proc/self/mountinfo"):
-        before, _, behind = line.partition(" - ")
-        kind, _, options = behind.split(" ", 2)
-        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
-            root, mountpoint = before.split(" ")[3:5]
-            yield kind, _unescape(root), _unescape(mountpoint)
+    with suppress(OSError):
+        for mounted in mounts.table():
+            if mounted.kind == "cgroup2" or (mounted.kind == "cgroup" and "memory" in mounted.options.split(",")):
+                yield mounted.kind, mounted.root, mounted.place
 
 
 def _upwards(mountpoint: str, root: str, group: str) -> Iterator[str]:
@@ -70,8 +69,3 @@ def _lines(path: str) -> list[str]:
     with suppress(OSError), open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read().splitlines()
     return []
-
-
-def _unescape(name: str) -> str:
-    """Undo what the kernel does to blanks and backslashes in mountinfo."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)

@@ -20,12 +20,16 @@ class Mounted:
 
     device: st_dev of what is in it
     place: where it is
+    root: what of the file system is seen there
     kind: of file system
+    options: of the file system
     """
 
     device: int
     place: str
+    root: str
     kind: str
+    options: str
 
 
 def table() -> list[Mounted]:
@@ -52,8 +56,12 @@ def wait_until_gone(device: int) -> None:
 
 
 def _parse(line: bytes) -> Mounted:
-    fields = line.split(b" ")
-    major, minor = fields[2].split(b":")
-    kind = fields[fields.index(b"-", 6) + 1]
-    place = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), fields[4])
-    return Mounted(os.makedev(int(major), int(minor)), os.fsdecode(place), os.fsdecode(kind))
+    fields = [_unescape(field) for field in line.rstrip().split(b" ")]
+    major, minor = fields[2].split(":")
+    kind, _, options = fields[fields.index("-", 6) + 1 :][:3]
+    return Mounted(os.makedev(int(major), int(minor)), fields[4], fields[3], kind, options)
+
+
+def _unescape(field: bytes) -> str:
+    """Undo what the kernel does to blanks and backslashes."""
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field))

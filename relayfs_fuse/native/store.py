@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+
+def find_mount() -> str | None:
+    """Find $RELAYFS, or the first mount that is root's or this user's; None: there is none."""
+    with suppress(FileNotFoundError):
+        return _path(lib.relay_find_mount)
+    return None
+
+
+def find_store(mount: str) -> str:
+    """Find the store behind a mount; OSError: ENODATA, it does not tell; or as getxattr(2)."""
+    return _path(lib.relay_find_store, os.fsencode(mount), asked=os.path.join(mount, ".traces", "control"))
+
+
+def default_store() -> str:
+    """Name the store that is meant where no mount is: $RELAYFS_STORE, or this user's."""
+    return _path(lib.relay_default_store)
+
+
+def _path(find: Callable[..., int], *arguments: bytes, asked: str | None = None) -> str:
+    path = ffi.new("char[]", 4096)  # PATH_MAX
+    library.check(find(*arguments, path), asked)
+    return os.fsdecode(ffi.string(path))
 
 
 def n_possible_cpus() -> int:

@@ -6,15 +6,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import inotify
+from relayfs_fuse import inotify, native
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
 
 if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Clocks
     from relayfs_fuse.tracefiles.ctf import Unbuffered
-
-_BACKING = "user.relayfs.backing"
 
 
 def find_store(mount: str | None = None, store: str | None = None) -> str:
@@ -30,9 +28,8 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
         raise RelayError("no relayfs is mounted; --mount or --store tells which one to use")
     if os.path.isfile(os.path.join(place, ".traces")):
         return place
-    control = os.path.join(place, ".traces", "control")
     try:
-        return os.path.dirname(os.fsdecode(os.getxattr(control, _BACKING)))
+        return native.find_store(place)
     except OSError as error:
         if error.errno != errno.ENODATA:
             raise
@@ -41,17 +38,7 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
 
 def find_mount(mount: str | None = None) -> str | None:
     """Find the mount to work on; see find_store()."""
-    return mount or os.environ.get("RELAYFS") or _first_mount()
-
-
-def _first_mount() -> str | None:
-    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
-        mounts = [line.split(" ") for line in file]
-    for _, path, kind, options, *_ in mounts:
-        is_trusted = {"user_id=0", f"user_id={os.getuid()}"} & set(options.split(","))
-        if kind == "fuse.relayfs" and is_trusted:
-            return path.encode().decode("unicode_escape") if "\\" in path else path
-    return None
+    return mount or native.find_mount()
 
 
 class Source:

@@ -87,6 +87,17 @@ uint32_t relay_scheme_default(uint32_t buffers);
 /* 1: timestamp=tsc is available, because there is a counter of constant rate that programs may read; 0: it is not. */
 int relay_has_tsc(void);
 
+/*
+ * The default mount and store: a path, stored to memory of PATH_MAX bytes. 0, or -ENAMETOOLONG, or:
+ *
+ *     relay_find_mount      $RELAYFS, else the first mount that is root's or this user's; -ENOENT there is none
+ *     relay_find_store      the store of a mount; -ENODATA: the mount does not tell it; else as getxattr(2)
+ *     relay_default_store   $RELAYFS_STORE, else where a server of this user has its store
+ */
+int relay_find_mount(char *mount);
+int relay_find_store(const char *mount, char *store);
+int relay_default_store(char *store);
+
 /* The size in bytes of one buffer's file in the store; 0: the geometry is not allowed. */
 uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
 

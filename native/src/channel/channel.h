@@ -4,7 +4,7 @@
 #define RELAYFS_CHANNEL_CHANNEL_H
 
 #include "buffer/buffer.h"
-#include "store/find.h"
+#include "store/place.h"
 
 /* What create_buf_file said of a buffer. */
 struct relay_name {

@@ -7,6 +7,7 @@
 #include "channel/create_buf_file.h"
 
 #include "channel/direct.h"
+#include "store/find.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,11 @@
 #define _GNU_SOURCE
 #include "channel/direct.h"
 
+#include "store/find.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <relayfs/layout.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,10 +249,10 @@ int relay_carry_out(struct relay_place *place, const struct relay_step *step)
 
 int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds)
 {
-	char *dir = relay_default_store(), *slash;
-	int err;
-	if (!dir)
-		return -ENOMEM;
+	char dir[PATH_MAX], *slash;
+	int err = relay_default_store(dir);
+	if (err)
+		return err;
 	/* A directory where it can get no name later is better than none: it can still be used without. */
 	while ((err = relay_store_create_unnamed(dir, spec, fds)) == -ENOENT || err == -EACCES || err == -EPERM) {
 		slash = strrchr(dir, '/');
@@ -257,6 +260,5 @@ int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds)
 			break;
 		*slash = 0;
 	}
-	free(dir);
 	return err;
 }

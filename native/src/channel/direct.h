@@ -3,7 +3,7 @@
 #ifndef RELAYFS_CHANNEL_DIRECT_H
 #define RELAYFS_CHANNEL_DIRECT_H
 
-#include "store/find.h"
+#include "store/place.h"
 
 #include <relayfs/ring_store.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include "base/futex.h"
 #include "buffer/buffer.h"
 #include "buffer/open.h"
-#include "store/find.h"
+#include "store/place.h"
 #include "store/remote_file.h"
 #include "store/remote_reader.h"
 

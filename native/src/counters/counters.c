@@ -30,15 +30,6 @@ static char *join(const char *dir, const char *name)
 	return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
 }
 
-/* Where the counters of the relayfs mounted at `mnt` lie in its store; NULL: none is mounted there. */
-static char *main_file_of(const char *mnt)
-{
-	char backing[PATH_MAX], *file = join(mnt, "counters");
-	int err = file ? relay_backing_file(file, backing) : -ENOMEM;
-	free(file);
-	return !err && strchr(backing, '/') ? strdup(backing) : NULL;
-}
-
 static bool has_file(const char *dir, const char *name)
 {
 	char *path = join(dir, name);
@@ -50,9 +41,8 @@ static bool has_file(const char *dir, const char *name)
 /* That of a store, in which there will be counters from now on if it is ours. NULL and errno. */
 static char *dir_of_store(const char *store)
 {
-	char *usual = relay_default_store();
-	bool is_usual = usual && strcmp(usual, store) == 0;
-	free(usual);
+	char usual[PATH_MAX];
+	bool is_usual = relay_default_store(usual) == 0 && strcmp(usual, store) == 0;
 	if (is_usual && mkdir(store, STORE_MODE) == 0)
 		chmod(store, STORE_MODE); /* whatever the umask is */
 	if (!has_file(store, ".counters/counters")) {
@@ -75,13 +65,12 @@ static bool is_ours(const char *dir)
 
 /* Those of a mount. The store's own user opens the store's files; all others open what the mount shows, which nobody can
  * truncate. Where the mount maps no files they open the store's if these are open to everybody, or make copies. */
-static int map_mount(struct relay_counters *counters, const char *mnt, const char *main_file)
+static int map_mount(struct relay_counters *counters, const char *mnt, const char *store)
 {
-	char *in_mount = join(mnt, ".counters"), *in_store = strdup(main_file);
+	char *in_mount = join(mnt, ".counters"), *in_store = join(store, ".counters");
+	char *main_file = join(store, ".counters/counters");
 	counters->file = join(mnt, "counters.names");
-	int err = counters->file && in_mount && in_store ? -ENODEV : -ENOMEM;
-	if (in_store)
-		*strrchr(in_store, '/') = 0;
+	int err = counters->file && in_mount && in_store && main_file ? -ENODEV : -ENOMEM;
 	if (err == -ENODEV && !is_ours(in_store))
 		err = relay_perf_map(counters, in_mount, main_file, false);
 	if (err == -ENODEV)
@@ -90,6 +79,7 @@ static int map_mount(struct relay_counters *counters, const char *mnt, const cha
 		err = relay_perf_map(counters, in_mount, main_file, true);
 	free(in_mount);
 	free(in_store);
+	free(main_file);
 	return err;
 }
 
@@ -103,16 +93,14 @@ static int map_store(struct relay_counters *counters, const char *store)
 
 static int map(struct relay_counters *counters, const char *path)
 {
-	char *root = path ? strdup(path) : relay_default_root();
-	char *main_file = root ? main_file_of(root) : NULL;
-	int err = main_file ? map_mount(counters, root, main_file) : 0;
-	if (!main_file && !path) {
-		free(root);
-		root = relay_default_store();
-	}
-	if (!main_file)
-		err = root ? map_store(counters, root) : -ENOMEM;
-	free(main_file);
+	char store[PATH_MAX], *root = path ? strdup(path) : relay_default_root();
+	int err = root ? 0 : -ENOMEM;
+	if (!err && relay_find_store(root, store) == 0)
+		err = map_mount(counters, root, store);
+	else if (!err && !path)
+		err = relay_default_store(store) ? -ENAMETOOLONG : map_store(counters, store);
+	else if (!err)
+		err = map_store(counters, path);
 	free(root);
 	return err;
 }

@@ -11,7 +11,7 @@
 #define RELAYFS_RING_REMOTE_H
 
 #include "ring/ring.h"
-#include "store/find.h"
+#include "store/place.h"
 
 /* What the server says of all rings of a channel. 0 or -errno. */
 int relay_ring_remote_geometry(const struct relay_place *place, struct relay_ring_geometry *geometry);

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ *     MNT/.traces/control      its extended attribute user.relayfs.backing is "STORE/.traces"
+ *     STORE/.lock              its text says where the server is, or was, mounted; a server that lives has it locked
+ */
 #define _GNU_SOURCE
 #include "store/find.h"
 
@@ -6,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <relayfs/layout.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,30 +20,13 @@
 
 enum { MOUNTS_STEP = 4096 };
 
-void relay_place_free(struct relay_place *place)
+const char *relay_named_by(const char *variable)
 {
-	free(place->root);
-	free(place->channel);
-	*place = (struct relay_place){0};
+	const char *value = getenv(variable);
+	return value && *value ? value : NULL;
 }
 
-char *relay_place_mem(const struct relay_place *place, uint32_t cpu)
-{
-	char *path;
-	const char *format = place->in_store ? "%s/%s/mem%u" : "%s/.channels/%s/mem%u";
-	return asprintf(&path, format, place->root, place->channel, cpu) < 0 ? NULL : path;
-}
-
-static bool has_mem(const struct relay_place *place)
-{
-	char *path = relay_place_mem(place, place->cpu);
-	bool has = path && access(path, F_OK) == 0;
-	free(path);
-	return has;
-}
-
-/* Is a relayfs mounted at `root`, and may its control be used so (F_OK, W_OK)? */
-static bool has_control(const char *root, int how)
+bool relay_has_control(const char *root, int how)
 {
 	char *path;
 	if (asprintf(&path, "%s/.channels/../control", root) < 0)
@@ -48,125 +34,6 @@ static bool has_control(const char *root, int how)
 	bool has = access(path, how) == 0;
 	free(path);
 	return has;
-}
-
-/* As the buffer itself has it. */
-static bool is_single_in_store(const struct relay_place *place)
-{
-	struct relay_geometry geometry = {0};
-	struct stat st;
-	char *path = relay_place_mem(place, 0);
-	int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
-	free(path);
-	if (fd < 0)
-		return false;
-	bool known = fstat(fd, &st) == 0 &&
-	             pread(fd, &geometry, sizeof(geometry), st.st_size - RELAY_PAGE_BYTES) == (ssize_t)sizeof(geometry);
-	close(fd);
-	return known && geometry.magic == RELAY_MAGIC && geometry.buffers == RELAY_SINGLE;
-}
-
-/* As the mount shows it: to open the memory itself would be taken for a mapping. */
-static bool is_single_in_mount(const struct relay_place *place)
-{
-	static const char single[] = "single";
-	char *path, text[sizeof(single)] = "";
-	if (asprintf(&path, "%s/.channels/%s/buffers", place->root, place->channel) < 0)
-		return false;
-	int fd = relay_mapping_open(path, O_RDONLY, true);
-	free(path);
-	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
-	if (fd >= 0)
-		close(fd);
-	return got == sizeof(single) - 1 && memcmp(text, single, sizeof(single) - 1) == 0;
-}
-
-/* Has the channel one relay file, of its own name? */
-static bool is_single(const struct relay_place *place)
-{
-	return place->in_store ? is_single_in_store(place) : is_single_in_mount(place);
-}
-
-/* "app/cpu10": cpu1 + 0 or cpu + 10; the mount lets only one of them exist. */
-static bool has_numbered_mem(struct relay_place *place)
-{
-	size_t length = strlen(place->channel);
-	for (size_t cut = length; cut > 1 && place->channel[cut - 1] >= '0' && place->channel[cut - 1] <= '9'; cut--) {
-		if (length - cut >= 6 || (place->channel[cut - 1] == '0' && cut < length))
-			continue; /* no such CPU number, or "00" */
-		char *whole = place->channel;
-		char *shorter = strndup(whole, cut - 1);
-		if (!shorter)
-			return false;
-		place->cpu = (uint32_t)strtoul(whole + cut - 1, NULL, 10);
-		place->channel = shorter;
-		if (has_mem(place) && !is_single(place)) {
-			free(whole);
-			return true;
-		}
-		free(shorter);
-		place->channel = whole;
-	}
-	place->cpu = 0;
-	return false;
-}
-
-static bool is_file(struct relay_place *place)
-{
-	return has_numbered_mem(place) || (has_mem(place) && is_single(place));
-}
-
-static bool is_channel(struct relay_place *place)
-{
-	return has_mem(place);
-}
-
-static bool is_new(struct relay_place *place)
-{
-	return place->in_store || has_control(place->root, F_OK);
-}
-
-static int place_at(struct relay_place *place, char *root, bool in_store, const char *channel)
-{
-	*place = (struct relay_place){.root = root, .in_store = in_store, .channel = strdup(channel)};
-	if (place->root && place->channel)
-		return 0;
-	relay_place_free(place);
-	return -ENOMEM;
-}
-
-/* Cut the path at each slash, from the right, until `fits`. */
-static int find_mount(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
-{
-	for (const char *cut = path + strlen(path); cut > path;) {
-		const char *slash = memrchr(path, '/', (size_t)(cut - path));
-		if (!slash)
-			break;
-		char *root = slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-		int err = place_at(place, root, false, slash + 1);
-		if (err || fits(place))
-			return err;
-		relay_place_free(place);
-		cut = slash;
-	}
-	/* all of it, below the working directory */
-	int err = place_at(place, strdup(path[0] == '/' ? "/" : "."), false, path + (path[0] == '/'));
-	if (err || fits(place))
-		return err;
-	relay_place_free(place);
-	return -ENOENT;
-}
-
-/* What follows `root` and a slash in path; NULL: path does not lie below it. */
-static const char *below(const char *root, const char *path)
-{
-	size_t length = root ? strlen(root) : 0;
-	while (length > 1 && root[length - 1] == '/')
-		length--;
-	if (length == 0 || strncmp(path, root, length) != 0 || path[length] != '/')
-		return NULL;
-	path += length + strspn(path + length, "/");
-	return *path ? path : NULL;
 }
 
 /* Has this user a number in this user namespace? All who have none look like one user there. *outside: its number where the
@@ -194,117 +61,6 @@ bool relay_store_is_trusted(const char *store)
 	if (lstat(store, &st))
 		return errno == ENOENT;
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && is_mapped(st.st_uid, &unused);
-}
-
-/* Below $RELAYFS, at which nothing is mounted, or below the default store. */
-static int find_in_store(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
-{
-	char *store = relay_default_store();
-	if (!store)
-		return -ENOMEM;
-	const char *channel = below(getenv("RELAYFS"), path);
-	if (!channel)
-		channel = below(store, path);
-	if (!channel || !relay_store_is_trusted(store)) {
-		free(store);
-		return channel ? -EACCES : -ENOENT;
-	}
-	char *mountpoint = relay_store_mountpoint(store);
-	if (mountpoint)
-		free(store);
-	int err = place_at(place, mountpoint ? mountpoint : store, !mountpoint, channel);
-	if (err || fits(place))
-		return err;
-	relay_place_free(place);
-	return -ENOENT;
-}
-
-static int find(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
-{
-	if (!path || !*path || path[strlen(path) - 1] == '/')
-		return -EINVAL;
-	int err = find_mount(place, path, fits);
-	return err == -ENOENT ? find_in_store(place, path, fits) : err;
-}
-
-int relay_place_new(struct relay_place *place, const char *path)
-{
-	return find(place, path, is_new);
-}
-
-/* Is the path that of a directory in a mount? */
-static bool is_directory(const char *path)
-{
-	struct relay_place place;
-	struct stat st;
-	if (stat(path, &st) || !S_ISDIR(st.st_mode) || find_mount(&place, path, is_new))
-		return false;
-	relay_place_free(&place);
-	return true;
-}
-
-/* As find(), of what must be there. */
-static int find_existing(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
-{
-	int err = find(place, path, fits);
-	return err == -ENOENT && is_directory(path) ? -EISDIR : err;
-}
-
-int relay_place_channel(struct relay_place *place, const char *path)
-{
-	return find_existing(place, path, is_channel);
-}
-
-int relay_place_file(struct relay_place *place, const char *path)
-{
-	return find_existing(place, path, is_file);
-}
-
-bool relay_place_is_taken(const struct relay_place *place, const char *path)
-{
-	char *name;
-	struct relay_place there;
-	struct stat st;
-	if (asprintf(&name, "%s/%s", place->root, path) < 0)
-		return true;
-	bool taken = lstat(name, &st) == 0;
-	free(name);
-	if (taken || place_at(&there, strdup(place->root), true, path))
-		return true;
-	taken = is_file(&there);
-	relay_place_free(&there);
-	return taken;
-}
-
-void relay_place_refresh(struct relay_place *place)
-{
-	char *mountpoint = place->in_store ? relay_store_mountpoint(place->root) : NULL;
-	if (!mountpoint)
-		return;
-	free(place->root);
-	place->root = mountpoint;
-	place->in_store = false;
-}
-
-int relay_place_control(const struct relay_place *place, const char *command, const char *words)
-{
-	char *file = NULL, *line = NULL;
-	if (place->channel[strcspn(place->channel, " \t\n\"\\")] || strchr(words, '\n'))
-		return -EINVAL;
-	int err = asprintf(&file, "%s/control", place->root) < 0 ||
-	                  asprintf(&line, "%s %s %s\n", command, place->channel, words) < 0
-	              ? -ENOMEM
-	              : 0;
-	int fd = err ? err : relay_mapping_open(file, O_WRONLY, true);
-	if (fd < 0)
-		err = fd;
-	else if (write(fd, line, strlen(line)) < 0)
-		err = -errno;
-	if (fd >= 0)
-		close(fd);
-	free(file);
-	free(line);
-	return err;
 }
 
 /* "/mnt/my\040relay" as mountinfo writes it: blanks and backslashes in octal. In place. */
@@ -380,52 +136,91 @@ static char *read_mounts(void)
 }
 
 /* The file is closed before anybody looks at a mount, for which the process may have one descriptor left. */
-void relay_each_mount(relay_mount_fits *fits, void *arg)
+void relay_each_mount(const char *only, relay_mount_fits *fits, void *arg)
 {
+	struct stat st;
+	if (only && stat(only, &st))
+		return;
 	char *text = read_mounts(), *next = text, *line;
 	bool found = false;
 	while (!found && next && (line = strsep(&next, "\n"))) {
 		dev_t device;
 		const char *mountpoint = mountpoint_in(line, &device);
-		found = mountpoint && fits(mountpoint, device, arg);
+		found = mountpoint && (!only || device == st.st_dev) && fits(mountpoint, arg);
 	}
 	free(text);
 }
 
-static bool is_writable(const char *mountpoint, dev_t device, void *arg)
+static bool take(const char *mountpoint, void *arg)
 {
-	(void)device;
-	if (!has_control(mountpoint, W_OK))
-		return false;
 	*(char **)arg = strdup(mountpoint);
 	return true;
 }
 
-static char *first_mount(void)
+static bool take_writable(const char *mountpoint, void *arg)
 {
-	char *found = NULL;
-	relay_each_mount(is_writable, &found);
+	return relay_has_control(mountpoint, W_OK) && take(mountpoint, arg);
+}
+
+/* $RELAYFS, else the first mount that fits; NULL: there is none. */
+static char *first_mount(relay_mount_fits *fits)
+{
+	const char *named = relay_named_by("RELAYFS");
+	char *found = named ? strdup(named) : NULL;
+	if (!named)
+		relay_each_mount(NULL, fits, &found);
 	return found;
+}
+
+static int put_path(char *to, const char *path)
+{
+	size_t length = strnlen(path, PATH_MAX);
+	if (length == PATH_MAX)
+		return -ENAMETOOLONG;
+	memcpy(to, path, length + 1);
+	return 0;
+}
+
+int relay_find_mount(char *mount)
+{
+	char *found = first_mount(take);
+	int err = found ? put_path(mount, found) : -ENOENT;
+	free(found);
+	return err;
 }
 
 char *relay_default_root(void)
 {
-	const char *named = getenv("RELAYFS");
-	if (named && *named)
-		return strdup(named);
-	char *found = first_mount();
-	return found ? found : relay_default_store();
+	char store[PATH_MAX], *found = first_mount(take_writable);
+	return found || relay_default_store(store) ? found : strdup(store);
 }
 
-char *relay_default_store(void)
+int relay_default_store(char *store)
 {
-	const char *named = getenv("RELAYFS_STORE");
-	char *path;
-	if (named && *named)
-		return strdup(named);
+	const char *named = relay_named_by("RELAYFS_STORE");
+	if (named)
+		return put_path(store, named);
 	if (geteuid() == 0)
-		return strdup("/dev/shm/relayfs");
-	return asprintf(&path, "/dev/shm/relayfs-%u", (unsigned)geteuid()) < 0 ? NULL : path;
+		return put_path(store, "/dev/shm/relayfs");
+	snprintf(store, PATH_MAX, "/dev/shm/relayfs-%u", (unsigned)geteuid());
+	return 0;
+}
+
+int relay_find_store(const char *mount, char *store)
+{
+	static const char control[] = "/.traces";
+	char *name;
+	if (asprintf(&name, "%s%s/control", mount, control) < 0)
+		return -ENOMEM;
+	int err = relay_backing_file(name, store);
+	free(name);
+	char *end = err ? NULL : strrchr(store, '/');
+	if (err)
+		return err;
+	if (!end || end == store || strcmp(end, control) != 0)
+		return -ENODATA;
+	*end = 0;
+	return 0;
 }
 
 /* Where the store's server says, or said when it ended, that it is mounted; NULL: nowhere. *is_served: it lives. */
@@ -456,7 +251,7 @@ char *relay_store_mountpoint(const char *store)
 {
 	bool is_served = false;
 	char *at = signed_mountpoint(store, &is_served);
-	if (at && is_served && has_control(at, F_OK))
+	if (at && is_served && relay_has_control(at, F_OK))
 		return at;
 	free(at);
 	return NULL;
@@ -464,8 +259,8 @@ char *relay_store_mountpoint(const char *store)
 
 bool relay_default_store_is_meant(const char *store)
 {
-	const char *mount = getenv("RELAYFS"), *named = getenv("RELAYFS_STORE");
-	if (!mount || !*mount || (named && *named))
+	const char *mount = relay_named_by("RELAYFS");
+	if (!mount || relay_named_by("RELAYFS_STORE"))
 		return true;
 	bool is_served = false;
 	char *at = signed_mountpoint(store, &is_served);

@@ -1,56 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * From a path to the files behind it. Knows names, no rings.
- *
- *     MNT/app/cpu            a mount: MNT/control, MNT/.channels/app/cpu/mem0
- *     $RELAYFS/app/cpu       the same; or, when nothing is mounted there, ...
- *     STORE/app/cpu          ... the default store itself: STORE/app/cpu/mem0
- *
- * A store that is served is only ever changed through its server, whose mount the store's lock names.
- */
+/* Which relayfs is meant where nobody has named one: its mount, and its store. The functions that tools use, too, are in
+ * <relayfs/store.h>. */
 #ifndef RELAYFS_STORE_FIND_H
 #define RELAYFS_STORE_FIND_H
 
+#include <relayfs/store.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
-
-/* A path, cut in two: "MNT" or "STORE", and "app/cpu". */
-struct relay_place {
-	char *root;
-	bool in_store; /* root is a store that nobody serves */
-	char *channel;
-	uint32_t cpu; /* of a relay file */
-};
-
-/* 0 or -errno: -ENOENT no relayfs there (or, for the latter two, no such channel or relay file). */
-int relay_place_new(struct relay_place *place, const char *path);     /* a channel that may be made */
-int relay_place_channel(struct relay_place *place, const char *path); /* "MNT/app/cpu" */
-int relay_place_file(struct relay_place *place, const char *path);    /* "MNT/app/cpu0" */
-void relay_place_free(struct relay_place *place);
-
-/* A place in a store that somebody serves by now becomes one in that mount. */
-void relay_place_refresh(struct relay_place *place);
-
-/* "MNT/.channels/app/cpu/mem0", "STORE/app/cpu/mem0"; NULL: no memory. */
-char *relay_place_mem(const struct relay_place *place, uint32_t cpu);
-
-/* In a store: is `path` below its root the name of a directory, a channel or a relay file? */
-bool relay_place_is_taken(const struct relay_place *place, const char *path);
-
-/* Write one line to MNT/control: COMMAND PATH WORDS. */
-int relay_place_control(const struct relay_place *place, const char *command, const char *words);
 
 /* Where a path leads that names no directory: $RELAYFS, else the first mount in which this process may make
  * channels, else the default store. NULL: no memory. */
 char *relay_default_root(void);
 
-/* $RELAYFS_STORE, else where a server of this user has it. NULL: no memory. */
-char *relay_default_store(void);
+/* The value of an environment variable; NULL: it is not set, or empty. */
+const char *relay_named_by(const char *variable);
 
-/* Ask of each relayfs mount that this process sees, until one fits. None of their servers is asked. */
-typedef bool relay_mount_fits(const char *mountpoint, dev_t device, void *arg);
-void relay_each_mount(relay_mount_fits *fits, void *arg);
+/* Ask of each mount that is root's or this user's until one fits; with `only`, of those of the file system in which that path
+ * lies. None of their servers is asked. */
+typedef bool relay_mount_fits(const char *mountpoint, void *arg);
+void relay_each_mount(const char *only, relay_mount_fits *fits, void *arg);
+
+/* Is a relayfs mounted at `root`, and may its control be used so (F_OK, W_OK)? */
+bool relay_has_control(const char *root, int how);
 
 /* May nobody but this user move things in the store? One that is missing will be ours. */
 bool relay_store_is_trusted(const char *store);

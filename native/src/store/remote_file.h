@@ -3,7 +3,7 @@
 #ifndef RELAYFS_STORE_REMOTE_FILE_H
 #define RELAYFS_STORE_REMOTE_FILE_H
 
-#include "store/find.h"
+#include "store/place.h"
 
 #include <stddef.h>
 

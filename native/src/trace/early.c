@@ -101,10 +101,11 @@ static int make_home(const char *store, const char *name, char **early)
 int relay_early_home(const struct relay_trace_home *home, const struct relay_trace *trace,
                      struct relay_trace_home *early)
 {
-	char *store = home->store ? strdup(home->store) : relay_default_store();
+	char usual[PATH_MAX];
 	*early = (struct relay_trace_home){0};
-	int err = store ? make_home(store, trace->name, &early->store) : -ENOMEM;
-	free(store);
+	int err = home->store ? 0 : relay_default_store(usual);
+	if (!err)
+		err = make_home(home->store ? home->store : usual, trace->name, &early->store);
 	if (err)
 		relay_trace_home_free(early);
 	return err;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /*
- *     MNT/.traces/control      its extended attribute user.relayfs.backing is "STORE/.traces"
- *
  * Whoever may write the control file says what this program does: the mount must be root's, or this user's. Only its own user
  * opens files of a store; all others see them through the mount.
  */
@@ -16,11 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-static const char control_name[] = "/.traces";
 
 void relay_trace_home_free(struct relay_trace_home *home)
 {
@@ -37,20 +32,6 @@ static struct relay_traces *open_below(const char *root, const char *name)
 	struct relay_traces *traces = relay_traces_open(path);
 	free(path);
 	return traces;
-}
-
-/* The store behind a mount, or NULL. */
-static char *store_of(const char *mountpoint)
-{
-	char *name, backing[PATH_MAX];
-	if (asprintf(&name, "%s/.traces/control", mountpoint) < 0)
-		return NULL;
-	int err = relay_backing_file(name, backing);
-	free(name);
-	size_t length = err ? 0 : strlen(backing), name_length = sizeof(control_name) - 1;
-	if (length <= name_length || strcmp(backing + length - name_length, control_name) != 0)
-		return NULL;
-	return strndup(backing, length - name_length);
 }
 
 uint32_t relay_trace_pid(const struct relay_trace_home *home)
@@ -70,58 +51,40 @@ uint32_t relay_trace_pid(const struct relay_trace_home *home)
 struct search {
 	struct relay_trace_home *home;
 	struct relay_traces *traces; /* what was found */
-	dev_t device;                /* of the mount that is looked for */
 };
 
 /* The store's own user opens the file itself, which goes on also when the server has ended. */
-static bool try_mount(const char *mountpoint, dev_t device, void *arg)
+static bool try_mount(const char *mountpoint, void *arg)
 {
-	(void)device;
 	struct search *search = arg;
-	char *store = store_of(mountpoint);
-	bool is_own = store && relay_store_is_trusted(store);
-	search->traces = is_own ? open_below(store, control_name) : NULL;
-	if (!search->traces) {
-		free(store);
-		store = NULL;
+	char store[PATH_MAX];
+	bool is_own = relay_find_store(mountpoint, store) == 0 && relay_store_is_trusted(store);
+	search->traces = is_own ? open_below(store, "/.traces") : NULL;
+	is_own = search->traces;
+	if (!search->traces)
 		search->traces = open_below(mountpoint, "/.traces/control");
-	}
 	if (!search->traces)
 		return false;
-	*search->home = (struct relay_trace_home){.store = store, .mount = strdup(mountpoint)};
+	*search->home = (struct relay_trace_home){.store = is_own ? strdup(store) : NULL, .mount = strdup(mountpoint)};
 	return true;
-}
-
-/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. The servers of others are not asked,
- * as they may not answer. */
-static bool try_named(const char *mountpoint, dev_t device, void *arg)
-{
-	const struct search *search = arg;
-	return device == search->device && try_mount(mountpoint, device, arg);
 }
 
 static void try_own_store(struct search *search)
 {
-	char *store = relay_default_store();
-	if (store && relay_store_is_trusted(store) && relay_default_store_is_meant(store))
-		search->traces = open_below(store, control_name);
+	char store[PATH_MAX];
+	if (relay_default_store(store) == 0 && relay_store_is_trusted(store) && relay_default_store_is_meant(store))
+		search->traces = open_below(store, "/.traces");
 	if (search->traces)
-		*search->home = (struct relay_trace_home){.store = store, .mount = relay_store_mountpoint(store)};
-	else
-		free(store);
+		*search->home =
+		    (struct relay_trace_home){.store = strdup(store), .mount = relay_store_mountpoint(store)};
 }
 
+/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. The servers of others are not asked,
+ * as they may not answer. */
 bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces)
 {
 	struct search search = {.home = home};
-	const char *named = getenv("RELAYFS");
-	struct stat st;
-	if (!named || !*named)
-		relay_each_mount(try_mount, &search);
-	else if (stat(named, &st) == 0) {
-		search.device = st.st_dev;
-		relay_each_mount(try_named, &search);
-	}
+	relay_each_mount(relay_named_by("RELAYFS"), try_mount, &search);
 	if (!search.traces)
 		try_own_store(&search);
 	if (search.traces)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build import builds, compile_c, run_command, run_environment
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
-from mounts import NOBODY, Mount, tmpfs_directory, wait_until
+from mounts import NOBODY, RELAYFS, Mount, tmpfs_directory, wait_until
 from traffic import drain
 
 # --- where ---
@@ -87,6 +87,22 @@ def test_a_dead_mount_is_no_default(make_mount: Callable[..., Mount], scratch_st
         assert (scratch_store.parent / "other/cpu/mem0").exists()
         maker.ask("close")
         assert not (scratch_store.parent / "other/cpu").exists()
+
+
+@pytest.mark.usefixtures("root_only")
+def test_tools_without_relayfs_use_the_first_mount_that_there_is(make_mount: Callable[..., Mount]) -> None:
+    mount = make_mount(start=False)
+    mount.path = mount.path.parent / "a strange\\mount\tpoint"
+    mount.path.mkdir()
+    mount.start()
+    mount.command("trace create seen\n")
+    listing = f"{CLEAR}os.execv(program, [program, 'list'])"
+    for keep, code, said in ((mount.path, 0, "seen  stopped"), ("nothing", 1, "no relayfs is mounted")):
+        command = ["unshare", "--mount", sys.executable, "-c", listing, keep, RELAYFS.with_name("relayctl")]
+        environment = {**os.environ, "RELAYFS": ""}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert said in done.stdout + done.stderr
 
 
 @pytest.mark.usefixtures("root_only")
