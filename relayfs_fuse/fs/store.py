@@ -376,7 +376,7 @@ class Store:
         try:
             return self._made(path, directory)
         except StoreError as error:
-            self._discard(directory)
+            delete(self.hide(path))
             raise OSError(errno.EBADMSG, str(error)) from error
 
     def _made(self, path: str, directory: str) -> StoredChannel:
@@ -386,7 +386,7 @@ class Store:
 
     def remove(self, channel: StoredChannel | DamagedChannel) -> None:
         """Take a channel out of the store; its memory lives on while somebody has it mapped."""
-        self._discard(channel.directory)
+        delete(self.hide(channel.path))
         channel.removed = True
         if isinstance(channel, StoredChannel):
             channel.buffers = []  # whoever reads one to its end has that one
@@ -471,10 +471,11 @@ class Store:
         if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
             delete(entry.path)
 
-    def _discard(self, directory: str) -> None:
+    def hide(self, path: str) -> str:
+        """Put a directory out of sight, which is to be deleted: the next server does it if this one dies."""
         hidden = os.path.join(self.directory, f".removed-{os.getpid()}-{time.monotonic_ns()}")
-        os.rename(directory, hidden)
-        delete(hidden)
+        os.rename(self.locate(path), hidden)
+        return hidden
 
     def _check_directory(self) -> None:
         try:

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Directories of a store come and go at once: they are made, or deleted, under a hidden name. */
 #define _GNU_SOURCE
 #include "base/directory.h"
 
@@ -18,14 +17,72 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The directory stays its maker's: whoever else may write to it could put another file under a name. Programs
- * that map the store's files may pass through; what they may open, the files' own modes say. */
-enum { DIR_MODE = 0711, IMPLICIT_MODE = RELAY_IMPLICIT_MARK | 0755, HIDDEN_TRIES = 1000 };
+enum { IMPLICIT_MODE = RELAY_IMPLICIT_MARK | 0755, HIDDEN_TRIES = 10000 };
+
+int relay_directory_open(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+/* --- hidden names --- */
+
+static int make_hidden(int at, const char *path, const char *hidden)
+{
+	(void)path;
+	return mkdirat(at, hidden, 0700) ? -errno : 0;
+}
+
+static int move_away(int at, const char *path, const char *hidden)
+{
+	return relay_rename_new(at, path, at, hidden) ? -errno : 0;
+}
+
+/* Do it under the first hidden name that is free: who died over one may have had our process id. */
+static int hide(int at, const char *path, const char *why, int (*act)(int at, const char *path, const char *hidden),
+                char hidden[PATH_MAX])
+{
+	static unsigned made;
+	const char *slash = strrchr(path, '/');
+	int parent = slash ? (int)(slash - path + 1) : 0, err = -EEXIST;
+	for (int tries = 0; err == -EEXIST && tries < HIDDEN_TRIES; tries++) {
+		/* Relaxed: a number that no other thread gets. */
+		unsigned n = __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED);
+		int length = snprintf(hidden, PATH_MAX, "%.*s.%s-%ld-%u", parent, path, why, (long)getpid(), n);
+		err = length < PATH_MAX ? act(at, path, hidden) : -ENAMETOOLONG;
+	}
+	return err;
+}
+
+int relay_hidden_make(int at, const char *path, char hidden[PATH_MAX])
+{
+	return hide(at, path, "new", make_hidden, hidden);
+}
+
+int relay_hidden_move(int at, const char *path, char hidden[PATH_MAX])
+{
+	return hide(at, path, "removed", move_away, hidden);
+}
+
+/* rename(2) would replace an empty directory. */
+int relay_hidden_show(int at, const char *hidden, const char *path, mode_t mode)
+{
+	return fchmodat(at, hidden, mode, 0) || relay_rename_new(at, hidden, at, path) ? -errno : 0;
+}
+
+int relay_file_name(int fd, int at, const char *path)
+{
+	char open_file[64];
+	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
+	return linkat(AT_FDCWD, open_file, at, path, AT_SYMLINK_FOLLOW) ? -errno : 0;
+}
+
+/* --- channels --- */
 
 static void remove_dir(const char *dir, uint32_t n_buffers)
 {
 	char name[32];
-	int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int dir_fd = relay_directory_open(dir);
 	for (uint32_t cpu = 0; dir_fd >= 0 && cpu < n_buffers; cpu++) {
 		snprintf(name, sizeof(name), "mem%u", cpu);
 		relay_file_unlinkat(dir_fd, name);
@@ -35,79 +92,32 @@ static void remove_dir(const char *dir, uint32_t n_buffers)
 	rmdir(dir);
 }
 
-/* "PARENT/.new-PID-N-CHANNEL": hidden until it is whole, or before it goes. */
-static char *hidden_name(const char *dir, const char *why, unsigned n)
+static int fill(const char *hidden, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
 {
-	const char *slash = strrchr(dir, '/');
-	int parent = slash ? (int)(slash - dir + 1) : 0;
-	char *name = NULL;
-	int length = asprintf(&name, "%.*s.%s-%ld-%u-%s", parent, dir, why, (long)getpid(), n, dir + parent);
-	return length < 0 ? NULL : name;
-}
-
-/* Do it under the first such name that is free: who died over one may have had our process id. */
-static int hide(const char *dir, const char *why, int (*act)(const char *dir, const char *hidden), char **hidden)
-{
-	int err = -EEXIST;
-	*hidden = NULL;
-	for (unsigned n = 0; err == -EEXIST && n < HIDDEN_TRIES; n++) {
-		free(*hidden);
-		*hidden = hidden_name(dir, why, n);
-		err = *hidden ? act(dir, *hidden) : -ENOMEM;
-	}
-	return err;
-}
-
-static int make_hidden(const char *dir, const char *hidden)
-{
-	(void)dir;
-	return mkdir(hidden, 0700) ? -errno : 0;
-}
-
-static int move_away(const char *dir, const char *hidden)
-{
-	return relay_rename_new(AT_FDCWD, dir, AT_FDCWD, hidden) ? -errno : 0;
-}
-
-static int fill(const char *staging, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
-{
-	int dir_fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), err = 0;
+	int dir_fd = relay_directory_open(hidden), err = 0;
 	if (dir_fd < 0)
-		return -errno;
+		return dir_fd;
 	for (uint32_t cpu = 0; !err && cpu < n_buffers; cpu++) {
 		char name[32];
 		snprintf(name, sizeof(name), "mem%u", cpu);
 		err = put(dir_fd, name, cpu, arg);
 	}
-	if (!err && fchmod(dir_fd, DIR_MODE))
-		err = -errno;
 	close(dir_fd);
 	return err;
 }
 
 int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, const void *arg)
 {
-	char *staging;
-	int err = hide(dir, "new", make_hidden, &staging);
-	if (!err) {
-		err = fill(staging, n_buffers, put, arg);
-		/* An empty directory would be replaced by rename(2). */
-		if (!err && relay_rename_new(AT_FDCWD, staging, AT_FDCWD, dir))
-			err = -errno;
-		if (err)
-			remove_dir(staging, n_buffers);
-	}
-	free(staging);
+	char hidden[PATH_MAX];
+	int err = relay_hidden_make(AT_FDCWD, dir, hidden);
+	if (err)
+		return err;
+	err = fill(hidden, n_buffers, put, arg);
+	if (!err)
+		err = relay_hidden_show(AT_FDCWD, hidden, dir, RELAY_DIR_MODE);
+	if (err)
+		remove_dir(hidden, n_buffers);
 	return err;
-}
-
-/* --- channels that are there already --- */
-
-static int link_open_file(int fd, int dir_fd, const char *name)
-{
-	char open_file[64];
-	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
-	return linkat(AT_FDCWD, open_file, dir_fd, name, AT_SYMLINK_FOLLOW) ? -errno : 0;
 }
 
 /* The same file, reached through the mount of dir_fd; -EXDEV: it lies elsewhere, or only root can do this. */
@@ -129,14 +139,14 @@ static int open_beside(int fd, int dir_fd)
 static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
 {
 	int fd = ((const int *)arg)[cpu];
-	int err = link_open_file(fd, dir_fd, name);
+	int err = relay_file_name(fd, dir_fd, name);
 	if (err != -EXDEV)
 		return err;
 	/* Linux links within one mount only; a program in a mount namespace of its own has another one of this store. */
 	int beside = open_beside(fd, dir_fd);
 	if (beside < 0)
 		return beside;
-	err = link_open_file(beside, dir_fd, name);
+	err = relay_file_name(beside, dir_fd, name);
 	close(beside);
 	return err;
 }
@@ -192,26 +202,23 @@ int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mo
 
 int relay_store_remove(const char *dir, uint32_t n_buffers)
 {
-	char *hidden;
-	int err = hide(dir, "removed", move_away, &hidden);
+	char hidden[PATH_MAX];
+	int err = relay_hidden_move(AT_FDCWD, dir, hidden);
 	if (!err)
 		remove_dir(hidden, n_buffers);
-	free(hidden);
 	return err;
 }
 
 /* The mark lies in the mode, so that it goes with the directory in one rmdir(2); it is there before the directory has its name. */
 int relay_implicit_make(const char *dir)
 {
-	char *staging;
-	int err = hide(dir, "new", make_hidden, &staging);
-	if (!err) {
-		if (chmod(staging, IMPLICIT_MODE) || relay_rename_new(AT_FDCWD, staging, AT_FDCWD, dir))
-			err = -errno;
-		if (err)
-			rmdir(staging);
-	}
-	free(staging);
+	char hidden[PATH_MAX];
+	int err = relay_hidden_make(AT_FDCWD, dir, hidden);
+	if (err)
+		return err;
+	err = relay_hidden_show(AT_FDCWD, hidden, dir, IMPLICIT_MODE);
+	if (err)
+		rmdir(hidden);
 	return err;
 }
 

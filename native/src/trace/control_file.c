@@ -16,6 +16,7 @@
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
+#include "base/directory.h"
 #include "base/mapping.h"
 #include "trace/control_file.h"
 #include "trace/lost.h"
@@ -127,18 +128,14 @@ static int fill(int fd)
 	return err ? err : relay_mapping_own(fd, TRACES_MODE, geteuid(), getegid());
 }
 
-/* It gets its name when it is whole. */
-static int make_file(const char *store)
+static int make_file(const char *store, const char *path)
 {
-	char path[PATH_MAX], open_file[64];
 	int fd = open(store, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	int err = fill(fd);
-	snprintf(path, sizeof(path), "%s/.traces", store);
-	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
-	if (!err && linkat(AT_FDCWD, open_file, AT_FDCWD, path, AT_SYMLINK_FOLLOW))
-		err = -errno;
+	if (!err)
+		err = relay_file_name(fd, AT_FDCWD, path);
 	close(fd);
 	return err;
 }
@@ -228,7 +225,7 @@ struct relay_traces *relay_traces_serve(const char *store)
 	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	bool was_there = fd >= 0;
 	if (fd < 0 && errno == ENOENT) {
-		int err = make_file(store);
+		int err = make_file(store, path);
 		if (err) {
 			errno = -err;
 			return NULL;

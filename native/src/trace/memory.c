@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "trace/memory.h"
 
+#include "base/directory.h"
 #include "base/mapping.h"
 
 #include <dirent.h>
@@ -82,7 +83,7 @@ static uint64_t used(int dir_fd, uint64_t making)
 	uid_t owner = fstat(dir_fd, &trace) == 0 ? trace.st_uid : geteuid();
 	DIR *listing = open_listing(dir_fd);
 	for (struct dirent *entry; listing && (entry = readdir(listing));) {
-		bool is_new = strncmp(entry->d_name, ".new-", 5) == 0;
+		bool is_new = strncmp(entry->d_name, RELAY_HIDDEN_NEW, sizeof(RELAY_HIDDEN_NEW) - 1) == 0;
 		if (entry->d_type == DT_DIR && (is_new || entry->d_name[0] != '.'))
 			sum += is_new ? making : bytes_of(dir_fd, entry->d_name, owner);
 	}

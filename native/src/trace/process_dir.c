@@ -13,12 +13,11 @@
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
-#include "base/libc.h"
+#include "base/directory.h"
 #include "base/mapping.h"
 #include "buffer/make.h"
 #include "trace/alive.h"
 #include "trace/memory.h"
-#include "trace/remove.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +32,6 @@
 #include <unistd.h>
 
 enum {
-	DIR_MODE = 0711,
 	PROCESS_BYTES = 64, /* of a program's name, with the null byte */
 	MAX_TRIES = 10000,  /* names that are taken */
 	REMOVAL_PAUSE_NS = 1000000
@@ -49,7 +47,7 @@ struct making {
 	uint32_t n_fds;
 	const char *declarations; /* of their events */
 	int trace_fd;             /* STORE/NAME */
-	char hidden[NAME_MAX];    /* while it is made */
+	char hidden[PATH_MAX];    /* while it is made */
 	int events_fd;            /* .events, open for appending */
 };
 
@@ -99,7 +97,7 @@ static int open_trace(const struct making *making)
 		return -EINVAL;
 	if (snprintf(path, sizeof(path), "%s/%s", making->store, name) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
-	int fd = relay_trace_open_dir(path);
+	int fd = relay_directory_open(path);
 	return fd == -ENOTDIR || fd == -ELOOP ? -ENOENT : fd;
 }
 
@@ -140,7 +138,7 @@ static int mark_as_locked(int fd)
 
 static int make_events(struct making *making, bool lock)
 {
-	char path[2 * NAME_MAX];
+	char path[PATH_MAX + sizeof("/.events")];
 	snprintf(path, sizeof(path), "%s/.events", making->hidden);
 	making->events_fd =
 	    openat(making->trace_fd, path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -202,16 +200,12 @@ static int make_buffers(const struct making *making)
 static int show(const struct making *making, char name[RELAY_TRACE_NAME_BYTES])
 {
 	unsigned tries = making->trace->buffers == RELAY_TRACE_PERPROCESS ? MAX_TRIES : 1;
-	if (fchmodat(making->trace_fd, making->hidden, DIR_MODE, 0))
-		return -errno;
-	for (unsigned i = 0; i < tries; i++) {
+	int err = -EEXIST;
+	for (unsigned i = 0; err == -EEXIST && i < tries; i++) {
 		dir_name(making, i, name);
-		if (relay_rename_new(making->trace_fd, making->hidden, making->trace_fd, name) == 0)
-			return 0;
-		if (errno != EEXIST)
-			return -errno;
+		err = relay_hidden_show(making->trace_fd, making->hidden, name, RELAY_DIR_MODE);
 	}
-	return -EEXIST;
+	return err;
 }
 
 /* Note that a process is told of it now. */
@@ -260,7 +254,7 @@ static int make_room_for_dir(const struct making *making)
 /* Remove the hidden directory by the names of all that can be in it: the process may have no descriptor left to list it. */
 static void unmake(const struct making *making)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX + sizeof("/.events")];
 	if (buffers_path(making, path) == 0)
 		relay_store_remove(path, making->fds ? making->n_fds : relay_n_possible_cpus());
 	snprintf(path, sizeof(path), "%s/.events", making->hidden);
@@ -270,7 +264,7 @@ static void unmake(const struct making *making)
 
 static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
-	int err = relay_trace_make_hidden(making->trace_fd, "new", making->hidden);
+	int err = relay_hidden_make(making->trace_fd, "", making->hidden);
 	if (err)
 		return err;
 	making->events_fd = -1;

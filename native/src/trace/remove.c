@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "trace/remove.h"
-
+#include "base/directory.h"
 #include "base/immutable.h"
 #include "trace/alive.h"
 
@@ -15,30 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-	MAX_TRIES = 10000, /* names that are taken */
-	MAX_DEPTH = 3      /* of what is removed */
-};
-
-int relay_trace_open_dir(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	return fd < 0 ? -errno : fd;
-}
-
-int relay_trace_make_hidden(int dir_fd, const char *why, char name[NAME_MAX])
-{
-	static unsigned made;
-	for (int tries = 0; tries < MAX_TRIES; tries++) {
-		snprintf(name, NAME_MAX, ".%s-%ld-%u", why, (long)getpid(),
-		         __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED));
-		if (mkdirat(dir_fd, name, 0700) == 0)
-			return 0;
-		if (errno != EEXIST)
-			return -errno;
-	}
-	return -EEXIST;
-}
+enum { MAX_DEPTH = 3 }; /* of what is removed */
 
 static void empty_dir(int fd, int depth);
 
@@ -91,16 +67,10 @@ static void close_buffers(int dir_fd)
 /* Put it out of sight, then take it apart. The caller sees to it that nobody writes there, or does not care. */
 static int remove_named(int parent_fd, const char *name)
 {
-	char hidden[NAME_MAX];
-	int err = relay_trace_make_hidden(parent_fd, "removed", hidden);
+	char hidden[PATH_MAX];
+	int err = relay_hidden_move(parent_fd, name, hidden);
 	if (err)
 		return err;
-	/* An empty directory may be replaced. */
-	if (renameat(parent_fd, name, parent_fd, hidden)) {
-		err = -errno;
-		unlinkat(parent_fd, hidden, AT_REMOVEDIR);
-		return err;
-	}
 	int fd = openat(parent_fd, hidden, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd >= 0)
 		close_buffers(fd);
@@ -118,7 +88,7 @@ int relay_trace_remove(const char *dir)
 	if (!slash || !slash[1])
 		return -EINVAL;
 	*slash = 0;
-	int fd = relay_trace_open_dir(parent);
+	int fd = relay_directory_open(parent);
 	if (fd < 0)
 		return fd;
 	int err = remove_named(fd, slash + 1);
@@ -147,7 +117,7 @@ static bool is_at(const char *path, int fd)
 int relay_trace_remove_dead(const char *dir)
 {
 	/* First the directory: one without .events is nobody's, as they appear whole; one that comes now is another. */
-	int dir_fd = relay_trace_open_dir(dir);
+	int dir_fd = relay_directory_open(dir);
 	if (dir_fd < 0)
 		return dir_fd;
 	int fd = openat(dir_fd, ".events", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);

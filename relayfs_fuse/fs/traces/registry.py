@@ -506,9 +506,8 @@ class Traces:
 
     def _remove(self, command: TraceCommand) -> Work:
         name = command.name
-        hidden = self._store.locate(f".removed-{os.getpid()}-{time.monotonic_ns()}")
         try:
-            yield lambda: os.rename(self._store.locate(name), hidden)
+            hidden: str = yield lambda: self._store.hide(name)
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"the store refuses: {error.strerror}") from error
         self._control.set(self._slots.pop(name), None)
