@@ -5,6 +5,11 @@
 
 #include "trace/find.h"
 
+enum {
+	RELAY_EARLY = RELAY_N_TRACES, /* the place of what waits for its trace, behind those of the control file */
+	RELAY_N_TRACINGS
+};
+
 /* The id in the first line of .events of a process whose trace is not there yet; the server replaces it. */
 #define RELAY_TRACE_NOT_YET UINT64_MAX
 

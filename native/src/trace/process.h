@@ -3,28 +3,8 @@
 #ifndef RELAYFS_TRACE_PROCESS_H
 #define RELAYFS_TRACE_PROCESS_H
 
+#include "trace/objects.h"
 #include "trace/writer.h"
-
-struct relay_declared;
-
-enum {
-	RELAY_EARLY = RELAY_N_TRACES, /* the place of what waits for its trace: trace/early.h */
-	RELAY_N_TRACINGS
-};
-
-/* relay_trace_page.log before anybody has looked for the traces. */
-#define RELAY_TRACED_NOT_BEGUN UINT32_MAX
-
-/* This library's own look at the control file's first page. */
-union relay_traced_page {
-	struct relay_trace_page page;
-	char bytes[RELAY_TRACE_PAGE_BYTES];
-};
-extern union relay_traced_page relay_traced_own __attribute__((visibility("hidden")));
-
-/* Where this process writes, by slot; read with acquire. NULL: nowhere, yet. The array itself is NULL while nothing was ever traced.
- * Writer: trace/process.c */
-extern struct relay_tracing **relay_tracings __attribute__((visibility("hidden")));
 
 /* Does some trace have sub-buffers for an event of this length, as far as this process knows? */
 bool relay_traced_holds(size_t length);
@@ -52,12 +32,10 @@ struct relay_tracing *relay_traced_at(unsigned slot, size_t length);
 /* Join all traces that want an event; from now on some threads make no system calls. */
 void relay_traced_prepare(void);
 
-/* A program's or library's events, which lie together, come and go. */
+/* A program's or library's events, which lie together, come; relay_objects_remove() when they go. */
 void relay_traced_add(struct relay_trace_object *object);
-void relay_traced_remove(struct relay_trace_object *object);
 
-/* Declare an event in all traces; the second one has been declared at run time. */
-void relay_traced_declare(const struct relay_trace_event *event);
+/* Declare one that is declared at run time in all traces. */
 void relay_traced_add_declared(struct relay_declared *declared);
 
 /* --- for trace/wait.c --- */

@@ -13,13 +13,14 @@
  * The page is the control file's first, mapped over a page of each program's and library's own memory: what the file
  * server stores there is seen by the next tracepoint, without a call and without a signal.
  *
- * Which traces there are, and the buffers in them, is trace/process.c's.
+ * Which traces there are is trace/process.c's, and the buffers in them trace/joined.c's.
  */
 #define _GNU_SOURCE
 #include "base/owner.h"
 #include "base/quiet.h"
 #include "base/scratch.h"
 #include "trace/declared.h"
+#include "trace/joined.h"
 #include "trace/process.h"
 #include "trace/threads.h"
 #include "trace/tracepoint.h"
@@ -212,7 +213,7 @@ static void register_event(struct relay_trace_event *event)
 	if (!declared)
 		return;
 	event->id = declared->number;
-	relay_traced_declare(event);
+	relay_joined_declare(event);
 }
 
 static void enter(void *arg)
@@ -233,7 +234,7 @@ void relay_trace_unregister(struct relay_trace_object *object)
 {
 	sigset_t before;
 	relay_trace_lock(&before);
-	relay_traced_remove(object);
+	relay_objects_remove(object);
 	relay_trace_unlock(&before);
 }
 

@@ -13,12 +13,15 @@
 #define _GNU_SOURCE
 #include "trace/writer.h"
 
+#include "base/clock.h"
+#include "base/quiet.h"
 #include "base/scratch.h"
 #include "buffer/subbuf_start.h"
 #include "buffer/try_reserve.h"
 #include "buffer/write.h"
 #include "trace/event_ids.h"
 #include "trace/join.h"
+#include "trace/threads.h"
 #include "trace/tsdl.h"
 
 #include <errno.h>
@@ -33,8 +36,102 @@
 
 enum {
 	N_NUMBERS = RELAY_TRACE_ID_MAX + 2, /* of events, from 1, and 0 */
-	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8
+	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8,
+	RETRY_MS = 100
 };
+
+/* --- memory --- */
+
+/* The directory of the trace, of which the channel is TRACE/PROCESS/cpu. */
+static int allocate_in_store(const struct relay_tracing *tracing, const struct rchan_buf *buf, uint64_t bytes)
+{
+	const struct relay_place *place = &tracing->chan->place;
+	char *dir;
+	if (!relay_descriptor_is_ours(&buf->mapping.file))
+		return -EBADF;
+	if (asprintf(&dir, "%s/%.*s", place->root, (int)strcspn(place->channel, "/"), place->channel) < 0)
+		return -ENOMEM;
+	int err = relay_trace_allocate(dir, tracing->memory, buf->mapping.file.fd, bytes);
+	free(dir);
+	return err;
+}
+
+static int ask_to_allocate(const struct relay_tracing *tracing, const struct rchan_buf *buf)
+{
+	char request[32];
+	int length = snprintf(request, sizeof(request), "allocate %u\n", buf->cpu);
+	return tracing->session < 0 ? -EBADF : relay_session_ask(tracing->session, request, (size_t)length);
+}
+
+/* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
+static int populate(const struct rchan_buf *buf, uint64_t bytes)
+{
+	int err = relay_mapping_populate(buf->data, bytes);
+	/* Part of it may be there, and of no use. */
+	if (err)
+		madvise(buf->data, bytes, MADV_REMOVE);
+	return err;
+}
+
+/* Under relay_trace_lock(). */
+static int allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
+{
+	uint64_t bytes = (uint64_t)((unsigned char *)buf->subbufs - buf->data);
+	if (!relay_is_unallocated(buf))
+		return 0;
+	/* A descriptor of the mount maps memory, and takes none. */
+	bool is_ours = tracing->chan->place.in_store;
+	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
+	if (!is_ours && (err == -ENOTCONN || err == -ECONNABORTED))
+		err = populate(buf, bytes);
+	if (!err) {
+		relay_note_allocated(buf);
+		relay_buf_close_fd(buf);
+	}
+	return err;
+}
+
+struct allocation {
+	struct rchan_buf *buf;
+	bool is_done;
+};
+
+static int64_t now_ms(void)
+{
+	return relay_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000;
+}
+
+static void allocate_here(void *arg)
+{
+	struct allocation *allocation = arg;
+	struct rchan_buf *buf = allocation->buf;
+	/* Another thread may have tried meanwhile. */
+	if (relay_is_unallocated(buf) && now_ms() < buf->allocate_again_ms)
+		return;
+	allocation->is_done = allocate(relay_private(buf->chan), buf) == 0;
+	if (!allocation->is_done)
+		/* Relaxed, as in allocate_first(): it only says when to try. */
+		__atomic_store_n(&buf->allocate_again_ms, now_ms() + RETRY_MS, __ATOMIC_RELAXED);
+}
+
+/* Of a thread that is about to write the first event to a buffer. */
+static bool allocate_first(struct rchan_buf *buf)
+{
+	struct allocation allocation = {buf, false};
+	if (relay_is_quiet() && !relay_quiet_may_call())
+		return false;
+	if (now_ms() >= __atomic_load_n(&buf->allocate_again_ms, __ATOMIC_RELAXED))
+		relay_trace_locked(allocate_here, &allocation);
+	return allocation.is_done;
+}
+
+void relay_tracing_silence(struct relay_tracing *tracing)
+{
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++) {
+		allocate(tracing, &tracing->chan->bufs[i]);
+		relay_silence(&tracing->chan->bufs[i]);
+	}
+}
 
 /* --- joining --- */
 
@@ -87,8 +184,10 @@ static struct relay_tracing *fail(struct relay_tracing *tracing, int err)
 
 static struct relay_tracing *ready(struct relay_tracing *tracing)
 {
-	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
+	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++) {
 		tracing->chan->bufs[i].never_waits = true;
+		tracing->chan->bufs[i].allocate = allocate_first;
+	}
 	if (tracing->pid == 0 && tracing->chan->scheme == RELAY_RSEQ) {
 		tracing->bufs = tracing->chan->bufs;
 		tracing->n_bufs = tracing->chan->n_buffers;
@@ -153,62 +252,6 @@ bool relay_tracing_move(struct relay_tracing *tracing, const char *store, const 
 	tracing->id = trace->id;
 	tracing->memory = trace->memory;
 	return true;
-}
-
-/* --- memory --- */
-
-/* The directory of the trace, of which the channel is TRACE/PROCESS/cpu. */
-static int allocate_in_store(const struct relay_tracing *tracing, const struct rchan_buf *buf, uint64_t bytes)
-{
-	const struct relay_place *place = &tracing->chan->place;
-	char *dir;
-	if (!relay_descriptor_is_ours(&buf->mapping.file))
-		return -EBADF;
-	if (asprintf(&dir, "%s/%.*s", place->root, (int)strcspn(place->channel, "/"), place->channel) < 0)
-		return -ENOMEM;
-	int err = relay_trace_allocate(dir, tracing->memory, buf->mapping.file.fd, bytes);
-	free(dir);
-	return err;
-}
-
-static int ask_to_allocate(const struct relay_tracing *tracing, const struct rchan_buf *buf)
-{
-	char request[32];
-	int length = snprintf(request, sizeof(request), "allocate %u\n", buf->cpu);
-	return tracing->session < 0 ? -EBADF : relay_session_ask(tracing->session, request, (size_t)length);
-}
-
-/* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
-static int populate(const struct rchan_buf *buf, uint64_t bytes)
-{
-	int err = relay_mapping_populate(buf->data, bytes);
-	/* Part of it may be there, and of no use. */
-	if (err)
-		madvise(buf->data, bytes, MADV_REMOVE);
-	return err;
-}
-
-int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
-{
-	uint64_t bytes = (uint64_t)((unsigned char *)buf->subbufs - buf->data);
-	if (!relay_is_unallocated(buf))
-		return 0;
-	/* A descriptor of the mount maps memory, and takes none. */
-	bool is_ours = tracing->chan->place.in_store;
-	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
-	if (!is_ours && (err == -ENOTCONN || err == -ECONNABORTED))
-		err = populate(buf, bytes);
-	if (!err) {
-		relay_note_allocated(buf);
-		relay_buf_close_fd(buf);
-	}
-	return err;
-}
-
-void relay_tracing_silence(struct relay_tracing *tracing)
-{
-	for (uint32_t i = 0; i < tracing->chan->n_buffers; i++)
-		relay_silence(&tracing->chan->bufs[i]);
 }
 
 void relay_tracing_close(struct relay_tracing *tracing)

@@ -38,11 +38,9 @@ bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace
 /* Its directory has become, or is about to become, part of a trace in this store, as which it goes on. false: no memory. */
 bool relay_tracing_move(struct relay_tracing *tracing, const char *store, const struct relay_trace *trace);
 
-/* Some threads of this process write without a system call from now on. */
+/* Some threads of this process write without a system call from now on, so they find all memory there. What cannot be had now is
+ * lost, and counted, as they write. Under relay_trace_lock(). */
 void relay_tracing_silence(struct relay_tracing *tracing);
-
-/* Give a buffer's data their memory. 0 or -errno: then nothing may be stored there. Under relay_trace_lock(). */
-int relay_tracing_allocate(struct relay_tracing *tracing, struct rchan_buf *buf);
 
 /* Forget it; what was written stays. */
 void relay_tracing_close(struct relay_tracing *tracing);

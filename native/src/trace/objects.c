@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/objects.h"
+
+#include "trace/control_file.h"
+#include "trace/early.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+union relay_traced_page relay_traced_own
+    __attribute__((aligned(RELAY_TRACE_PAGE_BYTES))) = {.page = {.log = RELAY_TRACED_NOT_BEGUN}};
+
+static struct relay_trace_object *objects;
+static struct relay_declared *declared; /* at run time */
+
+/* --- events --- */
+
+void relay_objects_add(struct relay_trace_object *object)
+{
+	object->next = objects;
+	objects = object;
+}
+
+void relay_objects_remove(const struct relay_trace_object *object)
+{
+	struct relay_trace_object **at = &objects;
+	while (*at && *at != object)
+		at = &(*at)->next;
+	if (*at)
+		*at = object->next;
+}
+
+void relay_objects_add_declared(struct relay_declared *new)
+{
+	new->next = declared;
+	declared = new;
+}
+
+void relay_objects_each_event(void (*act)(struct relay_trace_event *event, void *arg), void *arg)
+{
+	for (struct relay_trace_object *object = objects; object; object = object->next)
+		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
+			if (*event)
+				act(*event, arg);
+	for (struct relay_declared *one = declared; one; one = one->next)
+		act(&one->event, arg);
+}
+
+/* --- pages --- */
+
+/* Let it see the control file's first page where its own was. If that fails it stays as it is: nobody traces. */
+static void map_page(struct relay_trace_page *page, const struct relay_traces *control)
+{
+	/* A size of 0 maps the same pages once more: without a descriptor, and without asking a server. */
+	mremap(relay_traces_page(control), 0, (size_t)sysconf(_SC_PAGESIZE), MREMAP_MAYMOVE | MREMAP_FIXED, page);
+}
+
+/* While events wait for their trace, the page is the object's own, in which all of them are wanted; the thread of trace/wait.c
+ * brings it up to date. Relaxed: the generation, which comes last, is what others follow. */
+static void copy_page(struct relay_trace_page *page, const struct relay_traces *control, uint64_t generation)
+{
+	const struct relay_trace_page *from = control ? relay_traces_page(control) : NULL;
+	uint32_t active = from ? __atomic_load_n(&from->active, __ATOMIC_RELAXED) : 0;
+	__atomic_store_n(&page->log, from ? __atomic_load_n(&from->log, __ATOMIC_RELAXED) : 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->active, active | 1u << RELAY_EARLY, __ATOMIC_RELAXED);
+	/* Pairs with the acquire in emit(), trace/tracepoint.c. */
+	__atomic_store_n(&page->generation, generation, __ATOMIC_RELEASE);
+}
+
+static void show_page(struct relay_trace_page *page, const struct relay_traces *control, uint64_t waiting)
+{
+	if (waiting)
+		copy_page(page, control, waiting);
+	else if (control)
+		map_page(page, control);
+}
+
+void relay_object_show(struct relay_trace_object *object, const struct relay_traces *control, uint64_t waiting)
+{
+	show_page(object->page, control, waiting);
+}
+
+void relay_objects_show(const struct relay_traces *control, uint64_t waiting)
+{
+	show_page(&relay_traced_own.page, control, waiting);
+	for (struct relay_trace_object *object = objects; object; object = object->next)
+		relay_object_show(object, control, waiting);
+}
