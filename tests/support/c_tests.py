@@ -27,12 +27,14 @@ def names_in(source: Path) -> list[str]:
 
 def run(source: Path, name: str, scheme: str = "", sanitize: str = PLAIN) -> None:
     """Run a test in a directory of its own on tmpfs, where stores are; fail with what it says."""
-    program = compile_c([source], sanitize=sanitize)
+    text = source.read_text()
+    flags = ["-static"] if _words(text, "LIBRARY", ["static"]) else []
+    program = compile_c([source], None, sanitize, *flags)
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         scratch = Path(path)
         # Programs of other users may enter it.
         scratch.chmod(0o755)
-        if _words(source.read_text(), "STORE", ["traces"]):
+        if _words(text, "STORE", ["traces"]):
             Traces(path, serves=True).close()
         # No mount and no store of this machine.
         environment = {"RELAYFS_STORE": path, "RELAYFS": str(scratch / "nowhere")}

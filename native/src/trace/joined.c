@@ -10,7 +10,6 @@
 #include "trace/control_file.h"
 #include "trace/early.h"
 #include "trace/objects.h"
-#include "trace/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,6 @@ enum { RETRY_MS = 100 };
 
 struct relay_tracing **relay_tracings;
 static struct relay_tracing *joined[RELAY_N_TRACINGS]; /* the same, for a child of fork() */
-static struct relay_tracing *leaving;                  /* taken out, perhaps still written to */
 static bool is_silent;
 
 /* Traces that could not be joined: when to try again, CLOCK_MONOTONIC, and what was lost meanwhile. */
@@ -46,7 +44,10 @@ struct relay_tracing *relay_joined_at(unsigned slot)
 	return joined[slot];
 }
 
-/* --- leaving --- */
+static void close_tracing(void *tracing)
+{
+	relay_tracing_close(tracing);
+}
 
 void relay_joined_leave(unsigned slot)
 {
@@ -54,33 +55,7 @@ void relay_joined_leave(unsigned slot)
 	set(slot, NULL);
 	if (relay_tracings[RELAY_EARLY] == tracing)
 		set(RELAY_EARLY, NULL);
-	tracing->next = leaving;
-	leaving = tracing;
-}
-
-const struct relay_tracing *relay_joined_leaving(void)
-{
-	return leaving;
-}
-
-void relay_joined_await(void)
-{
-	if (!relay_trace_await_all())
-		leaving = NULL;
-}
-
-static void close_leaving(void)
-{
-	for (struct relay_tracing *next; leaving; leaving = next) {
-		next = leaving->next;
-		relay_tracing_close(leaving);
-	}
-}
-
-void relay_joined_free(void)
-{
-	if (leaving && relay_trace_all_left())
-		close_leaving();
+	relay_trace_retire(&tracing->retired, close_tracing, tracing);
 }
 
 /* --- declarations --- */
@@ -249,6 +224,6 @@ void relay_joined_begin_child(void)
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if (joined[slot])
 			relay_joined_leave(slot);
-	close_leaving();
+	relay_trace_free_retired();
 	memset(failed, 0, sizeof(failed)); /* the parent says it itself */
 }

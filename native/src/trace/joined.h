@@ -25,12 +25,8 @@ struct relay_tracing *relay_joined_at(unsigned slot);
 struct relay_tracing *relay_joined_join(const struct relay_trace_home *home, struct relay_traces *control,
                                         unsigned slot, const struct relay_trace *trace, size_t length);
 
+/* What was written stays; a thread that is writing to it goes on. */
 void relay_joined_leave(unsigned slot);
-
-/* What was left: is there some that is not freed? A caller that has left something has relay_joined_await() note who is writing. */
-const struct relay_tracing *relay_joined_leaving(void);
-void relay_joined_await(void);
-void relay_joined_free(void); /* if nobody writes to it any more */
 
 /* The trace that early events wait for is there, in this slot: what has waited, and what was lost, goes on as part of it. */
 void relay_joined_end_early(const struct relay_trace_home *home, struct relay_traces *control, unsigned slot,

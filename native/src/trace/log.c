@@ -25,11 +25,10 @@ struct logging {
 	uint32_t number;    /* relay_trace_page.log */
 	struct rchan *chan; /* NULL: it could not be attached, for `err` */
 	int err;
-	struct logging *next; /* of those that are to be freed */
+	struct relay_retired retired;
 };
 
 static struct logging *logging;
-static struct logging *leaving; /* under relay_trace_lock() */
 
 static void attach_log(struct logging *new)
 {
@@ -43,16 +42,12 @@ static void attach_log(struct logging *new)
 	}
 }
 
-static void free_left_logs(void)
+static void free_logging(void *arg)
 {
-	if (!leaving || !relay_trace_all_left())
-		return;
-	for (struct logging *next; leaving; leaving = next) {
-		next = leaving->next;
-		if (leaving->chan)
-			relay_chan_free(leaving->chan);
-		free(leaving);
-	}
+	struct logging *old = arg;
+	if (old->chan)
+		relay_chan_free(old->chan);
+	free(old);
 }
 
 /* The one of this number; inside. NULL: no memory. */
@@ -65,13 +60,12 @@ static struct logging *change(uint32_t number)
 	new->number = number;
 	attach_log(new);
 	relay_trace_lock(&before);
-	if (logging)
-		logging->next = leaving, leaving = logging;
+	struct logging *old = logging;
 	/* Pairs with the acquire in the_log(): all of it before the pointer. */
 	__atomic_store_n(&logging, new, __ATOMIC_RELEASE);
-	if (leaving && !relay_trace_await_all())
-		leaving = NULL;
-	free_left_logs();
+	if (old)
+		relay_trace_retire(&old->retired, free_logging, old);
+	relay_trace_free_retired();
 	relay_trace_unlock(&before);
 	return new;
 }

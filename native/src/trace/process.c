@@ -96,7 +96,7 @@ static void remember(struct relay_trace_event *event, void *arg)
 {
 	uint64_t *wanted = arg, now = generation_now() | who_wants(event);
 	*wanted |= now;
-	if (!relay_joined_leaving())
+	if (!relay_trace_has_retired())
 		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
 }
 
@@ -178,13 +178,10 @@ static void look(void)
 		if (is_early)
 			look_for_early();
 	}
-	const struct relay_tracing *left_before = relay_joined_leaving();
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 		if (relay_joined_at(slot) && relay_joined_at(slot)->id != all.traces[slot].id)
 			relay_joined_leave(slot);
-	if (relay_joined_leaving() != left_before)
-		relay_joined_await();
-	relay_joined_free();
+	relay_trace_free_retired();
 	note_largest();
 }
 
@@ -216,7 +213,7 @@ uint64_t relay_traced_decide(struct relay_trace_event *event)
 	look();
 	uint64_t wanted = generation_now() | who_wants(event);
 	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
-	if (!relay_joined_leaving())
+	if (!relay_trace_has_retired())
 		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
 	return wanted;
 }
@@ -331,8 +328,6 @@ void relay_traced_connect(const struct relay_trace_home *home, struct relay_trac
 	relay_trace_lock(&before);
 	leave_store();
 	*carried = relay_joined_carry(home);
-	if (relay_joined_leaving())
-		relay_joined_await();
 	connect(home, control);
 	relay_trace_unlock(&before);
 }
@@ -341,8 +336,8 @@ bool relay_traced_has_left(void)
 {
 	sigset_t before;
 	relay_trace_lock(&before);
-	relay_joined_free();
-	bool has_left = !relay_joined_leaving();
+	relay_trace_free_retired();
+	bool has_left = !relay_trace_has_retired();
 	relay_trace_unlock(&before);
 	return has_left;
 }

@@ -12,6 +12,7 @@
 __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
 
 static struct relay_trace_thread *threads; /* under threads_lock */
+static struct relay_retired *retired;      /* under lock */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t ends;
@@ -73,19 +74,25 @@ void relay_trace_know_thread(void)
 	pthread_setspecific(ends, self);
 }
 
-bool relay_trace_await_all(void)
+/* Is this the only thread that has ever written? Others will not find what is retired by now. */
+static bool is_alone(void)
+{
+	return !threads || (threads == &relay_trace_self && !threads->next);
+}
+
+/* Note who is inside. false: that cannot be known. */
+static bool note_inside(void)
 {
 	sigset_t before;
-	if (!relay_fence_writers())
-		return false;
 	block(&threads_lock, &before);
-	for (struct relay_trace_thread *thread = threads; thread; thread = thread->next) {
+	bool is_known = is_alone() || relay_fence_writers();
+	for (struct relay_trace_thread *thread = threads; is_known && thread; thread = thread->next) {
 		uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
 		bool counts = (inside & RELAY_TRACE_NESTED) > (thread == &relay_trace_self);
 		thread->awaited = counts ? inside : 0;
 	}
 	unblock(&threads_lock, &before);
-	return true;
+	return is_known;
 }
 
 static bool has_left(const struct relay_trace_thread *thread)
@@ -95,7 +102,7 @@ static bool has_left(const struct relay_trace_thread *thread)
 	return !thread->awaited || (inside ^ thread->awaited) & ~(uint32_t)RELAY_TRACE_NESTED;
 }
 
-bool relay_trace_all_left(void)
+static bool have_all_left(void)
 {
 	sigset_t before;
 	bool left = true;
@@ -104,6 +111,29 @@ bool relay_trace_all_left(void)
 		left = has_left(thread);
 	unblock(&threads_lock, &before);
 	return left;
+}
+
+void relay_trace_retire(struct relay_retired *what, void (*free)(void *arg), void *arg)
+{
+	if (!note_inside())
+		return;
+	*what = (struct relay_retired){free, arg, retired};
+	retired = what;
+}
+
+bool relay_trace_has_retired(void)
+{
+	return retired;
+}
+
+void relay_trace_free_retired(void)
+{
+	if (!retired || !have_all_left())
+		return;
+	for (struct relay_retired *next; retired; retired = next) {
+		next = retired->next;
+		retired->free(retired->arg);
+	}
 }
 
 void relay_trace_forget_threads(void)

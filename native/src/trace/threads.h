@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who is writing an event: what is taken away under a writer's eyes may be freed when all who were inside have left.
+ * Who is writing an event: what is taken away under a writer's eyes is freed when all who were inside have left.
  *
  *     writer                                        who takes away
  *     inside++                                      pointer = NULL
  *     pointer? write                                fence all threads of this process (membarrier(2))
  *     inside--; the last one out: passed++          who is inside?   ... they have passed since: free
  *
- * Plain stores and no fence for the writer: either it sees the NULL, or the other sees it inside.
+ * The writer's two steps, the store of `inside` and the load of the pointer, are plain and without a fence. The fence stands between
+ * the other's store of NULL and its load of `inside`, and orders the writer's two steps, too: either the writer sees the NULL, or the
+ * other sees it inside. The store by which a writer leaves is a release, which pairs with the acquire of who frees.
  */
 #ifndef RELAYFS_TRACE_THREADS_H
 #define RELAYFS_TRACE_THREADS_H
@@ -24,7 +26,7 @@ enum { RELAY_TRACE_NESTED = 0xffff, RELAY_TRACE_PASSED = 0x10000 };
 struct relay_trace_thread {
 	uint32_t
 	    inside; /* nested as often: a signal handler may write, too; how often it has left. Writer: the thread */
-	uint32_t awaited; /* `inside` when something was last taken away; 0: it was not inside. Under a lock */
+	uint32_t awaited; /* `inside` when something was last retired; 0: it was not inside. Under a lock */
 	bool is_known;
 	bool is_plain; /* known, and not quiet (base/quiet.h) */
 	struct relay_trace_thread *next, *previous;
@@ -58,12 +60,18 @@ static inline void relay_trace_leave(void)
 	                 __ATOMIC_RELEASE);
 }
 
-/* Something has been taken away: note who is inside. A caller that is inside once itself does not count. false: that cannot
- * be known, since the kernel has no membarrier(2); it must stay. */
-bool relay_trace_await_all(void);
+/* Something that no thread finds any more, but that some may be using. */
+struct relay_retired {
+	void (*free)(void *arg);
+	void *arg;
+	struct relay_retired *next;
+};
 
-/* Have all left who were inside at the last relay_trace_await_all()? What was taken away before may be freed. */
-bool relay_trace_all_left(void);
+/* Have relay_trace_free_retired() call free(arg) once all threads have left that are inside now; a caller that is inside once itself
+ * does not count. It stays for good where that cannot be known, because the kernel has no membarrier(2). Under relay_trace_lock(). */
+void relay_trace_retire(struct relay_retired *retired, void (*free)(void *arg), void *arg);
+bool relay_trace_has_retired(void);
+void relay_trace_free_retired(void);
 
 /* In the child of a fork() there is this thread only. */
 void relay_trace_forget_threads(void);

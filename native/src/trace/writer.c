@@ -21,7 +21,6 @@
 #include "buffer/write.h"
 #include "trace/event_ids.h"
 #include "trace/join.h"
-#include "trace/threads.h"
 #include "trace/tsdl.h"
 
 #include <errno.h>

@@ -6,6 +6,7 @@
 #include "buffer/write.h"
 #include "channel/channel.h"
 #include "trace/find.h"
+#include "trace/threads.h"
 
 #include <relayfs/trace_store.h>
 
@@ -25,7 +26,7 @@ struct relay_tracing {
 	/* By an event's number, the id that it has in .events, + 1; 0: it does not stand there. RELAY_TRACE_ID_MAX + 2 of them. */
 	uint16_t *ids;
 	struct relay_event_ids *event_ids; /* where several processes declare events; NULL: none did yet */
-	struct relay_tracing *next;        /* of those that are to be freed */
+	struct relay_retired retired;
 };
 
 /* Take part in a trace: make this process's directory, or have the server make it, and map its buffers. NULL and errno. */

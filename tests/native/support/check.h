@@ -7,6 +7,7 @@
  *     SCHEMES(rseq, lockless);       run each test once with each of these; without this line, once
  *     BUILDS(plain, threads);        in these builds: plain, memory (AddressSanitizer, UBSan), threads (ThreadSanitizer);
  *                                    without this line, plain and memory
+ *     LIBRARY(static);               with the static library, which has also what the shared one does not export
  *     STORE(traces);                 the scratch directory has a file of traces, which programs look for when they start
  *
  *     TEST(a_full_buffer_refuses) { ... CHECK_EQ(write_bytes(buf, 1), -ENOSPC); ... }
@@ -67,6 +68,7 @@ static unsigned home_cpu; /* where this thread runs, and whose buffer is tested 
 /* For c_tests.py. */
 #define SCHEMES(...) _Static_assert(1, #__VA_ARGS__)
 #define BUILDS(...) _Static_assert(1, #__VA_ARGS__)
+#define LIBRARY(...) _Static_assert(1, #__VA_ARGS__)
 #define STORE(...) _Static_assert(1, #__VA_ARGS__)
 
 static inline struct relay_spec a_spec(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
