@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Only its own user opens a store's files: as the server has it. */
-enum { NAME_BYTES = 200, PATH_BYTES = 1024, STORE_MODE = 0700 };
+/* As the server has it. */
+enum { NAME_BYTES = 200, PATH_BYTES = 1024 };
 
 /* While somebody else makes a channel, or a server starts or ends. */
 enum { STORE_WAIT_MS = 5000 };
@@ -70,16 +70,6 @@ static int check_free(const struct relay_place *place, const struct making *maki
 			return -EEXIST;
 	}
 	return 0;
-}
-
-static int make_store(const char *path)
-{
-	if (mkdir(path, STORE_MODE) == 0)
-		return chmod(path, STORE_MODE) ? -errno : 0; /* whatever the umask is */
-	if (errno != EEXIST)
-		return -errno;
-	/* /dev/shm is everybody's: somebody else may have made it just now. */
-	return relay_store_is_trusted(path) ? 0 : -EACCES;
 }
 
 /* The store's lock, or -errno. */
@@ -167,7 +157,7 @@ static int make_locked(const struct relay_place *place, const struct making *mak
 {
 	int err = check_path(place->channel);
 	if (!err)
-		err = make_store(place->root);
+		err = relay_store_make(place->root);
 	int lock = err ? err : lock_store(place->root);
 	if (lock < 0)
 		return lock;

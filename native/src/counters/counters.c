@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STORE_MODE = 0700, MAX_ABORTS = 100, ADD_TRIES = 10 };
+enum { MAX_ABORTS = 100, ADD_TRIES = 10 };
 
 /* ------------------------------------------------------------------ opening */
 
@@ -43,8 +43,8 @@ static char *dir_of_store(const char *store)
 {
 	char usual[PATH_MAX];
 	bool is_usual = relay_default_store(usual) == 0 && strcmp(usual, store) == 0;
-	if (is_usual && mkdir(store, STORE_MODE) == 0)
-		chmod(store, STORE_MODE); /* whatever the umask is */
+	if (is_usual)
+		relay_store_make(store);
 	if (!has_file(store, ".counters/counters")) {
 		/* Not any directory is a store. */
 		bool ours = (is_usual || has_file(store, ".lock")) && relay_store_is_trusted(store);

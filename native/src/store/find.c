@@ -18,7 +18,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { MOUNTS_STEP = 4096 };
+enum { MOUNTS_STEP = 4096, STORE_MODE = 0700 };
 
 const char *relay_named_by(const char *variable)
 {
@@ -61,6 +61,17 @@ bool relay_store_is_trusted(const char *store)
 	if (lstat(store, &st))
 		return errno == ENOENT;
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && is_mapped(st.st_uid, &unused);
+}
+
+int relay_store_make(const char *store)
+{
+	/* Only its own user opens a store's files. */
+	if (mkdir(store, STORE_MODE) == 0)
+		return chmod(store, STORE_MODE) ? -errno : 0; /* whatever the umask is */
+	if (errno != EEXIST)
+		return -errno;
+	/* /dev/shm is everybody's: somebody else may have made it just now. */
+	return relay_store_is_trusted(store) ? 0 : -EACCES;
 }
 
 /* "/mnt/my\040relay" as mountinfo writes it: blanks and backslashes in octal. In place. */

@@ -25,6 +25,9 @@ bool relay_has_control(const char *root, int how);
 /* May nobody but this user move things in the store? One that is missing will be ours. */
 bool relay_store_is_trusted(const char *store);
 
+/* Make the store, if it is missing, for this user alone. 0 or -errno: -EACCES, it is not to be trusted. */
+int relay_store_make(const char *store);
+
 /* The mountpoint whose server holds this store, if it can be reached; NULL otherwise. */
 char *relay_store_mountpoint(const char *store);
 

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "trace/early.h"
 
+#include "base/directory.h"
 #include "store/find.h"
 #include "store/options.h"
 
@@ -24,8 +25,6 @@ enum {
 	SUBBUF_SIZE = 64 * 1024,
 	N_SUBBUFS = 8,
 	PROCESSES = 16, /* of which the dead give way to the next ones that want to write */
-	STORE_MODE = 0700,
-	DIR_MODE = 0711,
 	COPY_BYTES = 65536,
 	EVENTS_BYTES = 16 << 20
 };
@@ -72,29 +71,24 @@ bool relay_early_parse(const char *wish, struct relay_trace *trace)
 	return !err && read_boot(trace->boot);
 }
 
-static int make_dir(const char *path, mode_t mode)
+static int make_dir(const char *path)
 {
-	if (mkdir(path, mode))
+	if (mkdir(path, RELAY_DIR_MODE))
 		return errno == EEXIST ? 0 : -errno;
-	return chmod(path, mode) ? -errno : 0; /* whatever the umask is */
+	return chmod(path, RELAY_DIR_MODE) ? -errno : 0; /* whatever the umask is */
 }
 
 static int make_home(const char *store, const char *name, char **early)
 {
 	char dir[PATH_MAX];
-	if (!relay_store_is_trusted(store))
-		return -EACCES;
 	if (snprintf(dir, sizeof(dir), "%s%s/%s", store, early_name, name) >= (int)sizeof(dir))
 		return -ENAMETOOLONG;
 	*early = strndup(dir, strlen(store) + strlen(early_name));
-	int err = *early ? make_dir(store, STORE_MODE) : -ENOMEM;
-	/* Somebody else may have made it just now. */
-	if (!err && !relay_store_is_trusted(store))
-		err = -EACCES;
+	int err = *early ? relay_store_make(store) : -ENOMEM;
 	if (!err)
-		err = make_dir(*early, DIR_MODE);
+		err = make_dir(*early);
 	if (!err)
-		err = make_dir(dir, DIR_MODE);
+		err = make_dir(dir);
 	return err;
 }
 
