@@ -157,10 +157,12 @@ struct copying {
 	uint32_t file_mode, uid, gid;
 };
 
-static int copy_contents(int to, int from, uint64_t bytes)
+int relay_file_copy(int to, int from, off_t at, off_t end)
 {
-	for (off_t at = 0; (uint64_t)at < bytes;) {
-		ssize_t n = sendfile(to, from, &at, bytes - (uint64_t)at);
+	if (lseek(to, at, SEEK_SET) < 0)
+		return -errno;
+	while (at < end) {
+		ssize_t n = sendfile(to, from, &at, (size_t)(end - at));
 		if (n <= 0)
 			return n ? -errno : -EBADMSG; /* its owner has truncated it meanwhile */
 	}
@@ -177,7 +179,7 @@ static int copy_buffer(int dir_fd, const char *name, uint32_t cpu, const void *a
 	int fd = relay_mapping_create(dir_fd, name, bytes, copying->file_mode, copying->uid, copying->gid);
 	if (fd < 0)
 		return fd;
-	int err = copy_contents(fd, copying->fds[cpu], bytes);
+	int err = relay_file_copy(fd, copying->fds[cpu], 0, st.st_size);
 	close(fd);
 	return err;
 }

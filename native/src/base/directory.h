@@ -40,6 +40,9 @@ int relay_hidden_move(int at, const char *path, char hidden[PATH_MAX]);
 /* Give a file without a name, opened with O_TMPFILE, its name. -EEXIST: that is taken; -EXDEV: `at` is reached through another mount. */
 int relay_file_name(int fd, int at, const char *path);
 
+/* Copy the bytes from `at` to `end`, in the same place. -EBADMSG: there are not so many. */
+int relay_file_copy(int to, int from, off_t at, off_t end);
+
 /* Put buffer `cpu` under its name into a directory that is being filled. */
 typedef int relay_put_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg);
 

@@ -25,7 +25,6 @@ enum {
 	SUBBUF_SIZE = 64 * 1024,
 	N_SUBBUFS = 8,
 	PROCESSES = 16, /* of which the dead give way to the next ones that want to write */
-	COPY_BYTES = 65536,
 	EVENTS_BYTES = 16 << 20
 };
 
@@ -107,30 +106,16 @@ int relay_early_home(const struct relay_trace_home *home, const struct relay_tra
 
 /* --- to another store --- */
 
-/* What lies between `at` and `end`, as far as it was ever written. */
-static int copy_data(int from, int to, off_t at, off_t end)
-{
-	char piece[COPY_BYTES];
-	while (at < end) {
-		size_t length = end - at < COPY_BYTES ? (size_t)(end - at) : COPY_BYTES;
-		ssize_t got = pread(from, piece, length, at);
-		if (got <= 0 || pwrite(to, piece, (size_t)got, at) != got)
-			return errno ? -errno : -EIO;
-		at += got;
-	}
-	return 0;
-}
-
+/* What was ever written. */
 static int copy_file(int from, int to)
 {
 	struct stat st;
 	if (fstat(from, &st) || ftruncate(to, st.st_size))
 		return -errno;
 	int err = 0;
-	errno = 0;
 	for (off_t at = 0, end; !err && (at = lseek(from, at, SEEK_DATA)) >= 0; at = end) {
 		end = lseek(from, at, SEEK_HOLE);
-		err = end < 0 ? -errno : copy_data(from, to, at, end);
+		err = end < 0 ? -errno : relay_file_copy(to, from, at, end);
 	}
 	return err;
 }
