@@ -116,7 +116,7 @@ class Recorder:
                 self._flush_idle()
                 if not self._drain_all():
                     self._sleep()
-            # Twice: a directory with the name of a removed one is not opened before the recording of that one is finished.
+            # Twice: a directory with the name of a removed one is opened after the recording of that one is finished.
             for _ in range(2):
                 self._scan()
                 self._note_unbuffered()
