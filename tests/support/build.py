@@ -16,8 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,20 +62,30 @@ def builds(*kinds: str) -> list[str]:
 
 @functools.cache
 def native_prefix(sanitize: str = PLAIN) -> Prefix:
-    """Build and install the library; a second call, or run, only looks for changes."""
+    """Build and install the library, unless its sources are those of the last time."""
     base = _products(sanitize)
     prefix = Prefix(base / "prefix", sanitize)
-    with _locked(base / "lock"):
-        options = [f"-DRELAYFS_SANITIZE={'' if sanitize == MUSL else sanitize}"]
-        if sanitize == MUSL:
-            options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(base)}"]
-        options += [f"-DCMAKE_INSTALL_PREFIX={prefix.path}"]
-        options += ["-DRELAYFS_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib"]
-        _run(_tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", *options,
-             "-S", ROOT / "native", "-B", base / "build")  # fmt: skip
-        _run(_tool("cmake"), "--build", base / "build")
-        _run(_tool("cmake"), "--install", base / "build")
+    _once(base / "stamp", _key_of_sources(), functools.partial(_install, base, prefix))
     return prefix
+
+
+def _install(base: Path, prefix: Prefix) -> None:
+    options = [f"-DRELAYFS_SANITIZE={'' if prefix.sanitize == MUSL else prefix.sanitize}"]
+    if prefix.sanitize == MUSL:
+        options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(base)}"]
+    options += [f"-DCMAKE_INSTALL_PREFIX={prefix.path}", "-DRELAYFS_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib"]
+    _run(_tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", *options,
+         "-S", ROOT / "native", "-B", base / "build")  # fmt: skip
+    _run(_tool("cmake"), "--build", base / "build")
+    _run(_tool("cmake"), "--install", base / "build")
+
+
+def _key_of_sources() -> str:
+    found = hashlib.sha256()
+    for path in sorted((ROOT / "native").rglob("*")):
+        if path.is_file():
+            found.update(os.fsencode(path) + path.read_bytes())
+    return found.hexdigest()
 
 
 def _kernel_headers(base: Path) -> Path:
@@ -111,12 +120,8 @@ def _built_program(sources: tuple[Path, ...], sanitize: str, flags: tuple[str, .
     program = _default_program(native_prefix(sanitize), sources, flags)
     program.parent.mkdir(parents=True, exist_ok=True)
     stamp = program.with_name(f"{program.name}.stamp")
-    with _locked(program.with_name(f"{program.name}.lock")):
-        key = _key(sources, sanitize, flags)
-        if not program.exists() or not stamp.exists() or stamp.read_text() != key:
-            stamp.unlink(missing_ok=True)
-            _compile(sources, program, sanitize, flags)
-            stamp.write_text(key)
+    compiling = functools.partial(_compile, sources, program, sanitize, flags)
+    _once(stamp, _key_of_program(sources, sanitize, flags), compiling)
     return program
 
 
@@ -130,7 +135,7 @@ def _compile(sources: Sequence[Path], out: Path, sanitize: str, flags: Sequence[
     partial.replace(out)
 
 
-def _key(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
+def _key_of_program(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
     """Tell programs apart by all that goes into them."""
     prefix = native_prefix(sanitize)
     command = _gcc(prefix, flags)
@@ -167,7 +172,7 @@ def run_command(program: Path, *args: object, sanitize: str = PLAIN) -> list[str
 def _c_flags(sanitize: str) -> list[str]:
     flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
     if sanitize and sanitize != MUSL:
-        flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+        flags += ["-O1", f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
     return flags
 
 
@@ -195,11 +200,14 @@ def _tool(name: str) -> str:
     return found
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _once(stamp: Path, key: str, make: Callable[[], None]) -> None:
+    """Make something, one process at a time, unless it has been made with the same key."""
+    with stamp.with_name(f"{stamp.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != key:
+            stamp.unlink(missing_ok=True)
+            make()
+            stamp.write_text(key)
 
 
 def _run(*command: str | Path) -> str:

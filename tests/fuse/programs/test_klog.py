@@ -14,8 +14,8 @@ from traffic import drain
 
 KLOGGER = Path(__file__).with_name("klogger.c")
 DEADLINE_S = 900
-N_REGISTRATIONS = 40
-N_FORKS = 50
+N_REGISTRATIONS = 20
+N_FORKS = 25
 STATEMENT = """
 #include <relayfs/klog.h>
 void statement(int n) { klog("%d\\n", n); }

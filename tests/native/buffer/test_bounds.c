@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-SCHEMES(rseq, lockless, locking);
+SCHEMES(rseq, lockless); /* locking does what lockless does */
 
 enum {
 	HANG_SECONDS = 600,
@@ -22,7 +22,7 @@ enum {
 	HOLE = 16,
 	N_HOLES = SUBBUF / HOLE - 1, /* the last 16 bytes are a record */
 	ROUNDS = 30,
-	SCRIBBLES = 3, /* each may wait a second for claims that seem to be of the living: reset does */
+	SCRIBBLES = 2, /* each may wait a second for claims that seem to be of the living: reset does */
 	MOST_CALLS = 200,
 	HONEST = 40000, /* discarded records */
 	MANY = 150000,  /* more than one call passes */

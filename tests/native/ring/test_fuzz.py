@@ -10,7 +10,7 @@ from stress import is_long
 pytestmark = pytest.mark.stress
 
 SOURCES = [Path(__file__).with_name("fuzz_ring.c"), *sorted((ROOT / "native/src").rglob("*.c"))]
-RUNS = 5_000_000 if is_long() else 30_000
+RUNS = 5_000_000 if is_long() else 15_000
 SECONDS_PER_INPUT = 60  # of one that hangs, on a machine where everything takes long
 
 
