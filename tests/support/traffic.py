@@ -22,6 +22,7 @@ from mounts import DEADLINE_S, wait_until
 
 LINE_BYTES = 31
 READ_BYTES = 1 << 20
+PRELOADED = 400  # lines that are there when a test begins
 
 # As line_producer.c, with the Python API.
 PYTHON_PRODUCER = """

@@ -5,7 +5,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,13 +23,6 @@ os.close(descriptor)
 print("mapped", flush=True)
 sys.stdin.readline()
 """
-
-
-@pytest.fixture
-def maker(mount: Mount) -> Iterator[Maker]:
-    """A program whose default mount is that of the test."""
-    with making(environment_of(mount)) as program:
-        yield program
 
 
 # --- buf_mapped and buf_unmapped ---

@@ -3,23 +3,15 @@
 import json
 import os
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from build import ROOT, compile_c
-from mounts import DEADLINE_S, Mount, User
+from mounts import Mount, User
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+from tracing import RELAYCTL, relayctl
 
 from relayfs_fuse import Counters
-
-RELAYCTL = Path(sys.executable).with_name("relayctl")
-
-
-def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [str(RELAYCTL), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
 
 
 def shown(mount: Mount, *arguments: object) -> str:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from mounts import DEADLINE_S, Mount, wait_until
-from traffic import LINE_BYTES, Stream, drain, lines
-
-PRELOADED = 400
+from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines
 
 # Level-triggered, as selectors use epoll.
 PYTHON_SELECTORS = """
@@ -71,15 +69,6 @@ def follow(tmp_path: Path) -> Iterator[Callable[[str, Stream], Follower]]:
 def mount(cleared_mount: Mount) -> Mount:
     """One for all tests of this file."""
     return cleared_mount
-
-
-@pytest.fixture
-def stream(mount: Mount) -> Iterator[Stream]:
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel)
-    stream.write(PRELOADED)
-    yield stream
-    stream.kill()
 
 
 FROM_THE_BEGINNING = [

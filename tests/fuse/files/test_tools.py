@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 from build import compile_c, run_command
 from mounts import DEADLINE_S, Mount, wait_until
-from traffic import LINE_BYTES, Stream, drain, lines
+from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines
 
-PRELOADED = 400
 # Reading byte by byte, as shells do, is slower than writing: they would never see an end.
 AT_MOST = 2000
 
@@ -47,16 +46,6 @@ def live(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
     mount.create(stream.channel)
     stream.start(at_most=AT_MOST)
     wait_until(lambda: stream.shown("records") >= PRELOADED, "the producer is at work")
-    yield stream
-    stream.kill()
-
-
-@pytest.fixture
-def stream(mount: Mount) -> Iterator[Stream]:
-    """A relay file with lines in it, and nobody who adds more."""
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel)
-    stream.write(PRELOADED)
     yield stream
     stream.kill()
 

@@ -12,7 +12,7 @@ import signal
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from making import Maker
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
 from traced import environment_of, start_trace, traced
-from tracing import RELAYCTL, Store, catches, finish, recorded, recording, relayctl
+from tracing import RELAYCTL, catches, finish, recorded, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
@@ -40,12 +40,6 @@ SEEDS = range(1, 30 if is_long() else 6)
 # struct relay_control is the last page; where its words lie in it.
 CONTROL_BYTES, LOST_FULL_AT, READER_LOCK_AT = 4096, 192, 336
 HEAD_BYTES, EVENT_BYTES = 72, 24  # of a packet; of one of event_writer.c's events
-
-
-@pytest.fixture
-def record(store: Store, out: Path) -> Callable[..., object]:
-    """Record trace t to `out`."""
-    return lambda *arguments, **options: recording("t", "--store", store.path, "-o", out, *arguments, **options)
 
 
 @contextmanager

@@ -9,13 +9,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from babeltrace import read, read_if_any
 from mounts import DEADLINE_S, wait_until
-from tracing import Program, Store, finish, recorded, recording, relayctl, spoil
+from tracing import Program, finish, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
@@ -24,12 +23,6 @@ from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.packet import HEAD_BYTES, walk
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.source import Source
-
-
-@pytest.fixture
-def record(store: Store, out: Path) -> Callable[..., object]:
-    """Record trace t to `out`."""
-    return lambda *arguments, **options: recording("t", "--store", store.path, "-o", out, *arguments, **options)
 
 
 def files(directory: Path) -> list[str]:

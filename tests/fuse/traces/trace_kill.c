@@ -34,13 +34,6 @@ enum {
 static uint64_t n_before; /* events that the child writes before it is stepped */
 static bool writes_next;  /* another program of the same user goes on in the same buffer */
 
-static bool is_long(void)
-{
-	const char *form = getenv("RELAYFS_STRESS");
-
-	return form && strcmp(form, "long") == 0;
-}
-
 static void write_events(void)
 {
 	static const char text[] = ".................................................";

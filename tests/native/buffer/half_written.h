@@ -147,4 +147,13 @@ static inline struct rchan_buf *open_path(const char *path)
 	return buf;
 }
 
+static inline void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)
+{
+	CHECK_EQ(stats_of(buf).lost_torn_records, records);
+	CHECK_EQ(stats_of(buf).lost_torn_bytes, bytes);
+	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_EQ(stats_of(buf).read_records + records + stats_of(buf).lost_overwritten_records, stats_of(buf).records);
+	CHECK_EQ(stats_of(buf).read_bytes + bytes + stats_of(buf).lost_overwritten_bytes, stats_of(buf).bytes);
+}
+
 #endif

@@ -35,13 +35,6 @@ static struct {
 	unsigned n, n_killed;
 } * points;
 
-static bool is_long(void)
-{
-	const char *how = getenv("RELAYFS_STRESS");
-
-	return how && strcmp(how, "long") == 0;
-}
-
 /* It waits to be traced through `work`. */
 static pid_t start_traced(void (*work)(void))
 {

@@ -4,6 +4,7 @@
  * limited amount of work, and all of it is done in the end. Times are CPU times of this thread, compared within one run.
  */
 #define _GNU_SOURCE
+#include "bounds.h"
 #include "ring_check.h"
 
 #include <pthread.h>
@@ -24,14 +25,6 @@ int sched_yield(void)
 {
 	n_yields++;
 	return (int)syscall(SYS_sched_yield);
-}
-
-static uint64_t cpu_ns(void)
-{
-	struct timespec now;
-
-	CHECK_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static uint64_t *words_of(struct relay_ring *ring)
@@ -104,30 +97,6 @@ TEST(records_to_skip_are_skipped_in_pieces)
 
 /* --- words that do not come to rest --- */
 
-struct flipper {
-	pthread_t thread;
-	uint64_t *word, value[2], step;
-	bool started, stopped;
-};
-
-static void *flip(void *context)
-{
-	struct flipper *flipper = context;
-	cpu_set_t all;
-
-	/* Not on the CPU to which the test is pinned. */
-	CPU_ZERO(&all);
-	for (unsigned i = 0; i < relay_n_possible_cpus(); i++)
-		if (i != home_cpu || relay_n_possible_cpus() == 1)
-			CPU_SET(i, &all);
-	pthread_setaffinity_np(pthread_self(), sizeof(all), &all);
-	for (uint64_t i = 0; !__atomic_load_n(&flipper->stopped, __ATOMIC_RELAXED); i++) {
-		__atomic_store_n(flipper->word, flipper->value[i & 1] + i * flipper->step, __ATOMIC_RELAXED);
-		__atomic_store_n(&flipper->started, true, __ATOMIC_RELAXED);
-	}
-	return NULL;
-}
-
 static void do_everything(struct relay_ring *ring)
 {
 	struct relay_ring_stats stats;
@@ -158,12 +127,9 @@ static void flip_and_do(uint32_t mode, uint64_t at, uint64_t one, uint64_t other
 
 	alarm(HANG_SECONDS);
 	CHECK_EQ(output_letters(ring, 'a', 60, 0), 0);
-	CHECK_EQ(pthread_create(&flipper.thread, NULL, flip, &flipper), 0);
-	while (!__atomic_load_n(&flipper.started, __ATOMIC_RELAXED))
-		sched_yield();
+	start_flipping(&flipper);
 	do_everything(ring);
-	__atomic_store_n(&flipper.stopped, true, __ATOMIC_RELAXED);
-	CHECK_EQ(pthread_join(flipper.thread, NULL), 0);
+	stop_flipping(&flipper);
 	relay_ring_close(ring);
 	alarm(0);
 }

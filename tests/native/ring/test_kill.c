@@ -33,13 +33,6 @@ static unsigned may_commit, may_discard;
 static struct relay_ring_stats before;
 static uint64_t n_committed; /* by the tracer, since `before`, and by children for certain */
 
-static bool is_long(void)
-{
-	const char *form = getenv("RELAYFS_STRESS");
-
-	return form && strcmp(form, "long") == 0;
-}
-
 /* --- operations --- */
 
 static void output_one(void)

@@ -52,13 +52,6 @@ static uint64_t random_below(uint64_t n)
 	return (seed >> 11) % n;
 }
 
-static bool is_long(void)
-{
-	const char *form = getenv("RELAYFS_STRESS");
-
-	return form && strcmp(form, "long") == 0;
-}
-
 static unsigned n_records(void)
 {
 	return is_long() ? 1000000 : 8000;

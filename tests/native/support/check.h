@@ -182,6 +182,14 @@ static inline void pin_to_home(void)
 	CHECK_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
 }
 
+/* Whether tests are to run at full length. */
+static inline bool is_long(void)
+{
+	const char *form = getenv("RELAYFS_STRESS");
+
+	return form && strcmp(form, "long") == 0;
+}
+
 /* 0: the child of fork() did what it should. */
 static inline int result_of(pid_t child)
 {
