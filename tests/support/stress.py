@@ -31,7 +31,7 @@ FORK_STREAMS = range(N_STREAMS - 66, N_STREAMS - 2, 2)  # the last one is that o
 def program(name: str, sanitize: str) -> Path:
     others = {
         "stress_producer": ["stress_stream.c", "stress_callback.c"],
-        "stress_verify": ["../support/stress_account.c", "stress_callback.c"],
+        "stress_verify": ["stress_verify_memory.c", "../support/stress_account.c", "stress_callback.c"],
         "stress_control": ["stress_callback.c"],
         "stress_threads": ["stress_stream.c"],
     }
