@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 from babeltrace import Trace
-from build import compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User
-from traced import environment_of, record_stopped, start_trace
+from traced import environment_of, program, record_stopped, start_trace
 
-PROGRAM = Path(__file__).with_name("trace_long.c")
 KIB = 1024
 SUBBUF = 256 * KIB
 ROOM = f"subbuf_size={SUBBUF} n_subbufs=8"
@@ -25,7 +23,7 @@ event = Event("long", "text", {"n": "u32", "text": "string", "after": "u32"})
 for n, length in enumerate(map(int, sys.argv[1:])):
     event(n, chr(ord("a") + n % 26) * length, ~n & 0xFFFFFFFF)
 """
-COMMANDS = {"c": lambda: [compile_c([PROGRAM])], "python": lambda: [sys.executable, "-c", IN_PYTHON]}
+COMMANDS = {"c": lambda: [program("traced"), "--texts"], "python": lambda: [sys.executable, "-c", IN_PYTHON]}
 
 
 def emit(mount: Mount, command: list[str | Path], *words: object, user: int | None = None) -> None:
@@ -67,5 +65,5 @@ def test_each_trace_takes_what_fits_there(mount: Mount, tmp_path: Path) -> None:
 
 def test_threads_and_other_users_write_long_events(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
     start_trace(mount, "t", ROOM.replace("n_subbufs=8", "n_subbufs=16"))
-    emit(mount, COMMANDS["c"](), "-t", 100 * KIB, 6, user=NOBODY)
+    emit(mount, [program("traced"), "--texts-in-threads"], 100 * KIB, 6, user=NOBODY)
     check(record_stopped(mount, "t", tmp_path / "out"), dict.fromkeys(range(12), 100 * KIB), 0)

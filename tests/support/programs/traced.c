@@ -22,6 +22,8 @@
  *
  *     traced [LEDGER]      a file of 8 bytes: how many events have been written so far
  *     traced --steps N     N events test:step, and that is it
+ *     traced --texts LENGTH ...            an event long:text for each, with a string of that length; the letter tells which
+ *     traced --texts-in-threads LENGTH N   the same in two threads at once, N events each
  *
  * Each is answered with one line: what it counted, or an errno's name.
  */
@@ -46,6 +48,7 @@ RELAY_TRACE_EVENT(judge, before, (u64, seq), (u64, ns))
 RELAY_TRACE_EVENT(judge, after, (u64, seq), (u64, ns))
 RELAY_TRACE_EVENT(test, step, (u64, seq))
 RELAY_TRACE_EVENT(other, step, (u64, seq))
+RELAY_TRACE_EVENT(long, text, (u32, n), (string, text), (u32, after))
 
 enum { MAIN, HANDLER = 1000, MAX_THREADS = 64, SIGNAL_US = 200 };
 
@@ -232,6 +235,44 @@ static void emit_others(uint64_t n)
 		trace_other_step(n_others++);
 }
 
+static void emit_text(uint32_t n, size_t length)
+{
+	char *text = malloc(length + 1);
+
+	if (!text)
+		exit(1);
+	memset(text, 'a' + (int)(n % 26), length);
+	text[length] = 0;
+	trace_long_text(n, text, ~n);
+	free(text);
+}
+
+struct texts {
+	uint32_t first, n;
+	size_t length;
+};
+
+static void *emit_texts(void *argument)
+{
+	const struct texts *texts = argument;
+	uint32_t i;
+
+	for (i = 0; i < texts->n; i++)
+		emit_text(texts->first + i, texts->length);
+	return NULL;
+}
+
+static int emit_texts_in_threads(size_t length, uint32_t n)
+{
+	struct texts first = {0, n, length}, second = {n, n, length};
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, emit_texts, &second) != 0)
+		return 1;
+	emit_texts(&first);
+	return pthread_join(thread, NULL) != 0;
+}
+
 static int keep(void)
 {
 	int fd;
@@ -304,18 +345,33 @@ static void open_ledger(const char *path)
 		exit(2);
 }
 
+/* Write some events and end: -1 if that is not what is asked for. */
+static int emit_at_once(int argc, char **argv)
+{
+	const char *what = argc > 2 ? argv[1] : "";
+	int i;
+
+	if (strcmp(what, "--texts-in-threads") == 0 && argc == 4)
+		return emit_texts_in_threads(strtoull(argv[2], NULL, 0), (uint32_t)strtoul(argv[3], NULL, 0));
+	if (strcmp(what, "--emit") == 0)
+		emit(strtoull(argv[2], NULL, 0));
+	else if (strcmp(what, "--steps") == 0)
+		emit_steps(strtoull(argv[2], NULL, 0));
+	else if (strcmp(what, "--texts") == 0)
+		for (i = 2; i < argc; i++)
+			emit_text((uint32_t)i - 2, strtoull(argv[i], NULL, 0));
+	else
+		return -1;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	char line[4096];
+	int status = emit_at_once(argc, argv);
 
-	if (argc == 3 && strcmp(argv[1], "--emit") == 0) {
-		emit(strtoull(argv[2], NULL, 0));
-		return 0;
-	}
-	if (argc == 3 && strcmp(argv[1], "--steps") == 0) {
-		emit_steps(strtoull(argv[2], NULL, 0));
-		return 0;
-	}
+	if (status >= 0)
+		return status;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	/* What it has not read is for the program that it becomes. */
 	setvbuf(stdin, NULL, _IONBF, 0);
