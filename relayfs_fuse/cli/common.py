@@ -1,4 +1,4 @@
-"""What commands of relayctl have in common."""
+"""Options that several commands of relayctl have."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from relayfs_fuse.record.trust import CHECKS
 NOTHING_MATCHES = 3
 
 mount_option = click.option(
-    "-m", "--mount", metavar="MNT", help="Of this mount; else of $RELAYFS or the first there is."
+    "-m", "--mount", metavar="MNT", help="Use this mount. Default: $RELAYFS, or the first mount."
 )
 check_option = click.option(
     "--check", type=click.Choice(CHECKS), default="others", show_default=True,
-    help="Check the events of everybody, of other users than this one and root, or of nobody.",
+    help="Check the events of all users, of users other than this one and root, or of none.",
 )  # fmt: skip
-store_option = click.option("--store", metavar="STORE", help="Of this store, which nobody need serve.")
+store_option = click.option("--store", metavar="STORE", help="Use this store, without a server.")
 
 
 class Size(click.ParamType[int]):
@@ -25,7 +25,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
+        """Parse the value."""
         try:
             size = parse_size(value)
         except ValueError:

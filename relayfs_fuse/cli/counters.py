@@ -1,4 +1,4 @@
-"""relayctl counters: show counters, once or again and again."""
+"""relayctl counters: show counters, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 NOTHING_MATCHES = 3
 
-# Those that match, with their values, in the order of their names.
+# The counters that match, with their values, in the order of their names.
 Found = list[tuple["CounterInfo", int]]
 
 
 @click.command()
 @click.argument("glob", default="*")
-@click.option("-m", "--mount", metavar="MNT", help="Of this mount or store; else of $RELAYFS or the first there is.")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and show rates.")
-@click.option("-i", "--interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between looks: 1.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many looks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a look.")
-@click.option("--openmetrics", "as_openmetrics", is_flag=True, help="As a Prometheus server reads it.")
-@click.option("--prometheus", "as_prometheus", is_flag=True, help="As collectors of text files read it.")
+@click.option("-m", "--mount", metavar="MNT", help="Use this mount or store. Default: $RELAYFS, or the first mount.")
+@click.option("-w", "--watch", is_flag=True, help="Repeat, and show rates.")
+@click.option("-i", "--interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between repetitions: 1.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Repeat this many times.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object each time.")
+@click.option("--openmetrics", "as_openmetrics", is_flag=True, help="Print OpenMetrics text, for a Prometheus server.")
+@click.option("--prometheus", "as_prometheus", is_flag=True, help="Print text for collectors of text files.")
 def counters(  # noqa: PLR0913, PLR0917  # an option each
     glob: str,
     mount: str | None,
@@ -48,20 +48,20 @@ def counters(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Show the counters whose names match GLOB, in which * matches slashes, too.
 
-    A line is VALUE NAME UNIT; with --watch, RATE VALUE NAME UNIT, the rate by second since the look before.
+    A line is VALUE NAME UNIT; with --watch, RATE VALUE NAME UNIT, with the rate per second since the time before.
     """
     if as_json + as_openmetrics + as_prometheus > 1:
         raise click.UsageError("--json, --openmetrics and --prometheus are different formats: give one of them")
     if watch and (as_openmetrics or as_prometheus):
         raise click.UsageError("--openmetrics and --prometheus print what is there once: they do not --watch")
-    looks = count or (None if watch else 1)
+    count = count or (None if watch else 1)
     with Counters(mount or _named_mount()) as opened:
         show: Callable[[Found, dict[str, float]], str] = (
             _openmetrics if as_openmetrics else _prometheus if as_prometheus else _json if as_json else _lines
         )
         try:
-            for found, rates in _look(opened, glob, looks, interval):
-                # UTF-8 in each locale.
+            for found, rates in _samples(opened, glob, count, interval):
+                # UTF-8, whatever the locale is.
                 click.echo(show(found, rates if watch else {}).encode(), nl=False)
                 if not found and not watch:
                     sys.exit(NOTHING_MATCHES)
@@ -70,33 +70,33 @@ def counters(  # noqa: PLR0913, PLR0917  # an option each
 
 
 def _named_mount() -> str | None:
-    """Return what $RELAYFS names, unless $RELAYFS_STORE says where its store is."""
+    """Return $RELAYFS, unless $RELAYFS_STORE is set, which says where its store is."""
     return None if os.environ.get("RELAYFS_STORE") else os.environ.get("RELAYFS") or None
 
 
-def _look(opened: Counters, glob: str, looks: int | None, interval: float) -> Iterator[tuple[Found, dict[str, float]]]:
-    """Look again and again; with the rates since the look before."""
+def _samples(opened: Counters, glob: str, n: int | None, interval: float) -> Iterator[tuple[Found, dict[str, float]]]:
+    """Read the counters repeatedly; yield their values, and the rates since the time before."""
     before: dict[str, int] = {}
     then = time.monotonic()
-    while looks is None or looks > 0:
+    while n is None or n > 0:
         infos, now = opened.infos(), time.monotonic()
         names = sorted(fnmatch.filter(infos, glob))
         values = {name: opened.sum(infos[name].instance) for name in names}
         rates = {name: (values[name] - before[name]) / (now - then) for name in names if name in before}
         yield [(shown(infos[name]), values[name]) for name in names], {printable(name): rates[name] for name in rates}
         before, then = values, now
-        looks = None if looks is None else looks - 1
-        if looks != 0:
+        n = None if n is None else n - 1
+        if n != 0:
             time.sleep(interval)
 
 
 def printable(text: str) -> str:
-    r"""Show bytes that are not UTF-8, which names could have before they had to be, as `\xff`."""
+    r"""Replace bytes that are not UTF-8 by text such as `\xff`: early versions allowed them in names."""
     return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def shown(info: CounterInfo) -> CounterInfo:
-    """Return what is known of a counter with texts that can be printed."""
+    """Return a counter's properties with texts that can be printed."""
     return dataclasses.replace(info, name=printable(info.name), unit=printable(info.unit), help=printable(info.help))
 
 
@@ -132,5 +132,5 @@ def _json(found: Found, rates: dict[str, float]) -> str:
             "mode": f"{info.mode:04o}",
         }
 
-    look = {"time": time.time(), "counters": [describe(info, value) for info, value in found]}
-    return json.dumps(look) + "\n"
+    sample = {"time": time.time(), "counters": [describe(info, value) for info, value in found]}
+    return json.dumps(sample) + "\n"

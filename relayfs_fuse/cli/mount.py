@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What the kernel is told. All but the first few are defaults of it that mount(8) spells out.
+# Options for the kernel. All but the first few are its defaults, which mount(8) may spell out.
 FUSE_OPTIONS = (
     *("allow_other", "ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "sync", "dirsync"),
     *("rw", "suid", "dev", "exec", "atime", "diratime", "async"),
 )
-# Of fstab and mount(8), which act on them themselves; or true anyway.
+# Options that only fstab and mount(8) act on, or that always hold.
 IGNORED_OPTIONS = (
     *("defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"),
     *("relatime", "norelatime", "strictatime", "default_permissions"),
@@ -49,7 +49,7 @@ OWN_OPTIONS = (
     *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "log=FILE"),
     *("trusted", "fsname=NAME"),
 )
-# Only root may ask for these.
+# These are ignored unless root mounts.
 ROOT_OPTIONS = ("suid", "dev")
 DEAD_MOUNTS_MAX = 32
 USER_FILES_MAX = 1 << 20
@@ -57,7 +57,7 @@ USER_FILES_MAX = 1 << 20
 
 @dataclass
 class Arguments:
-    """What the command line says."""
+    """The parsed command line."""
 
     settings: Settings
     foreground: bool = False
@@ -66,7 +66,7 @@ class Arguments:
 
 
 def main() -> None:
-    """Mount."""
+    """Run the program."""
     try:
         arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount.relayfs"))
         clear_dead_mounts(arguments.settings.mountpoint)
@@ -75,7 +75,7 @@ def main() -> None:
         _fail(str(error))
     _allow_many_files()
     if arguments.foreground:
-        if sys.stderr is not None:  # else descriptor 2 may be a file of the store
+        if sys.stderr is not None:  # otherwise descriptor 2 may be a file of the store
             _log_to(Lines(sys.stderr.fileno()), arguments)
         try:
             _serve(arguments, lambda: log.info("%s is mounted", arguments.settings.mountpoint))
@@ -92,10 +92,10 @@ def main() -> None:
 
 
 def parse(words: Sequence[str], helper: bool = False) -> Arguments:
-    """Understand a command line.
+    """Parse a command line.
 
     words: without the program's name
-    helper: by the rules for mount(8)'s helpers, where -f does not mean foreground
+    helper: use the conventions for mount(8)'s helpers, where -f does not mean foreground
     """
     parser = argparse.ArgumentParser(
         prog="mount.relayfs" if helper else "relayfs",
@@ -106,12 +106,12 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     parser.add_argument("places", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTION,...", help=_options_help())
     if helper:
-        parser.add_argument("-f", dest="fake", action="store_true", help="do all but mount")
+        parser.add_argument("-f", dest="fake", action="store_true", help="do not mount (dry run)")
         parser.add_argument("-s", "-n", "-v", action="store_true", help="ignored")
         parser.add_argument("-N", "-t", metavar="WORD", help="ignored")
     else:
-        parser.add_argument("-f", "--foreground", action="store_true", help="stay in front and log to stderr")
-        parser.add_argument("-d", "--debug", action="store_true", help="log more")
+        parser.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
+        parser.add_argument("-d", "--debug", action="store_true", help="log debug messages, too")
     found = parser.parse_intermixed_args(words)
     if not 1 <= len(found.places) <= 2:
         parser.error("a mountpoint is needed, and perhaps a name before it")
@@ -131,7 +131,7 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
 
 
 def _absolute(mountpoint: str) -> str:
-    """Resolve all but the last name, which may be a dead mount that nothing can be asked about."""
+    """Resolve all but the last name, which may be a dead mount, on which every system call fails."""
     above, name = os.path.split(os.path.abspath(mountpoint))
     return os.path.join(os.path.realpath(above), name)
 
@@ -188,7 +188,7 @@ def _number(key: str, value: str, highest: int) -> int:
 
 
 def _limit(key: str, value: str) -> int:
-    """Understand a limit of bytes."""
+    """Parse a limit of bytes."""
     if value == "none":
         return UNLIMITED
     try:
@@ -206,13 +206,13 @@ def _limit(key: str, value: str) -> int:
 
 
 def clear_dead_mounts(mountpoint: str) -> None:
-    """Take away mounts whose server has died, as a server that was killed leaves them."""
+    """Unmount dead mounts, left by servers that were killed."""
     for _ in range(DEAD_MOUNTS_MAX):
         try:
             os.stat(mountpoint)
         except OSError as error:
             if error.errno == errno.ECONNABORTED:
-                continue  # its server was dying just then
+                continue  # the server is just dying
             if error.errno != errno.ENOTCONN:
                 return
         else:
@@ -225,7 +225,7 @@ def clear_dead_mounts(mountpoint: str) -> None:
 
 
 def check_mountpoint(mountpoint: str) -> None:
-    """Refuse what cannot be mounted on."""
+    """Check that a mount at this place is possible. OptionError: it is not."""
     try:
         os.listdir(mountpoint)
     except OSError as error:
@@ -241,7 +241,7 @@ def check_mountpoint(mountpoint: str) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    logging.shutdown()  # lines of the log come first
+    logging.shutdown()  # write the log before the message
     print(f"relayfs: {message}", file=sys.stderr)
     sys.exit(1)
 
@@ -253,7 +253,7 @@ def _serve(arguments: Arguments, answers: Callable[[], None]) -> None:
 
 
 def _format(handler: logging.Handler) -> None:
-    # syslog adds time and host itself.
+    # syslog adds the time and the host.
     when = "" if isinstance(handler, logging.handlers.SysLogHandler) else "%(asctime)s "
     handler.setFormatter(logging.Formatter(f"{when}relayfs[%(process)d]: %(levelname)s: %(message)s"))
 
@@ -264,7 +264,7 @@ def _log_to(handler: logging.Handler, arguments: Arguments) -> None:
     logging.getLogger().setLevel(logging.DEBUG if arguments.debug else logging.INFO)
 
 
-def _log_for_good(arguments: Arguments) -> None:
+def _log_in_background(arguments: Arguments) -> None:
     if arguments.log_file is not None:
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -276,34 +276,34 @@ def _log_for_good(arguments: Arguments) -> None:
 
 
 def _start_in_background(arguments: Arguments) -> None:
-    """Fork; the parent waits for one byte, or for a message, or for the child's death."""
-    news, report = os.pipe()
+    """Fork; the parent waits for a null byte (success), an error message, or the child's death."""
+    reading_end, writing_end = os.pipe()
     if os.fork():
-        os.close(report)
-        with os.fdopen(news, "rb") as pipe:
-            heard = pipe.read()
-        if heard == b"\0":
+        os.close(writing_end)
+        with os.fdopen(reading_end, "rb") as pipe:
+            answer = pipe.read()
+        if answer == b"\0":
             sys.exit(0)
-        _fail(heard.decode(errors="replace") or "the server died before it answered; its log may tell why")
-    os.close(news)
+        _fail(answer.decode(errors="replace") or "the server died before it answered; its log may tell why")
+    os.close(reading_end)
     os.setsid()
     status = 1
     try:
-        _run_in_background(arguments, report)
+        _run_in_background(arguments, writing_end)
         status = 0
     except (RelayError, RuntimeError) as error:
         log.error("%s", error)
-        _tell(report, str(error).encode())
+        _send(writing_end, str(error).encode())
     except BaseException as error:
         log.exception("the server failed")
-        _tell(report, f"the server failed: {error!r}".encode())
+        _send(writing_end, f"the server failed: {error!r}".encode())
     logging.shutdown()
     os._exit(status)
 
 
-def _run_in_background(arguments: Arguments, report: int) -> None:
-    _log_for_good(arguments)
-    # Until the mount answers, whoever mounts should see warnings, too: he waits for it, and it for nobody else.
+def _run_in_background(arguments: Arguments, writing_end: int) -> None:
+    _log_in_background(arguments)
+    # Until the mount works, warnings also go to stderr, where the user who mounts sees them.
     visible = logging.StreamHandler()
     visible.setLevel(logging.WARNING)
     _format(visible)
@@ -316,22 +316,22 @@ def _run_in_background(arguments: Arguments, report: int) -> None:
             os.dup2(null, descriptor)
         os.close(null)
         log.info("%s is mounted", arguments.settings.mountpoint)
-        _tell(report, b"\0")
+        _send(writing_end, b"\0")
 
     os.chdir("/")
     _serve(arguments, answers)
 
 
-def _tell(report: int, message: bytes) -> None:
+def _send(writing_end: int, message: bytes) -> None:
     try:
-        os.write(report, message)
-        os.close(report)
+        os.write(writing_end, message)
+        os.close(writing_end)
     except OSError:
-        pass  # it was told before, or is gone
+        pass  # the parent was told before, or is gone
 
 
 def _allow_many_files() -> None:
-    """Every buffer holds a descriptor."""
+    """Raise the limit of descriptors, because each buffer takes one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

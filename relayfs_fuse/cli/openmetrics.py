@@ -1,4 +1,4 @@
-r"""Counters as text that Prometheus reads, in one of two formats.
+r"""Counters as text for Prometheus, in one of two formats.
 
 OpenMetrics 1.0, for servers that scrape:
 
@@ -8,16 +8,16 @@ OpenMetrics 1.0, for servers that scrape:
     disk_sda_write_io_requests_total{name="disk/sda/write_io"} 17
     # EOF
 
-Prometheus's own text format 0.0.4, which collectors of text files read. These take the family of a counter for untyped
-unless it has the name of its samples, and know neither units nor an end:
+Prometheus's own text format 0.0.4, for collectors of text files. In this format a counter's family must have the name
+of its samples, otherwise it counts as untyped; there are neither units nor an end mark:
 
     # HELP disk_sda_write_io_requests_total Finished writes
     # TYPE disk_sda_write_io_requests_total counter
     disk_sda_write_io_requests_total{name="disk/sda/write_io"} 17
 
-A family's name is that of the counter with what is not allowed replaced by `_`, and ends with the unit. Counters whose
-names become the same share a family, and the label `name` tells them apart. No family's name ends with `_total` or
-`_created`, because a counter `x` has `x_total` and `x_created` for itself.
+A family's name is the counter's, with characters that are not allowed replaced by `_`, and ends with the unit. Counters
+whose names become equal share a family, and the label `name` distinguishes them. No family's name ends with `_total` or
+`_created`, because a counter family `x` also uses the names `x_total` and `x_created`.
 """
 
 from __future__ import annotations

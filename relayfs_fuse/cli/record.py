@@ -29,16 +29,16 @@ _STDOUT = "-"
 
 @click.command()
 @click.argument("name")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Where to; - means a tar archive on stdout.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Output directory; - means a tar archive on stdout.")
 @mount_option
 @store_option
-@click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after so many bytes.")
-@click.option("--rotate-time", type=click.FloatRange(min=0.1), metavar="SECONDS", help="The same after so long.")
-@click.option("--compress", is_flag=True, help="Compress with zstd what is complete.")
+@click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after this many bytes.")
+@click.option("--rotate-time", type=click.FloatRange(min=0.1), metavar="SECONDS", help="The same after this time.")
+@click.option("--compress", is_flag=True, help="Compress complete files with zstd.")
 @check_option
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
-@click.option("--duration", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long.")
-@click.option("--progress", is_flag=True, help="Show progress although stderr is no terminal.")
+@click.option("--duration", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this many seconds.")
+@click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print what was recorded as a JSON object.")
 def record(  # noqa: PLR0913, PLR0917  # an option each
     name: str,
@@ -56,7 +56,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Record the trace NAME until it is removed, or until interrupted (SIGINT, SIGTERM).
 
-    DIR is a CTF trace for babeltrace2 and others at every moment. If recording to it was interrupted, it goes on.
+    DIR is a CTF trace for babeltrace2 and other viewers at any time. An interrupted recording to it is continued.
     """
     if output == _STDOUT and (compress or rotate_size or rotate_time):
         raise click.UsageError("a stream is neither rotated nor compressed")
@@ -74,7 +74,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         recorder = Recorder(source, to, options, shown.say, lambda: shown.tick(recorder.summary, recorder.n_buffers))
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda *_: recorder.stop())
-        # Somebody opens a file whose lease we hold, for a moment: see stream.py.
+        # The kernel sends SIGIO if a process opens a file whose lease the recorder has: see stream.py.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         stack.callback(shown.end)
         if not (source.trace.is_started or until_stopped or source.is_of_earlier_boot):
@@ -89,7 +89,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
 
 
 def _run(recorder: Recorder) -> OutputFullError | None:
-    """Record; return why not all is written, if it was told to end while its output was full."""
+    """Record; return the error if it was told to end while its output was full."""
     try:
         recorder.run()
     except OutputFullError as full:
@@ -104,6 +104,6 @@ def _open(output: str, source: Source, rotates: bool, compressor: Compressor | N
 
 
 def _permit_many_files() -> None:
-    """Permit as many open files as there may be: each buffer is one, and each stream."""
+    """Raise the limit of open files, because each buffer and each stream file takes one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

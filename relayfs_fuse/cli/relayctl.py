@@ -1,4 +1,4 @@
-"""relayctl: what people do with a relayfs beside mounting it.
+"""relayctl: show counters, record traces and write to the log of a relayfs.
 
 Exit status: 0 it was done; 1 it failed, for the reason in one line on stderr; 2 the command line is wrong; 3 nothing
 matches.
@@ -22,7 +22,7 @@ from relayfs_fuse.errors import RelayError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(native.VERSION, "-V", "--version", message="%(prog)s %(version)s")
 def relayctl() -> None:
-    """Look at a mounted relayfs, and work with it.
+    """Show counters, record traces and write to the log of a mounted relayfs.
 
     Exit status: 0 it was done; 1 it failed; 2 the command line is wrong; 3 nothing matches.
     """
@@ -33,7 +33,7 @@ for command in (counters, list_traces, log, record, snapshot, stat):
 
 
 def main() -> None:
-    """Run a command; what goes wrong is one line on stderr."""
+    """Run a command; an error is one line on stderr."""
     try:
         native.guard_install()
         relayctl(prog_name="relayctl")

@@ -16,16 +16,16 @@ from relayfs_fuse.record.source import Source, find_store
 
 @click.command()
 @click.argument("name")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Where to; it is made, or empty.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Output directory, empty or new.")
 @mount_option
 @store_option
 @check_option
-@click.option("--progress", is_flag=True, help="Show progress although stderr is no terminal.")
+@click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print what was taken as a JSON object.")
 def snapshot(  # noqa: PLR0913, PLR0917  # an option each
     name: str, output: str, mount: str | None, store: str | None, check: str, progress: bool, json_wanted: bool
 ) -> None:
-    """Write what the buffers of the trace NAME hold now to a CTF trace, stopping nobody and consuming nothing."""
+    """Write what the buffers of the trace NAME hold now to a CTF trace, and leave the events there."""
     shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
     with closing(Source(name, find_store(mount, store))) as source:
         taken = Snapshot(source, os.path.abspath(output), shown.say, check)

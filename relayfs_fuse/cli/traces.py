@@ -1,4 +1,4 @@
-"""relayctl list and stat: which traces there are, and who writes to them."""
+"""relayctl list and stat: the traces, and the processes that write to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relayfs_fuse.record.source import find_mount, find_store
 if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
 
-_json_option = click.option("--json", "json_wanted", is_flag=True, help="As one JSON object.")
+_json_option = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
 
 
 @click.command("list")
@@ -32,7 +32,7 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
     """List the traces, and the channels that are damaged.
 
     A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes; or
-    the PATH of a channel, damaged, and what is wrong with it. Without a mount only traces are known.
+    the PATH of a channel, damaged, and the reason. With --store, only traces are listed.
     """
     where = find_store(mount, store)
     traces = _traces(where)
@@ -59,11 +59,11 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
 @store_option
 @_json_option
 def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bool) -> None:
-    """Show the figures of each process in the trace NAME, or in all.
+    """Show statistics of each process in the trace NAME, or in all traces.
 
     A line is TRACE, PROCESS-PID, its state, events and bytes written, events lost, bytes unread.
-    Where programs could get no buffers, one more line says how many events they lost: TRACE - no-buffers - - LOST -;
-    of other users' programs, a line for each user says what these count: TRACE user-UID no-buffers - - LOST -.
+    If programs got no buffers, one more line says how many events they lost: TRACE - no-buffers - - LOST -;
+    for other users' programs, a line per user says what these counted: TRACE user-UID no-buffers - - LOST -.
     """
     where = find_store(mount, store)
     traces = [trace for trace in _traces(where) if name in (None, trace.name)]
@@ -107,7 +107,7 @@ def _lost_without_buffers(store: str, traces: list[Trace]) -> dict[str, int]:
 
 
 def _damaged(mount: str | None) -> list[tuple[str, str]]:
-    """Find the paths of damaged channels, and what is wrong, in the comments of control; none if it cannot be read."""
+    """Return the paths of damaged channels, and the reasons, from comments in control; none if it cannot be read."""
     place = find_mount(mount)
     if place is None:
         return []
@@ -153,7 +153,7 @@ def _row(stats: ProcessStats) -> list[str]:
 
 
 def _show(titles: list[str], rows: list[list[str]]) -> None:
-    """Print a table, its titles for people only."""
+    """Print a table, with titles on a terminal only."""
     lines = [titles, *rows] if sys.stdout.isatty() else rows
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))] if lines else []
     for line in lines:

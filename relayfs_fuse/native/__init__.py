@@ -1,8 +1,8 @@
-"""The C library, as Python sees it; only modules of this package import the compiled module, relayfs_fuse._native.
+"""Wrappers of the C library; only modules of this package import the compiled module, relayfs_fuse._native.
 
 A negative result becomes OSError; EBADMSG of a mapped buffer or ring (library.Memory) says which word is wrong. A
 wrapper that is closed refuses further use with ValueError, as files do. Rings, traces, packets, events and the tables
-of options and statistics are modules of their own.
+of options and statistics are not imported here: use their modules.
 """
 
 from relayfs_fuse.native.buffer import (

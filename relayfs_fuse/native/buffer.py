@@ -13,77 +13,77 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer as AnyBuffer
 
-# relay_buf_wait_any() sleeps on so many buffers at once.
+# The most buffers that relay_buf_wait_any() sleeps on.
 WAIT_MAX = 127
 
 
 class Stats(library.Fields):
-    """Everything there is to know of a buffer: the fields of struct relay_stats, and what follows from them."""
+    """Statistics of a buffer: the fields of struct relay_stats, and values computed from them."""
 
     __slots__ = ()
 
     @property
     def reserved_at_start(self) -> int:
-        """Count the bytes at the start of the current sub-buffer that no record takes."""
+        """Bytes at the start of the current sub-buffer that records do not use."""
         return self.start_reserve + (0 if self.produced else self.channel_start_reserve)
 
     @property
     def largest_offset(self) -> int:
-        """Tell where the end of a sub-buffer begins that no record takes."""
+        """Offset in a sub-buffer up to which records are stored."""
         return self.subbuf_size - self.end_reserve
 
     @property
     def largest_record(self) -> int:
-        """Count the bytes of the largest record that fits."""
+        """Bytes of the largest record that fits."""
         return self.largest_offset - self.start_reserve
 
     @property
     def consumed_bytes(self) -> int:
-        """Count the bytes before what is unread: the stream position of the next one."""
+        """Stream position of the next unread byte: the bytes written before it."""
         return self.bytes - self.unread_bytes
 
     @property
     def is_worth_a_flush(self) -> bool:
-        """Whether a reader would get something by it that he has no other way to get: nothing finished is unread."""
+        """Whether a flush would give readers new data: there are records, but no finished sub-buffer is unread."""
         return self.offset > self.reserved_at_start and self.produced == self.consumed
 
     @property
     def unread_records(self) -> int:
-        """Count the records that are there to be read, or will be."""
+        """Number of unread records, including those not committed yet."""
         lost = self.lost_overwritten_records + self.lost_torn_records
         return max(0, self.records - self.read_records - self.discarded_records - lost)
 
     @property
     def passed_bytes(self) -> int:
-        """Count the same without those of reservations that came to nothing."""
+        """As consumed_bytes, without discarded and torn records."""
         return self.consumed_bytes - self.discarded_bytes - self.lost_torn_bytes
 
 
 class Buffer(library.Memory):
-    """Map one buffer of the store.
+    """A mapped buffer of the store.
 
-    mem_file: its file
+    mem_file: the path of its file
     """
 
     def __init__(self, mem_file: str) -> None:
-        self._take_over(lib.relay_buf_open(os.fsencode(mem_file)), mem_file)
+        self._own(lib.relay_buf_open(os.fsencode(mem_file)), mem_file)
 
     @classmethod
     def of_descriptor(cls, descriptor: int) -> Self:
         """Map a file that is open for reading and writing; the descriptor stays the caller's."""
         buffer = cls.__new__(cls)
-        buffer._take_over(lib.relay_buf_fdopen(descriptor), f"descriptor {descriptor}")
+        buffer._own(lib.relay_buf_fdopen(descriptor), f"descriptor {descriptor}")
         return buffer
 
-    def _take_over(self, pointer: Any, path: str) -> None:
+    def _own(self, pointer: Any, path: str) -> None:
         super().__init__(library.mapped(pointer, path))
         self.path = path
         self._seq = ffi.new("uint32_t *")
         self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
     def close(self) -> None:
-        """Unmap it."""
-        lib.relay_buf_release(self._take())
+        """Unmap the buffer."""
+        lib.relay_buf_release(self._disown())
 
     @property
     def address(self) -> int:
@@ -104,17 +104,17 @@ class Buffer(library.Memory):
         lib.relay_buf_close_fd(self._open)
 
     def stats(self) -> Stats:
-        """Read all of its counters at one moment."""
+        """Return all statistics at one moment."""
         stats = ffi.new("struct relay_stats *")
         self.check(lib.relay_buf_stats(self._open, stats))
         return Stats(stats)
 
     def state(self) -> int:
-        """Tell what there is to read, as HAS_ and IS_ bits."""
+        """Return what there is to read, as HAS_ and IS_ bits."""
         return int(lib.relay_buf_state(self._open))
 
     def damage(self) -> str:
-        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        """Describe the inconsistency in the memory, after EBADMSG or IS_DAMAGED; "" if there is none."""
         return os.fsdecode(ffi.string(lib.relay_buf_damage(self._open)))
 
     def write(self, data: AnyBuffer) -> None:
@@ -131,11 +131,11 @@ class Buffer(library.Memory):
         self.check(lib.relay_buf_flush(self._open))
 
     def reset(self) -> None:
-        """Bring it to its initial state."""
+        """Bring the buffer to its initial state."""
         self.check(lib.relay_buf_reset(self._open))
 
     def resume(self) -> None:
-        """Let it be written to again, if it is suspended."""
+        """Resume the buffer, if it is suspended."""
         self.check(lib.relay_buf_resume(self._open))
 
     def stop(self, flag: int, on: bool) -> None:
@@ -143,40 +143,40 @@ class Buffer(library.Memory):
         self.check(lib.relay_buf_stop(self._open, flag, on))
 
     def subbufs_consumed(self, n: int) -> None:
-        """Count the next n sub-buffers as consumed."""
+        """Mark the next n sub-buffers as consumed."""
         self.check(lib.relay_buf_subbufs_consumed(self._open, n))
 
     def consume_to(self, at: int) -> None:
-        """Consume, unseen, what is unread before a stream position."""
+        """Consume all unread data before a stream position, without reading it."""
         self.check(lib.relay_consume_to(self._open, at))
 
     def resolve(self, token: int) -> int:
-        """Resolve what was reserved through the open file of this token; return how many reservations."""
+        """Resolve reservations made through the open file of this token; return their number."""
         return self.check(lib.relay_buf_resolve(self._open, token))
 
     def arm(self, what: int) -> int:
-        """Ask for a wake-up; return the wake-up counter of before."""
+        """Request a wake-up; return the wake-up counter from before."""
         self.check(lib.relay_buf_arm(self._open, what, self._seq))
         return int(self._seq[0])
 
     def count_mapped(self, first: Buffer, opened: bool) -> None:
-        """Count an open with which it can be mapped, or the end of one.
+        """Count an open with which the buffer can be mapped, or the end of one.
 
         first: the channel's buffer 0
         """
         lib.relay_buf_count_mapped(self._open, first.pointer, opened)
 
     def forget_mapped(self, first: Buffer) -> None:
-        """Take all such opens for ended."""
+        """Count all such opens as ended."""
         lib.relay_buf_forget_mapped(self._open, first.pointer)
 
     def mtime(self) -> tuple[int, int]:
-        """Return what keep_mtime() was given last; 0, 0: it never was."""
+        """Return the last arguments of keep_mtime(); 0, 0: it was never called."""
         lib.relay_buf_mtime(self._open, self._count, self._time_ns)
         return int(self._count[0]), int(self._time_ns[0])
 
     def keep_mtime(self, count: int, time_ns: int) -> None:
-        """Keep, for the next file server, what was counted of data and when it was first so."""
+        """Store, for the next file server, the bytes written so far and when this count was first seen."""
         lib.relay_buf_keep_mtime(self._open, count, time_ns)
 
     def wake_seq(self) -> int:
@@ -185,28 +185,28 @@ class Buffer(library.Memory):
 
 
 class WakeWord:
-    """End a wait_any() of another thread."""
+    """A word with which one thread ends the wait_any() of another."""
 
     def __init__(self) -> None:
         self.word = ffi.new("uint32_t *")
 
     @property
     def value(self) -> int:
-        """The word now: give it to wait_any()."""
+        """The present value, for wait_any()."""
         return int(self.word[0])
 
     def change(self) -> None:
-        """End the wait_any() that was given the present value."""
+        """End the wait_any() that was called with the present value."""
         self.word[0] = (self.word[0] + 1) & 0xFFFFFFFF
         lib.relay_wake_word(self.word)
 
 
 def wait_any(buffers: Sequence[Buffer], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int) -> None:
-    """Sleep until a wake-up counter or the word has changed, or the time is over.
+    """Sleep until a wake-up counter or the word has changed, or the timeout has passed.
 
     buffers, seqs: at most WAIT_MAX buffers, and the counters that arm() returned
-    value: what the word was when the buffers were chosen
-    timeout_ms: -1 means for ever
+    value: the word's value when the buffers were chosen
+    timeout_ms: -1: no timeout
     """
     c_buffers = ffi.new("struct rchan_buf *[]", [buffer.pointer for buffer in buffers])
     c_seqs = ffi.new("uint32_t[]", list(seqs))

@@ -1,4 +1,4 @@
-"""Channels as programs write and read them; see <relayfs/relay.h> and <relayfs/reader.h>."""
+"""Writing to channels, and reading relay files; see <relayfs/relay.h> and <relayfs/reader.h>."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ChannelHandle(library.Handle):
     """Attach to a channel for writing.
 
     path: the path of its relay files without the number
-    options: None to attach to an existing one, else what may follow `create PATH`
+    options: None to attach to an existing channel, else the keys after `create PATH`
     """
 
     def __init__(self, path: str, options: str | None = None) -> None:
@@ -30,11 +30,11 @@ class ChannelHandle(library.Handle):
             super().__init__(library.made(lib.relay_create(c_path, os.fsencode(options)), path))
 
     def close(self) -> None:
-        """Let go of it."""
-        lib.relay_close(self._take())
+        """Close the channel."""
+        lib.relay_close(self._disown())
 
     def write(self, data: AnyBuffer, will_retry: bool = False) -> None:
-        """Write one record; will_retry: ENOSPC is not counted as a loss."""
+        """Write one record; will_retry: do not count it as lost if it fails with ENOSPC."""
         view = record(data)
         write = lib.relay_try_write if will_retry else lib.relay_write
         check(write(self._open, view, len(view)))
@@ -56,7 +56,7 @@ class ChannelHandle(library.Handle):
         check(lib.relay_reset(self._open))
 
     def subbufs_consumed(self, cpu: int, n: int) -> None:
-        """Count the next n sub-buffers of a CPU's buffer as consumed."""
+        """Mark the next n sub-buffers of a CPU's buffer as consumed."""
         check(lib.relay_subbufs_consumed(self._open, cpu, n))
 
 
@@ -72,11 +72,11 @@ class ReaderHandle(library.Handle):
         self._length = ffi.new("size_t *")
 
     def close(self) -> None:
-        """Let go of it; a piece that is not done stays unread."""
-        lib.relay_reader_close(self._take())
+        """Close the file; a piece for which done() was not called stays unread."""
+        lib.relay_reader_close(self._disown())
 
     def next(self, timeout_ms: int) -> memoryview | None:
-        """Wait for the next piece; None: there was none in time, or the channel is closed and drained."""
+        """Wait for the next piece; None: there was none in time, or the channel is closed and all data was read."""
         if not check(lib.relay_reader_next(self._open, self._data, self._length, timeout_ms)):
             return None
         return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
@@ -86,5 +86,5 @@ class ReaderHandle(library.Handle):
         check(lib.relay_reader_done(self._open))
 
     def finished(self) -> bool:
-        """Whether the channel was removed and everything has been read."""
+        """Whether the channel was removed and all data has been read."""
         return bool(lib.relay_reader_finished(self._open))

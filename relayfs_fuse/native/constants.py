@@ -1,4 +1,4 @@
-"""Numbers of <relayfs/store.h> and <relayfs/layout.h>, and the version."""
+"""Constants of <relayfs/store.h> and <relayfs/layout.h>, and the version."""
 
 from relayfs_fuse._native import ffi, lib
 

@@ -21,7 +21,7 @@ _CALLER = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class CounterSpec:
-    """What is said of a counter at its first add; see struct relay_perf_spec."""
+    """The properties of a new counter; see struct relay_perf_spec."""
 
     kind: int = 0
     unit: str = ""
@@ -33,7 +33,7 @@ class CounterSpec:
 
 @dataclass(frozen=True)
 class CounterInfo:
-    """What is known of a counter; see struct relay_perf_info."""
+    """The properties of a counter; see struct relay_perf_info."""
 
     instance: int
     kind: int
@@ -46,14 +46,14 @@ class CounterInfo:
 
 
 def counters_create(store: str, limit: int) -> None:
-    """Make the counters of a store, if they are not there.
+    """Make the counters of a store, unless they exist.
 
-    limit: how many names there can be
+    limit: the most names
     """
     library.check(lib.relay_counters_create(os.fsencode(store), limit), store)
 
 
-# Room for the text of so many bytes at first, and for so much more than there was.
+# First size of the memory for a text, and how much more than the text's length is allocated when that is too small.
 _TEXT_BYTES = 1 << 16
 
 
@@ -63,7 +63,7 @@ def _counter_info(info: Any) -> CounterInfo:
 
 
 class CountersHandle(library.Handle):
-    """Hold the counters of a mount or store.
+    """The counters of a mount or store.
 
     path: None for the default mount
     """
@@ -79,48 +79,48 @@ class CountersHandle(library.Handle):
         self.data_at: int = header.data_at
 
     def close(self) -> None:
-        """Let go of them."""
-        lib.relay_counters_close(self._take())
+        """Close the counters."""
+        lib.relay_counters_close(self._disown())
 
     def fileno(self) -> int:
         """Return the descriptor of the file to map."""
         return int(lib.relay_counters_fd(self._open))
 
     def mapped_bytes(self) -> int:
-        """Tell how much of it there was at the last refresh."""
+        """Return the bytes of the file that were mapped at the last refresh."""
         return int(lib.relay_counters_mapped_bytes(self._open))
 
     def add(self, name: str, spec: CounterSpec) -> int:
-        """Add a counter, or find it again; return its number."""
+        """Add a counter, or find an existing one; return its number."""
         return self._add(lib.relay_perf_add_as, name, spec)
 
-    def _add(self, way: Callable[..., int], name: str, spec: CounterSpec) -> int:
+    def _add(self, function: Callable[..., int], name: str, spec: CounterSpec) -> int:
         c_unit, c_help = ffi.new("char[]", os.fsencode(spec.unit)), ffi.new("char[]", os.fsencode(spec.help))
         c_spec = ffi.new("struct relay_perf_spec *")
         c_spec.size = ffi.sizeof("struct relay_perf_spec")
         c_spec.kind, c_spec.mode, c_spec.uid, c_spec.gid = spec.kind, spec.mode, spec.uid, spec.gid
         c_spec.unit, c_spec.help = c_unit, c_help
-        return library.check(way(self._open, os.fsencode(name), c_spec), name)
+        return library.check(function(self._open, os.fsencode(name), c_spec), name)
 
     def enter(self, name: str, spec: CounterSpec) -> int:
-        """Add a counter for somebody else, or find it again; return its number. This handle does not adjust it."""
+        """Add or find a counter for another process; return its number. This handle does not adjust it."""
         return self._add(lib.relay_counters_enter, name, spec)
 
     def delete(self, instance: int) -> None:
-        """Take a counter off the list."""
+        """Delete a counter from the list."""
         library.check(lib.relay_perf_del(self._open, instance))
 
     def adjust_for(self, instance: int, delta: int) -> None:
-        """Add to a counter, on no CPU, for a process that cannot map it."""
+        """Add to a counter, in the block of no CPU, for a process that cannot map it."""
         library.check(lib.relay_counters_adjust(self._open, instance, delta))
 
     def free(self, instance: int) -> None:
-        """Take a counter off the list that this process alone sets; its number may become another's."""
+        """Delete a counter that only this process sets; its number may be given to another name."""
         library.check(lib.relay_counters_free(self._open, instance))
 
     @property
     def limit(self) -> int:
-        """How many names there can be."""
+        """The most names."""
         return int(lib.relay_counters_limit(self._open))
 
     def adjust(self, instance: int, delta: int) -> None:
@@ -128,30 +128,30 @@ class CountersHandle(library.Handle):
         library.check(lib.relay_perf_adjust(self._open, instance, delta))
 
     def refresh(self) -> bool:
-        """Notice what was added and deleted; tell whether something was."""
+        """Update the handle after counters were added or deleted; return whether there was a change."""
         return bool(library.check(lib.relay_counters_refresh(self._open)))
 
     def is_changing(self) -> bool:
-        """Tell whether a change is under way, or was when somebody died."""
+        """Return whether a change is under way, or was interrupted by a process's death."""
         header = lib.relay_counters_header(self._open)
         return bool(header.gen1 != header.gen2)
 
     def generation(self) -> int:
-        """Return the generation now."""
+        """Return the present generation."""
         return int(lib.relay_counters_header(self._open).gen1)
 
     def read(self, block: int, instance: int) -> int:
-        """Return a counter of one CPU, or of block n_cpus: of none."""
+        """Return a counter's value in the block of a CPU, or in block n_cpus: of no CPU."""
         library.check(lib.relay_counters_read(self._open, block, instance, self._value))
         return int(self._value[0])
 
     def sum(self, instance: int) -> int:
-        """Return a counter."""
+        """Return a counter's sum over all blocks."""
         library.check(lib.relay_counters_sum(self._open, instance, self._value))
         return int(self._value[0])
 
     def set(self, block: int, instance: int, value: int) -> None:
-        """Store a counter of one CPU that nobody else changes."""
+        """Store a counter's value in one block; only for counters that no other process changes."""
         library.check(lib.relay_counters_set(self._open, block, instance, value))
 
     def find(self, name: str) -> int:
@@ -159,7 +159,7 @@ class CountersHandle(library.Handle):
         return library.check(lib.relay_counters_find(self._open, os.fsencode(name)), name)
 
     def infos(self) -> list[CounterInfo]:
-        """List the counters as of the last refresh."""
+        """Return the properties of all counters at the last refresh."""
         found, after, info = [], 0, ffi.new("struct relay_perf_info *")
         while lib.relay_counters_next(self._open, after, info):
             after = info.instance
@@ -167,25 +167,25 @@ class CountersHandle(library.Handle):
         return found
 
     def info(self, instance: int) -> CounterInfo | None:
-        """Return what is known of one; None: it is not listed."""
+        """Return the properties of a counter; None: it is not listed."""
         info = ffi.new("struct relay_perf_info *")
         if instance <= 0 or not lib.relay_counters_next(self._open, instance - 1, info) or info.instance != instance:
             return None
         return _counter_info(info)
 
     def names_text(self) -> bytes:
-        """List the counters, of the generation that the first line tells; OSError EAGAIN: they do not stop changing."""
+        """Return counters.names, of the generation in its first line; OSError EAGAIN: it keeps changing."""
         return self._text(lib.relay_counters_list)
 
     def values_text(self) -> bytes:
-        """List names and sums as of the last refresh."""
+        """Return counters.txt at the last refresh."""
         return self._text(lib.relay_counters_values)
 
-    def _text(self, way: Callable[..., int]) -> bytes:
+    def _text(self, function: Callable[..., int]) -> bytes:
         room = _TEXT_BYTES
         while True:
             text = ffi.new("char[]", room)
-            length = library.check(way(self._open, text, room))
+            length = library.check(function(self._open, text, room))
             if length <= room:
                 return bytes(ffi.buffer(text, length))
             room = length + _TEXT_BYTES
@@ -195,9 +195,9 @@ class CountersHandle(library.Handle):
         library.check(lib.relay_counters_mirror(self._open))
 
     def repair(self) -> None:
-        """Make up for one who died in the middle of a change."""
+        """Complete a change that was interrupted by a process's death."""
         library.check(lib.relay_counters_repair(self._open))
 
     def hold(self) -> int:
-        """Keep others from changing anything until the descriptor that this returns is closed."""
+        """Prevent changes by other processes until the returned descriptor is closed."""
         return library.check(lib.relay_counters_hold(self._open))

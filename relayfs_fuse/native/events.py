@@ -1,4 +1,4 @@
-"""Events of this process and its log, as the C library writes them; see <relayfs/trace_event.h>."""
+"""Events of this process, and the channel `log`; see <relayfs/trace_event.h>."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from relayfs_fuse.native import library
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The words of <relayfs/trace.h>, in the order of the enum.
+# The types of <relayfs/trace.h>, in the order of enum relay_trace_type.
 FIELD_TYPES = (
     "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "x8", "x16", "x32", "x64", "f32", "f64", "string", "bytes",
 )  # fmt: skip
 
-# What a record begins with, and how long it may be with that.
+# Bytes before the fields in a record, and the most bytes of a record.
 HEAD_BYTES: int = ffi.sizeof("struct relay_trace_record")
 EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
 
@@ -24,7 +24,8 @@ EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
 class EventHandle:
     """Declare an event, for as long as this process lives.
 
-    fields: by name, indices of FIELD_TYPES; OSError EINVAL: a name is not allowed, or there are too many
+    fields: types by name, as indices of FIELD_TYPES; OSError EINVAL: a name is not allowed, or there are too many
+        fields
     """
 
     def __init__(self, provider: str, name: str, fields: Mapping[str, int]) -> None:
@@ -34,13 +35,13 @@ class EventHandle:
         self._event: Any = library.not_null(event, f"{provider}:{name}")
 
     def is_wanted(self) -> bool:
-        """Tell whether a trace wants it."""
+        """Return whether a trace wants the event."""
         return bool(lib.relay_trace_wants(self._event))
 
     def emit(self, record: bytearray) -> None:
-        """Write one, where it is wanted.
+        """Write the event to each trace that wants it.
 
-        record: HEAD_BYTES for the library, then the fields; one of more than EVENT_MAX is counted as lost
+        record: HEAD_BYTES for the library, then the fields; a record of more than EVENT_MAX bytes is counted as lost
         """
         fits = len(record) <= EVENT_MAX
         c_record = ffi.from_buffer("struct relay_trace_record *", record) if fits else ffi.NULL
@@ -53,10 +54,10 @@ def prepare() -> None:
 
 
 def log_text(text: bytes) -> bool:
-    """Write a line to the channel `log`; tell whether there is one."""
+    """Write a line to the channel `log`; return whether the channel exists."""
     return bool(library.check(lib.relay_log_text(text, len(text))))
 
 
 def log_is_heard() -> bool:
-    """Tell whether there is a channel `log`."""
+    """Return whether the channel `log` exists."""
     return bool(lib.relay_log_is_heard())

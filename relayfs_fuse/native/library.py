@@ -1,4 +1,4 @@
-"""How the C library says that something failed, and what all of its objects have in common."""
+"""Converting the C library's errors to OSError, and base classes of the wrappers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def record(data: AnyBuffer) -> Any:
 
 
 class Fields:
-    """The fields of a struct, which are numbers; each is converted when it is asked for."""
+    """The numbers in a struct, by the names of its fields; each is converted when it is accessed."""
 
     __slots__ = ("_raw",)
 
@@ -77,7 +77,7 @@ class Fields:
 
 
 class Handle:
-    """Own a pointer of the library until it is closed."""
+    """Owner of a pointer of the library, until close()."""
 
     def __init__(self, pointer: Any) -> None:
         self._pointer = pointer
@@ -93,22 +93,22 @@ class Handle:
         """Whether it was closed."""
         return self._pointer is None
 
-    def _take(self) -> Any:
+    def _disown(self) -> Any:
         pointer, self._pointer = self._pointer, None
         return ffi.NULL if pointer is None else pointer
 
 
 class Memory(Handle, ABC):
-    """Own a mapping of memory that others write to."""
+    """Owner of a mapping of memory that other processes write to."""
 
     path: str
 
     @abstractmethod
     def damage(self) -> str:
-        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        """Describe the inconsistency in the memory, after EBADMSG or IS_DAMAGED; "" if there is none."""
 
     def check(self, result: int) -> int:
-        """Return a result of the library's, or raise the error that it is; of EBADMSG, in words."""
+        """Return a library function's result, or raise it as OSError; for EBADMSG with damage() as its text."""
         if result == -errno.EBADMSG:
             raise OSError(errno.EBADMSG, self.damage() or os.strerror(errno.EBADMSG), self.path)
         return check(result, self.path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer as AnyBuffer
 
-# The library describes up to 256 packets at once, each a head and few pieces, unless many of its writers died.
+# The library returns up to 256 packets at once, each a header and a few pieces, unless many reservations are torn.
 _N_SPANS = 4096
 ALL = (1 << 63) - 1
 
@@ -24,7 +24,7 @@ _of_thread = threading.local()
 
 
 def _scratch() -> tuple[Any, Any]:
-    """Return the memory of this thread for what one call of relay_consume_begin() says."""
+    """Return this thread's memory for the results of relay_consume_begin()."""
     if not hasattr(_of_thread, "spans"):
         _of_thread.spans = ffi.new("struct relay_span[]", _N_SPANS), ffi.new("size_t *")
     spans: tuple[Any, Any] = _of_thread.spans
@@ -32,54 +32,54 @@ def _scratch() -> tuple[Any, Any]:
 
 
 class Consumer:
-    """Take packets out of a buffer, without a copy.
+    """Consume packets of a buffer, without a copy.
 
     buffer: it stays the caller's
 
-    Between begin() and end() or abort() nobody else can read the buffer. OSError EBADMSG: the memory is damaged; EBUSY:
-    somebody else is reading.
+    Between begin() and end() or abort() no other reader can read the buffer. OSError EBADMSG: the memory is damaged;
+    EBUSY: another reader is consuming.
     """
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
 
     def begin(self, max_bytes: int = ALL) -> list[Any]:
-        """Return pieces of finished packets, in order, as objects with the buffer interface; none: there are none.
+        """Return pieces of finished packets, in order, as objects with the buffer interface; none if there are none.
 
-        max_bytes: where to stop, be it within a packet
+        max_bytes: return at most so many, which may end within a packet
         """
         spans, total = _scratch()
         n = self.buffer.check(lib.relay_consume_begin(self.buffer.pointer, max_bytes, spans, _N_SPANS, total))
         return [ffi.buffer(spans[i].data, spans[i].length) for i in range(n)]
 
     def valid(self) -> bool:
-        """Tell whether what begin() returned was intact up to now."""
+        """Return whether the pieces of begin() have not been overwritten."""
         result = lib.relay_consume_valid(self.buffer.pointer)
         if result == -errno.EOVERFLOW:
             return False
         return not self.buffer.check(result)
 
     def n_records(self) -> int:
-        """Tell how many records the buffer says there are in what begin() returned."""
+        """Return the number of records in the pieces of begin(), as the buffer says."""
         return int(lib.relay_consume_records(self.buffer.pointer))
 
     def end(self) -> None:
-        """Consume what begin() returned."""
+        """Consume the pieces of begin()."""
         lib.relay_consume_end(self.buffer.pointer)
 
     def abort(self) -> None:
-        """Leave it to the next begin()."""
+        """Do not consume them."""
         lib.relay_consume_abort(self.buffer.pointer)
 
 
 class Copies:
-    """Memory for copies of pieces, which is used again, because new memory takes as long as the copying itself."""
+    """Memory for copies of packets. It is reused, because allocating memory takes as long as copying."""
 
     def __init__(self) -> None:
         self._memory = ffi.new("char[]", 0)
 
     def take(self, packets: Sequence[Sequence[Any]]) -> list[memoryview]:
-        """Copy the pieces of each packet into one; the copies are valid until the next call."""
+        """Join the pieces of each packet; the copies are valid until the next call."""
         size = sum(len(piece) for pieces in packets for piece in pieces)
         if size > len(self._memory):
             self._memory = ffi.new("char[]", size)
@@ -96,9 +96,9 @@ class Copies:
 def copy_packets(buffer: Buffer, size: int) -> Iterator[tuple[memoryview, int]]:
     """Copy the finished packets that a buffer holds, the oldest first; each copy is valid until the next.
 
-    With each comes how many records the buffer says are in it.
+    Each copy comes with the number of its records, as the buffer says.
 
-    size: of a sub-buffer; OSError EBADMSG: the memory is damaged
+    size: bytes of a sub-buffer; OSError EBADMSG: the memory is damaged
     """
     data = ffi.new("char[]", size)
     number, records = ffi.new("uint64_t *"), ffi.new("uint64_t *")
@@ -120,10 +120,10 @@ _FAULTS = {
 
 
 class Checked(NamedTuple):
-    """What a check of a packet found.
+    """Result of checking a packet.
 
-    n_bytes, n_events: of events before the first that is wrong
-    fault: what is wrong with that; empty: nothing is
+    n_bytes, n_events: of the events before the first wrong one
+    fault: what is wrong with it; "" if all are right
     """
 
     n_bytes: int
@@ -132,9 +132,9 @@ class Checked(NamedTuple):
 
 
 class Layouts:
-    """What the events of a process look like, to check packets by.
+    """The lengths of a process's events, by which packets are checked.
 
-    context_bytes: between each event's head and its fields
+    context_bytes: bytes between each event's header and its fields
     """
 
     def __init__(self, context_bytes: int) -> None:
@@ -145,17 +145,17 @@ class Layouts:
         self._checked = ffi.new("struct relay_packet_checked *")
 
     def add(self, event_id: int, types: Sequence[int]) -> None:
-        """Add an event; OSError EEXIST: its id is known.
+        """Add an event; OSError EEXIST: its id was added before.
 
         types: of its fields, indices of events.FIELD_TYPES
         """
         library.check(lib.relay_layouts_add(self._layouts, event_id, list(types), len(types)))
 
     def check(self, events: AnyBuffer, begin: int, end: int) -> Checked:
-        """Check the events of a packet, up to the first that is wrong.
+        """Check the events of a packet, up to the first wrong one.
 
-        events: what follows the packet's head, in memory that nobody else changes
-        begin, end: what the head says of times
+        events: the bytes after the packet's header, in memory that no other thread or process changes
+        begin, end: the times in the header
         """
         view, checked = ffi.from_buffer(events), self._checked
         lib.relay_packet_check(self._layouts, view, len(view), begin, end, checked)

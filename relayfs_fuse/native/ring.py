@@ -1,4 +1,4 @@
-"""The record rings of the C library, as Python sees them; see <relayfs/ring.h> and <relayfs/ring_store.h>."""
+"""Record rings; see <relayfs/ring.h> and <relayfs/ring_store.h>."""
 
 from __future__ import annotations
 
@@ -25,69 +25,69 @@ CONS_POS: int = lib.RELAY_RING_CONS_POS
 PROD_POS: int = lib.RELAY_RING_PROD_POS
 OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 
-# A record's header; and what a record takes is a multiple of it.
+# Bytes of a record's header; a record takes a multiple of this.
 HEADER_BYTES = 8
 
 
 class RingStats(library.Fields):
-    """Everything there is to know of a ring: the fields of struct relay_ring_stats, and what follows from them."""
+    """Statistics of a ring: the fields of struct relay_ring_stats, and values computed from them."""
 
     __slots__ = ()
 
     @property
     def n_buffers(self) -> int:
-        """Count the rings that were made together."""
+        """Number of rings of the channel."""
         return self.n_rings
 
     @property
     def largest_record(self) -> int:
-        """Count the bytes of the largest record that fits."""
+        """Bytes of the largest record that fits."""
         return self.ring_size - HEADER_BYTES
 
 
 def ring_file_bytes(ring_size: int) -> int:
-    """Tell how much of the store one ring takes; 0: the size is not allowed."""
+    """Return the size of one ring's file in the store; 0: the ring size is not allowed."""
     return int(lib.relay_ring_file_bytes(ring_size)) if 0 < ring_size < 1 << 64 else 0
 
 
 def ring_create(directory: str, spec: Mapping[str, int]) -> None:
     """Make rings with all their memory in a new directory.
 
-    spec: what the fields of struct relay_ring_spec hold, if it is not 0
+    spec: the fields of struct relay_ring_spec that are not 0
     """
     c_spec = ffi.new("struct relay_ring_spec *", {**spec, "size": ffi.sizeof("struct relay_ring_spec")})
     check(lib.relay_ring_create(os.fsencode(directory), c_spec), directory)
 
 
 def ring_hash(key: int, n: int) -> int:
-    """Choose one of n rings, the same for the same key."""
+    """Return the number of one of n rings, the same for the same key."""
     return int(lib.relay_ring_hash(key & 0xFFFFFFFFFFFFFFFF, n))
 
 
 class RingMemory(library.Memory):
-    """Map one ring of the store.
+    """A mapped ring of the store.
 
-    mem_file: its file
+    mem_file: the path of its file
     """
 
     def __init__(self, mem_file: str) -> None:
-        self._take_over(lib.relay_ring_open(os.fsencode(mem_file)), mem_file)
+        self._own(lib.relay_ring_open(os.fsencode(mem_file)), mem_file)
 
     @classmethod
     def of_descriptor(cls, descriptor: int) -> Self:
         """Map a file that is open for reading and writing; the descriptor stays the caller's."""
         ring = cls.__new__(cls)
-        ring._take_over(lib.relay_ring_fdopen(descriptor), f"descriptor {descriptor}")
+        ring._own(lib.relay_ring_fdopen(descriptor), f"descriptor {descriptor}")
         return ring
 
-    def _take_over(self, pointer: Any, path: str) -> None:
+    def _own(self, pointer: Any, path: str) -> None:
         super().__init__(library.mapped(pointer, path))
         self.path = path
         self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
     def close(self) -> None:
-        """Unmap it."""
-        lib.relay_ring_close(self._take())
+        """Unmap the ring."""
+        lib.relay_ring_close(self._disown())
 
     @property
     def pointer(self) -> Any:
@@ -99,33 +99,33 @@ class RingMemory(library.Memory):
         return int(lib.relay_ring_fd(self._open))
 
     def stats(self) -> RingStats:
-        """Read all of its counters at one moment."""
+        """Return all statistics at one moment."""
         stats = ffi.new("struct relay_ring_stats *")
         self.check(lib.relay_ring_stats(self._open, stats))
         return RingStats(stats)
 
     def state(self) -> int:
-        """Tell what there is to read, as HAS_ and IS_ bits; what the dead have reserved is discarded."""
+        """Return what there is to read, as HAS_ and IS_ bits; discards reservations of dead threads."""
         return int(lib.relay_ring_state(self._open))
 
     def skip(self) -> None:
-        """Pass the discarded records before the next one, as a reader does; EBUSY: somebody else consumes."""
+        """Skip the discarded records before the next one, as a reader does; EBUSY: another reader is consuming."""
         self.check(lib.relay_ring_skip(self._open))
 
     def avail_data(self) -> int:
-        """Count the bytes between the positions, at most the ring's size, whatever they are."""
+        """Bytes between consumer and producer position, at most the ring's size."""
         return int(lib.relay_ring_query(self._open, AVAIL_DATA))
 
     def damaged_at(self) -> int:
-        """After EBADMSG or IS_DAMAGED: the position of the first byte that contradicts itself."""
+        """Return the position of the first inconsistent byte, after EBADMSG or IS_DAMAGED."""
         return int(lib.relay_ring_damaged_at(self._open))
 
     def damage(self) -> str:
-        """Say what contradicts itself in the memory, after EBADMSG or IS_DAMAGED; nothing does: an empty string."""
+        """Describe the inconsistency in the memory, after EBADMSG or IS_DAMAGED; "" if there is none."""
         return os.fsdecode(ffi.string(lib.relay_ring_damage(self._open)))
 
     def write(self, data: AnyBuffer) -> None:
-        """Write one record; ENOSPC: the ring is full; EMSGSIZE: no record can be so long."""
+        """Write one record; ENOSPC: the ring is full; EMSGSIZE: the record is longer than the ring allows."""
         view = ffi.from_buffer(data)
         result = int(lib.relay_ring_output(self._open, view, len(view), 0))
         if result == -errno.EAGAIN:
@@ -139,10 +139,10 @@ class RingMemory(library.Memory):
         self.check(-errno.EMSGSIZE if result == -errno.EAGAIN else result)
 
     def read_framed(self, size: int, most: int = 0) -> bytes:
-        """Take whole records, framed; none: there are none now.
+        """Consume and return whole framed records; empty if there are none.
 
-        size: how many bytes at most; OSError EMSGSIZE: the first record does not fit
-        most: how many records; 0: as many as fit
+        size: the most bytes; OSError EMSGSIZE: the first record does not fit
+        most: the most records; 0: as many as fit
         """
         data = ffi.new("char[]", size)
         got = int(lib.relay_ring_read_framed(self._open, data, size, most))
@@ -155,24 +155,24 @@ class RingMemory(library.Memory):
         self.check(lib.relay_ring_stop(self._open, flag, on))
 
     def refuse_all(self) -> None:
-        """Let producers be refused from now on, as in a channel that is disabled; wait for nobody."""
+        """Refuse records from now on, as in a disabled channel, without waiting for producers."""
         lib.relay_ring_refuse_all(self._open)
 
     def resolve(self, token: int) -> int:
-        """Discard what was reserved through the open file of this token; return how many reservations."""
+        """Discard reservations made through the open file of this token; return their number."""
         return self.check(lib.relay_ring_resolve(self._open, token))
 
     def arm(self, what: int) -> int:  # noqa: ARG002  # as a Buffer; a ring has one kind of wake-up
-        """Ask for a wake-up; return the wake-up counter of before."""
+        """Request a wake-up; return the wake-up counter from before."""
         return int(lib.relay_ring_arm(self._open))
 
     def mtime(self) -> tuple[int, int]:
-        """Return what keep_mtime() was given last; 0, 0: it never was."""
+        """Return the last arguments of keep_mtime(); 0, 0: it was never called."""
         lib.relay_ring_mtime(self._open, self._count, self._time_ns)
         return int(self._count[0]), int(self._time_ns[0])
 
     def keep_mtime(self, count: int, time_ns: int) -> None:
-        """Keep, for the next file server, what was counted of data and when it was first so."""
+        """Store, for the next file server, the producer position and when it was first seen."""
         lib.relay_ring_keep_mtime(self._open, count, time_ns)
 
     def wake_seq(self) -> int:
@@ -183,7 +183,7 @@ class RingMemory(library.Memory):
 def wait_any_ring(
     rings: Sequence[RingMemory], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int
 ) -> None:
-    """Sleep as native.wait_any() does, on rings."""
+    """Sleep on rings, as native.wait_any() does on buffers."""
     c_rings = ffi.new("struct relay_ring *[]", [ring.pointer for ring in rings])
     check(lib.relay_ring_wait_any(c_rings, list(seqs), len(rings), word.word, value, timeout_ms))
 
@@ -192,7 +192,7 @@ class RingsHandle(library.Handle):
     """Attach to the rings of a channel.
 
     path: the path of its relay files without the number
-    options: None to attach to an existing one, else what may follow `create PATH type=ring`
+    options: None to attach to an existing channel, else the keys after `create PATH type=ring`
     """
 
     def __init__(self, path: str, options: str | None = None) -> None:
@@ -214,13 +214,13 @@ class RingsHandle(library.Handle):
     def _overwrites(self, path: str) -> bool:
         stats = ffi.new("struct relay_ring_stats *")
         result = int(lib.relay_ring_stats(self._open.ring[0], stats))
-        if result != -errno.EOPNOTSUPP:  # it is not mapped: next() says whether it can be read
+        if result != -errno.EOPNOTSUPP:  # not mapped: next() raises if the ring cannot be read
             check(result, path)
         return bool(stats.mode == constants.MODE_OVERWRITE)
 
     def close(self) -> None:
-        """Let go of them."""
-        lib.relay_rings_close(self._take())
+        """Close the rings."""
+        lib.relay_rings_close(self._disown())
 
     def output(self, data: AnyBuffer, flags: int) -> None:
         """Write one record."""
@@ -228,38 +228,38 @@ class RingsHandle(library.Handle):
         check(lib.relay_rings_output(self._open, view, len(view), flags))
 
     def reserve(self, length: int, flags: int) -> tuple[Any, memoryview]:
-        """Reserve a record: its name for commit() and discard(), and its bytes."""
+        """Reserve a record; return its handle for commit() and discard(), and its bytes."""
         record = library.not_null(lib.relay_rings_reserve(self._open, length, flags), "")
         return record, memoryview(ffi.buffer(record, length))
 
     def commit(self, record: Any, flags: int) -> None:
-        """End a reservation: the record is complete."""
+        """Commit a reservation."""
         check(lib.relay_ring_commit(record, flags))
 
     def discard(self, record: Any, flags: int) -> None:
-        """End a reservation: readers skip the record."""
+        """Discard a reservation."""
         check(lib.relay_ring_discard(record, flags))
 
     def query(self, index: int, what: int) -> int:
-        """Ask one ring for AVAIL_DATA, RING_SIZE, CONS_POS, PROD_POS or OVERWRITE_POS."""
+        """Return AVAIL_DATA, RING_SIZE, CONS_POS, PROD_POS or OVERWRITE_POS of one ring."""
         return int(lib.relay_ring_query(self._open.ring[index], what))
 
     def next(self, index: int) -> memoryview | None:
-        """Look at the next record in one ring; None: there is none."""
+        """Return the next record of one ring, in place; None: there is none."""
         if not check(lib.relay_ring_next(self._open.ring[index], self._data, self._length)):
             return None
         return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
 
     def release(self, index: int) -> None:
-        """Consume what next() gave."""
+        """Consume the records of next()."""
         lib.relay_ring_release(self._open.ring[index])
 
     def abort(self, index: int) -> None:
-        """Leave it unread."""
+        """Do not consume them."""
         lib.relay_ring_abort(self._open.ring[index])
 
     def read(self, index: int, size: int) -> tuple[bytes | None, int]:
-        """Copy and consume the next record, in any mode: it, or None, and how many were overwritten before it."""
+        """Copy and consume the next record, in any mode: it, or None, and the number overwritten before it."""
         data = ffi.new("char[]", size)
         self._missed[0] = 0
         got = int(lib.relay_ring_read(self._open.ring[index], data, size, self._missed))

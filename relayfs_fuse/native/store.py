@@ -1,4 +1,4 @@
-"""Files of a store: making them, and who may do what with them; see <relayfs/store.h>."""
+"""Making, opening and protecting the files of a store; see <relayfs/store.h>."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def _path(find: Callable[..., int], *arguments: bytes, asked: str | None = None)
 
 
 def n_possible_cpus() -> int:
-    """Count the CPUs that this machine may ever have."""
+    """Return the number of possible CPUs."""
     return int(lib.relay_n_possible_cpus())
 
 
 def scheme_default(buffers: int) -> int:
-    """Tell what scheme=any becomes for these buffers on this machine."""
+    """Return the scheme that scheme=any selects for these buffers on this machine."""
     return int(lib.relay_scheme_default(buffers))
 
 
 def has_tsc() -> bool:
-    """Tell whether this machine has a counter for timestamp=tsc."""
+    """Return whether this machine supports timestamp=tsc."""
     return bool(lib.relay_has_tsc())
 
 
 def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
-    """Tell how much of the store one buffer takes; 0: the geometry is not allowed."""
+    """Return the size of one buffer's file in the store; 0: the geometry is not allowed."""
     limit = 1 << 64
     if not (0 < subbuf_size < limit and 0 < n_subbufs < limit):
         return 0
@@ -62,19 +62,19 @@ def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
 def store_create(directory: str, spec: Mapping[str, int]) -> None:
     """Make a channel with all its memory in a new directory.
 
-    spec: what the fields of struct relay_spec hold, if it is not 0
+    spec: the fields of struct relay_spec that are not 0
     """
     c_spec = ffi.new("struct relay_spec *", {**spec, "size": ffi.sizeof("struct relay_spec")})
     library.check(lib.relay_store_create(os.fsencode(directory), c_spec), directory)
 
 
 def store_adopt(directory: str, descriptors: Sequence[int]) -> None:
-    """Make a channel, in a new directory, of files that have no names yet."""
+    """Make a channel, in a new directory, of unnamed files."""
     library.check(lib.relay_store_adopt(os.fsencode(directory), list(descriptors), len(descriptors)), directory)
 
 
 def store_copy(directory: str, descriptors: Sequence[int], mode: int, uid: int, gid: int) -> None:
-    """Make a channel, in a new directory, of copies of such files."""
+    """Make a channel, in a new directory, of copies of unnamed files."""
     library.check(
         lib.relay_store_copy(os.fsencode(directory), list(descriptors), len(descriptors), mode, uid, gid), directory
     )
@@ -86,32 +86,32 @@ def implicit_make(directory: str) -> None:
 
 
 def implicit_is(directory: str) -> bool:
-    """Tell whether a directory was made so, and has its mode, owner and group since."""
+    """Return whether implicit_make() made a directory, and its mode, owner and group are unchanged."""
     return bool(lib.relay_implicit_is(os.fsencode(directory)))
 
 
 def guard_install() -> None:
-    """Survive store files that somebody truncates under our mapping."""
+    """Install a SIGBUS handler for mapped store files that are truncated."""
     library.check(lib.relay_guard_install())
 
 
 def file_protect(descriptor: int) -> bool:
-    """Let nobody free pages of a store file, if others than our user may write to it; tell whether they may."""
+    """Prevent other users from freeing pages of a store file; return whether other users may write to it."""
     return bool(library.check(lib.relay_file_protect(descriptor)))
 
 
 def file_unprotect(descriptor: int) -> bool:
-    """Make a store file as others are; tell whether it was protected."""
+    """End the protection of a store file; return whether it was protected."""
     return bool(library.check(lib.relay_file_unprotect(descriptor)))
 
 
 def file_is_protected(descriptor: int) -> bool:
-    """Tell whether nobody can free a store file's pages."""
+    """Return whether a store file is protected."""
     return bool(lib.relay_file_is_protected(descriptor))
 
 
 def file_change_owner(descriptor: int, mode: int, uid: int, gid: int) -> None:
-    """Give a store file this mode, owner and group; one that is protected stays so."""
+    """Change a store file's mode, owner and group; a protected file stays protected."""
     library.check(lib.relay_file_change_owner(descriptor, mode, uid, gid))
 
 

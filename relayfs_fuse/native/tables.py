@@ -1,6 +1,6 @@
-"""What channels and traces are made with, and what is counted of them: the tables of <relayfs/store.h>.
+"""Options of channels and traces, and statistics of channels: the tables of <relayfs/store.h>.
 
-Both are the library's, so that an option or a number is described in one place.
+The tables are in the C library, so that each option and statistic is described in one place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from relayfs_fuse._native import ffi, lib
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of a number with its unit, or of a word.
+# Bytes of a formatted value.
 _TEXT_BYTES = 64
 
 
@@ -28,15 +28,15 @@ def _words(pointer: Any) -> Iterator[str]:
 
 
 class Option:
-    """One option of one type of channel, or of traces.
+    """An option of one type of channel, or of traces; see struct relay_option.
 
     key: in KEY=VALUE
-    field: of struct relay_spec and relay_stats, of those of rings, or of struct relay_trace; empty: it has none
-    file: in .channels/PATH/; empty: none shows it
+    field: of struct relay_spec and relay_stats, of those of rings, or of struct relay_trace; empty: none
+    file: the file in .channels/PATH/ that shows it; empty: none
     words: the values, whose indexes stand for them; empty: the values are numbers
-    allowed: which values are, for people
-    most: the largest number that is allowed
-    initial: the value if it is not given
+    allowed: the allowed values, as text for users
+    most: the largest allowed number
+    initial: the default
     """
 
     def __init__(self, row: Any) -> None:
@@ -50,7 +50,7 @@ class Option:
         self.initial = int(row.initial)
 
     def parse(self, text: str) -> int:
-        """Understand a value. ValueError: it is not allowed."""
+        """Parse a value. ValueError: it is not allowed."""
         number = ffi.new("uint64_t *")
         encoded = text.encode(errors="surrogateescape")
         if b"\0" in encoded or lib.relay_option_parse(self._row, encoded, number):
@@ -58,7 +58,7 @@ class Option:
         return int(number[0])
 
     def format(self, number: int) -> str:
-        """Write a value as parse() reads it."""
+        """Format a value for parse()."""
         text = ffi.new("char[]", _TEXT_BYTES)
         lib.relay_option_format(self._row, number, text, _TEXT_BYTES)
         return _text(text)
@@ -75,22 +75,22 @@ def _options(type_of: int) -> dict[str, Option]:
 RELAY_OPTIONS = _options(lib.RELAY_TYPE_RELAY)
 RING_OPTIONS = _options(lib.RELAY_TYPE_RING)
 TRACE_OPTIONS = _options(lib.RELAY_TYPE_TRACE)
-# What a channel is made of; without type=, the first.
+# The types of channels; the first is the default.
 TYPES = RELAY_OPTIONS["type"].words
 # By type, and by key.
 OPTIONS = dict(zip(TYPES, (RELAY_OPTIONS, RING_OPTIONS), strict=True))
 
 
 class Statistic(NamedTuple):
-    """One number of a buffer or ring; see struct relay_statistic.
+    """A statistic of a buffer or ring; see struct relay_statistic.
 
     name: of its files in .channels/PATH/ and .channels/PATH/bufferN/
     field: of Stats or RingStats
-    unit, help: of the counter of its name; empty: there is none
-    form: LATEST: of a channel's buffers the largest counts; OF_BUFFER: only each buffer's says something; else they add
-        up, LEVEL what there is now
-    source: if it is not 0, it is not known of a ring that was consumed by a program that knows only the BPF ring's
-        format: OF_CONSUMERS in any mode, else in mode overwrite
+    unit, help: of the counter of this name; empty: there is no such counter
+    form: how a channel's value is computed from its buffers'. LATEST: the maximum; OF_BUFFER: not at all; otherwise the
+        sum, which for LEVEL is a present amount
+    source: if it is not 0, the value is unknown for a ring that was consumed by a program that knows only the BPF
+        ring's format: OF_CONSUMERS in any mode, otherwise in mode overwrite
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Traces, as the C library keeps them in a store; see <relayfs/trace_store.h>."""
+"""Traces of a store; see <relayfs/trace_store.h>."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
 CLOCK_MONO: int = lib.RELAY_MONO
 CLOCK_TSC: int = lib.RELAY_TSC
 
-# struct relay_packet, at the beginning of each sub-buffer.
+# Bytes of struct relay_packet, at the beginning of each sub-buffer.
 PACKET_HEAD_BYTES = 72
 
 N_TRACES: int = lib.RELAY_N_TRACES
-# Bytes of each that a trace has room for.
+# The most bytes of these texts of a trace.
 NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1
 FILTER_MAX: int = lib.RELAY_TRACE_FILTER_BYTES - 1
 RULES_MAX: int = lib.RELAY_TRACE_RULES_BYTES - 1
 
-# The files in which programs of other users than the store's count what they lose.
+# Prefix of the files in which programs of other users than the store's count lost events.
 _LOST_OF_USER = ".traces-lost-"
-# Neither a buffer nor a user's programs have lost so many events; who says so has spoilt the memory.
+# A buffer's or user's count of lost events cannot be so large; if it is, the memory is damaged.
 LOST_MAX = 1 << 62
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks at one moment; tsc is 0 where there is no counter of constant rate."""
+    """The clocks at one moment; tsc is 0 if there is no counter of constant rate."""
 
     tsc: int = 0
     mono_ns: int = 0
@@ -42,13 +42,13 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace, as the control file has it; see struct relay_trace.
+    """A trace, as it is in the control file; see struct relay_trace.
 
     clock: CLOCK_MONO or CLOCK_TSC
     buffers, mode: as in struct relay_trace
-    boot: in which the clocks are
-    memory: bytes that the buffers of all processes take at most; 0: as many as there are
-    flush_interval_ms: how often who reads finishes sub-buffers that are not full; 0: never
+    boot: the boot that the clocks belong to
+    memory: bytes that the buffers of all processes take at most; 0: no limit
+    flush_interval_ms: how often a recorder or server flushes sub-buffers that are not full; 0: never
     """
 
     id: int
@@ -70,9 +70,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class Process:
-    """One that takes part in a trace.
+    """A process that writes to a trace.
 
-    pid, vpid: as the server sees it, and as it sees itself, in its own PID namespace
+    pid, vpid: in the server's PID namespace, and in its own
     """
 
     name: str
@@ -119,13 +119,13 @@ def read_clocks() -> Clocks:
 
 
 def boot_id() -> str:
-    """Name the time since the machine was started."""
+    """Return the id of this boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def trace_make(store: str, trace: Trace, process: Process) -> tuple[str, bool]:
-    """Make a directory for a process in a trace, which is to lock it soon; return its name, and whether it is new."""
+    """Make a directory for a process, which is to lock it soon, in a trace; return its name, and whether it is new."""
     name = ffi.new("char[]", lib.RELAY_TRACE_NAME_BYTES)
     c_process = os.fsencode(process.name), process.pid, process.vpid, process.uid, process.gid
     there = library.check(lib.relay_trace_make(os.fsencode(store), _c_trace(trace), *c_process, ffi.NULL, name), store)
@@ -133,7 +133,7 @@ def trace_make(store: str, trace: Trace, process: Process) -> tuple[str, bool]:
 
 
 def trace_allocate(directory: str, trace: Trace, descriptor: int) -> None:
-    """Give the data of a process's buffer their memory; may take long.
+    """Allocate memory for the data of a process's buffer; may take long.
 
     directory: of the trace
     descriptor: the buffer
@@ -143,24 +143,24 @@ def trace_allocate(directory: str, trace: Trace, descriptor: int) -> None:
 
 
 def trace_remove(directory: str) -> None:
-    """Take a process's directory out of its trace; its buffers are closed."""
+    """Remove a process's directory from its trace, and close its buffers."""
     library.check(lib.relay_trace_remove(os.fsencode(directory)), directory)
 
 
 def trace_remove_dead(directory: str) -> None:
-    """Do the same unless a process writes to it, or is about to: OSError EBUSY."""
+    """As trace_remove(), unless a process writes to the directory, or is about to: OSError EBUSY."""
     library.check(lib.relay_trace_remove_dead(os.fsencode(directory)), directory)
 
 
 def trace_is_alive(directory: str) -> bool:
-    """Tell whether a process writes to the directory, or is about to."""
+    """Return whether a process writes to the directory, or is about to."""
     return bool(lib.relay_trace_is_alive(os.fsencode(directory)))
 
 
 def lost_by_user(store: str) -> dict[int, dict[int, int]]:
-    """Count, by the id of a trace and by user, the events that other users' programs say they lost for want of buffers.
+    """Return, by trace id and user, how many events other users' programs say they lost for want of buffers.
 
-    Each user can write there what he likes, of himself.
+    Each user can write any numbers for that user.
     """
     found: dict[int, dict[int, int]] = defaultdict(dict)
     ids, lost = ffi.new("uint64_t[]", N_TRACES), ffi.new("uint64_t[]", N_TRACES)
@@ -177,7 +177,7 @@ def lost_by_user(store: str) -> dict[int, dict[int, int]]:
 
 
 class Traces(library.Handle):
-    """Map the control file of a store's traces.
+    """The mapped control file of a store's traces.
 
     path: the store, to serve it; else STORE/.traces, or MNT/.traces/control
     serves: whether this process is the store's server
@@ -189,11 +189,11 @@ class Traces(library.Handle):
         self._trace = ffi.new("struct relay_trace *")
 
     def close(self) -> None:
-        """Unmap it."""
-        lib.relay_traces_close(self._take())
+        """Unmap the file."""
+        lib.relay_traces_close(self._disown())
 
     def get(self, slot: int) -> Trace | None:
-        """Return one of N_TRACES; None: there is none."""
+        """Return the trace in one of N_TRACES slots; None: there is none."""
         result = lib.relay_traces_get(self._open, slot, self._trace)
         if result == -errno.ENOENT:
             return None
@@ -201,7 +201,7 @@ class Traces(library.Handle):
         return _trace(self._trace)
 
     def all(self) -> dict[int, Trace]:
-        """Return those that there are, by slot; one that cannot be read is left out."""
+        """Return all traces by slot; one that cannot be read is left out."""
         found = {}
         for slot in range(N_TRACES):
             try:
@@ -217,20 +217,20 @@ class Traces(library.Handle):
         return next((trace for trace in self.all().values() if trace.name == name), None)
 
     def lost(self, trace: Trace) -> int:
-        """Count the events of a trace that programs lost because they could get no buffers, also of a removed one."""
+        """Return how many events of a trace, also of a removed one, programs lost because they got no buffers."""
         return sum(int(lib.relay_traces_lost(self._open, slot, trace.id)) for slot in range(N_TRACES))
 
     def lost_file(self, uid: int) -> int:
-        """Return a descriptor, which stays this object's, of the file in which programs of another user count."""
+        """Return a descriptor, owned by this object, of the file in which programs of another user count."""
         return library.check(lib.relay_traces_lost_file(self._open, uid))
 
     def set(self, slot: int, trace: Trace | None) -> None:
-        """Change one, or take it away: every program sees it at its next event."""
+        """Change the trace in a slot, or remove it: every program sees it at its next event."""
         c_trace = ffi.new("struct relay_trace *") if trace is None else _c_trace(trace)
         lib.relay_traces_set(self._open, slot, c_trace)
 
     def settle(self) -> None:
-        """Have nobody look for what was taken away any more."""
+        """End the time in which programs release the buffers of removed traces; see relay_traces_settle()."""
         lib.relay_traces_settle(self._open)
 
     def new_id(self) -> int:
@@ -238,5 +238,5 @@ class Traces(library.Handle):
         return int(lib.relay_traces_new_id(self._open))
 
     def set_log(self, number: int) -> None:
-        """Say which channel `log` there is; 0: none."""
+        """Store a number that differs each time a channel `log` is made; 0: there is none."""
         lib.relay_traces_set_log(self._open, number)
