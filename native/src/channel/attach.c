@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Taking the buffers of one channel into this process. */
+/* Mapping the buffers of one channel into this process. */
 #define _GNU_SOURCE
 #include "buffer/open.h"
 #include "channel/channel.h"
@@ -21,7 +21,7 @@ char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf)
 	return n < 0 ? NULL : path;
 }
 
-static int make_places(struct rchan *chan, uint32_t n)
+static int alloc_bufs(struct rchan *chan, uint32_t n)
 {
 	if (n > RELAY_MAX_BUFFERS)
 		return -EBADMSG;
@@ -36,8 +36,8 @@ static int make_places(struct rchan *chan, uint32_t n)
 	return 0;
 }
 
-/* All are mapped: what they have in common, and subbuf_start for the first sub-buffers. */
-static void begin(struct rchan *chan)
+/* All buffers are mapped: set the fields that they have in common, and begin the first sub-buffers with callbacks. */
+static void init_shared(struct rchan *chan)
 {
 	chan->scheme = chan->bufs[0].scheme;
 	chan->n_rseq = chan->scheme == RELAY_RSEQ ? chan->n_buffers : 0;
@@ -54,7 +54,7 @@ struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb
 		return NULL;
 	chan->cb = cb;
 	chan->private_data = private_data;
-	int err = n_places ? make_places(chan, n_places) : 0;
+	int err = n_places ? alloc_bufs(chan, n_places) : 0;
 	if (!err)
 		return chan;
 	free(chan);
@@ -95,7 +95,7 @@ static int attach_buffer(const struct rchan *chan, struct rchan_buf *buf, uint32
 	return err;
 }
 
-/* The first buffer says how many there are. */
+/* The geometry of buffer 0 contains the number of buffers. */
 int relay_chan_attach(struct rchan *chan)
 {
 	struct rchan_buf first;
@@ -104,7 +104,7 @@ int relay_chan_attach(struct rchan *chan)
 		return err == -ENODEV ? relay_remote_open(chan) : err;
 	uint32_t n = first.geometry.n_buffers;
 	if (!chan->bufs)
-		err = make_places(chan, n);
+		err = alloc_bufs(chan, n);
 	else if (n > chan->n_places)
 		err = -EBADMSG;
 	if (err) {
@@ -119,7 +119,7 @@ int relay_chan_attach(struct rchan *chan)
 			return err;
 	}
 	chan->has_files = true;
-	begin(chan);
+	init_shared(chan);
 	return 0;
 }
 
@@ -136,11 +136,11 @@ int relay_chan_map(struct rchan *chan, int *fds, uint32_t n)
 		chan->n_buffers += !err;
 	}
 	if (!err)
-		begin(chan);
+		init_shared(chan);
 	return err;
 }
 
-/* Threads may be writing: what they look at changes in one store. */
+/* Threads may be writing, so each field that they load is changed by one store. */
 static void show_in_mount(struct rchan *chan)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {

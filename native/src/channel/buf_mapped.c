@@ -2,13 +2,13 @@
 /*
  * buf_mapped and buf_unmapped.
  *
- *     somebody          file server                      the channel's maker
+ *     another process   file server                      the channel's maker
  *     open(memN)   ->   memN's control page: mapped++
- *                       mem0's: map_seq++, futex wake -> thread: call back for what has been added
+ *                       mem0's: map_seq++, futex wake -> thread: callbacks for opens and closes since the last time
  *
- * Linux does not tell a FUSE server of mmap(2) itself, but an open file is what it takes; its release comes when the
- * last descriptor has gone. (A mapping is of the store's file.) What this library maps, it keeps open without a
- * descriptor; see relay_buf_hold().
+ * Linux does not tell a FUSE server of mmap(2) itself, so opens are counted, which mmap(2) needs. The server gets the
+ * release of an open file when its last descriptor is closed, though a mapping, which is of the store's file, may remain.
+ * This library therefore keeps a file open as long as it maps it; see relay_buf_hold().
  */
 #define _GNU_SOURCE
 #include "channel/buf_mapped.h"
@@ -20,10 +20,10 @@
 #include <relayfs/store.h>
 #include <stdlib.h>
 
-/* The counts stand in shared memory: a count that has grown by more than this at once is nonsense. */
+/* The counts are in shared memory, which may be corrupted: a count that has grown by more than this at once is ignored. */
 enum { MOST_AT_ONCE = 1 << 16 };
 
-/* How much of one buffer's counts its maker's callbacks have been called for. */
+/* Opens and closes of one buffer for which the callbacks have been called. */
 struct relay_reported {
 	uint64_t mapped, unmapped;
 	char *file;
@@ -40,12 +40,12 @@ static uint64_t delta(const uint64_t *count, uint64_t *reported)
 static void report(struct rchan_buf *buf, struct relay_reported *reported)
 {
 	const struct rchan_callbacks *cb = buf->chan->cb;
-	/* First the ends, which are never more than the beginnings: of what is reported, each end follows its beginning. */
-	uint64_t gone = delta(&buf->control->unmapped, &reported->unmapped);
-	uint64_t come = delta(&buf->control->mapped, &reported->mapped);
-	for (; come && cb->buf_mapped; come--)
+	/* Load the closes first. They are never more than the opens, so each close that is reported follows its open. */
+	uint64_t closes = delta(&buf->control->unmapped, &reported->unmapped);
+	uint64_t opens = delta(&buf->control->mapped, &reported->mapped);
+	for (; opens && cb->buf_mapped; opens--)
 		cb->buf_mapped(buf, reported->file);
-	for (; gone && cb->buf_unmapped; gone--)
+	for (; closes && cb->buf_unmapped; closes--)
 		cb->buf_unmapped(buf, reported->file);
 }
 

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Alerts come from memory that others may write to. */
-enum { LOOK_AGAIN_MS = 1000 };
+/* The longest time between calls: wake-ups are counted in memory that other processes may corrupt. */
+enum { TIMEOUT_MS = 1000 };
 
 struct relay_callback_thread {
 	pthread_t thread;
@@ -29,12 +29,12 @@ static void *run(void *arg)
 		uint32_t seq = __atomic_load_n(word, __ATOMIC_ACQUIRE);
 		chan->callback_thread->step(chan);
 		if (!__atomic_load_n(&chan->callback_thread->stop, __ATOMIC_ACQUIRE))
-			relay_buf_wait_any(NULL, NULL, 0, word, seq, LOOK_AGAIN_MS);
+			relay_buf_wait_any(NULL, NULL, 0, word, seq, TIMEOUT_MS);
 	}
 	return NULL;
 }
 
-/* With all signals blocked: they are for the program's own threads. */
+/* The thread inherits a mask of all signals, which are for the program's own threads. */
 static int start_thread(struct rchan *chan)
 {
 	sigset_t all, before;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The kernel's create_buf_file makes a file of any name anywhere. Here all files of a channel come to be at once, so
- * the callback only says which they are; the names must be those of one channel: DIR/BASE0 .. DIR/BASEN-1.
+ * The kernel's create_buf_file makes a file of any name anywhere. Here all files of a channel are made at once, so
+ * the callback only names them, and the names must be those of one channel: DIR/BASE0 .. DIR/BASEN-1.
  */
 #define _GNU_SOURCE
 #include "channel/create_buf_file.h"
@@ -15,7 +15,7 @@
 
 enum { FILE_MODE = 0600 };
 
-/* Whose remove_buf_file runs in this thread for files that are not there; else NULL. */
+/* The channel whose remove_buf_file is being called in this thread for files that do not exist; else NULL. */
 static __thread const struct rchan *without_files;
 
 char *relay_name_below(const char *parent, const char *name)
@@ -67,7 +67,7 @@ int relay_remove_file(const char *file)
 	struct relay_place place;
 	if (!file)
 		return -EINVAL;
-	/* If there is such a file, it is somebody else's. */
+	/* A file of this name belongs to another channel. */
 	if (without_files && is_named(without_files, file))
 		return 0;
 	int err = relay_place_file(&place, file);
@@ -81,7 +81,7 @@ int relay_remove_file(const char *file)
 	return err == -ENOENT ? 0 : err;
 }
 
-/* One file. *global: it is to be the only one. */
+/* Call create_buf_file for one buffer. Sets *global if it is to be the only one. */
 static int ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t i, int *global)
 {
 	char *filename;
@@ -110,7 +110,7 @@ static int ask_all(struct rchan *chan, const char *base_filename, const char *pa
 	return err;
 }
 
-/* "app/cpu0" -> "app/cpu", if that is what it is. NULL: no. */
+/* Return the path without the number at its end ("app/cpu0" -> "app/cpu"); NULL: it does not end with the number. */
 static char *without_number(const char *path, uint32_t number)
 {
 	char digits[16];
@@ -148,7 +148,7 @@ int relay_create_buf_file_ask(struct rchan *chan, const char *base_filename, con
 		*path = relay_name_below(parent, base_filename);
 		return *path ? 0 : parent && !*parent ? -ENOENT : -ENOMEM;
 	}
-	/* As in the kernel, what was global once stays it. */
+	/* As in the kernel, a channel that has been global stays global. */
 	int global = chan->n_buffers && chan->spec.buffers != RELAY_PERCPU;
 	int err = ask_all(chan, base_filename, parent, n, &global);
 	if (!err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The rules are the server's (relayfs_fuse/fs/store.py, tree.py): it shows at the next mount what is made here.
- * Its lock is held meanwhile, so that it does not look at a store that changes.
+ * The rules for names and directories are those of the server (relayfs_fuse/fs/store.py, tree.py), because the next mount
+ * shows the channels made here. The store's lock is held meanwhile, so that no server starts to read a changing store.
  */
 #define _GNU_SOURCE
 #include "channel/direct.h"
@@ -19,10 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* As the server has it. */
 enum { NAME_BYTES = 200, PATH_BYTES = 1024 };
 
-/* While somebody else makes a channel, or a server starts or ends. */
+/* How long to wait for the lock while another process makes a channel, or a server starts or ends. */
 enum { STORE_WAIT_MS = 5000 };
 
 /* A channel to be made. */
@@ -30,7 +29,7 @@ struct making {
 	uint32_t buffers, n; /* enum relay_buffers, and how many */
 	int (*make)(const char *dir, const void *spec);
 	const void *spec;
-	const int *fds; /* of buffers that have no names yet: instead of make() */
+	const int *fds; /* unnamed buffers to adopt, instead of calling make() */
 };
 
 static int check_name(const char *name, size_t length)
@@ -71,7 +70,7 @@ static int check_free(const struct relay_place *place, const struct making *maki
 	return 0;
 }
 
-/* The store's lock, or -errno. */
+/* Take the store's lock. Returns its descriptor or -errno. */
 static int lock_store(const char *store)
 {
 	char *name;
@@ -95,7 +94,7 @@ static char *directory_of(const struct relay_place *place, const char *path)
 	return asprintf(&dir, "%s/%s", place->root, path) < 0 ? NULL : dir;
 }
 
-/* A directory that holds files is a channel, and a relay file is none. */
+/* Make one directory above a channel, if it does not exist. -ENOTDIR: a channel or a relay file has this path. */
 static int make_directory(const struct relay_place *place, char *path)
 {
 	struct relay_place above = {.root = place->root, .in_store = true, .channel = path};
@@ -110,7 +109,7 @@ static int make_directory(const struct relay_place *place, char *path)
 	return err;
 }
 
-/* Make what is missing of the directories above `path`, outermost first. */
+/* Make the missing directories above `path`, outermost first. */
 static int make_above(const struct relay_place *place, char *path)
 {
 	char *slash = strrchr(path, '/');
@@ -124,7 +123,7 @@ static int make_above(const struct relay_place *place, char *path)
 	return err;
 }
 
-/* Take away what make_above() made, now or for an earlier channel, and nothing is in any more: innermost first. */
+/* Remove the implicit directories above `path` that are empty, innermost first. */
 static void remove_above(const struct relay_place *place, char *path)
 {
 	bool is_removed = true;
@@ -136,7 +135,7 @@ static void remove_above(const struct relay_place *place, char *path)
 	}
 }
 
-/* Under the store's lock. */
+/* Make the channel. The caller has the store's lock. */
 static int make(const struct relay_place *place, const struct making *making)
 {
 	char *path = strdup(place->channel), *dir = directory_of(place, place->channel);
@@ -190,7 +189,7 @@ int relay_direct_adopt(const struct relay_place *place, const struct relay_spec 
 	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, NULL, spec, fds});
 }
 
-/* Every write fails from now on, and readers find the end. How many buffers there were. */
+/* Close the buffers: every write fails from now on, and readers find the end. Returns the number of buffers. */
 static uint32_t close_buffers(const struct relay_place *place)
 {
 	for (uint32_t n = 0;; n++) {
@@ -242,7 +241,7 @@ int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds)
 	int err = relay_default_store(dir);
 	if (err)
 		return err;
-	/* A directory where it can get no name later is better than none: it can still be used without. */
+	/* If the default store's file system cannot be used, use that of a parent: the channel works, but cannot get names. */
 	while ((err = relay_store_create_unnamed(dir, spec, fds)) == -ENOENT || err == -EACCES || err == -EPERM) {
 		slash = strrchr(dir, '/');
 		if (!slash || slash == dir)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Channels in a store that no server holds: what a server would do, done by the library. */
+/* Making and removing channels in a store without a server: the library does what the server would do. */
 #ifndef RELAYFS_CHANNEL_DIRECT_H
 #define RELAYFS_CHANNEL_DIRECT_H
 
@@ -9,28 +9,28 @@
 #include <stddef.h>
 
 /*
- * Make the channel of a place in the store, and the store and the directories above it; or make it of buffers
- * without names. 0 or -errno: as relay_store_create(); -EINVAL, -ENAMETOOLONG no server could show such a path;
- * -EEXIST, -ENOTDIR names are taken; -EBUSY somebody else holds the store: look again who.
+ * Make a channel in the store, and the store and the directories above it; or make it of unnamed buffers.
+ * 0 or -errno: as relay_store_create(); -EINVAL, -ENAMETOOLONG a server could not show this path;
+ * -EEXIST, -ENOTDIR a name is taken; -EBUSY another process has the store's lock: call relay_place_refresh() and try again.
  */
 int relay_direct_create(const struct relay_place *place, const struct relay_spec *spec);
 int relay_direct_create_rings(const struct relay_place *place, const struct relay_ring_spec *spec);
 int relay_direct_adopt(const struct relay_place *place, const struct relay_spec *spec, const int *fds);
 
-/* Stop its buffers and take it away, with the implicit directories that it leaves empty. -EBUSY as above; -ENOENT there is none. */
+/* Close a channel's buffers and remove it, with the implicit directories that become empty. -EBUSY as above; -ENOENT. */
 int relay_direct_remove(const struct relay_place *place);
 
-/* Something that is done to the channel of a path, in a mount or in the store. */
+/* An operation on a channel, for a channel in a mount and for one in a store without a server. */
 struct relay_step {
 	int (*in_mount)(const struct relay_place *place, const void *arg);
 	int (*in_store)(const struct relay_place *place, const void *arg);
 	const void *arg;
 };
 
-/* A store that nobody serves may be served a moment later: look again where it is. Waits while it is busy. */
+/* Call in_mount or in_store. A server may start meanwhile, so find the place again, and wait while the store is locked. */
 int relay_carry_out(struct relay_place *place, const struct relay_step *step);
 
-/* Buffers without names, where they can get one in the default store later. */
+/* Make unnamed buffers in a file system where they can get names in the default store later. */
 int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds);
 
 #endif

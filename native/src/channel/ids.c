@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A number is a place in a table and how often the place was used before. The table stays: so a hold is one
- * addition, and only then a look at whom it holds.
+ * An id is an index in a table and a generation, the number of times that the entry was used before. The table is never
+ * freed, so a reference is taken by one addition, and only then the generation is checked.
  *
- *     holders:   generation (32 bits) | VALID | USED | how many hold it (30 bits)
+ *     holders:   generation (32 bits) | VALID | USED | number of references (30 bits)
  */
 #define _GNU_SOURCE
 #include "channel/ids.h"
@@ -39,7 +39,7 @@ struct relay_classic *relay_ids_take(void)
 
 void relay_ids_publish(struct relay_classic *classic)
 {
-	/* Pairs with the acquire in relay_ids_hold(): all that was said of the channel. */
+	/* Pairs with the acquire in relay_ids_hold(): the fields of the channel before VALID. */
 	__atomic_fetch_or(&classic->holders, VALID, __ATOMIC_RELEASE);
 }
 
@@ -66,7 +66,7 @@ void relay_ids_drop(struct relay_classic *classic)
 	if (__builtin_expect(holders & (VALID | HOLDERS), 1))
 		return;
 	struct rchan *chan = classic->chan;
-	/* Who held the place by a mistaken number may find the same a moment later: one of them frees. */
+	/* A reference taken by a wrong id may be dropped at the same time: only one of the two threads frees the channel. */
 	if (holders & USED &&
 	    __atomic_compare_exchange_n(&classic->holders, &holders, holders & ~USED, false, __ATOMIC_ACQ_REL,
 	                                __ATOMIC_RELAXED) &&

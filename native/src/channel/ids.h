@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Channels of 2003 are known by numbers, and counted by who holds them. */
+/* The table of channel ids of <relayfs/classic.h>, with reference counts. */
 #ifndef RELAYFS_CHANNEL_IDS_H
 #define RELAYFS_CHANNEL_IDS_H
 
@@ -18,8 +18,8 @@ struct relay_classic {
 	uint32_t flags; /* of the scheme and clock that were chosen */
 	bool fenced;    /* relay_fence_writers() works here */
 	bool closing;
-	uint64_t locked_by; /* owner word of who is between relay_lock_channel() and relay_unlock_channel() */
-	sigset_t before;    /* relay_lock_channel() */
+	uint64_t locked_by; /* owner word of the thread between relay_lock_channel() and relay_unlock_channel() */
+	sigset_t before;    /* the signal mask from before relay_lock_channel() */
 };
 
 static inline struct relay_classic *relay_classic_of(const struct rchan *chan)
@@ -27,18 +27,18 @@ static inline struct relay_classic *relay_classic_of(const struct rchan *chan)
 	return chan->private_data;
 }
 
-/* A number for a new channel, which relay_ids_publish() makes valid and relay_ids_drop() gives back. NULL: all are in
- * use. */
+/* Allocate an id for a new channel, with one reference. relay_ids_publish() makes the id valid, relay_ids_drop() frees it.
+ * NULL: all ids are in use. */
 struct relay_classic *relay_ids_take(void);
 void relay_ids_publish(struct relay_classic *classic);
 
-/* Hold the channel of a valid number; NULL: it is not. Async-signal-safe. */
+/* Get a reference to the channel of an id; NULL: the id is not valid. Async-signal-safe. */
 struct relay_classic *relay_ids_hold(int id);
 
-/* Its number is valid no more; who holds it goes on. */
+/* Make the id invalid; existing references stay valid. */
 void relay_ids_withdraw(struct relay_classic *classic);
 
-/* Let go; whoever is the last frees the channel. */
+/* Drop a reference; the last one frees the channel. */
 void relay_ids_drop(struct relay_classic *classic);
 
 #endif

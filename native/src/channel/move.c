@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A channel without files has memory of its own, whose descriptors the program keeps. A server of another user does not
- * take such files into its store, because their owner could truncate them later. It copies them:
+ * A channel without files lies in unnamed files whose descriptors the program keeps. A server of another user does not
+ * take these files into its store, because the program could truncate them later. It copies them:
  *
  *     program                                    server
  *     each buffer: reader's lock, RELAY_RESETTING,
@@ -9,8 +9,8 @@
  *     adopt PATH descriptors              ->     new files of the same contents, locks and flag included
  *     each buffer: map the new file over the old memory, unlock
  *
- * Nobody stores into the memory between the copy and the new mapping: a writer of this process that meets the flag waits
- * (relay_refuse_stopped()). Another process, which has the old memory by fork(), finds the channel closed.
+ * No thread stores into the memory between the copy and the new mapping: a writer of this process that finds the flag waits
+ * (relay_refuse_stopped()). In another process, which has the old memory by fork(), the channel is then closed.
  */
 #define _GNU_SOURCE
 #include "channel/move.h"
@@ -41,18 +41,18 @@ bool relay_is_foreign(const struct relay_place *place)
 	return foreign;
 }
 
-/* The switch lock's own change of the signal mask is undone at once: all signals are blocked here anyway. */
+/* The signal mask that relay_switch_lock() saves is not used, because all signals are blocked here anyway. */
 static int lock_switch(struct rchan_buf *buf)
 {
 	sigset_t blocked;
 	return relay_switch_lock(buf, &blocked);
 }
 
-static void let_go(struct rchan_buf *buf)
+static void unlock_buffer(struct rchan_buf *buf)
 {
 	relay_buf_stop(buf, RELAY_RESETTING, 0);
 	relay_reader_unlock(buf);
-	/* Pairs with the acquire in relay_refuse_stopped(): who sees no move sees no flag. */
+	/* Pairs with the acquire in relay_refuse_stopped(): a writer that sees `moving` unset also sees the flag unset. */
 	__atomic_store_n(&buf->moving, false, __ATOMIC_RELEASE);
 }
 
@@ -61,7 +61,7 @@ static int wait_for_writers(struct rchan_buf *buf)
 	uint64_t pos, second;
 	if (relay_head(buf, &pos, &second))
 		return -EBADMSG;
-	/* The latest reservation counts as one only when somebody has helped it. */
+	/* The latest reservation is counted only after another thread has helped it. */
 	relay_claims_help(buf, pos, second);
 	for (int waited = 0; relay_claims_busy(buf); waited++) {
 		if (waited >= CLAIMS_WAIT_MS)
@@ -78,7 +78,7 @@ static int hold(struct rchan_buf *buf)
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	/* Pairs with the acquire in relay_refuse_stopped(): who sees the flag sees that it is for a move. */
+	/* Pairs with the acquire in relay_refuse_stopped(): a writer that sees the flag also sees that it is for a move. */
 	__atomic_store_n(&buf->moving, true, __ATOMIC_RELEASE);
 	err = relay_buf_stop(buf, RELAY_RESETTING, 1);
 	if (!err)
@@ -86,17 +86,17 @@ static int hold(struct rchan_buf *buf)
 	if (!err)
 		err = lock_switch(buf);
 	if (err)
-		let_go(buf);
+		unlock_buffer(buf);
 	return err;
 }
 
 static void unhold(struct rchan_buf *buf, const sigset_t *blocked)
 {
 	relay_switch_unlock(buf, blocked);
-	let_go(buf);
+	unlock_buffer(buf);
 }
 
-/* Open the files that take the place of the buffers' memory. */
+/* Open the new files of the buffers. */
 static int open_new_files(const struct rchan *chan, const struct relay_place *place, int *fds)
 {
 	int err = 0;
@@ -113,7 +113,7 @@ static int open_new_files(const struct rchan *chan, const struct relay_place *pl
 	return err;
 }
 
-/* Can the mount map them? It is tried elsewhere first: what is mapped over the old memory cannot be taken back. */
+/* Check that the mount can map the files, at other addresses, because mapping over the old memory cannot be undone. */
 static int try_to_map(const struct rchan *chan, const int *fds)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {
@@ -131,7 +131,7 @@ static int try_to_map(const struct rchan *chan, const int *fds)
 
 static int replace(struct rchan_buf *buf, int fd)
 {
-	/* Who still has the old memory, by fork(), must not take it for the channel. */
+	/* A process that still has the old memory, by fork(), must not use it as the channel. */
 	__atomic_fetch_or(&buf->control->flags, RELAY_CLOSED, __ATOMIC_SEQ_CST);
 	if (mmap(buf->mapping.base, buf->mapping.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
 	    MAP_FAILED) {
@@ -145,7 +145,7 @@ static int replace(struct rchan_buf *buf, int fd)
 	return 0;
 }
 
-/* All are held. */
+/* Move all buffers, whose locks the caller has. */
 static int move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step)
 {
 	int *fds = malloc(chan->n_buffers * sizeof(*fds));
@@ -172,7 +172,7 @@ static int move(struct rchan *chan, const struct relay_place *place, const struc
 int relay_chan_move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step)
 {
 	sigset_t all, before;
-	/* A handler that writes would wait for this very thread. */
+	/* Block signals, because a handler that writes would wait for this thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	uint32_t n_held = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Moving the memory of a channel without files into files of a server that belongs to another user. */
+/* Moving the memory of a channel without files into files of another user's server. */
 #ifndef RELAYFS_CHANNEL_MOVE_H
 #define RELAYFS_CHANNEL_MOVE_H
 
@@ -7,15 +7,15 @@
 #include "channel/direct.h"
 
 /*
- * Let step->in_mount make files at `place` that are copies of the channel's memory, and map these over the old memory:
- * addresses stay. Threads may be writing: they wait meanwhile.
+ * Call step->in_mount, which makes files at `place` with copies of the channel's memory, and map these at the addresses of
+ * the old memory. Threads may be writing: they wait meanwhile.
  *
  * -EBUSY: a record is reserved and not committed, or another thread consumes or switches; -EOPNOTSUPP: reserve=visible,
- * where nobody knows who still fills a record; -ENODEV: the mount maps no files; or as the step. Nothing has changed then.
+ * where unfinished records are not known; -ENODEV: the mount cannot map files; or as the step. Nothing has changed then.
  */
 int relay_chan_move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step);
 
-/* Does the server of this mount run as another user? Then programs get no descriptors of its store. */
+/* True if the server of this mount runs as another user: then programs get no descriptors of its store. */
 bool relay_is_foreign(const struct relay_place *place);
 
 #endif

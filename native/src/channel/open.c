@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A channel's life, as its maker sees it.
+ * Making and removing channels.
  *
  *     relay_open(BASE, PARENT, ...)    files: by the mount's `create`; nothing mounted: in the store itself
- *     relay_open(NULL, NULL, ...)      memory without a name, for this process alone
- *     relay_late_setup_files()         ... the same memory gets names: the mount's `adopt`, or in the store itself
- *     relay_close()                    the files go
+ *     relay_open(NULL, NULL, ...)      unnamed memory, for this process and its children
+ *     relay_late_setup_files()         the same memory gets names: by the mount's `adopt`, or in the store itself
+ *     relay_close()                    removes the files
  */
 #define _GNU_SOURCE
 #include "base/owner.h"
@@ -49,13 +49,13 @@ static int create(struct relay_place *place, const char *path, const char *optio
 	return err ? err : relay_carry_out(place, &(struct relay_step){create_in_mount, create_in_store, options});
 }
 
-/* What may follow `create PATH`: what the arguments and callbacks say, and then cb->options. NULL: no memory. */
+/* Format the keys for `create PATH`: from the arguments and callbacks, then cb->options. NULL: no memory. */
 static char *options_of(const struct rchan *chan, size_t subbuf_size, size_t n_subbufs, uint32_t buffers)
 {
 	static const char *const shapes[] = {"", " buffers=global", " buffers=single"};
 	const char *further = chan->cb && chan->cb->options ? chan->cb->options : "";
 	const char *mode = chan->cb && chan->cb->subbuf_start ? " mode=callback" : "";
-	/* As in the kernel, poll(2) on a channel of relay_open() tells of finished sub-buffers, unless asked otherwise. */
+	/* As in the kernel, poll(2) on a channel of relay_open() reports finished sub-buffers, unless cb->options says otherwise. */
 	const char *delivery = relay_options_have(further, "delivery=") ? "" : " delivery=bulk";
 	char perm[32] = "", *options;
 	if (chan->n_names && !relay_options_have(further, "perm="))
@@ -79,7 +79,7 @@ static int remove_in_store(const struct relay_place *place, const void *unused)
 	return relay_direct_remove(place);
 }
 
-/* Somebody else may have made a channel of this name since ours was removed. */
+/* True if the channel was removed; another channel may have its name since then. */
 static bool is_removed(const struct rchan *chan)
 {
 	if (chan->remote)
@@ -94,7 +94,7 @@ static void remove_files(struct rchan *chan)
 	if (!exist || is_removed(chan))
 		return;
 	int err = relay_carry_out(&chan->place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
-	/* Unmounted meanwhile: the next server of the store finishes what is closed. */
+	/* The store was unmounted meanwhile: close the channel, and the next server removes it. */
 	for (uint32_t i = 0; err && err != -EPERM && i < chan->n_buffers; i++)
 		relay_buf_stop(&chan->bufs[i], RELAY_CLOSED, 1);
 }
@@ -114,7 +114,7 @@ struct rchan *relay_create(const char *path, const char *options)
 
 /* --- opening --- */
 
-/* Opening has failed, perhaps for want of descriptors, of which removing needs some: give back those of the buffers. */
+/* Opening has failed, perhaps for want of descriptors. Removing needs some, so close those of the buffers. */
 static void undo_files(struct rchan *chan)
 {
 	relay_buf_mapped_stop(chan);
@@ -167,7 +167,7 @@ static int open_unnamed(struct rchan *chan, size_t subbuf_size, size_t n_subbufs
 	return err;
 }
 
-/* How many buffers there are, create_buf_file says, if there is one. */
+/* False if cb->options has buffers= and there is a create_buf_file, which determines the number of buffers. */
 static bool is_consistent(const struct rchan_callbacks *cb)
 {
 	return !cb->create_buf_file || !cb->options || !relay_options_have(cb->options, "buffers=");
@@ -232,14 +232,14 @@ static int adopt_in_store(const struct relay_place *place, const void *arg)
 	return err;
 }
 
-/* What create_buf_file says now decides the name and the mode, but not how many buffers there are. */
+/* create_buf_file now decides the name and the mode, but not the number of buffers. */
 static int settle_spec(struct rchan *chan, uint32_t buffers)
 {
 	if (chan->cb && chan->cb->create_buf_file) {
 		if ((buffers == RELAY_PERCPU) != (chan->spec.buffers == RELAY_PERCPU))
 			return -EINVAL;
 		chan->spec.buffers = buffers;
-		/* Only this process looks at it until there are files. */
+		/* Other processes do not load this until there are files. */
 		for (uint32_t i = 0; i < chan->n_buffers; i++)
 			chan->bufs[i].control->geometry.buffers = buffers;
 	}
@@ -248,7 +248,7 @@ static int settle_spec(struct rchan *chan, uint32_t buffers)
 	return 0;
 }
 
-/* The memory has no name yet: if the program has closed our descriptors, nothing leads to it. */
+/* Check that the program has not closed the library's descriptors, without which unnamed memory cannot get a name. */
 static bool has_descriptors(const struct rchan *chan)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++)
@@ -288,7 +288,7 @@ int relay_late_setup_files(struct rchan *chan, const char *base_filename, const 
 {
 	if (!chan || !base_filename || !*base_filename)
 		return -EINVAL;
-	/* Of several threads that try at once, one. */
+	/* If several threads call this at once, only one does it. */
 	if (__atomic_exchange_n(&chan->has_files, true, __ATOMIC_ACQ_REL))
 		return -EEXIST;
 	int err = set_up_files(chan, base_filename, parent);

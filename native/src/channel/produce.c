@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Using a channel: choose the buffer to write to; flush, reset. */
+/* Writing to a channel: choosing the buffer. Flush and reset of all buffers. */
 #define _GNU_SOURCE
 #include "channel/channel.h"
 
@@ -29,7 +29,7 @@ unsigned relay_buf_cpu(const struct rchan_buf *buf)
 	return buf->cpu;
 }
 
-/* This thread may not store into the buffers: the file server does it, one write(2) a record. */
+/* Write through the file server, one write(2) for each record, because this thread may not store into the buffers. */
 __attribute__((noinline)) static int write_through_file(struct rchan *chan, const void *data, size_t length)
 {
 	if (chan->remote)
@@ -49,7 +49,7 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 	return err;
 }
 
-/* In the buffer of the CPU that this thread has been on. Not inlined: who writes to the only buffer needs no frame. */
+/* Write to the buffer of the CPU that this thread ran on. Not inlined, so that a write to a single buffer needs no frame. */
 static __attribute__((noinline)) int write_to_cpu(struct rchan *chan, const void *data, size_t length,
                                                   struct relay_record_time *time, bool will_retry)
 {
@@ -57,7 +57,7 @@ static __attribute__((noinline)) int write_to_cpu(struct rchan *chan, const void
 	return relay_write_shared(&chan->bufs[cpu], data, length, time, will_retry);
 }
 
-/* This thread cannot write by restartable sequences: in the other schemes none does. -ENOTSUP: as write_record(). */
+/* For threads without restartable sequences, which the other schemes do not need. -ENOTSUP: as write_record(). */
 static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
                                                         struct relay_record_time *time, bool will_retry)
 {
@@ -94,7 +94,7 @@ int relay_try_write(struct rchan *chan, const void *data, size_t length)
 	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
 }
 
-/* The fast path reads a clock. */
+/* Not by the fast path, which reads a clock: a thread in strict seccomp mode may not (relay_is_blind()). */
 static int write_blind(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
 {
 	int err = RELAY_WRONG_CPU;
@@ -129,7 +129,7 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 	return (long)n;
 }
 
-/* On the current CPU's buffer. */
+/* Reserve in the current CPU's buffer. */
 static int reserve(struct rchan *chan, size_t length, bool will_retry, void **to)
 {
 	for (;;) {
@@ -166,7 +166,7 @@ void *relay_try_reserve(struct rchan *chan, size_t length)
 	return reserve_or_tell(chan, length, true);
 }
 
-/* Whose memory is it? NULL: none of this channel's. */
+/* Return the buffer that contains an address; NULL: none of this channel's. */
 static struct rchan_buf *buf_of(const struct rchan *chan, const void *reserved)
 {
 	for (uint32_t i = 0; chan && i < chan->n_buffers; i++) {
@@ -195,7 +195,7 @@ void relay_discard(struct rchan *chan, void *reserved)
 		relay_remote_discard(chan->remote, reserved);
 }
 
-/* Do it to every buffer; the first error is the result, the others are done all the same. */
+/* Call a function for every buffer; return the first error, after all calls. */
 static int for_each(struct rchan *chan, int (*step)(struct rchan_buf *))
 {
 	int result = 0;

@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A producer can die between publishing and waking: look again at least so often. While somebody else is
- * between next() and done(), nothing wakes us. */
+/* The longest sleep, because a producer can die between publishing and waking, and because the end of another reader's
+ * next() .. done() wakes nobody. */
 enum { LOOK_AGAIN_MS = 1000, BUSY_MS = 1 };
 
 struct relay_reader {
 	struct rchan_buf buf;
-	struct relay_remote_reader *remote; /* reads the relay file; or NULL: the memory is mapped */
+	struct relay_remote_reader *remote; /* for read(2) on the relay file; NULL: the memory is mapped */
 };
 
 static int open_buffer(struct relay_reader *reader, const char *relay_file)
@@ -71,7 +71,7 @@ int relay_reader_finished(struct relay_reader *reader)
 	return state & RELAY_IS_DAMAGED || (state & RELAY_IS_CLOSED && !(state & (RELAY_HAS_DATA | RELAY_LOOK_AGAIN)));
 }
 
-/* 1: there is a piece; 0: nothing now; or an error. */
+/* Begin to consume. 1: there is a piece; 0: there is none; or an error. */
 static int try_next(struct relay_reader *reader, const void **data, size_t *length)
 {
 	struct relay_span span;

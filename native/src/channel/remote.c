@@ -16,7 +16,7 @@ struct relay_remote {
 	uint64_t largest; /* record that fits, bytes */
 	struct relay_private reserved;
 	uint32_t n;
-	struct relay_descriptor files[]; /* each write(2) needs one */
+	struct relay_descriptor files[]; /* the relay file of each buffer */
 };
 
 /* --- opening --- */
@@ -97,13 +97,13 @@ int relay_remote_write(const struct relay_remote *remote, const void *data, size
 
 int relay_remote_reserve(struct relay_remote *remote, size_t length, void **to)
 {
-	/* Nothing, somewhere. */
+	/* An address to which nothing may be written. */
 	*to = remote;
 	if (length == 0)
 		return 0;
 	int err = relay_private_reserve(&remote->reserved, remote, length, to);
 	if (!err && length > remote->largest) {
-		/* The server counts it as too large, and says so. */
+		/* The server counts the record as too large, and fails with the error. */
 		err = relay_remote_write(remote, *to, length);
 		relay_remote_discard(remote, *to);
 		return err ? err : -EMSGSIZE;
@@ -116,7 +116,7 @@ void relay_remote_commit(struct relay_remote *remote, void *data)
 	struct relay_private_record *record = relay_private_end(&remote->reserved, data);
 	if (!record)
 		return;
-	/* What is refused now, the server counts as lost. */
+	/* If the server refuses the record now, it counts it as lost. */
 	relay_remote_write(remote, data, record->length);
 	relay_private_free(record);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The rings of one channel: found by its path, one for all CPUs or one for each. */
+/* Opening the rings of a channel by its path: one for all CPUs, or one for each. */
 #define _GNU_SOURCE
 #include "base/directory.h"
 #include "channel/direct.h"
@@ -12,15 +12,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What relay_rings_attach() returns, and what it needs to take it back. */
+/* The result of relay_rings_attach(), and what relay_rings_close() needs. */
 struct attached {
 	struct relay_rings rings;
-	int *signs; /* open files of the mount, by which the server knows that this process lives */
+	int *owner_fds; /* open files of the mount: the server takes their close for the end of this process */
 };
 
 /* --- attaching --- */
 
-/* fd: of its file in the mount, or in the store. */
+/* Map a ring. fd: of its file in the mount, or in the store. */
 static struct relay_ring *map(int fd, const char *mem)
 {
 	struct relay_ring *ring = relay_ring_fdopen(fd);
@@ -38,7 +38,7 @@ static struct relay_ring *map(int fd, const char *mem)
 	return ring;
 }
 
-/* It cannot be mapped. */
+/* Open a ring that cannot be mapped. */
 static struct relay_ring *open_remote(int fd, const struct relay_place *place, uint32_t cpu)
 {
 	struct relay_ring_geometry geometry;
@@ -75,12 +75,12 @@ static int attach_ring(const char *mem, const struct relay_place *place, uint32_
 	return 0;
 }
 
-/* One more. */
+/* Open one more ring. */
 static int attach_next(struct attached *attached, const struct relay_place *place)
 {
 	unsigned cpu = attached->rings.n;
 	char *mem = relay_place_mem(place, cpu);
-	int err = mem ? attach_ring(mem, place, cpu, &attached->rings.ring[cpu], &attached->signs[cpu]) : -ENOMEM;
+	int err = mem ? attach_ring(mem, place, cpu, &attached->rings.ring[cpu], &attached->owner_fds[cpu]) : -ENOMEM;
 	free(mem);
 	attached->rings.n += !err;
 	return err;
@@ -91,13 +91,13 @@ static int make_ring_places(struct attached *attached, uint32_t n)
 	struct relay_ring **ring = realloc(attached->rings.ring, n * sizeof(*ring));
 	if (ring)
 		attached->rings.ring = ring;
-	int *signs = realloc(attached->signs, n * sizeof(*signs));
-	if (signs)
-		attached->signs = signs;
-	return ring && signs ? 0 : -ENOMEM;
+	int *owner_fds = realloc(attached->owner_fds, n * sizeof(*owner_fds));
+	if (owner_fds)
+		attached->owner_fds = owner_fds;
+	return ring && owner_fds ? 0 : -ENOMEM;
 }
 
-/* The first ring says how many there are. */
+/* The geometry of ring 0 contains the number of rings. */
 static int attach_all(struct attached *attached, const struct relay_place *place)
 {
 	int err = make_ring_places(attached, 1);
@@ -139,11 +139,11 @@ void relay_rings_close(struct relay_rings *rings)
 		return;
 	for (unsigned i = 0; i < rings->n; i++) {
 		relay_ring_close(rings->ring[i]);
-		/* Last: what is still reserved is taken for abandoned from now on. */
-		close(attached->signs[i]);
+		/* Close this last: when it is closed, the server resolves reservations that are still open. */
+		close(attached->owner_fds[i]);
 	}
 	free(rings->ring);
-	free(attached->signs);
+	free(attached->owner_fds);
 	free(attached);
 }
 

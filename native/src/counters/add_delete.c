@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Adding and deleting, by who may write to all files. */
+/* Adding and deleting instances, in processes that may write to all files. */
 #define _GNU_SOURCE
 #include "counters/add_delete.h"
 
@@ -13,27 +13,27 @@
 
 /* ------------------------------------------------------------------ generations */
 
-/* A change is under way from here ... */
+/* Begin a change. */
 static void begin(struct relay_counters *counters)
 {
 	struct relay_perf_header *header = counters->header;
 	__atomic_store_n(&header->gen1, header->gen1 + 1, __ATOMIC_RELAXED);
-	/* Pairs with the acquire fence in relay_counters_refresh(): gen1 before anything that changes. */
+	/* Pairs with the acquire fence in relay_counters_refresh(): gen1 before all other stores of the change. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
-/* ... to here. */
+/* End a change. */
 static void end(struct relay_counters *counters)
 {
 	struct relay_perf_header *header = counters->header;
-	/* Pairs with the acquire in relay_counters_refresh(): what has changed before gen2. */
+	/* Pairs with the acquire in relay_counters_refresh(): all stores of the change before gen2. */
 	__atomic_store_n(&header->gen2, header->gen1, __ATOMIC_RELEASE);
 }
 
-/* The lock. Whoever had it before may have died in a change: it is over. */
+/* Take the lock, and complete a change during which the last holder died. */
 static int lock(struct relay_counters *counters)
 {
-	/* What somebody truncated is no longer what is mapped. */
+	/* If a file was truncated, the mapping does not show it all. */
 	if (!relay_perf_is_whole(&counters->main) || !relay_perf_is_whole(&counters->names) ||
 	    counters->header->magic != RELAY_PERF_MAGIC)
 		return -EBADMSG;
@@ -84,7 +84,7 @@ static int add_new(struct relay_counters *counters, const char *name, const stru
 	return err ? err : n;
 }
 
-/* The domain for a name that is not known yet, if there is room for it. What is refused is no change. */
+/* Return the domain for a new name, if there is room for it. A refusal is not a change, so gen1 stays. */
 static int domain_with_room(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
 	int domain = relay_perf_domain_for(counters, name, spec);

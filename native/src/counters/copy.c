@@ -86,7 +86,7 @@ int relay_perf_copy_refresh(struct relay_counters *counters)
 
 /* ------------------------------------------------------------------ adjusting */
 
-/* Not snprintf(), which signal handlers must not call. Returns where the digits begin. */
+/* Format a number at the end of a buffer; return where it begins. Signal handlers must not call snprintf(). */
 static char *put_digits(char *end, uint64_t value)
 {
 	do
@@ -108,7 +108,7 @@ int relay_perf_copy_adjust(const struct relay_counters *counters, int instance, 
 	at -= sizeof(verb) - 1;
 	memcpy(at, verb, sizeof(verb) - 1);
 	size_t length = (size_t)(line + sizeof(line) - at);
-	/* Opened anew each time: the server that had the last one may have ended. */
+	/* Open the file each time, because the server of an earlier descriptor may have ended. */
 	int saved = errno, fd = open(counters->file, O_WRONLY | O_CLOEXEC);
 	int err = fd < 0 ? -errno : 0;
 	if (!err && write(fd, at, length) != (ssize_t)length)

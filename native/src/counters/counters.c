@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* <relayfs/counters.h>: opening, adding, adjusting; what readers do is in counters/reader.c. */
+/* Opening, adding and adjusting counters (<relayfs/counters.h>); reading them is in counters/reader.c. */
 #define _GNU_SOURCE
 #include <relayfs/counters.h>
 
@@ -38,7 +38,7 @@ static bool has_file(const char *dir, const char *name)
 	return found;
 }
 
-/* That of a store, in which there will be counters from now on if it is ours. NULL and errno. */
+/* Return the directory of a store's counters, which are made if the store is this user's. NULL and errno. */
 static char *dir_of_store(const char *store)
 {
 	char usual[PATH_MAX];
@@ -46,7 +46,7 @@ static char *dir_of_store(const char *store)
 	if (is_usual)
 		relay_store_make(store);
 	if (!has_file(store, ".counters/counters")) {
-		/* Not any directory is a store. */
+		/* The directory may be no store. */
 		bool ours = (is_usual || has_file(store, ".lock")) && relay_store_is_trusted(store);
 		int err = ours ? relay_counters_create(store, RELAY_PERF_DEFAULT_LIMIT) : -ENOENT;
 		if (err) {
@@ -63,8 +63,8 @@ static bool is_ours(const char *dir)
 	return stat(dir, &st) == 0 && st.st_uid == geteuid();
 }
 
-/* Those of a mount. The store's own user opens the store's files; all others open what the mount shows, which nobody can
- * truncate. Where the mount maps no files they open the store's if these are open to everybody, or make copies. */
+/* Open the counters of a mount. The store's own user opens the store's files; other users open the mount's, which they
+ * cannot truncate. If the mount cannot map files they open the store's, if permitted, or make copies. */
 static int map_mount(struct relay_counters *counters, const char *mnt, const char *store)
 {
 	char *in_mount = join(mnt, ".counters"), *in_store = join(store, ".counters");
@@ -139,7 +139,7 @@ void relay_counters_close(struct relay_counters *counters)
 
 /* ------------------------------------------------------------------ adding */
 
-/* for_others: the owner of a new group may be another user, if the system lets this one give files away. */
+/* Complete a spec with defaults. for_others: the owner of a new group may be any user to whom this one may give files. */
 static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_spec *spec, bool for_others)
 {
 	static const struct relay_perf_spec defaults = {.size = sizeof(defaults), .uid = -1u, .gid = -1u};
@@ -160,14 +160,14 @@ static int complete_spec(struct relay_perf_spec *full, const struct relay_perf_s
 	return other && geteuid() ? -EPERM : 0;
 }
 
-/* Of an instance that is there: this handle may adjust it from now on. */
+/* Let this handle adjust an instance. */
 static int take(struct relay_counters *counters, uint32_t n)
 {
 	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
 	int err = counters->copies ? 0 : relay_perf_map_domain(counters, domain);
 	if (err)
 		return err;
-	/* Of a copy it only tells that the server has been asked. */
+	/* With copies, only the fact that the instance was added is needed. */
 	const struct relay_mapping *mapping =
 	    domain && !counters->copies ? &counters->domains[domain] : &counters->main;
 	int64_t *at = (int64_t *)(mapping->base + relay_perf_chunk_offset(&counters->seen, chunk));
@@ -189,7 +189,7 @@ static int write_line(const char *file, const char *line)
 	return err;
 }
 
-/* Ask the file server. */
+/* Ask the file server to add a name. */
 static int add_by_server(const struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
 	static const char *const kinds[] = {"counter", "gauge"};
@@ -217,14 +217,14 @@ static int add_missing(struct relay_counters *counters, const char *name, const 
 
 static int add(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
-	/* Of a copy the server says who may adjust. */
+	/* With copies, the server checks who may adjust. */
 	int n = counters->copies ? -ENOENT : relay_perf_look_up(counters, name);
 	if (n == -ENOENT || n == -EAGAIN)
 		n = add_missing(counters, name, spec);
 	return n;
 }
 
-/* Somebody may delete the name meanwhile, and another get its number. */
+/* Check the name again, because the name may be deleted meanwhile, and its number given to another. */
 static int add_and_take(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
 	for (int tries = 0; tries < ADD_TRIES; tries++) {
@@ -243,7 +243,7 @@ static int check_and_add(struct relay_counters *counters, const char *name, cons
 	int err = relay_perf_check_name(name);
 	if (!err)
 		err = complete_spec(&full, spec, way != add_and_take);
-	/* Not of names that are only looked up: older stores have others. */
+	/* Names that are only looked up are not checked, because older stores have others. */
 	if (!err && !(relay_perf_is_utf8(name) && relay_perf_is_utf8(full.unit) && relay_perf_is_utf8(full.help)))
 		err = -EILSEQ;
 	if (err)
@@ -296,7 +296,7 @@ int relay_counters_free(struct relay_counters *counters, int instance)
 	return err;
 }
 
-/* Where its values are counted, all blocks of its chunk; the mapping stays as long as the mutex is held. */
+/* Return the chunk with an instance's values, all blocks; it stays mapped as long as the caller has the mutex. */
 static int64_t *words_of(struct relay_counters *counters, uint32_t n)
 {
 	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
@@ -314,7 +314,7 @@ int relay_counters_adjust(struct relay_counters *counters, int instance, int64_t
 	pthread_mutex_lock(&counters->mutex);
 	bool is_there = instance > 0 && relay_perf_has_number(counters, n);
 	int64_t *words = is_there ? words_of(counters, n) : NULL;
-	/* Relaxed: the value is all there is to see. */
+	/* Relaxed: no other data depends on the value. */
 	if (words)
 		__atomic_fetch_add(words + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&counters->mutex);
@@ -328,7 +328,7 @@ uint32_t relay_counters_limit(const struct relay_counters *counters)
 
 /* ------------------------------------------------------------------ adjusting */
 
-/* Block 0's word of an instance; NULL: this handle has not added it. */
+/* Return an instance's word in block 0; NULL: this handle has not added it. */
 static inline int64_t *word_of(const struct relay_counters *counters, int64_t *const *at, int instance)
 {
 	uint32_t chunk = (uint32_t)instance / RELAY_PERF_SLOTS, slot = (uint32_t)instance % RELAY_PERF_SLOTS;
@@ -339,8 +339,8 @@ static inline int64_t *word_of(const struct relay_counters *counters, int64_t *c
 	return __builtin_expect(block != NULL, 1) ? block + slot : NULL;
 }
 
-/* Where no CPU's block can be had: no restartable sequences in this thread; or something that interrupts each of them, as a
- * debugger does; or CPUs that have no blocks; or an instance that was never added. */
+/* Add in the block of no CPU: this thread has no restartable sequences, or each is interrupted, as by a debugger; or the CPU
+ * has no block. Also finds that the instance was never added. */
 static int adjust_without_cpu(const struct relay_counters *counters, int instance, int64_t delta)
 {
 	int64_t *word = word_of(counters, counters->all, instance);
@@ -348,7 +348,7 @@ static int adjust_without_cpu(const struct relay_counters *counters, int instanc
 		return -ENOENT;
 	if (counters->copies)
 		return relay_perf_copy_adjust(counters, instance, delta);
-	/* Relaxed: the value is all there is to see. */
+	/* Relaxed: no other data depends on the value. */
 	__atomic_fetch_add(word + (size_t)counters->seen.nr_cpus * RELAY_PERF_SLOTS, delta, __ATOMIC_RELAXED);
 	return 0;
 }
@@ -359,7 +359,7 @@ static inline bool add_here(int64_t *word, int64_t delta)
 	return relay_rseq_add(word + (size_t)cpu * RELAY_PERF_SLOTS, delta, cpu) == RELAY_RSEQ_DONE;
 }
 
-/* All cases; apart, so that the usual one saves no registers. */
+/* The slow path is a separate function, so that the fast path saves no registers. */
 static __attribute__((noinline)) int adjust_anyhow(const struct relay_counters *counters, int instance, int64_t delta)
 {
 	int64_t *word = word_of(counters, counters->at, instance);

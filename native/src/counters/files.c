@@ -25,7 +25,7 @@ enum { DIR_MODE = 0700, FILE_MODE = 0644, LOCK_PAUSE_NS = 1000000, LOCK_TRIES = 
 
 int relay_perf_lock(int dir_fd)
 {
-	/* Opened anew each time: a lock belongs to an open file, which a child of fork() would share. */
+	/* Open the file each time, because a lock belongs to an open file, which a child of fork() would share. */
 	int fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
@@ -47,13 +47,13 @@ int relay_perf_allocate(const struct relay_mapping *mapping, uint64_t offset, ui
 	if (!relay_descriptor_is_ours(&mapping->file))
 		return -EBADF;
 	int err = posix_fallocate(mapping->file.fd, (off_t)offset, (off_t)bytes);
-	/* Of an immutable file only stores get memory. */
+	/* fallocate(2) fails on an immutable file, but stores allocate memory. */
 	if (err == EPERM && mapping->base)
 		return relay_mapping_populate(mapping->base + offset, bytes);
 	return err == EFBIG ? -ENOSPC : -err;
 }
 
-/* A file of so many bytes, of which the first `allocated` have memory: "NAME.new". Returns its descriptor. */
+/* Make "NAME.new", a file of `bytes`, of which the first `allocated` have memory. Returns its descriptor. */
 static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allocated)
 {
 	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -69,7 +69,7 @@ static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allo
 	return err;
 }
 
-/* Give it its contents, its mode and its name. */
+/* Write the contents of the new file, and set its mode and its name. */
 static int finish_file(int dir_fd, int fd, const char *new_name, const char *name, const void *data, size_t length)
 {
 	int err = pwrite(fd, data, length, 0) == (ssize_t)length ? 0 : -errno;
@@ -115,7 +115,7 @@ static int make_main(int dir_fd, uint32_t limit)
 	return fd < 0 ? fd : finish_file(dir_fd, fd, "counters.new", "counters", &header, sizeof(header));
 }
 
-/* `counters` comes last: where it is, all is. */
+/* `counters` is made last: if it exists, all files do. */
 static int make_files(int dir_fd, uint32_t limit)
 {
 	if (faccessat(dir_fd, "counters", F_OK, 0) == 0)
@@ -133,7 +133,7 @@ int relay_counters_create(const char *store, uint32_t limit)
 		return -ENOMEM;
 	int err = mkdir(dir, DIR_MODE) && errno != EEXIST ? -errno : 0;
 	int dir_fd = err ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	/* Whatever the umask is, and whatever an older version has made. */
+	/* Set the mode whatever the umask is, also of a directory made by an older version. */
 	if (!err && (dir_fd < 0 || fchmod(dir_fd, DIR_MODE)))
 		err = -errno;
 	int lock = err ? err : relay_perf_lock(dir_fd);
@@ -169,8 +169,8 @@ static int map_file(struct relay_mapping *mapping, int dir_fd, const char *name,
 bool relay_perf_is_whole(const struct relay_mapping *mapping)
 {
 	struct stat st;
-	/* A file of a mount whose server has ended tells nothing more, and neither does one whose descriptor the program has
-	 * closed; its mapping stays what it is. */
+	/* If the server of the mount has ended, or the program has closed the descriptor, the size is unknown; the mapping stays
+	 * valid. */
 	return !relay_descriptor_is_ours(&mapping->file) || fstat(mapping->file.fd, &st) != 0 ||
 	       (uint64_t)st.st_size >= mapping->bytes;
 }
@@ -214,7 +214,7 @@ static int check_header(struct relay_counters *counters)
 	return 0;
 }
 
-/* For both files in the same way. */
+/* Map one of the two files. */
 static int map_both(struct relay_counters *counters, bool writable)
 {
 	int err = map_file(&counters->main, counters->dir_fd, "counters", writable, counters->copies, RELAY_PAGE_BYTES);
@@ -286,7 +286,7 @@ static void domain_name(char name[64], const struct relay_perf_domain *domain)
 	snprintf(name, 64, "%u-%u-%04o", domain->uid, domain->gid, domain->mode);
 }
 
-/* Does this handle adjust counters there? */
+/* True if this handle adjusts counters in the domain. */
 static bool is_used(const struct relay_counters *counters, const struct relay_mapping *mapping)
 {
 	for (uint32_t chunk = 0; counters->all && chunk < counters->chunks_max; chunk++) {
@@ -297,7 +297,7 @@ static bool is_used(const struct relay_counters *counters, const struct relay_ma
 	return false;
 }
 
-/* The mapping is of a domain that was freed. Another thread may be adjusting there: then it stays, without a use. */
+/* Unmap a domain that was freed. If another thread may be adjusting there, the mapping stays, unused. */
 static void drop_domain(struct relay_counters *counters, uint32_t domain)
 {
 	struct relay_mapping *mapping = &counters->domains[domain];
@@ -311,7 +311,7 @@ static void drop_domain(struct relay_counters *counters, uint32_t domain)
 	mapping->base = NULL;
 }
 
-/* The mount whose files were opened has ended; there may be another one, of the same store. */
+/* Open the directory again, because the mount may have ended and another one of the same store may exist. */
 static int reopen_dir(struct relay_counters *counters)
 {
 	char path[PATH_MAX], backing[PATH_MAX];
@@ -338,7 +338,7 @@ int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain)
 	if (domain == 0)
 		return counters->direct ? 0 : -EACCES;
 	struct relay_mapping *mapping = &counters->domains[domain];
-	/* Relaxed: whoever looks without the lock looks up the name again. */
+	/* Relaxed: a reader without the lock looks up the name again. */
 	uint32_t use = __atomic_load_n(&counters->table->domains[domain].use, __ATOMIC_RELAXED);
 	if (mapping->base && counters->uses[domain] == use)
 		return 0;
@@ -364,7 +364,7 @@ int relay_perf_make_domain(struct relay_counters *counters, const struct relay_p
 {
 	char name[64];
 	domain_name(name, domain);
-	/* What somebody has left who died. */
+	/* Remove a file left by a process that died. */
 	relay_file_unlinkat(counters->dir_fd, name);
 	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* The files of a set of counters: made, checked, mapped, locked. */
+/* Making, checking, mapping and locking the files of a set of counters. */
 #ifndef RELAYFS_COUNTERS_FILES_H
 #define RELAYFS_COUNTERS_FILES_H
 
 #include "counters/format.h"
 
-/* Map those in a directory, writable if this process may. 0 or -errno, as relay_counters_open(); nothing is mapped then.
- * main_file: where `counters` lies in the store, if the directory is that of a mount; else NULL
- * copies: nothing is mapped, but copied at each refresh */
+/* Map the files in a directory, writable if this process may write to them. 0 or -errno, as relay_counters_open(); on failure
+ * nothing is mapped.
+ * main_file: the path of `counters` in the store, if the directory is in a mount; else NULL
+ * copies: map nothing, but copy the files at each refresh */
 int relay_perf_map(struct relay_counters *counters, const char *dir, const char *main_file, bool copies);
 void relay_perf_unmap(struct relay_counters *counters);
 
-/* Map a domain, if it is not. 0 or -errno: -EACCES this process may not adjust there; -ENOENT it was freed. */
+/* Map a domain, unless it is mapped. 0 or -errno: -EACCES this process may not adjust there; -ENOENT it was freed. */
 int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain);
 
-/* Make the file of a domain, which is not in the table yet; also if it is there already. Take its name away. */
+/* Make the file of a domain, which is not in the table yet; the file may exist. Remove its name. */
 int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain);
 void relay_perf_remove_domain(struct relay_counters *counters, uint32_t domain);
 
-/* Has the file of a domain all its bytes? */
+/* True if the file of a domain is not truncated. */
 bool relay_perf_is_whole(const struct relay_mapping *mapping);
 
 /* Allocate memory in a file. 0 or -ENOSPC. */
 int relay_perf_allocate(const struct relay_mapping *mapping, uint64_t offset, uint64_t bytes);
 
-/* Keep others from changing anything: a descriptor, to be closed; or -EBUSY: it cannot be had within a second. */
+/* Take the lock: returns a descriptor, to be closed; or -EBUSY: another process has had it for a second. */
 int relay_perf_lock(int dir_fd);
 
 #endif

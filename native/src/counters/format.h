@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a mapped set of counters is. Its files, in STORE/.counters:
+ * The format of a set of counters. Its files, in STORE/.counters:
  *
- *     counters       the file to map, counters.h; also holds what only the store's owner may adjust: domain 0
- *     names          what there is, below
- *     UID-GID-MODE   a domain: the counters of others, at the same offsets as in `counters`
- *     lock           held (flock) by who changes something
+ *     counters       the file to map, counters.h; also holds the counters that only the store's owner may adjust: domain 0
+ *     names          the list of names, below
+ *     UID-GID-MODE   a domain: counters of one other owner, group and mode, at the same offsets as in `counters`
+ *     lock           held (flock) by the process that makes a change
  *
- * The directory is open to the store's owner alone: whoever has a descriptor of a file can truncate it, and all who map
- * it die of SIGBUS. Others open the same names in MNT/.counters, where the file server lets them map and nothing else.
+ * Only the store's owner may open the directory, because a user with a descriptor of a file can truncate it, which kills
+ * every program that maps it by SIGBUS. Other users open the same names in MNT/.counters, where they can only map them.
  *
  *   names, 0          4096                                                   records_at
  *   +-----------------+--------------------------------------------------+------------------------------
  *   | table, domains  | index[n_index]: a hash of names to numbers       | record[chunks_max * 512]
  *   +-----------------+--------------------------------------------------+------------------------------
  *
- * Record n tells of instance n; that of a chunk's slot 0, of the chunk. All changes are made under the lock and between
- * two steps of the generation, so that whoever looks without the lock looks again; what a change publishes is complete
- * before the one store that publishes it. When somebody dies in the middle, the next one to lock puts in order what
- * depends on the records: the index and the sums.
+ * Record n describes instance n; the record of a chunk's slot 0 describes the chunk. All changes are made under the lock and
+ * between two steps of the generation, so that a reader without the lock reads again; the last store of a change to a record
+ * publishes it. If a process dies in the middle, the next one that takes the lock rebuilds what depends on the records: the
+ * index and the sums.
  *
- * Numbers are used again in two cases. The file server frees those of its own figures, which it alone sets. And where
- * there is no room, a domain whose names are all deleted is freed with its chunks, which other domains then use: who
- * still adjusts there does it in the old file, which has lost its name. A chunk of domain 0 stays there for ever, as its
- * owner's processes adjust it in `counters` itself.
+ * Numbers are reused in two cases. The file server frees those of its own statistics, which only it sets. And if there is no
+ * room, a domain whose names are all deleted is freed with its chunks, which other domains then use; a process that still
+ * adjusts there does so in the old file, which has no name any more. A chunk of domain 0 is never freed, because its owner's
+ * processes adjust it in `counters` itself.
  *
- * The files are as long as they can get from the beginning on, and sparse: memory is allocated before it is used.
+ * The files have their largest size from the beginning, and are sparse: memory is allocated before it is used.
  *
- * Only the store's owner may write to `counters` and `names`. All others check what they read there all the same.
+ * Only the store's owner may write to `counters` and `names`; other users check everything they read there all the same.
  */
 #ifndef RELAYFS_COUNTERS_FORMAT_H
 #define RELAYFS_COUNTERS_FORMAT_H
@@ -44,32 +44,32 @@
 
 enum {
 	RELAY_PERF_DOMAINS = 250,       /* fill the table's page */
-	RELAY_PERF_OWNERS_DOMAINS = 10, /* so many of them are for root and the store's owner */
-	RELAY_PERF_USER_DOMAINS = 4,    /* so many are for each other user */
+	RELAY_PERF_OWNERS_DOMAINS = 10, /* reserved for root and the store's owner */
+	RELAY_PERF_USER_DOMAINS = 4,    /* for each other user */
 	RELAY_PERF_MAX_CPUS = 8192
 };
 
-/* Who may adjust; what open(2) of the domain's file says, too. */
+/* A domain: owner, group and mode that decide who may adjust; those of the domain's file are the same. */
 struct relay_perf_domain {
 	uint32_t uid, gid, mode; /* mode: of the file, each write permission with that to read */
-	uint32_t use;            /* odd: it exists; raised when it comes to be and when it is freed */
+	uint32_t use;            /* incremented when it is made and when it is freed; odd: it exists */
 };
 
 struct relay_perf_table {
 	uint64_t magic;       /* RELAY_PERF_NAMES_MAGIC */
 	uint32_t version;     /* RELAY_PERF_NAMES_VERSION */
-	uint32_t limit;       /* how many names there can be */
+	uint32_t limit;       /* of names */
 	uint32_t n_index;     /* a power of two */
-	uint32_t chunks_max;  /* how many chunks there can be */
-	uint32_t n_instances; /* how many numbers are taken */
-	uint32_t n_domains;   /* how many there ever were at a time */
+	uint32_t chunks_max;  /* limit of chunks */
+	uint32_t n_instances; /* numbers that are taken */
+	uint32_t n_domains;   /* the most that existed at a time */
 	struct relay_perf_domain domains[RELAY_PERF_DOMAINS];
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_perf_table) <= RELAY_PAGE_BYTES, "the table has a page");
 
 /* The index: linear probing, by name. An instance whose first component is a group's name has the group's entry, too. */
 #define RELAY_PERF_IS_GROUP (1u << 31)
-#define RELAY_PERF_REMOVED (RELAY_PERF_IS_GROUP - 1) /* an entry that is no more, where others may follow */
+#define RELAY_PERF_REMOVED (RELAY_PERF_IS_GROUP - 1) /* a removed entry, behind which others may follow */
 
 #define RELAY_PERF_NO_DOMAIN UINT32_MAX
 
@@ -79,9 +79,9 @@ struct relay_perf_record {
 	uint32_t state; /* stored last */
 	uint32_t kind;
 	uint32_t domain; /* of a chunk; RELAY_PERF_NO_DOMAIN: it is free */
-	uint32_t used;   /* of a chunk: the last slot that was ever in use */
+	uint32_t used;   /* of a chunk: the highest slot used so far */
 	char name[RELAY_PERF_NAME_BYTES], unit[RELAY_PERF_UNIT_BYTES], help[RELAY_PERF_HELP_BYTES];
-	uint32_t taken; /* of a chunk: how many of its numbers have a name ... */
+	uint32_t taken; /* of a chunk: the number of instances that have a name ... */
 	uint32_t live;  /* ... and of these are listed */
 	uint64_t unused;
 };
@@ -116,13 +116,13 @@ static inline uint32_t relay_perf_n_index(uint32_t limit)
 	return n;
 }
 
-/* Each domain may have one chunk that is not full; and what domain 0 once needed, the others do not get. */
+/* The limit of chunks: each domain may have one chunk that is not full, and chunks of domain 0 are not reused by others. */
 static inline uint32_t relay_perf_chunks_max(uint32_t limit)
 {
 	return (2 * limit + RELAY_PERF_SLOTS - 2) / (RELAY_PERF_SLOTS - 1) + RELAY_PERF_DOMAINS;
 }
 
-/* How many names each user may have who is neither root nor the store's owner; how many these two have to themselves. */
+/* Limits of names: of each user other than root and the store's owner; and those reserved for these two. */
 static inline uint32_t relay_perf_user_limit(uint32_t limit)
 {
 	return limit / 16 < 16 ? 16 : limit / 16;

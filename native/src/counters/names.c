@@ -18,11 +18,11 @@ static int check_component(const char *name, size_t length)
 	return 0;
 }
 
-/* How long the sequence of UTF-8 at `text` is; 0: it is none. Neither overlong ones nor surrogates are. */
+/* Return the length of the UTF-8 sequence at `text`; 0: it is not valid. Overlong sequences and surrogates are not. */
 static size_t utf8_length(const unsigned char *text)
 {
 	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-	/* As many bits are set before the first that is not; of ASCII none is. */
+	/* The number of leading 1 bits is the length of the sequence; ASCII has none. */
 	size_t length = (size_t)__builtin_clz(~((uint32_t)text[0] << 24));
 	if (length == 0)
 		return 1;
@@ -30,7 +30,7 @@ static size_t utf8_length(const unsigned char *text)
 		return 0;
 	uint32_t code = text[0] & (0x7f >> length);
 	for (size_t i = 1; i < length; i++) {
-		/* The null byte at the end is no continuation either. */
+		/* The null byte at the end is not a continuation byte either. */
 		if (text[i] >> 6 != 2)
 			return 0;
 		code = code << 6 | (text[i] & 0x3f);
@@ -76,7 +76,7 @@ size_t relay_perf_group_length(const char *name)
 	return (size_t)(strchrnul(name, '/') - name);
 }
 
-/* FNV-1a. A group's name is told from an instance's by the slash behind it. */
+/* FNV-1a. A group's name is distinguished from an instance's by the slash behind it. */
 static uint32_t hash(const char *name, size_t length, bool group)
 {
 	uint32_t hash = 2166136261u;
@@ -115,7 +115,7 @@ static uint32_t find(const struct relay_counters *counters, const char *name, si
 		uint32_t n = entry & ~RELAY_PERF_IS_GROUP;
 		if (!entry)
 			return 0;
-		/* RELAY_PERF_REMOVED is no number. */
+		/* RELAY_PERF_REMOVED is not a number. */
 		if ((n != entry) == group && is_named(counters, n, name, length, group))
 			return n;
 	}
@@ -161,7 +161,7 @@ int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group)
 	size_t length = group ? relay_perf_group_length(name) : strlen(name);
 	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
 	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
-		/* Relaxed: entries are made under the lock, which we have. */
+		/* Relaxed: entries are made under the lock, which the caller has. */
 		uint32_t entry = __atomic_load_n(&counters->index[at], __ATOMIC_RELAXED);
 		if (entry && entry != RELAY_PERF_REMOVED)
 			continue;
@@ -172,11 +172,11 @@ int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group)
 	return -ENOSPC;
 }
 
-/* Entries that were removed need not be passed by where the search ends behind them. */
+/* Mark removed entries at the end of a search sequence as empty, so that searches end there. */
 static void trim(struct relay_counters *counters, uint32_t at)
 {
 	uint32_t mask = counters->n_index - 1;
-	/* Relaxed: whoever searches without the lock finds the end a little earlier or later. */
+	/* Relaxed: a search without the lock ends a little earlier or later. */
 	if (__atomic_load_n(&counters->index[(at + 1) & mask], __ATOMIC_RELAXED))
 		return;
 	while (__atomic_load_n(&counters->index[at], __ATOMIC_RELAXED) == RELAY_PERF_REMOVED) {
@@ -192,7 +192,7 @@ void relay_perf_leave(struct relay_counters *counters, uint32_t n, bool group)
 	uint32_t wanted = group ? n | RELAY_PERF_IS_GROUP : n;
 	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
 	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
-		/* Relaxed: entries are changed under the lock, which we have. */
+		/* Relaxed: entries are changed under the lock, which the caller has. */
 		uint32_t entry = __atomic_load_n(&counters->index[at], __ATOMIC_RELAXED);
 		if (!entry)
 			return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which numbers, chunks and domains are taken: given out, counted and freed. */
+/* Allocating, counting and freeing numbers, chunks and domains. */
 #define _GNU_SOURCE
 #include "counters/read.h"
 
@@ -46,7 +46,7 @@ static bool domain_exists(const struct relay_perf_domain *domain)
 	return domain->use % 2;
 }
 
-/* Room for a domain in the table, or -errno. */
+/* Return a free entry for a domain in the table, or -errno. */
 static int room_for(const struct relay_counters *counters, uint32_t uid)
 {
 	const struct relay_perf_table *table = counters->table;
@@ -83,7 +83,7 @@ static int new_domain(struct relay_counters *counters, const struct relay_perf_d
 	return n;
 }
 
-/* The domain of a new group, or -errno. */
+/* Make the domain of a new group. Returns its number or -errno. */
 static int domain_for_group(struct relay_counters *counters, const struct relay_perf_spec *spec)
 {
 	const struct relay_perf_table *table = counters->table;
@@ -130,7 +130,7 @@ static int allocate_chunk(struct relay_counters *counters, uint32_t chunk, uint3
 	return err ? err : allocate_record(counters, chunk * RELAY_PERF_SLOTS);
 }
 
-/* A chunk that was freed, which domain 0 does not get; else the next one. */
+/* Return a freed chunk (not for domain 0), or else the next one. */
 static uint32_t unused_chunk(const struct relay_counters *counters, uint32_t domain)
 {
 	uint32_t end = n_chunks(counters);
@@ -156,7 +156,7 @@ static int new_chunk(struct relay_counters *counters, uint32_t domain)
 	return (int)chunk;
 }
 
-/* A chunk of this domain in which there is room. */
+/* Return a chunk of this domain that has room. */
 static int chunk_for(struct relay_counters *counters, uint32_t domain)
 {
 	for (uint32_t chunk = n_chunks(counters); chunk-- > 0;) {
@@ -190,7 +190,7 @@ static bool is_free(const struct relay_perf_record *record)
 	return record->state == RELAY_PERF_FREE && !record->name[0];
 }
 
-/* The slot to take in a chunk that has room: one that was freed, or the next. */
+/* Return the slot to use in a chunk that has room: one that was freed, or the next. */
 static uint32_t slot_in(const struct relay_perf_record *of_chunk)
 {
 	uint32_t used = n_used(of_chunk);
@@ -230,16 +230,16 @@ void relay_perf_set_state(struct relay_counters *counters, uint32_t n, uint32_t 
 
 /* ------------------------------------------------------------------ freeing */
 
-/* A number counts from zero when it is taken again. */
+/* Set the values of a freed number to 0, for its next name. */
 static void clear_values(struct relay_counters *counters, uint32_t n)
 {
 	int64_t *word = (int64_t *)(counters->main.base + relay_perf_offset(&counters->seen, 0, n));
-	/* Relaxed: the value is all there is to see. */
+	/* Relaxed: no other data depends on the value. */
 	for (uint32_t block = 0; block < counters->seen.nr_blocks; block++)
 		__atomic_store_n(word + (size_t)block * RELAY_PERF_SLOTS, 0, __ATOMIC_RELAXED);
 }
 
-/* The name goes last: relay_perf_mend() ends what somebody has begun. */
+/* The name is removed last: if the process dies before, relay_perf_mend() completes this. */
 static void forget_name(struct relay_counters *counters, uint32_t n)
 {
 	struct relay_perf_record *record = &counters->records[n];
@@ -288,7 +288,7 @@ static void free_domain(struct relay_counters *counters, uint32_t domain)
 	for (uint32_t chunk = 0; chunk < n_chunks(counters); chunk++)
 		if (relay_perf_chunk_record(counters, chunk)->domain == domain)
 			free_chunk(counters, chunk);
-	/* First: whoever dies in between leaves a file, which does no harm. */
+	/* Do this first: if the process dies in between, it leaves a file, which does no harm. */
 	counters->table->domains[domain].use++;
 	relay_perf_remove_domain(counters, domain);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* <relayfs/counters.h>: what readers do; <relayfs/counters_store.h>: what the file server does. */
+/* Reading counters (<relayfs/counters.h>), and the file server's functions (<relayfs/counters_store.h>). */
 #define _GNU_SOURCE
 #include <relayfs/counters_store.h>
 
@@ -19,7 +19,7 @@ enum { PAIRS = RELAY_PAGE_BYTES / sizeof(pair) };
 
 /* ------------------------------------------------------------------ generations */
 
-/* 1: there is another generation, in *header; 0: there is none; -EAGAIN: a change is under way. */
+/* Load the header. 1: it has another generation; 0: the same; -EAGAIN: a change is under way. */
 static int look(const struct relay_counters *counters, struct relay_perf_header *header)
 {
 	const struct relay_perf_header *mapped = counters->header;
@@ -33,7 +33,7 @@ static int look(const struct relay_counters *counters, struct relay_perf_header 
 	*header = counters->seen;
 	header->gen1 = header->gen2 = gen1;
 	header->nr_chunks = __atomic_load_n(&mapped->nr_chunks, __ATOMIC_RELAXED);
-	/* Pairs with the release fence in begin(): did another change begin meanwhile? */
+	/* Pairs with the release fence in begin(): gen1 shows whether another change began meanwhile. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&mapped->gen1, __ATOMIC_RELAXED) == gen1 ? 1 : -EAGAIN;
 }
@@ -46,7 +46,7 @@ static int check(const struct relay_counters *counters, const struct relay_perf_
 	return 0;
 }
 
-/* As refresh, without waiting for a change that is under way. */
+/* As relay_counters_refresh(), without waiting for a change that is under way. */
 static int refresh_now(struct relay_counters *counters)
 {
 	struct relay_perf_header header;
@@ -87,7 +87,7 @@ int relay_counters_fd(const struct relay_counters *counters)
 
 /* ------------------------------------------------------------------ values */
 
-/* Its word on block 0, or NULL. */
+/* Return an instance's word in block 0, or NULL. */
 static int64_t *word_in_view(const struct relay_counters *counters, int instance)
 {
 	uint32_t chunk = (uint32_t)instance / RELAY_PERF_SLOTS, slot = (uint32_t)instance % RELAY_PERF_SLOTS;
@@ -96,7 +96,7 @@ static int64_t *word_in_view(const struct relay_counters *counters, int instance
 	return (int64_t *)(counters->main.base + relay_perf_chunk_offset(&counters->seen, chunk)) + slot;
 }
 
-/* Relaxed: each value stands for itself. */
+/* Relaxed: no other data depends on a value. */
 static int64_t load(const int64_t *word, uint32_t block)
 {
 	return __atomic_load_n(word + (size_t)block * RELAY_PERF_SLOTS, __ATOMIC_RELAXED);
@@ -175,7 +175,7 @@ int relay_counters_next(const struct relay_counters *counters, int after, struct
 		if (n % RELAY_PERF_SLOTS == 0)
 			continue;
 		if (!relay_perf_has_number(counters, n)) {
-			n |= RELAY_PERF_SLOTS - 1; /* nor are there more in this chunk */
+			n |= RELAY_PERF_SLOTS - 1; /* this chunk has no further ones */
 			continue;
 		}
 		/* Pairs with the release in relay_perf_set_state(). */
@@ -200,7 +200,7 @@ static int64_t *main_chunk(const struct relay_counters *counters, uint32_t chunk
 	return (int64_t *)(counters->main.base + relay_perf_chunk_offset(&counters->seen, chunk));
 }
 
-/* All blocks of a chunk, flags left out. 1: something had changed. */
+/* Copy all blocks of a chunk, without flags. 1: a value had changed. */
 static int mirror_chunk(struct relay_counters *counters, uint32_t chunk, const struct relay_mapping *from)
 {
 	const int64_t *source = (const int64_t *)(from->base + relay_perf_chunk_offset(&counters->seen, chunk));
@@ -210,7 +210,7 @@ static int mirror_chunk(struct relay_counters *counters, uint32_t chunk, const s
 	for (uint32_t block = 0; block < counters->seen.nr_blocks; block++)
 		for (uint32_t slot = 1; slot <= used && slot < RELAY_PERF_SLOTS; slot++) {
 			size_t at = (size_t)block * RELAY_PERF_SLOTS + slot;
-			/* Relaxed: each value stands for itself. */
+			/* Relaxed: no other data depends on a value. */
 			int64_t value = __atomic_load_n(&source[at], __ATOMIC_RELAXED);
 			if (value == target[at])
 				continue;
@@ -220,7 +220,7 @@ static int mirror_chunk(struct relay_counters *counters, uint32_t chunk, const s
 	return changed;
 }
 
-/* Domains whose file was spoilt stay as they were last. */
+/* The values of a domain whose file was truncated stay as they were last. */
 static int mirror(struct relay_counters *counters)
 {
 	bool whole[RELAY_PERF_DOMAINS] = {false};
@@ -229,7 +229,7 @@ static int mirror(struct relay_counters *counters)
 	for (uint32_t i = 1; i < n_domains && i < RELAY_PERF_DOMAINS; i++)
 		whole[i] = relay_perf_map_domain(counters, i) == 0 && relay_perf_is_whole(&counters->domains[i]);
 	for (uint32_t chunk = 0; n_domains > 1 && chunk < counters->seen.nr_chunks; chunk++) {
-		/* Of a chunk that is free, domain_of() is 0, which is not copied. */
+		/* For a free chunk, domain_of() returns 0, and domain 0 is not copied. */
 		uint32_t domain = domain_of(counters, chunk * RELAY_PERF_SLOTS);
 		if (whole[domain])
 			changed |= mirror_chunk(counters, chunk, &counters->domains[domain]);
@@ -243,7 +243,7 @@ int relay_counters_mirror(struct relay_counters *counters)
 		return -EACCES;
 	pthread_mutex_lock(&counters->mutex);
 	int result = refresh_now(counters);
-	/* What is being added has not counted yet. */
+	/* An instance that is being added has no values yet. */
 	if (result >= 0 || result == -EAGAIN)
 		result = mirror(counters);
 	pthread_mutex_unlock(&counters->mutex);
@@ -257,7 +257,7 @@ int relay_counters_set(struct relay_counters *counters, uint32_t block, int inst
 	int64_t *word = word_in_view(counters, instance);
 	if (!word || block >= counters->seen.nr_blocks)
 		return -ENOENT;
-	/* Relaxed: the value is all there is to see. */
+	/* Relaxed: no other data depends on the value. */
 	__atomic_store_n(word + (size_t)block * RELAY_PERF_SLOTS, value, __ATOMIC_RELAXED);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* <relayfs/counters_store.h>: counters as text, for the file server. Thousands of lines take milliseconds here, and much longer
- * in Python, where everybody else would wait. */
+/* Counters as text, for the file server (<relayfs/counters_store.h>). Thousands of lines take milliseconds here, and much
+ * longer in Python, where all other requests would wait. */
 #define _GNU_SOURCE
 #include <relayfs/counters_store.h>
 
@@ -10,12 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* All that one instance has to say, and some numbers. */
+/* The longest line of one instance: its texts, and some numbers. */
 enum { LINE_BYTES = sizeof(struct relay_perf_info) + 128, LIST_TRIES = 4 };
 
 struct sink {
 	char *text;
-	size_t bytes, length; /* length: of all, also of what has no room */
+	size_t bytes, length; /* length: of the whole text, including what does not fit */
 };
 
 static void put(struct sink *sink, const char *line, int length)
