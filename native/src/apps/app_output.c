@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One output file.
+ * An output file of a relay_app.
  *
  *     file      |aaaaaaaa|bbbbbbbb|cccc        written, then consumed, piece by piece
  *     buffer    |aaaaaaaa|bbbbbbbb|cccccccc|dd
  *                                 ^ consumed: shift + file position
  *
- * Who is killed between writing a piece and consuming it leaves (a part of) it in the file, and it is still in the
- * buffer. So that it does not come twice, an extended attribute remembers, while a reader runs, how file positions
- * and bytes given to readers belong together; who goes on with that file cuts off what stands in it unconsumed. Only
- * if the buffer has just these bytes to give: others may have read, or reset the channel.
+ * If the program is killed between writing a piece and consuming it, the file holds the piece, or a part of it, which is also
+ * still in the buffer. To keep it from being written twice, an extended attribute of the file stores, while a reader runs, the
+ * difference between stream position and file position. A program that appends to the file truncates the part that is not
+ * consumed, but only if the buffer still begins with these bytes: others may have read them, or reset the channel.
  */
 #define _GNU_SOURCE
 #include "apps/app_output.h"
@@ -25,7 +25,7 @@ enum { OUTPUT_MODE = 0666 };
 
 static const char shift_name[] = "user.relayfs.shift";
 
-/* The end of the file is what comes next out of the buffer. */
+/* Truncate the file where the next bytes of the buffer belong. */
 static bool comes_again(const struct app_output *output, struct rchan_buf *buf, size_t length)
 {
 	struct relay_span span;
@@ -47,7 +47,7 @@ static int cut_unconsumed(struct app_output *output, struct rchan_buf *buf)
 	struct relay_stats stats;
 	uint64_t shift;
 	if (fgetxattr(output->fd, shift_name, &shift, sizeof(shift)) != sizeof(shift))
-		return 0; /* it was ended in order */
+		return 0; /* the last reader ended normally */
 	int err = relay_buf_stats(buf, &stats);
 	if (err)
 		return err;
@@ -84,14 +84,14 @@ void relay_app_output_close(struct app_output *output)
 void relay_app_output_begin(const struct app_output *output, const struct relay_stats *stats)
 {
 	uint64_t shift = stats->read_bytes - (uint64_t)output->bytes;
-	/* Refused: no attributes there, or a pipe. Then what is in hand when we are killed comes twice. */
+	/* No attributes are possible here, or it is a pipe. Then pieces are written twice if this program is killed. */
 	if (output->fd >= 0 && fsetxattr(output->fd, shift_name, &shift, sizeof(shift), 0))
 		return;
 }
 
 void relay_app_output_end(const struct app_output *output)
 {
-	/* Not there, where it could not be set. */
+	/* The attribute may not exist, because it could not be set. */
 	if (output->fd >= 0 && fremovexattr(output->fd, shift_name))
 		return;
 }
@@ -116,6 +116,6 @@ int relay_app_output_write(struct app_output *output, const void *data, size_t l
 	if (!err)
 		output->bytes += (off_t)length;
 	else if (ftruncate(output->fd, output->bytes))
-		return err; /* a pipe, say: what went in stays in */
+		return err; /* a pipe, for example, from which nothing can be taken back */
 	return err;
 }

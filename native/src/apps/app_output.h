@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A relay_app's output file: what is in it is consumed, whatever happens in between. */
+/* A relay_app's output file, which after an interruption contains exactly the consumed data. */
 #ifndef RELAYFS_APPS_APP_OUTPUT_H
 #define RELAYFS_APPS_APP_OUTPUT_H
 
@@ -8,19 +8,19 @@
 #include <sys/types.h>
 
 struct app_output {
-	int fd;      /* or -1: there is none */
-	off_t bytes; /* in it, whole pieces */
+	int fd;      /* -1: none */
+	off_t bytes; /* of whole pieces in the file */
 };
 
 /* Open `base`CPU, empty unless `append`. 0 or -errno. */
 int relay_app_output_open(struct app_output *output, struct rchan_buf *buf, const char *base, bool append);
 void relay_app_output_close(struct app_output *output);
 
-/* A reader is about to start, where `stats` says, or has ended. */
+/* Call this before a reader starts, at the position in `stats`, and after it has ended. */
 void relay_app_output_begin(const struct app_output *output, const struct relay_stats *stats);
 void relay_app_output_end(const struct app_output *output);
 
-/* All of it or, in a regular file, nothing. 0 or -errno. */
+/* Write all of the data or, in a regular file, none of it. 0 or -errno. */
 int relay_app_output_write(struct app_output *output, const void *data, size_t length);
 
 #endif

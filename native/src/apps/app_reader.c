@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One buffer's reader.
+ * A relay_app's reader of one buffer.
  *
  *     sleep until a sub-buffer is finished, and all its records are committed
  *                    (delivery=packet: until there is a record)
- *     take a piece   RELAY_APP_MMAP: out of the memory; overwritable memory is copied and checked first
+ *     read a piece   RELAY_APP_MMAP: in the memory; overwritable memory is copied and checked first
  *                    RELAY_APP_READ: read(2)
- *     hand it on     write(2) or process_subbuf()
+ *     deliver it     write(2) or process_subbuf()
  *     consume it     (RELAY_APP_READ: read(2) has done it)
  *
- * until it is told to stop or the channel is removed. Then it takes the unfinished sub-buffer, too, up to where the
- * buffer stood at that time: others may go on writing.
+ * until it is told to stop or the channel is removed. Then it also reads the unfinished sub-buffer, up to the position at
+ * that time, because other programs may continue to write.
  */
 #define _GNU_SOURCE
 #include "apps/app_reader.h"
@@ -24,8 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A producer can die between publishing and waking: look again at least so often. While somebody else is
- * consuming, nothing wakes us. */
+/* The longest sleep, because a producer can die between publishing and waking, and because the end of another reader's
+ * consuming wakes nobody. */
 enum { LOOK_AGAIN_MS = 1000, BUSY_MS = 1, DRAIN_MS = 1000 };
 
 static bool is_told_to_stop(const struct app_reader *reader)
@@ -42,9 +42,9 @@ void relay_app_lost(const struct relay_stats *stats, uint64_t *records, uint64_t
 	         stats->lost_torn_bytes;
 }
 
-/* --- handing on --- */
+/* --- delivering --- */
 
-static int hand_on(struct app_reader *reader, const void *data, size_t length, size_t padding)
+static int deliver(struct app_reader *reader, const void *data, size_t length, size_t padding)
 {
 	struct app_shared *shared = reader->shared;
 	int err = shared->process_subbuf ? shared->process_subbuf(shared->app, reader->buf->cpu, data, length, padding)
@@ -56,9 +56,9 @@ static int hand_on(struct app_reader *reader, const void *data, size_t length, s
 	return 0;
 }
 
-/* --- taking: 1: a piece was handed on or, overwritten meanwhile, given up; 0: there is none; or an error --- */
+/* --- reading: 1: a piece was delivered or, if overwritten meanwhile, dropped; 0: there is none; or an error --- */
 
-/* Of the sub-buffer that a planned piece ends, if it does end one: the walk has gone on to the next. */
+/* Padding of the sub-buffer that a planned piece ends, if it does end one: the plan has reached the next. */
 static size_t padding_behind(const struct rchan_buf *buf, const struct relay_span *span)
 {
 	if (relay_pos_offset(buf, buf->plan.to.position) != 0)
@@ -76,10 +76,10 @@ static int hand_on_planned(struct app_reader *reader, const struct relay_span *s
 		data = memcpy(reader->room, span->data, span->length);
 		if (relay_consume_valid(buf)) {
 			relay_consume_abort(buf);
-			return 1; /* the next look counts it */
+			return 1; /* the next call counts it */
 		}
 	}
-	int err = hand_on(reader, data, span->length, padding);
+	int err = deliver(reader, data, span->length, padding);
 	if (err)
 		relay_consume_abort(buf);
 	else
@@ -87,8 +87,8 @@ static int hand_on_planned(struct app_reader *reader, const struct relay_span *s
 	return err ? err : 1;
 }
 
-/* The planned piece is the beginning of a finished sub-buffer whose rest is reserved and not committed. Of data behind
- * a record that was given up it is not true, and peek() finds out who will never commit. */
+/* True if the planned piece is the beginning of a finished sub-buffer whose rest is reserved and not committed. If the record
+ * behind it is torn, it is false, after peek() has found out that its owner is dead. */
 static bool is_held_back(struct rchan_buf *buf)
 {
 	if (relay_pos_offset(buf, buf->plan.to.position) == 0)
@@ -105,7 +105,7 @@ static int take_from_memory(struct app_reader *reader, bool finished_only)
 	struct relay_span span;
 	size_t total;
 	if (finished_only) {
-		/* At most nothing: steps over sub-buffers that are finished and empty. */
+		/* With a limit of 0 bytes, this skips sub-buffers that are finished and empty. */
 		int err = relay_consume_begin(buf, 0, &span, 1, &total);
 		if (err || !(relay_buf_state(buf) & RELAY_HAS_FINISHED))
 			return err;
@@ -128,7 +128,7 @@ static int take_from_file(struct app_reader *reader)
 	}
 	if (!reader->held)
 		return 0;
-	int err = hand_on(reader, reader->room, reader->held, 0);
+	int err = deliver(reader, reader->room, reader->held, 0);
 	if (err)
 		return err;
 	reader->held = 0;
@@ -149,7 +149,7 @@ static void nap(void)
 	nanosleep(&(struct timespec){.tv_nsec = BUSY_MS * 1000000l}, NULL);
 }
 
-/* On the relay file. */
+/* Sleep on the relay file. */
 static int sleep_on_file(struct app_reader *reader)
 {
 	struct pollfd files[] = {{.fd = reader->file, .events = POLLIN},
@@ -157,18 +157,18 @@ static int sleep_on_file(struct app_reader *reader)
 	return poll(files, 2, -1) < 0 && errno != EINTR ? -errno : 0;
 }
 
-/* On the memory: until the counter that arm() gave has changed. */
+/* Sleep until the wake-up counter differs from the value that arm() returned. */
 static int sleep_on_memory(struct app_reader *reader, uint32_t seq)
 {
 	int err = relay_buf_wait_any(&reader->buf, &seq, 1, &reader->shared->stop, 0, LOOK_AGAIN_MS);
 	return err == -EINTR ? 0 : err;
 }
 
-/* Nothing was there: ask to be woken and, lest it came meanwhile, look again; then sleep. */
+/* There was no data: request a wake-up, check again, because data may have arrived before; then sleep. */
 static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *seq)
 {
 	struct rchan_buf *buf = reader->buf;
-	/* A commit will wake us, which may be no switch. And poll(2) would call it readable, again and again. */
+	/* Wait for a commit, which may not be a switch, and for which poll(2) would return at once. */
 	bool held_back = relay_buf_state(buf) & RELAY_HAS_FINISHED;
 	if (*armed) {
 		*armed = false;
@@ -176,7 +176,7 @@ static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *se
 	}
 	if (reader->shared->way == RELAY_APP_READ && !held_back)
 		return sleep_on_file(reader);
-	/* Records that come one after the other: an armed buffer costs their writer a system call for each. */
+	/* Nap while records arrive in quick succession, because an armed buffer costs their writer a system call for each. */
 	if (buf->geometry.delivery == RELAY_PACKET && reader->has_taken) {
 		reader->has_taken = false;
 		nap();
@@ -189,7 +189,7 @@ static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *se
 
 /* --- the thread --- */
 
-/* Read statistics; note how far behind we are. */
+/* Read statistics; update max_backlog. */
 static int look(struct app_reader *reader, struct relay_stats *stats)
 {
 	int err = relay_buf_stats(reader->buf, stats);
@@ -199,7 +199,7 @@ static int look(struct app_reader *reader, struct relay_stats *stats)
 	return err;
 }
 
-/* The channel was removed. Nobody writes any more, once those who were about to have been waited for. */
+/* The channel was removed: wait until writes that had begun before have ended. */
 static int note_end(struct app_reader *reader)
 {
 	struct relay_stats stats;
@@ -209,14 +209,14 @@ static int note_end(struct app_reader *reader)
 	return err;
 }
 
-/* Take all up to `until`. Reservations that are under way are short, or somebody's who sleeps: wait, but not for ever. */
+/* Read all data up to `until`. Wait for open reservations, but not for ever, because their owners may sleep. */
 static int drain(struct app_reader *reader)
 {
 	int64_t give_up = relay_now_ms() + DRAIN_MS;
 	for (;;) {
 		struct relay_stats stats;
 		int err = look(reader, &stats);
-		/* As a signed difference: a reset may have set it back. */
+		/* Compare by a signed difference, because a reset may have set the position back. */
 		if (err || ((int64_t)(stats.bytes - stats.unread_bytes - reader->until) >= 0 && !reader->held))
 			return err;
 		int got = take(reader, false);
@@ -259,7 +259,7 @@ static int follow(struct app_reader *reader)
 	}
 }
 
-/* Where its data is. The CPU may be offline or forbidden to us: then the reader runs anywhere. */
+/* Move the thread to its buffer's CPU. If the CPU is offline or not allowed, the reader runs anywhere. */
 static void go_to_cpu(uint32_t cpu)
 {
 	cpu_set_t *set = CPU_ALLOC(cpu + 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A relay_app's reader of one buffer: takes what there is and hands it on. */
+/* A relay_app's reader of one buffer, which delivers its data. */
 #ifndef RELAYFS_APPS_APP_READER_H
 #define RELAYFS_APPS_APP_READER_H
 
@@ -9,43 +9,43 @@
 #include <pthread.h>
 #include <relayfs/relay_app.h>
 
-/* What all readers of an app share. */
+/* The state that all readers of an app share. */
 struct app_shared {
 	struct relay_app *app;
 	uint32_t way; /* enum relay_app_way */
 	int (*process_subbuf)(struct relay_app *app, unsigned cpu, const void *data, size_t length, size_t padding);
-	uint32_t stop;      /* futex: 1: end. Writer: stop() */
-	int stop_fd;        /* an eventfd that says the same to poll(2) */
-	int over_fd;        /* an eventfd: the last reader has ended, or one has failed. Writers: readers */
+	uint32_t stop; /* futex; 1: the readers shall end. Writer: stop() */
+	int stop_fd;   /* an eventfd that is readable when `stop` is 1, for poll(2) */
+	int over_fd; /* an eventfd that is readable when the last reader has ended, or one has failed. Writers: readers */
 	uint32_t n_running; /* readers. Writers: start(), readers */
 };
 
 struct app_reader {
 	struct app_shared *shared;
-	struct rchan_buf *buf; /* its plan is this thread's; anybody may do the rest */
+	struct rchan_buf *buf; /* only this thread uses its plan; other fields are for all threads */
 	bool on_its_cpu;       /* the thread is to run on the buffer's CPU. Writer: start() */
 	pthread_t thread;
 	bool running;   /* the thread is to be joined. Writer: start(), stop() */
-	bool has_taken; /* something, since it last slept or napped. Writer: the thread */
+	bool has_taken; /* it has read data since it last slept or napped. Writer: the thread */
 	int result;     /* of the thread, once it is joined */
 	struct app_output output;
-	int file;                     /* the relay file, for RELAY_APP_READ; or -1 */
-	unsigned char *room;          /* for a piece: what is read, or a copy of what can be overwritten; or NULL */
-	size_t room_bytes, held;      /* bytes read that could not be handed on: the first to go after a start */
-	uint64_t until;               /* stream position up to which stop() wants all. Writer: stop(), before `stop` */
+	int file;                /* the relay file, for RELAY_APP_READ; or -1 */
+	unsigned char *room;     /* memory for a piece that is read, or copied because it can be overwritten; or NULL */
+	size_t room_bytes, held; /* held: bytes read that could not be delivered, the first to deliver after a start */
+	uint64_t until;          /* stream position up to which to read after stop(). Writer: stop(), before `stop` */
 	struct relay_app_stats stats; /* Writer: the thread; lost_*: of the channel at start() */
 };
 
 /* The thread. argument: the reader. */
 void *relay_app_reader_run(void *argument);
 
-/* Set a number that relay_app_stats() may be reading. Relaxed: each is right for itself. */
+/* Set a number that relay_app_stats() may be reading. Relaxed: no other data depends on it. */
 static inline void relay_app_count(uint64_t *counter, uint64_t value)
 {
 	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
 }
 
-/* Losses, without what was refused while the channel was disabled. */
+/* Lost records and bytes, without those refused while the channel was disabled. */
 void relay_app_lost(const struct relay_stats *stats, uint64_t *records, uint64_t *bytes);
 
 #endif

@@ -5,11 +5,11 @@
  *     statement                                klog_unregister()
  *     inside++                                 klog_handler = NULL
  *     klog_handler? write the record           sleep while inside
- *     inside--; zero and awaited: wake
+ *     inside--; if it is zero and awaited: wake
  *
- * Either the statement sees NULL or the other side sees it inside. `inside` is counted in slots, one for each
- * CPU, so that threads do not fight for a cache line: each slot is seen at zero once after klog_handler is NULL,
- * and who enters a slot after that finds NULL.
+ * Either the statement loads NULL or klog_unregister() finds it inside. `inside` is counted in slots, one for each
+ * CPU, so that threads do not contend for a cache line: each slot is seen at zero once after klog_handler is NULL,
+ * and a statement that enters a slot after that loads NULL.
  */
 #define _GNU_SOURCE
 #include "base/rseq.h"
@@ -24,7 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The functions themselves; statements come through the macros. */
+/* Define the functions themselves, which the macros call. */
 #undef klog
 #undef klog_raw
 
@@ -36,21 +36,21 @@ static struct {
 	RELAY_LINE uint32_t inside; /* statements under way. Writers: their threads */
 } slots[N_SLOTS];
 
-static uint32_t awaited; /* somebody sleeps until slots are zero. Writer: the holder of `lock` */
+static uint32_t awaited; /* 1: a thread sleeps until slots are zero. Writer: the holder of `lock` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* NULL: nobody listens; leave all the same. */
+/* Enter a statement, and return the registered channel; also if that is NULL, leave() must be called. */
 static struct rchan *enter(uint32_t **inside)
 {
 	*inside = &slots[relay_rseq_cpu() % N_SLOTS].inside;
-	/* Pairs with wait_until_left(): either it sees this, or we see the NULL that was stored before it looked. */
+	/* Pairs with wait_until_left(): either it sees this, or this thread loads the NULL that it stored before. */
 	__atomic_add_fetch(*inside, 1, __ATOMIC_SEQ_CST);
 	return __atomic_load_n(&klog_handler, __ATOMIC_SEQ_CST);
 }
 
 static void leave(uint32_t *inside)
 {
-	/* Pairs with wait_until_left(): either it sees zero, or we see that it waits. */
+	/* Pairs with wait_until_left(): either it sees zero, or this thread sees that it waits. */
 	if (!__atomic_sub_fetch(inside, 1, __ATOMIC_SEQ_CST) && __atomic_load_n(&awaited, __ATOMIC_SEQ_CST))
 		relay_wake_word(inside);
 }
@@ -64,7 +64,7 @@ static void wait_until_left(void)
 		while ((n = __atomic_load_n(&slots[i].inside, __ATOMIC_SEQ_CST)))
 			relay_buf_wait_any(NULL, NULL, 0, &slots[i].inside, n, -1);
 	}
-	/* Relaxed: a wake-up too many harms nobody. */
+	/* Relaxed: a needless wake-up does no harm. */
 	__atomic_store_n(&awaited, 0, __ATOMIC_RELAXED);
 }
 
@@ -80,7 +80,7 @@ static void after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Threads that were inside are not in the child. */
+/* In the child, reset the slots: threads that were inside a statement do not exist there. */
 static void after_fork_in_child(void)
 {
 	for (int i = 0; i < N_SLOTS; i++)
@@ -90,7 +90,7 @@ static void after_fork_in_child(void)
 
 static void watch_forks(void)
 {
-	/* Refused for want of memory: then only a child that unregisters while its parent logged could notice. */
+	/* If there is no memory for this, only a child that unregisters while its parent was logging is affected. */
 	pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
@@ -124,7 +124,7 @@ int klog_unregister(struct rchan *chan)
 	return err;
 }
 
-/* Longer than what is at hand on the stack. `length`: what the first formatting said. */
+/* Format text that is longer than the buffer on the stack. `length`: its length by the first formatting. */
 static int write_long(struct rchan *chan, int length, const char *format, va_list args)
 {
 	size_t bytes = (size_t)length + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Streaming a channel: one reader for each of its buffers, made, started, stopped and counted. */
+/* Streaming a channel by one reader for each of its buffers (<relayfs/relay_app.h>). */
 #define _GNU_SOURCE
 #include "apps/app_reader.h"
 #include "channel/channel.h"
@@ -23,7 +23,7 @@ struct relay_app {
 	void *private_data;
 };
 
-/* Finished sub-buffers are what an app streams, unless it asks for each record. */
+/* An app delivers finished sub-buffers, unless `create` asks for packet delivery. */
 static struct rchan *make_channel(const char *path, const char *create)
 {
 	const char *delivery = relay_options_have(create, "delivery=") ? "" : "delivery=bulk ";
@@ -42,13 +42,13 @@ static struct rchan *make_channel(const char *path, const char *create)
 struct rchan *relay_app_attach(const char *path, const char *create)
 {
 	struct rchan *chan = create ? make_channel(path, create) : NULL;
-	/* Somebody was first: on the same side or on the other. */
+	/* Another reader or producer made it first. */
 	return chan || (create && errno != EEXIST) ? chan : relay_attach(path);
 }
 
 /* --- opening --- */
 
-/* What is read, or copied because it can be overwritten under our eyes, needs room. */
+/* Allocate memory for data that is read, or copied because it can be overwritten meanwhile. */
 static int make_room(struct app_reader *reader)
 {
 	if (reader->shared->way == RELAY_APP_READ)
@@ -181,7 +181,7 @@ static void clear(int event_fd)
 		;
 }
 
-/* All signals are the program's. */
+/* Start a reader's thread with all signals blocked: they are for the program's own threads. */
 static int start_readers(struct relay_app *app)
 {
 	uint32_t n = app->chan->n_buffers;
@@ -247,14 +247,14 @@ int relay_app_start(struct relay_app *app)
 	return 0;
 }
 
-/* No write is under way any more, but for one on a CPU that is forbidden to us; finish what has been begun. */
+/* Finish the current sub-buffers. No write is under way any more, except on a CPU where this thread may not run. */
 static void finish(struct relay_app *app, struct app_reader *reader)
 {
 	struct relay_stats stats;
 	if (!app->keep_enabled)
 		relay_buf_stop(reader->buf, RELAY_DISABLED, 1);
 	bool is_read = !relay_buf_stats(reader->buf, &stats);
-	/* Refused where the channel was removed or the CPU is forbidden: the reader takes what is unfinished, too. */
+	/* The flush fails if the channel was removed or the CPU is not allowed: the reader also reads unfinished sub-buffers. */
 	if (is_read && stats.offset)
 		relay_buf_flush(reader->buf);
 	if (is_read && app->keep_enabled)
@@ -272,7 +272,7 @@ int relay_app_stop(struct relay_app *app)
 	return join_readers(app);
 }
 
-/* --- what there is to know --- */
+/* --- statistics --- */
 
 int relay_app_fd(const struct relay_app *app)
 {
@@ -289,7 +289,7 @@ unsigned relay_app_n_buffers(const struct relay_app *app)
 	return app->chan->n_buffers;
 }
 
-/* Since start(). After a reset the channel counts from 0 again, and all is new. */
+/* Losses since start(). After a reset the channel counts from 0 again, so all are new. */
 static uint64_t since(uint64_t now, uint64_t start)
 {
 	return now < start ? now : now - start;
@@ -304,7 +304,7 @@ int relay_app_stats(struct relay_app *app, unsigned cpu, struct relay_app_stats 
 	int err = relay_buf_stats(reader->buf, &now);
 	if (err)
 		return err;
-	/* Relaxed: each is right for itself. */
+	/* Relaxed: no other data depends on these. */
 	stats->bytes = __atomic_load_n(&reader->stats.bytes, __ATOMIC_RELAXED);
 	stats->pieces = __atomic_load_n(&reader->stats.pieces, __ATOMIC_RELAXED);
 	stats->max_backlog = __atomic_load_n(&reader->stats.max_backlog, __ATOMIC_RELAXED);

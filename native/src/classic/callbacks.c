@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What happens under the switch lock when the sub-buffer at head, n + 1, is to begin:
+ * The steps under the switch lock when the sub-buffer at head, n + 1, is about to begin:
  *
  *     buffer_end      n gets its footer                      asked: ENDED; readers pass on from n
  *     deliver         n, and those before it whose last reservation was still open
- *     buffers_full    if nobody has consumed what lies there
+ *     buffers_full    if the old data in n + 1 has not been consumed
  *     buffer_start    n + 1 gets its header                  head moves behind it
  *
- * A process may be killed at any point of this; the next one goes on at the step whose end is not noted. A reservation
- * that is committed later than its sub-buffer ends is for its writer to deliver: under the lock, too.
+ * A process may be killed at any point; the next one repeats the step whose end is not noted. If a reservation is committed
+ * after its sub-buffer has ended, its writer delivers the sub-buffer, also under the lock.
  */
 #define _GNU_SOURCE
 #include "classic/callbacks.h"
@@ -21,7 +21,7 @@
 
 #include <string.h>
 
-/* A moment as callbacks are told it. */
+/* The clocks at one moment, as arguments of callbacks. */
 struct told_moment {
 	struct timeval time;
 	uint64_t tsc;
@@ -35,13 +35,13 @@ static struct told_moment tell(const struct rchan_buf *buf, struct relay_moment 
 	    .time = relay_timeval(moment.time_ns), .tsc = using_tsc ? moment.clock : 0, .using_tsc = using_tsc};
 }
 
-/* What a client says it wrote, but not more than there was room for. */
+/* Limit the number of bytes that a callback says it wrote to the reserved ones. */
 static uint64_t written(int said, uint64_t room)
 {
 	return said <= 0 ? 0 : (uint64_t)said < room ? (uint64_t)said : room;
 }
 
-/* Where the sub-buffer before `pos` ended before its footer: noted, so that who comes after a death finds the same. */
+/* Store where the sub-buffer before `pos` ended, before its footer, so that another process finds it if this one dies. */
 static uint64_t note_ending(struct rchan_buf *buf, uint64_t pos)
 {
 	struct relay_control *control = buf->control;
@@ -50,7 +50,7 @@ static uint64_t note_ending(struct rchan_buf *buf, uint64_t pos)
 		uint64_t previous = relay_pos_start(buf, number - 1);
 		control->ending_at = __atomic_load_n(&relay_pos_ledger(buf, previous)->end, __ATOMIC_RELAXED);
 		control->ending_bytes = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_RELAXED);
-		/* Release: whoever takes the lock from our dead hands finds both. */
+		/* Release: a thread that takes the lock over after this one's death finds both. */
 		__atomic_store_n(&control->ending, number, __ATOMIC_RELEASE);
 	}
 	return control->ending_at;
@@ -72,7 +72,7 @@ static int end_previous(const struct relay_classic *classic, struct rchan_buf *b
 		footer = written(classic->cb->buffer_end(classic->id, at, at + room, now.time, now.tsc, now.using_tsc),
 		                 room);
 	}
-	/* Relaxed: published by what follows. */
+	/* Relaxed: published by later stores. */
 	__atomic_store_n(&relay_pos_ledger(buf, end)->end, end + footer, __ATOMIC_RELAXED);
 	__atomic_store_n(&relay_pos_ledger(buf, pos)->start_bytes, buf->control->ending_bytes + footer,
 	                 __ATOMIC_RELAXED);
@@ -80,7 +80,7 @@ static int end_previous(const struct relay_classic *classic, struct rchan_buf *b
 	return 0;
 }
 
-/* Deliver what is finished and complete, in order. */
+/* Deliver finished sub-buffers whose reservations are all committed, in order. */
 static void deliver(const struct relay_classic *classic, struct rchan_buf *buf)
 {
 	uint64_t head, second, *delivered = &buf->control->delivered;
@@ -115,7 +115,7 @@ uint64_t relay_bufs_consumed(const struct rchan_buf *buf)
 {
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE), head, second;
 	uint64_t number = relay_pos_number(buf, consumed), caught_up = buf->control->caught_up;
-	/* Read to its end before that was certain: its reader moves on with the next read only. */
+	/* A reader may have read up to the sub-buffer's end before that was stored: it passes on with the next read only. */
 	if (relay_pos_valid(buf, consumed) && !relay_head(buf, &head, &second) && number < relay_produced(buf, head) &&
 	    consumed == __atomic_load_n(&relay_pos_ledger(buf, consumed)->end, __ATOMIC_RELAXED))
 		number++;
@@ -143,11 +143,11 @@ enum relay_subbuf_start relay_subbuf_start_by_callback(struct rchan_buf *buf, ui
 	uint64_t number = relay_pos_number(buf, pos);
 	if (end_previous(classic, buf, pos))
 		return RELAY_SUBBUF_START_DAMAGED;
-	/* Does a living writer still fill what it reserved there a lap ago? If not, that is delivered next, too. */
+	/* If a writer still fills a reservation of the previous lap there, wait; if not, that sub-buffer is delivered next. */
 	bool held = relay_claims_hold(buf, pos);
 	if (delivers_in_bulk(classic))
 		deliver(classic, buf);
-	/* Relaxed: who finalizes it takes the lock after it. */
+	/* Relaxed: the thread that finalizes the channel takes the lock afterwards. */
 	if (held || __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & (RELAY_FINALIZED | RELAY_CLOSED))
 		return RELAY_NOT_YET;
 	if (number - relay_bufs_consumed(buf) >= buf->n_subbufs && classic->cb->buffers_full &&
@@ -170,7 +170,7 @@ void relay_events_committed(const struct relay_classic *classic, uint64_t pos, s
 	}
 	if (!classic->fenced)
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	/* If this thread has the lock, it is in a callback, after which what is finished is delivered. */
+	/* If this thread has the lock, it is in a callback, after which finished sub-buffers are delivered. */
 	if (__builtin_expect(relay_has_moved_on(buf, pos), 0) && !relay_switch_lock(buf, &before)) {
 		deliver(classic, buf);
 		relay_switch_unlock(buf, &before);

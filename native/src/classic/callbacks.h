@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The callbacks of 2003: when a sub-buffer ends, is delivered, and begins. */
+/* Calling the callbacks of <relayfs/classic.h> when a sub-buffer ends, is delivered, and begins. */
 #ifndef RELAYFS_CLASSIC_CALLBACKS_H
 #define RELAYFS_CLASSIC_CALLBACKS_H
 
@@ -11,7 +11,7 @@ relay_subbuf_start_function relay_subbuf_start_by_callback;
 /* A record at pos has been committed. */
 void relay_events_committed(const struct relay_classic *classic, uint64_t pos, size_t length);
 
-/* How many sub-buffers count as consumed. */
+/* Return the number of sub-buffers that count as consumed. */
 uint64_t relay_bufs_consumed(const struct rchan_buf *buf);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* relayfs of 2003. Its channels are made and mapped as others are; classic/callbacks.c calls the callbacks. */
+/* The functions of <relayfs/classic.h>. Channels are made and mapped as others are; classic/callbacks.c calls the callbacks. */
 #define _GNU_SOURCE
 #include "base/futex.h"
 #include "base/owner.h"
@@ -25,7 +25,7 @@ static const struct relay_classic_callbacks no_callbacks;
 
 /* --- opening --- */
 
-/* What is asked for, and, once it is settled, what the channel is. */
+/* The requested parameters of a channel, then the chosen ones. */
 struct shape {
 	uint32_t bufsize, nbufs, flags;
 	uint32_t start_reserve, end_reserve, channel_start_reserve;
@@ -36,7 +36,7 @@ static bool is_power_of_two(uint32_t n)
 	return n && !(n & (n - 1));
 }
 
-/* One of the two, or `none` if neither is given. 0: both. */
+/* Return the one of two flags that is set, or `none` if neither is. 0: both are set. */
 static uint32_t choose(uint32_t flags, uint32_t one, uint32_t other, uint32_t none)
 {
 	uint32_t given = flags & (one | other);
@@ -71,7 +71,7 @@ static int settle(struct shape *shape)
 	return err;
 }
 
-/* What may follow `create PATH`. NULL: no memory. */
+/* Format the keys for `create PATH`. NULL: no memory. */
 static char *options_of(const struct shape *shape, bool has_callbacks)
 {
 	char *options;
@@ -96,20 +96,20 @@ static int create(struct relay_classic *classic, const char *channel_path, const
 	return classic->chan ? 0 : -errno;
 }
 
-/* In packet delivery: what write(2) brought. */
+/* In packet delivery, call deliver() for records written by write(2). */
 static void deliver_noted(const struct relay_classic *classic, struct rchan_buf *buf)
 {
 	char *data;
 	uint32_t length;
 	if (!(classic->flags & RELAY_DELIVERY_PACKET))
 		return;
-	/* No more at a time, because memory that others write to could have new ones for ever. */
+	/* Limit the loop, because corrupted memory could seem to have new records for ever. */
 	for (int n = 0; n < RELAY_N_NOTES && relay_deliveries_take(buf, &data, &length); n++)
 		if (data && classic->cb->deliver)
 			classic->cb->deliver(classic->id, data, length);
 }
 
-/* In the library's thread: what programs without the callbacks cannot do. */
+/* In the library's thread: call the callbacks for programs that do not have them. */
 static void attend(struct rchan *chan)
 {
 	struct rchan_buf *buf = &chan->bufs[0];
@@ -128,7 +128,7 @@ static int begin(struct relay_classic *classic)
 	struct rchan_buf *buf = &classic->chan->bufs[0];
 	if (buf->mode == RELAY_CALLBACK) {
 		buf->begin = relay_subbuf_start_by_callback;
-		/* Until the library's thread puts its own name there. */
+		/* Until the library's thread stores its own owner word. */
 		__atomic_store_n(&buf->control->maker, relay_owner_self(), __ATOMIC_RELAXED);
 	}
 	if (relay_subbuf_start(buf, &header) == RELAY_SUBBUF_START_DAMAGED)
@@ -159,7 +159,7 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
 		classic->chan->maker = relay_owner_process();
 		classic->chan->private_data = classic;
 		relay_ids_publish(classic);
-		/* Its times and callbacks need the memory. */
+		/* Time deltas and callbacks need the mapped memory. */
 		err = classic->chan->remote ? -EOPNOTSUPP : begin(classic);
 	}
 	if (!err)
@@ -175,7 +175,7 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
 static void finish(struct rchan_buf *buf)
 {
 	__atomic_fetch_or(&buf->control->flags, RELAY_FINALIZED, __ATOMIC_SEQ_CST);
-	/* The last callbacks may ask for what there is to know. */
+	/* The last callbacks may call relay_info(). */
 	relay_buf_flush(buf);
 }
 
@@ -193,7 +193,7 @@ int relay_classic_close(int channel_id)
 		}
 		relay_ids_withdraw(classic);
 		relay_chan_remove(classic->chan);
-		relay_ids_drop(classic); /* what relay_classic_open() held */
+		relay_ids_drop(classic); /* the reference of relay_classic_open() */
 	}
 	relay_ids_drop(classic);
 	return first ? 0 : -EBADF;
@@ -204,7 +204,7 @@ int relay_classic_close(int channel_id)
 static int reserve(struct relay_classic *classic, size_t len, struct relay_slot *slot)
 {
 	struct rchan_buf *buf = &classic->chan->bufs[0];
-	/* Relaxed: if it is this thread, it was this thread that stored it. */
+	/* Relaxed: if the word is this thread's, this thread stored it. */
 	slot->locked = classic->flags & RELAY_SCHEME_LOCKING &&
 	               __atomic_load_n(&classic->locked_by, __ATOMIC_RELAXED) == relay_owner_self();
 	return relay_reserve_claimed(buf, len, slot);
@@ -216,7 +216,7 @@ static uint64_t elapsed_ns(const struct rchan_buf *buf, uint64_t pos, uint64_t c
 	return clock - __atomic_load_n(&relay_pos_ledger(buf, pos)->start_clock, __ATOMIC_RELAXED);
 }
 
-/* The counter, or microseconds such that they make, added to start_time's whole ones, the time of the record. */
+/* Return the TSC, or microseconds so that start_time, in whole microseconds, plus these is the time of the record. */
 static uint64_t time_delta_of(const struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 {
 	if (buf->timestamp == RELAY_TSC)
@@ -330,14 +330,14 @@ void relay_classic_commit(struct rchan *rchan, char *reserved, size_t len)
 	relay_events_committed(relay_classic_of(rchan), pos, len);
 }
 
-/* --- what is unread --- */
+/* --- consuming --- */
 
 void relay_classic_buffers_consumed(int channel_id, uint32_t buffers_consumed)
 {
 	struct relay_classic *classic = relay_ids_hold(channel_id);
 	if (!classic)
 		return;
-	/* A reader of the file is at it: it does not take long. */
+	/* A reader of the file is consuming, which does not take long. */
 	for (int waited = 0; waited < CONSUME_WAIT_MS; waited++) {
 		if (relay_buf_subbufs_consumed(&classic->chan->bufs[0], buffers_consumed) != -EBUSY)
 			break;
@@ -355,7 +355,7 @@ void relay_classic_resume(int channel_id)
 	relay_ids_drop(classic);
 }
 
-/* Of the finished sub-buffers that still lie there. */
+/* Fill in the entries of the finished sub-buffers that are not overwritten. */
 static void fill_places(struct rchan_buf *buf, struct rchan_info *info, uint64_t head)
 {
 	uint64_t number = relay_pos_number(buf, head) < buf->n_subbufs ? 0 : relay_oldest(buf, head);
@@ -367,7 +367,7 @@ static void fill_places(struct rchan_buf *buf, struct rchan_info *info, uint64_t
 	}
 }
 
-/* The caller has the switch lock: no sub-buffer begins meanwhile. */
+/* The caller has the switch lock, so no sub-buffer begins meanwhile. */
 static int fill_info(const struct relay_classic *classic, struct rchan_buf *buf, struct rchan_info *info)
 {
 	uint64_t head, second, lost, lost_bytes;
@@ -375,7 +375,7 @@ static int fill_info(const struct relay_classic *classic, struct rchan_buf *buf,
 		return -EBADMSG;
 	relay_claims_help(buf, head, second);
 	uint64_t number = relay_pos_number(buf, head), at = head;
-	/* What has not begun is not the current one yet. */
+	/* A sub-buffer that has not begun is not the current one yet. */
 	if (number && !relay_has_begun(buf, head))
 		at = __atomic_load_n(&relay_pos_ledger(buf, relay_pos_start(buf, number - 1))->end, __ATOMIC_RELAXED);
 	*info = (struct rchan_info){

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Claims: how a reservation survives the death of its producer. The idea is that of buffer/claims.c:
+ * Claims: records of reservations, by which a reservation is resolved if its producer dies. As in buffer/claims.c:
  *
  *     claim.owner.in_use = 1              so that a signal handler takes another one
- *     claim.word = PENDING | pos          say what is about to be reserved
- *     tail or last names the claim        reserve it: one step
+ *     claim.word = PENDING | pos          announce the reservation
+ *     tail or last names the claim        reserve it, in one step
  *     header = BUSY ...                   (scheme rseq: the section that reserves stores the header, too)
  *     header without BUSY                 commit
  *     claim.word = FREE, in_use = 0
  *
- * Whether a PENDING claim was reserved can always be told: the last reservation is named, and whoever reserves next first
- * marks it TAKEN ("helps"). Consumers never pass a BUSY header, so while it stands, the memory is that record's.
+ * It can always be told whether a PENDING claim was reserved: tail or last names the claim of the last reservation, and the
+ * next producer marks that claim TAKEN ("helps") before it reserves. Consumers never pass a BUSY header, so while it is BUSY
+ * the memory belongs to that record.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
  *             PENDING -> FREE                         withdrawn, or its owner died before it reserved
  *                         TAKEN  -> REAPED -> FREE    its owner died before the commit: the header becomes DISCARD
  *
- * A reaper may die, and another one come (base/claim_table.h): each step of reaping can be done again, and the step to REAPED
- * counts the record in the same compare-and-swap, so it counts once.
+ * A reaper may die, and another one continue (base/claim_table.h): each step of reaping can be repeated, and the step to
+ * REAPED counts the record in the same compare-and-swap, so it is counted once.
  */
 #define _GNU_SOURCE
 #include "ring/claims.h"
@@ -26,7 +27,7 @@
 
 #include <errno.h>
 
-/* How often to look for a claim while all are in use. */
+/* How often to search for a free claim while all are in use. */
 enum { FIND_ROUNDS = 128 };
 
 static uint32_t n_used(const struct relay_ring *ring)
@@ -43,7 +44,7 @@ static bool change_word(uint64_t *at, uint64_t from, uint64_t to)
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 {
 	struct relay_ring_claim *claim = relay_ring_claim_kept(ring);
-	/* In use: it is a reservation, or this is a signal handler and the interrupted code is using it. */
+	/* It is in use by a reservation, or this is a signal handler and the interrupted code is using it. */
 	if (claim && relay_claim_use(&claim->owner))
 		return claim;
 	uint32_t i = relay_claim_table_find(&ring->claim_table, FIND_ROUNDS, false);
@@ -52,7 +53,7 @@ struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 
 /* --- helping --- */
 
-/* The claim of the last reservation, if it still says PENDING, and its word; NULL: it does not. */
+/* Return the claim of the last reservation and its word, if it is still PENDING; otherwise NULL. */
 static struct relay_ring_claim *in_question(const struct relay_ring *ring, uint64_t *word)
 {
 	struct relay_ring_last last = relay_ring_last(ring);
@@ -69,7 +70,7 @@ void relay_ring_claims_help(struct relay_ring *ring)
 {
 	uint64_t word;
 	struct relay_ring_claim *claim = in_question(ring, &word);
-	/* Fails if somebody has helped already, or it has ended. */
+	/* Fails if another thread has helped already, or the reservation has ended. */
 	if (claim)
 		change_word(&claim->word.first, word, relay_ring_claim_taken(word));
 }
@@ -78,7 +79,7 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 {
 	uint64_t at = (uint64_t)((const unsigned char *)record - ring->data) - RELAY_RING_HEADER_BYTES, latest = 0,
 		 word;
-	/* In this order: what is not the last reservation any more is TAKEN. */
+	/* In this order, because a reservation that is not the last one any more is TAKEN. */
 	struct relay_ring_claim *found = in_question(ring, &word);
 	if (found && (word & ring->mask) == at)
 		return found;
@@ -88,7 +89,7 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 		uint64_t pos = word & RELAY_POSITION_MASK;
 		if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_TAKEN || (pos & ring->mask) != at || pos < latest)
 			continue;
-		/* An earlier one is that of a producer that died after its commit. */
+		/* An older claim at this position belongs to a producer that died after its commit. */
 		found = &ring->claims[i];
 		latest = pos;
 	}
@@ -97,8 +98,8 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 
 /* --- reaping --- */
 
-/* Scheme lockless: the owner may have died before it published the record. Store the header, unless the producer position has
- * passed the record or certainly will, and let the position pass it. */
+/* Scheme lockless: the owner may have died before it published the record. Store the header, unless the producer position
+ * has passed the record or certainly will, and let the position pass it. */
 static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos, uint64_t length)
 {
 	/* Relaxed: stored before the word, which the caller has; pairs as relay_ring_claim_state() in ring/claims.h says. */
@@ -112,7 +113,7 @@ static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim 
 	relay_ring_publish_dead(ring, &place);
 }
 
-/* A reservation of the dead. */
+/* Discard a reservation whose owner is dead. */
 static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t word)
 {
 	/* Relaxed: as `number` in put_in_place(). */
@@ -122,7 +123,7 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 	if (ring->scheme != RELAY_RSEQ)
 		put_in_place(ring, claim, pos, length);
 	uint32_t *header = relay_ring_length_at(ring, pos);
-	/* Acquire, and in this order: what is not passed after it was seen BUSY was this record's. */
+	/* Acquire, and in this order: a header that is BUSY and not passed afterwards was this record's. */
 	uint32_t seen = __atomic_load_n(header, __ATOMIC_ACQUIRE);
 	if (!(seen & RELAY_RING_BUSY) || (int64_t)(relay_ring_floor(ring) - pos) > 0)
 		return;
@@ -134,7 +135,7 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 	__atomic_store_n(header, (uint32_t)length | RELAY_RING_DISCARD, __ATOMIC_RELEASE);
 }
 
-/* Of a dead owner. See relay_claim_table.end. */
+/* End a claim of a dead owner. See relay_claim_table.end. */
 static bool end_ring_claim(struct relay_claim_table *table, uint32_t i)
 {
 	struct relay_ring *ring = (struct relay_ring *)((char *)table - offsetof(struct relay_ring, claim_table));
@@ -188,7 +189,7 @@ uint64_t relay_ring_claims_torn(const struct relay_ring *ring)
 	for (uint32_t i = 0; i < n_used(ring); i++) {
 		/* Relaxed: only a count. */
 		uint64_t more = __atomic_load_n(&ring->claims[i].word.second, __ATOMIC_RELAXED);
-		/* More than there can be stays more than there can be: who asks checks the sum. */
+		/* A corrupt, too large count stays too large: the caller checks the sum. */
 		n = more > UINT64_MAX - n ? UINT64_MAX : n + more;
 	}
 	return n;

@@ -9,8 +9,8 @@
  *
  * next() walks a copy of the consumer's state (ring/consumer.c) and release() makes that the state.
  *
- * In overwrite mode the memory may change under a reader's eyes: it copies, and was in time if `oldest` is not past the
- * record afterwards.
+ * In overwrite mode producers may overwrite a record while it is read. So the reader copies it; the copy is valid if `oldest`
+ * is not past the record afterwards.
  */
 #define _GNU_SOURCE
 #include "ring/consumer.h"
@@ -20,8 +20,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* The usual case of relay_ring_find_next() in few instructions, with the same checks: a committed record, which nobody overwrites.
- * false: relay_ring_find_next() says what there is. */
+/* The fast path of relay_ring_find_next(), with the same checks: a committed record, in a ring without overwriting.
+ * false: call relay_ring_find_next(). */
 static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uint32_t *length)
 {
 	uint64_t produced = relay_ring_produced(ring);
@@ -34,9 +34,9 @@ static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uin
 }
 
 /*
- * relay_ring_find_next() for a program, which has nobody to keep waiting but itself: up to all that a ring can hold. Where
- * nothing is found, relay_ring_state() may say that the ring is damaged: then this does, too, because a program that waits for
- * one and asks the other would go round and round.
+ * relay_ring_find_next() for a program, which may search the whole ring in one call, because no other request waits for it.
+ * If it finds nothing and relay_ring_state() says that the ring is damaged, this fails, too, because otherwise a program that
+ * alternates between waiting and reading would never end.
  */
 static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, struct relay_ring_counts *counts,
                                                       uint32_t *length)
@@ -70,10 +70,10 @@ static void pass(struct relay_ring_counts *counts, uint32_t length)
 
 /* --- in place --- */
 
-/* Does this thread hold the consumer's lock, and so what the handle keeps of a consumer? */
+/* True if this thread has the consumer's lock, and so may use the handle's fields of the consumer. */
 static bool is_ours(const struct relay_ring *ring, uint64_t self)
 {
-	/* Relaxed: only this thread stores its own word, and another one's is no different from none. */
+	/* Relaxed: only this thread stores its own word, and any other value has the same meaning. */
 	return __atomic_load_n(&ring->consumed_by, __ATOMIC_RELAXED) == self;
 }
 
@@ -160,7 +160,7 @@ int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 		pass(&ring->seen, bytes);
 		ring->n_held++;
 	} else if (!ring->n_held) {
-		/* Nothing is held: what was skipped makes room now. */
+		/* No record is returned: consume the skipped ones, which makes room. */
 		if (ring->seen.position != before || ring->seen.position != relay_ring_consumed(ring))
 			relay_ring_consumer_publish(ring, &ring->seen);
 		relay_ring_abort(ring);
@@ -180,7 +180,7 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 		return -EALREADY;
 	while ((!max || (unsigned)n < max) && (result = relay_ring_next(ring, &data, &length)) == 1) {
 		int stop = each(context, data, length);
-		/* Producers get the room of each record at once; the lock is kept. */
+		/* Consume each record at once, to make room for producers, and keep the lock. */
 		if (ring->remote)
 			relay_ring_remote_release(ring->remote);
 		else
@@ -198,12 +198,12 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 
 /* --- copied --- */
 
-/* Bytes around a record's own, at most. */
+/* The most bytes that framing adds to a record. */
 struct frame {
 	size_t before, behind;
 };
 
-/* The next record's bytes go to `to` + before. work: as for relay_ring_find_next(); NULL: for a program. */
+/* Copy the next record to `to` + before. work: as for relay_ring_find_next(); NULL: unlimited, for a program. */
 static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
                          struct frame frame, uint32_t *work)
 {
@@ -224,7 +224,7 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 	return -EAGAIN;
 }
 
-/* To copy, one needs the state, and the lock for a moment. 0 or an error of relay_ring_read(). */
+/* Read the state and take the lock for a copy. 0 or an error of relay_ring_read(). */
 static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
 	uint64_t self = relay_owner_self();
@@ -260,7 +260,7 @@ static ssize_t read_remote(struct relay_ring *ring, void *to, size_t size, uint6
 	}
 	memcpy(to, data, length);
 	relay_ring_release(ring);
-	/* Rings that are read like this overwrite nothing. */
+	/* Rings without overwrite mode do not overwrite records. */
 	if (missed)
 		*missed = 0;
 	return (ssize_t)length;
@@ -326,7 +326,7 @@ int relay_ring_skip(struct relay_ring *ring)
 {
 	if (ring->remote)
 		return -EOPNOTSUPP;
-	/* There producers need nobody to make room, and the next reader shall be told what it missed. */
+	/* In overwrite mode producers need no room, and the next reader must get the number of missed records. */
 	if (ring->mode == RELAY_OVERWRITE)
 		return 0;
 	struct relay_ring_counts counts;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What has been consumed, and what comes next.
+ * The state of the consumer, and finding the next record.
  *
- * The state is kept in two copies, so that a consumer that is killed leaves the old or the new; the kernel's consumer position,
- * which producers look at, follows. A program that consumes by the kernel's format alone moves only that: then the state
- * follows it.
+ * The state is kept in two copies, so that a consumer that is killed leaves either the old or the new state. The kernel's
+ * consumer position, which producers load, is stored after it. A program that knows only the kernel's format changes only this
+ * position; then the state is corrected.
  */
 #define _GNU_SOURCE
 #include "ring/consumer.h"
@@ -14,17 +14,17 @@
 #include <errno.h>
 
 enum {
-	READ_TRIES = 100, /* each failed one means that somebody consumed meanwhile */
+	READ_TRIES = 100, /* a try fails only if another thread consumed meanwhile */
 	REAP_TRIES = 16,
-	REAP_UNITS = 512 /* of RELAY_RING_WORK: what it costs to ask whether somebody lives */
+	REAP_UNITS = 512 /* cost of checking whether an owner lives, in units of RELAY_RING_WORK */
 };
 
-/* What there is at a position. */
+/* The result of look_once(). */
 enum look {
-	LOOK_NOTHING, /* or BUSY */
+	LOOK_NOTHING, /* no record, or a BUSY one */
 	LOOK_RECORD,
 	LOOK_DISCARDED,
-	LOOK_LAPPED, /* it was overwritten meanwhile */
+	LOOK_LAPPED, /* the record was overwritten meanwhile */
 	LOOK_DAMAGED
 };
 
@@ -32,14 +32,15 @@ enum look {
 
 struct relay_ring_moment relay_ring_moment(const struct relay_ring *ring)
 {
-	/* Relaxed: what is read of the consumer's state is loaded again. */
+	/* Relaxed: the consumer's state is loaded again later. */
 	return (struct relay_ring_moment){__atomic_load_n(&ring->consumer->current, __ATOMIC_RELAXED),
 	                                  __atomic_load_n(&ring->consumer->position, __ATOMIC_RELAXED)};
 }
 
 bool relay_ring_has_moved(const struct relay_ring *ring, struct relay_ring_moment since)
 {
-	/* Pairs with the release in relay_ring_consumer_publish(): who saw producers go on sees the consumer who let them. */
+	/* Pairs with the release in relay_ring_consumer_publish(): a producer position that needed the consumer's room is loaded
+	 * after the consumer position that made it. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	struct relay_ring_moment now = relay_ring_moment(ring);
 	return now.current != since.current || now.position != since.position;
@@ -51,7 +52,7 @@ static int damaged_at(struct relay_ring *ring, uint64_t pos)
 	return -EBADMSG;
 }
 
-/* A state contradicts itself: note where. */
+/* Note which rule a state breaks. */
 static __attribute__((noinline, cold)) int note_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
 {
 	struct relay_damage *damage = &ring->damage;
@@ -65,8 +66,8 @@ static __attribute__((noinline, cold)) int note_counts(struct relay_ring *ring, 
 	return 0;
 }
 
-/* All that can be said of a state by itself: each record takes a header of 8 bytes, positions stay below 2^63. What is
- * checked is a private copy. One branch for an honest state; note_counts() says which rule another one breaks. */
+/* The rules of a state by itself: each record takes a header of 8 bytes, and positions are below 2^63. The argument is a
+ * private copy. A valid state takes one branch; note_counts() finds out which rule another one breaks. */
 static inline int check_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
 {
 	uint64_t all = counts->position | counts->records | counts->discarded | counts->bytes | counts->missed;
@@ -76,7 +77,7 @@ static inline int check_counts(struct relay_ring *ring, const struct relay_ring_
 	return __builtin_expect(fits, 1) ? 0 : note_counts(ring, counts);
 }
 
-/* A consumer that counts no records has come to `position`. */
+/* Correct the state after a consumer that counts no records has advanced the position. */
 static void follow(struct relay_ring_counts *counts, uint64_t position)
 {
 	counts->foreign += position - counts->position;
@@ -100,7 +101,7 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 			continue;
 		if (check_counts(ring, counts))
 			return -EBADMSG;
-		/* Somebody else consumes by the kernel's format. */
+		/* A consumer of the kernel's format has advanced the position. */
 		bool follows = ring->mode != RELAY_OVERWRITE ||
 		               (only_looks && !relay_ring_is_behind(relay_ring_produced(ring), position));
 		if (relay_ring_is_behind(counts->position, position) && follows)
@@ -112,7 +113,8 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 
 /* --- looking --- */
 
-/* Overwrite mode: where the oldest record lies that stands, and the committed records before it, at one moment. */
+/* Overwrite mode: the position of the oldest record that is not overwritten, and the committed records before it, at one
+ * moment. */
 static bool read_oldest(const struct relay_ring *ring, uint64_t *oldest, uint64_t *records)
 {
 	if (ring->scheme == RELAY_RSEQ)
@@ -148,7 +150,7 @@ int relay_ring_consumer_catch_up(struct relay_ring *ring, struct relay_ring_coun
 	return 0;
 }
 
-/* The producer position is pos. true: a reservation at pos had a dead owner and was reaped; the caller looks again. */
+/* The producer position is pos. true: a reservation at pos had a dead owner and was reaped; check again. */
 static bool is_held_up(struct relay_ring *ring, uint64_t pos)
 {
 	return relay_ring_reserved(ring) != pos && relay_ring_claims_reap_at(ring, pos) == 1;
@@ -171,7 +173,7 @@ static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again
 	return LOOK_DAMAGED;
 }
 
-/* The positions contradict each other. */
+/* Note that the positions are inconsistent. */
 static enum look look_at_positions(struct relay_ring *ring, uint64_t pos, uint64_t produced)
 {
 	if (relay_ring_is_lapped(ring, pos))
@@ -230,8 +232,8 @@ int relay_ring_find_next(struct relay_ring *ring, struct relay_ring_counts *coun
 {
 	int laps = 0;
 	for (; *work && laps < RELAY_RING_LAPPED_TRIES; --*work) {
-		/* Before the look: what was there when the ring was closed is still given. Pairs with relay_ring_stop() in
-		 * ring/control.c. */
+		/* Load the flag before the records: those that were there when the ring was closed are still returned. Pairs with
+		 * relay_ring_stop() in ring/control.c. */
 		bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
 		if (relay_ring_consumer_catch_up(ring, counts))
 			return damaged_at(ring, counts->position);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done to a ring from outside its producers and its consumer. */
+/* Stopping a ring: disabling and closing it. */
 #define _GNU_SOURCE
 #include "base/affinity.h"
 #include "base/latch.h"
@@ -8,7 +8,7 @@
 
 #include <errno.h>
 
-/* In scheme rseq: every section that was open on the ring's CPU has ended or begins anew. */
+/* Scheme rseq: wait until every section on the ring's CPU has ended or been restarted. */
 static int visit_cpu(const struct relay_ring *ring)
 {
 	struct relay_affinity affinity = {.active = false};
@@ -17,7 +17,7 @@ static int visit_cpu(const struct relay_ring *ring)
 	return err;
 }
 
-/* In scheme lockless: every reservation that is about to be made fails, and looks at the flags again. */
+/* Scheme lockless: make every reservation that is about to be made fail, so that its producer loads the flags again. */
 static int seal(struct relay_ring *ring)
 {
 	struct relay_u128 *tail = &ring->producer->tail[0];

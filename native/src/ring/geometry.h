@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How the parts of a ring lie in its memory file, and what a ring can be like. */
+/* The layout of a ring's memory file, and the check of its geometry. */
 #ifndef RELAYFS_RING_GEOMETRY_H
 #define RELAYFS_RING_GEOMETRY_H
 
@@ -12,12 +12,12 @@ struct relay_ring_layout {
 	uint64_t ready_at, claims_at, state_at, file_bytes;
 };
 
-/* False: no ring has so many bytes. */
+/* Compute the offsets for a ring size in bytes. False: the size is not allowed. */
 bool relay_ring_layout_of(uint64_t size, struct relay_ring_layout *layout);
 
 /*
- * Is it the geometry of a ring whose file has so many bytes? 0, and how the parts lie; -EBADMSG: no ring's; -EMEDIUMTYPE: a
- * relay buffer's; -EPROTO: of another version.
+ * Check the geometry of a ring whose file has `bytes`. 0, and the offsets of its parts; -EBADMSG: it is not a ring's;
+ * -EMEDIUMTYPE: it is a relay buffer's; -EPROTO: it has another version.
  */
 int relay_ring_check_geometry(const struct relay_ring_geometry *geometry, uint64_t file_bytes,
                               struct relay_ring_layout *layout);

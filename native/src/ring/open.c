@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Taking a ring into this process, and finding it again from a record's address.
+ * Mapping a ring into this process, and finding the ring of a record by its address.
  *
- * The kernel finds a ring from its record by the header's page number. That is shared memory and anybody's: here a
- * table tells which addresses are whose. It never moves, because signal handlers walk it while others change it: an
- * entry counts while its `base` is not 0.
+ * The kernel finds a record's ring by the page number in its header. Here the header is in shared memory and not trusted, so
+ * a table in private memory has the address ranges of open rings. The table never moves, because signal handlers search it
+ * while other threads change it: an entry is valid while its `base` is not 0.
  */
 #define _GNU_SOURCE
 #include "ring/ring.h"
@@ -67,7 +67,7 @@ static void leave(struct relay_ring *ring)
 static bool is_in(uint32_t slot, const void *record)
 {
 	uintptr_t base = __atomic_load_n(&open_rings[slot].base, __ATOMIC_ACQUIRE);
-	/* Other entries may change meanwhile; that of a record in the caller's hands does not. */
+	/* Other entries may change meanwhile, but not that of a ring of which the caller has a record. */
 	return base && (uintptr_t)record - base < open_rings[slot].bytes;
 }
 
@@ -107,7 +107,7 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	ring->geometry = *geometry;
 }
 
-/* Use the memory that the ring has got. On failure it has none any more. */
+/* Initialize a ring from its mapped memory, which is unmapped on failure. */
 static int use(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
 {
 	struct relay_ring_layout layout;
@@ -134,13 +134,13 @@ static int init(struct relay_ring *ring, int fd)
 		close(fd);
 		return err;
 	}
-	/* One copy: checked, then used. */
+	/* Copy the geometry once, check the copy, and use it. */
 	struct relay_ring_geometry geometry =
 	    ((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry;
 	return use(ring, &geometry);
 }
 
-/* The same with private memory. */
+/* Make a ring in private memory. */
 static int init_private(struct relay_ring *ring, int fd, const struct relay_ring_geometry *geometry)
 {
 	struct relay_ring_geometry private = *geometry;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Producing: what programs call. ring/reserve.c tells how a record gets its place. */
+/* The producers' functions of <relayfs/ring.h>; ring/reserve.c makes the reservations. */
 #define _GNU_SOURCE
 #include "base/affinity.h"
 #include "base/libc.h"
@@ -19,7 +19,7 @@ enum { MAX_ABORTS = 8 };
 
 /* --- by reservation --- */
 
-/* length: as the header shall have it. */
+/* Store the header's first word, with its final length and flags, which ends the reservation. */
 static inline void end_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
                               uint64_t flags)
 {
@@ -29,7 +29,7 @@ static inline void end_record(struct relay_ring *ring, struct relay_ring_claim *
 	relay_ring_wake(ring, pos, flags);
 }
 
-/* memcpy(), without the call where that would show: 16 to 64 bytes go as two or four pieces that may overlap. */
+/* As memcpy(), but 16 to 64 bytes are copied without a call, as two or four pieces that may overlap. */
 static inline void copy(unsigned char *to, const unsigned char *from, size_t length)
 {
 	enum { PIECE = 16 };
@@ -51,7 +51,7 @@ static inline void copy(unsigned char *to, const unsigned char *from, size_t len
 	memcpy(to + length - PIECE, last, PIECE);
 }
 
-/* One record by reservation, copy and commit. */
+/* Write a record by reservation, copy and commit. */
 static inline int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_ring_claim *claim;
@@ -66,7 +66,7 @@ static inline int output_claimed(struct relay_ring *ring, const void *data, size
 
 /* --- in one restartable section --- */
 
-/* All cases. */
+/* The slow path, for all cases. */
 __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, const void *data, size_t length,
                                                    uint64_t flags)
 {
@@ -111,15 +111,15 @@ static inline __attribute__((always_inline)) int output_restartable(struct relay
 
 /* --- one step of a producer --- */
 
-/* What this thread has reserved last, to find it again at once. A signal handler may have stored any of it: relied on
- * only as far as the claim confirms it. */
+/* The last reservation of this thread, to find its claim again quickly. A signal handler may have changed it, so it is used
+ * only if the claim confirms it. */
 static __thread struct {
 	struct relay_ring *ring;
 	uint64_t pos;
 	uint32_t claim;
 } latest RELAY_TLS;
 
-/* From this CPU. As relay_ring_output(), or RELAY_WRONG_CPU. */
+/* Write from this CPU. As relay_ring_output(), or RELAY_WRONG_CPU. */
 static inline __attribute__((always_inline)) int output_here(struct relay_ring *ring, const void *data, size_t length,
                                                              uint64_t flags)
 {
@@ -127,7 +127,7 @@ static inline __attribute__((always_inline)) int output_here(struct relay_ring *
 	                                  : output_claimed(ring, data, length, flags);
 }
 
-/* The same for relay_ring_reserve(). */
+/* Reserve from this CPU. As relay_ring_reserve(), or RELAY_WRONG_CPU. */
 static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t flags, void **record)
 {
 	struct relay_ring_claim *claim;
@@ -144,7 +144,7 @@ static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t 
 
 /* --- on whose CPU --- */
 
-/* What is to be produced. */
+/* The arguments and result of a producer's step on another CPU. */
 struct product {
 	const void *data; /* NULL: to be reserved, or ... */
 	bool refused;     /* ... counted as too large */
@@ -169,7 +169,7 @@ static int produce_remote(struct relay_ring_remote *remote, struct product *prod
 	return relay_ring_remote_reserve(remote, product->length, &product->record);
 }
 
-/* On another CPU, or through the server. */
+/* Produce on another CPU, or through the server. */
 __attribute__((noinline)) static int produce_there(struct relay_ring *ring, struct product *product)
 {
 	if (ring->remote)
@@ -193,7 +193,7 @@ static inline struct relay_ring *ring_of_cpu(const struct relay_rings *rings)
 	return cpu < rings->n ? rings->ring[cpu] : NULL;
 }
 
-/* In that ring, wherever the thread is moved to meanwhile, or through the server. */
+/* Produce in the ring of the CPU that this thread runs on, even if it is migrated meanwhile, or through the server. */
 __attribute__((noinline)) static int produce_percpu(const struct relay_rings *rings, struct product *product)
 {
 	for (;;) {
@@ -291,7 +291,7 @@ void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t fla
 
 /* --- the second step --- */
 
-/* All cases. */
+/* The slow path, for all cases. */
 __attribute__((noinline)) static int finish_any(const void *record, uint32_t bits, uint64_t flags)
 {
 	struct relay_ring *ring = relay_ring_of(record);
@@ -309,8 +309,8 @@ __attribute__((noinline)) static int finish_any(const void *record, uint32_t bit
 	return 0;
 }
 
-/* Mostly it is the latest one of this thread. What is to be stored where is known at once, then: to find it by loads,
- * one behind the other, costs as much as half of all the rest. */
+/* Most reservations that end are the thread's latest. Then the addresses of all stores are known at once; finding the claim by
+ * dependent loads costs half as much as the rest of the function. */
 static inline int finish(const void *record, uint32_t bits, uint64_t flags)
 {
 	struct relay_ring *ring = latest.ring;
@@ -339,8 +339,8 @@ int relay_ring_discard(void *record, uint64_t flags)
 
 /* --- asking --- */
 
-/* Bytes that stand between the positions; they are loaded one after the other, so what is more than can stand comes of
- * what happened in between, or of nonsense. */
+/* The bytes between the positions, which are loaded one after the other. A result that is too large comes from a change
+ * meanwhile, or from corruption. */
 static uint64_t avail_data(const struct relay_ring *ring)
 {
 	uint64_t consumed = relay_ring_consumed(ring), floor = relay_ring_floor(ring);
@@ -374,7 +374,7 @@ uint64_t relay_ring_query(const struct relay_ring *ring, uint64_t what)
 
 unsigned relay_ring_hash(uint64_t key, unsigned n)
 {
-	/* Mixed by the finaliser of MurmurHash3, then scaled: no division. */
+	/* Mix the bits by the finaliser of MurmurHash3, then scale, which needs no division. */
 	key = (key ^ key >> 33) * 0xff51afd7ed558ccdull;
 	key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53ull;
 	key ^= key >> 33;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How often to look at rings that poll(2) does not know. */
+/* How often to check rings that poll(2) does not wait for. */
 enum { LOOK_AGAIN_MS = 50, MAX_RINGS = 127 };
 
 /* A record that was read. */
@@ -28,26 +28,26 @@ struct held {
 struct relay_ring_remote {
 	struct relay_place place;
 	uint32_t cpu;
-	bool readable; /* reads tell where records end, and none is overwritten */
+	bool readable; /* by read(2): reads tell where records end, and no record is overwritten */
 	uint64_t size;
-	int to;   /* the relay file, to write to */
-	int from; /* ... to read from; negative: not open */
+	int to;   /* descriptor of the relay file for writing */
+	int from; /* descriptor for reading; negative: not open */
 
-	struct held *first, *last; /* read, and not yet released */
-	struct held *given;        /* next() gave all up to this one; NULL: none */
+	struct held *first, *last; /* records that were read and not released yet */
+	struct held *given;        /* the last of these that next() returned; NULL: none */
 
 	/* A record that is being read: its length, then its bytes. */
 	unsigned char prefix[4];
-	size_t n_prefix, n_bytes; /* that are here */
-	struct held *reading;     /* NULL: no memory yet */
+	size_t n_prefix, n_bytes; /* read so far */
+	struct held *reading;     /* the record being read; NULL: not allocated yet */
 };
 
-/* Of all rings of this process: a record's address does not tell whose it is. */
+/* Reservations of all rings of this process, because a record's address does not tell its ring. */
 static struct relay_private reserved;
 
 /* --- opening --- */
 
-/* One of an option's words. */
+/* Parse one of an option's words. */
 static int read_word(const struct relay_place *place, const char *key, uint32_t *to)
 {
 	const struct relay_option *option = relay_option_find(RELAY_TYPE_RING, key);
@@ -121,7 +121,7 @@ void relay_ring_remote_close(struct relay_ring_remote *remote)
 	relay_private_close(&reserved, remote);
 	drop(remote->first);
 	free(remote->reading);
-	/* The server gives a record that was read in part to the next reader. */
+	/* After this close, the server gives a record that was read in part to the next reader. */
 	if (remote->from >= 0)
 		close(remote->from);
 	if (remote->to >= 0)
@@ -147,8 +147,8 @@ int relay_ring_remote_output(const struct relay_ring_remote *remote, const void 
 	return err;
 }
 
-/* What is longer than one write(2) carries shows in its first part already: so much is enough for the server to count it
- * as too large, as if it were all there. */
+/* A record longer than one write(2) can carry is written only in part, which is enough for the server to count it as too
+ * large. */
 static int refuse_through_server(const struct relay_ring_remote *remote, size_t length)
 {
 	size_t part = length <= RELAY_REMOTE_RECORD_MAX ? length : RELAY_REMOTE_RECORD_MAX + 1;
@@ -217,16 +217,16 @@ uint64_t relay_ring_remote_query(const struct relay_ring_remote *remote, uint64_
 
 /* --- consuming --- */
 
-/* Only when somebody wants to read: the server keeps something for each reader. 0 or -errno. */
+/* Open the descriptor for reading when it is first needed, because the server keeps state for each reader. 0 or -errno. */
 static int open_source(struct relay_ring_remote *remote)
 {
 	if (remote->from < 0)
-		/* O_NONBLOCK, which the function adds. */
+		/* Remove O_NONBLOCK, which the function sets. */
 		remote->from = relay_remote_file_open(&remote->place, remote->cpu, O_RDONLY);
 	return remote->from < 0 ? remote->from : 0;
 }
 
-/* As relay_ring_state(), of a relay file. */
+/* As relay_ring_state(), by poll(2) of the relay file. */
 static int state_of(int fd)
 {
 	struct pollfd file = {.fd = fd, .events = POLLIN};
@@ -236,12 +236,12 @@ static int state_of(int fd)
 	       (file.revents & (POLLERR | POLLHUP) ? RELAY_IS_CLOSED : 0);
 }
 
-/* Read on to `size` bytes, of which `*n` are here. 1: all are; 0: there is nothing now; or an error of relay_ring_next(). */
+/* Continue reading up to `size` bytes, of which `*n` were read. 1: done; 0: no more now; or an error of relay_ring_next(). */
 static int read_on(const struct relay_ring_remote *remote, unsigned char *to, size_t *n, size_t size)
 {
 	while (*n < size) {
 		ssize_t got = read(remote->from, to + *n, size - *n);
-		/* ENOBUFS: others have read parts of records. */
+		/* ENOBUFS: other readers have read parts of records. */
 		if (got < 0)
 			return errno == EAGAIN ? 0 : errno == ENOBUFS ? -EBUSY : -errno;
 		if (got == 0)
@@ -257,8 +257,8 @@ static uint32_t length_of(const unsigned char prefix[4])
 }
 
 /*
- * Read one record and no more, so that none is lost if this process dies: read(2) of the length alone gives that part of
- * one record, whose rest comes next. The results of relay_ring_next().
+ * Read only one record, so that no other one is lost if this process dies: a read(2) of the length alone gets this part of
+ * one record, and the next read gets the rest. Returns as relay_ring_next().
  */
 static int read_record(struct relay_ring_remote *remote)
 {
@@ -330,7 +330,7 @@ int relay_ring_remote_state(struct relay_ring_remote *remote)
 	if (remote->first)
 		return RELAY_HAS_DATA;
 	if (open_source(remote))
-		/* next() says what is wrong. */
+		/* next() returns the error. */
 		return RELAY_LOOK_AGAIN;
 	return state_of(remote->from);
 }

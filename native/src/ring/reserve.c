@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reserving. Consumers that know only the kernel's format read the producer position, and then headers before it: a
- * header must be in place before the position passes it.
+ * Making reservations. Consumers that know only the kernel's format load the producer position, and then the headers before
+ * it: a header must be stored before the position passes it.
  *
  * Scheme rseq: header and position are stored in one restartable section on the ring's CPU. `last` names the claim.
  *
- * Scheme lockless: several CPUs at once, and a header can only be stored when it is decided whose it is:
+ * Scheme lockless: several CPUs reserve at once, and a header can be stored only after its place is reserved:
  *
- *     tail:  {end, n | who} -> {end + total, n + 1 | claim}     reserved: one step decides order and owner
- *     header at end = BUSY ...                                  the owner alone, so that nothing stores there late
+ *     tail:  {end, n | who} -> {end + total, n + 1 | claim}     reserve: one step decides order and owner
+ *     header at end = BUSY ...                                  by the owner alone, so that no late store is possible
  *     position = end + total                                    ring/publish.c
  *
- * An owner that is held up between the first and the third step holds up the position, but nobody's reservation, and
- * readers no more than with a header that stays BUSY.
+ * An owner that is interrupted between the first and the third step delays the position, but no other reservation, and
+ * readers no more than a BUSY header would.
  *
- * Mode overwrite: `oldest` passes records one by one until there is room, then the new one may be stored there; a
- * reader that finds its record not passed after copying has copied it whole. One that is BUSY is not passed.
+ * Mode overwrite: `oldest` passes records one by one until there is room; only then the new record is stored there. A reader
+ * copies a record, and its copy is valid if `oldest` has not passed the record afterwards. A BUSY record is not passed.
  */
 #define _GNU_SOURCE
 #include "ring/reserve.h"
@@ -27,7 +27,7 @@
 
 /* --- latches, in both schemes --- */
 
-/* The section was interrupted. As change_oldest(). */
+/* Retry after the section was interrupted. As change_oldest(). */
 static __attribute__((noinline, cold)) int change_oldest_again(struct relay_ring *ring, const struct relay_tx *tx)
 {
 	enum relay_rseq_result result =
@@ -35,8 +35,7 @@ static __attribute__((noinline, cold)) int change_oldest_again(struct relay_ring
 	return result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
 }
 
-/* Change where the oldest record lies from what was seen of it. 0 also if it was not as seen; else as
- * relay_rseq_misplaced(). */
+/* Change `oldest` from the value that was loaded. 0 also if it has changed since; else as relay_rseq_misplaced(). */
 static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
 {
 	static uint64_t nowhere;
@@ -45,8 +44,8 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 		relay_u128_cmpxchg(overwritten, first, second, pos, records);
 		return 0;
 	}
-	/* A section that ends between the stores leaves the kernel's position ahead by a record, which is the next to give
-	 * way: nobody has stored there. */
+	/* If the section is aborted between the stores, the kernel's position is ahead by one record, which is overwritten next;
+	 * no producer has stored there. */
 	struct relay_tx tx = {.expect_first = first,
 	                      .expect_second = second,
 	                      .new_first = pos | (~first & RELAY_LATCH_INDEX),
@@ -57,7 +56,7 @@ static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t secon
 	return __builtin_expect(result == RELAY_RSEQ_ABORTED, 0) ? change_oldest_again(ring, &tx) : 0;
 }
 
-/* Not inlined: a record that makes others give way would take longer. */
+/* Not inlined, because that would make overwriting records slower. */
 static __attribute__((noinline)) int refuse_in_ring(const struct relay_ring *ring, struct relay_latch *lost,
                                                     uint64_t length, int err)
 {
@@ -71,7 +70,7 @@ static int refuse_full(struct relay_ring *ring, uint64_t length)
 
 int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length)
 {
-	/* Whatever is asked for counts as no more than this, so that the sum of bytes stays a number. */
+	/* Limit the length that is counted, so that the sum of bytes cannot overflow. */
 	return refuse_in_ring(ring, &ring->state->lost_too_large, length < UINT32_MAX ? length : UINT32_MAX, -EAGAIN);
 }
 
@@ -87,7 +86,7 @@ static int refuse_stopped(struct relay_ring *ring, uint64_t length)
 
 /* --- room --- */
 
-/* The record at `oldest`, as it was seen there, is BUSY. 0: not any more; else as give_way(). */
+/* The record at `oldest`, as it was loaded, is BUSY. 0: not any more; else as pass_oldest(). */
 static int wait_for_owner(struct relay_ring *ring, uint64_t first)
 {
 	uint64_t pos = first & ~RELAY_LATCH_INDEX;
@@ -98,8 +97,8 @@ static int wait_for_owner(struct relay_ring *ring, uint64_t first)
 	return reaped == 0 ? -EAGAIN : -EBADMSG;
 }
 
-/* The record at `oldest` gives way. 0: that or another one has; -EAGAIN: it is BUSY, or not yet complete. */
-static int give_way(struct relay_ring *ring)
+/* Pass the record at `oldest`. 0: it, or another one, has been passed; -EAGAIN: it is BUSY, or not stored yet. */
+static int pass_oldest(struct relay_ring *ring)
 {
 	const uint64_t *word = relay_ring_oldest_word(ring);
 	uint64_t first = __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -110,7 +109,7 @@ static int give_way(struct relay_ring *ring)
 	if (pos % 8)
 		return -EBADMSG;
 	uint32_t length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
-	/* What was loaded before is of this record if it is the oldest still. */
+	/* The values loaded before are this record's if it is still the oldest. */
 	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != first)
 		return 0;
 	if (produced == pos)
@@ -126,10 +125,10 @@ static int give_way(struct relay_ring *ring)
 int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 {
 	for (uint64_t tries = 0; !relay_ring_has_room(ring, end); tries++) {
-		int err = ring->mode == RELAY_OVERWRITE ? give_way(ring) : -EAGAIN;
+		int err = ring->mode == RELAY_OVERWRITE ? pass_oldest(ring) : -EAGAIN;
 		if (err)
 			return err;
-		/* No more records have to give way than there can be in what is to be reserved. */
+		/* Limit the loop: the memory to be reserved cannot hold more records than this. */
 		if (__builtin_expect(tries > RELAY_CHANGE_TRIES, 0) &&
 		    (tries - RELAY_CHANGE_TRIES) * RELAY_RING_HEADER_BYTES > end - relay_ring_reserved(ring))
 			return -EBADMSG;
@@ -137,7 +136,7 @@ int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 	return 0;
 }
 
-/* uncounted: the producer will try again. */
+/* Refuse a record. uncounted: the producer will try again. */
 static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, bool uncounted)
 {
 	int err = relay_ring_make_room(ring, end);
@@ -146,11 +145,11 @@ static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, boo
 
 /* --- scheme lockless --- */
 
-/* Is there an entry for one more record that is not passed? The dead may hold some. */
+/* True if there is an entry for one more record that is not passed. Dead producers may hold some. */
 static bool has_free_entry(struct relay_ring *ring, uint64_t number)
 {
 	for (int tries = 0; tries < 2; tries++) {
-		/* May be one ahead of the position: see relay_ring_pass(). */
+		/* The count may be one too large: see relay_ring_pass(). */
 		uint64_t passed = __atomic_load_n(&ring->producer->position.second, __ATOMIC_ACQUIRE) - 1;
 		if (((number - passed) & RELAY_RECORDS_MASK) < RELAY_RING_N_READY)
 			return true;
@@ -159,11 +158,11 @@ static bool has_free_entry(struct relay_ring *ring, uint64_t number)
 	return false;
 }
 
-/* See that `place`, the next one, can be had. turn: the producer position is there. 0 or an error. */
+/* Make room for the record at `place`, the next one. turn: the producer position is there. 0 or an error. */
 static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool uncounted,
                        bool *turn)
 {
-	/* After the look: whoever stops the ring sets the flag, then changes the tail. */
+	/* Load the flags after the tail: a thread that stops the ring sets the flag, then changes the tail. */
 	int err = refuse_stopped(ring, length);
 	if (err)
 		return err;
@@ -227,7 +226,8 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 		int err = relay_ring_prepare(ring, length, uncounted, RELAY_RING_BUSY, &put);
 		if (err)
 			return err;
-		/* After the position, which the section checks: what `last` names is there by now, or never will be. */
+		/* Load this after the position, which the section checks: `last` names a reservation that exists by now, or never
+		 * will. */
 		uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
 		relay_ring_claims_help(ring);
 		*pos = put.expect;
@@ -252,7 +252,7 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
                               uint64_t *pos)
 {
-	/* Nobody reserves here: see ring/remote.h. */
+	/* A remote ring: see ring/remote.h. */
 	if (ring->remote)
 		return RELAY_WRONG_CPU;
 	if (relay_ring_is_too_large(ring, length)) {

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* Reserve room for a record in a ring: room, refusals, both schemes. ring/reserve.c tells how. */
+/* Reserving room for a record, in both schemes, and refusing records. See ring/reserve.c. */
 #ifndef RELAYFS_RING_RESERVE_H
 #define RELAYFS_RING_RESERVE_H
 
 #include "base/rseq.h"
 #include "ring/claims.h"
 
-/* relay_ring_reserve_claimed(), all cases. */
+/* The slow path of relay_ring_reserve_claimed(), for all cases. */
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
                               uint64_t *pos);
 
-/* In scheme rseq: see that a record may be put at the producer position, and how. uncounted: the producer will try
- * again, so a record that finds no room is not lost. The same results. */
+/* Scheme rseq: make room for a record at the producer position, and return how to store it. uncounted: the producer will try
+ * again, so a record without room is not counted as lost. Returns as relay_ring_reserve_slow(). */
 int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
                        struct relay_ring_put *put);
 
-/* No record can be so long: counted. -EAGAIN, or as above. */
+/* Count a record that is longer than the ring allows. -EAGAIN, or as above. */
 int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length);
 
-/* See that there is room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_rseq_misplaced(). */
+/* Make room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_rseq_misplaced(). */
 int relay_ring_make_room(struct relay_ring *ring, uint64_t end);
 
 static inline bool relay_ring_is_too_large(const struct relay_ring *ring, uint64_t length)
@@ -34,12 +34,13 @@ static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t e
 
 /* --- scheme lockless --- */
 
-/* What would be reserved next, and, in the tail's top 16 bits, who has reserved last. */
+/* Return the place of the next reservation, and, in the tail's top 16 bits, the claim of the last one. */
 static inline struct relay_ring_place relay_ring_next_place(const struct relay_ring *ring, uint64_t length,
                                                             uint64_t *who)
 {
 	const struct relay_u128 *tail = &ring->producer->tail[0];
-	/* In any order: what is not of one moment is not reserved. Acquire: what its maker did before, and helped. */
+	/* The loads need no order: if they are not of one moment, the compare-and-swap fails. Acquire: the stores that the last
+	 * producer made before, and helped with. */
 	uint64_t pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	uint64_t second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
 	*who = second & ~RELAY_RECORDS_MASK;
@@ -47,8 +48,8 @@ static inline struct relay_ring_place relay_ring_next_place(const struct relay_r
 	    .pos = pos, .end = pos + relay_ring_total(length), .number = second & RELAY_RECORDS_MASK};
 }
 
-/* Reserve it for the claim of this name, which states it: the one locked step. A full barrier; false: something else
- * has been reserved. */
+/* Reserve the place for a claim that has announced it: the only locked step. A full barrier; false: another record has been
+ * reserved. */
 static inline bool relay_ring_take_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t who,
                                          uint64_t name)
 {
@@ -56,7 +57,7 @@ static inline bool relay_ring_take_place(struct relay_ring *ring, const struct r
 	                          ((place->number + 1) & RELAY_RECORDS_MASK) | name);
 }
 
-/* It is reserved: the header, then let the producer position pass it. turn: that was there before. */
+/* After the reservation: store the header, then pass the record. turn: the producer position was there before. */
 static inline void relay_ring_show_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length,
                                          bool turn)
 {
@@ -70,8 +71,8 @@ static inline void relay_ring_show_place(struct relay_ring *ring, const struct r
 }
 
 /*
- * The usual case, with no call and one locked instruction: this thread has made the last reservation, too, the producer
- * position has passed that, and there is room. false: it is not so, and nothing has been done.
+ * The fast path, with no call and one locked instruction: this thread has also made the last reservation, the producer
+ * position has passed that, and there is room. false: it is not so, and nothing has been changed.
  */
 static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, uint64_t length,
                                                      struct relay_ring_claim **claim, uint64_t *pos)
@@ -79,7 +80,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
 	uint64_t who;
 	struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
-	/* After the look: whoever stops the ring sets the flag, then changes the tail. */
+	/* Load the flags after the tail: a thread that stops the ring sets the flag, then changes the tail. */
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
 	if (!mine || who != relay_ring_claim_name(ring, mine) || flags & RELAY_STOPPED ||
 	    relay_ring_produced(ring) != place.pos || place.pos % 8 || relay_ring_is_too_large(ring, length))
@@ -103,13 +104,13 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 
 /* --- scheme rseq --- */
 
-/* The same, with no locked instruction. */
+/* The fast path of scheme rseq, without a locked instruction. */
 static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64_t length,
                                                  struct relay_ring_claim **claim, uint64_t *pos)
 {
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
-	/* After the position, as in reserve_rseq(). */
+	/* Load this after the position, as in reserve_rseq(). */
 	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
 	uint64_t who = last & ~RELAY_RECORDS_MASK;
 	put.next = put.expect + relay_ring_total(length);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One record ring, mapped by this process: its geometry, copied and checked once, and where its parts lie. */
+/* struct relay_ring: a record ring mapped by this process, with a checked copy of its geometry. */
 #ifndef RELAYFS_RING_RING_H
 #define RELAYFS_RING_RING_H
 
@@ -16,25 +16,25 @@ struct relay_ring {
 	struct relay_ring_consumer *consumer;
 	unsigned char *data;
 	uint64_t size, mask;
-	uint64_t largest; /* record: it leaves room for its header, and the ring is never quite full */
+	uint64_t largest; /* largest record: a header must fit, too, and the ring is never quite full */
 	uint32_t cpu, mode, scheme;
 	struct relay_ring_claim *claims;
-	struct relay_claim_table claim_table; /* who has which of them */
+	struct relay_claim_table claim_table; /* which threads have which claims */
 	uint64_t *ready;
 	struct relay_ring_state *state;
-	struct relay_ring_geometry geometry; /* as it was checked: what is not needed for each record */
+	struct relay_ring_geometry geometry; /* the checked copy; fields that are needed for each record are above */
 	struct relay_mapping mapping;
-	uint32_t slot; /* among those that are open */
+	uint32_t slot; /* index in the table of open rings */
 
-	/* What this handle's consumer has seen and not yet released. */
+	/* Records that next() has returned by this handle, not released yet. */
 	uint64_t
-	    consumed_by; /* owner word of the thread that has the consumer's lock by this handle, and what follows */
+	    consumed_by; /* owner word of the thread that has the consumer's lock, and the following fields, by this handle */
 	uint32_t n_held;
 	struct relay_ring_counts seen;
 	uint64_t damaged_at;
 	struct relay_damage damage;
 
-	/* Where relay_ring_state() came to: from `empty_from` to `empty` there is nothing but what readers skip. */
+	/* Where relay_ring_state() ended its search: from `empty_from` to `empty` there are only records that readers skip. */
 	bool is_empty_known;
 	uint64_t empty_from;
 	struct relay_ring_counts empty;
@@ -42,10 +42,10 @@ struct relay_ring {
 	struct relay_ring_remote *remote; /* see ring/remote.h; NULL: the ring is mapped */
 };
 
-/* So many records one call of a file server passes at most, some 10 to 50 ns each; the next call goes on. */
+/* The most records that one call of a file server passes, 10 to 50 ns each; the next call continues. */
 enum { RELAY_RING_WORK = 1 << 16 };
 
-/* A record of `length` bytes with all that belongs to it. */
+/* Bytes that a record of `length` bytes takes, with header and padding. */
 static inline uint64_t relay_ring_total(uint64_t length)
 {
 	return (length + RELAY_RING_HEADER_BYTES + 7) & ~7ull;
@@ -56,13 +56,13 @@ static inline unsigned char *relay_ring_at(const struct relay_ring *ring, uint64
 	return ring->data + (pos & ring->mask);
 }
 
-/* Both words of the header of a record at pos. */
+/* The address of the header of a record at pos, both words. */
 static inline uint64_t relay_ring_header(const struct relay_ring *ring, uint64_t pos, uint32_t length)
 {
 	return length | ((pos & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
 }
 
-/* The first word of the header at pos, a multiple of 8. */
+/* The address of the first word of the header at pos, a multiple of 8. */
 static inline uint32_t *relay_ring_length_at(const struct relay_ring *ring, uint64_t pos)
 {
 	return (uint32_t *)relay_ring_at(ring, pos);
@@ -80,20 +80,21 @@ static inline uint64_t relay_ring_consumed(const struct relay_ring *ring)
 	return __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
 }
 
-/* Up to where producers have reserved: the producer position may still have to follow. */
+/* The position up to which records are reserved; the producer position may be before it. */
 static inline uint64_t relay_ring_reserved(const struct relay_ring *ring)
 {
 	return ring->scheme == RELAY_RSEQ ? relay_ring_produced(ring)
 	                                  : __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_ACQUIRE);
 }
 
-/* Mode overwrite: the word that decides where the oldest record lies that stands. In scheme lockless it has no index. */
+/* Mode overwrite: the word with the position of the oldest record that is not overwritten. In scheme lockless it has no
+ * index bit. */
 static inline const uint64_t *relay_ring_oldest_word(const struct relay_ring *ring)
 {
 	return ring->scheme == RELAY_RSEQ ? &ring->state->oldest.first : &ring->producer->overwritten.first;
 }
 
-/* Up to where memory is free for producers. */
+/* The position before which memory is free for producers. */
 static inline uint64_t relay_ring_floor(const struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
@@ -101,19 +102,19 @@ static inline uint64_t relay_ring_floor(const struct relay_ring *ring)
 	return relay_ring_consumed(ring);
 }
 
-/* Is the record in this piece of memory, all of it, at most `produced`? */
+/* True if the record lies completely in this range, before `produced`. */
 static inline bool relay_ring_fits(const struct relay_ring *ring, uint64_t pos, uint32_t length, uint64_t produced)
 {
 	uint64_t total = relay_ring_total(length & ~(RELAY_RING_BUSY | RELAY_RING_DISCARD));
 	return pos % 8 == 0 && produced - pos < ring->size && total <= produced - pos;
 }
 
-/* A ring that is used through `remote`, which belongs to it, also on failure; with private memory. NULL and errno. fd: of
- * its memory file; it stays the caller's. */
+/* Make a ring that is used through `remote`, which then belongs to it, also on failure; with private memory. NULL and errno.
+ * fd: of its memory file; it stays the caller's. */
 struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
                                          int fd);
 
-/* The open ring whose data `record` points into; NULL: none. Async-signal-safe. */
+/* Return the open ring whose data contains `record`; NULL: none. Async-signal-safe. */
 struct relay_ring *relay_ring_of(const void *record);
 
 #endif

@@ -25,8 +25,8 @@ int relay_ring_check_magic(struct relay_ring *ring)
 	return relay_damage_note(&ring->damage, "relay_ring_geometry.magic", 0, magic, "not", RELAY_RING_MAGIC);
 }
 
-/* Search the next record from where the last call ended, or from the consumer's position if a consumer has passed that. *skips:
- * readers will pass discarded or overwritten records before the place where the search ended. */
+/* Search for the next record from where the last call ended, or from the consumer's position if a consumer has passed that.
+ * *skips: there are discarded or overwritten records, which readers will skip, before the place where the search ended. */
 static int look_on(struct relay_ring *ring, uint32_t *work, bool *skips)
 {
 	struct relay_ring_counts counts, *empty = &ring->empty;
@@ -59,7 +59,7 @@ int relay_ring_state(struct relay_ring *ring)
 	struct relay_ring_moment begin = relay_ring_moment(ring);
 	bool skips = false;
 	int found = look_on(ring, &work, &skips);
-	/* A consumer that goes on lets producers store where this one looks. */
+	/* If a consumer advances, producers may store to the memory that this thread searches. */
 	for (int i = 0; found == -EBADMSG && i < RELAY_RING_MOVE_TRIES && relay_ring_has_moved(ring, begin); i++) {
 		relay_damage_forget(&ring->damage);
 		begin = relay_ring_moment(ring);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is known of a ring: the one checked way from its shared memory to a file server's numbers, as buffer/stats.c is for
- * buffers. All fields are in range by construction and fit 63 bits; what is not is -EBADMSG, and noted.
+ * Statistics of a ring: the only way from its shared memory to a file server's numbers, as buffer/stats.c is for buffers. All
+ * fields are checked and fit into 63 bits; a value out of range is noted, and the result is -EBADMSG.
  */
 #define _GNU_SOURCE
 #include "base/latch.h"
@@ -22,7 +22,7 @@ static void tell_geometry(const struct relay_ring *ring, struct relay_ring_stats
 	relay_options_to_ring_stats(&ring->geometry, stats);
 }
 
-/* Scheme rseq: the producer position and how many records lie before it, at one moment. */
+/* Scheme rseq: the producer position and the number of records before it, at one moment. */
 static int read_produced_rseq(struct relay_ring *ring, uint64_t *produced, uint64_t *records)
 {
 	const struct relay_ring_producer *producer = ring->producer;
@@ -41,7 +41,7 @@ static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats
 	const struct relay_u128 *tail = &ring->producer->tail[0];
 	struct relay_damage *damage = &ring->damage;
 	uint64_t reserved;
-	/* Before the count of records: each of them was reserved. */
+	/* Load this before the count of records, because each of them was reserved. */
 	stats->torn_records = relay_ring_claims_torn(ring);
 	if (ring->scheme == RELAY_RSEQ) {
 		if (read_produced_rseq(ring, &stats->producer_position, &stats->records))
@@ -49,7 +49,7 @@ static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats
 		reserved = stats->producer_position;
 	} else {
 		stats->producer_position = relay_ring_produced(ring);
-		/* In this order: records that come in between only make the position larger. */
+		/* In this order: records that are reserved in between only increase the position. */
 		stats->records = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE) & RELAY_RECORDS_MASK;
 		reserved = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	}
@@ -80,7 +80,7 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_stats *stat
 {
 	for (int i = 0;; i++) {
 		struct relay_ring_counts counts;
-		/* The consumer first: it can only be behind what is read of the producers after it. */
+		/* Load the consumer first: then the producers' values, loaded later, cannot be before it. */
 		if (relay_ring_counts(ring, &counts) ||
 		    relay_damage_above(&ring->damage, "relay_ring_counts.foreign", 0, counts.foreign,
 		                       counts.position) ||

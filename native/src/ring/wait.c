@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sleeping until a ring has something to give. */
+/* Sleeping until a ring has a record. */
 #define _GNU_SOURCE
 #include "base/futex.h"
 #include "ring/remote.h"
@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-/* A producer can die between its commit and the wake-up, or before its commit: look again at least so often. */
+/* The longest sleep, because a producer can die between its commit and the wake-up, or before its commit. */
 enum { LOOK_AGAIN_MS = 1000, LOOK_FOR_DEAD_MS = 50 };
 
 static bool is_any_ready(struct relay_ring *const *rings, size_t n)
@@ -18,7 +18,7 @@ static bool is_any_ready(struct relay_ring *const *rings, size_t n)
 	return false;
 }
 
-/* How long until it pays to look for reservations whose owner has died. */
+/* How long to sleep before checking for reservations whose owner has died. */
 static int look_again_ms(struct relay_ring *const *rings, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -51,7 +51,7 @@ static bool is_any_remote(struct relay_ring *const *rings, size_t n)
 	return false;
 }
 
-/* What relay_ring_arm() said of each ring is in seqs. 0 or -EINTR. */
+/* Sleep; seqs: the results of relay_ring_arm() for the rings. 0 or -EINTR. */
 static int sleep_a_while(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, int ms)
 {
 	return is_any_remote(rings, n) ? relay_ring_remote_wait(rings, n, ms)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Self-pacing notification: no system call unless somebody sleeps and the consumer has come to this very record. */
+/* Wake-ups: no system call unless a reader sleeps and has consumed all records before this one. */
 #ifndef RELAYFS_RING_WAKE_H
 #define RELAYFS_RING_WAKE_H
 
 #include "base/futex.h"
 #include "ring/ring.h"
 
-/* So many rings at once are waited for at most. */
+/* The most rings that one call waits for. */
 enum { RELAY_RING_N_WAITED_FOR = RELAY_MAX_WORDS - 1 };
 
-/* Wake those that armed the ring. */
+/* Wake the readers that armed the ring. */
 void relay_ring_notify(struct relay_ring *ring);
 
 /*
@@ -21,8 +21,8 @@ void relay_ring_notify(struct relay_ring *ring);
  *     membarrier
  *     header at pos still BUSY? sleep             flags & ARM and consumer position == pos? wake
  *
- * Plain and unfenced on the producer's side: see base/arm.h. That the consumer sleeps at pos means that it has released all
- * before it. Records behind one that is not committed wake nobody: its commit does.
+ * The producer's loads and stores are plain and unfenced: see base/arm.h. A consumer that sleeps at pos has released all
+ * records before it. Records behind one that is not committed wake no reader, because the commit of that one does.
  */
 static inline void relay_ring_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags)
 {
