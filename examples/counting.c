@@ -13,7 +13,7 @@ int main(int argc, char **argv)
 		perror("relay_counters_open");
 		return 1;
 	}
-	/* The same numbers in every process that counts these. */
+	/* These numbers are the same in every process. */
 	int lines = relay_perf_add(counters, "counting/lines");
 	int bytes = relay_perf_add_as(counters, "counting/size", &bytes_spec);
 	int err = lines < 0 ? -lines : bytes < 0 ? -bytes : 0;

@@ -1,11 +1,11 @@
-"""Send a text through a relay channel and show that what comes out is what went in.
+"""Send a text through a relay channel and check that the same text comes out.
 
     ./dev demo [FILE]
 
     FILE --split--> 4 producers (C) --records--> demo/lines0 .. N-1 --cat--> sort, cmp
 
-Without FILE the text is made from the package manager's lists and the logs of this machine. All that is made lies in
-two temporary directories, for the mount and for its store; both go at the end, whatever the end is.
+Without FILE the text is made from the package manager's lists and the logs of this machine. All files are in
+two temporary directories, for the mount and for its store, which are deleted at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 N_PRODUCERS = 4
-# Each runs cat on its share of the relay files, again and again: more would only wait for the file server.
+# Each reader repeatedly runs cat on its share of the relay files; more readers would only wait for the file server.
 N_READERS = 4
 N_SUBBUFS = 64
 LEAST_N_SUBBUFS = 16
 LEAST_SUBBUF_SIZE = 4096
 USUAL_SUBBUF_SIZE = 128 * 1024
-# A loop of cat that pauses as briefly as it can without keeping a CPU busy for nothing.
+# The pause is as short as possible without keeping a CPU busy.
 READ_LOOP = 'while [ ! -e "$stop" ]; do cat "$@"; sleep 0.002; done; cat "$@"'
 
 
@@ -52,7 +52,7 @@ class Geometry:
 
     @property
     def limit(self) -> int:
-        """Tell how many unread bytes stop the producers."""
+        """Return the number of unread bytes at which producers wait."""
         return self.subbuf_size * self.n_subbufs // 4
 
 
@@ -70,7 +70,7 @@ def step(place: Place, command: str) -> None:
 
 
 def show_mounting(place: Place) -> None:
-    """Mount, and do what can be done with a shell alone."""
+    """Mount, and use a channel by shell commands alone."""
     command = place.mount_relayfs()
     say(f"$ {shlex.join(command)}")
     say(f"$ cd {shlex.quote(str(place.mount))}")
@@ -93,7 +93,7 @@ def choose_geometry(place: Place, longest: int) -> Geometry:
     subbuf_size = USUAL_SUBBUF_SIZE
     while subbuf_size > LEAST_SUBBUF_SIZE and subbuf_size * N_SUBBUFS > each:
         subbuf_size //= 2
-    # Four to a sub-buffer: then padding is at most a quarter of it.
+        # Four lines in a sub-buffer: then padding is at most a quarter of it.
     while subbuf_size < 4 * longest:
         subbuf_size *= 2
     n_subbufs = N_SUBBUFS
@@ -108,7 +108,7 @@ def choose_geometry(place: Place, longest: int) -> Geometry:
 
 
 def pkg_config(*what: str) -> list[str]:
-    """Ask where the library is; the answer is quoted for a shell."""
+    """Return the compiler's options for the library, quoted for a shell."""
     return shlex.split(subprocess.check_output(["pkg-config", *what, "relayfs"], text=True, start_new_session=True))
 
 
@@ -123,7 +123,7 @@ def build_producer(place: Place) -> Path:
 
 
 def transfer(place: Place, producer: Path, geometry: Geometry, parts: Sequence[Path]) -> tuple[float, int]:
-    """Write the parts into the channel and read it meanwhile; return the time it took, and how often was refused."""
+    """Write the parts into the channel and read it meanwhile; return the time, and how often a record was refused."""
     stats = place.mount / ".channels/demo/lines"
     files = [place.mount / f"demo/lines{cpu}" for cpu in range(int((stats / "n_buffers").read_text()))]
     stop = place.work / "stop"
@@ -148,7 +148,7 @@ def transfer(place: Place, producer: Path, geometry: Geometry, parts: Sequence[P
 
 
 def same_lines(place: Place, parts: Sequence[Path]) -> bool:
-    """Sort what went in and what came out, with sort(1), and compare, with cmp(1)."""
+    """Sort input and output with sort(1), and compare them with cmp(1)."""
     outputs = sorted(place.work.glob("out?"))
     say("$ LC_ALL=C sort part* >in.sorted; LC_ALL=C sort out* >out.sorted; cmp in.sorted out.sorted")
     for name, files in (("in.sorted", parts), ("out.sorted", outputs)):
@@ -158,13 +158,13 @@ def same_lines(place: Place, parts: Sequence[Path]) -> bool:
 
 
 def split(place: Place, text: Path) -> list[Path]:
-    """Cut the text, between lines, into a part for each producer."""
+    """Split the text, between lines, into a part for each producer."""
     place.run("split", "-n", f"l/{N_PRODUCERS}", "-a", "1", "-d", text, place.work / "part")
     return sorted(place.work.glob("part?"))
 
 
 def report(place: Place, seconds: float, refused: int) -> bool:
-    """Print what .channels tells; return whether nothing was lost."""
+    """Print the statistics in .channels; return whether no record was lost."""
 
     def statistic(name: str) -> int:
         return int((place.mount / ".channels/demo/lines" / name).read_text())
@@ -180,7 +180,7 @@ def report(place: Place, seconds: float, refused: int) -> bool:
 
 
 def demo(place: Place, file: Path | None) -> bool:
-    """Do it all; return whether the lines are the same."""
+    """Run all steps; return whether the lines are the same."""
     place.prepare()
     text = place.work / "text"
     source = default_text(text) if file is None else _copy(file, text)
@@ -204,7 +204,7 @@ def demo(place: Place, file: Path | None) -> bool:
 
 
 def _copy(file: Path, text: Path) -> str:
-    """Copy, for it may be a pipe; end the last line, for it becomes a record that others may follow."""
+    """Copy a file, which may be a pipe; end its last line with a newline, because it becomes a record."""
     with file.open("rb") as source, text.open("w+b") as target:
         shutil.copyfileobj(source, target)
         if target.tell():
@@ -223,7 +223,7 @@ def main() -> int:
     interrupts = Interrupts()
     place = Place(interrupts)
     try:
-        # Whatever happens here, a signal on the way out included: when it is left, none interrupts any more.
+        # When this block ends, even by a signal, further signals are ignored.
         try:
             return 0 if demo(place, file) else 1
         finally:

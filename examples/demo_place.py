@@ -1,4 +1,4 @@
-"""Where the demo runs: its directories, its mount, its programs, and how all of that goes away again.
+"""The environment of the demo: directories, mount and programs, and their removal.
 
 Signals are the difficult part. Between the making of something and the noting that it must be taken away, none may
 interrupt; nor may one interrupt the taking away.
@@ -27,11 +27,11 @@ REMOVE_TRIES = 50
 
 
 class DemoError(Exception):
-    """Say why the demo cannot go on."""
+    """The demo cannot continue."""
 
 
 class Interrupted(BaseException):
-    """Unwind because a signal came."""
+    """A signal was caught."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -39,7 +39,7 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """Turn signals into Interrupted, except while something is being made that must then be known to the cleanup."""
+    """Convert signals to Interrupted, except while something is made that the cleanup must know about."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -48,12 +48,12 @@ class Interrupts:
             signal.signal(number, self._arrived)
 
     def hold(self) -> None:
-        """Let no signal interrupt from now on."""
+        """Ignore signals from now on."""
         self._held += 1
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let no signal interrupt the block."""
+        """Delay signals until the end of the block."""
         self._held += 1
         try:
             yield
@@ -76,7 +76,7 @@ class Interrupts:
 
 
 class Place:
-    """Run programs, keep what they make in one directory, and take everything away again.
+    """Run programs, keep their files in one directory, and remove everything at the end.
 
     work: the directory
     mount: where relayfs is mounted
@@ -99,7 +99,7 @@ class Place:
 
         env: what it finds in the environment besides ours
         """
-        # What a killed compiler or sort leaves lies in our directory, too.
+        # Temporary files of a killed compiler or sort are in the demo's directory, too.
         environment = {**os.environ, "TMPDIR": str(self.work), **(env or {})}
         with self._interrupts.held():
             process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -109,16 +109,16 @@ class Place:
         return process
 
     def run(self, *command: str | Path, **options: Any) -> None:
-        """Run a program to its end; it must succeed."""
+        """Run a program to its end; DemoError: it failed."""
         finish(self.start(*command, **options))
 
     def mount_relayfs(self) -> list[str]:
         """Mount; return the command that did it."""
-        # mount(8) would look for it only where the system's programs are.
+        # mount(8) would search only the system's directories for relayfs.
         command = [shutil.which("relayfs") or "relayfs", str(self.mount), "-o", f"store={self.store}"]
         with self._interrupts.held(), (self.work / "mount.log").open("w+b") as log:
             self._cleanup.callback(self._unmount)
-            # A file and not a pipe: nobody waits for the server to close it.
+            # Use a file, because a pipe would stay open as long as the server.
             done = subprocess.run(command, stdout=log, stderr=log, start_new_session=True, check=False)
             log.seek(0)
             if done.returncode:
@@ -126,7 +126,7 @@ class Place:
         return command
 
     def clean(self) -> None:
-        """Kill, unmount and delete, in the order opposite to how it was made."""
+        """Kill, unmount and delete, in reverse order."""
         self._cleanup.close()
 
     def _directory(self, parent: str | None) -> Path:
@@ -139,7 +139,7 @@ class Place:
         server = self._server()
         end = time.monotonic() + SERVER_EXIT_S
         while self._is_mounted():
-            # Somebody else may be looking at it; in the end it goes all the same.
+            # Another program may have a file open; the mount disappears when that is closed.
             lazy = ["-l"] if os.geteuid() == 0 else ["-z"]
             command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
             command += lazy if time.monotonic() > end else []
@@ -150,14 +150,14 @@ class Place:
             time.sleep(0.01)
 
     def _server(self) -> int | None:
-        """Ask the store who serves it."""
+        """Return the server's process, from the store's lock file."""
         try:
             return int((self.store / ".lock").read_text().split()[1].rstrip(","))
         except (OSError, IndexError, ValueError):
             return None
 
     def _is_mounted(self) -> bool:
-        # Not ismount(): it asks the server, which may be gone.
+        # Do not use ismount(), which sends a request to the server, which may have died.
         for line in Path("/proc/self/mounts").read_bytes().splitlines():
             if line.split()[1].decode("unicode_escape").encode("latin-1") == os.fsencode(self.mount):
                 return True
@@ -165,7 +165,7 @@ class Place:
 
 
 def _remove(path: Path) -> None:
-    """Delete a directory, in which a program that is being killed may just be making something."""
+    """Delete a directory in which a dying program may still make files."""
     for _ in range(REMOVE_TRIES):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
@@ -174,7 +174,7 @@ def _remove(path: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Tell whether it is there, and not only because nobody has asked for its exit status."""
+    """Return whether a process is alive, and not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1] != b"Z"
     except OSError:

@@ -4,9 +4,9 @@
  *
  *     demo_producer CHANNEL UNREAD_FILE LIMIT <FILE
  *
- * Every record that a full buffer refuses is counted as lost, also when it is then written again. So this one
- * looks first, at the file `unread_bytes` of .channels, and waits while readers are more than LIMIT bytes behind.
- * It says how often it was refused all the same.
+ * Every record that a full buffer refuses is counted as lost, even if it is written again later. So this program first
+ * reads the file `unread_bytes` of .channels, and waits while readers are more than LIMIT bytes behind. It prints how
+ * often a record was refused all the same.
  */
 #include <errno.h>
 #include <relayfs/relay.h>
@@ -46,7 +46,7 @@ static int write_lines(struct rchan *chan, const char *unread_file, unsigned lon
 	char *line = NULL;
 	size_t size = 0;
 	ssize_t length;
-	/* Looking is slow beside writing: several producers overshoot the limit by at most this each. */
+	/* Reading the file is slow compared to writing, so each producer overshoots the limit by at most this much. */
 	unsigned long long stride = limit / 8, written = stride;
 	int err = 0;
 	while (!err && (length = getline(&line, &size, stdin)) > 0) {

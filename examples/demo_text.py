@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Enough to tell a rate, and not so much that anybody waits.
+# Enough to measure a rate, and not so much that the demo takes long.
 LARGEST = 32 << 20
-# Below this it is worth looking further.
+# With less text than this, search further.
 SMALLEST = 6 << 20
 
 LISTS = ("/var/lib/dpkg/status", "/var/lib/dpkg/available")
@@ -21,7 +21,7 @@ LAST_RESORT = ("/usr/share", "/usr/include", "/usr/lib")
 
 
 def default_text(target: Path) -> str:
-    """Fill a file; return what it was made from."""
+    """Fill a file with text; return a description of its sources."""
     sources = []
     with target.open("wb") as out:
         for path in map(Path, LISTS):
@@ -58,14 +58,14 @@ def _add_tree(out: BinaryIO, tree: str, enough: int) -> int:
 
 
 def _files(tree: str) -> Iterator[Path]:
-    # Does not follow links: they may lead anywhere, and in circles.
+    # Do not follow links, which may lead anywhere, and in circles.
     for directory, names, files in os.walk(tree):
         names.sort()
         yield from (Path(directory, name) for name in sorted(files))
 
 
 def _add(out: BinaryIO, path: Path) -> int:
-    """Append a file, if it is text that may be read; return how many bytes."""
+    """Append a file, if it is readable text; return the number of bytes."""
     try:
         if not path.is_file() or path.is_symlink():
             return 0
@@ -77,7 +77,7 @@ def _add(out: BinaryIO, path: Path) -> int:
 
 
 def _add_available(out: BinaryIO) -> int:
-    """Append what apt knows of packages: its lists are often stored compressed."""
+    """Append apt's package descriptions: its lists are often stored compressed."""
     try:
         done = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, start_new_session=True, check=False)
     except OSError:
@@ -86,7 +86,7 @@ def _add_available(out: BinaryIO) -> int:
 
 
 def _append(out: BinaryIO, data: bytes) -> int:
-    """Append whole lines as far as there is room."""
+    """Append whole lines as long as there is room."""
     room = LARGEST - out.tell()
     if len(data) > room:
         data = data[: data.rfind(b"\n", 0, room) + 1]

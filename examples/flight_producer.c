@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A flight recorder: each CPU's last 512 KiB of history are in memory, whatever becomes of the program:
+/* A flight recorder: the last 512 KiB of each CPU's records stay in memory, even if the program dies:
  * flight_producer MNT/app/flight N
- * Nobody needs to read, nothing is ever refused, and the oldest is overwritten. flight_reader gets it out. */
+ * It needs no reader: no record is refused, and the oldest ones are overwritten. flight_reader reads them. */
 int main(int argc, char **argv)
 {
 	struct rchan *chan = relay_app_attach(argc > 2 ? argv[1] : "", "mode=overwrite subbuf_size=64K n_subbufs=8");
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
 		char line[96];
 		struct timespec now;
 		clock_gettime(CLOCK_MONOTONIC, &now);
-		/* The time first: sort -n puts the CPUs' files into one order. */
+		/* The time comes first, so that sort -n merges the files of all CPUs. */
 		int length = snprintf(line, sizeof(line), "%ld.%09ld event %ld\n", (long)now.tv_sec, now.tv_nsec, i);
 		relay_write(chan, line, (size_t)length);
 	}

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Takes what a flight recorder holds, after a crash or while programs go on: flight_reader MNT/app/flight OUTPUT
+/* Read the records of a flight recorder, after a crash or while programs still write: flight_reader MNT/app/flight OUTPUT
  * and then: sort -n OUTPUT* */
 int main(int argc, char **argv)
 {
@@ -15,7 +15,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	int err = relay_app_start(app);
-	/* Up to now, and what comes later stays for the next time. */
+	/* Read up to this moment; later records stay for the next run. */
 	if (!err)
 		err = relay_app_stop(app);
 	unsigned long bytes = 0;

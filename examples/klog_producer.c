@@ -7,7 +7,7 @@
 
 enum { N_THREADS = 2, LOOK_US = 20000 };
 
-/* The program's work, with statements that nobody needs to enable. */
+/* The program's work, with log statements that are always compiled in. */
 static void *work(void *argument)
 {
 	unsigned long who = (unsigned long)argument;
@@ -18,7 +18,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Logs while there is a channel, and works on while there is none: klog_producer MNT/app/log
+/* Log while the channel exists, and work all the time: klog_producer MNT/app/log
  * Make and remove the channel at any time, or start klog_reader, which makes it. */
 int main(int argc, char **argv)
 {
@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 	for (;; usleep(LOOK_US)) {
 		if (!chan && (chan = relay_attach(argc > 1 ? argv[1] : "")))
 			klog_register(chan);
-		/* Removed: let go of it, and look for another. */
+		/* The channel was removed: close it, and look for another. */
 		if (chan && klog("klog_producer is alive\n") == -EPIPE) {
 			klog_unregister(chan);
 			relay_close(chan);

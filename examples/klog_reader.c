@@ -11,8 +11,8 @@ static int print(struct relay_app *app, unsigned cpu, const void *data, size_t l
 	return fwrite(data, 1, length, stdout) == length && !fflush(stdout) ? 0 : -EIO;
 }
 
-/* Prints what a program logs, until the channel is removed: klog_reader MNT/app/log
- * One buffer for all CPUs, so that lines come in order; each as soon as it is written. */
+/* Print the log of a program, until the channel is removed: klog_reader MNT/app/log
+ * One buffer serves all CPUs, so that lines are in order; each is read as soon as it is written. */
 int main(int argc, char **argv)
 {
 	struct relay_app_options options = {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Print a relay file, out of the shared memory and without a copy, until the channel is removed:
+/* Print a relay file from shared memory, without a copy, until the channel is removed:
  * reader MNT/app/cpu0 */
 int main(int argc, char **argv)
 {
@@ -16,13 +16,13 @@ int main(int argc, char **argv)
 	const void *data;
 	size_t length;
 	int got;
-	/* -EBUSY: somebody else was reading all the time. */
+	/* -EBUSY: another reader was reading all the time. */
 	while ((got = relay_reader_next(reader, &data, &length, -1)) == 1 || got == -EBUSY || got == -EINTR) {
 		if (got != 1)
 			continue;
 		fwrite(data, 1, length, stdout);
 		fflush(stdout);
-		/* Only in overwrite mode: producers came round and wrote into what we were printing. */
+		/* Only in overwrite mode: producers overwrote the data while it was printed. */
 		if (relay_reader_done(reader) == -EOVERFLOW)
 			fprintf(stderr, "reader: the last %zu bytes may be garbled\n", length);
 	}

@@ -1,4 +1,4 @@
-/* What lies in a sub-buffer of the `reserve` example: a header, then records, then padding. */
+/* The contents of a sub-buffer in the `reserve` example: a header, then records, then padding. */
 #ifndef RESERVE_H
 #define RESERVE_H
 
@@ -10,7 +10,7 @@ struct header {
 };
 
 struct record {
-	unsigned short reserved; /* bytes, with these two */
+	unsigned short reserved; /* bytes, including these two members */
 	unsigned short used;     /* bytes of text */
 	char text[];
 };

@@ -12,10 +12,10 @@
 enum { N_THREADS = 3, MAX_BUFFERS = 1024 };
 
 static struct rchan *chan;
-static char *first_subbuf[MAX_BUFFERS]; /* of each CPU's buffer */
+static char *first_subbuf[MAX_BUFFERS]; /* start of each buffer's first sub-buffer */
 static long n_records;
 
-/* Keep room for a header in each sub-buffer. All are full: not yet. */
+/* Reserve a header in each sub-buffer. Do not begin a sub-buffer while all are full. */
 static int subbuf_start(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding)
 {
 	(void)prev_padding;
@@ -38,18 +38,18 @@ static struct header *header_of(const void *reserved)
 	abort();
 }
 
-/* Format a record where it will be read. How long it gets is known afterwards, so reserve enough and count what
+/* Format a record in place. Its length is known only afterwards, so reserve the maximum and store the length that
  * was used. 0 or -errno. */
 static int log_event(long who, long i)
 {
-	/* A multiple of its alignment, and so all records are aligned. */
+	/* Reserve a multiple of the alignment, so that all records are aligned. */
 	size_t length = sizeof(struct record) + TEXT_MAX;
 	struct record *record = relay_try_reserve(chan, length);
 	if (!record)
 		return -errno;
 	record->reserved = (unsigned short)length;
 	record->used = (unsigned short)snprintf(record->text, TEXT_MAX, "thread %ld event %ld\n", who, i);
-	/* Other threads count in the same header. */
+	/* Other threads add to the same header. */
 	__atomic_fetch_add(&header_of(record)->written, record->used, __ATOMIC_RELAXED);
 	relay_commit(chan, record);
 	return 0;
@@ -69,7 +69,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Each of three threads logs N events; the channel is removed at the end: reserve_producer MNT/app BASE N */
+/* Three threads log N events each; then the channel is removed: reserve_producer MNT/app BASE N */
 int main(int argc, char **argv)
 {
 	struct rchan_callbacks callbacks = {.subbuf_start = subbuf_start};
@@ -91,6 +91,6 @@ int main(int argc, char **argv)
 	}
 	if (why)
 		fprintf(stderr, "reserve_producer: %s\n", why);
-	relay_close(chan); /* who reads, reads on to the end */
+	relay_close(chan); /* readers can still read to the end */
 	return why ? 1 : 0;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One line of output from one thread at a time. */
+/* Lets one thread at a time print. */
 static int print_records(const char *at, const char *end, unsigned *written)
 {
 	for (const struct record *record; at < end; at += record->reserved) {
@@ -21,13 +21,13 @@ static int print_records(const char *at, const char *end, unsigned *written)
 	return 0;
 }
 
-/* A sub-buffer: the header says how much text there must be. */
+/* Print a sub-buffer, and check that it holds as much text as its header says. */
 static int process(struct relay_app *app, unsigned cpu, const void *data, size_t length, size_t padding)
 {
 	(void)app, (void)padding;
 	const struct header *header = data;
 	unsigned written = 0;
-	/* Behind a record whose producer died there is a piece without a header. */
+	/* The piece behind a record whose producer died has no header. */
 	int is_begun = length >= sizeof(*header) && header->magic == HEADER_MAGIC;
 	int err =
 	    print_records((const char *)data + (is_begun ? sizeof(*header) : 0), (const char *)data + length, &written);
@@ -36,7 +36,7 @@ static int process(struct relay_app *app, unsigned cpu, const void *data, size_t
 	return err;
 }
 
-/* Prints what reserve_producer logs, until the channel is removed: reserve_reader MNT/app/BASE */
+/* Print the records of reserve_producer, until the channel is removed: reserve_reader MNT/app/BASE */
 int main(int argc, char **argv)
 {
 	struct relay_app_options options = {.size = sizeof(options), .process_subbuf = process};

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Called with each record where it lies. */
+/* Called for each record, in place. */
 static int show(void *out, const void *data, size_t length)
 {
 	return fwrite(data, 1, length, out) == length ? 0 : -EIO;
@@ -25,7 +25,7 @@ int main(int argc, char **argv)
 		n_ended = 0;
 		for (unsigned i = 0; i < rings->n && got >= 0; i++) {
 			got = relay_ring_consume(rings->ring[i], show, stdout, 0);
-			if (got == -EPIPE) { /* removed, and everything has been read */
+			if (got == -EPIPE) { /* removed, and all records have been read */
 				n_ended++;
 				got = 0;
 			}

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Room for a record, which nobody sees before it is committed. Full: wait for a consumer; until then nothing is lost. A
- * program that must not wait gives no flag, goes on, and the record is counted as lost. NULL and errno. */
+/* Reserve a record, which readers do not see before it is committed. If the ring is full, wait for a consumer; refused
+ * attempts are not counted as lost. A program that must not wait calls this once without the flag. NULL and errno. */
 static char *reserve(struct relay_rings *rings, size_t length)
 {
 	char *record;
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 		char *record = reserve(rings, (size_t)length);
 		if (!record)
 			break;
-		/* A program that has more to do would make its record here, where it will be read. */
+		/* A real program would build its record here, in place. */
 		memcpy(record, line, (size_t)length);
 		relay_ring_commit(record, 0);
 	}

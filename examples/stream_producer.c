@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Logs N numbered lines as fast as it can, for stream_reader to write to disk: stream_producer MNT/app/cpu N
- * While no reader runs, and when a buffer is full, lines are dropped and counted, as a program must do that
- * has better things to do than to wait. Any number of these may run at once. */
+/* Log N numbered lines as fast as possible, for stream_reader to write to disk: stream_producer MNT/app/cpu N
+ * While no reader runs, and when a buffer is full, lines are dropped and counted, as is right for a program that
+ * must not wait. Any number of these programs may run at once. */
 int main(int argc, char **argv)
 {
-	/* Makes the channel if neither a reader nor another producer has done it. */
+	/* Make the channel if it does not exist yet. */
 	struct rchan *chan = relay_app_attach(argc > 2 ? argv[1] : "", "subbuf_size=256K n_subbufs=16");
 	if (!chan) {
 		perror("relay_app_attach");

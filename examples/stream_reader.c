@@ -9,10 +9,10 @@
 
 static void on_signal(int signum)
 {
-	(void)signum; /* that ppoll() ends is all we want */
+	(void)signum; /* the signal only has to end ppoll() */
 }
 
-/* Until ^C, or the channel is removed. Signals come in ppoll() only, so none is missed. */
+/* Wait until ^C, or until the channel is removed. Signals are delivered only in ppoll(), so none is missed. */
 static void wait_for_end(struct relay_app *app)
 {
 	sigset_t block, none;
@@ -38,7 +38,7 @@ static void report(struct relay_app *app)
 	}
 }
 
-/* Writes what programs log into a channel to files OUTPUT0, OUTPUT1 ...: stream_reader MNT/app/cpu OUTPUT */
+/* Write a channel's records to files OUTPUT0, OUTPUT1 ...: stream_reader MNT/app/cpu OUTPUT */
 int main(int argc, char **argv)
 {
 	struct relay_app_options options = {

@@ -1,4 +1,4 @@
-/* What tracer.c writes and trace_reader.c reads. Each sub-buffer:
+/* The format that tracer.c writes and trace_reader.c reads. Each sub-buffer:
  *
  *     +--------+-------+-------+--   --+--------+
  *     | header | event | event |  ...  | footer | unused: read(2) leaves it out
@@ -11,7 +11,7 @@
 
 enum { BUFSIZE = 16384, TEXT_BYTES = 80, HEADER = 0x48445254, FOOTER = 0x46545254, EVENT = 0x56455254 };
 
-/* How both of them begin: wall clock and TSC of one moment. With two such moments a TSC can be converted. */
+/* The beginning of header and footer: wall clock and TSC at one moment. Two such moments are needed to convert a TSC. */
 struct moment {
 	uint32_t magic;     /* HEADER or FOOTER */
 	uint32_t buffer_id; /* counts sub-buffers */
@@ -25,14 +25,14 @@ struct header {
 
 struct footer {
 	struct moment end;
-	uint64_t unused; /* bytes behind the last event, this footer's included */
+	uint64_t unused; /* bytes behind the last event, including this footer */
 };
 
 struct event {
 	uint32_t magic;      /* EVENT */
 	uint16_t length;     /* bytes, text included */
-	uint16_t thread;     /* who wrote it */
-	uint64_t time_delta; /* relay_write() fills it in */
+	uint16_t thread;     /* the thread that wrote it */
+	uint64_t time_delta; /* stored by relay_write() */
 	char text[TEXT_BYTES];
 };
 

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <time.h>
 
-/* Prints what tracer traces, each event with its time, until the tracer ends: trace_reader MNT/xlog/9
- * It needs no more of relayfs than the file: a read waits for data, and leaves out what is unused. */
+/* Print the events of tracer, with their times, until the tracer ends: trace_reader MNT/xlog/9
+ * It only reads the file: read(2) waits for data, and leaves out unused bytes. */
 
 enum { EVENT_BYTES = offsetof(struct event, text) }; /* without its text */
 
-/* Of one sub-buffer: only its footer tells how fast the TSC is. */
+/* The events of one sub-buffer, kept until its footer is read, which is needed to compute the rate of the TSC. */
 static struct event events[BUFSIZE / EVENT_BYTES];
 
 static int fail(const char *what)
@@ -25,7 +25,7 @@ static double microseconds_of(const struct moment *m)
 	return (double)m->seconds * 1e6 + (double)m->microseconds;
 }
 
-/* The time between the two moments at which the event was written: microseconds after the first one. */
+/* Return when an event was written, in microseconds after the header's moment. */
 static double time_of(const struct event *event, const struct moment *start, const struct moment *end)
 {
 	if (!start->tsc)
@@ -45,7 +45,7 @@ static void print(const struct event *event, const struct moment *start, const s
 	       event->text);
 }
 
-/* What follows the first word. */
+/* Read the rest of a struct whose first word has been read. */
 static int read_rest(FILE *file, void *to, size_t length)
 {
 	return fread((char *)to + sizeof(uint32_t), length - sizeof(uint32_t), 1, file) == 1;
@@ -59,7 +59,7 @@ static int read_event(FILE *file, struct event *event)
 	return fread(event->text, 1, length, file) == length;
 }
 
-/* A sub-buffer, whose header has been read. 0; 1: it is not as it should be. */
+/* Read and print a sub-buffer whose header has been read. 0; 1: it is not valid. */
 static int read_subbuf(FILE *file, const struct header *header)
 {
 	struct footer footer;

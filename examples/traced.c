@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Each becomes a function, trace_collatz_begin(number) ..., and costs nothing while nobody traces. */
+/* Each declaration defines a function, such as trace_collatz_begin(number), which costs nothing while no trace wants it. */
 RELAY_TRACE_EVENT(collatz, begin, (u64, number))
 RELAY_TRACE_EVENT(collatz, end, (u64, number), (u32, steps), (f64, steps_per_digit), (string, verdict))
 
@@ -16,7 +16,7 @@ static uint32_t count_steps(uint64_t number)
 	return steps;
 }
 
-/* How long the numbers up to N take to become 1: traced N. It prints one number; what happens on the way is traced. */
+/* Print how many steps the numbers up to N take to become 1: traced N. The steps are traced. */
 int main(int argc, char **argv)
 {
 	uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : 10, longest = 0;

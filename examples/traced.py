@@ -1,4 +1,4 @@
-"""How long the numbers up to N take to become 1: traced.py N. What happens on the way is traced, as by traced.c."""
+"""Print how many steps the numbers up to N take to become 1: traced.py N. The steps are traced, as by traced.c."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ end = Event("collatz", "end", {"number": "u64", "steps": "u32", "steps_per_digit
 
 
 def count_steps(number: int) -> int:
-    """Count until 1."""
+    """Count the steps until 1."""
     steps = 0
     while number > 1:
         number = 3 * number + 1 if number % 2 else number // 2
@@ -18,14 +18,14 @@ def count_steps(number: int) -> int:
     return steps
 
 
-# What is logged becomes events, too: python:log.
+# Log messages become events, too: python:log.
 logging.getLogger().addHandler(TraceHandler())
 
 most = longest = 0
 for number in range(1, int(sys.argv[1]) + 1):
     begin(number)
     steps = count_steps(number)
-    # Only worth its while if somebody wants to know.
+    # Skip this if no trace wants the event.
     if end.wanted:
         end(number, steps, steps / len(str(number)), "a record" if steps > most else "as others")
     if steps > most:

@@ -10,15 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Traces what its threads do, with relayfs as it was announced in 2003: tracer PATH EVENTS [clock]
- * PATH is on relayfs: /xlog/9 is MNT/xlog/9, where trace_reader reads. Each sub-buffer has a header and a footer, from
- * which the events' time deltas become times. With `clock` deltas are microseconds, else TSCs if there is one. */
+/* Trace what the threads of this program do, with relayfs as it was announced in 2003: tracer PATH EVENTS [clock]
+ * PATH is on relayfs: /xlog/9 is MNT/xlog/9, which trace_reader reads. Each sub-buffer has a header and a footer, by
+ * which the events' time deltas are converted to times. With `clock` deltas are microseconds, else the TSC if there is one. */
 
 enum { NBUFS = 8, N_THREADS = 2 };
 
 static int channel_id;
 static long n_events;
-static uint32_t ended; /* footers written: no two callbacks of a channel run at once */
+static uint32_t ended; /* footers written; needs no lock, because callbacks of a channel run one at a time */
 
 static struct moment moment(uint32_t magic, uint32_t buffer_id, struct timeval time, uint64_t tsc)
 {
@@ -27,7 +27,7 @@ static struct moment moment(uint32_t magic, uint32_t buffer_id, struct timeval t
 	return m;
 }
 
-/* A sub-buffer begins: the first start_reserve bytes are ours. */
+/* A sub-buffer begins: write the header into its first start_reserve bytes. */
 static int buffer_start(int id, char *current_write_pos, uint32_t buffer_id, struct timeval start_time,
                         uint64_t start_tsc, int using_tsc)
 {
@@ -37,7 +37,7 @@ static int buffer_start(int id, char *current_write_pos, uint32_t buffer_id, str
 	return sizeof(header);
 }
 
-/* A sub-buffer is full: there are end_reserve bytes at least for the footer. */
+/* A sub-buffer is full: write the footer, for which there are at least end_reserve bytes. */
 static int buffer_end(int id, char *current_write_pos, char *end_of_buffer, struct timeval end_time, uint64_t end_tsc,
                       int using_tsc)
 {
@@ -48,7 +48,7 @@ static int buffer_end(int id, char *current_write_pos, char *end_of_buffer, stru
 	return sizeof(footer);
 }
 
-/* Rather lose what is new than what nobody has read. */
+/* Suspend the channel: lose new events rather than unread ones. */
 static int buffers_full(int id)
 {
 	(void)id;
@@ -58,7 +58,7 @@ static int buffers_full(int id)
 static struct rchan_callbacks callbacks = {
     .buffer_start = buffer_start, .buffer_end = buffer_end, .buffers_full = buffers_full};
 
-/* The channel is suspended: let it go on when the reader has read all there was. */
+/* The channel is suspended: resume it when the reader has read all data. */
 static void wait_for_reader(void)
 {
 	struct rchan_info info;
@@ -74,7 +74,7 @@ static void *work(void *argument)
 		struct event event = {.magic = EVENT, .thread = (uint16_t)(size_t)argument};
 		int n = snprintf(event.text, sizeof(event.text), "has done %ld of %ld", i + 1, n_events);
 		event.length = (uint16_t)(offsetof(struct event, text) + (size_t)n);
-		/* A program that must not wait goes on, and has lost this event. */
+		/* A program that must not wait would lose this event. */
 		while ((written = relay_write(channel_id, &event, event.length, offsetof(struct event, time_delta))) ==
 		       -ENOSPC)
 			wait_for_reader();
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
 		pthread_create(&threads[i], NULL, work, (void *)i);
 	for (size_t i = 0; i < N_THREADS; i++)
 		pthread_join(threads[i], NULL);
-	/* The last footer; who has the file open reads on to the end. */
+	/* Write the last footer; a reader that has the file open can read to the end. */
 	relay_close(channel_id);
 	return 0;
 }
