@@ -201,9 +201,9 @@ class Recorder:
             process.close()
             self._wait_for_room(full)
             return
-        except DamagedError as spoiled:
+        except DamagedError as damage:
             process.close()
-            self._mark_damaged(name, str(spoiled))
+            self._mark_damaged(name, str(damage))
             return
         for consumer in process.buffers.values():
             self._sleepers.add(consumer.buffer)
@@ -284,11 +284,11 @@ class Recorder:
             yield
         except OutputFullError as full:
             self._wait_for_room(full)
-        except DamagedError as spoiled:
+        except DamagedError as damage:
             recording = self._recordings.pop(name)
             recording.process.close_after(self._sleepers)
             recording.output.close({})
-            self._mark_damaged(name, str(spoiled))
+            self._mark_damaged(name, str(damage))
 
     def _mark_damaged(self, name: str, why: str) -> None:
         """Report that the rest of a process is not recorded."""

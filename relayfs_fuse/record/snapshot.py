@@ -48,8 +48,8 @@ class Snapshot:
         for name in self._source.processes():
             try:
                 self._take(name)
-            except DamagedError as spoiled:
-                self._mark_damaged(name, str(spoiled))
+            except DamagedError as damage:
+                self._mark_damaged(name, str(damage))
             tick()
 
     def _take(self, name: str) -> None:

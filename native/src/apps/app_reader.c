@@ -67,7 +67,7 @@ static size_t padding_behind(const struct rchan_buf *buf, const struct relay_spa
 	return buf->subbuf_size - offset - span->length;
 }
 
-static int hand_on_planned(struct app_reader *reader, const struct relay_span *span)
+static int deliver_planned(struct app_reader *reader, const struct relay_span *span)
 {
 	struct rchan_buf *buf = reader->buf;
 	const void *data = span->data;
@@ -115,7 +115,7 @@ static int take_from_memory(struct app_reader *reader, bool finished_only)
 		relay_consume_abort(buf);
 		return 0;
 	}
-	return n == 1 ? hand_on_planned(reader, &span) : n;
+	return n == 1 ? deliver_planned(reader, &span) : n;
 }
 
 static int take_from_file(struct app_reader *reader)

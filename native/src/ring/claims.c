@@ -57,7 +57,7 @@ struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 static struct relay_ring_claim *in_question(const struct relay_ring *ring, uint64_t *word)
 {
 	struct relay_ring_last last = relay_ring_last(ring);
-	uint64_t number = last.who >> RELAY_OWNER_SHIFT;
+	uint64_t number = last.tail_word >> RELAY_OWNER_SHIFT;
 	if (number == 0 || number > RELAY_N_CLAIMS)
 		return NULL;
 	struct relay_ring_claim *claim = &ring->claims[number - 1];

@@ -69,33 +69,33 @@ static inline void relay_ring_claim_release(const struct relay_ring *ring, struc
 
 /* --- the last reservation --- */
 
-/* The claim of the last reservation, in the top 16 bits of `who`, and its position. */
+/* The claim of the last reservation, in the top 16 bits of `tail_word`, and its position. */
 struct relay_ring_last {
 	uint64_t pos; /* lockless: its end; rseq: the producer position */
 	/* lockless: tail[0].second. rseq: `last`, which the section stores before the position. If a section is aborted between
 	 * the two, `last` names a reservation that does not exist: see relay_ring_made_last(). */
-	uint64_t who;
+	uint64_t tail_word;
 };
 
-/* Load `pos` before `who`, and both before the claim's word: if the claim has made another reservation meanwhile, its word
- * does not match `pos`; and if another claim has reserved the position, `who` names that claim by now. */
+/* Load `pos` before `tail_word`, and both before the claim's word: if the claim has made another reservation meanwhile, its word
+ * does not match `pos`; and if another claim has reserved the position, `tail_word` names that claim by now. */
 static inline struct relay_ring_last relay_ring_last(const struct relay_ring *ring)
 {
 	const struct relay_ring_producer *producer = ring->producer;
 	bool rseq = ring->scheme == RELAY_RSEQ;
 	uint64_t pos = __atomic_load_n(rseq ? &producer->position.first : &producer->tail[0].first, __ATOMIC_ACQUIRE);
-	uint64_t who = __atomic_load_n(rseq ? &producer->last : &producer->tail[0].second, __ATOMIC_ACQUIRE);
-	return (struct relay_ring_last){pos, who};
+	uint64_t tail_word = __atomic_load_n(rseq ? &producer->last : &producer->tail[0].second, __ATOMIC_ACQUIRE);
+	return (struct relay_ring_last){pos, tail_word};
 }
 
 /* True if `claim`, whose word is PENDING at `pos`, made the reservation `last`. */
 static inline bool relay_ring_made_last(const struct relay_ring *ring, const struct relay_ring_last *last,
                                         const struct relay_ring_claim *claim, uint64_t pos)
 {
-	if ((last->who & ~RELAY_RECORDS_MASK) != relay_ring_claim_name(ring, claim))
+	if ((last->tail_word & ~RELAY_RECORDS_MASK) != relay_ring_claim_name(ring, claim))
 		return false;
 	if (ring->scheme == RELAY_RSEQ)
-		return ((last->who ^ pos) & RELAY_RECORDS_MASK) == 0 && (int64_t)(last->pos - pos) > 0;
+		return ((last->tail_word ^ pos) & RELAY_RECORDS_MASK) == 0 && (int64_t)(last->pos - pos) > 0;
 	return pos + relay_ring_total(__atomic_load_n(&claim->length, __ATOMIC_RELAXED)) == last->pos;
 }
 

@@ -7,7 +7,7 @@
  *
  * Scheme lockless: several CPUs reserve at once, and a header can be stored only after its place is reserved:
  *
- *     tail:  {end, n | who} -> {end + total, n + 1 | claim}     reserve: one step decides order and owner
+ *     tail:  {end, n | last_claim} -> {end + total, n + 1 | claim}     reserve: one step decides order and owner
  *     header at end = BUSY ...                                  by the owner alone, so that no late store is possible
  *     position = end + total                                    ring/publish.c
  *
@@ -182,14 +182,14 @@ static int reserve_lockless(struct relay_ring *ring, uint64_t length, bool uncou
                             uint64_t *pos)
 {
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		uint64_t who;
+		uint64_t last_claim;
 		bool turn;
-		struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
+		struct relay_ring_place place = relay_ring_next_place(ring, length, &last_claim);
 		int err = check_place(ring, &place, length, uncounted, &turn);
 		if (err)
 			return err;
 		relay_ring_claim_state(claim, place.pos, length, place.number);
-		if (relay_ring_take_place(ring, &place, who, relay_ring_claim_name(ring, claim))) {
+		if (relay_ring_take_place(ring, &place, last_claim, relay_ring_claim_name(ring, claim))) {
 			relay_ring_show_place(ring, &place, length, turn);
 			*pos = place.pos;
 			return 0;

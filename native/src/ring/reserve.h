@@ -36,24 +36,24 @@ static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t e
 
 /* Return the place of the next reservation, and, in the tail's top 16 bits, the claim of the last one. */
 static inline struct relay_ring_place relay_ring_next_place(const struct relay_ring *ring, uint64_t length,
-                                                            uint64_t *who)
+                                                            uint64_t *last_claim)
 {
 	const struct relay_u128 *tail = &ring->producer->tail[0];
 	/* The loads need no order: if they are not of one moment, the compare-and-swap fails. Acquire: the stores that the last
 	 * producer made before, and helped with. */
 	uint64_t pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	uint64_t second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
-	*who = second & ~RELAY_RECORDS_MASK;
+	*last_claim = second & ~RELAY_RECORDS_MASK;
 	return (struct relay_ring_place){
 	    .pos = pos, .end = pos + relay_ring_total(length), .number = second & RELAY_RECORDS_MASK};
 }
 
 /* Reserve the place for a claim that has announced it: the only locked step. A full barrier; false: another record has been
  * reserved. */
-static inline bool relay_ring_take_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t who,
-                                         uint64_t name)
+static inline bool relay_ring_take_place(struct relay_ring *ring, const struct relay_ring_place *place,
+                                         uint64_t last_claim, uint64_t name)
 {
-	return relay_u128_cmpxchg(&ring->producer->tail[0], place->pos, place->number | who, place->end,
+	return relay_u128_cmpxchg(&ring->producer->tail[0], place->pos, place->number | last_claim, place->end,
 	                          ((place->number + 1) & RELAY_RECORDS_MASK) | name);
 }
 
@@ -78,11 +78,11 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
                                                      struct relay_ring_claim **claim, uint64_t *pos)
 {
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
-	uint64_t who;
-	struct relay_ring_place place = relay_ring_next_place(ring, length, &who);
+	uint64_t last_claim;
+	struct relay_ring_place place = relay_ring_next_place(ring, length, &last_claim);
 	/* Load the flags after the tail: a thread that stops the ring sets the flag, then changes the tail. */
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
-	if (!mine || who != relay_ring_claim_name(ring, mine) || flags & RELAY_STOPPED ||
+	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || flags & RELAY_STOPPED ||
 	    relay_ring_produced(ring) != place.pos || place.pos % 8 || relay_ring_is_too_large(ring, length))
 		return false;
 	if (!relay_ring_has_room(ring, place.end) &&
@@ -91,7 +91,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	if (!relay_claim_use(&mine->owner))
 		return false;
 	relay_ring_claim_state(mine, place.pos, length, place.number);
-	if (__builtin_expect(!relay_ring_take_place(ring, &place, who, who), 0)) {
+	if (__builtin_expect(!relay_ring_take_place(ring, &place, last_claim, last_claim), 0)) {
 		relay_ring_claim_release(ring, mine);
 		relay_ring_backoff();
 		return false;
@@ -112,9 +112,9 @@ static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
 	/* Load this after the position, as in reserve_rseq(). */
 	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
-	uint64_t who = last & ~RELAY_RECORDS_MASK;
+	uint64_t last_claim = last & ~RELAY_RECORDS_MASK;
 	put.next = put.expect + relay_ring_total(length);
-	if (!mine || who != relay_ring_claim_name(ring, mine) || put.expect % 8 ||
+	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || put.expect % 8 ||
 	    relay_ring_is_too_large(ring, length) || !relay_ring_has_room(ring, put.next) ||
 	    !relay_claim_use(&mine->owner))
 		return false;
@@ -122,8 +122,8 @@ static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64
 	put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
 	relay_ring_claim_state(mine, put.expect, length, 0);
 	RELAY_PUBLISHES(&ring->producer->position.first);
-	if (relay_rseq_ring_reserve(ring->producer, &put, last, who | (put.expect & RELAY_RECORDS_MASK), ring->cpu) !=
-	    RELAY_RSEQ_DONE) {
+	if (relay_rseq_ring_reserve(ring->producer, &put, last, last_claim | (put.expect & RELAY_RECORDS_MASK),
+	                            ring->cpu) != RELAY_RSEQ_DONE) {
 		relay_ring_claim_release(ring, mine);
 		return false;
 	}
