@@ -31,6 +31,7 @@ OWN_PAGE = {
     HEADERS[0].with_name("counters_store.h"): "relayfs-counters.3",
     HEADERS[0].with_name("trace_event.h"): "relayfs-trace.3",
     HEADERS[0].with_name("trace_store.h"): "relayfs-trace.3",
+    HEADERS[0].with_name("merge.h"): "relayfs-trace.3",
 }
 SYNOPSES = [
     ("relay.h", "librelayfs.3"),

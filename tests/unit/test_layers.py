@@ -37,6 +37,7 @@ C_ROOMS = [
     {"buffer", "ring"},
     {"counters", "channel"},
     {"classic", "trace", "apps"},
+    {"merge"},
 ]
 
 

@@ -200,6 +200,10 @@ void relay_layouts_free(struct relay_layouts *layouts);
  * type, or too many fields; -ENOMEM. */
 int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types);
 
+/* The same with names, of which copies are kept, for who also shows events: see <relayfs/merge.h>. Of `event` the provider, the
+ * name and the fields are used. */
+int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const struct relay_trace_event *event);
+
 enum relay_packet_fault {
 	RELAY_PACKET_GOOD = 0,
 	RELAY_PACKET_CUT = 1,        /* the remaining bytes are shorter than an event's header */

@@ -160,8 +160,10 @@ def test_many_declarations_are_found() -> None:
 def test_nothing_is_read_beyond_a_packet(tmp_path: Path) -> None:
     program = tmp_path / "fuzz_packet"
     flags = ["-std=gnu11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-    sources = [Path(__file__).with_name("fuzz_packet.c"), ROOT / "native/src/trace/packet_check.c"]
-    subprocess.run(["clang", *flags, f"-I{ROOT / 'native/include'}", "-o", program, *sources], check=True)
+    sources = [ROOT / "native/src/trace" / name for name in ("packet_check.c", "layouts.c")]
+    include = [f"-I{ROOT / 'native/include'}", f"-I{ROOT / 'native/src'}"]
+    fuzz = Path(__file__).with_name("fuzz_packet.c")
+    subprocess.run(["clang", *flags, *include, "-o", program, fuzz, *sources], check=True)
     limits = [f"-runs={RUNS}", "-max_len=600", "-timeout=60", "-seed=1", f"-artifact_prefix={tmp_path}/"]
     done = subprocess.run([program, *limits], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

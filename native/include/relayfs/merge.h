@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * <relayfs/merge.h>: the events of a trace, which lie in a stream for each process and CPU, as one stream in the order of their
+ * times; for tools, symbols as in <relayfs/store.h>.
+ *
+ *     merge = relay_merge_new(since, until)
+ *     n = relay_merge_add_process(merge, &process)                once a process
+ *     relay_merge_add_files(merge, n, cpu, paths, n_paths)        once a CPU
+ *
+ * Functions return 0 (or what they say) or a negative errno, and do not trust what the streams hold. Times are ns since 1970.
+ */
+#ifndef RELAYFS_MERGE_H
+#define RELAYFS_MERGE_H
+
+#include <relayfs/trace_store.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct relay_merge;
+
+/* Events before `since` and after `until` are left out, and so is what was lost before or after. NULL: no memory. */
+struct relay_merge *relay_merge_new(uint64_t since, uint64_t until);
+void relay_merge_free(struct relay_merge *merge);
+
+/* A process of a trace, or several that share buffers. */
+struct relay_merge_process {
+	const char *name; /* of the program; copied */
+	uint32_t pid;     /* 0: each event's context says it */
+	/* Where in each event's context these are, uint32_t; -1: nowhere. */
+	int32_t vpid_at, vtid_at;
+	/* The clock of its events: `freq` ticks a second, and where 1970 lies: so many seconds and ticks before its zero. */
+	uint64_t freq, offset_s, offset;
+	/* Its events; those without names (relay_layouts_add) are left out. From then on the merge's, also after an error. */
+	struct relay_layouts *layouts;
+};
+
+/* The process's number, for relay_merge_add_files(), from 0; -ENOMEM; -EINVAL: its clock or its context cannot be. */
+int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process);
+
+/*
+ * Add the stream of a CPU.
+ *
+ * paths  the files in which it goes on, each as `relayctl record` and `relayctl snapshot` write them. A recorder may still write
+ *        to the last one: what that holds when it is looked at is merged. One that is missing is as an empty one. They are mapped:
+ *        after relay_guard_install() one that is truncated meanwhile ends there.
+ *
+ * 0; -ENOMEM; -EINVAL: there is no such process.
+ */
+int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
+                          size_t n_paths);
+
+struct relay_merge_stats {
+	uint64_t events;  /* that were given out */
+	uint64_t lost;    /* that streams say are lost */
+	uint64_t late;    /* of the events, those older than one before them */
+	uint64_t damaged; /* packets with bytes that are no events: what comes before these was given out */
+	uint64_t time;    /* of the last event that was given out */
+	int32_t error;    /* the first with which a file could not be read, negative; 0: none */
+	uint32_t unused;
+};
+void relay_merge_stats(const struct relay_merge *merge, struct relay_merge_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A stream in files, which are read as they are mapped. A file is opened when the merge has come to its time, so a recording of more
+ * processes than there may be open files can be read.
+ *
+ * A recorder may write to the last file meanwhile. It ends with an empty packet, which becomes the first of the new packets: first
+ * all else is written, then its content_size, then its packet_size (relayfs_fuse/record/stream.py). So content_size is read before
+ * the other fields, and a packet with events is as good as any, also if it still reaches to the end of the file.
+ */
+#define _GNU_SOURCE
+#include "base/mapping.h"
+#include "merge/merge.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct file_source {
+	struct relay_source source;
+	char **paths;
+	size_t n_paths, n_read;       /* how many of them are or have been mapped */
+	struct relay_mapping mapping; /* of the file that is read; base NULL: none is */
+	uint64_t bytes, at;           /* of that file; of the next packet in it */
+};
+
+/* 0: it is mapped; 1: there is nothing in it, or it is missing; else -errno. */
+static int map_file(struct file_source *file, const char *path)
+{
+	struct stat st;
+	int fd = relay_mapping_open(path, O_RDONLY, false);
+	if (fd < 0)
+		return fd == -ENOENT ? 1 : fd;
+	int err = fstat(fd, &st) ? -errno : st.st_size == 0;
+	if (!err)
+		err = relay_mapping_map_ahead(&file->mapping, fd, (uint64_t)st.st_size, false);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	/* A descriptor is not needed, and there may be more files than descriptors. */
+	relay_descriptor_close(&file->mapping.file);
+	file->bytes = (uint64_t)st.st_size;
+	file->at = 0;
+	return 0;
+}
+
+static void unmap_file(struct file_source *file)
+{
+	if (file->mapping.base)
+		relay_mapping_unmap(&file->mapping);
+	file->mapping.base = NULL;
+}
+
+static bool is_head(const struct relay_packet *head, uint64_t left)
+{
+	return head->magic == RELAY_PACKET_MAGIC && head->content_size / 8 >= sizeof(*head) &&
+	       head->content_size <= head->packet_size && head->packet_size / 8 <= left;
+}
+
+/* The next packet of the file that is mapped. false: there is none. */
+static bool next_in_file(struct file_source *file, struct relay_source_packet *packet)
+{
+	const unsigned char *at = file->mapping.base + file->at;
+	const uint64_t left = file->bytes - file->at;
+	uint64_t content_size;
+	if (left < sizeof(packet->head))
+		return false;
+	memcpy(&content_size, at + offsetof(struct relay_packet, content_size), sizeof(content_size));
+	/* Pairs with the order in which the recorder writes: the first comment. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	memcpy(&packet->head, at, sizeof(packet->head));
+	packet->head.content_size = content_size;
+	if (!is_head(&packet->head, left))
+		return false;
+	packet->events = at + sizeof(packet->head);
+	packet->length = content_size / 8 - sizeof(packet->head);
+	file->at += packet->head.packet_size / 8;
+	/* The room for further packets is none. */
+	return packet->length > 0 || packet->head.packet_size / 8 == sizeof(packet->head) || file->at < file->bytes;
+}
+
+static int next_packet(struct relay_source *source, struct relay_source_packet *packet)
+{
+	struct file_source *file = (struct file_source *)source;
+	for (;;) {
+		if (file->mapping.base && next_in_file(file, packet))
+			return RELAY_SOURCE_PACKET;
+		unmap_file(file);
+		packet->watermark = 0;
+		if (file->n_read == file->n_paths)
+			return RELAY_SOURCE_ENDED;
+		int err = map_file(file, file->paths[file->n_read++]);
+		if (err < 0)
+			return err;
+	}
+}
+
+static void close_file(struct relay_source *source)
+{
+	struct file_source *file = (struct file_source *)source;
+	unmap_file(file);
+	for (size_t i = 0; i < file->n_paths; i++)
+		free(file->paths[i]);
+	free(file->paths);
+	free(file);
+}
+
+/* When the stream begins, in ticks; 0: that cannot be told, so the merge looks at it at once. */
+static uint64_t begin_of(const char *path)
+{
+	struct relay_packet head;
+	int fd = relay_mapping_open(path, O_RDONLY, false);
+	if (fd < 0)
+		return 0;
+	bool is_whole = pread(fd, &head, sizeof(head), 0) == (ssize_t)sizeof(head);
+	close(fd);
+	return is_whole && is_head(&head, UINT64_MAX) ? head.timestamp_begin : 0;
+}
+
+int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
+                          size_t n_paths)
+{
+	struct file_source *file = calloc(1, sizeof(*file));
+	if (!file)
+		return -ENOMEM;
+	file->source = (struct relay_source){next_packet, close_file};
+	file->paths = calloc(n_paths + 1, sizeof(*file->paths));
+	for (; file->paths && file->n_paths < n_paths; file->n_paths++) {
+		file->paths[file->n_paths] = strdup(paths[file->n_paths]);
+		if (!file->paths[file->n_paths])
+			break;
+	}
+	if (!file->paths || file->n_paths < n_paths) {
+		close_file(&file->source);
+		return -ENOMEM;
+	}
+	return relay_merge_add_source(merge, process, cpu, &file->source, n_paths ? begin_of(paths[0]) : 0);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A tree of losers. Each stream is a leaf; each node has the later one of the two that met there, and the first one of all is the
+ * winner. When the winner's stream has gone on to its next event only the nodes above its leaf change:
+ *
+ *                 winner 3 (stream 2)                 streams      0  1  2  3
+ *                   node 1:  5 (1)                    next event   7  5  3  9
+ *             node 2:  7 (0)   node 3:  9 (3)
+ *
+ * What is compared is a key, time << 64 | is an event << 32 | number of the stream. The key of a stream that is empty has its
+ * watermark for a time. It comes before the events of that time, since one more may still come. When such a stream wins it is asked
+ * again. If nothing has changed by then, no event of another one can be given out either.
+ */
+#define _GNU_SOURCE
+#include "merge/merge.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+typedef unsigned __int128 merge_key;
+static const merge_key ENDED = ~(merge_key)0;
+static const uint64_t IS_EVENT = 1ull << 32;
+
+struct relay_merge {
+	struct relay_traced **processes;
+	struct relay_stream **streams;
+	uint32_t n_processes, n_streams;
+	merge_key *tree; /* n_streams nodes, the first of which is not used */
+	merge_key winner;
+	bool is_built;             /* the tree, since the last stream was added */
+	struct relay_stream *last; /* whose event was given out by the last call */
+	uint64_t round;            /* in each the merge asks an empty stream once: it ends when nothing is given out */
+	uint64_t since, until;
+	struct relay_merge_stats stats;
+};
+
+struct relay_merge *relay_merge_new(uint64_t since, uint64_t until)
+{
+	struct relay_merge *merge = calloc(1, sizeof(*merge));
+	if (!merge)
+		return NULL;
+	*merge = (struct relay_merge){.since = since, .until = until, .round = 1, .winner = ENDED, .is_built = true};
+	return merge;
+}
+
+void relay_merge_free(struct relay_merge *merge)
+{
+	if (!merge)
+		return;
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		merge->streams[i]->source->close(merge->streams[i]->source);
+		free(merge->streams[i]);
+	}
+	for (uint32_t i = 0; i < merge->n_processes; i++) {
+		relay_traced_free(merge->processes[i]);
+		free(merge->processes[i]);
+	}
+	free(merge->streams);
+	free(merge->processes);
+	free(merge->tree);
+	free(merge);
+}
+
+/* An array of pointers with room for one more: `n` fill it at each power of two. NULL: there is no memory, and it is as it was. */
+static void *with_room(void *array, uint32_t n)
+{
+	return n & (n - 1) ? array : reallocarray(array, n ? 2 * (size_t)n : 1, sizeof(void *));
+}
+
+int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process)
+{
+	struct relay_traced *traced = calloc(1, sizeof(*traced));
+	struct relay_traced **processes = with_room(merge->processes, merge->n_processes);
+	merge->processes = processes ? processes : merge->processes;
+	int err = traced && processes ? relay_traced_init(traced, process) : -ENOMEM;
+	if (err) {
+		relay_layouts_free(process->layouts);
+		free(traced);
+		return err;
+	}
+	traced->number = merge->n_processes;
+	merge->processes[merge->n_processes] = traced;
+	return (int)merge->n_processes++;
+}
+
+static merge_key key_of(const struct relay_stream *stream)
+{
+	uint64_t order = stream->number;
+	if (stream->state == RELAY_STREAM_ENDED)
+		return ENDED;
+	order |= stream->state == RELAY_STREAM_EVENT ? IS_EVENT : 0;
+	return (merge_key)stream->event.time << 64 | order;
+}
+
+static int make_tree(struct relay_merge *merge)
+{
+	merge_key *tree = reallocarray(merge->tree, (size_t)merge->n_streams + 1, sizeof(*tree));
+	if (!tree)
+		return -ENOMEM;
+	merge->tree = tree;
+	return 0;
+}
+
+int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
+                           uint64_t watermark)
+{
+	bool is_known = process >= 0 && (uint32_t)process < merge->n_processes;
+	struct relay_stream *stream = calloc(1, sizeof(*stream));
+	struct relay_stream **streams = with_room(merge->streams, merge->n_streams);
+	merge->streams = streams ? streams : merge->streams;
+	int err = !is_known ? -EINVAL : stream && streams ? make_tree(merge) : -ENOMEM;
+	if (err) {
+		source->close(source);
+		free(stream);
+		return err;
+	}
+	*stream = (struct relay_stream){.traced = merge->processes[process],
+	                                .cpu = cpu,
+	                                .number = merge->n_streams,
+	                                .source = source,
+	                                .state = RELAY_STREAM_EMPTY,
+	                                .since = merge->since,
+	                                .until = merge->until,
+	                                .stats = &merge->stats};
+	stream->event.time = relay_traced_time(stream->traced, watermark);
+	merge->streams[merge->n_streams++] = stream;
+	merge->is_built = false;
+	return 0;
+}
+
+/* --- the tree --- */
+
+/* A stream has a new key: let it meet those above its leaf. */
+static void play(struct relay_merge *merge, const struct relay_stream *stream)
+{
+	merge_key key = key_of(stream);
+	for (size_t node = (merge->n_streams + stream->number) / 2; node > 0; node /= 2) {
+		merge_key other = merge->tree[node];
+		bool loses = other < key;
+		merge->tree[node] = loses ? key : other;
+		key = loses ? other : key;
+	}
+	merge->winner = key;
+}
+
+/* The winner below a node. The tree is as deep as the number of streams has bits. */
+static merge_key build(struct relay_merge *merge, size_t node)
+{
+	if (node >= merge->n_streams)
+		return key_of(merge->streams[node - merge->n_streams]);
+	merge_key left = build(merge, 2 * node), right = build(merge, 2 * node + 1);
+	merge->tree[node] = left < right ? right : left;
+	return left < right ? left : right;
+}
+
+/* --- giving out --- */
+
+static const struct relay_event *give_out(struct relay_merge *merge, struct relay_stream *stream)
+{
+	const struct relay_event *event = &stream->event;
+	merge->last = stream;
+	merge->stats.lost += event->lost;
+	merge->stats.events += !event->lost;
+	if (event->time < merge->stats.time)
+		merge->stats.late += !event->lost;
+	else
+		merge->stats.time = event->time;
+	return event;
+}
+
+const struct relay_event *relay_merge_next(struct relay_merge *merge)
+{
+	struct relay_stream *stream = merge->last;
+	merge->last = NULL;
+	if (stream)
+		relay_stream_advance(stream);
+	if (!merge->is_built)
+		merge->winner = build(merge, 1);
+	else if (stream)
+		play(merge, stream);
+	merge->is_built = true;
+	while (merge->winner != ENDED) {
+		stream = merge->streams[(uint32_t)merge->winner];
+		if (stream->state == RELAY_STREAM_EVENT)
+			return give_out(merge, stream);
+		if (stream->round == merge->round)
+			break;
+		stream->round = merge->round;
+		relay_stream_advance(stream);
+		play(merge, stream);
+	}
+	merge->round++;
+	return NULL;
+}
+
+bool relay_merge_is_ended(const struct relay_merge *merge)
+{
+	return merge->is_built && !merge->last && merge->winner == ENDED;
+}
+
+void relay_merge_stats(const struct relay_merge *merge, struct relay_merge_stats *stats)
+{
+	*stats = merge->stats;
+}

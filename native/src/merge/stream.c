@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Packets become events. A packet's head says how many events the stream had lost up to the packet's end; where that is more than
+ * the packet before said, a loss is given out in the place of an event, with the time at which the packet begins: mostly events are
+ * lost while there is no room for one.
+ */
+#define _GNU_SOURCE
+#include "merge/stream.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { CONTEXT_WORD = sizeof(uint32_t) };
+static const uint64_t NS = 1000000000;
+
+/* --- processes --- */
+
+static bool is_in_context(const struct relay_layouts *layouts, int32_t at)
+{
+	return at < 0 || (uint32_t)at + CONTEXT_WORD <= layouts->context_bytes;
+}
+
+/* NS / freq as mult / 2^shift, of which mult has all its 64 bits: so the error is less than a tick. */
+static void set_clock(struct relay_traced *traced, uint64_t freq, uint64_t offset_s, uint64_t offset)
+{
+	unsigned __int128 quotient = ((unsigned __int128)NS << 64) / freq;
+	uint32_t shift = 64;
+	for (; quotient >> 64; quotient >>= 1)
+		shift--;
+	for (; !(quotient >> 63); shift++)
+		quotient = ((unsigned __int128)NS << (shift + 1)) / freq;
+	traced->mult = (uint64_t)quotient;
+	traced->shift = shift;
+	traced->base = offset_s * NS;
+	traced->base = relay_traced_time(traced, offset);
+}
+
+uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks)
+{
+	return traced->base + (uint64_t)((unsigned __int128)ticks * traced->mult >> traced->shift);
+}
+
+int relay_traced_init(struct relay_traced *traced, const struct relay_merge_process *process)
+{
+	if (!process->freq || !is_in_context(process->layouts, process->vpid_at) ||
+	    !is_in_context(process->layouts, process->vtid_at))
+		return -EINVAL;
+	*traced = (struct relay_traced){.name = strdup(process->name),
+	                                .pid = process->pid,
+	                                .vpid_at = process->vpid_at,
+	                                .vtid_at = process->vtid_at,
+	                                .layouts = process->layouts};
+	set_clock(traced, process->freq, process->offset_s, process->offset);
+	return traced->name ? 0 : -ENOMEM;
+}
+
+void relay_traced_free(struct relay_traced *traced)
+{
+	relay_layouts_free(traced->layouts);
+	free(traced->name);
+}
+
+/* --- events --- */
+
+static uint32_t context_word(const struct relay_event *event, int32_t at)
+{
+	uint32_t word = 0;
+	if (at >= 0 && event->context)
+		memcpy(&word, event->context + at, sizeof(word));
+	return word;
+}
+
+uint32_t relay_event_pid(const struct relay_event *event)
+{
+	const struct relay_traced *traced = event->stream->traced;
+	return traced->pid ? traced->pid : context_word(event, traced->vpid_at);
+}
+
+uint32_t relay_event_tid(const struct relay_event *event)
+{
+	return context_word(event, event->stream->traced->vtid_at);
+}
+
+static bool is_wanted(const struct relay_stream *stream, uint64_t time)
+{
+	return time >= stream->since && time <= stream->until;
+}
+
+/* Go on in the packet. false: at its end, or at what is no event. */
+static bool next_in_packet(struct relay_stream *stream)
+{
+	struct relay_event_cursor *cursor = &stream->cursor;
+	while (cursor->at < cursor->stop) {
+		if (relay_next_event(cursor) != RELAY_PACKET_GOOD) {
+			cursor->at = cursor->stop;
+			stream->stats->damaged++;
+			return false;
+		}
+		const struct relay_trace_event *declared = cursor->layout->event;
+		if (!declared)
+			continue;
+		uint64_t time = relay_traced_time(stream->traced, cursor->time);
+		if (!is_wanted(stream, time))
+			continue;
+		stream->event = (struct relay_event){.time = time,
+		                                     .stream = stream,
+		                                     .declared = declared,
+		                                     .context = cursor->context,
+		                                     .fields = cursor->context + cursor->layouts->context_bytes,
+		                                     .end = cursor->at};
+		return true;
+	}
+	return false;
+}
+
+/* Take a packet. true: there is a loss to be given out before its events. */
+static bool enter(struct relay_stream *stream, const struct relay_source_packet *packet)
+{
+	const struct relay_packet *head = &packet->head;
+	const bool has_lost = stream->has_packets && head->events_discarded > stream->discarded;
+	const uint64_t time = relay_traced_time(stream->traced, head->timestamp_begin);
+	stream->event = (struct relay_event){.time = time,
+	                                     .stream = stream,
+	                                     .lost = head->events_discarded - stream->discarded,
+	                                     .since = relay_traced_time(stream->traced, stream->last_end)};
+	stream->has_packets = true;
+	stream->discarded = head->events_discarded;
+	stream->last_end = head->timestamp_end;
+	stream->cursor = (struct relay_event_cursor){.layouts = stream->traced->layouts,
+	                                             .at = packet->events,
+	                                             .stop = packet->events + packet->length,
+	                                             .time = head->timestamp_begin,
+	                                             .end = head->timestamp_end};
+	if (time > stream->until || relay_traced_time(stream->traced, head->timestamp_end) < stream->since)
+		stream->cursor.at = stream->cursor.stop;
+	return has_lost && is_wanted(stream, time);
+}
+
+void relay_stream_advance(struct relay_stream *stream)
+{
+	struct relay_source_packet packet;
+	stream->state = RELAY_STREAM_EVENT;
+	while (!next_in_packet(stream)) {
+		int state = stream->source->next(stream->source, &packet);
+		if (state == RELAY_SOURCE_PACKET) {
+			if (enter(stream, &packet))
+				return;
+			continue;
+		}
+		stream->event.time = relay_traced_time(stream->traced, packet.watermark);
+		stream->state = state == RELAY_SOURCE_EMPTY ? RELAY_STREAM_EMPTY : RELAY_STREAM_ENDED;
+		if (state < 0 && !stream->stats->error)
+			stream->stats->error = state;
+		return;
+	}
+}

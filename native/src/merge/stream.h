@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One stream of events: what a process wrote on a CPU. A source gives its packets, be they in a file or copied from a buffer; here
+ * they become events.
+ */
+#ifndef RELAYFS_MERGE_STREAM_H
+#define RELAYFS_MERGE_STREAM_H
+
+#include "trace/layouts.h"
+
+#include <relayfs/merge.h>
+
+/* What a source has to say, if it is no -errno. */
+enum relay_source_state {
+	RELAY_SOURCE_ENDED = 0,
+	RELAY_SOURCE_PACKET = 1, /* a packet: valid until the next call */
+	RELAY_SOURCE_EMPTY = 2   /* none now, and nothing older than `watermark` will come */
+};
+
+struct relay_source_packet {
+	struct relay_packet head;
+	const unsigned char *events; /* what follows the head */
+	size_t length;
+	uint64_t watermark; /* in ticks of the process's clock */
+};
+
+/* Where packets come from. Whoever makes one begins his own struct with it. */
+struct relay_source {
+	int (*next)(struct relay_source *source, struct relay_source_packet *packet);
+	void (*close)(struct relay_source *source);
+};
+
+/* A process that is merged. */
+struct relay_traced {
+	char *name;
+	uint32_t number, pid;
+	int32_t vpid_at, vtid_at;
+	struct relay_layouts *layouts;
+	/* Of its clock: time = base + (ticks * mult >> shift) */
+	uint64_t base, mult;
+	uint32_t shift;
+};
+
+/* 0, -EINVAL or -ENOMEM, when nothing is kept. */
+int relay_traced_init(struct relay_traced *traced, const struct relay_merge_process *process);
+void relay_traced_free(struct relay_traced *traced);
+uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks);
+
+struct relay_stream;
+
+/* An event; or, with `lost`, that so many were lost between `since` and the time. Valid until the stream's next one. */
+struct relay_event {
+	uint64_t time;
+	const struct relay_stream *stream;
+	const struct relay_trace_event *declared;
+	const unsigned char *context, *fields, *end;
+	uint64_t lost, since;
+};
+
+enum relay_stream_state { RELAY_STREAM_EVENT, RELAY_STREAM_EMPTY, RELAY_STREAM_ENDED };
+
+struct relay_stream {
+	const struct relay_traced *traced;
+	uint32_t cpu, number;
+	struct relay_source *source;
+	struct relay_event_cursor cursor;
+	struct relay_event event; /* the next one, or, while it is empty, the watermark as its time */
+	enum relay_stream_state state;
+	bool has_packets;                /* there was one */
+	uint64_t discarded, last_end;    /* as the last packet said */
+	uint64_t since, until, round;    /* `round`: in which the merge asked it last */
+	struct relay_merge_stats *stats; /* of the merge; events are counted there */
+};
+
+/* Go on to the next event; or look again, if the stream is empty. */
+void relay_stream_advance(struct relay_stream *stream);
+
+/* Whose an event is: the process, and 0 or the thread. */
+uint32_t relay_event_pid(const struct relay_event *event);
+uint32_t relay_event_tid(const struct relay_event *event);
+
+/* --- fields --- */
+
+/* The fields of an event, one after the other. */
+struct relay_fields {
+	const struct relay_trace_field *field, *last;
+	const unsigned char *at, *end;
+};
+
+struct relay_value {
+	const char *name;
+	uint32_t type; /* enum relay_trace_type */
+	/* By type: u; i; d, also of RELAY_TRACE_F32; `length` bytes of a string without its null byte, or of an array. */
+	uint64_t u;
+	int64_t i;
+	double d;
+	const unsigned char *data;
+	size_t length;
+};
+
+struct relay_fields relay_event_fields(const struct relay_event *event);
+
+/* false: there is none left. */
+bool relay_fields_next(struct relay_fields *fields, struct relay_value *value);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/layouts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* More fields than any event has. */
+enum { N_TYPES_MAX = 65536 };
+
+const uint32_t relay_type_bytes[RELAY_N_TRACE_TYPES] = {
+    [RELAY_TRACE_U8] = 1,  [RELAY_TRACE_U16] = 2, [RELAY_TRACE_U32] = 4, [RELAY_TRACE_U64] = 8, [RELAY_TRACE_I8] = 1,
+    [RELAY_TRACE_I16] = 2, [RELAY_TRACE_I32] = 4, [RELAY_TRACE_I64] = 8, [RELAY_TRACE_X8] = 1,  [RELAY_TRACE_X16] = 2,
+    [RELAY_TRACE_X32] = 4, [RELAY_TRACE_X64] = 8, [RELAY_TRACE_F32] = 4, [RELAY_TRACE_F64] = 8,
+};
+
+struct relay_layouts *relay_layouts_new(uint32_t context_bytes)
+{
+	struct relay_layouts *layouts = calloc(1, sizeof(*layouts));
+	if (layouts)
+		layouts->context_bytes = context_bytes;
+	return layouts;
+}
+
+void relay_layouts_free(struct relay_layouts *layouts)
+{
+	for (size_t i = 0; layouts && i < layouts->n; i++) {
+		free(layouts->at[i].steps);
+		free(layouts->at[i].event);
+	}
+	if (layouts)
+		free(layouts->at);
+	free(layouts);
+}
+
+/* Where an id is, or would be. */
+static size_t place_of(const struct relay_layouts *layouts, uint64_t id)
+{
+	size_t low = 0, high = layouts->n;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (layouts->at[middle].id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id)
+{
+	/* Most processes declare 0, 1, 2 ... */
+	size_t place = id < layouts->n && layouts->at[id].id == id ? id : place_of(layouts, id);
+	return place < layouts->n && layouts->at[place].id == id ? &layouts->at[place] : NULL;
+}
+
+static struct relay_step *make_steps(const uint32_t *types, uint32_t n_types, uint32_t context_bytes)
+{
+	struct relay_step *steps = calloc((size_t)n_types + 1, sizeof(*steps));
+	uint32_t n = 0;
+	if (!steps)
+		return NULL;
+	steps[0].bytes = context_bytes;
+	for (uint32_t i = 0; i < n_types; i++)
+		if (relay_type_bytes[types[i]])
+			steps[n].bytes += relay_type_bytes[types[i]];
+		else
+			steps[n++].end = types[i] == RELAY_TRACE_STRING ? RELAY_STRING_FOLLOWS : RELAY_ARRAY_FOLLOWS;
+	steps[n].end = RELAY_EVENT_ENDS;
+	return steps;
+}
+
+static int make_room(struct relay_layouts *layouts)
+{
+	size_t capacity = layouts->capacity ? 2 * layouts->capacity : 16;
+	if (layouts->n < layouts->capacity)
+		return 0;
+	struct relay_layout *more = reallocarray(layouts->at, capacity, sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	layouts->at = more;
+	layouts->capacity = capacity;
+	return 0;
+}
+
+static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types,
+               struct relay_trace_event *event)
+{
+	for (uint32_t i = 0; i < n_types; i++)
+		if (types[i] >= RELAY_N_TRACE_TYPES)
+			return -EINVAL;
+	if (n_types > N_TYPES_MAX)
+		return -EINVAL;
+	if (relay_find_layout(layouts, id))
+		return -EEXIST;
+	int err = make_room(layouts);
+	struct relay_step *steps = err ? NULL : make_steps(types, n_types, layouts->context_bytes);
+	if (!steps)
+		return -ENOMEM;
+	size_t place = place_of(layouts, id);
+	memmove(&layouts->at[place + 1], &layouts->at[place], (layouts->n - place) * sizeof(*layouts->at));
+	layouts->at[place] = (struct relay_layout){id, steps, event};
+	layouts->n++;
+	return 0;
+}
+
+int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types)
+{
+	return add(layouts, id, types, n_types, NULL);
+}
+
+/* Copy a string to *to, and move that behind it. */
+static const char *copy_name(char **to, const char *name)
+{
+	char *copy = *to;
+	*to = stpcpy(copy, name) + 1;
+	return copy;
+}
+
+/* A copy in one piece, fields and names behind it; NULL: no memory. */
+static struct relay_trace_event *copy_event(const struct relay_trace_event *event)
+{
+	size_t bytes = sizeof(*event) + event->n_fields * sizeof(*event->fields);
+	bytes += strlen(event->provider) + strlen(event->name) + 2;
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		bytes += strlen(event->fields[i].name) + 1;
+	struct relay_trace_event *copy = malloc(bytes);
+	if (!copy)
+		return NULL;
+	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
+	char *names = (char *)(fields + event->n_fields);
+	*copy = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields};
+	copy->provider = copy_name(&names, event->provider);
+	copy->name = copy_name(&names, event->name);
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		fields[i] = (struct relay_trace_field){copy_name(&names, event->fields[i].name), event->fields[i].type};
+	return copy;
+}
+
+int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const struct relay_trace_event *event)
+{
+	if (event->n_fields > N_TYPES_MAX)
+		return -EINVAL;
+	uint32_t *types = calloc((size_t)event->n_fields + 1, sizeof(*types));
+	struct relay_trace_event *copy = types ? copy_event(event) : NULL;
+	for (uint32_t i = 0; copy && i < event->n_fields; i++)
+		types[i] = event->fields[i].type;
+	int err = copy ? add(layouts, id, types, event->n_fields, copy) : -ENOMEM;
+	free(types);
+	if (err)
+		free(copy);
+	return err;
+}
