@@ -12,6 +12,7 @@ import click
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.counters import counters
+from relayfs_fuse.cli.export import export_command
 from relayfs_fuse.cli.log import log
 from relayfs_fuse.cli.record import record
 from relayfs_fuse.cli.snapshot import snapshot
@@ -28,7 +29,7 @@ def relayctl() -> None:
     """
 
 
-for command in (counters, list_traces, log, record, snapshot, stat):
+for command in (counters, export_command, list_traces, log, record, snapshot, stat):
     relayctl.add_command(command)
 
 

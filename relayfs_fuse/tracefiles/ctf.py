@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID, uuid4, uuid5
 
@@ -21,7 +21,7 @@ _LINE = re.compile(rb"/\* relayfs ((?:[a-z_]+=[^\s*]*(?: |(?= \*/)))+) \*/\n")
 _NUMBERS = ("id", "pid", "vpid", "uid", "tsc", "mono", "real", "made_mono")
 _UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
-    rb"event \{\n\tname = \"[\w.]{1,255}:\w{1,255}\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
+    rb"event \{\n\tname = \"(?P<name>[\w.]{1,255}:\w{1,255})\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
     rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
 )
 _FIELD = re.compile(
@@ -242,16 +242,24 @@ def uuid_of(metadata: bytes) -> str:
 class Declaration:
     """The declaration of an event in `.events`.
 
-    types: of the fields, in order, named as in <relayfs/trace.h>
+    name: PROVIDER:NAME
+    fields: name and type of each field, in order, the types named as in <relayfs/trace.h>
     """
 
     id: int
     text: bytes
-    types: tuple[str, ...]
+    name: str
+    fields: tuple[tuple[str, str], ...]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Of the fields."""
+        return tuple(word for _, word in self.fields)
 
     def with_id(self, number: int) -> Declaration:
         """Return the declaration with another id."""
-        return Declaration(number, self.text.replace(b"\tid = %d;" % self.id, b"\tid = %d;" % number, 1), self.types)
+        text = self.text.replace(b"\tid = %d;" % self.id, b"\tid = %d;" % number, 1)
+        return replace(self, id=number, text=text)
 
 
 def declarations(events: bytes) -> list[Declaration]:
@@ -277,25 +285,26 @@ def declarations_from(events: bytes, at: int) -> tuple[list[Declaration], int]:
 
 def _declaration(block: bytes) -> Declaration | None:
     event = _EVENT.fullmatch(block)
-    types = _types(event["fields"]) if event else None
-    if not event or types is None or int(event["id"]) > ID_MAX:
+    fields = _fields(event["fields"]) if event else None
+    if not event or fields is None or int(event["id"]) > ID_MAX:
         return None
-    return Declaration(int(event["id"]), block, types)
+    return Declaration(int(event["id"]), block, event["name"].decode("ascii"), fields)
 
 
-def _types(text: bytes) -> tuple[str, ...] | None:
-    """Return the types of fields; None: the text is not what the library writes."""
-    types: list[str] = []
+def _fields(text: bytes) -> tuple[tuple[str, str], ...] | None:
+    """Return names and types of fields; None: the text is not what the library writes."""
+    fields: list[tuple[str, str]] = []
     names: list[bytes] = []
     at = 0
     while at < len(text):
         field = _FIELD.match(text, at)
-        if not field or len(types) == _FIELDS_MAX:
+        if not field or len(fields) == _FIELDS_MAX:
             return None
-        types.append(_type(field))
-        names += [name for name in field.group("scalar", "text", "length", "bytes") if name]
+        found = [name for name in field.group("scalar", "text", "length", "bytes") if name]
+        fields.append((found[-1].removeprefix(b"_").decode("ascii"), _type(field)))
+        names += found
         at = field.end()
-    return tuple(types) if len(set(names)) == len(names) else None
+    return tuple(fields) if len(set(names)) == len(names) else None
 
 
 def _type(field: re.Match[bytes]) -> str:

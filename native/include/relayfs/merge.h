@@ -6,6 +6,8 @@
  *     merge = relay_merge_new(since, until)
  *     n = relay_merge_add_process(merge, &process)                once a process
  *     relay_merge_add_files(merge, n, cpu, paths, n_paths)        once a CPU
+ *     exporter = relay_export_new(merge, &options)
+ *     while (relay_export_next(exporter, &data) > 0) ...         what is written of it
  *
  * Functions return 0 (or what they say) or a negative errno, and do not trust what the streams hold. Times are ns since 1970.
  */
@@ -62,6 +64,31 @@ struct relay_merge_stats {
 	uint32_t unused;
 };
 void relay_merge_stats(const struct relay_merge *merge, struct relay_merge_stats *stats);
+
+struct relay_export;
+
+enum relay_export_format { RELAY_EXPORT_TEXT = 0, RELAY_EXPORT_JSON = 1 };
+
+/* How text tells times: of the day, with the date (both local), since the first event, or since 1970. */
+enum relay_export_times {
+	RELAY_EXPORT_CLOCK = 0,
+	RELAY_EXPORT_DATE = 1,
+	RELAY_EXPORT_RELATIVE = 2,
+	RELAY_EXPORT_SECONDS = 3
+};
+
+struct relay_export_options {
+	uint32_t format; /* enum relay_export_format */
+	uint32_t times;  /* enum relay_export_times */
+};
+
+/* Write what a merge, which stays the caller's, gives out. NULL and errno: EINVAL there is no such format; ENOMEM. */
+struct relay_export *relay_export_new(struct relay_merge *merge, const struct relay_export_options *options);
+void relay_export_free(struct relay_export *exporter);
+
+/* The next piece of what is to be written: its bytes, valid until the next call; 0: the merge has nothing, now or any more;
+ * -ENOMEM: something is missing in it. */
+ssize_t relay_export_next(struct relay_export *exporter, const char **data);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,178 @@
+"""relayctl export: write the events of a recording as text or for viewers, all of them in the order of their times."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from relayfs_fuse.cli.common import NOTHING_MATCHES
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.merge import EVER, TIMES, export
+from relayfs_fuse.record.report import size
+from relayfs_fuse.tracefiles.merged import matches, merge
+from relayfs_fuse.tracefiles.recorded import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relayfs_fuse.native.merge import Merge
+    from relayfs_fuse.tracefiles.recorded import Part
+
+_NS = 1_000_000_000
+_PROGRESS_S = 1.0
+_TIME = re.compile(
+    r"(?:(?P<seconds>\d{1,10})|(?:(?P<date>\d{4}-\d\d-\d\d)[T ])?(?P<clock>\d\d:\d\d(?::\d\d)?))(?:\.(?P<ns>\d{1,9}))?"
+)
+
+
+@click.command("export")
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.option("--text", "file_format", flag_value="text", default=True, help="A line an event (default).")
+@click.option("--json", "file_format", flag_value="json", help="A JSON object a line, one for each event.")
+@click.option("-o", "--output", metavar="FILE", help="Where to; it appears when it is whole. Default: stdout.")
+@click.option("--since", metavar="TIME", help="Leave out what was before.")
+@click.option("--until", metavar="TIME", help="Leave out what was after.")
+@click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
+@click.option(
+    "--time", "times", type=click.Choice(list(TIMES)), default="clock", show_default=True,
+    help="How --text tells times: of the day, with the date, since the first event, since 1970.",
+)  # fmt: skip
+def export_command(  # noqa: PLR0913, PLR0917  # an option each
+    directory: str,
+    file_format: str,
+    output: str | None,
+    since: str | None,
+    until: str | None,
+    patterns: tuple[str, ...],
+    times: str,
+) -> None:
+    """Write the events that the recording DIR holds, of all processes and CPUs, in the order of their times.
+
+    TIME is seconds since 1970 or a local time, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals. PATTERN is a
+    glob of PROVIDER:NAME.
+    """
+    # What is temporary is removed also then.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        _export(directory, file_format, output, since, until, patterns, times)
+    except BrokenPipeError:
+        if output is not None:
+            raise
+        # End as programs do whose reader has had enough.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGPIPE)
+
+
+def _export(  # noqa: PLR0913, PLR0917  # as above
+    directory: str,
+    file_format: str,
+    output: str | None,
+    since: str | None,
+    until: str | None,
+    patterns: tuple[str, ...],
+    times: str,
+) -> None:
+    with ExitStack() as stack:
+        recording = stack.enter_context(closing(Recording(directory)))
+        parts = recording.parts
+        if not any(matches(one, patterns) for part in parts for one in part.declarations):
+            print(f"relayctl: {directory}: no event is declared whose name matches", file=sys.stderr)
+            sys.exit(NOTHING_MATCHES)
+        limits = _moment(since, parts, 0), _moment(until, parts, EVER)
+        merged = stack.enter_context(closing(merge(parts, patterns, *limits)))
+        with _opened(output) as file:
+            _write(file, merged, file_format, times)
+            _fail_if_unread(merged)
+        _report(merged, directory, output)
+
+
+def _moment(text: str | None, parts: list[Part], default: int) -> int:
+    """Return ns since 1970. A local time without a date is of the day on which the trace was made."""
+    if text is None:
+        return default
+    day = datetime.fromtimestamp(min(part.origin.real for part in parts) // _NS).astimezone().date()
+    found = _TIME.fullmatch(text)
+    if found and found["seconds"]:
+        seconds = int(found["seconds"])
+    else:
+        try:
+            if not found:
+                raise ValueError
+            seconds = int(datetime.fromisoformat(f"{found['date'] or day}T{found['clock']}").timestamp())
+        except ValueError:
+            raise click.UsageError(
+                f"{text} is no time: seconds since 1970, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with decimals"
+            ) from None
+    return min(seconds * _NS + int((found["ns"] or "").ljust(9, "0")), EVER)
+
+
+@contextmanager
+def _opened(output: str | None) -> Iterator[BinaryIO]:
+    """Open what is written to; a regular file appears when all is written to it, and not at all if that fails."""
+    if output is None:
+        # Unbuffered: what is written are large pieces, and nothing is left to be written when the program ends.
+        with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as file:
+            yield file
+        return
+    if os.path.exists(output) and not stat.S_ISREG(os.stat(output).st_mode):
+        with open(output, "wb", buffering=0) as file:
+            yield file
+        return
+    target = os.path.realpath(output)
+    descriptor, hidden = tempfile.mkstemp(prefix=".relayctl-", dir=os.path.dirname(target))
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            yield file
+            os.fchmod(descriptor, 0o666 & ~_umask())
+        os.rename(hidden, target)
+    except BaseException:
+        os.unlink(hidden)
+        raise
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def _write(file: BinaryIO, merged: Merge, file_format: str, times: str) -> None:
+    shows = sys.stderr.isatty() and not file.isatty()
+    n_bytes, shown = 0, time.monotonic()
+    for piece in export(merged, file_format, times):
+        left = piece
+        while left:
+            left = left[file.write(left) :]
+        n_bytes += len(piece)
+        if shows and time.monotonic() - shown >= _PROGRESS_S:
+            shown = time.monotonic()
+            print(f"\r{merged.stats().events} events, {size(n_bytes)} ", end="", file=sys.stderr, flush=True)
+    if shows:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _fail_if_unread(merged: Merge) -> None:
+    error = -merged.stats().error
+    if error:
+        raise RelayError(f"a stream cannot be read: {os.strerror(error)}")
+
+
+def _report(merged: Merge, directory: str, output: str | None) -> None:
+    """Say what was written, if it is not seen, and what is wrong with it."""
+    stats = merged.stats()
+    if output is not None:
+        print(f"{directory}: {stats.events} events to {output}, {stats.lost} events lost", file=sys.stderr)
+    if stats.damaged:
+        print(f"relayctl: {stats.damaged} packets end in what is no declared event", file=sys.stderr)
+    if stats.late:
+        print(f"relayctl: {stats.late} events are older than the one before them", file=sys.stderr)

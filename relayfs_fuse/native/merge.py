@@ -1,0 +1,149 @@
+"""The events of many streams in the order of their times, and what is written of them; see <relayfs/merge.h>."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import library
+from relayfs_fuse.native.events import FIELD_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+EVER = (1 << 64) - 1
+FORMATS = {"text": lib.RELAY_EXPORT_TEXT, "json": lib.RELAY_EXPORT_JSON}
+TIMES = {
+    "clock": lib.RELAY_EXPORT_CLOCK, "date": lib.RELAY_EXPORT_DATE,
+    "relative": lib.RELAY_EXPORT_RELATIVE, "seconds": lib.RELAY_EXPORT_SECONDS,
+}  # fmt: skip
+
+
+class EventKind(NamedTuple):
+    """A declared event.
+
+    name: PROVIDER:NAME
+    fields: name and type of each, the types as in FIELD_TYPES
+    is_wanted: whether it is to be given out
+    """
+
+    id: int
+    name: str
+    fields: Sequence[tuple[str, str]]
+    is_wanted: bool
+
+
+@dataclass(frozen=True)
+class MergedProcess:
+    """A process, or several that share buffers; see struct relay_merge_process.
+
+    pid: 0: each event says it
+    context: names of the numbers of 4 bytes between each event's head and its fields
+    clock: ticks a second; seconds, ticks between 1970 and its zero
+    """
+
+    name: str
+    pid: int
+    context: Sequence[str]
+    clock: tuple[int, int, int]
+    kinds: Sequence[EventKind]
+
+
+class MergeStats(NamedTuple):
+    """What a merge has given out; see struct relay_merge_stats."""
+
+    events: int
+    lost: int
+    late: int
+    damaged: int
+    time: int
+    error: int
+
+
+class Merge(library.Handle):
+    """Merge streams.
+
+    since, until: events before and after are left out, ns since 1970
+    """
+
+    def __init__(self, since: int = 0, until: int = EVER) -> None:
+        pointer = lib.relay_merge_new(since, until)
+        if pointer == ffi.NULL:
+            raise MemoryError
+        super().__init__(pointer)
+
+    @property
+    def pointer(self) -> Any:
+        """The library's."""
+        return self._open
+
+    def close(self) -> None:
+        """Let go of the streams."""
+        lib.relay_merge_free(self._take())
+
+    def add_process(self, process: MergedProcess) -> int:
+        """Add a process; return its number."""
+        name = ffi.new("char[]", os.fsencode(process.name))
+        at = {word: 4 * place for place, word in enumerate(process.context)}
+        c_process = ffi.new("struct relay_merge_process *")
+        c_process.name, c_process.pid = name, process.pid
+        c_process.vpid_at, c_process.vtid_at = at.get("vpid", -1), at.get("vtid", -1)
+        c_process.freq, c_process.offset_s, c_process.offset = process.clock
+        c_process.layouts = _layouts(4 * len(process.context), process.kinds)
+        return library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
+
+    def add_files(self, process: int, cpu: int, paths: Sequence[str]) -> None:
+        """Add the stream of a CPU, in files in which it goes on."""
+        names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
+        c_paths = ffi.new("const char *[]", names)
+        library.check(lib.relay_merge_add_files(self._open, process, cpu, c_paths, len(names)), paths[0])
+
+    def stats(self) -> MergeStats:
+        """Tell what was merged so far."""
+        stats = ffi.new("struct relay_merge_stats *")
+        lib.relay_merge_stats(self._open, stats)
+        return MergeStats(*(int(getattr(stats, name)) for name in MergeStats._fields))
+
+
+def _layouts(context_bytes: int, kinds: Sequence[EventKind]) -> Any:
+    layouts = lib.relay_layouts_new(context_bytes)
+    if layouts == ffi.NULL:
+        raise MemoryError
+    try:
+        for kind in kinds:
+            library.check(_declare(layouts, kind), kind.name)
+    except BaseException:
+        lib.relay_layouts_free(layouts)
+        raise
+    return layouts
+
+
+def _declare(layouts: Any, kind: EventKind) -> int:
+    types = [FIELD_TYPES.index(word) for _, word in kind.fields]
+    if not kind.is_wanted:
+        return int(lib.relay_layouts_add(layouts, kind.id, types, len(types)))
+    provider, name = (ffi.new("char[]", os.fsencode(word)) for word in kind.name.split(":", 1))
+    names = [ffi.new("char[]", os.fsencode(field)) for field, _ in kind.fields]
+    fields = ffi.new("struct relay_trace_field[]", list(zip(names, types, strict=True)))
+    event = ffi.new("struct relay_trace_event *")
+    event.provider, event.name, event.fields, event.n_fields = provider, name, fields, len(names)
+    return int(lib.relay_layouts_declare(layouts, kind.id, event))
+
+
+def export(merge: Merge, file_format: str, times: str) -> Iterator[memoryview]:
+    """Yield, piece by piece, what is written of the events that a merge has, until it has none.
+
+    file_format, times: of FORMATS and TIMES
+
+    A piece is valid until the next.
+    """
+    options = ffi.new("struct relay_export_options *", {"format": FORMATS[file_format], "times": TIMES[times]})
+    pointer = library.not_null(lib.relay_export_new(merge.pointer, options), file_format)
+    data = ffi.new("const char **")
+    try:
+        while length := library.check(lib.relay_export_next(pointer, data)):
+            yield memoryview(ffi.buffer(data[0], length))
+    finally:
+        lib.relay_export_free(pointer)

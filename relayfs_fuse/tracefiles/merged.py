@@ -1,0 +1,45 @@
+"""Merge what a recording holds: see native.merge."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.native.merge import EVER, EventKind, Merge, MergedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relayfs_fuse.tracefiles.ctf import Declaration
+    from relayfs_fuse.tracefiles.recorded import Part
+
+
+def merge(parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, until: int = EVER) -> Merge:
+    """Merge the streams of parts of a recording.
+
+    patterns: of the names of events, one of which is to match; none: all events
+    since, until: ns since 1970
+    """
+    merged = Merge(since, until)
+    try:
+        for part in parts:
+            number = merged.add_process(_process(part, patterns))
+            for cpu, paths in part.streams.items():
+                merged.add_files(number, cpu, paths)
+    except BaseException:
+        merged.close()
+        raise
+    return merged
+
+
+def matches(declaration: Declaration, patterns: Sequence[str]) -> bool:
+    """Tell whether one of the patterns, if there are any, matches an event's name."""
+    return not patterns or any(fnmatchcase(declaration.name, pattern) for pattern in patterns)
+
+
+def _process(part: Part, patterns: Sequence[str]) -> MergedProcess:
+    origin, clock = part.origin, part.clock
+    # In its own PID namespace, as the events of shared buffers have it, a process has another number.
+    pid = origin.pid if origin.buffers == "perprocess" else 0
+    kinds = [EventKind(one.id, one.name, one.fields, matches(one, patterns)) for one in part.declarations]
+    return MergedProcess(origin.process, pid, part.context, (clock.freq, clock.offset_s, clock.offset), kinds)

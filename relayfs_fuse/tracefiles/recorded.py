@@ -1,0 +1,192 @@
+"""Recordings as they lie on disk: what `relayctl record` and `relayctl snapshot` write, and copies of it.
+
+A directory with a file `metadata` holds what a process, or several in shared buffers, wrote: cpu0, cpu1 ..., each of
+which goes on in cpu0_1 and so on. Such directories lie in a recording, or below that where it was rotated. A file that
+was compressed has the suffix .zst.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO
+
+import zstandard
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.ctf import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relayfs_fuse.tracefiles.ctf import Declaration
+
+_METADATA = "metadata"
+_COMPRESSED = ".zst"
+_PIECE_BYTES = 1 << 20
+# More than all that is read of .events, and what comes before.
+_METADATA_MAX = ctf.EVENTS_MAX + (64 << 10)
+_HEADING = b"/* CTF 1.8 */\n"
+_CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
+_CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tuint32_t _\w{1,255};\n){1,16})\t\};\n")
+_STREAM = re.compile(r"cpu(\d{1,6})(?:_(\d{1,9}))?")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the ticks of a process's clock become ns since 1970.
+
+    freq: ticks a second
+    offset_s, offset: so many seconds and ticks passed between 1970 and its zero
+    """
+
+    freq: int
+    offset_s: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a process wrote, or several.
+
+    context: names of the numbers, of 4 bytes each, between each event's head and its fields
+    streams: the files of each CPU's, in their order
+    changed_ns: when the metadata was written
+    """
+
+    path: str
+    origin: Origin
+    clock: Clock
+    context: tuple[str, ...]
+    declarations: tuple[Declaration, ...]
+    changed_ns: int = 0
+    streams: dict[int, list[str]] = field(default_factory=dict)
+
+
+def read_metadata(path: str, text: bytes) -> Part:
+    """Read what metadata tells; ValueError: relayfs has not written it so."""
+    try:
+        origin = Origin.of(text.removeprefix(_HEADING))
+    except ValueError as error:
+        raise ValueError(f"it is no metadata of relayfs: {error}") from error
+    clock = _CLOCK.search(text)
+    if not clock or not int(clock[1]):
+        raise ValueError("it tells of no clock")
+    context = _CONTEXT.search(text)
+    names = re.findall(r" _(\w+);", context[1].decode("ascii")) if context else []
+    return Part(path, origin, Clock(*map(int, clock.groups())), tuple(names), tuple(ctf.declarations(text)))
+
+
+class Recording:
+    """The parts of a recording, in the order of their names.
+
+    Compressed files are unpacked to a temporary directory, which close() removes.
+
+    RelayError: there is no trace. OSError: something cannot be read.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._stack = ExitStack()
+        self._unpacked: str | None = None
+        try:
+            parts = [part for path, names in _places(directory) if (part := self._part(path, names))]
+        except BaseException:
+            self.close()
+            raise
+        if not parts:
+            self.close()
+            raise RelayError(f"{directory}: there is no trace of relayfs in it")
+        self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
+
+    def close(self) -> None:
+        """Remove what was unpacked."""
+        self._stack.close()
+
+    def _part(self, path: str, names: list[str]) -> Part | None:
+        metadata = self._plain(os.path.join(path, next(name for name in names if _plain_name(name) == _METADATA)))
+        with open(metadata, "rb") as file:
+            text = file.read(_METADATA_MAX)
+            changed_ns = os.fstat(file.fileno()).st_mtime_ns
+        if not text.startswith(_HEADING):
+            return None
+        try:
+            part = read_metadata(path, text)
+        except ValueError as error:
+            raise RelayError(f"{os.path.join(path, _METADATA)}: {error}") from error
+        return replace(part, changed_ns=changed_ns, streams=self._streams(path, names))
+
+    def _streams(self, path: str, names: list[str]) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = defaultdict(list)
+        streams = [(match, name) for name in names if (match := _STREAM.fullmatch(_plain_name(name)))]
+        for match, name in sorted(streams, key=lambda stream: (int(stream[0][1]), int(stream[0][2] or 0))):
+            found[int(match[1])].append(self._plain(os.path.join(path, name)))
+        return dict(found)
+
+    def _plain(self, path: str) -> str:
+        """Return a file's path, or, if it is compressed, that of a copy which is not."""
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise RelayError(f"{path} is no regular file")
+        if not path.endswith(_COMPRESSED):
+            return path
+        if self._unpacked is None:
+            self._unpacked = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="relayctl-"))
+        descriptor, copy = tempfile.mkstemp(dir=self._unpacked)
+        with open(path, "rb") as source, open(descriptor, "wb") as target:
+            _unpack(source, target)
+        return copy
+
+
+def _unpack(source: BinaryIO, target: BinaryIO) -> None:
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        while data := source.read(_PIECE_BYTES):
+            target.write(unpacker.decompress(data))
+    except zstandard.ZstdError as error:
+        raise RelayError(f"{source.name} cannot be unpacked: {error}") from error
+    if not unpacker.eof:
+        raise RelayError(f"{source.name} cannot be unpacked: its end is missing")
+
+
+def _places(directory: str) -> Iterator[tuple[str, list[str]]]:
+    """Walk through the directories that have metadata; OSError: one cannot be read."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for path, directories, names in os.walk(directory, onerror=fail):
+        directories[:] = sorted((name for name in directories if not name.startswith(".")), key=_natural)
+        plain = {_plain_name(name) for name in names}
+        if _METADATA in plain:
+            # While a file is compressed both are there; the plain one is whole.
+            yield path, [name for name in names if name == _plain_name(name) or _plain_name(name) not in names]
+
+
+def _plain_name(name: str) -> str:
+    return name.removesuffix(_COMPRESSED)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort 9 before 10."""
+    return [(int(word), "") if word.isdecimal() else (0, word) for word in re.split(r"(\d+)", name)]
+
+
+def _best_clocks(parts: list[Part]) -> Iterator[Clock]:
+    """Return the clock of each part: one for all of a trace, so that their ticks keep their order.
+
+    The metadata that was written last knows best how fast the time stamp counter goes.
+    """
+    newest: dict[tuple[str, str, int, str], Part] = {}
+    for part in sorted(parts, key=lambda part: part.changed_ns):
+        newest[_clock_of(part.origin)] = part
+    for part in parts:
+        yield newest[_clock_of(part.origin)].clock
+
+
+def _clock_of(origin: Origin) -> tuple[str, str, int, str]:
+    return origin.boot, origin.trace, origin.id, origin.clock

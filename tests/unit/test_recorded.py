@@ -1,0 +1,152 @@
+"""Recordings are found, and their metadata read, whatever lies there."""
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.merged import merge
+from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
+
+SEEDS = range(300)
+BOOT = "11111111-2222-3333-4444-555555555555"
+EVENT = """event {
+	name = "net.tcp:sent";
+	id = 7;
+	stream_id = 0;
+	fields := struct {
+		uint32_t _x;
+		string { encoding = UTF8; } _text;
+		uint32_t __body_length;
+		xint8_t _body[__body_length];
+	};
+};
+"""
+
+
+def metadata(clock: str = "tsc", buffers: str = "perprocess", pid: int = 42, after_ns: int = 10**9) -> bytes:
+    """As it is written so long after the trace was made, of a counter that seems to be a bit off 3 GHz by then."""
+    line = (
+        f"/* relayfs trace=t id=3 process=app pid={pid} uid=0 buffers={buffers} clock={clock} tsc=3000 mono=1000"
+        f" real=1700000000000000000 boot={BOOT} made_mono=5000 */\n"
+    )
+    return ctf.metadata((line + EVENT).encode(), native_trace.Clocks(3000 + 3 * after_ns + 500, 1000 + after_ns, 0))
+
+
+def make(directory: Path, text: bytes, *streams: str, written: float = 0) -> None:
+    directory.mkdir(parents=True)
+    (directory / "metadata").write_bytes(text)
+    os.utime(directory / "metadata", (written, written))
+    for name in streams:
+        (directory / name).touch()
+
+
+@pytest.fixture
+def recording():
+    opened = []
+
+    def open_recording(path: Path) -> Recording:
+        opened.append(Recording(str(path)))
+        return opened[-1]
+
+    yield open_recording
+    for one in opened:
+        one.close()
+
+
+def test_metadata_tells_process_clock_and_events():
+    part = read_metadata("here", metadata("mono"))
+    assert (part.origin.process, part.origin.pid, part.context) == ("app", 42, ())
+    assert part.clock == Clock(10**9, 1_699_999_999, 999_999_000)
+    (event,) = part.declarations
+    assert (event.id, event.name) == (7, "net.tcp:sent")
+    assert event.fields == (("x", "u32"), ("text", "string"), ("body", "bytes"))
+    assert read_metadata("here", metadata(buffers="shared")).context == ("vpid",)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead", "reason"),
+    [
+        (rb"relayfs trace", b"other trace", "no metadata of relayfs"),
+        (rb"\tfreq = \d+", b"\tfreq = 0", "no clock"),
+        (rb"\toffset_s = \d+", b"\toffset_s = -1", "no clock"),
+    ],
+)
+def test_metadata_that_cannot_be_is_refused(pattern, instead, reason):
+    changed, n = re.subn(pattern, instead, metadata("mono"))
+    assert n == 1
+    with pytest.raises(ValueError, match=reason):
+        read_metadata("here", changed)
+
+
+def test_spoilt_metadata_is_refused_or_read(tmp_path, recording):
+    whole = metadata(buffers="shared")
+    n_read = 0
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        text = bytearray(whole)
+        for _ in range(chance.choice([1, 2, 20])):
+            at = chance.randrange(len(text))
+            text[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+        try:
+            part = read_metadata("here", bytes(text))
+        except ValueError:
+            continue
+        merge([part]).close()
+        n_read += 1
+    assert 0 < n_read < len(SEEDS)
+
+
+def test_parts_are_found_in_their_order(tmp_path, recording):
+    for number in ("0001", "0002", "9999", "10000"):
+        make(tmp_path / number / "app-9", metadata(), "cpu0")
+        make(tmp_path / number / "app-10", metadata(), "cpu0")
+    make(tmp_path / ".damaged/app-9", metadata(), "cpu0")
+    make(tmp_path / "empty", b"")
+    (tmp_path / ".relayfs").touch()
+    found = [os.path.relpath(part.path, tmp_path) for part in recording(tmp_path).parts]
+    assert found == [f"{number}/app-{pid}" for number in ("0001", "0002", "9999", "10000") for pid in (9, 10)]
+
+
+def test_a_stream_s_files_are_in_their_order(tmp_path, recording):
+    make(
+        tmp_path / "p", metadata(), "cpu0", "cpu0_2", "cpu0_10", "cpu0_1", "cpu11", ".cpu3", "cpux", ".lost_before_cpu0"
+    )
+    (part,) = recording(tmp_path / "p").parts
+    names = {cpu: [os.path.basename(path) for path in paths] for cpu, paths in part.streams.items()}
+    assert names == {0: ["cpu0", "cpu0_1", "cpu0_2", "cpu0_10"], 11: ["cpu11"]}
+
+
+def test_all_parts_of_a_trace_have_the_clock_that_is_known_best(tmp_path, recording):
+    make(tmp_path / "early", metadata(after_ns=1000), written=10)
+    make(tmp_path / "late", metadata(after_ns=10**12), written=30)
+    make(tmp_path / "middle", metadata(after_ns=10**6), written=20)
+    make(tmp_path / "mono", metadata("mono"), written=40)
+    own = {
+        name: read_metadata(name, (tmp_path / name / "metadata").read_bytes()).clock for name in os.listdir(tmp_path)
+    }
+    assert len(set(own.values())) == 4
+    clocks = {os.path.basename(part.path): part.clock for part in recording(tmp_path).parts}
+    assert clocks == {**dict.fromkeys(("early", "late", "middle"), own["late"]), "mono": own["mono"]}
+
+
+def test_of_a_file_that_is_being_compressed_the_whole_one_is_read(tmp_path, recording):
+    make(tmp_path / "p", metadata(), "cpu0", "cpu0.zst", "cpu1.zst")
+    (tmp_path / "p/cpu1.zst").write_bytes(zstandard.compress(b"packets"))
+    (part,) = recording(tmp_path).parts
+    assert part.streams[0] == [str(tmp_path / "p/cpu0")]
+    (copy,) = part.streams[1]
+    assert Path(copy).read_bytes() == b"packets"
+
+
+def test_what_holds_no_trace_is_refused(tmp_path):
+    with pytest.raises(RelayError, match="no trace of relayfs"):
+        Recording(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        Recording(str(tmp_path / "nowhere"))
