@@ -39,6 +39,8 @@ _TIME = re.compile(
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 @click.option("--text", "file_format", flag_value="text", default=True, help="A line an event (default).")
 @click.option("--json", "file_format", flag_value="json", help="A JSON object a line, one for each event.")
+@click.option("--chrome", "file_format", flag_value="chrome", help="Chrome's trace events, in JSON.")
+@click.option("--perfetto", "file_format", flag_value="perfetto", help="A Perfetto trace, for ui.perfetto.dev.")
 @click.option("-o", "--output", metavar="FILE", help="Where to; it appears when it is whole. Default: stdout.")
 @click.option("--since", metavar="TIME", help="Leave out what was before.")
 @click.option("--until", metavar="TIME", help="Leave out what was after.")
@@ -82,6 +84,8 @@ def _export(  # noqa: PLR0913, PLR0917  # as above
     patterns: tuple[str, ...],
     times: str,
 ) -> None:
+    if file_format == "perfetto" and output is None and sys.stdout.isatty():
+        raise click.UsageError("a Perfetto trace is nothing to read: -o FILE")
     with ExitStack() as stack:
         recording = stack.enter_context(closing(Recording(directory)))
         parts = recording.parts
@@ -91,7 +95,9 @@ def _export(  # noqa: PLR0913, PLR0917  # as above
         limits = _moment(since, parts, 0), _moment(until, parts, EVER)
         merged = stack.enter_context(closing(merge(parts, patterns, *limits)))
         with _opened(output) as file:
-            _write(file, merged, file_format, times)
+            # One trace has one, all that was recorded of it the same.
+            mono_offset = parts[0].origin.real - parts[0].origin.mono
+            _write(file, merged, export(merged, file_format, times, max(0, mono_offset)))
             _fail_if_unread(merged)
         _report(merged, directory, output)
 
@@ -146,10 +152,10 @@ def _umask() -> int:
     return umask
 
 
-def _write(file: BinaryIO, merged: Merge, file_format: str, times: str) -> None:
+def _write(file: BinaryIO, merged: Merge, pieces: Iterator[memoryview]) -> None:
     shows = sys.stderr.isatty() and not file.isatty()
     n_bytes, shown = 0, time.monotonic()
-    for piece in export(merged, file_format, times):
+    for piece in pieces:
         left = piece
         while left:
             left = left[file.write(left) :]

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 EVER = (1 << 64) - 1
-FORMATS = {"text": lib.RELAY_EXPORT_TEXT, "json": lib.RELAY_EXPORT_JSON}
+FORMATS = {
+    "text": lib.RELAY_EXPORT_TEXT, "json": lib.RELAY_EXPORT_JSON,
+    "chrome": lib.RELAY_EXPORT_CHROME, "perfetto": lib.RELAY_EXPORT_PERFETTO,
+}  # fmt: skip
 TIMES = {
     "clock": lib.RELAY_EXPORT_CLOCK, "date": lib.RELAY_EXPORT_DATE,
     "relative": lib.RELAY_EXPORT_RELATIVE, "seconds": lib.RELAY_EXPORT_SECONDS,
@@ -40,12 +43,14 @@ class MergedProcess:
     """A process, or several that share buffers; see struct relay_merge_process.
 
     pid: 0: each event says it
+    identity: the same for all parts of one process
     context: names of the numbers of 4 bytes between each event's head and its fields
     clock: ticks a second; seconds, ticks between 1970 and its zero
     """
 
     name: str
     pid: int
+    identity: int
     context: Sequence[str]
     clock: tuple[int, int, int]
     kinds: Sequence[EventKind]
@@ -88,7 +93,7 @@ class Merge(library.Handle):
         name = ffi.new("char[]", os.fsencode(process.name))
         at = {word: 4 * place for place, word in enumerate(process.context)}
         c_process = ffi.new("struct relay_merge_process *")
-        c_process.name, c_process.pid = name, process.pid
+        c_process.name, c_process.pid, c_process.identity = name, process.pid, process.identity
         c_process.vpid_at, c_process.vtid_at = at.get("vpid", -1), at.get("vtid", -1)
         c_process.freq, c_process.offset_s, c_process.offset = process.clock
         c_process.layouts = _layouts(4 * len(process.context), process.kinds)
@@ -132,14 +137,16 @@ def _declare(layouts: Any, kind: EventKind) -> int:
     return int(lib.relay_layouts_declare(layouts, kind.id, event))
 
 
-def export(merge: Merge, file_format: str, times: str) -> Iterator[memoryview]:
+def export(merge: Merge, file_format: str, times: str, mono_offset: int) -> Iterator[memoryview]:
     """Yield, piece by piece, what is written of the events that a merge has, until it has none.
 
     file_format, times: of FORMATS and TIMES
+    mono_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, ns
 
     A piece is valid until the next.
     """
-    options = ffi.new("struct relay_export_options *", {"format": FORMATS[file_format], "times": TIMES[times]})
+    options = ffi.new("struct relay_export_options *")
+    options.format, options.times, options.mono_offset = FORMATS[file_format], TIMES[times], mono_offset
     pointer = library.not_null(lib.relay_export_new(merge.pointer, options), file_format)
     data = ffi.new("const char **")
     try:

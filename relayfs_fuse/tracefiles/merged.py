@@ -21,9 +21,12 @@ def merge(parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, u
     since, until: ns since 1970
     """
     merged = Merge(since, until)
+    # Of a rotated recording each directory has a part of the same process.
+    identities: dict[str, int] = {}
     try:
         for part in parts:
-            number = merged.add_process(_process(part, patterns))
+            identity = identities.setdefault(part.origin.line, len(identities))
+            number = merged.add_process(_process(part, identity, patterns))
             for cpu, paths in part.streams.items():
                 merged.add_files(number, cpu, paths)
     except BaseException:
@@ -37,9 +40,10 @@ def matches(declaration: Declaration, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(declaration.name, pattern) for pattern in patterns)
 
 
-def _process(part: Part, patterns: Sequence[str]) -> MergedProcess:
+def _process(part: Part, identity: int, patterns: Sequence[str]) -> MergedProcess:
     origin, clock = part.origin, part.clock
     # In its own PID namespace, as the events of shared buffers have it, a process has another number.
     pid = origin.pid if origin.buffers == "perprocess" else 0
     kinds = [EventKind(one.id, one.name, one.fields, matches(one, patterns)) for one in part.declarations]
-    return MergedProcess(origin.process, pid, part.context, (clock.freq, clock.offset_s, clock.offset), kinds)
+    ticks = clock.freq, clock.offset_s, clock.offset
+    return MergedProcess(origin.process, pid, identity, part.context, ticks, kinds)

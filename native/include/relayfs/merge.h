@@ -31,6 +31,8 @@ void relay_merge_free(struct relay_merge *merge);
 struct relay_merge_process {
 	const char *name; /* of the program; copied */
 	uint32_t pid;     /* 0: each event's context says it */
+	uint32_t
+	    identity; /* the same number for all that is added of one process, as of a recording in several parts */
 	/* Where in each event's context these are, uint32_t; -1: nowhere. */
 	int32_t vpid_at, vtid_at;
 	/* The clock of its events: `freq` ticks a second, and where 1970 lies: so many seconds and ticks before its zero. */
@@ -67,7 +69,12 @@ void relay_merge_stats(const struct relay_merge *merge, struct relay_merge_stats
 
 struct relay_export;
 
-enum relay_export_format { RELAY_EXPORT_TEXT = 0, RELAY_EXPORT_JSON = 1 };
+enum relay_export_format {
+	RELAY_EXPORT_TEXT = 0,
+	RELAY_EXPORT_JSON = 1,    /* an object a line */
+	RELAY_EXPORT_CHROME = 2,  /* Chrome's trace events */
+	RELAY_EXPORT_PERFETTO = 3 /* protobuf */
+};
 
 /* How text tells times: of the day, with the date (both local), since the first event, or since 1970. */
 enum relay_export_times {
@@ -80,6 +87,8 @@ enum relay_export_times {
 struct relay_export_options {
 	uint32_t format; /* enum relay_export_format */
 	uint32_t times;  /* enum relay_export_times */
+	/* CLOCK_REALTIME less CLOCK_MONOTONIC, ns, for formats of which the times are of the latter: Chrome's and Perfetto's. */
+	uint64_t mono_offset;
 };
 
 /* Write what a merge, which stays the caller's, gives out. NULL and errno: EINVAL there is no such format; ENOMEM. */

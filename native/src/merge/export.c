@@ -21,6 +21,10 @@ static struct relay_encoder *encoder_of(const struct relay_export_options *optio
 		return relay_encoder_text(options);
 	case RELAY_EXPORT_JSON:
 		return relay_encoder_json();
+	case RELAY_EXPORT_CHROME:
+		return relay_encoder_chrome(options);
+	case RELAY_EXPORT_PERFETTO:
+		return relay_encoder_perfetto(options);
 	default:
 		errno = EINVAL;
 		return NULL;

@@ -18,7 +18,7 @@ void relay_put_json_string(struct relay_output *output, const void *text, size_t
 	relay_put_byte(output, '"');
 }
 
-static void put_value(struct relay_output *output, const struct relay_value *value)
+void relay_put_json_value(struct relay_output *output, const struct relay_value *value)
 {
 	switch (value->type) {
 	case RELAY_TRACE_I8:
@@ -45,16 +45,19 @@ static void put_value(struct relay_output *output, const struct relay_value *val
 	}
 }
 
-void relay_put_json_fields(struct relay_output *output, const struct relay_event *event)
+void relay_put_json_fields(struct relay_output *output, const struct relay_event *event,
+                           bool (*leaves_out)(const char *name))
 {
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
 	char before = '{';
 	while (relay_fields_next(&fields, &value)) {
+		if (leaves_out && leaves_out(value.name))
+			continue;
 		relay_put_byte(output, (unsigned char)before);
 		relay_put_json_string(output, value.name, strlen(value.name));
 		relay_put_byte(output, ':');
-		put_value(output, &value);
+		relay_put_json_value(output, &value);
 		before = ',';
 	}
 	relay_put_text(output, before == '{' ? "{}" : "}");
@@ -87,7 +90,7 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 		relay_put_byte(output, ':');
 		relay_put_text(output, event->declared->name);
 		relay_put_text(output, "\",\"fields\":");
-		relay_put_json_fields(output, event);
+		relay_put_json_fields(output, event, NULL);
 	}
 	relay_put_text(output, "}\n");
 }

@@ -78,7 +78,6 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 		free(traced);
 		return err;
 	}
-	traced->number = merge->n_processes;
 	merge->processes[merge->n_processes] = traced;
 	return (int)merge->n_processes++;
 }

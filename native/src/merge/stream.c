@@ -46,10 +46,15 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 	    !is_in_context(process->layouts, process->vtid_at))
 		return -EINVAL;
 	*traced = (struct relay_traced){.name = strdup(process->name),
+	                                .identity = process->identity,
 	                                .pid = process->pid,
 	                                .vpid_at = process->vpid_at,
 	                                .vtid_at = process->vtid_at,
 	                                .layouts = process->layouts};
+	/* So that whoever knows more of events can find it by a number. */
+	for (size_t i = 0; i < process->layouts->n; i++)
+		if (process->layouts->at[i].event)
+			process->layouts->at[i].event->id = i;
 	set_clock(traced, process->freq, process->offset_s, process->offset);
 	return traced->name ? 0 : -ENOMEM;
 }

@@ -33,7 +33,7 @@ struct relay_source {
 /* A process that is merged. */
 struct relay_traced {
 	char *name;
-	uint32_t number, pid;
+	uint32_t identity, pid;
 	int32_t vpid_at, vtid_at;
 	struct relay_layouts *layouts;
 	/* Of its clock: time = base + (ticks * mult >> shift) */

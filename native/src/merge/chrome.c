@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Chrome's trace events in JSON. What a track is to others is a thread here: that of a thread has its number, all others have numbers
+ * that no thread has. Times are microseconds of CLOCK_MONOTONIC.
+ */
+#include "merge/export.h"
+#include "merge/tracks.h"
+
+#include <stdlib.h>
+
+/* Linux has threads up to 1 << 22. */
+enum { FIRST_TID = 5000000 };
+
+struct chrome_encoder {
+	struct relay_encoder encoder;
+	struct relay_tracks tracks;
+	struct relay_output *output; /* while an event is written */
+	uint64_t mono_offset;
+	bool has_any;
+};
+
+static uint64_t tid_of(const struct relay_track *track)
+{
+	return track->kind == RELAY_TRACK_THREAD ? track->scope : FIRST_TID + track->number;
+}
+
+static void put_number(struct relay_output *output, const char *before, uint64_t number)
+{
+	relay_put_text(output, before);
+	relay_put_u64(output, number);
+}
+
+/* {"ph":"...","pid":..,"tid":.. */
+static void begin_object(struct chrome_encoder *chrome, char phase, const struct relay_track *track)
+{
+	struct relay_output *output = chrome->output;
+	relay_put_text(output, chrome->has_any ? ",\n{\"ph\":\"" : "{\"ph\":\"");
+	chrome->has_any = true;
+	relay_put_byte(output, (unsigned char)phase);
+	put_number(output, "\",\"pid\":", track->pid);
+	put_number(output, ",\"tid\":", track->kind == RELAY_TRACK_PROCESS ? track->pid : tid_of(track));
+}
+
+static void announce(void *user, const struct relay_track *track)
+{
+	struct chrome_encoder *chrome = user;
+	const bool is_process = track->kind == RELAY_TRACK_PROCESS;
+	if (track->kind == RELAY_TRACK_THREAD || track->kind == RELAY_TRACK_COUNTER)
+		return;
+	begin_object(chrome, 'M', track);
+	relay_put_text(chrome->output, is_process ? ",\"name\":\"process_name\",\"args\":{\"name\":"
+	                                          : ",\"name\":\"thread_name\",\"args\":{\"name\":");
+	relay_put_byte(chrome->output, '"');
+	relay_put_track_name(chrome->output, track, RELAY_ESCAPE_JSON);
+	relay_put_text(chrome->output, "\"}}");
+}
+
+static void put_microseconds(struct relay_output *output, uint64_t ns)
+{
+	put_number(output, ",\"ts\":", ns / 1000);
+	relay_put_byte(output, '.');
+	relay_put_padded(output, ns % 1000, 3);
+}
+
+static void put_name(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
+{
+	relay_put_text(output, ",\"name\":");
+	if (mark->type == 'C') {
+		relay_put_json_string(output, mark->track->name, mark->track->name_length);
+	} else if (mark->name.length) {
+		relay_put_json_string(output, mark->name.data, mark->name.length);
+	} else if (event->lost) {
+		relay_put_text(output, "\"lost\"");
+	} else {
+		relay_put_byte(output, '"');
+		relay_put_text(output, event->declared->provider);
+		relay_put_byte(output, ':');
+		relay_put_text(output, event->declared->name);
+		relay_put_byte(output, '"');
+	}
+}
+
+static void put_arguments(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
+{
+	relay_put_text(output, ",\"args\":");
+	if (event->lost) {
+		put_number(output, "{\"events\":", event->lost);
+		put_number(output, ",\"cpu\":", event->stream->cpu);
+		relay_put_byte(output, '}');
+	} else if (mark->type == 'C') {
+		relay_put_text(output, "{\"value\":");
+		relay_put_json_value(output, &mark->counter);
+		relay_put_byte(output, '}');
+	} else {
+		relay_put_json_fields(output, event, mark->has_roles ? relay_is_role : NULL);
+	}
+}
+
+static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
+{
+	struct chrome_encoder *chrome = (struct chrome_encoder *)encoder;
+	chrome->output = output;
+	const struct relay_mark mark = relay_mark_of(&chrome->tracks, event);
+	if (!mark.track) {
+		output->has_failed = true;
+		return;
+	}
+	begin_object(chrome, mark.type == 'I' ? 'i' : mark.type, mark.track);
+	put_microseconds(output, event->time > chrome->mono_offset ? event->time - chrome->mono_offset : 0);
+	if (mark.type == 'I')
+		relay_put_text(output, ",\"s\":\"t\"");
+	/* An end with a name would end none but a slice of that name. */
+	if (mark.type != 'E')
+		put_name(output, event, &mark);
+	put_arguments(output, event, &mark);
+	relay_put_byte(output, '}');
+}
+
+static void begin(struct relay_encoder *encoder, struct relay_output *output)
+{
+	(void)encoder;
+	relay_put_text(output, "{\"traceEvents\":[\n");
+}
+
+static void end(struct relay_encoder *encoder, struct relay_output *output)
+{
+	(void)encoder;
+	relay_put_text(output, "\n],\"displayTimeUnit\":\"ns\"}\n");
+}
+
+static void free_encoder(struct relay_encoder *encoder)
+{
+	struct chrome_encoder *chrome = (struct chrome_encoder *)encoder;
+	relay_tracks_free(&chrome->tracks);
+	free(chrome);
+}
+
+struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *options)
+{
+	struct chrome_encoder *chrome = malloc(sizeof(*chrome));
+	if (!chrome)
+		return NULL;
+	*chrome = (struct chrome_encoder){.encoder = {begin, put_event, end, free_encoder},
+	                                  .tracks = {.announce = announce, .user = chrome},
+	                                  .mono_offset = options->mono_offset};
+	return &chrome->encoder;
+}

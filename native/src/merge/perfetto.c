@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A Perfetto trace: TracePackets in protobuf (protos/perfetto/trace there). Sequence 1 has the clocks and the descriptors of
+ * tracks; each stream is a sequence of its own, on which the names of events and of their fields are interned. After a loss a
+ * sequence says so, and begins anew.
+ *
+ * Times are ns of CLOCK_MONOTONIC. CLOCK_BOOTTIME is not recorded: it is said to be the same, as it is until the machine is
+ * suspended.
+ */
+#include "merge/export.h"
+#include "merge/tracks.h"
+
+#include <stdlib.h>
+
+enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_LENGTH = 2, TAG_BITS = 3, VARINT_BYTES = 10 };
+enum { CLOCK_ID_REALTIME = 1, CLOCK_ID_MONOTONIC = 3, CLOCK_ID_BOOTTIME = 6 };
+enum { STATE_CLEARED = 1, STATE_NEEDED = 2 };
+enum { FIRST_SEQUENCE = 1, FIRST_OF_STREAMS = 2 };
+
+/* Numbers of fields, by message. */
+enum { TRACE_PACKET = 1 };
+enum {
+	PACKET_CLOCK_SNAPSHOT = 6,
+	PACKET_TIMESTAMP = 8,
+	PACKET_SEQUENCE = 10,
+	PACKET_TRACK_EVENT = 11,
+	PACKET_INTERNED = 12,
+	PACKET_FLAGS = 13,
+	PACKET_DROPPED = 42,
+	PACKET_DEFAULTS = 59,
+	PACKET_TRACK = 60
+};
+enum { SNAPSHOT_CLOCK = 1, SNAPSHOT_PRIMARY = 2, CLOCK_ID = 1, CLOCK_TIME = 2, DEFAULTS_CLOCK = 58 };
+enum { TRACK_UUID = 1, TRACK_NAME = 2, TRACK_PROCESS = 3, TRACK_THREAD = 4, TRACK_PARENT = 5, TRACK_COUNTER = 8 };
+enum { PROCESS_PID = 1, PROCESS_NAME = 6, THREAD_PID = 1, THREAD_TID = 2 };
+enum {
+	EVENT_ANNOTATION = 4,
+	EVENT_TYPE = 9,
+	EVENT_NAME_IID = 10,
+	EVENT_TRACK = 11,
+	EVENT_NAME = 23,
+	EVENT_COUNTER = 30,
+	EVENT_COUNTER_DOUBLE = 44
+};
+enum { INTERNED_EVENT_NAME = 2, INTERNED_ANNOTATION_NAME = 3, INTERNED_IID = 1, INTERNED_NAME = 2 };
+enum {
+	ANNOTATION_IID = 1,
+	ANNOTATION_UINT = 3,
+	ANNOTATION_INT = 4,
+	ANNOTATION_DOUBLE = 5,
+	ANNOTATION_STRING = 6,
+	ANNOTATION_POINTER = 7,
+	ANNOTATION_NAME = 10
+};
+enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_INSTANT = 3, TYPE_COUNTER = 4 };
+
+/* What was written on a stream's sequence. */
+struct sequence {
+	bool is_begun;
+	uint64_t *interned; /* a bit for each event of the process whose names were */
+};
+
+struct perfetto_encoder {
+	struct relay_encoder encoder;
+	struct relay_tracks tracks;
+	struct relay_output *output; /* while an event is written */
+	struct sequence *sequences;
+	size_t n_sequences;
+	uint64_t mono_offset;
+};
+
+/* --- protobuf --- */
+
+static void put_varint(struct relay_output *output, uint64_t number)
+{
+	unsigned char bytes[VARINT_BYTES];
+	size_t n = 0;
+	for (; number >= 0x80; number >>= 7)
+		bytes[n++] = (unsigned char)(number | 0x80);
+	bytes[n++] = (unsigned char)number;
+	relay_put(output, bytes, n);
+}
+
+static void put_number(struct relay_output *output, uint32_t field, uint64_t number)
+{
+	put_varint(output, field << TAG_BITS | WIRE_VARINT);
+	put_varint(output, number);
+}
+
+static void put_double(struct relay_output *output, uint32_t field, double number)
+{
+	put_varint(output, field << TAG_BITS | WIRE_FIXED64);
+	relay_put(output, &number, sizeof(number));
+}
+
+/* A message, or what else has a length. Returns what end_message() wants to know. */
+static size_t begin_message(struct relay_output *output, uint32_t field)
+{
+	put_varint(output, field << TAG_BITS | WIRE_LENGTH);
+	relay_put_byte(output, 0);
+	return output->length;
+}
+
+/* Write its length, which mostly fits into the byte that is there for it. */
+static void end_message(struct relay_output *output, size_t begin)
+{
+	const size_t length = output->length - begin;
+	if (output->has_failed)
+		return;
+	if (length < 0x80) {
+		output->at[begin - 1] = (char)length;
+		return;
+	}
+	/* Behind what was written, to know how long it is; then all of it goes to its place. */
+	put_varint(output, length);
+	const size_t more = output->length - begin - length;
+	unsigned char bytes[VARINT_BYTES];
+	if (output->has_failed)
+		return;
+	memcpy(bytes, output->at + begin + length, more);
+	memmove(output->at + begin + more - 1, output->at + begin, length);
+	memcpy(output->at + begin - 1, bytes, more);
+	output->length--;
+}
+
+static void put_string(struct relay_output *output, uint32_t field, const void *text, size_t length)
+{
+	size_t string = begin_message(output, field);
+	relay_put_string(output, text, length, RELAY_ESCAPE_INVALID);
+	end_message(output, string);
+}
+
+/* --- clocks and tracks --- */
+
+static void put_clock(struct relay_output *output, uint32_t id, uint64_t time)
+{
+	size_t clock = begin_message(output, SNAPSHOT_CLOCK);
+	put_number(output, CLOCK_ID, id);
+	put_number(output, CLOCK_TIME, time);
+	end_message(output, clock);
+}
+
+static void begin(struct relay_encoder *encoder, struct relay_output *output)
+{
+	const struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
+	const uint64_t second = 1000000000;
+	size_t packet = begin_message(output, TRACE_PACKET);
+	put_number(output, PACKET_SEQUENCE, FIRST_SEQUENCE);
+	size_t snapshot = begin_message(output, PACKET_CLOCK_SNAPSHOT);
+	put_clock(output, CLOCK_ID_REALTIME, perfetto->mono_offset + second);
+	put_clock(output, CLOCK_ID_MONOTONIC, second);
+	put_clock(output, CLOCK_ID_BOOTTIME, second);
+	put_number(output, SNAPSHOT_PRIMARY, CLOCK_ID_MONOTONIC);
+	end_message(output, snapshot);
+	end_message(output, packet);
+}
+
+static void put_process(struct relay_output *output, const struct relay_track *track)
+{
+	size_t process = begin_message(output, TRACK_PROCESS);
+	put_number(output, PROCESS_PID, track->pid);
+	put_string(output, PROCESS_NAME, track->name, track->name_length);
+	end_message(output, process);
+}
+
+static void put_thread(struct relay_output *output, const struct relay_track *track)
+{
+	size_t thread = begin_message(output, TRACK_THREAD);
+	put_number(output, THREAD_PID, track->pid);
+	put_number(output, THREAD_TID, track->scope);
+	end_message(output, thread);
+}
+
+static void announce(void *user, const struct relay_track *track)
+{
+	struct relay_output *output = ((struct perfetto_encoder *)user)->output;
+	size_t packet = begin_message(output, TRACE_PACKET);
+	put_number(output, PACKET_SEQUENCE, FIRST_SEQUENCE);
+	size_t descriptor = begin_message(output, PACKET_TRACK);
+	put_number(output, TRACK_UUID, track->number);
+	if (track->parent)
+		put_number(output, TRACK_PARENT, track->parent->number);
+	if (track->kind == RELAY_TRACK_PROCESS) {
+		put_process(output, track);
+	} else if (track->kind == RELAY_TRACK_THREAD) {
+		put_thread(output, track);
+	} else {
+		size_t name = begin_message(output, TRACK_NAME);
+		relay_put_track_name(output, track, RELAY_ESCAPE_INVALID);
+		end_message(output, name);
+	}
+	if (track->kind == RELAY_TRACK_COUNTER)
+		end_message(output, begin_message(output, TRACK_COUNTER));
+	end_message(output, descriptor);
+	end_message(output, packet);
+}
+
+/* --- sequences --- */
+
+static struct sequence *sequence_of(struct perfetto_encoder *perfetto, const struct relay_stream *stream)
+{
+	const size_t n = 2 * (size_t)stream->number + 2, words = stream->traced->layouts->n / 64 + 1;
+	if (stream->number >= perfetto->n_sequences) {
+		struct sequence *more = reallocarray(perfetto->sequences, n, sizeof(*more));
+		if (!more)
+			return NULL;
+		memset(more + perfetto->n_sequences, 0, (n - perfetto->n_sequences) * sizeof(*more));
+		perfetto->sequences = more;
+		perfetto->n_sequences = n;
+	}
+	struct sequence *sequence = &perfetto->sequences[stream->number];
+	if (!sequence->interned)
+		sequence->interned = calloc(words, sizeof(*sequence->interned));
+	return sequence->interned ? sequence : NULL;
+}
+
+/* A sequence begins, or does so again because events are lost. */
+static void begin_sequence(struct relay_output *output, struct sequence *sequence, const struct relay_event *event)
+{
+	memset(sequence->interned, 0, (event->stream->traced->layouts->n / 64 + 1) * sizeof(*sequence->interned));
+	put_number(output, PACKET_FLAGS, STATE_CLEARED | STATE_NEEDED);
+	if (event->lost)
+		put_number(output, PACKET_DROPPED, 1);
+	size_t defaults = begin_message(output, PACKET_DEFAULTS);
+	put_number(output, DEFAULTS_CLOCK, CLOCK_ID_MONOTONIC);
+	end_message(output, defaults);
+	sequence->is_begun = true;
+}
+
+/* --- events --- */
+
+/* A name with its number; `before` and a colon stand before it, unless that is NULL. */
+static void put_interned(struct relay_output *output, uint32_t field, uint64_t iid, const char *before,
+                         const char *name)
+{
+	size_t entry = begin_message(output, field);
+	put_number(output, INTERNED_IID, iid);
+	size_t text = begin_message(output, INTERNED_NAME);
+	if (before) {
+		relay_put_text(output, before);
+		relay_put_byte(output, ':');
+	}
+	relay_put_text(output, name);
+	end_message(output, text);
+	end_message(output, entry);
+}
+
+/* Numbers of names: of an event, and of a field, no two of which are the same in a process. */
+static uint64_t iid_of(const struct relay_trace_event *declared)
+{
+	return declared->id + 1;
+}
+
+static uint64_t iid_of_field(const struct relay_trace_event *declared, uint64_t field)
+{
+	return (declared->id + 1) << 17 | field;
+}
+
+static void intern(struct relay_output *output, struct sequence *sequence, const struct relay_trace_event *declared)
+{
+	const uint64_t bit = 1ull << declared->id % 64;
+	uint64_t *word = &sequence->interned[declared->id / 64];
+	if (*word & bit)
+		return;
+	*word |= bit;
+	size_t interned = begin_message(output, PACKET_INTERNED);
+	put_interned(output, INTERNED_EVENT_NAME, iid_of(declared), declared->provider, declared->name);
+	for (uint32_t i = 0; i < declared->n_fields; i++)
+		put_interned(output, INTERNED_ANNOTATION_NAME, iid_of_field(declared, i), NULL,
+		             declared->fields[i].name);
+	end_message(output, interned);
+}
+
+static void put_value(struct relay_output *output, const struct relay_value *value)
+{
+	size_t bytes;
+	switch (value->type) {
+	case RELAY_TRACE_I8:
+	case RELAY_TRACE_I16:
+	case RELAY_TRACE_I32:
+	case RELAY_TRACE_I64:
+		put_number(output, ANNOTATION_INT, (uint64_t)value->i);
+		break;
+	case RELAY_TRACE_X8:
+	case RELAY_TRACE_X16:
+	case RELAY_TRACE_X32:
+	case RELAY_TRACE_X64:
+		put_number(output, ANNOTATION_POINTER, value->u);
+		break;
+	case RELAY_TRACE_F32:
+	case RELAY_TRACE_F64:
+		put_double(output, ANNOTATION_DOUBLE, value->d);
+		break;
+	case RELAY_TRACE_STRING:
+		put_string(output, ANNOTATION_STRING, value->data, value->length);
+		break;
+	case RELAY_TRACE_BYTES:
+		bytes = begin_message(output, ANNOTATION_STRING);
+		relay_put_bytes(output, value->data, value->length);
+		end_message(output, bytes);
+		break;
+	default:
+		put_number(output, ANNOTATION_UINT, value->u);
+		break;
+	}
+}
+
+static void put_annotations(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
+{
+	struct relay_fields fields = relay_event_fields(event);
+	struct relay_value value;
+	for (uint32_t i = 0; relay_fields_next(&fields, &value); i++) {
+		if (mark->has_roles && relay_is_role(value.name))
+			continue;
+		size_t annotation = begin_message(output, EVENT_ANNOTATION);
+		put_number(output, ANNOTATION_IID, iid_of_field(event->declared, i));
+		put_value(output, &value);
+		end_message(output, annotation);
+	}
+}
+
+static void put_named_number(struct relay_output *output, const char *name, uint64_t number)
+{
+	size_t annotation = begin_message(output, EVENT_ANNOTATION);
+	put_string(output, ANNOTATION_NAME, name, strlen(name));
+	put_number(output, ANNOTATION_UINT, number);
+	end_message(output, annotation);
+}
+
+static void put_loss(struct relay_output *output, const struct relay_event *event)
+{
+	put_string(output, EVENT_NAME, "lost", 4);
+	put_named_number(output, "events", event->lost);
+	put_named_number(output, "cpu", event->stream->cpu);
+}
+
+static void put_counter(struct relay_output *output, const struct relay_value *value)
+{
+	const bool is_signed = value->type >= RELAY_TRACE_I8 && value->type <= RELAY_TRACE_I64;
+	if (value->type == RELAY_TRACE_F32 || value->type == RELAY_TRACE_F64)
+		put_double(output, EVENT_COUNTER_DOUBLE, value->d);
+	else
+		put_number(output, EVENT_COUNTER, is_signed ? (uint64_t)value->i : value->u);
+}
+
+static void put_name(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
+{
+	if (mark->name.length)
+		put_string(output, EVENT_NAME, mark->name.data, mark->name.length);
+	else
+		put_number(output, EVENT_NAME_IID, iid_of(event->declared));
+}
+
+static uint64_t type_of(const struct relay_mark *mark)
+{
+	switch (mark->type) {
+	case 'B':
+		return TYPE_BEGIN;
+	case 'E':
+		return TYPE_END;
+	case 'C':
+		return TYPE_COUNTER;
+	default:
+		return TYPE_INSTANT;
+	}
+}
+
+static void put_track_event(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
+{
+	size_t message = begin_message(output, PACKET_TRACK_EVENT);
+	put_number(output, EVENT_TYPE, type_of(mark));
+	put_number(output, EVENT_TRACK, mark->track->number);
+	if (event->lost) {
+		put_loss(output, event);
+	} else if (mark->type == 'C') {
+		put_counter(output, &mark->counter);
+	} else {
+		if (mark->type != 'E')
+			put_name(output, event, mark);
+		put_annotations(output, event, mark);
+	}
+	end_message(output, message);
+}
+
+static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
+{
+	struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
+	perfetto->output = output;
+	const struct relay_mark mark = relay_mark_of(&perfetto->tracks, event);
+	struct sequence *sequence = sequence_of(perfetto, event->stream);
+	if (!mark.track || !sequence) {
+		output->has_failed = true;
+		return;
+	}
+	size_t packet = begin_message(output, TRACE_PACKET);
+	put_number(output, PACKET_TIMESTAMP,
+	           event->time > perfetto->mono_offset ? event->time - perfetto->mono_offset : 0);
+	put_number(output, PACKET_SEQUENCE, FIRST_OF_STREAMS + (uint64_t)event->stream->number);
+	if (!sequence->is_begun || event->lost)
+		begin_sequence(output, sequence, event);
+	else
+		put_number(output, PACKET_FLAGS, STATE_NEEDED);
+	if (!event->lost)
+		intern(output, sequence, event->declared);
+	put_track_event(output, event, &mark);
+	end_message(output, packet);
+}
+
+static void end(struct relay_encoder *encoder, struct relay_output *output)
+{
+	(void)encoder, (void)output;
+}
+
+static void free_encoder(struct relay_encoder *encoder)
+{
+	struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
+	relay_tracks_free(&perfetto->tracks);
+	for (size_t i = 0; i < perfetto->n_sequences; i++)
+		free(perfetto->sequences[i].interned);
+	free(perfetto->sequences);
+	free(perfetto);
+}
+
+struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *options)
+{
+	struct perfetto_encoder *perfetto = malloc(sizeof(*perfetto));
+	if (!perfetto)
+		return NULL;
+	*perfetto = (struct perfetto_encoder){.encoder = {begin, put_event, end, free_encoder},
+	                                      .tracks = {.announce = announce, .user = perfetto},
+	                                      .mono_offset = options->mono_offset};
+	return &perfetto->encoder;
+}
