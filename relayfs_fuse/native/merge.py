@@ -86,7 +86,7 @@ class Merge(library.Handle):
 
     def close(self) -> None:
         """Let go of the streams."""
-        lib.relay_merge_free(self._take())
+        lib.relay_merge_free(self._disown())
 
     def add_process(self, process: MergedProcess) -> int:
         """Add a process; return its number."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
+from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_command, run_environment
 
 from relayfs_fuse.native.trace import Traces
 
@@ -28,8 +28,8 @@ def names_in(source: Path) -> list[str]:
 def run(source: Path, name: str, scheme: str = "", sanitize: str = PLAIN) -> None:
     """Run a test in a directory of its own on tmpfs, where stores are; fail with what it says."""
     text = source.read_text()
-    flags = ["-static"] if _words(text, "LIBRARY", ["static"]) else []
-    program = compile_c([source], None, sanitize, *flags)
+    archive = [native_prefix(sanitize).lib / "librelayfs.a"] if _words(text, "LIBRARY", ["static"]) else []
+    program = compile_c([source, *archive], sanitize=sanitize)
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         scratch = Path(path)
         # Programs of other users may enter it.

@@ -50,7 +50,7 @@ def test_the_library_writes_each_type_in_tsdl_and_the_recorder_reads_it():
 
 
 def test_the_check_of_packets_knows_the_size_of_each_type():
-    assert rows("native/src/trace/packet_check.c").keys() == set(TYPES) - {"string", "bytes"}  # which vary
+    assert rows("native/src/trace/layouts.c").keys() == set(TYPES) - {"string", "bytes"}  # which vary
 
 
 def test_the_manual_has_each_type():

@@ -3,7 +3,7 @@
 #ifndef PACKETS_H
 #define PACKETS_H
 
-#include "../check.h"
+#include "check.h"
 
 #include "merge/merge.h"
 

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+LIBRARY(static);
+
 #define TIMES(...)                                          \
 	sizeof((uint64_t[]){__VA_ARGS__}) / 8, (uint64_t[]) \
 	{                                                   \

@@ -7,7 +7,7 @@
  *     SCHEMES(rseq, lockless);       run each test once with each of these; without this line, once
  *     BUILDS(plain, threads);        in these builds: plain, memory (AddressSanitizer, UBSan), threads (ThreadSanitizer);
  *                                    without this line, plain and memory
- *     LIBRARY(static);               with the static library, which has also what the shared one does not export
+ *     LIBRARY(static);               linked with librelayfs.a, because it calls functions that the shared library hides
  *     STORE(traces);                 the scratch directory has a file of traces, which programs look for when they start
  *
  *     TEST(a_full_buffer_refuses) { ... CHECK_EQ(write_bytes(buf, 1), -ENOSPC); ... }

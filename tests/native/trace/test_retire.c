@@ -8,8 +8,7 @@
 
 #include <pthread.h>
 
-BUILDS(plain);
-LIBRARY(static); /* what it calls is inside the library */
+LIBRARY(static);
 
 static unsigned n_freed;
 

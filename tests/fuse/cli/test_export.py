@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from build import compile_c
-from conftest import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, wait_until
 from tracing import RELAYCTL, Store, finish, recording, relayctl
 
 from relayfs_fuse import native

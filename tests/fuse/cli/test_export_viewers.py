@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S
+from mounts import DEADLINE_S
 from trace_processor import Query, trace_processor
 from tracing import Store, finish, recording, relayctl
 
