@@ -6,11 +6,8 @@ of options and statistics are not imported here: use their modules.
 """
 
 from relayfs_fuse.native.buffer import (
-    WAIT_MAX,
     Buffer,
     Stats,
-    WakeWord,
-    wait_any,
 )
 from relayfs_fuse.native.channel import (
     ChannelHandle,
@@ -50,6 +47,11 @@ from relayfs_fuse.native.counters import (
     CountersHandle,
     CounterSpec,
     counters_create,
+)
+from relayfs_fuse.native.memory import (
+    WAIT_MAX,
+    ChannelMemory,
+    WakeWord,
 )
 from relayfs_fuse.native.store import (
     buf_file_bytes,
@@ -104,6 +106,7 @@ __all__ = [
     "WAIT_MAX",
     "Buffer",
     "ChannelHandle",
+    "ChannelMemory",
     "CounterInfo",
     "CounterSpec",
     "CountersHandle",
@@ -130,5 +133,4 @@ __all__ = [
     "store_adopt",
     "store_copy",
     "store_create",
-    "wait_any",
 ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import constants, library
-from relayfs_fuse.native.buffer import WakeWord
 from relayfs_fuse.native.library import check, record
+from relayfs_fuse.native.memory import ChannelMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -33,6 +33,9 @@ class RingStats(library.Fields):
     """Statistics of a ring: the fields of struct relay_ring_stats, and values computed from them."""
 
     __slots__ = ()
+
+    # What can be read needs no flush.
+    flush_interval_ms = 0
 
     @property
     def n_buffers(self) -> int:
@@ -64,49 +67,27 @@ def ring_hash(key: int, n: int) -> int:
     return int(lib.relay_ring_hash(key & 0xFFFFFFFFFFFFFFFF, n))
 
 
-class RingMemory(library.Memory):
-    """A mapped ring of the store.
+class RingMemory(ChannelMemory):
+    """A mapped ring of the store."""
 
-    mem_file: the path of its file
-    """
-
-    def __init__(self, mem_file: str) -> None:
-        self._own(lib.relay_ring_open(os.fsencode(mem_file)), mem_file)
-
-    @classmethod
-    def of_descriptor(cls, descriptor: int) -> Self:
-        """Map a file that is open for reading and writing; the descriptor stays the caller's."""
-        ring = cls.__new__(cls)
-        ring._own(lib.relay_ring_fdopen(descriptor), f"descriptor {descriptor}")
-        return ring
-
-    def _own(self, pointer: Any, path: str) -> None:
-        super().__init__(library.mapped(pointer, path))
-        self.path = path
-        self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-
-    def close(self) -> None:
-        """Unmap the ring."""
-        lib.relay_ring_close(self._disown())
-
-    @property
-    def pointer(self) -> Any:
-        """The struct relay_ring, for wait_any()."""
-        return self._open
-
-    def fileno(self) -> int:
-        """Return the descriptor of its file."""
-        return int(lib.relay_ring_fd(self._open))
+    _from_path = lib.relay_ring_open
+    _from_descriptor = lib.relay_ring_fdopen
+    _unmap = lib.relay_ring_close
+    _descriptor = lib.relay_ring_fd
+    _state = lib.relay_ring_state
+    _damage = lib.relay_ring_damage
+    _stop = lib.relay_ring_stop
+    _resolve = lib.relay_ring_resolve
+    _mtime = lib.relay_ring_mtime
+    _keep_mtime = lib.relay_ring_keep_mtime
+    _wake_seq = lib.relay_ring_wake_seq
+    _wait_any = lib.relay_ring_wait_any
 
     def stats(self) -> RingStats:
         """Return all statistics at one moment."""
         stats = ffi.new("struct relay_ring_stats *")
         self.check(lib.relay_ring_stats(self._open, stats))
         return RingStats(stats)
-
-    def state(self) -> int:
-        """Return what there is to read, as HAS_ and IS_ bits; discards reservations of dead threads."""
-        return int(lib.relay_ring_state(self._open))
 
     def skip(self) -> None:
         """Skip the discarded records before the next one, as a reader does; EBUSY: another reader is consuming."""
@@ -115,14 +96,6 @@ class RingMemory(library.Memory):
     def avail_data(self) -> int:
         """Bytes between consumer and producer position, at most the ring's size."""
         return int(lib.relay_ring_query(self._open, AVAIL_DATA))
-
-    def damaged_at(self) -> int:
-        """Return the position of the first inconsistent byte, after EBADMSG or IS_DAMAGED."""
-        return int(lib.relay_ring_damaged_at(self._open))
-
-    def damage(self) -> str:
-        """Describe the inconsistency in the memory, after EBADMSG or IS_DAMAGED; "" if there is none."""
-        return os.fsdecode(ffi.string(lib.relay_ring_damage(self._open)))
 
     def write(self, data: AnyBuffer) -> None:
         """Write one record; ENOSPC: the ring is full; EMSGSIZE: the record is longer than the ring allows."""
@@ -150,42 +123,13 @@ class RingMemory(library.Memory):
             return b""
         return bytes(ffi.buffer(data, self.check(got)))
 
-    def stop(self, flag: int, on: bool) -> None:
-        """Set or clear CLOSED or DISABLED."""
-        self.check(lib.relay_ring_stop(self._open, flag, on))
-
     def refuse_all(self) -> None:
         """Refuse records from now on, as in a disabled channel, without waiting for producers."""
         lib.relay_ring_refuse_all(self._open)
 
-    def resolve(self, token: int) -> int:
-        """Discard reservations made through the open file of this token; return their number."""
-        return self.check(lib.relay_ring_resolve(self._open, token))
-
-    def arm(self, what: int) -> int:  # noqa: ARG002  # as a Buffer; a ring has one kind of wake-up
+    def arm(self, what: int) -> int:  # noqa: ARG002  # a ring has one kind of wake-up
         """Request a wake-up; return the wake-up counter from before."""
         return int(lib.relay_ring_arm(self._open))
-
-    def mtime(self) -> tuple[int, int]:
-        """Return the last arguments of keep_mtime(); 0, 0: it was never called."""
-        lib.relay_ring_mtime(self._open, self._count, self._time_ns)
-        return int(self._count[0]), int(self._time_ns[0])
-
-    def keep_mtime(self, count: int, time_ns: int) -> None:
-        """Store, for the next file server, the producer position and when it was first seen."""
-        lib.relay_ring_keep_mtime(self._open, count, time_ns)
-
-    def wake_seq(self) -> int:
-        """Return the wake-up counter."""
-        return int(lib.relay_ring_wake_seq(self._open))
-
-
-def wait_any_ring(
-    rings: Sequence[RingMemory], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int
-) -> None:
-    """Sleep on rings, as native.wait_any() does on buffers."""
-    c_rings = ffi.new("struct relay_ring *[]", [ring.pointer for ring in rings])
-    check(lib.relay_ring_wait_any(c_rings, list(seqs), len(rings), word.word, value, timeout_ms))
 
 
 class RingsHandle(library.Handle):

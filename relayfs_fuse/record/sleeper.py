@@ -1,7 +1,7 @@
 """Sleeping until a buffer has something to read.
 
-A buffer wakes readers that sleep on its counter (native.wait_any), but not poll(2). So for each group of buffers a
-thread sleeps, and wakes the recorder's loop through an eventfd. The thread uses the buffers only between start() and
+A buffer wakes readers that sleep on its counter (native.Buffer.wait_any), but not poll(2). So for each group of buffers
+a thread sleeps, and wakes the recorder's loop through an eventfd. The thread uses the buffers only between start() and
 its write to the eventfd; call stop() before unmapping one.
 """
 
@@ -74,7 +74,7 @@ class Sleeper:
             if job is None:
                 return
             try:
-                native.wait_any(job[0], job[1], self._word, job[2], _TIMEOUT_MS)
+                native.Buffer.wait_any(job[0], job[1], self._word, job[2], _TIMEOUT_MS)
             except OSError:
                 # A signal, or a file was truncated and its memory is gone: the recorder checks which.
                 pass

@@ -37,7 +37,7 @@ from relayfs_fuse.fs.kinds.ring import StoredRing
 from relayfs_fuse.fs.requests.turns import Share
 from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.supervise import keep
-from relayfs_fuse.native.ring import wait_any_ring
+from relayfs_fuse.native.ring import RingMemory
 
 if TYPE_CHECKING:
     import pyfuse3
@@ -282,9 +282,9 @@ class _Group:
             pauses_ms += [math.ceil(1000 * rest_s) for rest_s in rests_s]
             buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
             seqs = [waiter.seq for waiter in awake]
-            wait_any = wait_any_ring if self.of_rings else native.wait_any
+            memory = RingMemory if self.of_rings else native.Buffer
             await trio.to_thread.run_sync(
-                wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
+                memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
             )
 
     async def _look(self) -> list[_Waiter]:

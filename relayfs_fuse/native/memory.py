@@ -1,0 +1,120 @@
+"""What relay buffers and record rings have in common: one mapped mem file of a channel, and sleeping on several."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Self
+
+from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The most mem files that wait_any() sleeps on.
+WAIT_MAX = 127
+
+_UNNAMED: Any = None
+
+
+class ChannelMemory(library.Memory):
+    """A mapped mem file of the store.
+
+    mem_file: its path
+    """
+
+    # The library's functions, which subclasses name.
+    _from_path = _from_descriptor = _unmap = _descriptor = _state = _damage = _UNNAMED
+    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _UNNAMED
+
+    def __init__(self, mem_file: str) -> None:
+        self._own(self._from_path(os.fsencode(mem_file)), mem_file)
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Self:
+        """Map a file that is open for reading and writing; the descriptor stays the caller's."""
+        memory = cls.__new__(cls)
+        memory._own(cls._from_descriptor(descriptor), f"descriptor {descriptor}")
+        return memory
+
+    def _own(self, pointer: Any, path: str) -> None:
+        super().__init__(library.mapped(pointer, path))
+        self.path = path
+        self._count, self._time_ns = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._unmap(self._disown())
+
+    @property
+    def pointer(self) -> Any:
+        """The library's struct of it."""
+        return self._open
+
+    def fileno(self) -> int:
+        """Return the descriptor of its file."""
+        return int(self._descriptor(self._open))
+
+    @abstractmethod
+    def stats(self) -> library.Fields:
+        """Return all statistics at one moment."""
+
+    def state(self) -> int:
+        """Return what there is to read, as HAS_ and IS_ bits; of a ring, discards reservations of dead threads."""
+        return int(self._state(self._open))
+
+    def damage(self) -> str:
+        """Describe the inconsistency in the memory, after EBADMSG or IS_DAMAGED; "" if there is none."""
+        return os.fsdecode(ffi.string(self._damage(self._open)))
+
+    def stop(self, flag: int, on: bool) -> None:
+        """Set or clear CLOSED or DISABLED."""
+        self.check(self._stop(self._open, flag, on))
+
+    def resolve(self, token: int) -> int:
+        """Resolve reservations made through the open file of this token; return their number."""
+        return self.check(self._resolve(self._open, token))
+
+    def mtime(self) -> tuple[int, int]:
+        """Return the last arguments of keep_mtime(); 0, 0: it was never called."""
+        self._mtime(self._open, self._count, self._time_ns)
+        return int(self._count[0]), int(self._time_ns[0])
+
+    def keep_mtime(self, count: int, time_ns: int) -> None:
+        """Store, for the next file server, a count of data and when this count was first seen."""
+        self._keep_mtime(self._open, count, time_ns)
+
+    def wake_seq(self) -> int:
+        """Return the wake-up counter."""
+        return int(self._wake_seq(self._open))
+
+    @classmethod
+    def wait_any(
+        cls, memories: Sequence[Self], seqs: Sequence[int], word: WakeWord, value: int, timeout_ms: int
+    ) -> None:
+        """Sleep until a wake-up counter or the word has changed, or the timeout has passed.
+
+        memories, seqs: at most WAIT_MAX of this kind, and the counters that arm() returned
+        value: the word's value when they were chosen
+        timeout_ms: -1: no timeout
+        """
+        pointers = [memory.pointer for memory in memories]
+        library.check(cls._wait_any(pointers, list(seqs), len(pointers), word.word, value, timeout_ms))
+
+
+class WakeWord:
+    """A word with which one thread ends the wait_any() of another."""
+
+    def __init__(self) -> None:
+        self.word = ffi.new("uint32_t *")
+
+    @property
+    def value(self) -> int:
+        """The present value, for wait_any()."""
+        return int(self.word[0])
+
+    def change(self) -> None:
+        """End the wait_any() that was called with the present value."""
+        self.word[0] = (self.word[0] + 1) & 0xFFFFFFFF
+        lib.relay_wake_word(self.word)
