@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.counter_files import CounterFile
+from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.nodes import (
     BufferFile,
     ControlFile,
@@ -28,17 +28,8 @@ from relayfs_fuse.fs.nodes import (
 )
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.kinds.ring import StoredRing
-    from relayfs_fuse.fs.store import Store, StoredBuffer
+    from relayfs_fuse.fs.store import Store
 
-# Programs that obey st_blksize, as cat does, read as much at a time as one request carries. One that writes as much
-# would be refused: of a write(2) that fills a request it is not known whether it is all of a record.
-BLOCK_SIZE = 1 << 20
-WRITE_BLOCK_MAX = BLOCK_SIZE // 2
-# Of stdio, shells among its users, less would make several records of a line that is too long, and nobody were told.
-WRITE_BLOCK_MIN = 4096
-# What st_size can say.
-SIZE_MAX = 2**63 - 1
 _STATFS_BLOCK = 4096
 
 
@@ -122,8 +113,8 @@ class AttributeSource:
 
     def _of_buffer(self, node: BufferFile, pid: int) -> Attributes:
         stored = node.stored
-        status = os.fstat(stored.buffer.fileno())
-        size, mtime_ns = _measure(stored, pid)
+        status = os.fstat(stored.descriptor)
+        size, mtime_ns = stored.measure(pid)
         return Attributes(
             inode=node.inode,
             mode=stat.S_IFREG | stat.S_IMODE(status.st_mode),
@@ -133,7 +124,7 @@ class AttributeSource:
             mtime_ns=mtime_ns,
             ctime_ns=status.st_ctime_ns,
             nlink=0 if node.removed else 1,
-            block_size=BLOCK_SIZE if isinstance(node, MemFile) else _block_size(stored, pid),
+            block_size=BLOCK_SIZE if isinstance(node, MemFile) else stored.block_size(pid),
         )
 
     def _of_damaged(self, node: DamagedFile) -> Attributes:
@@ -173,26 +164,6 @@ class AttributeSource:
             mtime_ns=now,
             ctime_ns=now,
         )
-
-
-def _measure(stored: StoredBuffer | StoredRing, pid: int) -> tuple[int, int]:
-    """Ask a buffer for its size and time; a damaged one is empty, so that its directory can be listed."""
-    try:
-        size, mtime_ns = stored.measure(pid)
-    except OSError as error:
-        if error.errno != errno.EBADMSG:
-            raise
-        return 0, stored.mtime_ns
-    return min(max(size, 0), SIZE_MAX), mtime_ns
-
-
-def _block_size(stored: StoredBuffer | StoredRing, pid: int) -> int:
-    """Tell how much to read or write at a time: what one request carries, or, who does not read, what fits a record."""
-    if stored.is_read_by(pid):
-        return BLOCK_SIZE
-    # A power of two, as the kernel rounds it to one.
-    fits = 1 << stored.channel.stats.largest_record.bit_length() - 1
-    return max(WRITE_BLOCK_MIN, min(fits, WRITE_BLOCK_MAX))
 
 
 def _length(node: TextFile) -> int:

@@ -32,7 +32,7 @@ from relayfs_fuse.native.tables import LEVEL, STATISTICS, Statistic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from relayfs_fuse.fs.store import StoredChannel
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
 
 log = logging.getLogger(__name__)
 
@@ -307,13 +307,13 @@ class Counters:
         self._without &= present.keys()
         wanted = present.keys() - self._figures.keys() - (self._without if self._is_full else set())
         for path in list(wanted)[:CHANGES_MAX]:
-            self._add_figures(path, FIGURES[present[path].type])
+            self._add_figures(path, FIGURES[present[path].kind.name])
 
     def _show_channel(self, channel: StoredChannel) -> None:
         for stored in channel.buffers:
             try:
                 now = stored.stats()
-                for statistic in STATISTICS[channel.type]:
+                for statistic in STATISTICS[channel.kind.name]:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))
             except OSError as error:

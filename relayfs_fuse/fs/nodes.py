@@ -6,7 +6,7 @@ import errno
 import os
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
+    from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.handles import MemHandle
-    from relayfs_fuse.fs.kinds.ring import StoredRing
-    from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.tree import Tree
 
 
@@ -251,13 +250,13 @@ class BufferFile(Node):
     The kernel may remember an inode long after its channel was removed; that must not keep the memory.
     """
 
-    def __init__(self, name: str, stored: StoredBuffer | StoredRing) -> None:
+    def __init__(self, name: str, stored: Stored[Any]) -> None:
         super().__init__(name)
-        self._stored: StoredBuffer | StoredRing | None = stored
+        self._stored: Stored[Any] | None = stored
         self._open_somewhere = weakref.ref(stored)
 
     @property
-    def stored(self) -> StoredBuffer | StoredRing:
+    def stored(self) -> Stored[Any]:
         """The buffer; of a removed channel only while somebody has it open."""
         stored = self._stored or self._open_somewhere()
         if stored is None:

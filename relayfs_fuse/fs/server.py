@@ -23,15 +23,15 @@ from relayfs_fuse.fs.commands.channel import Commands
 from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.ledger import Limits
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
-from relayfs_fuse.fs.requests import mapped
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
 from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
-from relayfs_fuse.fs.store import Problem, Store, StoredChannel
+from relayfs_fuse.fs.store import Problem, Store
 from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces.registry import Traces
 from relayfs_fuse.fs.traces.watch import Tracing
@@ -252,14 +252,15 @@ class Server:
 
     def _scan_channel(self, channel: StoredChannel) -> None:
         try:
-            self._tree.check_free(channel.path, [channel.relay_path(stored.index) for stored in channel.buffers])
+            self._tree.check_free(channel.path, channel.relay_paths)
         except CommandError as error:
             self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
         else:
-            mapped.forget(channel)
+            for stored in channel.buffers:
+                stored.forget_mapped()
             self._tree.add_channel(channel)
 
-    def _let_go(self, channel: StoredChannel) -> None:
+    def _let_go(self, channel: StoredChannel | DamagedChannel) -> None:
         """Give back what the kernel was told of a channel that is about to go; those who have it open may go on."""
         self._store.unname(channel)
         for stored in channel.buffers:

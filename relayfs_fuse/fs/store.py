@@ -31,25 +31,22 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
-from relayfs_fuse.fs.commands.control import check_path, format_create
+from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.early import EARLY_NAME
-from relayfs_fuse.fs.kinds.damaged import MEM_FILE, BadMemoryError, DamagedChannel
-from relayfs_fuse.fs.kinds.memory import Stored, wait_until_unmapped
-from relayfs_fuse.fs.kinds.ring import StoredRing
+from relayfs_fuse.fs.kinds.channel import KINDS, BadMemoryError, StoredChannel, mem_names
+from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+from relayfs_fuse.fs.kinds.unmapper import unmapper
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
-from relayfs_fuse.native import ring as native_ring
-from relayfs_fuse.native.ring import RingMemory, RingStats
-from relayfs_fuse.native.tables import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -61,172 +58,6 @@ ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
 TRACES_NAME = ".traces"
 LOST_NAME = ".traces-lost"
-
-_REASONS = {
-    errno.EPROTO: "it has another layout version than this relayfs knows",
-    errno.EBADMSG: "it is truncated, damaged or no relay buffer or ring at all",
-    errno.ELOOP: "it is a symbolic link",
-}
-
-
-class Reader(Protocol):
-    """A descriptor that reads a relay file, and the thread that opened it."""
-
-    pid: int
-
-    def start_for_size(self, stats: native.Stats) -> int:
-        """Tell which of the bytes that Stats.passed_bytes counts is the beginning of the file to it."""
-
-
-class StoredBuffer(Stored[native.Buffer]):
-    """One buffer of a channel.
-
-    readers: descriptors that read its relay file
-    mappable: open relay files that can be mapped, by handle; where readers wait for data
-    last_stream: when one was opened that cannot
-    rests_until: when those who wait for its next record may arm it again, by trio's clock
-    """
-
-    def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
-        super().__init__(channel, index, buffer, buffer.stats().bytes)
-        self.readers: list[Reader] = []
-        self.mappable: set[int] = set()
-        self.last_stream = self.rests_until = -math.inf
-
-    def measure(self, pid: int) -> tuple[int, int]:
-        """Return the relay file's size and time.
-
-        pid: the thread that asks, for it may be a reader itself
-        """
-        stats = self.stats()
-        return self._size(stats, pid), self._mtime(stats.bytes)
-
-    def stats(self) -> native.Stats:
-        """Read its counters; what is wrong with them is noted."""
-        try:
-            return self.buffer.stats()
-        except OSError as error:
-            self.note(error)
-            raise
-
-    def is_read_by(self, pid: int) -> bool:
-        """Whether a thread has opened its relay file for reading."""
-        return any(reader.pid == pid for reader in self.readers)
-
-    def has_news(self) -> bool:
-        """Whether somebody who sleeps should look again."""
-        return self.buffer.state() != 0
-
-    def n_moved(self) -> int:
-        """Count what its writers have moved: each honest wake-up tells of some."""
-        return self.stats().bytes
-
-    def is_held_up(self) -> bool:
-        """Whether it pays to look again soon, though nobody wakes who waits."""
-        return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))
-
-    def _size(self, stats: native.Stats, pid: int) -> int:
-        """Count what its reader was given since the open, and what is unread."""
-        readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
-        start = min((reader.start_for_size(stats) for reader in readers), default=stats.passed_bytes)
-        return stats.passed_bytes + stats.unread_bytes - stats.unread_holes - start
-
-
-class StoredChannel:
-    """A channel; each of its buffers stays mapped as long as anybody refers to it.
-
-    path: its path in the mount
-    directory: where it lies
-    maker: the process that made it; 0: it is not known any more
-    damage: where its memory contradicts itself, and how; "": nowhere, as far as anybody has looked
-    """
-
-    def __init__(self, path: str, directory: str) -> None:
-        self.path = path
-        self.directory = directory
-        self.removed = False
-        self.maker = 0
-        self.damage = ""
-        # For whom create_line() was made last, and the line: there can be thousands, and each stat(2) of control asks.
-        self._created: tuple[dict[str, int], str] | None = None
-        self.buffers: Sequence[StoredBuffer | StoredRing] = []
-        mapped = _map_buffers(directory)
-        self.stats = mapped[0].stats()
-        self.buffers = [_stored(self, index, memory) for index, memory in enumerate(mapped)]
-
-    @property
-    def is_ring(self) -> bool:
-        """Whether it was made with type=ring."""
-        return isinstance(self.stats, RingStats)
-
-    @property
-    def type(self) -> str:
-        """What it is made of; see native/tables.py."""
-        return TYPES[self.is_ring]
-
-    @property
-    def flush_interval_ms(self) -> int:
-        """How often it is flushed; 0: never."""
-        return self.stats.flush_interval_ms if isinstance(self.stats, native.Stats) else 0
-
-    @property
-    def file_bytes(self) -> int:
-        """What it takes of the store."""
-        return self.stats.file_bytes * len(self.buffers)
-
-    @property
-    def uid(self) -> int:
-        """Its owner."""
-        return os.fstat(self.buffers[0].buffer.fileno()).st_uid
-
-    def relay_path(self, index: int) -> str:
-        """Name the relay file of a buffer."""
-        return self.path if self.stats.buffers == native.BUFFERS_SINGLE else f"{self.path}{index}"
-
-    def create_line(self) -> str:
-        """Write the command that would make it again."""
-        status = os.fstat(self.buffers[0].buffer.fileno())
-        owner = {"perm": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
-        if self._created is None or self._created[0] != owner:
-            self._created = owner, format_create(self.path, self.type, self.stats, owner)
-        return self._created[1]
-
-    def charges(self) -> dict[int, Charge]:
-        """Tell whom its files are charged to, by inode number."""
-        statuses = [os.fstat(stored.buffer.fileno()) for stored in self.buffers]
-        return {status.st_ino: Charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
-
-    def note_damage(self, damage: str) -> None:
-        """Mark it as damaged; the log says so once."""
-        if not self.damage:
-            log.warning("%s is damaged: %s; `remove %s` takes it away", self.path, damage, self.path)
-            self.damage = damage
-
-    def state(self) -> str:
-        """Look whether its memory is sound, and whether it is in use."""
-        stats: list[native.Stats | RingStats] = []
-        states = 0
-        for stored in self.buffers:
-            try:
-                stats.append(stored.stats())
-                states |= stored.buffer.state()
-                stored.note_state(states)
-            except OSError as error:
-                stored.note(error)
-        if self.damage:
-            return f"damaged: {self.damage}"
-        if states & native.IS_CLOSED:
-            return "closed"
-        return "disabled" if any(one.disabled for one in stats) else "ok"
-
-    def is_protected(self) -> bool:
-        """Tell whether another user may have one of its files mapped for writing."""
-        return any(native.file_is_protected(stored.buffer.fileno()) for stored in self.buffers)
-
-    def change_owner(self, mode: int, uid: int, gid: int) -> None:
-        """Give all of its files this mode, owner and group."""
-        for stored in self.buffers:
-            native.file_change_owner(stored.buffer.fileno(), mode, uid, gid)
 
 
 @dataclass(frozen=True)
@@ -303,7 +134,7 @@ class Store:
 
     def make_room(self) -> None:
         """Find out what has been freed lately; for who was refused, and can wait."""
-        wait_until_unmapped(FREEING_S)
+        unmapper.wait(FREEING_S)
         if time.monotonic() - self._surveyed_at > FRESH_S:
             self.survey()
 
@@ -330,19 +161,19 @@ class Store:
         for path, _, names in os.walk(directory):
             self.ledger.add(dict(_charges_in(path, names, of_users=False)))
 
-    def unname(self, channel: StoredChannel) -> None:
+    def unname(self, channel: StoredChannel | DamagedChannel) -> None:
         """Keep charging for a channel that is about to go, until nobody has it open."""
-        self.ledger.unname(channel.charges())
+        self.ledger.unname(_charges_of(channel))
         for stored in channel.buffers:
-            stored.closed += (partial(self.ledger.release, os.fstat(stored.buffer.fileno()).st_ino),)
+            stored.closed += (partial(self.ledger.release, os.fstat(stored.descriptor).st_ino),)
 
     def change_owner(self, channel: StoredChannel, mode: int, uid: int, gid: int) -> None:
         """Give a channel's files this mode, owner and group; the owner is charged for them."""
         channel.change_owner(mode, uid, gid)
         for stored in channel.buffers:
             if stored.backing:
-                self.protection.add(stored.buffer.fileno())
-        self.ledger.add(channel.charges())
+                self.protection.add(stored.descriptor)
+        self.ledger.add(_charges_of(channel))
 
     def _machine_bytes(self) -> int:
         status = os.statvfs(self.directory)
@@ -354,10 +185,7 @@ class Store:
         spec: what struct relay_spec, or relay_ring_spec, says
         """
         directory = self.locate(path)
-        if type_of == "ring":
-            native_ring.ring_create(directory, spec)
-        else:
-            native.store_create(directory, spec)
+        KINDS[type_of].create(directory, spec)
         return self._made(path, directory)
 
     def adopt(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
@@ -381,15 +209,14 @@ class Store:
 
     def _made(self, path: str, directory: str) -> StoredChannel:
         channel = StoredChannel(path, directory)
-        self.ledger.add(channel.charges())
+        self.ledger.add(_charges_of(channel))
         return channel
 
     def remove(self, channel: StoredChannel | DamagedChannel) -> None:
         """Take a channel out of the store; its memory lives on while somebody has it mapped."""
         delete(self.hide(channel.path))
         channel.removed = True
-        if isinstance(channel, StoredChannel):
-            channel.buffers = []  # whoever reads one to its end has that one
+        channel.buffers = ()  # whoever reads one to its end has that one
 
     def make_directory(self, path: str, mode: int) -> None:
         """Make a plain directory, writable to the server's user alone."""
@@ -451,7 +278,7 @@ class Store:
             channel = StoredChannel(path, self.locate(path))
         except BadMemoryError as error:
             yield Problem(path, str(error))
-            yield DamagedChannel(path, self.locate(path), _mem_names(self.locate(path)), error.damage)
+            yield DamagedChannel(path, self.locate(path), mem_names(self.locate(path)), error.damage)
         except (StoreError, CommandError) as error:
             yield Problem(path, str(error))
         except OSError as error:
@@ -462,7 +289,7 @@ class Store:
                 log.info("%s was closed: it is removed", path)
                 self.remove(channel)
             else:
-                self.ledger.add(channel.charges())
+                self.ledger.add(_charges_of(channel))
                 yield channel
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
@@ -510,70 +337,10 @@ def _holds_files(directory: str) -> bool:
         return any(not entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") for entry in entries)
 
 
-def _stored(channel: StoredChannel, index: int, memory: native.Buffer | RingMemory) -> StoredBuffer | StoredRing:
-    if isinstance(memory, RingMemory):
-        return StoredRing(channel, index, memory)
-    return StoredBuffer(channel, index, memory)
-
-
-def _mem_names(directory: str) -> list[str]:
-    return [name for name in os.listdir(directory) if not name.startswith(".")]
-
-
-def _map_buffers(directory: str) -> Sequence[native.Buffer | RingMemory]:
-    names = _mem_names(directory)
-    expected = [f"mem{index}" for index in range(len(names))]
-    strangers = set(names) - set(expected)
-    if strangers:
-        message = f"{min(strangers)!r} is not one of mem0 to mem{len(names) - 1}"
-        if all(MEM_FILE.fullmatch(name) for name in names):
-            raise BadMemoryError(os.path.join(directory, min(strangers)), message)
-        raise StoreError(f"{directory} is no channel: {message}")
-    buffers: list[native.Buffer | RingMemory] = []
-    try:
-        for index, name in enumerate(expected):
-            path = os.path.join(directory, name)
-            buffers.append(_map_buffer(path))
-            stats = buffers[-1].stats()
-            if type(buffers[-1]) is not type(buffers[0]):
-                raise BadMemoryError(path, "it and mem0 are of different types")
-            if (stats.cpu, stats.n_buffers) != (index, len(expected)):
-                found = f"buffer {stats.cpu} of {stats.n_buffers}"
-                raise BadMemoryError(path, f"it is {found}, not {index} of {len(expected)}")
-    except BaseException:
-        for buffer in buffers:
-            buffer.close()
-        raise
-    return buffers
-
-
-def _map_buffer(path: str) -> native.Buffer | RingMemory:
-    """Map a mem file; BadMemoryError: what is in it does not let us."""
-    try:
-        memory = _map_either(path)
-        try:
-            memory.stats()
-        except BaseException:
-            memory.close()
-            raise
-    except OSError as error:
-        code, message = error.errno or 0, error.strerror or ""
-        if code == errno.EPERM:
-            # A server that was killed leaves files immutable that others may have mapped; see protection.py.
-            message = "it is immutable, and to open it nevertheless takes CAP_LINUX_IMMUTABLE"
-        if code not in _REASONS:
-            raise StoreError(f"{path} cannot be used: {message}") from error
-        raise BadMemoryError(path, _REASONS[code] if message == os.strerror(code) else message) from error
-    return memory
-
-
-def _map_either(path: str) -> native.Buffer | RingMemory:
-    try:
-        return native.Buffer(path)
-    except OSError as error:
-        if error.errno != errno.EBADMSG:
-            raise
-    return RingMemory(path)
+def _charges_of(channel: StoredChannel | DamagedChannel) -> dict[int, Charge]:
+    """Tell whom a channel's files are charged to, by inode number."""
+    statuses = [os.fstat(stored.descriptor) for stored in channel.buffers]
+    return {status.st_ino: Charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
 
 
 def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterator[tuple[int, Charge]]:

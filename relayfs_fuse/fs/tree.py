@@ -16,11 +16,10 @@ import errno
 import os
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.kinds import stats
-from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import (
     ControlFile,
     DamagedFile,
@@ -38,8 +37,9 @@ from relayfs_fuse.fs.nodes import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from relayfs_fuse.fs.kinds.ring import StoredRing
-    from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
+    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 
 ROOT_INODE = 1
 
@@ -199,13 +199,9 @@ class Tree:
 
     def remove_channel(self, channel: StoredChannel | DamagedChannel) -> None:
         """Show it no longer."""
-        if isinstance(channel, DamagedChannel):
-            del self.damaged[channel.path]
-            paths = list(channel.relay_paths)
-        else:
-            del self.channels[channel.path]
-            paths = [channel.relay_path(stored.index) for stored in channel.buffers]
-        for node in map(self.find, (*paths, f".channels/{channel.path}")):
+        self.channels.pop(channel.path, None)
+        self.damaged.pop(channel.path, None)
+        for node in map(self.find, (*channel.relay_paths, f".channels/{channel.path}")):
             if node is not None:
                 self.detach(node)
         self.prune_stats(channel.path.rpartition("/")[0])
@@ -248,5 +244,5 @@ class Tree:
         self._inodes[node.inode] = node
 
 
-def _buffer_stats(channel: StoredChannel, stored: StoredBuffer | StoredRing) -> Iterator[Node]:
+def _buffer_stats(channel: StoredChannel, stored: Stored[Any]) -> Iterator[Node]:
     return starmap(TextFile, stats.of_buffer(channel, stored))

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relayfs_fuse.fs.counters import Counters
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.requests.announcements import Announcements
-    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.registry import Traces
     from relayfs_fuse.fs.tree import Tree
 

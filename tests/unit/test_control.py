@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.commands import control, ring_control
+from relayfs_fuse.fs.commands import control
 from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.fs.kinds import ring
 from relayfs_fuse.native import ring as native_ring
 from relayfs_fuse.native import tables as native_tables
 from relayfs_fuse.native.tables import RELAY_OPTIONS, RING_OPTIONS, Option
@@ -177,7 +178,7 @@ def test_rings_are_described_by_the_command_that_makes_them(path, options, rng):
     words = ["type=ring", *(f"{key}={value}" for key, value in options.items())]
     rng.shuffle(words)
     asked = control.parse(f"create {path} {' '.join(words)}")
-    assert asked.is_ring
+    assert asked.type == "ring"
     again = control.parse(described(path, "ring", asked.options))
     assert again.path == path
     assert again.options.items() >= asked.options.items()
@@ -186,8 +187,8 @@ def test_rings_are_described_by_the_command_that_makes_them(path, options, rng):
 
 @given(st.integers(0, 1 << 45), st.integers(1, 512))
 def test_the_default_size_of_rings_fits_or_is_the_least(free_bytes, n_rings):
-    size, notice = ring_control.choose_ring_size(control.parse("create x type=ring"), n_rings, free_bytes)
-    assert size == ring_control.LEAST_RING_SIZE or native_ring.ring_file_bytes(size) * n_rings <= free_bytes // 16
-    assert (notice is None) == (size == ring_control.DEFAULT_RING_SIZE)
+    size, notice = ring.choose_ring_size(control.parse("create x type=ring"), n_rings, free_bytes)
+    assert size == ring.LEAST_RING_SIZE or native_ring.ring_file_bytes(size) * n_rings <= free_bytes // 16
+    assert (notice is None) == (size == ring.DEFAULT_RING_SIZE)
     given = control.parse("create x type=ring size=4K")
-    assert ring_control.choose_ring_size(given, n_rings, free_bytes) == (4096, None)
+    assert ring.choose_ring_size(given, n_rings, free_bytes) == (4096, None)

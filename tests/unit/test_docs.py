@@ -12,7 +12,8 @@ from c_declarations import declarations
 from relayfs_fuse.cli import mount
 from relayfs_fuse.cli.relayctl import relayctl
 from relayfs_fuse.fs import errorlog
-from relayfs_fuse.fs.commands import control, ring_control, trace_control
+from relayfs_fuse.fs.commands import control, trace_control
+from relayfs_fuse.fs.kinds import ring
 from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, RING_OPTIONS, STATISTICS, TRACE_OPTIONS
 
 MAN = ROOT / "mount/man"
@@ -125,10 +126,7 @@ def test_man_page_tells_the_values_that_rings_have():
     for key in ("mode", "scheme"):
         assert f".BR {key}={' | '.join(RING_OPTIONS[key].words)} ,\n" in source
     size = control.format_size
-    assert (
-        f"Default: {size(ring_control.DEFAULT_RING_SIZE)}, or less, down to {size(ring_control.LEAST_RING_SIZE)},"
-        in (source)
-    )
+    assert f"Default: {size(ring.DEFAULT_RING_SIZE)}, or less, down to {size(ring.LEAST_RING_SIZE)}," in (source)
 
 
 def test_man_page_tells_the_defaults():

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.commands import adoption, control, ring_control, trace_control
+from relayfs_fuse.fs.commands import adoption, control, trace_control
 from relayfs_fuse.fs.commands.jobs import Patient, for_each
+from relayfs_fuse.fs.kinds.channel import KINDS
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import Directory, RelayFile
-from relayfs_fuse.fs.store import StoredChannel
-from relayfs_fuse.native import ring as native_ring
 from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from relayfs_fuse.fs.commands.jobs import LineWork, Work
     from relayfs_fuse.fs.errorlog import ErrorLog
-    from relayfs_fuse.fs.kinds.ring import StoredRing
+    from relayfs_fuse.fs.kinds.base import Plan
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.requests.opener import Opener
-    from relayfs_fuse.fs.store import Store, StoredBuffer
+    from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.registry import Traces
     from relayfs_fuse.fs.tree import Tree
 
@@ -56,7 +56,7 @@ class Commands:
         store: Store,
         tree: Tree,
         errors: ErrorLog,
-        removed: Callable[[StoredChannel], None],
+        removed: Callable[[StoredChannel | DamagedChannel], None],
         traces: Traces | None = None,
     ) -> None:
         self._store = store
@@ -135,35 +135,23 @@ class Commands:
         raise command.refuse(errno.ENOENT, f"no channel {command.path}{hint}")
 
     def _act(self, command: control.Command, channel: StoredChannel) -> None:
-        buffers = channel.buffers
-        if channel.is_ring:
-            _act_on_rings(command, buffers)
-            return
+        kind, buffers = channel.kind, channel.buffers
+        if reason := kind.refused.get(command.verb):
+            raise command.refuse(errno.EOPNOTSUPP, f"{command.path} is a {kind.name}: {reason}")
         if command.verb == "consumed":
             if command.cpu >= len(buffers):
                 raise command.refuse(
                     errno.EINVAL, f"buffer {command.cpu}: {channel.path} has 0 to {len(buffers) - 1}", "cpu"
                 )
             buffers = [buffers[command.cpu]]
-        acts: dict[str, Callable[[native.Buffer], None]] = {
-            "flush": native.Buffer.flush,
-            "reset": native.Buffer.reset,
-            "resume": native.Buffer.resume,
-            "enable": lambda buffer: buffer.stop(native.DISABLED, False),
-            "disable": lambda buffer: buffer.stop(native.DISABLED, True),
-            "consumed": lambda buffer: buffer.subbufs_consumed(command.count),
-        }
-        for_each(native.Buffer.of_descriptor, buffers, acts[command.verb])
+        for_each(kind.memory.of_descriptor, buffers, lambda memory: kind.acts[command.verb](memory, command))
         if command.verb == "reset":
             channel.damage = ""
 
     def _remove(self, command: control.Command, channel: StoredChannel | DamagedChannel) -> Work:
         def take_away() -> None:
             try:
-                if isinstance(channel, DamagedChannel):
-                    channel.close()
-                else:
-                    _stop(channel.is_ring, channel.buffers, native.CLOSED, True)
+                channel.close()
             except OSError as error:
                 # A CPU that this process may not visit, where a write may still end, in memory that is mapped; or a
                 # damaged buffer, which must not make the channel immortal.
@@ -173,8 +161,7 @@ class Commands:
         if channel.removed:
             raise command.refuse(errno.ENOENT, f"another command has removed {channel.path} meanwhile")
         channel.removed = True
-        if isinstance(channel, StoredChannel):
-            self._removed(channel)
+        self._removed(channel)
         self._tree.remove_channel(channel)
         self._note_log(channel.path)
         yield lambda: self._store.remove(channel)
@@ -188,7 +175,7 @@ class Commands:
             # The names may be taken meanwhile: all is checked again.
             yield Patient(self._store.make_room)
             spec, notice = self._plan(command, opener)
-        with self._store.claim_room(_file_bytes(command, spec), opener.uid):
+        with self._store.claim_room(KINDS[command.type].file_bytes(spec), opener.uid):
             yield from self._make(command, opener, lambda: self._store.create(command.path, command.type, spec))
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
@@ -239,25 +226,10 @@ class Commands:
         self._check_names(command, spec["buffers"], n_buffers, opener)
         self._check_machine(command, spec["buffers"])
         self._check_owner(command, opener)
-        plan = self._plan_rings if command.is_ring else self._plan_buffers
-        return spec, plan(command, opener, spec, n_buffers)
-
-    def _plan_rings(self, command: control.Command, opener: Opener, spec: dict[str, int], n_rings: int) -> str | None:
-        ring_size, notice = ring_control.choose_ring_size(command, n_rings, self._store.free_bytes(opener.uid))
-        spec |= {"ring_size": ring_size, "n_rings": n_rings}
-        what = f"{n_rings} rings of {ring_size} bytes, each of which ends in room for its wrapped records"
-        self._check_room(command, _file_bytes(command, spec), opener, what, "size")
-        return notice
-
-    def _plan_buffers(
-        self, command: control.Command, opener: Opener, spec: dict[str, int], n_buffers: int
-    ) -> str | None:
-        free_bytes = self._store.free_bytes(opener.uid)
-        subbuf_size, n_subbufs, notice = control.choose_geometry(command, n_buffers, free_bytes)
-        spec |= {"subbuf_size": subbuf_size, "n_subbufs": n_subbufs, "n_buffers": n_buffers}
-        what = f"{n_buffers} buffers of {n_subbufs} sub-buffers of {subbuf_size} bytes"
-        self._check_room(command, _file_bytes(command, spec), opener, what, "n_subbufs", "subbuf_size")
-        return notice
+        plan = KINDS[command.type].plan(command, n_buffers, self._store.free_bytes(opener.uid))
+        spec |= plan.fields
+        self._check_room(command, spec, plan, opener)
+        return spec, plan.notice
 
     def _check_names(self, command: control.Command, buffers: int, n_buffers: int, opener: Opener) -> None:
         relay_paths = [
@@ -270,17 +242,13 @@ class Commands:
         except CommandError as error:
             raise command.refuse(error.errno, error.message) from None
 
-    def _check_room(self, command: control.Command, need: int, opener: Opener, what: str, *keys: str) -> None:
-        """Refuse what there is no memory for.
-
-        what: needs it
-        keys: of the options that say how much, the one to point at first
-        """
+    def _check_room(self, command: control.Command, spec: dict[str, int], plan: Plan, opener: Opener) -> None:
+        """Refuse what there is no memory for."""
         try:
-            self._store.check_room(need, opener.uid)
+            self._store.check_room(KINDS[command.type].file_bytes(spec), opener.uid)
         except CommandError as error:
-            key = next((key for key in keys if key in command.options), None)
-            raise command.refuse(error.errno, f"{what}: {error.message}", key) from None
+            key = next((key for key in plan.keys if key in command.options), None)
+            raise command.refuse(error.errno, f"{plan.what}: {error.message}", key) from None
 
     def _ensure_room(self, command: control.Command, need: int, opener: Opener) -> None:
         """Do so, after a second look; may block."""
@@ -294,10 +262,10 @@ class Commands:
         if command.options.get("scheme") == native.SCHEME_RSEQ and (
             native.scheme_default(buffers) != native.SCHEME_RSEQ
         ):
+            others = ", ".join(word for word in OPTIONS[command.type]["scheme"].words if word != "rseq")
             raise command.refuse(
                 errno.EINVAL,
-                "scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: any, lockless"
-                + ("" if command.is_ring else ", locking"),
+                f"scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: {others}",
                 "scheme",
             )
         if command.options.get("timestamp") == native.TIMESTAMP_TSC and not native.has_tsc():
@@ -316,27 +284,6 @@ class Commands:
         server = os.geteuid()
         if server not in (0, command.options.get("uid", opener.uid)):
             raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
-
-
-def _file_bytes(command: control.Command, spec: Mapping[str, int]) -> int:
-    """Count the bytes of all files of a channel that is to be made."""
-    if command.is_ring:
-        return native_ring.ring_file_bytes(spec["ring_size"]) * spec["n_rings"]
-    return native.buf_file_bytes(spec["subbuf_size"], spec["n_subbufs"]) * spec["n_buffers"]
-
-
-def _act_on_rings(command: control.Command, rings: Sequence[StoredBuffer | StoredRing]) -> None:
-    reason = ring_control.REFUSED.get(command.verb)
-    if reason:
-        raise command.refuse(errno.EOPNOTSUPP, f"{command.path} is a ring: {reason}")
-    _stop(True, rings, native.DISABLED, command.verb == "disable")
-
-
-def _stop(is_ring: bool, buffers: Sequence[StoredBuffer | StoredRing], flag: int, on: bool) -> None:
-    if is_ring:
-        for_each(native_ring.RingMemory.of_descriptor, buffers, lambda ring: ring.stop(flag, on))
-    else:
-        for_each(native.Buffer.of_descriptor, buffers, lambda buffer: buffer.stop(flag, on))
 
 
 def _explain(path: str, error: OSError) -> str:

@@ -25,8 +25,7 @@ from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, TYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from relayfs_fuse.native import Stats
-    from relayfs_fuse.native.ring import RingStats
+    from relayfs_fuse.native.library import Fields
     from relayfs_fuse.native.tables import Option
 
 VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace")
@@ -83,11 +82,6 @@ class Command:
     cpu: int = 0
     count: int = 0
     descriptors: list[int] = field(default_factory=list)
-
-    @property
-    def is_ring(self) -> bool:
-        """Whether it makes rings."""
-        return self.type == "ring"
 
     @property
     def type(self) -> str:
@@ -366,7 +360,7 @@ def choose_geometry(
     )
 
 
-def format_create(path: str, type_of: str, stats: Stats | RingStats, owner: Mapping[str, int]) -> str:
+def format_create(path: str, type_of: str, stats: Fields, owner: Mapping[str, int]) -> str:
     """Write the command that would make this channel again.
 
     owner: perm, uid and gid

@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse.fs.kinds.memory import Memory
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relayfs_fuse.fs.kinds.ring import StoredRing
-    from relayfs_fuse.fs.store import StoredBuffer
+    from relayfs_fuse.fs.kinds.base import Memory, Stored
 
 Work = Generator[Callable[[], Any], Any, None]
 # That of a line, which returns the path of the channel that it has removed.
@@ -35,9 +32,7 @@ class Patient:
         return self.job()
 
 
-def for_each(
-    map_anew: Callable[[int], Memory], buffers: Sequence[StoredBuffer | StoredRing], act: Callable[[Memory], None]
-) -> None:
+def for_each(map_anew: Callable[[int], Memory], buffers: Sequence[Stored[Any]], act: Callable[[Memory], None]) -> None:
     """Map each of these buffers anew, and do something with it; raise the first failure after all are done.
 
     Not by their paths: the channel may be removed meanwhile, and another one made of the same path.
@@ -45,7 +40,7 @@ def for_each(
     failure: OSError | None = None
     for stored in buffers:
         try:
-            buffer = map_anew(stored.buffer.fileno())
+            buffer = map_anew(stored.descriptor)
             try:
                 _act_patiently(act, buffer)
             finally:

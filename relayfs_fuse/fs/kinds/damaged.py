@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
-from relayfs_fuse.errors import StoreError
-from relayfs_fuse.native import ring as native_ring
+from relayfs_fuse.fs.kinds.channel import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-MEM_FILE = re.compile(r"mem[0-9]+")
-
-
-class BadMemoryError(StoreError):
-    """Say why a mem file cannot be used.
-
-    path: of the file
-    reason: what is wrong with it
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} cannot be used: {reason}")
-        self.damage = f"{os.path.basename(path)}: {reason}"
+    from relayfs_fuse.fs.kinds.base import Stored
 
 
 class DamagedChannel:
@@ -36,7 +22,10 @@ class DamagedChannel:
     directory: where it lies
     names: of its files
     damage: which file is damaged, and how
+    buffers: none that could be used
     """
+
+    buffers: Sequence[Stored[Any]] = ()
 
     def __init__(self, path: str, directory: str, names: list[str], damage: str) -> None:
         self.path = path
@@ -66,14 +55,6 @@ class DamagedChannel:
     def close(self) -> None:
         """Tell the programs that write to those of its buffers that are sound."""
         for name in self.names:
-            for kind in (native.Buffer, native_ring.RingMemory):
-                with contextlib.suppress(OSError):
-                    _close(kind, os.path.join(self.directory, name))
-
-
-def _close(kind: Callable[[str], native.Buffer | native_ring.RingMemory], path: str) -> None:
-    memory = kind(path)
-    try:
-        memory.stop(native.CLOSED, True)
-    finally:
-        memory.close()
+            for kind in KINDS.values():
+                with suppress(OSError), closing(kind.memory(os.path.join(self.directory, name))) as memory:
+                    memory.stop(native.CLOSED, True)

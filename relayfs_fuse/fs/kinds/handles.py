@@ -6,18 +6,18 @@ import errno
 import os
 import secrets
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs.kinds.ring import RingHandle
 
 if TYPE_CHECKING:
-    from relayfs_fuse import native
     from relayfs_fuse.fs.counter_files import CounterFile
-    from relayfs_fuse.fs.kinds.ring import StoredRing
+    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.kinds.relay import StoredBuffer
     from relayfs_fuse.fs.nodes import HoldFile, TextFile
     from relayfs_fuse.fs.requests.opener import Opener
-    from relayfs_fuse.fs.store import StoredBuffer
     from relayfs_fuse.fs.traces.sessions import Session
+    from relayfs_fuse.native.library import Fields
 
 TOKEN_BYTES = 8
 
@@ -112,12 +112,12 @@ class RelayHandle:
     pid: the thread that opened it
     """
 
-    def __init__(self, stored: StoredBuffer, stats: native.Stats, pid: int) -> None:
+    def __init__(self, stored: StoredBuffer, stats: Fields, pid: int) -> None:
         self.stored = stored
         self.start = stats.passed_bytes
         self.pid = pid
 
-    def start_for_size(self, stats: native.Stats) -> int:
+    def start_for_size(self, stats: Fields) -> int:
         """Tell where the file begins; a reset begins a new one."""
         return self.start if self.start <= stats.passed_bytes else 0
 
@@ -145,7 +145,7 @@ class SeekableHandle(RelayHandle):
     by_line: the next short read gets a line at most, as from a terminal
     """
 
-    def __init__(self, stored: StoredBuffer, stats: native.Stats, pid: int) -> None:
+    def __init__(self, stored: StoredBuffer, stats: Fields, pid: int) -> None:
         super().__init__(stored, stats, pid)
         self.end = 0
         self.looked: tuple[int, int] | None = None
@@ -156,11 +156,11 @@ class SeekableHandle(RelayHandle):
         self._kept = bytearray()
         self._goes_back = False
 
-    def start_for_size(self, stats: native.Stats) -> int:
+    def start_for_size(self, stats: Fields) -> int:
         """Tell where the file begins."""
         return 0 if self.was_reset(stats) else self.start
 
-    def was_reset(self, stats: native.Stats) -> bool:
+    def was_reset(self, stats: Fields) -> bool:
         """Tell whether the stream began anew: less of it is consumed than was when something was given here."""
         return stats.consumed_bytes < self._consumed
 
@@ -245,7 +245,7 @@ class MemHandle:
     hold: directory and name of the HoldFile that stands for it; None: nobody has looked for that
     """
 
-    def __init__(self, stored: StoredBuffer | StoredRing, number: int, opener: Opener) -> None:
+    def __init__(self, stored: Stored[Any], number: int, opener: Opener) -> None:
         self.stored = stored
         self.number = number
         self.opener = opener
@@ -260,7 +260,7 @@ class MemHandle:
         """
         if offset == self.stored.channel.stats.file_bytes and size == TOKEN_BYTES:
             return self.token.to_bytes(TOKEN_BYTES, "little")
-        return os.pread(self.stored.buffer.fileno(), size, offset)
+        return os.pread(self.stored.descriptor, size, offset)
 
 
 class HoldHandle(TextHandle):

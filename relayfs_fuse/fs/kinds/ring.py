@@ -14,49 +14,43 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
-from relayfs_fuse.fs.kinds.memory import Stored
-from relayfs_fuse.native.ring import HEADER_BYTES, RingMemory, RingStats
+from relayfs_fuse.fs.commands.control import format_size
+from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE, Kind, Plan, Stored
+from relayfs_fuse.native.ring import HEADER_BYTES, RingMemory, ring_create, ring_file_bytes
+from relayfs_fuse.native.tables import RING_OPTIONS
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.store import StoredChannel
+    from collections.abc import Mapping
+
+    from relayfs_fuse.fs.commands.control import Command
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.native.library import Fields
+
+DEFAULT_RING_SIZE = RING_OPTIONS["size"].initial
+# What the default is reduced to at most.
+LEAST_RING_SIZE = 64 << 10
 
 
 class StoredRing(Stored[RingMemory]):
     """One ring of a channel.
 
-    readers: descriptors that have its relay file open
     returned: records that somebody has read a part of
     """
 
+    readers: list[RingHandle]
+    moved_field = "producer_position"
+
     def __init__(self, channel: StoredChannel, index: int, buffer: RingMemory) -> None:
-        super().__init__(channel, index, buffer, buffer.stats().producer_position)
-        self.readers: list[RingHandle] = []
+        super().__init__(channel, index, buffer)
         self.returned: deque[bytes] = deque()
 
-    def is_read_by(self, pid: int) -> bool:
-        """Whether a thread has opened its relay file for reading."""
-        return any(reader.pid == pid and reader.reads for reader in self.readers)
+    def _size(self, stats: Fields, pid: int) -> int:
+        """Count what a reader was given since its open, and what is unread, with its headers.
 
-    def measure(self, pid: int) -> tuple[int, int]:
-        """Return the relay file's size and time.
-
-        The size is what a reader was given since its open, and what is unread, with its headers: no less than what
-        reads will give. It never shrinks to a reader, so that `tail -f` reads on.
-
-        pid: the thread that asks, for it may be a reader itself
+        It is no less than what reads will give. It never shrinks to a reader, so that `tail -f` reads on.
         """
-        stats = self.stats()
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
-        unread = stats.unread_bytes + sum(map(len, self.returned))
-        return given + unread, self._mtime(stats.producer_position)
-
-    def stats(self) -> RingStats:
-        """Read its counters; what is wrong with them is noted."""
-        try:
-            return self.buffer.stats()
-        except OSError as error:
-            self.note(error)
-            raise
+        return given + stats.unread_bytes + sum(map(len, self.returned))
 
     def take(self, size: int) -> bytes:
         """Take whole records, framed, at most so many bytes; or one that is longer; or none."""
@@ -75,7 +69,6 @@ class StoredRing(Stored[RingMemory]):
         What is left of it is kept here, where it no longer takes room in the ring: only as much as the ring has.
         """
         stats = self.channel.stats
-        assert isinstance(stats, RingStats)
         if sum(map(len, self.returned)) + sum(reader.kept_bytes for reader in self.readers) >= stats.ring_size:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         while True:
@@ -83,22 +76,33 @@ class StoredRing(Stored[RingMemory]):
             try:
                 return self.buffer.read_framed(size, 1)
             except OSError as error:
-                if error.errno != errno.EMSGSIZE or size > self.channel.stats.file_bytes:
+                if error.errno != errno.EMSGSIZE or size > stats.file_bytes:
                     raise
 
     def has_news(self) -> bool:
         """Whether somebody who sleeps should look again."""
-        return bool(self.returned) or self.buffer.state() != 0
+        return bool(self.returned) or super().has_news()
 
-    def n_moved(self) -> int:
-        """Count what its producers have moved: each honest wake-up tells of some."""
-        return self.stats().producer_position
+    def readiness(self, by_mem: bool = False) -> tuple[int, int]:
+        """Return the events of poll(2), and the wake-up counter.
+
+        A wake-up means: a record came to a consumer that had read all before it.
+        """
+        state = self.buffer.state()
+        progress = self.buffer.wake_seq()
+        if state & native.IS_DAMAGED:
+            self.note_state(state)
+            return GONE, progress
+        events = GONE if state & native.IS_CLOSED else 0
+        news = native.HAS_DATA | (native.HAS_DISCARDED if by_mem else 0)
+        if (state & news and not state & native.IS_HELD) or self.returned:
+            events |= READABLE
+        if self._has_room():
+            events |= WRITABLE
+        return events, progress
 
     def skip_discarded(self) -> bool:
-        """Give producers the room of discarded records, for a reader that polls: read(2) gives nothing of them.
-
-        Return whether there were any at the consumer's position.
-        """
+        """Give producers the room of discarded records at the consumer's position."""
         state = self.buffer.state()
         if not state & native.HAS_DISCARDED or state & (native.HAS_DATA | native.IS_DAMAGED):
             return False
@@ -111,15 +115,25 @@ class StoredRing(Stored[RingMemory]):
         return True
 
     def is_held_up(self) -> bool:
-        """Whether to look again soon: a reservation that is not ended, or another reader, keeps readers waiting."""
+        """Whether to look again soon; also where nothing is ready, and something is there."""
         state = self.buffer.state()
         return bool(state & (native.LOOK_AGAIN | native.IS_HELD)) or (state == 0 and self.buffer.avail_data() > 0)
 
-    def has_room(self) -> bool:
+    def _has_room(self) -> bool:
         """Whether a record can be written, if it is short enough."""
         stats = self.channel.stats
-        assert isinstance(stats, RingStats)
         return stats.mode == native.MODE_OVERWRITE or self.buffer.avail_data() + 2 * HEADER_BYTES < stats.ring_size
+
+    def is_read_by(self, pid: int) -> bool:
+        """Whether a thread has opened its relay file for reading."""
+        return any(reader.pid == pid and reader.reads for reader in self.readers)
+
+    def note(self, error: OSError) -> None:
+        """Mark the channel as damaged if this error says so."""
+        super().note(error)
+        if error.errno == errno.EBADMSG:
+            # Who went on writing would be told that records are written which nobody can reach.
+            self.buffer.refuse_all()
 
 
 class RingHandle:
@@ -172,3 +186,56 @@ class RingHandle:
         if self.is_inside:
             self.stored.returned.append(self._record)
             self._record = b""
+
+
+def choose_ring_size(command: Command, n_rings: int, free_bytes: int) -> tuple[int, str | None]:
+    """Choose a size: what was asked for, else a default that leaves room for others.
+
+    n_rings: how many rings it will have
+    free_bytes: how much of the store is free
+
+    Returns the size, and what must be said when the default had to be reduced.
+    """
+    if "size" in command.options:
+        return command.options["size"], None
+    size = DEFAULT_RING_SIZE
+    while size > LEAST_RING_SIZE and ring_file_bytes(size) * n_rings > free_bytes // 16:
+        size //= 2
+    if size == DEFAULT_RING_SIZE:
+        return size, None
+    return (
+        size,
+        f"reduced to rings of {format_size(size)}, from {format_size(DEFAULT_RING_SIZE)}: a channel takes by default "
+        f"at most a sixteenth of the {free_bytes} bytes that are free; give size= to have others",
+    )
+
+
+def _plan(command: Command, n_rings: int, free_bytes: int) -> Plan:
+    ring_size, notice = choose_ring_size(command, n_rings, free_bytes)
+    what = f"{n_rings} rings of {ring_size} bytes, each of which ends in room for its wrapped records"
+    return Plan({"ring_size": ring_size, "n_rings": n_rings}, what, ("size",), notice)
+
+
+def _file_bytes(spec: Mapping[str, int]) -> int:
+    return ring_file_bytes(spec["ring_size"]) * spec["n_rings"]
+
+
+RING = Kind(
+    name="ring",
+    memory=RingMemory,
+    stored=StoredRing,
+    create=ring_create,
+    file_bytes=_file_bytes,
+    plan=_plan,
+    acts={
+        "enable": lambda ring, _: ring.stop(native.DISABLED, False),
+        "disable": lambda ring, _: ring.stop(native.DISABLED, True),
+    },
+    refused={
+        "flush": "a record can be read as soon as it is committed: there is nothing to flush",
+        "reset": "a ring cannot be reset: remove it and create it anew, or read it empty",
+        "resume": "only a relay channel can be suspended",
+        "consumed": "who maps a ring consumes by moving the consumer position",
+    },
+    takes_log=False,
+)

@@ -10,7 +10,7 @@ Which there are, the library's tables say (native/tables.py); relayfs(5) says wh
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from relayfs_fuse import native
 from relayfs_fuse.native.tables import LATEST, OF_BUFFER, OF_CONSUMERS, OPTIONS, STATISTICS
@@ -18,9 +18,9 @@ from relayfs_fuse.native.tables import LATEST, OF_BUFFER, OF_CONSUMERS, OPTIONS,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from relayfs_fuse.fs.kinds.ring import StoredRing
-    from relayfs_fuse.fs.store import StoredBuffer, StoredChannel
-    from relayfs_fuse.native.ring import RingStats
+    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.native.library import Fields
     from relayfs_fuse.native.tables import Option, Statistic
 
 # A file's name, and what makes its text.
@@ -31,17 +31,17 @@ def of_channel(channel: StoredChannel) -> Iterator[File]:
     """Make the files of a channel."""
     yield "state", lambda: _line(channel.state())
     yield "n_buffers", lambda: _line(channel.stats.n_buffers)
-    for option in OPTIONS[channel.type].values():
+    for option in OPTIONS[channel.kind.name].values():
         if option.file:
             yield option.file, partial(_option, option, channel)
-    for statistic in STATISTICS[channel.type]:
+    for statistic in STATISTICS[channel.kind.name]:
         if statistic.form != OF_BUFFER:
             yield statistic.name, partial(_statistic, statistic, channel.buffers)
 
 
-def of_buffer(channel: StoredChannel, stored: StoredBuffer | StoredRing) -> Iterator[File]:
+def of_buffer(channel: StoredChannel, stored: Stored[Any]) -> Iterator[File]:
     """Make the files of one of its buffers."""
-    for statistic in STATISTICS[channel.type]:
+    for statistic in STATISTICS[channel.kind.name]:
         yield statistic.name, partial(_statistic, statistic, [stored])
 
 
@@ -51,19 +51,19 @@ def _line(value: int | str) -> bytes:
 
 def _option(option: Option, channel: StoredChannel) -> bytes:
     if not option.field:
-        return _line(channel.type)
+        return _line(channel.kind.name)
     number = getattr(channel.stats, option.field)
     return _line(option.format(number) if option.words else number)
 
 
-def _is_unknown(statistic: Statistic, stats: native.Stats | RingStats) -> bool:
+def _is_unknown(statistic: Statistic, stats: Fields) -> bool:
     """Tell whether consumers count it, of whom one knows only the BPF ring's format and counts nothing."""
     if not statistic.source or not stats.foreign_bytes:
         return False
     return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE
 
 
-def _statistic(statistic: Statistic, buffers: Sequence[StoredBuffer | StoredRing]) -> bytes:
+def _statistic(statistic: Statistic, buffers: Sequence[Stored[Any]]) -> bytes:
     stats = [stored.stats() for stored in buffers]
     if any(_is_unknown(statistic, one) for one in stats):
         return b"unknown\n"

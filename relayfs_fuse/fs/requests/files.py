@@ -25,6 +25,7 @@ from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands.control import NAME_MAX, split_write
 from relayfs_fuse.fs.commands.jobs import Patient
 from relayfs_fuse.fs.counter_files import CounterFile
+from relayfs_fuse.fs.kinds.base import READABLE
 from relayfs_fuse.fs.kinds.handles import (
     TOKEN_BYTES,
     CounterFileHandle,
@@ -37,6 +38,7 @@ from relayfs_fuse.fs.kinds.handles import (
     StreamHandle,
     TextHandle,
 )
+from relayfs_fuse.fs.kinds.relay import StoredBuffer
 from relayfs_fuse.fs.kinds.ring import RingHandle, StoredRing
 from relayfs_fuse.fs.nodes import (
     BufferFile,
@@ -61,8 +63,6 @@ from relayfs_fuse.fs.requests.mapped import Mapped
 from relayfs_fuse.fs.requests.names import NameOperations, guarded
 from relayfs_fuse.fs.requests.opener import opener_of, process_of
 from relayfs_fuse.fs.requests.turns import Turns
-from relayfs_fuse.fs.requests.waiting import READABLE
-from relayfs_fuse.fs.store import StoredBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.jobs import LineWork
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.requests.opener import Opener
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.store import Store
@@ -348,7 +349,7 @@ class Operations(NameOperations):
         has not run since.
         """
         stored = node.stored
-        if isinstance(stored, StoredRing):
+        if not isinstance(stored, StoredBuffer):
             return True
         if stored.channel.stats.read != native.READ_WAIT:
             return False
@@ -379,11 +380,13 @@ class Operations(NameOperations):
         self, handle: int, node: Node, flags: int, request: tap.Request, kind: type[StreamHandle | SeekableHandle]
     ) -> Handle:
         if isinstance(node, RelayFile):
-            if isinstance(node.stored, StoredRing):
-                return RingHandle(node.stored, request.pid, flags & os.O_ACCMODE != os.O_WRONLY)
-            opened = kind(node.stored, node.stored.stats(), request.pid)
-            if flags & os.O_ACCMODE != os.O_WRONLY:
-                node.stored.readers.append(opened)
+            stored, reads = node.stored, flags & os.O_ACCMODE != os.O_WRONLY
+            if isinstance(stored, StoredRing):
+                return RingHandle(stored, request.pid, reads)
+            assert isinstance(stored, StoredBuffer)
+            opened = kind(stored, stored.stats(), request.pid)
+            if reads:
+                stored.readers.append(opened)
             return opened
         if isinstance(node, MemFile):
             if flags & os.O_TRUNC:
@@ -412,7 +415,7 @@ class Operations(NameOperations):
     def _backing_of(self, node: Node) -> int:
         """Return the kernel's number of the file that an open file is to be mapped from; 0: it cannot be mapped."""
         if isinstance(node, BufferFile):
-            return self._back(node.stored, node.stored.buffer.fileno(), node.stored.buffer.path, is_writable=True)
+            return self._back(node.stored, node.stored.descriptor, node.stored.buffer.path, is_writable=True)
         if isinstance(node, MappedFile):
             is_writable = isinstance(node, CounterFile) and node.is_writable
             return self._back(node, node.descriptor, node.backing_path, is_writable)
@@ -423,7 +426,7 @@ class Operations(NameOperations):
 
     def _back(
         self,
-        mapped: StoredBuffer | StoredRing | MappedFile | LostMapping,
+        mapped: Stored[Any] | MappedFile | LostMapping,
         descriptor: int,
         path: str,
         is_writable: bool,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -21,10 +21,11 @@ from relayfs_fuse.fs.kinds.ring import RingHandle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.handles import RelayHandle
-    from relayfs_fuse.fs.kinds.ring import StoredRing
+    from relayfs_fuse.fs.kinds.relay import StoredBuffer
     from relayfs_fuse.fs.requests.waiting import Waiting
-    from relayfs_fuse.fs.store import StoredBuffer
+    from relayfs_fuse.native.library import Fields
 
 Result = TypeVar("Result")
 
@@ -127,9 +128,7 @@ class Streams:
         handle.give(offset, got, behind, tap.read_copy(handle.keeps_of(got)))
         return b""  # the tap replaces it
 
-    async def _look(
-        self, handle: SeekableHandle, offset: int, size: int, stats: native.Stats, patient: bool
-    ) -> bytes | None:
+    async def _look(self, handle: SeekableHandle, offset: int, size: int, stats: Fields, patient: bool) -> bytes | None:
         """Return what is further on, and leave it unread; None: this is where the next data will be."""
         ahead = offset - handle.end
         data, behind = b"", stats.bytes
@@ -184,7 +183,7 @@ class Streams:
             self.waiting.changed(stored)
         return got, behind
 
-    async def _wait(self, stored: StoredBuffer | StoredRing, patient: bool) -> bool:
+    async def _wait(self, stored: Stored[Any], patient: bool) -> bool:
         """Sleep until there may be data, though another reader may be faster; False: there will be none."""
         if stored.channel.stats.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
             return False

@@ -26,21 +26,20 @@ import errno
 import logging
 import math
 import os
-import select
 import time
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from relayfs_fuse import native
-from relayfs_fuse.fs.kinds.ring import StoredRing
+from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
 from relayfs_fuse.fs.requests.turns import Share
-from relayfs_fuse.fs.store import StoredBuffer
 from relayfs_fuse.fs.supervise import keep
-from relayfs_fuse.native.ring import RingMemory
 
 if TYPE_CHECKING:
     import pyfuse3
+
+    from relayfs_fuse.fs.kinds.base import Stored
 
 log = logging.getLogger(__name__)
 
@@ -64,66 +63,6 @@ SLEEP_COST_S = 0.0001
 
 # The task's name in the log.
 WAITING = "waiting for buffers"
-
-READABLE = select.POLLIN | select.POLLRDNORM
-WRITABLE = select.POLLOUT | select.POLLWRNORM
-GONE = select.POLLERR | select.POLLHUP
-
-
-def readiness(stored: StoredBuffer | StoredRing, by_mem: bool = False) -> tuple[int, int]:
-    """Return the events of poll(2) that hold now, and a number that grows when more becomes readable.
-
-    by_mem: through the memory file, where consumers of a ring skip discarded records themselves
-    """
-    if isinstance(stored, StoredRing):
-        return _readiness_of_ring(stored, by_mem)
-    state = stored.buffer.state()
-    stats = stored.stats()
-    bulk = stats.delivery == native.DELIVERY_BULK
-    progress = stats.produced if bulk else stats.bytes
-    events = 0
-    if state & native.IS_DAMAGED:
-        stored.note_state(state)
-        return GONE, progress
-    if state & native.IS_CLOSED:
-        # What is left can be read on to the end, finished or not.
-        events |= GONE
-        bulk = False
-    # While another reader holds the reader's lock, a read would wait.
-    if state & (native.HAS_FINISHED if bulk else native.HAS_DATA) and not state & native.IS_HELD:
-        events |= READABLE
-    if _has_room(stats):
-        events |= WRITABLE
-    return events, progress
-
-
-def _readiness_of_ring(stored: StoredRing, by_mem: bool) -> tuple[int, int]:
-    """Do the same for a ring, where a wake-up means: a record came to a consumer that had read all before it."""
-    state = stored.buffer.state()
-    progress = stored.buffer.wake_seq()
-    if state & native.IS_DAMAGED:
-        stored.note_state(state)
-        return GONE, progress
-    events = GONE if state & native.IS_CLOSED else 0
-    news = native.HAS_DATA | (native.HAS_DISCARDED if by_mem else 0)
-    if (state & news and not state & native.IS_HELD) or stored.returned:
-        events |= READABLE
-    if stored.has_room():
-        events |= WRITABLE
-    return events, progress
-
-
-def _has_room(stats: native.Stats) -> bool:
-    if stats.suspended:
-        return False
-    if stats.mode == native.MODE_OVERWRITE:
-        return True
-    if stats.mode == native.MODE_NO_OVERWRITE:
-        unread = stats.produced - stats.consumed
-        return unread < stats.n_subbufs - (stats.offset >= stats.largest_offset)
-    # A program's callback lets sub-buffers begin; what is written through the mount fills those that have, or, where
-    # the program is one of <relayfs/classic.h>, whose channels have timestamps, has it asked.
-    return bool(stats.timestamp) or 0 < stats.offset < stats.largest_offset
 
 
 class _Poll:
@@ -163,7 +102,7 @@ class _Waiter:
     failure: why nobody can wait for it any more
     """
 
-    def __init__(self, stored: StoredBuffer | StoredRing) -> None:
+    def __init__(self, stored: Stored[Any]) -> None:
         self.stored = stored
         self.patience_ms = SAFETY_MS
         self.rests_until = -math.inf
@@ -219,9 +158,8 @@ class _Waiter:
 
     def _look(self) -> None:
         buffer = self.stored.buffer
-        stats = self.stored.channel.stats
-        packet = isinstance(stats, native.Stats) and stats.delivery != native.DELIVERY_BULK
-        bits = native.ARM_RECORD if self.sleepers or (self.polls and packet) else 0
+        for_records = self.sleepers or (self.polls and self.stored.wakes_for_records)
+        bits = native.ARM_RECORD if for_records else 0
         bits |= native.ARM_SWITCH if self.polls else 0
         self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS
         if bits != self._armed or buffer.wake_seq() != self.seq:
@@ -229,10 +167,10 @@ class _Waiter:
         if self.sleepers and self.stored.has_news():
             for event in self.sleepers:
                 event.set()
-        if isinstance(self.stored, StoredRing) and any(poll.skips for poll in self.polls.values()):
+        if any(poll.skips for poll in self.polls.values()):
             self.stored.skip_discarded()
         for by_mem in {poll.by_mem for poll in self.polls.values()}:
-            events, progress = readiness(self.stored, by_mem)
+            events, progress = self.stored.readiness(by_mem)
             for poll in self.polls.values():
                 if poll.by_mem == by_mem:
                     poll.announce(events, progress)
@@ -240,7 +178,7 @@ class _Waiter:
     def _arm(self, bits: int) -> None:
         """Arm the buffer; or not yet, if it was armed for a record just now."""
         buffer, now = self.stored.buffer, trio.current_time()
-        if isinstance(self.stored, StoredBuffer) and bits & native.ARM_RECORD:
+        if self.stored.rests_until is not None and bits & native.ARM_RECORD:
             if now < self.stored.rests_until:
                 self.seq, self._armed = buffer.wake_seq(), 0
                 self.patience_ms = REST_MS
@@ -251,11 +189,14 @@ class _Waiter:
 
 
 class _Group:
-    """As many buffers, or as many rings, as one thread can sleep on."""
+    """As many buffers of one kind as one thread can sleep on.
 
-    def __init__(self, of_rings: bool, limiter: trio.CapacityLimiter, share: Share) -> None:
-        self.of_rings = of_rings
-        self.waiters: dict[StoredBuffer | StoredRing, _Waiter] = {}
+    memory: the class of their memory
+    """
+
+    def __init__(self, memory: type[native.ChannelMemory], limiter: trio.CapacityLimiter, share: Share) -> None:
+        self.memory = memory
+        self.waiters: dict[Stored[Any], _Waiter] = {}
         self.stopped = False
         self._limiter = limiter
         self._share = share
@@ -282,9 +223,8 @@ class _Group:
             pauses_ms += [math.ceil(1000 * rest_s) for rest_s in rests_s]
             buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
             seqs = [waiter.seq for waiter in awake]
-            memory = RingMemory if self.of_rings else native.Buffer
             await trio.to_thread.run_sync(
-                memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
+                self.memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
             )
 
     async def _look(self) -> list[_Waiter]:
@@ -313,20 +253,22 @@ class Waiting:
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(1)
         self._share = Share(LOOKS_SHARE, FLURRY_S)
+        self._stopped = trio.Event()
 
     async def run(self) -> None:
         """Serve until stop()."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await keep(self._add_group(of_rings=False).run, WAITING)
+            await self._stopped.wait()
 
     def stop(self) -> None:
         """End run() soon."""
+        self._stopped.set()
         for group in self._groups:
             group.stopped = True
             group.tell()
 
-    async def sleep(self, stored: StoredBuffer | StoredRing) -> None:
+    async def sleep(self, stored: Stored[Any]) -> None:
         """Return when there is data, or the buffer is closed, or for no reason; OSError: it is damaged."""
         event = trio.Event()
         group, waiter = self._waiter(stored)
@@ -342,7 +284,7 @@ class Waiting:
 
     def poll(
         self,
-        stored: StoredBuffer | StoredRing,
+        stored: Stored[Any],
         descriptor: int,
         handle: pyfuse3.PollHandle | None,
         by_mem: bool = False,
@@ -354,9 +296,9 @@ class Waiting:
         skips: it is one that reads a ring's relay file
         """
         try:
-            if skips and isinstance(stored, StoredRing) and stored.skip_discarded():
+            if skips and stored.skip_discarded():
                 self.changed(stored)
-            events, progress = readiness(stored, by_mem)
+            events, progress = stored.readiness(by_mem)
         except OSError as error:
             stored.note(error)
             return GONE
@@ -366,7 +308,7 @@ class Waiting:
             group.tell()
         return events
 
-    def forget(self, stored: StoredBuffer | StoredRing, descriptor: int) -> None:
+    def forget(self, stored: Stored[Any], descriptor: int) -> None:
         """Drop what poll() kept: the descriptor is closed."""
         for group in self._groups:
             waiter = group.waiters.get(stored)
@@ -374,26 +316,26 @@ class Waiting:
                 waiter.polls.pop(descriptor, None)
                 self._tidy(group, waiter)
 
-    def changed(self, stored: StoredBuffer | StoredRing) -> None:
+    def changed(self, stored: Stored[Any]) -> None:
         """Look again: data was consumed, so there may be room to write."""
         for group in self._groups:
             waiter = group.waiters.get(stored)
             if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
                 group.tell()
 
-    def tell(self, stored: StoredBuffer | StoredRing) -> None:
+    def tell(self, stored: Stored[Any]) -> None:
         """Look again: there may be something to read."""
         for group in self._groups:
             if stored in group.waiters:
                 group.tell()
 
-    def _waiter(self, stored: StoredBuffer | StoredRing) -> tuple[_Group, _Waiter]:
+    def _waiter(self, stored: Stored[Any]) -> tuple[_Group, _Waiter]:
         for group in self._groups:
             if stored in group.waiters:
                 return group, group.waiters[stored]
-        of_rings = isinstance(stored, StoredRing)
-        fitting = (g for g in self._groups if g.of_rings == of_rings and len(g.waiters) < native.WAIT_MAX)
-        group = next(fitting, None) or self._start_group(of_rings)
+        memory = type(stored.buffer)
+        fitting = (g for g in self._groups if g.memory is memory and len(g.waiters) < native.WAIT_MAX)
+        group = next(fitting, None) or self._start_group(memory)
         waiter = group.waiters[stored] = _Waiter(stored)
         return group, waiter
 
@@ -401,14 +343,10 @@ class Waiting:
         if not waiter.wanted and group.waiters.get(waiter.stored) is waiter:
             del group.waiters[waiter.stored]
 
-    def _add_group(self, of_rings: bool) -> _Group:
-        group = _Group(of_rings, self._limiter, self._share)
+    def _start_group(self, memory: type[native.ChannelMemory]) -> _Group:
+        group = _Group(memory, self._limiter, self._share)
         self._groups.append(group)
         self._limiter.total_tokens = len(self._groups)
-        return group
-
-    def _start_group(self, of_rings: bool) -> _Group:
-        group = self._add_group(of_rings)
         assert self._nursery is not None, "run() comes first"
         self._nursery.start_soon(keep, group.run, WAITING)
         return group

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
+from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.nodes import Directory, MetadataFile, Node, RelayFile, StatsDirectory
-from relayfs_fuse.fs.store import StoredChannel
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
 
@@ -113,7 +113,7 @@ class TraceProcess:
         if channel is not None:
             unregister(channel)
             channel.removed = True
-            channel.buffers = []
+            channel.buffers = ()
 
     def metadata(self) -> bytes:
         """Describe its events, in TSDL, as they are declared by now."""
@@ -212,7 +212,7 @@ class TraceProcess:
         left = self._left.values()
         if any(stats is None for stats in left):
             return False
-        seen = [stats for stats in left if isinstance(stats, native.Stats)]
+        seen = [stats for stats in left if stats and not isinstance(stats, OSError)]
         return not is_kept or any(stats.reads for stats in seen) or not any(stats.records for stats in seen)
 
     def _finish(self, cpu: int, closes: bool, buffer: native.Buffer) -> native.Stats | None:
@@ -250,9 +250,9 @@ class TraceProcess:
     def _open(self, cpu: int) -> native.Buffer:
         """Map a buffer by the descriptor that there is: to open a protected file anew takes its protection away."""
         channel = self.channel
-        buffers = channel.buffers if channel is not None else []
+        buffers = channel.buffers if channel is not None else ()
         if cpu < len(buffers):
-            return native.Buffer.of_descriptor(buffers[cpu].buffer.fileno())
+            return native.Buffer.of_descriptor(buffers[cpu].descriptor)
         return native.Buffer(os.path.join(self.directory, f"cpu/mem{cpu}"))
 
 

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.commands.trace_control import TraceCommand
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.requests.opener import Opener
-    from relayfs_fuse.fs.store import Store, StoredChannel
+    from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.process import TraceChannel
     from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.tracefiles.ctf import Unbuffered
@@ -331,10 +332,10 @@ class Traces:
     def note_log(self) -> None:
         """Say whether there is a channel for relay_log(), and which: its file's number."""
         channel = self._tree.channels.get("log")
-        if channel is None or channel.is_ring:
+        if channel is None or not channel.kind.takes_log:
             self._control.set_log(0)
         else:
-            number = os.fstat(channel.buffers[0].buffer.fileno()).st_ino
+            number = os.fstat(channel.buffers[0].descriptor).st_ino
             self._control.set_log(number & 0x7FFFFFFF or 1)
 
     def tidy(self) -> Callable[[], None]:
