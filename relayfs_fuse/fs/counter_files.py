@@ -49,6 +49,13 @@ class CounterFile(MappedFile):
         """Return a part of it, to who does not map it."""
         return os.pread(self._open_descriptor(), size, offset)
 
+    def owner(self) -> tuple[int, int, int]:
+        """Tell mode, owner and group of the mount's file."""
+        if self.removed:
+            return super().owner()
+        status = self.status()
+        return status.st_mode & (0o666 if self.is_writable else 0o444), status.st_uid, status.st_gid
+
     def let_go(self) -> None:
         """Leave the memory to who maps it."""
         if self.backing:

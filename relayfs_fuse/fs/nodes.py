@@ -1,22 +1,49 @@
-"""What a name in the mount may stand for. tree.py has the names."""
+"""What a name in the mount may stand for, and what it answers to requests; buffers of channels are in channel_files.py.
+
+tree.py has the names.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-import weakref
+import stat
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+from relayfs_fuse import native
+from relayfs_fuse.fs.attributes import Attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
-    from relayfs_fuse.fs.kinds.base import Stored
-    from relayfs_fuse.fs.kinds.handles import MemHandle
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
+
+
+def failure(code: int) -> OSError:
+    """Make the error of this number."""
+    return OSError(code, os.strerror(code))
+
+
+class Mappable(Protocol):
+    """A file of the store that is mapped through the mount.
+
+    descriptor: it
+    backing_path: where it lies
+    is_writable: whether mappings may be
+    backing: the kernel's number for it; None: not asked for yet; 0: cannot be had
+    """
+
+    descriptor: int
+    is_writable: bool
+    backing: int | None
+
+    @property
+    def backing_path(self) -> str: ...  # noqa: D102
 
 
 class Node:
@@ -24,7 +51,10 @@ class Node:
 
     lookups: how often the kernel looked the node up, less what it has forgotten
     view_of: the node and the user, if it stands for a node to one user only; see Tree.view()
+    has_views: whether each user has an inode of his own
     """
+
+    has_views = False
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -41,8 +71,40 @@ class Node:
             return self.name
         return f"{self.parent.path}/{self.name}"
 
+    @property
+    def has_end(self) -> bool:
+        """Whether lseek(2) can find where it ends."""
+        return True
+
+    @property
+    def backing_path(self) -> str | None:
+        """Where the file lies that others open in its place; None: nowhere."""
+        return None
+
     def let_go(self) -> None:
         """Drop, on removal, what the kernel's memory of the inode must not keep."""
+
+    def attributes(self, store: Store, pid: int) -> Attributes:
+        """Tell what stat(2) says.
+
+        pid: the thread that asks: each sees a relay file's size as its own descriptor does
+        """
+        raise NotImplementedError
+
+    def truncate(self, size: int) -> None:
+        """Set its size; by default, refuse. Relay files only seem to: `>` must not lose data."""
+        raise failure(errno.EPERM)
+
+    def change_owner(self, store: Store, mode: int, uid: int, gid: int, caller: int) -> None:
+        """Give it this mode, owner and group; by default, refuse.
+
+        caller: the user who asks, whom the kernel has found to be allowed to
+        """
+        raise failure(errno.EPERM)
+
+    def mappable(self) -> Mappable | None:
+        """Return what is mapped of it; None: nothing can be."""
+        return None
 
 
 class Directory(Node):
@@ -80,6 +142,30 @@ class Directory(Node):
     def drop(self, name: str) -> None:
         """Hold it no longer."""
         self._n_inside -= isinstance(self.children.pop(name, None), Directory)
+
+    def attributes(self, store: Store, pid: int) -> Attributes:
+        """Tell what the store says of it; else it is the server's, and as old as that."""
+        nlink = 2 + self.n_directories
+        if self.store_path is None:
+            times = store.began_ns
+            return Attributes(self.inode, stat.S_IFDIR | self.mode, os.geteuid(), os.getegid(), 0, times, times, nlink)
+        status = os.stat(store.locate(self.store_path))
+        owner = os.stat(store.owner_path(self.store_path))
+        mode = stat.S_IFDIR | stat.S_IMODE(owner.st_mode) & ~native.IMPLICIT_MARK
+        return Attributes(
+            self.inode, mode, owner.st_uid, owner.st_gid, 0, status.st_mtime_ns, status.st_ctime_ns, nlink
+        )
+
+    def change_owner(self, store: Store, mode: int, uid: int, gid: int, caller: int) -> None:
+        """Give it this mode and group, but what would let others write to the store."""
+        if self.store_path is None:
+            super().change_owner(store, mode, uid, gid, caller)
+            return
+        # Who could write to a store's directory could move things under our hands; the mark is the store's own.
+        if mode & (0o022 | native.IMPLICIT_MARK) or uid != os.geteuid():
+            raise failure(errno.EPERM)
+        os.chown(store.owner_path(self.store_path), -1, gid)
+        os.chmod(store.owner_path(self.store_path), mode | 0o700)
 
 
 class TraceDirectory(Directory):
@@ -130,23 +216,78 @@ class StatsDirectory(Directory):
 
 
 class TextFile(Node):
-    """Show a text that is made when the file is opened, to everybody."""
+    """Show a text that is made when the file is opened.
 
-    def __init__(self, name: str, text: Callable[[], bytes]) -> None:
+    mode: permission bits, if it is the server's
+    length: tells how long it is, or how long it is at most; None: it is made to find out
+    """
+
+    mode = 0o444
+
+    def __init__(self, name: str, text: Callable[[], bytes], length: Callable[[], int] | None = None) -> None:
         super().__init__(name)
         self.text = text
+        self._length = length
 
     def let_go(self) -> None:
         """Forget what it was about."""
         self.text = bytes
 
+    def owner(self) -> tuple[int, int, int]:
+        """Tell its mode, owner and group."""
+        return self.mode, os.geteuid(), os.getegid()
+
+    def attributes(self, store: Store, pid: int) -> Attributes:
+        """Tell how long it is now."""
+        mode, uid, gid = self.owner()
+        now = time.time_ns()
+        # Busybox cat and others copy as many bytes as are announced.
+        size = 0 if self.removed else self._size()
+        return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, now, now)
+
+    def _size(self) -> int:
+        """Count its bytes; who reads a text that cannot be had is told, but a directory can be listed."""
+        try:
+            return self._length() if self._length else len(self.text())
+        except OSError:
+            return 0
+
 
 class ControlFile(TextFile):
     """Take commands."""
 
+    has_views = True
+
+    def __init__(self, name: str, text: Callable[[], bytes], mode: int) -> None:
+        super().__init__(name, text)
+        self.mode = mode
+
+    def truncate(self, size: int) -> None:
+        """Let `>` open it."""
+
+
+class CounterNamesFile(ControlFile):
+    """List the counters, and take commands that change the list."""
+
 
 class ErrorLogFile(TextFile):
     """Show the refused ones."""
+
+    mode = 0o644
+
+    def __init__(self, name: str, errors: ErrorLog) -> None:
+        super().__init__(name, errors.text)
+        self._errors = errors
+
+    def truncate(self, size: int) -> None:
+        """Clear it."""
+        if size:
+            super().truncate(size)
+        self._errors.clear()
+
+
+class MetadataFile(TextFile):
+    """The metadata of a process's events, which take long to describe where it has declared many."""
 
 
 class MappedFile(TextFile):
@@ -154,17 +295,26 @@ class MappedFile(TextFile):
 
     descriptor: it, open for reading
     backing_path: where it lies
-    length: tells how long it is
     """
+
+    is_writable = False
 
     def __init__(
         self, name: str, text: Callable[[], bytes], descriptor: int, backing_path: str, length: Callable[[], int]
     ) -> None:
-        super().__init__(name, text)
+        super().__init__(name, text, length)
         self.descriptor = descriptor
-        self.backing_path = backing_path
-        self.length = length
+        self._backing_path = backing_path
         self.backing: int | None = None
+
+    @property
+    def backing_path(self) -> str:
+        """Where it lies."""
+        return self._backing_path
+
+    def mappable(self) -> Mappable:
+        """Return what is mapped of it."""
+        return self
 
 
 class CountersFile(MappedFile):
@@ -179,19 +329,11 @@ class CountersFile(MappedFile):
         self.refresh = refresh
 
 
-class MetadataFile(TextFile):
-    """The metadata of a process's events, which take long to describe where it has declared many.
-
-    length: tells how long it is, or how long it is at most
-    """
-
-    def __init__(self, name: str, text: Callable[[], bytes], length: Callable[[], int]) -> None:
-        super().__init__(name, text)
-        self.length = length
-
-
 class JoinFile(TextFile):
     """Where programs ask for a place in a trace (traces/registry.py)."""
+
+    mode = 0o666
+    has_views = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name, bytes)
@@ -200,90 +342,27 @@ class JoinFile(TextFile):
 class LostFile(TextFile):
     """What a program maps to count what it loses for want of buffers; each user maps a file of the store of his own.
 
-    file_of: returns the path of that, and its registration, of a user; see traces/registry.py
+    file_of: returns that file, of a user; see traces/registry.py
     """
 
     LENGTH = 4096
+    mode = 0o666
+    has_views = True
 
     def __init__(self, name: str, file_of: Callable[[int], LostMapping]) -> None:
-        super().__init__(name, bytes)
+        super().__init__(name, bytes, lambda: self.LENGTH)
         self._file_of = file_of
 
-    def mapping(self) -> LostMapping:
+    def mappable(self) -> Mappable:
         """Return what is mapped of it: the user's whose view this is."""
         return self._file_of(self.view_of[1] if self.view_of else os.geteuid())
 
 
 @dataclass
 class LostMapping:
-    """A file of the store that programs of one user map.
+    """A file of the store that programs of one user map; see Mappable."""
 
-    descriptor: it, open for writing
-    backing: its registration; None: it has not been registered yet, 0: it cannot be
-    """
-
-    path: str
+    backing_path: str
     descriptor: int
     backing: int | None = None
-
-
-class HoldFile(TextFile):
-    """What a program maps to keep its memory file open without a descriptor; see native/src/buffer/open.h.
-
-    held: the open memory file, if it is still open
-    uid, gid: who opened that, and may open this
-    """
-
-    def __init__(self, name: str, held: weakref.ref[MemHandle], uid: int, gid: int) -> None:
-        super().__init__(name, bytes)
-        self.held = held
-        self.uid, self.gid = uid, gid
-
-
-class CounterNamesFile(ControlFile):
-    """List the counters, and take commands that change the list."""
-
-
-class BufferFile(Node):
-    """Stand for a buffer in one of two ways.
-
-    The kernel may remember an inode long after its channel was removed; that must not keep the memory.
-    """
-
-    def __init__(self, name: str, stored: Stored[Any]) -> None:
-        super().__init__(name)
-        self._stored: Stored[Any] | None = stored
-        self._open_somewhere = weakref.ref(stored)
-
-    @property
-    def stored(self) -> Stored[Any]:
-        """The buffer; of a removed channel only while somebody has it open."""
-        stored = self._stored or self._open_somewhere()
-        if stored is None:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return stored
-
-    def let_go(self) -> None:
-        """Leave the buffer to those who have it open."""
-        self._stored = None
-
-
-class DamagedFile(Node):
-    """Stand for a relay file that cannot be used.
-
-    channel: which
-    mem_name: its file in the store
-    """
-
-    def __init__(self, name: str, channel: DamagedChannel, mem_name: str) -> None:
-        super().__init__(name)
-        self.channel = channel
-        self.mem_name = mem_name
-
-
-class RelayFile(BufferFile):
-    """A relay file."""
-
-
-class MemFile(BufferFile):
-    """The memory of a buffer."""
+    is_writable: bool = True

@@ -18,7 +18,6 @@ import pyfuse3
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs import mounts
-from relayfs_fuse.fs.attributes import AttributeSource
 from relayfs_fuse.fs.commands.channel import Commands
 from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
@@ -93,8 +92,8 @@ class Server:
         self._device: int | None = None
         self._place = settings.mountpoint
         self._is_told_to_end = False
-        self._tree.attach(self._tree.root, ControlFile("control", self._channels_text))
-        self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors.text))
+        self._tree.attach(self._tree.root, ControlFile("control", self._channels_text, settings.control_mode))
+        self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors))
 
     def mount(self) -> None:
         """Find what the store holds, and mount."""
@@ -108,7 +107,6 @@ class Server:
         self._operations = Operations(
             self._store,
             self._tree,
-            AttributeSource(self._store, self._settings.control_mode),
             Commands(self._store, self._tree, self._errors, self._let_go, self._traces),
             self._errors,
             self._streams,
@@ -221,7 +219,9 @@ class Server:
             return counters.values_text()
 
         self._tree.attach(self._tree.root, CountersFile("counters", counters, refresh))
-        self._tree.attach(self._tree.root, CounterNamesFile("counters.names", counters.names_text))
+        self._tree.attach(
+            self._tree.root, CounterNamesFile("counters.names", counters.names_text, settings.control_mode)
+        )
         self._tree.attach(self._tree.root, TextFile("counters.txt", values_text))
         above = os.path.dirname(counters.path)
         self._tree.attach(self._tree.root, CounterDirectory(".counters", self._tree, above))

@@ -79,6 +79,7 @@ class Store:
     mountpoint: to tell others who serves it
     limits: how much of it users may take
     trusted: whether other users may open its files, as far as the files' own modes let them
+    began_ns: since when it is served
     """
 
     def __init__(self, directory: str, mountpoint: str, limits: Limits, trusted: bool = False) -> None:
@@ -86,6 +87,7 @@ class Store:
         self._check_directory()
         self.ledger = Ledger(limits, self.directory)
         self.protection = Protection(is_wanted=not trusted)
+        self.began_ns = time.time_ns()
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
         self.lock = StoreLock(self.directory, mountpoint)

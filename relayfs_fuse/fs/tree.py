@@ -19,20 +19,9 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile
 from relayfs_fuse.fs.kinds import stats
-from relayfs_fuse.fs.nodes import (
-    ControlFile,
-    DamagedFile,
-    Directory,
-    JoinFile,
-    LostFile,
-    MemFile,
-    Node,
-    RelayFile,
-    StatsDirectory,
-    TextFile,
-    TraceDirectory,
-)
+from relayfs_fuse.fs.nodes import Directory, Node, StatsDirectory, TextFile, TraceDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +115,7 @@ class Tree:
 
         The kernel carries out one write(2) to an inode at a time; who waits for another's cannot even be killed.
         """
-        if uid in (0, os.geteuid()) or not isinstance(node, ControlFile | JoinFile | LostFile):
+        if uid in (0, os.geteuid()) or not node.has_views:
             return node
         view = self._views.get((node, uid))
         if view is None:

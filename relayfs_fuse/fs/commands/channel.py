@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands import adoption, control, trace_control
 from relayfs_fuse.fs.commands.jobs import Patient, for_each
 from relayfs_fuse.fs.kinds.channel import KINDS
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
-from relayfs_fuse.fs.nodes import Directory, RelayFile
+from relayfs_fuse.fs.nodes import Directory
 from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS
 
 if TYPE_CHECKING:

@@ -95,6 +95,7 @@ class Stored(ABC, Generic[Memory]):
 
     moved_field: ClassVar[str]
     closed: tuple[Callable[[], object], ...] = ()
+    is_writable = True
     wakes_for_records = False
     rests_until: float | None = None
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from relayfs_fuse.fs.kinds.ring import RingHandle
 
 if TYPE_CHECKING:
+    from relayfs_fuse.fs.channel_files import HoldFile
     from relayfs_fuse.fs.counter_files import CounterFile
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.relay import StoredBuffer
-    from relayfs_fuse.fs.nodes import HoldFile, TextFile
+    from relayfs_fuse.fs.nodes import TextFile
     from relayfs_fuse.fs.requests.opener import Opener
     from relayfs_fuse.fs.traces.sessions import Session
     from relayfs_fuse.native.library import Fields

@@ -13,7 +13,6 @@ import os
 import re
 import select
 import stat
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pyfuse3
@@ -22,6 +21,8 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.attributes import space as space_of
+from relayfs_fuse.fs.channel_files import BufferFile, DamagedFile, HoldFile, MemFile, RelayFile
 from relayfs_fuse.fs.commands.control import NAME_MAX, split_write
 from relayfs_fuse.fs.commands.jobs import Patient
 from relayfs_fuse.fs.counter_files import CounterFile
@@ -41,22 +42,14 @@ from relayfs_fuse.fs.kinds.handles import (
 from relayfs_fuse.fs.kinds.relay import StoredBuffer
 from relayfs_fuse.fs.kinds.ring import RingHandle, StoredRing
 from relayfs_fuse.fs.nodes import (
-    BufferFile,
     ControlFile,
     CounterNamesFile,
     CountersFile,
-    DamagedFile,
-    Directory,
     ErrorLogFile,
-    HoldFile,
     JoinFile,
     LostFile,
-    LostMapping,
     MappedFile,
-    MemFile,
     MetadataFile,
-    Node,
-    RelayFile,
     TextFile,
 )
 from relayfs_fuse.fs.requests.mapped import Mapped
@@ -67,12 +60,11 @@ from relayfs_fuse.fs.requests.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relayfs_fuse.fs.attributes import AttributeSource
     from relayfs_fuse.fs.commands.channel import Commands
     from relayfs_fuse.fs.commands.jobs import LineWork
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
-    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.nodes import Directory, Mappable, Node
     from relayfs_fuse.fs.requests.opener import Opener
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.store import Store
@@ -98,14 +90,13 @@ ALWAYS_READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLW
 class Operations(NameOperations):
     """Answer the kernel.
 
-    store, tree, attributes, commands, errors, streams, counters, tracing, flushing: what it answers from
+    store, tree, commands, errors, streams, counters, tracing, flushing: what it answers from
     """
 
     def __init__(
         self,
         store: Store,
         tree: Tree,
-        attributes: AttributeSource,
         commands: Commands,
         errors: ErrorLog,
         streams: Streams,
@@ -113,7 +104,7 @@ class Operations(NameOperations):
         tracing: Tracing,
         flushing: Flushing,
     ) -> None:
-        super().__init__(store, tree, attributes, errors, tracing.announcements)
+        super().__init__(store, tree, errors, tracing.announcements)
         self._tracing = tracing
         self._flushing = flushing
         self._counters = counters
@@ -131,14 +122,9 @@ class Operations(NameOperations):
     # ---------------------------------------------------------------- attributes
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """Say what stat(2) wants to know, and lseek(2) where the end is.
-
-        What is overwritten has no fixed end: programs that look for one would miss what they then go back for. They
-        read it through instead, as they do with pipes.
-        """
+        """Say what stat(2) wants to know, and lseek(2) where the end is."""
         node = self._node(inode)
-        overwritable = isinstance(node, RelayFile) and node.stored.channel.stats.mode != native.MODE_NO_OVERWRITE
-        if overwritable and tap.request().seeks_end:
+        if tap.request().seeks_end and not node.has_end:
             raise pyfuse3.FUSEError(errno.ESPIPE)
         return self._entry(node)
 
@@ -150,24 +136,21 @@ class Operations(NameOperations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        """Change mode and owner; the kernel has checked who may. Sizes stay: `>` must not lose data."""
+        """Change mode and owner; the kernel has checked who may."""
         node = self._node(inode)
         if fields.update_size:
-            if isinstance(node, ErrorLogFile) and attr.st_size == 0:
-                self._errors.clear()
-            elif not isinstance(node, RelayFile | ControlFile):
-                raise pyfuse3.FUSEError(errno.EPERM)
+            node.truncate(attr.st_size)
         if fields.update_mode or fields.update_uid or fields.update_gid:
-            now = self._attributes.of(node, ctx.pid)
+            now = node.attributes(self._store, ctx.pid)
             mode = stat.S_IMODE(attr.st_mode if fields.update_mode else now.mode)
             uid = attr.st_uid if fields.update_uid else now.uid
             gid = attr.st_gid if fields.update_gid else now.gid
-            self._change_owner(node, mode, uid, gid, ctx.uid)
+            node.change_owner(self._store, mode, uid, gid, ctx.uid)
         return self._entry(node)
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """Tell of the store's memory."""
-        space = self._attributes.space()
+        space = space_of(self._store)
         data = pyfuse3.StatvfsData()
         data.f_bsize = data.f_frsize = space.block_size
         data.f_blocks = space.blocks
@@ -179,18 +162,16 @@ class Operations(NameOperations):
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         """Name the file behind a memory, or the process that asks."""
         node = self._node(inode)
-        if isinstance(node, MappedFile) and name == PID_XATTR:
+        if name == PID_XATTR and isinstance(node, MappedFile):
             return str(process_of(tap.request().pid)).encode("ascii")
-        if isinstance(node, MappedFile) and name == BACKING_XATTR:
-            return os.fsencode(node.backing_path)
-        if not isinstance(node, MemFile) or name != BACKING_XATTR or node.removed:
+        if name != BACKING_XATTR or node.backing_path is None:
             raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
-        return os.fsencode(node.stored.buffer.path)
+        return os.fsencode(node.backing_path)
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
         """Name the attribute that memories have."""
         node = self._node(inode)
-        return [BACKING_XATTR] if isinstance(node, MemFile | MappedFile) and not node.removed else []
+        return [BACKING_XATTR] if node.backing_path is not None and not node.removed else []
 
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Take a request of a process that may not write to files; refuse anything else."""
@@ -371,7 +352,7 @@ class Operations(NameOperations):
         held = self._memories.get(int(token, 16))
         if held is None or held.stored is not node.stored:
             return None
-        hold = HoldFile(name, weakref.ref(held), held.opener.uid, held.opener.gid)
+        hold = HoldFile(name, held)
         self._tree.attach_unlisted(parent, hold)
         held.hold = parent.path, name
         return hold
@@ -399,8 +380,8 @@ class Operations(NameOperations):
             self._joining[handle] = joining = JoinHandle(node, opener_of(request))
             return joining
         if isinstance(node, MappedFile):
-            may_write = isinstance(node, CounterFile) and node.is_writable
-            if flags & os.O_TRUNC or flags & os.O_ACCMODE not in (os.O_RDONLY, os.O_RDWR if may_write else os.O_RDONLY):
+            allowed = (os.O_RDONLY, os.O_RDWR if node.is_writable else os.O_RDONLY)
+            if flags & os.O_TRUNC or flags & os.O_ACCMODE not in allowed:
                 raise pyfuse3.FUSEError(errno.EACCES)
         if isinstance(node, LostFile) and (flags & os.O_TRUNC or flags & os.O_ACCMODE != os.O_RDWR):
             raise pyfuse3.FUSEError(errno.EACCES)
@@ -413,54 +394,26 @@ class Operations(NameOperations):
         return TextHandle(node, opener_of(request))
 
     def _backing_of(self, node: Node) -> int:
-        """Return the kernel's number of the file that an open file is to be mapped from; 0: it cannot be mapped."""
-        if isinstance(node, BufferFile):
-            return self._back(node.stored, node.stored.descriptor, node.stored.buffer.path, is_writable=True)
-        if isinstance(node, MappedFile):
-            is_writable = isinstance(node, CounterFile) and node.is_writable
-            return self._back(node, node.descriptor, node.backing_path, is_writable)
-        if isinstance(node, LostFile) and tap.has_passthrough():
-            mapping = node.mapping()
-            return self._back(mapping, mapping.descriptor, mapping.path, is_writable=True)
-        return 0
+        """Return the kernel's number of the file that an open file is to be mapped from; 0: it cannot be mapped.
 
-    def _back(
-        self,
-        mapped: Stored[Any] | MappedFile | LostMapping,
-        descriptor: int,
-        path: str,
-        is_writable: bool,
-    ) -> int:
-        """Register a file for mapping, once: all opens of an inode need the same registration. 0: it cannot be."""
-        if mapped.backing is None:
-            mapped.backing = self._register(descriptor, path, is_writable)
-        return mapped.backing
+        It is registered once, because all opens of an inode need the same registration.
+        """
+        mappable = node.mappable() if tap.has_passthrough() else None
+        if mappable is None:
+            return 0
+        if mappable.backing is None:
+            mappable.backing = self._register(mappable)
+        return mappable.backing
 
-    def _register(self, descriptor: int, path: str, is_writable: bool) -> int:
+    def _register(self, mappable: Mappable) -> int:
         """Register a file to be mapped; 0: it cannot be."""
-        if tap.has_passthrough():
-            try:
-                if is_writable:
-                    self._store.protection.add(descriptor)
-                return tap.backing_open(descriptor)
-            except OSError as error:
-                log.warning("%s cannot be mapped through the mount: %s", path, error.strerror)
+        try:
+            if mappable.is_writable:
+                self._store.protection.add(mappable.descriptor)
+            return tap.backing_open(mappable.descriptor)
+        except OSError as error:
+            log.warning("%s cannot be mapped through the mount: %s", mappable.backing_path, error.strerror)
         return 0
-
-    def _change_owner(self, node: Node, mode: int, uid: int, gid: int, caller: int) -> None:
-        if isinstance(node, BufferFile):
-            # Its protection would be lifted for a moment, as often as its owner likes.
-            if caller not in (0, os.geteuid()) and node.stored.channel.is_protected():
-                raise pyfuse3.FUSEError(errno.EBUSY)
-            self._store.change_owner(node.stored.channel, mode & 0o666, uid, gid)
-        elif isinstance(node, Directory) and node.store_path is not None:
-            # Who could write to a store's directory could move things under our hands; the mark is the store's own.
-            if mode & (0o022 | native.IMPLICIT_MARK) or uid != os.geteuid():
-                raise pyfuse3.FUSEError(errno.EPERM)
-            os.chown(self._store.owner_path(node.store_path), -1, gid)
-            os.chmod(self._store.owner_path(node.store_path), mode | 0o700)
-        else:
-            raise pyfuse3.FUSEError(errno.EPERM)
 
     async def _change_counters(self, text: bytes, opener: Opener) -> None:
         """Carry out what was written to counters.names; a line that is refused ends it."""

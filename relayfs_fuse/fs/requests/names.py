@@ -16,17 +16,17 @@ import trio
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.channel_files import BufferFile
 from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.implicit import ImplicitDirectories
-from relayfs_fuse.fs.nodes import BufferFile, Directory, Node
+from relayfs_fuse.fs.nodes import Directory, Node
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from relayfs_fuse.fs.attributes import AttributeSource
+    from relayfs_fuse.fs.attributes import Attributes
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.store import Store
@@ -69,19 +69,16 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 class NameOperations(pyfuse3.Operations):
     """Answer the kernel's requests about names.
 
-    store, tree, attributes, errors, announcements: what it answers from
+    store, tree, errors, announcements: what it answers from
     """
 
     # Names that begin with a dot are ours, and the tree does not know "." and "..".
     supports_dot_lookup = False
 
-    def __init__(
-        self, store: Store, tree: Tree, attributes: AttributeSource, errors: ErrorLog, announcements: Announcements
-    ) -> None:
+    def __init__(self, store: Store, tree: Tree, errors: ErrorLog, announcements: Announcements) -> None:
         super().__init__()
         self._store = store
         self._tree = tree
-        self._attributes = attributes
         self._errors = errors
         self._announcements = announcements
         self._budget = Budget()
@@ -196,8 +193,7 @@ class NameOperations(pyfuse3.Operations):
         """Refuse: files go with their channel."""
         node = self._directory(parent_inode).children.get(os.fsdecode(name))
         if isinstance(node, BufferFile):
-            path = node.stored.channel.path
-            hint = f"a channel goes as a whole: write `remove {path}` to control"
+            hint = f"a channel goes as a whole: write `remove {node.stored.channel.path}` to control"
             self._errors.notice(f"unlink {node.path}", hint, len("unlink "))
         raise pyfuse3.FUSEError(errno.EPERM)
 
@@ -269,7 +265,7 @@ class NameOperations(pyfuse3.Operations):
         return node
 
     def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
-        return _entry_of(self._attributes.of(node, tap.request().pid))
+        return _entry_of(node.attributes(self._store, tap.request().pid))
 
     def _new_handle(self) -> int:
         handle, self._next_handle = self._next_handle, self._next_handle + 1

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
+from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.kinds.channel import StoredChannel
-from relayfs_fuse.fs.nodes import Directory, MetadataFile, Node, RelayFile, StatsDirectory
+from relayfs_fuse.fs.nodes import Directory, MetadataFile, Node, StatsDirectory
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
 
