@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
-from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, MemHandle
+from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+    from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.nodes import Mappable
+    from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.store import Store
 
 # As files are named after it.
@@ -39,6 +43,10 @@ class HoldFile(TextFile):
     def owner(self) -> tuple[int, int, int]:
         """Tell its mode, owner and group."""
         return self._owner
+
+    def open(self, opening: Opening) -> HoldHandle:
+        """Open it."""
+        return HoldHandle(self, opening)
 
 
 class BufferFile(Node):
@@ -89,6 +97,11 @@ class BufferFile(Node):
             raise failure(errno.EBUSY)
         store.change_owner(channel, mode & 0o666, uid, gid)
 
+    def check_usable(self) -> None:
+        """Refuse to be opened after the channel was removed."""
+        if self.removed:
+            raise failure(errno.ESTALE)
+
     def mappable(self) -> Mappable:
         """Return what is mapped of it."""
         return self.stored
@@ -109,6 +122,10 @@ class RelayFile(BufferFile):
     def truncate(self, size: int) -> None:
         """Let `>` open it."""
 
+    def open(self, opening: Opening) -> Handle:
+        """Open it."""
+        return self.stored.open(opening)
+
 
 class MemFile(BufferFile):
     """The memory of a buffer."""
@@ -123,6 +140,23 @@ class MemFile(BufferFile):
     def backing_path(self) -> str | None:
         """Where its file lies in the store."""
         return None if self.removed else self.stored.backing_path
+
+    def hold(self, name: str, token: str, unlist: Callable[[], None]) -> HoldFile | None:
+        """Make what keeps an open file of it open, which only its opener can name: memN.TOKEN.
+
+        unlist: is called when there is nothing to keep open any more
+        """
+        held = self.stored.memories.get(int(token, 16)) if TOKEN.fullmatch(token) else None
+        if held is None:
+            return None
+        held.unlist = unlist
+        return HoldFile(name, held)
+
+    def open(self, opening: Opening) -> MemHandle:
+        """Open it."""
+        if opening.truncates:
+            raise failure(errno.EPERM)
+        return MemHandle(self.stored, opening)
 
 
 class DamagedFile(Node):
@@ -142,3 +176,7 @@ class DamagedFile(Node):
         status = self.channel.status(self.mem_name)
         mode = stat.S_IFREG | stat.S_IMODE(status.st_mode)
         return Attributes(self.inode, mode, status.st_uid, status.st_gid, 0, status.st_mtime_ns, status.st_ctime_ns)
+
+    def check_usable(self) -> None:
+        """Refuse to be opened."""
+        raise failure(errno.EBADMSG)

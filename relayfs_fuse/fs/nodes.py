@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.kinds.handles import JoinHandle, TextHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.kinds.handles import Handle
+    from relayfs_fuse.fs.opener import Opener, Opening
+    from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
 
@@ -101,6 +105,13 @@ class Node:
         caller: the user who asks, whom the kernel has found to be allowed to
         """
         raise failure(errno.EPERM)
+
+    def check_usable(self) -> None:
+        """Refuse to be opened."""
+
+    def open(self, opening: Opening) -> Handle:
+        """Open it."""
+        raise NotImplementedError
 
     def mappable(self) -> Mappable | None:
         """Return what is mapped of it; None: nothing can be."""
@@ -219,10 +230,14 @@ class TextFile(Node):
     """Show a text that is made when the file is opened.
 
     mode: permission bits, if it is the server's
+    is_slow: whether it takes long to make
+    read: returns a part of what is not kept for its reader, given an offset and a size; None: the text is
     length: tells how long it is, or how long it is at most; None: it is made to find out
     """
 
     mode = 0o444
+    is_slow = False
+    read: Callable[[int, int], bytes] | None = None
 
     def __init__(self, name: str, text: Callable[[], bytes], length: Callable[[], int] | None = None) -> None:
         super().__init__(name)
@@ -252,6 +267,14 @@ class TextFile(Node):
         except OSError:
             return 0
 
+    def open(self, opening: Opening) -> TextHandle:
+        """Open it."""
+        return TextHandle(self, opening)
+
+    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+        """Take what its opener writes; by default, refuse."""
+        raise failure(errno.EINVAL)
+
 
 class ControlFile(TextFile):
     """Take commands."""
@@ -265,9 +288,17 @@ class ControlFile(TextFile):
     def truncate(self, size: int) -> None:
         """Let `>` open it."""
 
+    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+        """Carry out commands."""
+        await acts.command(data, opener)
+
 
 class CounterNamesFile(ControlFile):
     """List the counters, and take commands that change the list."""
+
+    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+        """Carry out commands."""
+        await acts.change_counters(data, opener)
 
 
 class ErrorLogFile(TextFile):
@@ -285,9 +316,21 @@ class ErrorLogFile(TextFile):
             super().truncate(size)
         self._errors.clear()
 
+    def open(self, opening: Opening) -> TextHandle:
+        """Open it; O_TRUNC clears it."""
+        if opening.truncates:
+            self._errors.clear()
+        return super().open(opening)
+
+    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+        """Clear it."""
+        self._errors.clear()
+
 
 class MetadataFile(TextFile):
     """The metadata of a process's events, which take long to describe where it has declared many."""
+
+    is_slow = True
 
 
 class MappedFile(TextFile):
@@ -312,6 +355,12 @@ class MappedFile(TextFile):
         """Where it lies."""
         return self._backing_path
 
+    def open(self, opening: Opening) -> TextHandle:
+        """Open it, for reading or, if it can be mapped to write to it, for both."""
+        if opening.truncates or not (opening.access == os.O_RDONLY or (self.is_writable and opening.is_for_both)):
+            raise failure(errno.EACCES)
+        return super().open(opening)
+
     def mappable(self) -> Mappable:
         """Return what is mapped of it."""
         return self
@@ -326,17 +375,31 @@ class CountersFile(MappedFile):
 
     def __init__(self, name: str, counters: Counters, refresh: Callable[[], None]) -> None:
         super().__init__(name, counters.memory, counters.descriptor, counters.path, counters.memory_bytes)
-        self.refresh = refresh
+        self._refresh = refresh
+
+    def open(self, opening: Opening) -> TextHandle:
+        """Open it."""
+        handle = super().open(opening)
+        self._refresh()
+        return handle
 
 
 class JoinFile(TextFile):
-    """Where programs ask for a place in a trace (traces/registry.py)."""
+    """Where programs ask for a place in a trace (traces/registry.py).
+
+    open_by_token: its open files; those of its views, too
+    """
 
     mode = 0o666
     has_views = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name, bytes)
+        self.open_by_token: dict[bytes, JoinHandle] = {}
+
+    def open(self, opening: Opening) -> JoinHandle:
+        """Open it."""
+        return JoinHandle(self, opening)
 
 
 class LostFile(TextFile):
@@ -352,6 +415,12 @@ class LostFile(TextFile):
     def __init__(self, name: str, file_of: Callable[[int], LostMapping]) -> None:
         super().__init__(name, bytes, lambda: self.LENGTH)
         self._file_of = file_of
+
+    def open(self, opening: Opening) -> TextHandle:
+        """Open it, to map it for writing."""
+        if opening.truncates or not opening.is_for_both:
+            raise failure(errno.EACCES)
+        return super().open(opening)
 
     def mappable(self) -> Mappable:
         """Return what is mapped of it: the user's whose view this is."""

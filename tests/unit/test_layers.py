@@ -19,7 +19,7 @@ PYTHON_LAYERS = [
     {"native"},
     {"channel", "counters", "reader", "ring", "trace"},
     {""},  # the package itself: it names the API
-    {"tracefiles"},
+    {"tracefiles", "fs.tap"},
     {"fs.kinds", "fs.commands"},
     {"fs"},
     {"fs.commands.channel", "fs.traces"},

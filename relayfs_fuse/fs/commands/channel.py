@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.kinds.base import Plan
     from relayfs_fuse.fs.kinds.channel import StoredChannel
-    from relayfs_fuse.fs.requests.opener import Opener
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.registry import Traces
     from relayfs_fuse.fs.tree import Tree

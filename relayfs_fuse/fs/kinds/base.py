@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.commands.control import Command
     from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.fs.kinds.handles import MemHandle, RelayHandle
+    from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.native.library import Fields
 
 Memory = TypeVar("Memory", bound=native.ChannelMemory)
@@ -33,6 +35,9 @@ BLOCK_SIZE = 1 << 20
 WRITE_BLOCK_MAX = BLOCK_SIZE // 2
 # Of stdio, shells among its users, less would make several records of a line that is too long, and nobody were told.
 WRITE_BLOCK_MIN = 4096
+# The kernel cuts a write(2) into requests of at most 256 pages. A request that is not shorter than what the first 256
+# pages of a longer write hold could be a piece of one, and a piece is not a record. A read(2) is cut in the same way.
+RECORD_MAX = BLOCK_SIZE - 4096
 # What st_size can say.
 SIZE_MAX = 2**63 - 1
 
@@ -86,6 +91,7 @@ class Stored(ABC, Generic[Memory]):
     buffer: its memory
     descriptor, backing_path: its file, and where that lay when it was mapped
     readers: open relay files of it; of relay buffers those that read
+    memories: open memory files of it, by their tokens
     backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
     moved_field: of its counters, the one that changes when data moves
     closed: are called, in another thread, once nobody refers to it, the memory is unmapped and its file closed
@@ -105,6 +111,7 @@ class Stored(ABC, Generic[Memory]):
         self.buffer: Memory = buffer
         self.descriptor, self.backing_path = buffer.fileno(), buffer.path
         self.readers: list[Any] = []
+        self.memories: dict[int, MemHandle] = {}
         self.backing: int | None = None
         moved = self._moved_by(buffer.stats())
         self._moved, self._mtime_ns = buffer.mtime()
@@ -146,16 +153,12 @@ class Stored(ABC, Generic[Memory]):
     def _moved_by(self, stats: Fields) -> int:
         return int(getattr(stats, self.moved_field))
 
-    def is_read_by(self, pid: int) -> bool:
-        """Whether a thread has opened its relay file for reading."""
-        return any(reader.pid == pid for reader in self.readers)
-
     def block_size(self, pid: int) -> int:
         """Tell how much to read or write at a time.
 
         To a thread that reads it is what one request carries, to others what fits a record.
         """
-        if self.is_read_by(pid):
+        if any(reader.pid == pid and reader.reads for reader in self.readers):
             return BLOCK_SIZE
         # A power of two, as the kernel rounds it to one.
         fits = 1 << self.channel.stats.largest_record.bit_length() - 1
@@ -179,6 +182,19 @@ class Stored(ABC, Generic[Memory]):
     def skip_discarded(self) -> bool:
         """Pass discarded records for a reader that polls, as read(2) gives nothing of them; tell whether any were."""
         return False
+
+    # ---------------------------------------------------------------- open files of it
+
+    def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
+        """Decide how its relay file is opened; return how many seconds to wait before.
+
+        backing: returns the kernel's number for mapping it; 0: it cannot be mapped
+        """
+        return 0.0
+
+    @abstractmethod
+    def open(self, opening: Opening) -> RelayHandle:
+        """Open its relay file."""
 
     def count_mapped(self, opened: bool) -> None:
         """Tell the channel's maker of an open file that can be mapped, or of its end."""

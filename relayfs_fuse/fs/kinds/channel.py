@@ -77,11 +77,6 @@ class StoredChannel:
         return self.stats.flush_interval_ms
 
     @property
-    def file_bytes(self) -> int:
-        """What it takes of the store."""
-        return self.stats.file_bytes * len(self.buffers)
-
-    @property
     def uid(self) -> int:
         """Its owner."""
         return os.fstat(self.buffers[0].descriptor).st_uid

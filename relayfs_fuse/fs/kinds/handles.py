@@ -1,4 +1,7 @@
-"""Open files, apart from how the kernel asks for them."""
+"""Open files, apart from how the kernel asks for them.
+
+Those of relay files are in relay.py and ring.py. What takes time they ask of `acts` (requests/acts.py).
+"""
 
 from __future__ import annotations
 
@@ -8,44 +11,109 @@ import secrets
 import struct
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse.fs.kinds.ring import RingHandle
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.channel_files import HoldFile
-    from relayfs_fuse.fs.counter_files import CounterFile
     from relayfs_fuse.fs.kinds.base import Stored
-    from relayfs_fuse.fs.kinds.relay import StoredBuffer
-    from relayfs_fuse.fs.nodes import TextFile
-    from relayfs_fuse.fs.requests.opener import Opener
+    from relayfs_fuse.fs.nodes import JoinFile, TextFile
+    from relayfs_fuse.fs.opener import Opening
+    from relayfs_fuse.fs.requests.acts import Acts
+    from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.traces.sessions import Session
-    from relayfs_fuse.native.library import Fields
 
 TOKEN_BYTES = 8
 
-# How much of what was given last can be given again. Of large blocks only the end: a copy takes time.
-KEPT_MAX = 1 << 20
-LARGE_BYTES = 128 << 10
-KEPT_OF_LARGE = 16 << 10
+
+class Handle:
+    """An open file.
+
+    number: the kernel's for it
+    stored: the memory that it may wait for; None: it is always ready
+    is_stream: whether it has no position, and cannot be mapped
+    by_mem: whether it is open on the memory itself
+    skips: whether discarded records are skipped for who polls it
+    needs_kept: whether nothing can be read of it without what it keeps
+    """
+
+    stored: Stored[Any] | None = None
+    is_stream = False
+    by_mem = False
+    skips = False
+    needs_kept = False
+
+    def __init__(self, opening: Opening) -> None:
+        self.number = opening.number
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a part of a record was given, and the rest comes next."""
+        return False
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the server's memory it takes, at its opener's charge, to give the same again."""
+        return 0
+
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return what is at an offset, or next."""
+        raise NotImplementedError
+
+    async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
+        """Take what is written; by default, refuse."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def ended(self) -> Iterable[Handle]:
+        """Return the open files that end, now that the kernel has closed this one."""
+        return (self,)
+
+    async def close(self, acts: Acts) -> None:
+        """Let go of what it has."""
+
+    def drop_kept(self) -> None:
+        """Take none of the server's memory."""
+
+    def note_terminal(self) -> None:
+        """Note that somebody has asked whether it is a terminal."""
 
 
-class TextHandle:
+# ---------------------------------------------------------------- texts
+
+
+class TextHandle(Handle):
     """An open text: what it was when it was last read from the beginning.
 
     opener: who opened it, and decides what a write may do
     """
 
-    def __init__(self, node: TextFile, opener: Opener) -> None:
+    needs_kept = True
+
+    def __init__(self, node: TextFile, opening: Opening) -> None:
+        super().__init__(opening)
         self.node = node
-        self.opener = opener
+        self.opener = opening.opener
         self._text: bytes | None = None
 
-    def read(self, offset: int, size: int) -> bytes:
+    def part(self, offset: int, size: int) -> bytes:
         """Return a part of it."""
+        if self.node.read is not None:
+            return self.node.read(offset, size)
         if (offset == 0 or self._text is None) and not self.node.removed:
             self._text = self.node.text()
         if self._text is None:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         return self._text[offset : offset + size]
+
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return a part of it; others are served while a text is made that takes long."""
+        if self.node.is_slow:
+            return await acts.in_turn(self.opener, lambda: self.part(offset, size))
+        return self.part(offset, size)
+
+    async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
+        """Do what the file is for."""
+        await self.node.write(acts, data, self.opener)
 
     @property
     def kept_bytes(self) -> int:
@@ -63,6 +131,7 @@ class JoinHandle(TextHandle):
     session: where; None: nowhere yet
     token: names this handle in requests that are no write(2)
     is_busy: a request of it is being carried out
+    is_closed: the kernel has closed it
     """
 
     # Where the token is to be read: behind the end of every answer.
@@ -70,18 +139,17 @@ class JoinHandle(TextHandle):
     # Where the id of the event is to be read that was declared last.
     DECLARED_AT = 2 << 20
 
-    def __init__(self, node: TextFile, opener: Opener) -> None:
-        super().__init__(node, opener)
+    def __init__(self, node: JoinFile, opening: Opening) -> None:
+        super().__init__(node, opening)
         self.session: Session | None = None
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self.is_busy = False
+        self.is_closed = False
         self._begin = 0
+        self._open = node.open_by_token
+        self._open[self.token] = self
 
-    def asked(self, end: int) -> None:
-        """Note where a request ended: who writes and reads at the descriptor's position finds the answer behind it."""
-        self._begin = end
-
-    def read(self, offset: int, size: int) -> bytes:
+    def part(self, offset: int, size: int) -> bytes:
         """Return a part of the directory's name, the token, or an event's id."""
         if offset == self.TOKEN_AT:
             return self.token[:size]
@@ -92,169 +160,99 @@ class JoinHandle(TextHandle):
         answer = os.fsencode(f"{self.session.name}\n") if self.session else b""
         return answer[offset - self._begin :][:size]
 
+    async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
+        """Carry out a request; who writes and reads at the descriptor's position finds the answer behind it."""
+        await acts.ask(self, data)
+        self._begin = offset + len(data)
 
-class CounterFileHandle(TextHandle):
-    """An open file of the counters' directory."""
-
-    def __init__(self, node: CounterFile, opener: Opener) -> None:
-        super().__init__(node, opener)
-        self._file = node
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return a part of it."""
-        return self._file.read(offset, size)
+    async def close(self, acts: Acts) -> None:
+        """Take part no longer."""
+        self.is_closed = True
+        del self._open[self.token]
+        await acts.leave(self)
 
 
-class RelayHandle:
+# ---------------------------------------------------------------- memory
+
+
+class StoredHandle(Handle):
+    """An open file of a buffer."""
+
+    stored: Stored[Any]
+    _is_told = False
+
+    def __init__(self, stored: Stored[Any], opening: Opening) -> None:
+        super().__init__(opening)
+        self.stored = stored
+
+    def tell_maker(self, opening: Opening) -> None:
+        """Tell the channel's maker that somebody else can map it, and later of its end."""
+        maker = self.stored.channel.maker
+        self._is_told = not (maker and opening.opener.pid == maker)
+        if self._is_told:
+            self.stored.count_mapped(True)
+
+    async def close(self, acts: Acts) -> None:
+        """Let nobody wait for it any more."""
+        if self._is_told:
+            self.stored.count_mapped(False)
+        acts.streams.waiting.forget(self.stored, self.number)
+
+
+class RelayHandle(StoredHandle):
     """An open relay file.
 
-    stored: its buffer
-    start: how many bytes had passed at the open: to whoever opened it, the file begins there
     pid: the thread that opened it
+    reads: whether it is open for reading
     """
 
-    def __init__(self, stored: StoredBuffer, stats: Fields, pid: int) -> None:
-        self.stored = stored
-        self.start = stats.passed_bytes
-        self.pid = pid
+    def __init__(self, stored: Stored[Any], opening: Opening) -> None:
+        super().__init__(stored, opening)
+        self.pid = opening.request.pid
+        self.reads = opening.reads
 
-    def start_for_size(self, stats: Fields) -> int:
-        """Tell where the file begins; a reset begins a new one."""
-        return self.start if self.start <= stats.passed_bytes else 0
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return what is next, or leave it to the tap to put it into the reply."""
+        return await acts.streams.read(self, offset, size, request)
+
+    async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
+        """Do so; is cancelled if the read(2) is interrupted."""
+        raise NotImplementedError
+
+    async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
+        """Write a record."""
+        await acts.streams.write(self.stored, data, request)
 
 
-class StreamHandle(RelayHandle):
-    """One without a position: its readers wait for data, as with a pipe."""
+def is_patient(offset: int, request: tap.Request) -> bool:
+    """Whether a read(2) of a stream may sleep.
 
-
-class SeekableHandle(RelayHandle):
-    """An open relay file that can be sought, though it is a stream.
-
-                      end: the next unread byte
-          0            v
-          |... given ..|.... looked at ....|          the descriptor's offsets
-            '-- kept --'
-
-    Reading on from `end` consumes. A read further on looks at data that stays unread, so that `tail` finds the end of
-    a file and `head -n -5` may return to its beginning; whoever then reads on where it has looked, or closes, has read
-    all up to there. Programs that took more than they need and go back, as shells do, get what is kept again.
-
-    end: offset of what is given next
-    looked: offset up to which it has looked last, and the stream position there; None: never
-    seen: stream position up to which it has looked at most
-    written: offset to which a write has moved the descriptor; None: it was moved otherwise since
-    by_line: the next short read gets a line at most, as from a terminal
+    A stream has no position: an offset means that this is the rest of a long read(2), part of which was served.
     """
-
-    def __init__(self, stored: StoredBuffer, stats: Fields, pid: int) -> None:
-        super().__init__(stored, stats, pid)
-        self.end = 0
-        self.looked: tuple[int, int] | None = None
-        self.seen = 0
-        self.written: int | None = None
-        self.by_line = False
-        self._consumed = stats.consumed_bytes  # up to here in the stream, at least
-        self._kept = bytearray()
-        self._goes_back = False
-
-    def start_for_size(self, stats: Fields) -> int:
-        """Tell where the file begins."""
-        return 0 if self.was_reset(stats) else self.start
-
-    def was_reset(self, stats: Fields) -> bool:
-        """Tell whether the stream began anew: less of it is consumed than was when something was given here."""
-        return stats.consumed_bytes < self._consumed
-
-    def begin_anew(self, offset: int) -> None:
-        """Let what is next in a new stream be that at an offset; what was kept is of no use then."""
-        self.start = self._consumed = self.seen = 0
-        self.end, self.looked = offset, None
-        self._kept.clear()
-
-    def follow_write(self, offset: int) -> None:
-        """Let reading go on, at an offset, where it was, if it is a write that has moved the descriptor there."""
-        if offset == self.written:
-            if self.looked:
-                self.looked = self.looked[0] + offset - self.end, self.looked[1]
-            self.end = offset
-        self.written = None
-
-    def again(self, offset: int, size: int) -> bytes:
-        """Return what was given at this offset before."""
-        back = self.end - offset
-        if back > len(self._kept):
-            # It was consumed, and is no longer kept.
-            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
-        self._goes_back = True
-        first = len(self._kept) - back
-        return bytes(self._kept[first : first + size])
-
-    def keeps_of(self, length: int) -> int:
-        """Tell how many of the bytes that are given now are worth a copy.
-
-        All, unless somebody reads large blocks one after the other, and has never gone back.
-        """
-        if length < LARGE_BYTES or self._goes_back or not self._kept:
-            return length
-        return KEPT_OF_LARGE
-
-    def give(self, offset: int, length: int, behind: int, kept: bytes) -> None:
-        """Note what is given now.
-
-        behind: the stream position behind it
-        kept: its last bytes, or all
-        """
-        if behind - length < self._consumed:
-            self.begin_anew(offset)
-        self.skip(offset + length, kept)
-        self._consumed = behind
-
-    def skip(self, offset: int, kept: bytes) -> None:
-        """Note that what was looked at is read, up to an offset.
-
-        kept: its last bytes, or all
-        """
-        if len(kept) < offset - self.end:
-            self._kept.clear()
-        self._kept += kept
-        del self._kept[:-KEPT_MAX]
-        self.end = offset
-
-    @property
-    def kept_bytes(self) -> int:
-        """How much of the server's memory it takes."""
-        return len(self._kept)
-
-    def drop_kept(self) -> None:
-        """Take none of it: what was given cannot be given again."""
-        self._kept = bytearray()
-
-    def look(self, offset: int, length: int, behind: int) -> None:
-        """Note what is looked at now."""
-        self.looked = offset + length, behind
-        if length:
-            self.seen = max(self.seen, behind)
+    return offset == 0 and not request.nonblocking
 
 
-class MemHandle:
+class MemHandle(StoredHandle):
     """An open memory file.
 
-    number: the kernel's for it
     opener: who opened it
     token: names it in the memory itself, so that what a producer had reserved is known when the producer dies
     n_open: how many open files keep it open: itself, and those of class HoldHandle
-    hold: directory and name of the HoldFile that stands for it; None: nobody has looked for that
+    unlist: is called when it ends, if somebody has looked for the HoldFile that stands for it
     """
 
-    def __init__(self, stored: Stored[Any], number: int, opener: Opener) -> None:
-        self.stored = stored
-        self.number = number
-        self.opener = opener
+    by_mem = True
+
+    def __init__(self, stored: Stored[Any], opening: Opening) -> None:
+        super().__init__(stored, opening)
+        self.opener = opening.opener
         self.token = secrets.randbits(63) | 1
         self.n_open = 1
-        self.hold: tuple[str, str] | None = None
+        self.unlist: Callable[[], None] | None = None
+        self.tell_maker(opening)
+        stored.memories[self.token] = self
 
-    def read(self, offset: int, size: int) -> bytes:
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Return a part of the memory; the token to who asks at its very end for just that many bytes.
 
         Everybody else finds the end of the file there, so that memory can be copied like a file.
@@ -263,20 +261,32 @@ class MemHandle:
             return self.token.to_bytes(TOKEN_BYTES, "little")
         return os.pread(self.stored.descriptor, size, offset)
 
+    def ended(self) -> Iterable[Handle]:
+        """Return it, if nothing else keeps it open."""
+        self.n_open -= 1
+        return () if self.n_open else (self,)
+
+    async def close(self, acts: Acts) -> None:
+        """End what was reserved through it."""
+        del self.stored.memories[self.token]
+        if self.unlist is not None:
+            self.unlist()
+        await super().close(acts)
+        self.stored.buffer.resolve(self.token)
+        acts.streams.waiting.tell(self.stored)
+
 
 class HoldHandle(TextHandle):
-    """An open file that keeps a memory file open.
+    """An open file that keeps a memory file open."""
 
-    held: that one
-    """
-
-    def __init__(self, node: HoldFile, opener: Opener) -> None:
-        super().__init__(node, opener)
+    def __init__(self, node: HoldFile, opening: Opening) -> None:
+        super().__init__(node, opening)
         held = node.held()
         if held is None or not held.n_open:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         held.n_open += 1
-        self.held = held
+        self._held = held
 
-
-Handle = TextHandle | RelayHandle | RingHandle | MemHandle
+    def ended(self) -> Iterable[Handle]:
+        """Return it, and the memory file, if nothing else keeps that open."""
+        return self, *self._held.ended()

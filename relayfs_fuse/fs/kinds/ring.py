@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import native
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE, Kind, Plan, Stored
+from relayfs_fuse.fs.kinds.handles import RelayHandle, is_patient
 from relayfs_fuse.native.ring import HEADER_BYTES, RingMemory, ring_create, ring_file_bytes
 from relayfs_fuse.native.tables import RING_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.commands.control import Command
     from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.fs.opener import Opening
+    from relayfs_fuse.fs.requests.acts import Acts
+    from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.native.library import Fields
 
 DEFAULT_RING_SIZE = RING_OPTIONS["size"].initial
@@ -69,7 +74,7 @@ class StoredRing(Stored[RingMemory]):
         What is left of it is kept here, where it no longer takes room in the ring: only as much as the ring has.
         """
         stats = self.channel.stats
-        if sum(map(len, self.returned)) + sum(reader.kept_bytes for reader in self.readers) >= stats.ring_size:
+        if sum(map(len, self.returned)) + sum(reader.rest_bytes for reader in self.readers) >= stats.ring_size:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         while True:
             size *= 2
@@ -124,9 +129,9 @@ class StoredRing(Stored[RingMemory]):
         stats = self.channel.stats
         return stats.mode == native.MODE_OVERWRITE or self.buffer.avail_data() + 2 * HEADER_BYTES < stats.ring_size
 
-    def is_read_by(self, pid: int) -> bool:
-        """Whether a thread has opened its relay file for reading."""
-        return any(reader.pid == pid and reader.reads for reader in self.readers)
+    def open(self, opening: Opening) -> RingHandle:
+        """Open its relay file."""
+        return RingHandle(self, opening)
 
     def note(self, error: OSError) -> None:
         """Mark the channel as damaged if this error says so."""
@@ -136,19 +141,18 @@ class StoredRing(Stored[RingMemory]):
             self.buffer.refuse_all()
 
 
-class RingHandle:
+class RingHandle(RelayHandle):
     """An open relay file of a ring.
 
-    stored: the ring
-    pid: the thread that opened it
-    reads: whether it is open for reading
     given: how many bytes it has been given
     """
 
-    def __init__(self, stored: StoredRing, pid: int, reads: bool) -> None:
-        self.stored = stored
-        self.pid = pid
-        self.reads = reads
+    stored: StoredRing
+    is_stream = True
+
+    def __init__(self, stored: StoredRing, opening: Opening) -> None:
+        super().__init__(stored, opening)
+        self.skips = self.reads
         self.given = 0
         self._record = b""
         self._at = 0
@@ -159,8 +163,30 @@ class RingHandle:
         """Whether a part of a record was given, and the rest comes next."""
         return self._at < len(self._record)
 
-    def take(self, size: int) -> bytes:
-        """Take what is next."""
+    @property
+    def rest_bytes(self) -> int:
+        """How much of the server's memory such a record takes."""
+        return len(self._record)
+
+    async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return what is next."""
+        patient = is_patient(offset, request)
+        while not (data := await streams.when_free(lambda: self._take(size), patient)):
+            if not await streams.wait(self.stored, patient):
+                break
+        streams.waiting.changed(self.stored)
+        return data
+
+    async def close(self, acts: Acts) -> None:
+        """Give a record back that was not read to its end."""
+        await super().close(acts)
+        self.stored.readers.remove(self)
+        if self.is_inside:
+            self.stored.returned.append(self._record)
+            self._record = b""
+        acts.streams.waiting.tell(self.stored)
+
+    def _take(self, size: int) -> bytes:
         data = self._take_part(size) if self.is_inside else self.stored.take(size)
         if len(data) > size:
             self._record, self._at = data, 0
@@ -174,18 +200,6 @@ class RingHandle:
         if not self.is_inside:
             self._record = b""
         return data
-
-    @property
-    def kept_bytes(self) -> int:
-        """How much of the server's memory it takes."""
-        return len(self._record)
-
-    def close(self) -> None:
-        """Give a record back that was not read to its end."""
-        self.stored.readers.remove(self)
-        if self.is_inside:
-            self.stored.returned.append(self._record)
-            self._record = b""
 
 
 def choose_ring_size(command: Command, n_rings: int, free_bytes: int) -> tuple[int, str | None]:

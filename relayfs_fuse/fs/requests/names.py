@@ -9,6 +9,7 @@ import errno
 import functools
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyfuse3
@@ -16,7 +17,7 @@ import trio
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.channel_files import BufferFile
+from relayfs_fuse.fs.channel_files import BufferFile, MemFile
 from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.implicit import ImplicitDirectories
@@ -234,8 +235,15 @@ class NameOperations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EACCES)
 
     def _unlisted(self, parent: Directory, name: str) -> Node | None:
-        """Find a name that a directory has for those who know it: here, none."""
-        return None
+        """Find a name that a directory has for those who know it; see MemFile.hold()."""
+        mem_name, _, token = name.partition(".")
+        node = parent.children.get(mem_name)
+        if not isinstance(node, MemFile):
+            return None
+        hold = node.hold(name, token, partial(self._tree.note_outdated, parent.path, name))
+        if hold is not None:
+            self._tree.attach_unlisted(parent, hold)
+        return hold
 
     def _change(self, parent_inode: int, name: bytes) -> Callable[[], Node | None] | None:
         """Return what the server itself wants to be done about a name; None: somebody else asks."""

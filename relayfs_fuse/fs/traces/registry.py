@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.nodes import Node
-    from relayfs_fuse.fs.requests.opener import Opener
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.process import TraceChannel
     from relayfs_fuse.fs.tree import Tree

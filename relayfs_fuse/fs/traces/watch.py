@@ -17,8 +17,8 @@ from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.fs.supervise import keep
 
 if TYPE_CHECKING:
+    from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.requests.announcements import Announcements
-    from relayfs_fuse.fs.requests.opener import Opener
     from relayfs_fuse.fs.traces.registry import Traces
     from relayfs_fuse.fs.traces.sessions import Session
 

@@ -6,7 +6,9 @@ are then written to it. So the credentials of open(2) decide what a write may do
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +29,31 @@ class Opener:
     groups: tuple[int, ...]
     pid: int
     vpid: int
+
+
+class Opening:
+    """One open(2).
+
+    number: the kernel's for the open file that it makes
+    request: of whom
+    access: O_RDONLY, O_WRONLY or O_RDWR
+    as_stream: whether a relay file of relay buffers is opened as a stream; see kinds/relay.py
+    """
+
+    def __init__(self, number: int, flags: int, request: Request) -> None:
+        self.number = number
+        self.request = request
+        self.access = flags & os.O_ACCMODE
+        self.reads = self.access != os.O_WRONLY
+        self.is_for_both = self.access == os.O_RDWR
+        self.never_sleeps = self.access == os.O_RDONLY and bool(flags & os.O_NONBLOCK)
+        self.truncates = bool(flags & os.O_TRUNC)
+        self.as_stream = False
+
+    @cached_property
+    def opener(self) -> Opener:
+        """Who opens."""
+        return opener_of(self.request)
 
 
 def opener_of(request: Request) -> Opener:
