@@ -9,7 +9,6 @@ import errno
 import os
 import stat
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import native
@@ -400,38 +399,3 @@ class JoinFile(TextFile):
     def open(self, opening: Opening) -> JoinHandle:
         """Open it."""
         return JoinHandle(self, opening)
-
-
-class LostFile(TextFile):
-    """What a program maps to count what it loses for want of buffers; each user maps a file of the store of his own.
-
-    file_of: returns that file, of a user; see traces/registry.py
-    """
-
-    LENGTH = 4096
-    mode = 0o666
-    has_views = True
-
-    def __init__(self, name: str, file_of: Callable[[int], LostMapping]) -> None:
-        super().__init__(name, bytes, lambda: self.LENGTH)
-        self._file_of = file_of
-
-    def open(self, opening: Opening) -> TextHandle:
-        """Open it, to map it for writing."""
-        if opening.truncates or not opening.is_for_both:
-            raise failure(errno.EACCES)
-        return super().open(opening)
-
-    def mappable(self) -> Mappable:
-        """Return what is mapped of it: the user's whose view this is."""
-        return self._file_of(self.view_of[1] if self.view_of else os.geteuid())
-
-
-@dataclass
-class LostMapping:
-    """A file of the store that programs of one user map; see Mappable."""
-
-    backing_path: str
-    descriptor: int
-    backing: int | None = None
-    is_writable: bool = True

@@ -97,6 +97,19 @@ def delete_trace(directory: str, unread: dict[str, int]) -> None:
         delete(directory)
 
 
+def not_recorded(unread: dict[str, int], waits: str) -> str:
+    """Say what a recorder has not written of a trace that is gone.
+
+    waits: which one has not even ended; empty: it has
+    """
+    events = f"{sum(unread.values())} events"
+    if unread:
+        events += f" of {', '.join(sorted(unread)[:8])}"
+    if waits:
+        return f"its recorder ({waits}) did not end within {RECORDER_S:g} s; {events} were unread, and may be lost"
+    return f"{events} are lost, which its recorder left in the buffers"
+
+
 def _remove_process(directory: str) -> int:
     """Remove a process's directory; return how many events are unread once nobody writes there any more."""
     with contextlib.ExitStack() as stack:

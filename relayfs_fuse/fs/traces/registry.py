@@ -26,9 +26,10 @@ from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import choose_geometry, format_size
 from relayfs_fuse.fs.commands.jobs import Patient
 from relayfs_fuse.fs.early import take
-from relayfs_fuse.fs.nodes import Directory, JoinFile, LostFile, LostMapping, MappedFile, TraceDirectory
-from relayfs_fuse.fs.store import LOST_NAME, TRACES_NAME
+from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirectory
+from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
+from relayfs_fuse.fs.traces.lost import Losses, LostFile
 from relayfs_fuse.fs.traces.process import TraceProcess
 from relayfs_fuse.fs.traces.sessions import Session, Sessions
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.process import TraceChannel
     from relayfs_fuse.fs.tree import Tree
-    from relayfs_fuse.tracefiles.ctf import Unbuffered
 
     Work = Generator[Callable[[], Any], Any, None]
 
@@ -75,9 +75,8 @@ class Traces:
         self._errors = errors
         self._unregister = unregister
         self._control = native_trace.Traces(store.directory, serves=True)
-        self._path = os.path.join(store.directory, TRACES_NAME)
         # Only to read: mappings of it cannot be made writable.
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(store.locate(TRACES_NAME), os.O_RDONLY | os.O_CLOEXEC)
         self._boot = native_trace.boot_id()
         self._slots: dict[str, int] = {}
         self._processes: dict[str, dict[str, TraceProcess]] = {}
@@ -86,11 +85,7 @@ class Traces:
         self.sessions = Sessions()
         # What is to be said of directories of which something is lost: the trace, and what of it.
         self._given_up: deque[tuple[str, str]] = deque()
-        # By the trace's id and the user (None: all who are trusted), how many events were lost without buffers when it
-        # was said last.
-        self._said_lost: dict[tuple[int, int | None], int] = {}
-        self._lost_by_user: dict[int, dict[int, int]] = {}
-        self._lost_files: dict[int, LostMapping] = {}
+        self._losses = Losses(store.directory, self._control, errors)
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -100,32 +95,18 @@ class Traces:
         self.sessions.close_all()
         self.inotify.close()
         os.close(self._descriptor)
-        for mapping in self._lost_files.values():
-            os.close(mapping.descriptor)
+        self._losses.close()
         self._control.close()
 
     def _attach_files(self) -> None:
         directory = Directory(TRACES_NAME)
         self._tree.attach(self._tree.root, directory)
         length = os.fstat(self._descriptor).st_size
-        self._tree.attach(
-            directory,
-            MappedFile(
-                "control", lambda: os.pread(self._descriptor, length, 0), self._descriptor, self._path, lambda: length
-            ),
-        )
+        path = self._store.locate(TRACES_NAME)
+        text = partial(os.pread, self._descriptor, length, 0)
+        self._tree.attach(directory, MappedFile("control", text, self._descriptor, path, lambda: length))
         self._tree.attach(directory, JoinFile("join"))
-        self._tree.attach(directory, LostFile("lost", self._lost_file))
-
-    def _lost_file(self, uid: int) -> LostMapping:
-        """Return the file in which programs of a user count what they lose for want of buffers; make it if need be."""
-        mapping = self._lost_files.get(uid)
-        if mapping is None:
-            is_own = uid in (0, os.geteuid())
-            path = os.path.join(self._store.directory, LOST_NAME if is_own else f"{LOST_NAME}-{uid}")
-            descriptor = native.file_open(path) if is_own else os.dup(self._control.lost_file(uid))
-            mapping = self._lost_files[uid] = LostMapping(path, descriptor)
-        return mapping
+        self._tree.attach(directory, LostFile("lost", self._losses.file))
 
     # ---------------------------------------------------------------- what there is
 
@@ -221,7 +202,7 @@ class Traces:
             name,
             directory,
             os.path.join(self._store.locate(name), directory),
-            lambda events: ctf.metadata(events, self._clocks(name), self._unbuffered(name)),
+            lambda events: ctf.metadata(events, self._clocks(name), self._losses.of(self.find(name))),
             trace.flush_interval_ms if trace else 0,
         )
         self._processes[name][directory] = process
@@ -258,12 +239,6 @@ class Traces:
             return trace.latest
         return native_trace.read_clocks()
 
-    def _unbuffered(self, name: str) -> Unbuffered:
-        trace = self.find(name)
-        if trace is None:
-            return 0, 0
-        return self._control.lost(trace), sum(self._lost_by_user.get(trace.id, {}).values())
-
     def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
         """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.
 
@@ -286,7 +261,9 @@ class Traces:
 
     def _take_part(self, trace: Trace, process: Process, known: Iterable[TraceProcess], image: str) -> Session:
         own = [place for place in known if not self.sessions.has_other_image(place.directory, process.pid, image)]
-        place = _place_of(own, process) or self._make_place(trace, process)
+        # Who asks again gets the directory that he has been given before, or means to fill the store.
+        place = next((place.name for place in own if place.belongs_to(process)), None)
+        place = place or self._make_place(trace, process)
         directory = os.path.join(self._store.locate(trace.name), place)
         return self.sessions.open(directory, process.uid, process.pid, image)
 
@@ -350,14 +327,11 @@ class Traces:
             trace_name, said = self._given_up.popleft()
             log.warning("%s", self._errors.notice(f"trace create {trace_name}", said))
         for trace in traces.values():
-            self._say_lost(trace)
-
-        def count_lost() -> None:
-            self._lost_by_user = native_trace.lost_by_user(store)
+            self._losses.say(trace)
 
         def job() -> None:
             jobs.attempt(self.sessions.sweep)
-            jobs.attempt(count_lost)
+            jobs.attempt(self._losses.count)
             for trace in traces.values():
                 jobs.attempt(partial(take, store, trace))
             jobs.attempt(lambda: jobs.flush(to_flush))
@@ -369,16 +343,6 @@ class Traces:
                 self._given_up.extend((os.path.basename(directory), said) for said in jobs.read_given_up(directory))
 
         return job
-
-    def _say_lost(self, trace: Trace) -> None:
-        """Say what programs lose that could get no buffers: at first, and each time when it is ten times as much."""
-        for uid, lost in [(None, self._control.lost(trace)), *self._lost_by_user.get(trace.id, {}).items()]:
-            if lost <= 10 * self._said_lost.get((trace.id, uid), 0):
-                continue
-            self._said_lost[trace.id, uid] = lost
-            who = "programs" if uid is None else f"programs of user {uid}"
-            said = f"{who} could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
-            log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
 
     # ---------------------------------------------------------------- commands
 
@@ -514,7 +478,7 @@ class Traces:
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
-        self._said_lost.clear()  # at most, something is said twice
+        self._losses.forget_said()
         self._unwatch(name)
         # The recorder has the directory open, and sees by its new name that it is to end.
         recorder = yield lambda: recorder_lock.holder(hidden)
@@ -522,29 +486,10 @@ class Traces:
         unread: dict[str, int] = {}
         yield lambda: jobs.patiently(lambda: jobs.delete_trace(hidden, unread), f"trace remove {name}")
         if recorder is not None and (unread or not has_ended):
-            self._say_not_recorded(command, unread, "" if has_ended else recorder)
-
-    def _say_not_recorded(self, command: TraceCommand, unread: dict[str, int], waits: str) -> None:
-        """Say what a recorder has not written.
-
-        waits: which one has not even ended; empty: it has
-        """
-        events = f"{sum(unread.values())} events"
-        if unread:
-            events += f" of {', '.join(sorted(unread)[:8])}"
-        if waits:
-            said = f"its recorder ({waits}) did not end within {jobs.RECORDER_S:g} s; "
-            said += f"{events} were unread, and may be lost"
-        else:
-            said = f"{events} are lost, which its recorder left in the buffers"
-        log.warning("%s", self._errors.notice(command.line, said, command.column))
+            said = jobs.not_recorded(unread, "" if has_ended else recorder)
+            log.warning("%s", self._errors.notice(command.line, said, command.column))
 
     def _unwatch(self, name: str) -> None:
         for watch in [watch for watch, watched in self._watches.items() if watched == name]:
             del self._watches[watch]
             self.inotify.remove(watch)
-
-
-def _place_of(known: Iterable[TraceProcess], process: Process) -> str | None:
-    """Find the directory that a process has been given before: it asks again, or means to fill the store."""
-    return next((place.name for place in known if place.belongs_to(process)), None)

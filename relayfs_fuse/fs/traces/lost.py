@@ -1,0 +1,116 @@
+"""What programs lose for want of buffers of a trace: they count it in files of the store (native/src/trace/lost.c)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.fs.nodes import TextFile, failure
+from relayfs_fuse.fs.store import LOST_NAME
+from relayfs_fuse.native import trace as native_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.kinds.handles import TextHandle
+    from relayfs_fuse.fs.nodes import Mappable
+    from relayfs_fuse.fs.opener import Opening
+    from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.tracefiles.ctf import Unbuffered
+
+log = logging.getLogger(__name__)
+
+
+class Losses:
+    """Keep these files, and say what is in them.
+
+    store: its directory
+    control: its traces
+    errors: where it is said
+    """
+
+    def __init__(self, store: str, control: native_trace.Traces, errors: ErrorLog) -> None:
+        self._store = store
+        self._control = control
+        self._errors = errors
+        # By the trace's id and the user (None: all who are trusted), how many events were lost when it was said last.
+        self._said: dict[tuple[int, int | None], int] = {}
+        self._by_user: dict[int, dict[int, int]] = {}
+        self._files: dict[int, LostMapping] = {}
+
+    def close(self) -> None:
+        """Let go of them."""
+        for mapping in self._files.values():
+            os.close(mapping.descriptor)
+
+    def file(self, uid: int) -> LostMapping:
+        """Return the file in which programs of a user count; make it if need be."""
+        mapping = self._files.get(uid)
+        if mapping is None:
+            is_own = uid in (0, os.geteuid())
+            path = os.path.join(self._store, LOST_NAME if is_own else f"{LOST_NAME}-{uid}")
+            descriptor = native.file_open(path) if is_own else os.dup(self._control.lost_file(uid))
+            mapping = self._files[uid] = LostMapping(path, descriptor)
+        return mapping
+
+    def count(self) -> None:
+        """Read what users count that are not trusted; blocks."""
+        self._by_user = native_trace.lost_by_user(self._store)
+
+    def of(self, trace: Trace | None) -> Unbuffered:
+        """Tell how many events were lost of a trace, as far as it is still there."""
+        return (0, 0) if trace is None else (self._control.lost(trace), sum(self._by_user.get(trace.id, {}).values()))
+
+    def say(self, trace: Trace) -> None:
+        """Say how many: at first, and each time when it is ten times as much."""
+        for uid, lost in [(None, self._control.lost(trace)), *self._by_user.get(trace.id, {}).items()]:
+            if lost <= 10 * self._said.get((trace.id, uid), 0):
+                continue
+            self._said[trace.id, uid] = lost
+            who = "programs" if uid is None else f"programs of user {uid}"
+            said = f"{who} could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
+            log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
+
+    def forget_said(self) -> None:
+        """Forget what was said, when a trace goes: at most, something is said twice."""
+        self._said.clear()
+
+
+class LostFile(TextFile):
+    """What a program maps to count what it loses for want of buffers; each user maps a file of the store of his own.
+
+    file_of: returns that file, of a user
+    """
+
+    LENGTH = 4096
+    mode = 0o666
+    has_views = True
+
+    def __init__(self, name: str, file_of: Callable[[int], LostMapping]) -> None:
+        super().__init__(name, bytes, lambda: self.LENGTH)
+        self._file_of = file_of
+
+    def open(self, opening: Opening) -> TextHandle:
+        """Open it, to map it for writing."""
+        if opening.truncates or not opening.is_for_both:
+            raise failure(errno.EACCES)
+        return super().open(opening)
+
+    def mappable(self) -> Mappable:
+        """Return what is mapped of it: the user's whose view this is."""
+        return self._file_of(self.view_of[1] if self.view_of else os.geteuid())
+
+
+@dataclass
+class LostMapping:
+    """A file of the store that programs of one user map; see Mappable."""
+
+    backing_path: str
+    descriptor: int
+    backing: int | None = None
+    is_writable: bool = True
