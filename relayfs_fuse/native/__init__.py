@@ -5,23 +5,15 @@ wrapper that is closed refuses further use with ValueError, as files do. Rings, 
 of options and statistics are not imported here: use their modules.
 """
 
-from relayfs_fuse.native.buffer import (
-    Buffer,
-    Stats,
-)
-from relayfs_fuse.native.channel import (
-    ChannelHandle,
-    ReaderHandle,
-)
+from relayfs_fuse.native.buffer import Buffer, Stats
+from relayfs_fuse.native.channel import ChannelHandle, ReaderHandle
 from relayfs_fuse.native.constants import (
     ARM_RECORD,
     ARM_SWITCH,
-    BUFFERS_GLOBAL,
     BUFFERS_PERCPU,
     BUFFERS_SINGLE,
     CLOSED,
     DELIVERY_BULK,
-    DELIVERY_PACKET,
     DISABLED,
     HAS_DATA,
     HAS_DISCARDED,
@@ -34,7 +26,6 @@ from relayfs_fuse.native.constants import (
     MODE_NO_OVERWRITE,
     MODE_OVERWRITE,
     READ_WAIT,
-    SCHEME_ANY,
     SCHEME_RSEQ,
     TIMESTAMP_TSC,
     VERSION,
@@ -48,11 +39,7 @@ from relayfs_fuse.native.counters import (
     CounterSpec,
     counters_create,
 )
-from relayfs_fuse.native.memory import (
-    WAIT_MAX,
-    ChannelMemory,
-    WakeWord,
-)
+from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory, WakeWord
 from relayfs_fuse.native.store import (
     buf_file_bytes,
     default_store,
@@ -78,14 +65,12 @@ from relayfs_fuse.native.store import (
 __all__ = [
     "ARM_RECORD",
     "ARM_SWITCH",
-    "BUFFERS_GLOBAL",
     "BUFFERS_PERCPU",
     "BUFFERS_SINGLE",
     "CLOSED",
     "COUNTERS_HIGHEST_LIMIT",
     "COUNTERS_LIMIT",
     "DELIVERY_BULK",
-    "DELIVERY_PACKET",
     "DISABLED",
     "HAS_DATA",
     "HAS_DISCARDED",
@@ -99,7 +84,6 @@ __all__ = [
     "MODE_NO_OVERWRITE",
     "MODE_OVERWRITE",
     "READ_WAIT",
-    "SCHEME_ANY",
     "SCHEME_RSEQ",
     "TIMESTAMP_TSC",
     "VERSION",
