@@ -18,10 +18,9 @@ from relayfs_fuse.fs.nodes import Node, TextFile, failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.kinds.base import Backing, Stored
     from relayfs_fuse.fs.kinds.damaged import DamagedChannel
     from relayfs_fuse.fs.kinds.handles import Handle
-    from relayfs_fuse.fs.nodes import Mappable
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.store import Store
 
@@ -102,9 +101,9 @@ class BufferFile(Node):
         if self.removed:
             raise failure(errno.ESTALE)
 
-    def mappable(self) -> Mappable:
+    def mapped(self) -> Backing:
         """Return what is mapped of it."""
-        return self.stored
+        return self.stored.backing
 
 
 class RelayFile(BufferFile):
@@ -139,7 +138,7 @@ class MemFile(BufferFile):
     @property
     def backing_path(self) -> str | None:
         """Where its file lies in the store."""
-        return None if self.removed else self.stored.backing_path
+        return None if self.removed else self.stored.backing.path
 
     def hold(self, name: str, token: str, unlist: Callable[[], None]) -> HoldFile | None:
         """Make what keeps an open file of it open, which only its opener can name: memN.TOKEN.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, MappedFile
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class CounterFile(MappedFile):
     """
 
     def __init__(self, name: str, path: str) -> None:
-        self.is_writable = name not in _SHARED
+        is_writable = name not in _SHARED
         reads = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = native.file_open(path) if self.is_writable else os.open(path, reads)
-        super().__init__(name, bytes, descriptor, path, lambda: self.status().st_size)
+        descriptor = native.file_open(path) if is_writable else os.open(path, reads)
+        super().__init__(name, bytes, Backing(descriptor, path, is_writable), lambda: self.status().st_size)
         self.number = self.status().st_ino
 
     def status(self) -> os.stat_result:
@@ -54,20 +55,20 @@ class CounterFile(MappedFile):
         if self.removed:
             return super().owner()
         status = self.status()
-        return status.st_mode & (0o666 if self.is_writable else 0o444), status.st_uid, status.st_gid
+        return status.st_mode & (0o666 if self.backing.is_writable else 0o444), status.st_uid, status.st_gid
 
     def let_go(self) -> None:
         """Leave the memory to who maps it."""
-        if self.backing:
-            tap.backing_close(self.backing)
-        self.backing = None
+        if self.backing.number:
+            tap.backing_close(self.backing.number)
+        self.backing.number = None
         os.close(self._open_descriptor())
-        self.descriptor = -1
+        self.backing.descriptor = -1
 
     def _open_descriptor(self) -> int:
-        if self.descriptor < 0:
+        if self.backing.descriptor < 0:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return self.descriptor
+        return self.backing.descriptor
 
 
 class CounterDirectory(Directory):

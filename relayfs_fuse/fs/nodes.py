@@ -9,10 +9,11 @@ import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.kinds.handles import JoinHandle, TextHandle
 
 if TYPE_CHECKING:
@@ -30,23 +31,6 @@ if TYPE_CHECKING:
 def failure(code: int) -> OSError:
     """Make the error of this number."""
     return OSError(code, os.strerror(code))
-
-
-class Mappable(Protocol):
-    """A file of the store that is mapped through the mount.
-
-    descriptor: it
-    backing_path: where it lies
-    is_writable: whether mappings may be
-    backing: the kernel's number for it; None: not asked for yet; 0: cannot be had
-    """
-
-    descriptor: int
-    is_writable: bool
-    backing: int | None
-
-    @property
-    def backing_path(self) -> str: ...  # noqa: D102
 
 
 class Node:
@@ -112,7 +96,7 @@ class Node:
         """Open it."""
         raise NotImplementedError
 
-    def mappable(self) -> Mappable | None:
+    def mapped(self) -> Backing | None:
         """Return what is mapped of it; None: nothing can be."""
         return None
 
@@ -335,34 +319,28 @@ class MetadataFile(TextFile):
 class MappedFile(TextFile):
     """A file of the store, which can be mapped but not written to.
 
-    descriptor: it, open for reading
-    backing_path: where it lies
+    backing: it
     """
 
-    is_writable = False
-
-    def __init__(
-        self, name: str, text: Callable[[], bytes], descriptor: int, backing_path: str, length: Callable[[], int]
-    ) -> None:
+    def __init__(self, name: str, text: Callable[[], bytes], backing: Backing, length: Callable[[], int]) -> None:
         super().__init__(name, text, length)
-        self.descriptor = descriptor
-        self._backing_path = backing_path
-        self.backing: int | None = None
+        self.backing = backing
 
     @property
     def backing_path(self) -> str:
         """Where it lies."""
-        return self._backing_path
+        return self.backing.path
 
     def open(self, opening: Opening) -> TextHandle:
         """Open it, for reading or, if it can be mapped to write to it, for both."""
-        if opening.truncates or not (opening.access == os.O_RDONLY or (self.is_writable and opening.is_for_both)):
+        allowed = (os.O_RDONLY, os.O_RDWR) if self.backing.is_writable else (os.O_RDONLY,)
+        if opening.truncates or opening.access not in allowed:
             raise failure(errno.EACCES)
         return super().open(opening)
 
-    def mappable(self) -> Mappable:
+    def mapped(self) -> Backing:
         """Return what is mapped of it."""
-        return self
+        return self.backing
 
 
 class CountersFile(MappedFile):
@@ -373,7 +351,8 @@ class CountersFile(MappedFile):
     """
 
     def __init__(self, name: str, counters: Counters, refresh: Callable[[], None]) -> None:
-        super().__init__(name, counters.memory, counters.descriptor, counters.path, counters.memory_bytes)
+        backing = Backing(counters.descriptor, counters.path)
+        super().__init__(name, counters.memory, backing, counters.memory_bytes)
         self._refresh = refresh
 
     def open(self, opening: Opening) -> TextHandle:

@@ -264,9 +264,9 @@ class Server:
         """Give back what the kernel was told of a channel that is about to go; those who have it open may go on."""
         self._store.unname(channel)
         for stored in channel.buffers:
-            if stored.backing:
+            if stored.backing.number:
                 # Not now: an open(2) that the server has just answered fails with EIO if the kernel finds it closed.
-                stored.closed += (partial(tap.backing_close, stored.backing),)
+                stored.closed += (partial(tap.backing_close, stored.backing.number),)
 
     def _scan_damaged(self, channel: DamagedChannel) -> None:
         try:

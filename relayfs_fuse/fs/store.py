@@ -173,7 +173,7 @@ class Store:
         """Give a channel's files this mode, owner and group; the owner is charged for them."""
         channel.change_owner(mode, uid, gid)
         for stored in channel.buffers:
-            if stored.backing:
+            if stored.backing.number:
                 self.protection.add(stored.descriptor)
         self.ledger.add(_charges_of(channel))
 

@@ -83,16 +83,32 @@ class Kind(Generic[Memory]):
     takes_log: bool
 
 
+@dataclass
+class Backing:
+    """A file of the store that programs map through the mount.
+
+    descriptor: it
+    path: where it lay when it was opened
+    is_writable: whether they may write to it
+    number: the kernel's for it; None: not asked for yet; 0: cannot be had
+    """
+
+    descriptor: int
+    path: str
+    is_writable: bool = False
+    number: int | None = None
+
+
 class Stored(ABC, Generic[Memory]):
     """One mem file of a channel; it stays mapped as long as anybody refers to it.
 
     channel: the channel it belongs to
     index: which of the channel's
     buffer: its memory
-    descriptor, backing_path: its file, and where that lay when it was mapped
+    descriptor: its file
+    backing: the same, for who maps it
     readers: open relay files of it; of relay buffers those that read
     memories: open memory files of it, by their tokens
-    backing: the kernel's number for mapping its file; None: not asked for yet; 0: cannot be had
     moved_field: of its counters, the one that changes when data moves
     closed: are called, in another thread, once nobody refers to it, the memory is unmapped and its file closed
     wakes_for_records: whether poll(2) tells of each record, and not of finished sub-buffers only
@@ -101,7 +117,6 @@ class Stored(ABC, Generic[Memory]):
 
     moved_field: ClassVar[str]
     closed: tuple[Callable[[], object], ...] = ()
-    is_writable = True
     wakes_for_records = False
     rests_until: float | None = None
 
@@ -109,10 +124,10 @@ class Stored(ABC, Generic[Memory]):
         self.channel = channel
         self.index = index
         self.buffer: Memory = buffer
-        self.descriptor, self.backing_path = buffer.fileno(), buffer.path
+        self.descriptor = buffer.fileno()
+        self.backing = Backing(self.descriptor, buffer.path, is_writable=True)
         self.readers: list[Any] = []
         self.memories: dict[int, MemHandle] = {}
-        self.backing: int | None = None
         moved = self._moved_by(buffer.stats())
         self._moved, self._mtime_ns = buffer.mtime()
         if not 0 < self._mtime_ns <= time.time_ns():  # nobody has kept one, or somebody nonsense

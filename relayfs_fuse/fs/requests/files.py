@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.channel import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.kinds.base import Backing
     from relayfs_fuse.fs.kinds.handles import Handle
-    from relayfs_fuse.fs.nodes import Mappable, Node
+    from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.watch import Tracing
@@ -224,21 +225,21 @@ class Operations(NameOperations):
 
         It is registered once, because all opens of an inode need the same registration.
         """
-        mappable = node.mappable() if tap.has_passthrough() else None
-        if mappable is None:
+        backing = node.mapped() if tap.has_passthrough() else None
+        if backing is None:
             return 0
-        if mappable.backing is None:
-            mappable.backing = self._register(mappable)
-        return mappable.backing
+        if backing.number is None:
+            backing.number = self._register(backing)
+        return backing.number
 
-    def _register(self, mappable: Mappable) -> int:
+    def _register(self, backing: Backing) -> int:
         """Register a file to be mapped; 0: it cannot be."""
         try:
-            if mappable.is_writable:
-                self._store.protection.add(mappable.descriptor)
-            return tap.backing_open(mappable.descriptor)
+            if backing.is_writable:
+                self._store.protection.add(backing.descriptor)
+            return tap.backing_open(backing.descriptor)
         except OSError as error:
-            log.warning("%s cannot be mapped through the mount: %s", mappable.backing_path, error.strerror)
+            log.warning("%s cannot be mapped through the mount: %s", backing.path, error.strerror)
         return 0
 
 

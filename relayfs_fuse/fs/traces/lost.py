@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
+from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import TextFile, failure
 from relayfs_fuse.fs.store import LOST_NAME
 from relayfs_fuse.native import trace as native_trace
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.kinds.handles import TextHandle
-    from relayfs_fuse.fs.nodes import Mappable
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.native.trace import Trace
     from relayfs_fuse.tracefiles.ctf import Unbuffered
@@ -41,22 +40,22 @@ class Losses:
         # By the trace's id and the user (None: all who are trusted), how many events were lost when it was said last.
         self._said: dict[tuple[int, int | None], int] = {}
         self._by_user: dict[int, dict[int, int]] = {}
-        self._files: dict[int, LostMapping] = {}
+        self._files: dict[int, Backing] = {}
 
     def close(self) -> None:
         """Let go of them."""
-        for mapping in self._files.values():
-            os.close(mapping.descriptor)
+        for backing in self._files.values():
+            os.close(backing.descriptor)
 
-    def file(self, uid: int) -> LostMapping:
+    def file(self, uid: int) -> Backing:
         """Return the file in which programs of a user count; make it if need be."""
-        mapping = self._files.get(uid)
-        if mapping is None:
+        backing = self._files.get(uid)
+        if backing is None:
             is_own = uid in (0, os.geteuid())
             path = os.path.join(self._store, LOST_NAME if is_own else f"{LOST_NAME}-{uid}")
             descriptor = native.file_open(path) if is_own else os.dup(self._control.lost_file(uid))
-            mapping = self._files[uid] = LostMapping(path, descriptor)
-        return mapping
+            backing = self._files[uid] = Backing(descriptor, path, is_writable=True)
+        return backing
 
     def count(self) -> None:
         """Read what users count that are not trusted; blocks."""
@@ -91,7 +90,7 @@ class LostFile(TextFile):
     mode = 0o666
     has_views = True
 
-    def __init__(self, name: str, file_of: Callable[[int], LostMapping]) -> None:
+    def __init__(self, name: str, file_of: Callable[[int], Backing]) -> None:
         super().__init__(name, bytes, lambda: self.LENGTH)
         self._file_of = file_of
 
@@ -101,16 +100,6 @@ class LostFile(TextFile):
             raise failure(errno.EACCES)
         return super().open(opening)
 
-    def mappable(self) -> Mappable:
+    def mapped(self) -> Backing:
         """Return what is mapped of it: the user's whose view this is."""
         return self._file_of(self.view_of[1] if self.view_of else os.geteuid())
-
-
-@dataclass
-class LostMapping:
-    """A file of the store that programs of one user map; see Mappable."""
-
-    backing_path: str
-    descriptor: int
-    backing: int | None = None
-    is_writable: bool = True

@@ -26,6 +26,7 @@ from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import choose_geometry, format_size
 from relayfs_fuse.fs.commands.jobs import Patient
 from relayfs_fuse.fs.early import take
+from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirectory
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
@@ -104,7 +105,7 @@ class Traces:
         length = os.fstat(self._descriptor).st_size
         path = self._store.locate(TRACES_NAME)
         text = partial(os.pread, self._descriptor, length, 0)
-        self._tree.attach(directory, MappedFile("control", text, self._descriptor, path, lambda: length))
+        self._tree.attach(directory, MappedFile("control", text, Backing(self._descriptor, path), lambda: length))
         self._tree.attach(directory, JoinFile("join"))
         self._tree.attach(directory, LostFile("lost", self._losses.file))
 
