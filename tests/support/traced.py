@@ -115,6 +115,18 @@ def check_summary(said: str, warns: str = "") -> None:
     assert re.fullmatch(warns, "\n".join(before), re.DOTALL), said
 
 
+def check_threads(trace: Trace, pid: int, n_threads: int, n: int, lost: int) -> None:
+    """Check events of `threads T N`: each thread's are in order, and those that are missing are lost.
+
+    An event is lost if another thread of its process is preempted while it begins a sub-buffer: busy machines do that.
+    """
+    events = [event for event in trace.named("judge:step") if event.pid == pid]
+    for who in range(1, n_threads + 1):
+        seen = [event["seq"] for event in events if event["who"] == who]
+        assert seen == sorted(set(seen) & set(range(n)))
+    assert len([event for event in events if event["who"]]) + lost == n_threads * n
+
+
 def copy_stopped(mount: Mount, name: str, out: Path) -> Trace:
     """Stop a trace, copy its files as they are shown, read that."""
     mount.command(f"trace stop {name}")

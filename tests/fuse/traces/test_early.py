@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from making import Maker, making
 from mounts import Mount, wait_until
-from traced import program, record_stopped, start_trace, traced, wait_for_directories, wait_gone
+from traced import check_threads, program, record_stopped, start_trace, traced, wait_for_directories, wait_gone
 
 # Nobody reads meanwhile: all of it must find room, also on one CPU.
 ROOM = "subbuf_size=256K n_subbufs=16"
@@ -54,9 +54,7 @@ def test_events_of_before_the_mount_appear_in_the_trace(mount: Mount, tmp_path: 
         early.ask("emit 100")
     trace = record_stopped(mount, "boot", tmp_path / "out")
     assert trace.numbers(who=0) == list(range(500))
-    for who in range(1, 5):
-        assert trace.numbers(who=who) == list(range(100))
-    assert trace.lost == 0
+    check_threads(trace, early.process.pid, 4, 100, lost=trace.lost)
     wait_gone(mount.store / ".early/boot")
 
 
@@ -146,9 +144,7 @@ def test_a_trace_whose_store_is_another_gets_a_copy(mount: Mount, tmp_path: Path
         wait_for_directories(mount, "boot", lambda names: len(names) == 2)
         trace = record_stopped(mount, "boot", tmp_path / "out")
     assert sorted(trace.numbers(who=0)) == list(range(3000))
-    for who in range(1, 4):
-        assert trace.numbers(who=who) == list(range(200))
-    assert trace.lost == 0
+    check_threads(trace, early.process.pid, 3, 200, lost=trace.lost)
 
 
 def test_a_program_whose_old_store_is_not_the_mounts_finds_the_mount(
