@@ -18,7 +18,7 @@ def begin(make_mount: Callable[..., Mount], unprivileged: object, tmp_path: Path
     def start(*options: str) -> Arena:
         directory = tmp_path / str(len(arenas))
         directory.mkdir()
-        mount = make_mount(*options, start=False)
+        mount = make_mount(*options, start=False, is_forked=False)
         mount.own_session = True
         mount.start()
         arena = Arena(mount, choose_seed(), directory)

@@ -18,6 +18,8 @@ from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until_quick
 from traced import environment_of
 from traffic import drain
 
+pytestmark = pytest.mark.measured
+
 OWNED = f"uid={NOBODY} gid={NOBODY} perm=0666"
 WAKER = Path(__file__).parent / "waker.c"
 # struct relay_control, which is the last page.

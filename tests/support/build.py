@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Headers that C programs of several directories include.
 C_SUPPORT = ROOT / "tests/native/support"
 # version.h is made of version.h.in.
+# What programs of several tests are made from.
+PROGRAMS = ROOT / "tests/support/programs"
 HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h*"))
 
 PLAIN = ""

@@ -57,6 +57,7 @@ class Mount:
     """A server in the foreground of the test, its mountpoint and its store.
 
     own_session: whether it leads a session, which the kernel may give CPU time as a whole (sched(7), autogroup)
+    is_forked: whether root's server is started as in forking.py; its memory is then a copy of another process's
     """
 
     path: Path
@@ -68,12 +69,13 @@ class Mount:
     expected: list[str] = field(default_factory=list)
     program: Path = RELAYFS
     own_session: bool = False
+    is_forked: bool = True
 
     def start(self) -> None:
         arguments = ["-f", str(self.path), "-o", ",".join([f"store={self.store}", *self.options])]
         self.starts = self._log_text().count("is mounted")
         with self.log.open("ab") as log:
-            if self.user is None and self.program == RELAYFS:
+            if self.is_forked and self.user is None and self.program == RELAYFS:
                 self.process = start_server(arguments, log, self.own_session)
             else:
                 self.process = subprocess.Popen(
@@ -232,13 +234,15 @@ def serving(default_store: Path) -> Iterator[Callable[..., Mount]]:
     scratch = Path(tempfile.mkdtemp(prefix="relayfs-test-"))
     scratch.chmod(0o755)
 
-    def make(*options: str, user: int | None = None, store: Path = default_store, start: bool = True) -> Mount:
+    def make(
+        *options: str, user: int | None = None, store: Path = default_store, start: bool = True, is_forked: bool = True
+    ) -> Mount:
         path = scratch / f"mnt{len(mounts)}"
         path.mkdir()
         if user is not None:
             os.chown(path, user, user)
             os.chown(store.parent, user, user)
-        mount = Mount(path, store, scratch / f"log{len(mounts)}", list(options), user)
+        mount = Mount(path, store, scratch / f"log{len(mounts)}", list(options), user, is_forked=is_forked)
         mounts.append(mount)
         if start:
             mount.start()
@@ -271,9 +275,9 @@ def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
 
 
 @pytest.fixture
-def mount(make_mount: Callable[..., Mount]) -> Mount:
+def mount(make_mount: Callable[..., Mount], request: pytest.FixtureRequest) -> Mount:
     """A mount by root, with all defaults but the store's place."""
-    return make_mount()
+    return make_mount(is_forked=request.node.get_closest_marker("measured") is None)
 
 
 @pytest.fixture

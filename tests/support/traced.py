@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from babeltrace import Trace, babeltrace, packets_in
-from build import compile_c
+from build import PROGRAMS, compile_c
 from making import N_CPUS, Maker, making
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import drain
 
 RELAYCTL = Path(sys.executable).with_name("relayctl")
-PROGRAMS = Path(__file__).parent / "programs"
 STEP = struct.Struct("<QQ")  # head, number
 SUMMARY = re.compile(
     r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from babeltrace import babeltrace, read_if_any
-from build import compile_c
+from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
 
 from relayfs_fuse import native
@@ -29,7 +29,6 @@ from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.tracefiles import ctf
 
 RELAYCTL = Path(sys.executable).with_name("relayctl")
-PROGRAMS = Path(__file__).parent / "programs"
 SOURCE, COPY = PROGRAMS / "event_writer.c", PROGRAMS / "copy_trace.c"
 
 

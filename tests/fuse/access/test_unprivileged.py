@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from build import compile_c
+from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, tmpfs_directory, wait_until
 from traffic import Stream, drain, lines, some_cpu
 
@@ -171,7 +171,7 @@ def test_another_users_c_producer_writes_where_the_mode_lets_it(mount: Mount, un
     wait_until(lambda: stream.shown("records") == 3000, "all is written")
     assert stream.rest() == lines(3000)
     mount.create("closed", "perm=0644")
-    program = compile_c([Path(__file__).parents[2] / "support/programs/line_producer.c"])
+    program = compile_c([PROGRAMS / "line_producer.c"])
     done = unprivileged.run(program, mount.path / "closed", str(some_cpu()), "0", "1", "0", "1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Permission denied" in done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build import compile_c
+from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import Stream, drain, lines
 
@@ -128,7 +128,7 @@ def namespace(command: list[str | Path]) -> list[str | Path]:
 def stuck(request: pytest.FixtureRequest, mount: Mount) -> Iterator[subprocess.Popen[bytes]]:
     """A producer that stands in the middle of a record."""
     mount.create("log", "buffers=single scheme=lockless")
-    command: list[str | Path] = [compile_c([HERE / "stuck_writer.c"]), mount.path / "log"]
+    command: list[str | Path] = [compile_c([PROGRAMS / "stuck_writer.c"]), mount.path / "log"]
     if request.param != "here":
         assert shutil.which("unshare")
         if subprocess.run(namespace(["true"]), capture_output=True, check=False).returncode:

@@ -4,7 +4,10 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from mounts import NOBODY, Mount, User, wait_until
+
+pytestmark = pytest.mark.measured
 
 SMALL = "buffers=single subbuf_size=4K n_subbufs=2"
 

@@ -40,7 +40,7 @@ def resident(mount: Mount) -> int:
 
 
 def test_texts_that_a_users_open_files_keep_are_bounded(make_mount: Callable[..., Mount], unprivileged: User) -> None:
-    mount = make_mount()
+    mount = make_mount(is_forked=False)
     with Counters(mount.path) as counters:
         for i in range(12000):
             counters.add(f"group/{i}", help="x" * 127)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build import compile_c
+from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, READ_BYTES, Stream, drain, lines, wait_asleep
 
@@ -172,7 +172,7 @@ def test_a_zero_copy_reader_reads_on_without_a_server(stream: Stream, mount: Mou
 @pytest.mark.usefixtures("mapped_through")
 def test_a_mapping_through_the_dead_mount_stays(stream: Stream, mount: Mount) -> None:
     mem = mount.path / ".channels" / stream.channel / f"mem{stream.cpu}"
-    program = compile_c([Path(__file__).parents[2] / "support/programs/mapper.c"])
+    program = compile_c([PROGRAMS / "mapper.c"])
     mapper = subprocess.Popen([program, mem, "rw", "4096"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert mapper.stdout is not None
     assert mapper.stdout.readline() == b"mapped\n"

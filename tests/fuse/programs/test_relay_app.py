@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
+from build import MEMORY, PLAIN, PROGRAMS, THREADS, builds, compile_c, run_command, run_environment
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, Stream, lines, some_cpu
 
 from relayfs_fuse import Channel
 
 RUNNER = Path(__file__).with_name("app_runner.c")
-STUCK_WRITER = RUNNER.with_name("stuck_writer.c")
+STUCK_WRITER = PROGRAMS / "stuck_writer.c"
 CHANNEL = "app/cpu"
 LINES_IN_4K = 4096 // LINE_BYTES
 PADDING_IN_4K = 4096 % LINE_BYTES

@@ -19,6 +19,8 @@ from traced import program, start_trace, steps_in
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
 
+pytestmark = pytest.mark.measured
+
 IS_LONG = os.environ.get("RELAYFS_STRESS") == "long"
 A_SECOND = 200
 DURATION_S = 60 if IS_LONG else 5

@@ -274,7 +274,7 @@ static int refused(const char *provider, const char *name, const struct relay_tr
 TEST(what_cannot_be_declared_is_refused)
 {
 	struct relay_trace_field fields[65] = {{"a", RELAY_TRACE_U8}, {"a", RELAY_TRACE_U8}};
-	char name[129], names[65][8];
+	char name[129], names[65][16];
 	CHECK_EQ(refused("test", "two", fields, 2), EINVAL);
 	CHECK_EQ(refused("", "x", NULL, 0), EINVAL);
 	CHECK_EQ(refused("test", "x.y", NULL, 0), EINVAL);
