@@ -8,6 +8,7 @@ and nobody reads. The status is 1 if a promise is missed twice.
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -186,18 +187,32 @@ def counts(mount: Mount, trace: str) -> dict[str, int]:
 
 
 def dd(directory: Path) -> float:
-    """Return how fast dd writes zeros there, in GB/s."""
+    """Return how fast dd writes zeros to the disk there, in GB/s."""
     target = directory / "dd"
     begin = time.monotonic()
     count = f"count={RECORDED_BYTES >> 20}"
-    subprocess.run(["dd", "if=/dev/zero", f"of={target}", "bs=1M", count, "status=none"], check=True)
+    subprocess.run(["dd", "if=/dev/zero", f"of={target}", "bs=1M", count, "conv=fsync", "status=none"], check=True)
     seconds = time.monotonic() - begin
     target.unlink()
     return RECORDED_BYTES / seconds / 1e9
 
 
-def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, bytes_a_s: float) -> tuple[float, int]:
-    """Return how fast, in GB/s, the recorder wrote what came so fast, and how many events were lost."""
+@dataclass(frozen=True)
+class Recorded:
+    """What a recorder did.
+
+    rate: GB/s, from the first event until everything was on the disk
+    lost: events
+    cpu_rate: GB for each second of the recorder's CPU time
+    """
+
+    rate: float
+    lost: int
+    cpu_rate: float
+
+
+def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, bytes_a_s: float) -> Recorded:
+    """Record what a program writes at this rate."""
     out = directory / "trace"
     mount.command("trace create recorded subbuf_size=1M n_subbufs=512 buffers=shared\ntrace start recorded\n")
     relayctl = Path(sys.executable).with_name("relayctl")
@@ -213,11 +228,21 @@ def record(mount: Mount, program: Path, cpus: Sequence[int], directory: Path, by
         env={**os.environ, "RELAYFS": str(mount.path)},
     )  # fmt: skip
     mount.command("trace stop recorded")
+    cpu_s = _children_cpu_s()
     summary = json.loads(recorder.communicate()[0])
+    cpu_s = _children_cpu_s() - cpu_s
+    subprocess.run(["sync", "-f", out], check=True)
     seconds = time.monotonic() - begin
     mount.command("trace remove recorded")
     shutil.rmtree(out)
-    return summary["bytes"] / seconds / 1e9, summary["lost"]
+    gigabytes = summary["bytes"] / 1e9
+    return Recorded(gigabytes / seconds, summary["lost"], gigabytes / cpu_s)
+
+
+def _children_cpu_s() -> float:
+    """Return the CPU time of all child processes that have ended and were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequence[int]) -> None:
@@ -225,9 +250,10 @@ def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequenc
     with tempfile.TemporaryDirectory(dir=os.environ.get("RELAYFS_BENCH_DIR", "/var/tmp")) as directory:
         samples.add("dd", dd(Path(directory)))
         os.sync()
-        rate, lost = record(mount, program, cpus, Path(directory), PACE * samples.values["dd"][-1] * 1e9)
-        samples.add("recorder", rate)
-        samples.add("recorder-lost", lost)
+        recorded = record(mount, program, cpus, Path(directory), PACE * samples.values["dd"][-1] * 1e9)
+        samples.add("recorder", recorded.rate)
+        samples.add("recorder-cpu", recorded.cpu_rate)
+        samples.add("recorder-lost", recorded.lost)
         samples.add("none-lost", 0)
         os.sync()
 
@@ -282,7 +308,8 @@ def main() -> int:
     """Measure, judge."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     cpus = sorted(os.sched_getaffinity(0))[:2]
-    return judge(lambda: measure(rounds, cpus), LIMITS, "ns/event, dd, recorder: GB/s, recorder-lost: events")
+    unit = "ns/event; dd, recorder: GB/s; recorder-cpu: GB per second of CPU time; recorder-lost: events"
+    return judge(lambda: measure(rounds, cpus), LIMITS, unit)
 
 
 if __name__ == "__main__":
