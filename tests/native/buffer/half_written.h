@@ -63,20 +63,19 @@ static inline const char *record_that_faults(char letter, size_t n)
 	return child.pages + PAGE - n / 2;
 }
 
-static inline _Noreturn void run_writer(const char *path, char letter, size_t n, uint64_t token, unsigned faults)
+static inline _Noreturn void run_writer(const struct rchan_buf *shared, char letter, size_t n, uint64_t token,
+                                        unsigned faults)
 {
-	struct rchan_buf *buf;
-
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	child.faults_until_stop = faults;
-	buf = relay_buf_open(path);
-	CHECK(buf != NULL);
+	struct rchan_buf *buf = open_again(shared);
 	relay_buf_set_token(buf, token);
 	_exit(relay_buf_write(buf, record_that_faults(letter, n), n) == 0 ? 0 : 1);
 }
 
 /* Returns when the child stands in the middle of its copy. */
-static inline struct writer start_writer(const char *path, char letter, size_t n, uint64_t token, unsigned faults)
+static inline struct writer start_writer(const struct rchan_buf *buf, char letter, size_t n, uint64_t token,
+                                         unsigned faults)
 {
 	int reached[2], go[2];
 	struct writer writer;
@@ -93,7 +92,7 @@ static inline struct writer start_writer(const char *path, char letter, size_t n
 		close(go[1]);
 		child.reached = reached[1];
 		child.go = go[0];
-		run_writer(path, letter, n, token, faults);
+		run_writer(buf, letter, n, token, faults);
 	}
 	close(reached[1]);
 	close(go[0]);
@@ -105,9 +104,9 @@ static inline struct writer start_writer(const char *path, char letter, size_t n
 }
 
 /* Where both schemes hold a claim during the copy. */
-static inline struct writer start_claimed(const char *path, char letter, size_t n)
+static inline struct writer start_claimed(const struct rchan_buf *buf, char letter, size_t n)
 {
-	return start_writer(path, letter, n, 0, scheme == RELAY_RSEQ ? FAULTS_TO_FALLBACK : 1);
+	return start_writer(buf, letter, n, 0, scheme == RELAY_RSEQ ? FAULTS_TO_FALLBACK : 1);
 }
 
 static inline int end_writer(struct writer *writer)
@@ -126,25 +125,42 @@ static inline void kill_writer(struct writer *writer)
 	CHECK_EQ(WTERMSIG(end_writer(writer)), SIGKILL);
 }
 
+/* A writer that dies in the middle of a record of n bytes, where both schemes hold a claim. */
+static inline void leave_hole(const struct rchan_buf *buf, size_t n)
+{
+	struct writer writer = start_claimed(buf, 'x', n);
+
+	kill_writer(&writer);
+}
+
 static inline void continue_writer(struct writer *writer)
 {
 	CHECK_EQ(write(writer->go, "g", 1), 1);
 	CHECK_EQ(end_writer(writer), 0);
 }
 
-static inline const char *new_path(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+/* Where the claims are in the buffer's file. */
+static inline off_t claims_at(struct rchan_buf *buf)
 {
-	struct relay_spec spec = a_spec(subbuf_size, n_subbufs, mode);
-
-	return make_channel(&spec);
+	return (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - RELAY_N_CLAIMS * (off_t)sizeof(struct relay_claim);
 }
 
-static inline struct rchan_buf *open_path(const char *path)
+/* A process that makes all reservations there can be, and dies. */
+static inline void die_with_all_reservations(const struct rchan_buf *buf, size_t length)
 {
-	struct rchan_buf *buf = relay_buf_open(path);
+	pid_t pid = fork();
 
-	CHECK(buf != NULL);
-	return buf;
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct rchan_buf *mine = open_again(buf);
+		void *to;
+
+		for (int i = 0; i < RELAY_N_RESERVATIONS; i++)
+			CHECK_EQ(relay_buf_reserve(mine, length, &to), 0);
+		CHECK_EQ(relay_buf_reserve(mine, length, &to), -ENOSPC);
+		_exit(0);
+	}
+	CHECK_EQ(result_of(pid), 0);
 }
 
 static inline void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)

@@ -211,9 +211,7 @@ TEST(a_full_buffer_refuses_and_keeps_what_it_has)
 	struct rchan_buf *buf = make_buf(10, 3, RELAY_NO_OVERWRITE);
 	struct relay_stats f;
 
-	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	CHECK_EQ(write_letters(buf, 'b', 10), 0);
-	CHECK_EQ(write_letters(buf, 'c', 10), 0);
+	CHECK_EQ(write_each(buf, "abc", 10), 0);
 	CHECK_EQ(write_letters(buf, 'd', 3), -ENOSPC);
 	CHECK_EQ(write_letters(buf, 'e', 10), -ENOSPC);
 	f = stats_of(buf);
@@ -233,9 +231,7 @@ TEST(reading_one_sub_buffer_makes_room_for_one)
 	struct rchan_buf *buf = make_buf(4, 3, RELAY_NO_OVERWRITE);
 	char out[16];
 
-	CHECK_EQ(write_letters(buf, 'a', 4), 0);
-	CHECK_EQ(write_letters(buf, 'b', 4), 0);
-	CHECK_EQ(write_letters(buf, 'c', 4), 0);
+	CHECK_EQ(write_each(buf, "abc", 4), 0);
 	CHECK_EQ(write_letters(buf, 'd', 4), -ENOSPC);
 	CHECK_EQ(consume_into(buf, out, 4), 4);
 	CHECK_EQ(write_letters(buf, 'd', 4), 0);
@@ -318,8 +314,7 @@ TEST(flush_of_a_full_buffer_loses_nothing)
 	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 	int i;
 
-	CHECK_EQ(write_letters(buf, 'a', 4), 0);
-	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_each(buf, "ab", 4), 0);
 	for (i = 0; i < 5; i++)
 		CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 2);
@@ -361,8 +356,7 @@ static struct rchan_buf *make_full(void)
 {
 	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 
-	CHECK_EQ(write_letters(buf, 'a', 4), 0);
-	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_each(buf, "ab", 4), 0);
 	CHECK_EQ(write_letters(buf, 'c', 4), -ENOSPC);
 	return buf;
 }
@@ -424,8 +418,7 @@ TEST(reset_is_the_initial_state)
 	CHECK_EQ(f.read_records | f.read_bytes | f.reads, 0);
 	CHECK_EQ(f.lost_full_records | f.lost_full_bytes | f.lost_too_large_records | f.lost_too_large_bytes, 0);
 	CHECK_DRAINS(buf, "");
-	CHECK_EQ(write_letters(buf, 'b', 8), 0);
-	CHECK_EQ(write_letters(buf, 'c', 8), 0);
+	CHECK_EQ(write_each(buf, "bc", 8), 0);
 	CHECK_EQ(write_letters(buf, 'd', 8), -ENOSPC);
 	CHECK_DRAINS(buf, "bbbbbbbbcccccccc");
 	relay_buf_release(buf);
@@ -482,13 +475,10 @@ static void *write_when_armed(void *argument)
 /* A producer on a mapping of its own wakes the reader, once per arming. */
 TEST(an_armed_reader_is_woken)
 {
-	struct relay_spec spec = a_spec(10, 4, RELAY_NO_OVERWRITE);
-	const char *path = make_channel(&spec);
-	struct rchan_buf *reader = relay_buf_open(path), *writer = relay_buf_open(path);
+	struct rchan_buf *reader = make_buf(10, 4, RELAY_NO_OVERWRITE), *writer = open_again(reader);
 	pthread_t thread;
 	uint32_t seq;
 
-	CHECK(reader != NULL && writer != NULL);
 	CHECK_EQ(pthread_create(&thread, NULL, write_when_armed, writer), 0);
 	CHECK_EQ(relay_buf_arm(reader, RELAY_ARM_RECORD, &seq), 0);
 	while (!(relay_buf_state(reader) & RELAY_HAS_DATA))

@@ -34,9 +34,8 @@ static void *commit_all(void *arg)
 static int count_claims_in_use(struct rchan_buf *buf)
 {
 	struct relay_claim claims[RELAY_N_CLAIMS];
-	off_t at = (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - (off_t)sizeof(claims);
 	int n = 0;
-	CHECK_EQ(pread(relay_buf_fd(buf), claims, sizeof(claims), at), sizeof(claims));
+	CHECK_EQ(pread(relay_buf_fd(buf), claims, sizeof(claims), claims_at(buf)), sizeof(claims));
 	for (int i = 0; i < RELAY_N_CLAIMS; i++)
 		n += claims[i].owner.in_use != 0;
 	return n;
@@ -44,7 +43,7 @@ static int count_claims_in_use(struct rchan_buf *buf)
 
 TEST(claims_that_other_threads_commit_can_be_taken_again)
 {
-	struct pipeline pipeline = {open_path(new_path(4096, 4, RELAY_OVERWRITE)), NULL};
+	struct pipeline pipeline = {make_buf(4096, 4, RELAY_OVERWRITE), NULL};
 	pthread_t thread;
 	CHECK_EQ(pthread_create(&thread, NULL, commit_all, &pipeline), 0);
 	for (int i = 0; i < N_PASSED_ON; i++) {
@@ -65,8 +64,7 @@ TEST(claims_that_other_threads_commit_can_be_taken_again)
 /* The file server knows a thread's open files by their tokens: one may be closed while another one is written to. */
 TEST(a_claim_belongs_to_the_open_file_that_took_it)
 {
-	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *closed = open_path(path), *open = open_path(path);
+	struct rchan_buf *closed = make_buf(100, 3, RELAY_NO_OVERWRITE), *open = open_again(closed);
 	void *to;
 	relay_buf_set_token(closed, 7);
 	relay_buf_set_token(open, 9);
@@ -86,12 +84,9 @@ TEST(a_claim_belongs_to_the_open_file_that_took_it)
 /* Nobody writes or reads: the file server resolves, and a reader that waits gets the data. */
 TEST(resolve_counts_the_dead_and_lets_data_through)
 {
-	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer[2];
+	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	struct writer writer[2] = {start_claimed(buf, 'x', 20), start_claimed(buf, 'y', 20)};
 
-	writer[0] = start_claimed(path, 'x', 20);
-	writer[1] = start_claimed(path, 'y', 20);
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	CHECK_EQ(relay_buf_resolve(buf, 0), 0);
 	CHECK(!(relay_buf_state(buf) & RELAY_HAS_DATA));
@@ -108,9 +103,8 @@ TEST(resolve_counts_the_dead_and_lets_data_through)
 /* Its parent has not asked for its status yet. */
 TEST(a_zombie_is_dead)
 {
-	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_claimed(path, 'x', 20);
+	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	struct writer writer = start_claimed(buf, 'x', 20);
 	siginfo_t info;
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
@@ -125,11 +119,9 @@ TEST(a_zombie_is_dead)
 /* A living thread has the id that the owner had: told by the start time. */
 TEST(who_got_the_owners_id_is_not_the_owner)
 {
-	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_claimed(path, 'x', 20);
-	off_t claims =
-	    (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - RELAY_N_CLAIMS * (off_t)sizeof(struct relay_claim);
+	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	struct writer writer = start_claimed(buf, 'x', 20);
+	off_t claims = claims_at(buf);
 	struct relay_claim claim;
 	int n_changed = 0, i;
 
@@ -153,10 +145,9 @@ TEST(who_got_the_owners_id_is_not_the_owner)
 /* The token is the server's knowledge that nobody has the file open any more, whatever process ids say. */
 TEST(resolve_by_token_needs_no_process_id)
 {
-	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	unsigned faults = scheme == RELAY_RSEQ ? FAULTS_TO_FALLBACK : 1;
-	struct writer gone = start_writer(path, 'x', 20, 7, faults), there = start_writer(path, 'y', 20, 8, faults);
+	struct writer gone = start_writer(buf, 'x', 20, 7, faults), there = start_writer(buf, 'y', 20, 8, faults);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	CHECK_EQ(relay_buf_resolve(buf, 9), 0);
@@ -172,25 +163,22 @@ TEST(resolve_by_token_needs_no_process_id)
 /* A reader that dies between begin and end has consumed nothing, and nobody waits for it. */
 TEST(a_dead_readers_lock_is_taken_over)
 {
-	const char *path = new_path(100, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	struct relay_span spans[4];
 	size_t total;
-	int status;
 	pid_t pid;
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		struct rchan_buf *mine = open_path(path);
+		struct rchan_buf *mine = open_again(buf);
 
 		CHECK_EQ(relay_consume_begin(mine, 100, spans, 4, &total), 1);
 		CHECK_EQ(total, 10);
 		kill(getpid(), SIGKILL);
 	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(WTERMSIG(status), SIGKILL);
+	CHECK_EQ(WTERMSIG(result_of(pid)), SIGKILL);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	CHECK_EQ(stats_of(buf).reads, 1);
 	relay_buf_release(buf);
@@ -199,9 +187,8 @@ TEST(a_dead_readers_lock_is_taken_over)
 /* A buffer that was mapped before fork() serves both, each in its own name. */
 TEST(after_fork_both_write)
 {
-	const char *path = new_path(1000, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	int status, i;
+	struct rchan_buf *buf = make_buf(1000, 3, RELAY_NO_OVERWRITE);
+	int i;
 	pid_t pid;
 
 	CHECK_EQ(write_letters(buf, 'a', 1), 0);
@@ -214,8 +201,7 @@ TEST(after_fork_both_write)
 	}
 	for (i = 0; i < 100; i++)
 		CHECK_EQ(write_letters(buf, 'p', 1), 0);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	CHECK_EQ(result_of(pid), 0);
 	CHECK_EQ(strlen(drain(buf)), 201);
 	CHECK_EQ(stats_of(buf).records, 201);
 	relay_buf_release(buf);

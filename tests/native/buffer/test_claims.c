@@ -9,13 +9,11 @@ SCHEMES(rseq, lockless);
 
 TEST(a_restartable_write_that_dies_was_never_there)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	/* In lockless the claim is there at the first fault already. */
-	writer = start_writer(path, 'x', 20, 0, 1);
+	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
@@ -26,9 +24,8 @@ TEST(a_restartable_write_that_dies_was_never_there)
 
 TEST(a_restarted_write_is_written_once)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	continue_writer(&writer);
@@ -41,15 +38,20 @@ TEST(a_restarted_write_is_written_once)
 	relay_buf_release(buf);
 }
 
+/* A writer in the middle of a record of 20 bytes, between two records of n bytes. */
+static struct writer start_between(struct rchan_buf *buf, size_t n)
+{
+	CHECK_EQ(write_letters(buf, 'a', n), 0);
+	struct writer writer = start_claimed(buf, 'x', 20);
+	CHECK_EQ(write_letters(buf, 'b', n), 0);
+	return writer;
+}
+
 TEST(a_hole_is_skipped_and_its_neighbours_kept)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_between(buf, 10);
 
-	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	writer = start_claimed(path, 'x', 20);
-	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
 	check_torn(buf, 1, 20);
@@ -59,9 +61,8 @@ TEST(a_hole_is_skipped_and_its_neighbours_kept)
 
 TEST(a_hole_may_begin_the_sub_buffer)
 {
-	const char *path = new_path(40, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_claimed(path, 'x', 20);
+	struct rchan_buf *buf = make_buf(40, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_claimed(buf, 'x', 20);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	kill_writer(&writer);
@@ -73,12 +74,10 @@ TEST(a_hole_may_begin_the_sub_buffer)
 /* The dead writer had switched, too. */
 TEST(a_hole_may_follow_a_switch)
 {
-	const char *path = new_path(40, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(40, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 30), 0);
-	writer = start_claimed(path, 'x', 20);
+	struct writer writer = start_claimed(buf, 'x', 20);
 	CHECK_EQ(write_letters(buf, 'b', 20), 0);
 	kill_writer(&writer);
 	CHECK_EQ(write_letters(buf, 'c', 20), 0);
@@ -91,13 +90,9 @@ TEST(a_hole_may_follow_a_switch)
 
 TEST(a_hole_may_fill_the_sub_buffer)
 {
-	const char *path = new_path(20, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(20, 3, RELAY_NO_OVERWRITE);
+	struct writer writer = start_between(buf, 20);
 
-	CHECK_EQ(write_letters(buf, 'a', 20), 0);
-	writer = start_claimed(path, 'x', 20);
-	CHECK_EQ(write_letters(buf, 'b', 20), 0);
 	kill_writer(&writer);
 	CHECK_EQ(write_letters(buf, 'c', 20), -ENOSPC);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbb");
@@ -109,8 +104,7 @@ TEST(a_hole_may_fill_the_sub_buffer)
 
 TEST(several_holes_in_one_sub_buffer)
 {
-	const char *path = new_path(200, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(200, 3, RELAY_NO_OVERWRITE);
 	struct writer writer[5];
 	char expected[51];
 	int i;
@@ -118,7 +112,7 @@ TEST(several_holes_in_one_sub_buffer)
 	for (i = 0; i < 5; i++) {
 		CHECK_EQ(write_letters(buf, (char)('a' + i), 10), 0);
 		memset(expected + 10 * i, 'a' + i, 10);
-		writer[i] = start_claimed(path, 'x', (size_t)(10 + i));
+		writer[i] = start_claimed(buf, 'x', (size_t)(10 + i));
 	}
 	expected[50] = 0;
 	/* Not in the order of their positions. */
@@ -132,13 +126,9 @@ TEST(several_holes_in_one_sub_buffer)
 /* Data before a slow writer is there, data behind it waits, and comes in order. */
 TEST(a_slow_writer_holds_back_what_follows)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_between(buf, 10);
 
-	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	writer = start_claimed(path, 'x', 20);
-	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	CHECK_DRAINS(buf, "");
 	CHECK(!(relay_buf_state(buf) & RELAY_HAS_DATA));
@@ -150,21 +140,18 @@ TEST(a_slow_writer_holds_back_what_follows)
 
 TEST(a_slow_writer_keeps_its_memory_from_being_overwritten)
 {
-	const char *path = new_path(20, 3, RELAY_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(20, 3, RELAY_OVERWRITE);
 	int i, err = 0;
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	writer = start_claimed(path, 'x', 10);
+	struct writer writer = start_claimed(buf, 'x', 10);
 	for (i = 0; i < 6 && err == 0; i++)
 		err = write_letters(buf, (char)('b' + i), 20);
 	CHECK_EQ(err, -ENOSPC);
 	CHECK(i <= 4);
 	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	continue_writer(&writer);
-	for (i = 0; i < 4; i++)
-		CHECK_EQ(write_letters(buf, 'k', 20), 0);
+	CHECK_EQ(write_each(buf, "kkkk", 20), 0);
 	CHECK_DRAINS(buf, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
 	check_torn(buf, 0, 0);
 	relay_buf_release(buf);
@@ -172,16 +159,11 @@ TEST(a_slow_writer_keeps_its_memory_from_being_overwritten)
 
 TEST(a_dead_writers_memory_is_overwritten)
 {
-	const char *path = new_path(20, 3, RELAY_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
-	int i;
+	struct rchan_buf *buf = make_buf(20, 3, RELAY_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	writer = start_claimed(path, 'x', 10);
-	kill_writer(&writer);
-	for (i = 0; i < 8; i++)
-		CHECK_EQ(write_letters(buf, 'k', 20), 0);
+	leave_hole(buf, 10);
+	CHECK_EQ(write_each(buf, "kkkkkkkk", 20), 0);
 	CHECK_DRAINS(buf, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
 	/* Overwritten or torn: counted once. */
 	CHECK_EQ(stats_of(buf).read_records + stats_of(buf).lost_overwritten_records + stats_of(buf).lost_torn_records,
@@ -192,13 +174,10 @@ TEST(a_dead_writers_memory_is_overwritten)
 
 TEST(the_buffer_goes_on_for_laps_after_a_hole)
 {
-	const char *path = new_path(50, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(50, 3, RELAY_NO_OVERWRITE);
 	int i;
 
-	writer = start_claimed(path, 'x', 20);
-	kill_writer(&writer);
+	leave_hole(buf, 20);
 	for (i = 0; i < 50; i++) {
 		CHECK_EQ(write_letters(buf, 'r', 30), 0);
 		CHECK_EQ(strlen(drain(buf)), 30);
@@ -210,14 +189,11 @@ TEST(the_buffer_goes_on_for_laps_after_a_hole)
 /* More dead than there are claims. */
 TEST(claims_of_the_dead_are_used_again)
 {
-	const char *path = new_path(50, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(50, 3, RELAY_NO_OVERWRITE);
 	int i;
 
 	for (i = 0; i < RELAY_N_CLAIMS + 20; i++) {
-		writer = start_claimed(path, 'x', 20);
-		kill_writer(&writer);
+		leave_hole(buf, 20);
 		CHECK_EQ(write_letters(buf, 'r', 30), 0);
 		CHECK_EQ(strlen(drain(buf)), 30);
 	}
@@ -225,34 +201,13 @@ TEST(claims_of_the_dead_are_used_again)
 	relay_buf_release(buf);
 }
 
-/* A process that makes all reservations there can be, and dies. */
-static void die_with_all_reservations(const char *path, size_t length)
-{
-	int status, i;
-	void *to;
-	pid_t pid = fork();
-
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		struct rchan_buf *mine = open_path(path);
-
-		for (i = 0; i < RELAY_N_RESERVATIONS; i++)
-			CHECK_EQ(relay_buf_reserve(mine, length, &to), 0);
-		CHECK_EQ(relay_buf_reserve(mine, length, &to), -ENOSPC);
-		_exit(0);
-	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
-}
-
 /* Who reads packets gets finished sub-buffers only. */
 TEST(a_sub_buffer_in_which_the_dead_hold_all_claims_can_be_finished)
 {
 	enum { LENGTH = 20, N = RELAY_N_RESERVATIONS };
-	const char *path = new_path(8192, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
 
-	die_with_all_reservations(path, LENGTH);
+	die_with_all_reservations(buf, LENGTH);
 	CHECK_EQ(stats_of(buf).lost_full_records, 1);
 	CHECK_EQ(relay_buf_resolve(buf, 0), N);
 	CHECK_EQ(relay_buf_flush(buf), 0);
@@ -268,12 +223,11 @@ TEST(a_sub_buffer_in_which_the_dead_hold_all_claims_can_be_finished)
 /* A writer of scheme lockless needs a claim for each record, one of scheme rseq does not. */
 TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_them)
 {
-	const char *path = new_path(8192, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
 	void *to;
 	int i;
 
-	die_with_all_reservations(path, 20);
+	die_with_all_reservations(buf, 20);
 	for (i = 0; i < 3; i++)
 		CHECK_EQ(relay_buf_reserve(buf, 10, &to), -ENOSPC);
 	CHECK_EQ(stats_of(buf).lost_full_records, 4);
@@ -289,12 +243,11 @@ TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_
 TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 {
 	enum { N_SUBBUFS = 3, N = RELAY_N_RESERVATIONS };
-	const char *path = new_path(8192, N_SUBBUFS, RELAY_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(8192, N_SUBBUFS, RELAY_OVERWRITE);
 	void *to;
 	int i;
 
-	die_with_all_reservations(path, 20);
+	die_with_all_reservations(buf, 20);
 	for (i = 0; i < N_SUBBUFS; i++)
 		CHECK_EQ(relay_buf_reserve(buf, 10, &to), -ENOSPC);
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
@@ -311,12 +264,11 @@ TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 static bool takes_an_unkept_claim(struct rchan_buf *buf)
 {
 	struct relay_claim claims[RELAY_N_CLAIMS];
-	off_t at = (off_t)stats_of(buf).file_bytes - RELAY_PAGE_BYTES - (off_t)sizeof(claims);
 	uint32_t taken = 0;
 	void *to;
 
 	CHECK_EQ(relay_buf_reserve(buf, 20, &to), 0);
-	CHECK_EQ(pread(relay_buf_fd(buf), claims, sizeof(claims), at), sizeof(claims));
+	CHECK_EQ(pread(relay_buf_fd(buf), claims, sizeof(claims), claims_at(buf)), sizeof(claims));
 	relay_buf_commit(buf, to);
 	while (taken < RELAY_N_CLAIMS && (claims[taken].word & RELAY_CLAIM_STATE) != RELAY_CLAIM_TAKEN)
 		taken++;
@@ -336,20 +288,17 @@ static int count_unkept_claims(struct rchan_buf *buf, int n_reservations)
 /* They keep a claim each, and do not die in the middle of anything. */
 TEST(processes_that_come_and_go_leave_claims_to_keep)
 {
-	const char *path = new_path(1000, 3, RELAY_OVERWRITE);
-	struct rchan_buf *buf;
-	int status, i;
+	struct rchan_buf *buf = make_buf(1000, 3, RELAY_OVERWRITE);
+	int i;
 	pid_t pid;
 
 	for (i = 0; i < RELAY_N_CLAIMS_KEPT + 8; i++) {
 		pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0)
-			_exit(count_unkept_claims(open_path(path), 2));
-		CHECK_EQ(waitpid(pid, &status, 0), pid);
-		CHECK_EQ(status, 0);
+			_exit(count_unkept_claims(open_again(buf), 2));
+		CHECK_EQ(result_of(pid), 0);
 	}
-	buf = open_path(path);
 	CHECK_EQ(count_unkept_claims(buf, 1000), 0);
 	relay_buf_release(buf);
 }
@@ -363,8 +312,7 @@ static void *reserve_once(void *buf)
 /* Of one process, which asks who is dead now and then only. */
 TEST(threads_that_come_and_go_leave_claims_to_keep)
 {
-	const char *path = new_path(1000, 3, RELAY_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
+	struct rchan_buf *buf = make_buf(1000, 3, RELAY_OVERWRITE);
 	pthread_t thread;
 	int n_unkept, i;
 

@@ -33,8 +33,7 @@ TEST(a_sub_buffer_read_in_part_is_not_free)
 	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 	char out[8];
 
-	CHECK_EQ(write_letters(buf, 'a', 4), 0);
-	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_each(buf, "ab", 4), 0);
 	CHECK_EQ(consume_into(buf, out, 3), 3);
 	CHECK_EQ(write_letters(buf, 'c', 1), -ENOSPC);
 	CHECK_EQ(consume_into(buf, out, 1), 1);
@@ -50,8 +49,7 @@ TEST(one_read_spans_several_sub_buffers)
 	size_t total;
 	int i;
 
-	for (i = 0; i < 5; i++)
-		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
+	CHECK_EQ(write_each(buf, "abcde", 7), 0);
 	CHECK_EQ(relay_consume_begin(buf, 1000, spans, 8, &total), 5);
 	CHECK_EQ(total, 35);
 	for (i = 0; i < 5; i++) {
@@ -85,13 +83,10 @@ TEST(an_aborted_read_leaves_all_unread)
 
 TEST(one_consumer_at_a_time)
 {
-	struct relay_spec spec = a_spec(10, 4, RELAY_NO_OVERWRITE);
-	const char *path = make_channel(&spec);
-	struct rchan_buf *buf = relay_buf_open(path), *other = relay_buf_open(path);
+	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE), *other = open_again(buf);
 	struct relay_span spans[4];
 	size_t total;
 
-	CHECK(buf != NULL && other != NULL);
 	CHECK_EQ(write_letters(buf, 'a', 7), 0);
 	CHECK_EQ(relay_consume_begin(buf, 100, spans, 4, &total), 1);
 	CHECK_EQ(relay_consume_begin(other, 100, spans, 4, &total), -EBUSY);
@@ -160,13 +155,11 @@ TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 {
 	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
 	char out[16];
-	int i;
 
 	CHECK_EQ(write_letters(buf, 'a', 5), 0);
 	CHECK_EQ(consume_into(buf, out, 16), 5);
 	CHECK_EQ(write_letters(buf, 'b', 5), 0);
-	for (i = 0; i < 4; i++)
-		CHECK_EQ(write_letters(buf, 'c', 5), 0);
+	CHECK_EQ(write_each(buf, "cccc", 5), 0);
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
 	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
 	CHECK_EQ(stats_of(buf).lost_overwritten_bytes, 5);
@@ -195,10 +188,8 @@ static const char *look(struct rchan_buf *buf, uint64_t skip, size_t max)
 TEST(what_is_looked_at_stays_unread)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
-	int i;
 
-	for (i = 0; i < 3; i++)
-		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
+	CHECK_EQ(write_each(buf, "abc", 7), 0);
 	CHECK_EQ(strcmp(look(buf, 0, 3), "aaa"), 0);
 	CHECK_EQ(strcmp(look(buf, 5, 100), "aabbbbbbbccccccc"), 0);
 	CHECK_EQ(strcmp(look(buf, 7, 7), "bbbbbbb"), 0);
@@ -218,8 +209,7 @@ TEST(looking_begins_where_reading_ended)
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 	char out[8];
 
-	CHECK_EQ(write_letters(buf, 'a', 4), 0);
-	CHECK_EQ(write_letters(buf, 'b', 4), 0);
+	CHECK_EQ(write_each(buf, "ab", 4), 0);
 	CHECK_EQ(consume_into(buf, out, 3), 3);
 	CHECK_EQ(strcmp(look(buf, 0, 100), "abbbb"), 0);
 	CHECK_EQ(strcmp(look(buf, 1, 2), "bb"), 0);
@@ -230,10 +220,8 @@ TEST(looking_begins_where_reading_ended)
 TEST(consume_to_passes_over_data_and_padding)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
-	int i;
 
-	for (i = 0; i < 4; i++)
-		CHECK_EQ(write_letters(buf, (char)('a' + i), 7), 0);
+	CHECK_EQ(write_each(buf, "abcd", 7), 0);
 	CHECK_EQ(write_letters(buf, 'e', 7), -ENOSPC);
 	CHECK_EQ(relay_consume_to(buf, 15), 0);
 	CHECK_EQ(stats_of(buf).unread_bytes, 13);
@@ -251,10 +239,8 @@ TEST(consume_to_passes_over_data_and_padding)
 TEST(looking_ahead_counts_from_what_is_left_of_overwritten_data)
 {
 	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
-	int i;
 
-	for (i = 0; i < 4; i++)
-		CHECK_EQ(write_letters(buf, (char)('a' + i), 10), 0);
+	CHECK_EQ(write_each(buf, "abcd", 10), 0);
 	CHECK_EQ(strcmp(look(buf, 0, 100), "ccccccccccdddddddddd"), 0);
 	CHECK_EQ(strcmp(look(buf, 5, 7), "cccccdd"), 0);
 	CHECK_EQ(looked_to, 32);
@@ -264,10 +250,8 @@ TEST(looking_ahead_counts_from_what_is_left_of_overwritten_data)
 TEST(subbufs_consumed_does_as_the_kernel)
 {
 	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
-	int i;
 
-	for (i = 0; i < 3; i++)
-		CHECK_EQ(write_letters(buf, (char)('a' + i), 9), 0);
+	CHECK_EQ(write_each(buf, "abc", 9), 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 5), 0);
 	CHECK_EQ(stats_of(buf).consumed, 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);

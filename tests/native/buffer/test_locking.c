@@ -10,12 +10,10 @@ SCHEMES(locking);
 
 TEST(a_killed_writer_loses_the_lock_and_its_record)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer;
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	writer = start_writer(path, 'x', 20, 0, 1);
+	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 	CHECK_EQ(write_letters(buf, 'b', 10), -EBUSY); /* it lives: nobody else may write */
 	CHECK_EQ(relay_buf_flush(buf), -EBUSY);
 	kill_writer(&writer);
@@ -29,9 +27,8 @@ TEST(a_killed_writer_loses_the_lock_and_its_record)
 
 TEST(a_flush_takes_the_lock_from_the_dead)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 
 	kill_writer(&writer);
 	CHECK_EQ(relay_buf_flush(buf), 0);
@@ -44,9 +41,8 @@ TEST(a_flush_takes_the_lock_from_the_dead)
 
 TEST(a_stopped_writer_goes_on_where_it_was)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 	void *to;
 
 	CHECK_EQ(relay_buf_reserve(buf, 10, &to), -EBUSY);
@@ -63,9 +59,8 @@ TEST(a_stopped_writer_goes_on_where_it_was)
 /* It has reserved its record already. */
 TEST(a_buffer_that_is_disabled_keeps_the_record_of_the_writer_that_is_in_it)
 {
-	const char *path = new_path(100, 4, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	struct writer writer = start_writer(path, 'x', 20, 0, 1);
+	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
 	continue_writer(&writer);
@@ -80,25 +75,12 @@ TEST(a_buffer_that_is_disabled_keeps_the_record_of_the_writer_that_is_in_it)
 /* Nobody else may flush it, so that the writer finishes the sub-buffer under its own lock. */
 TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_under_its_lock)
 {
-	const char *path = new_path(8192, 3, RELAY_NO_OVERWRITE);
-	struct rchan_buf *buf = open_path(path);
-	int status;
-	pid_t pid = fork();
+	struct rchan_buf *buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
 
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		struct rchan_buf *mine = open_path(path);
-		void *to;
-
-		for (int i = 0; i < RELAY_N_RESERVATIONS; i++)
-			CHECK_EQ(relay_buf_reserve(mine, 20, &to), 0);
-		_exit(0);
-	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	die_with_all_reservations(buf, 20);
 	for (int i = 0; i < 3; i++)
 		CHECK_EQ(write_letters(buf, 'a', 10), -ENOSPC);
-	CHECK_EQ(stats_of(buf).lost_full_records, 3);
+	CHECK_EQ(stats_of(buf).lost_full_records, 4);
 	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(stats_of(buf).lost_torn_records, RELAY_N_RESERVATIONS);

@@ -249,8 +249,7 @@ TEST(a_hole_that_is_lapped_and_made_again_is_not_forgotten)
 	CHECK_EQ(relay_consume_begin(buf, 256, spans, 4, &total), 2);
 	CHECK_EQ(relay_consume_valid(buf), 0);
 	/* Too late for this reader to see: the claim of the hole goes to another hole, of another lap. */
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(write_letters(buf, 'c', 64), 0);
+	CHECK_EQ(write_each(buf, "cc", 64), 0);
 	relay_buf_discard(buf, reserve(buf, 'y', 4));
 	relay_consume_end(buf);
 	CHECK_EQ(write_letters(buf, 'd', 8), 0);

@@ -118,8 +118,7 @@ TEST(headers_are_read_with_the_data_and_records_counted_without)
 	char data[256];
 	struct rchan_buf *buf = make_with(&keeping, 64, 4);
 
-	CHECK_EQ(write_letters(buf, 'a', 50), 0);
-	CHECK_EQ(write_letters(buf, 'b', 50), 0);
+	CHECK_EQ(write_each(buf, "ab", 50), 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 2 * (4 + 50));
 	CHECK_EQ(data[4], 'a');
 	CHECK_EQ(data[54 + 4], 'b');
@@ -133,8 +132,7 @@ TEST(a_client_that_keeps_refuses_when_full_and_is_asked_again)
 	char data[256];
 	struct rchan_buf *buf = make_with(&keeping, 64, 2);
 
-	CHECK_EQ(write_letters(buf, 'a', 60), 0);
-	CHECK_EQ(write_letters(buf, 'b', 60), 0);
+	CHECK_EQ(write_each(buf, "ab", 60), 0);
 	CHECK_EQ(write_letters(buf, 'c', 60), -ENOSPC);
 	CHECK_EQ(seen.calls, 3);
 	void *subbuf = seen.subbuf, *prev_subbuf = seen.prev_subbuf;
@@ -158,8 +156,7 @@ TEST(a_client_that_overwrites_loses_the_oldest_and_counts_it)
 	char data[512];
 	struct rchan_buf *buf = make_with(&overwriting, 64, 3);
 
-	for (char letter = 'a'; letter <= 'h'; letter++)
-		CHECK_EQ(write_letters(buf, letter, 60), 0);
+	CHECK_EQ(write_each(buf, "abcdefgh", 60), 0);
 	CHECK_EQ(stats_of(buf).lost_full_records, 0);
 	CHECK_EQ(stats_of(buf).lost_overwritten_records, 5);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 3 * 64);
@@ -186,8 +183,7 @@ TEST(without_a_header_a_subbuf_begins_too)
 	char data[512];
 	struct rchan_buf *buf = make_with(&going_on, 64, 2);
 
-	for (char letter = 'a'; letter <= 'e'; letter++)
-		CHECK_EQ(write_letters(buf, letter, 64), 0);
+	CHECK_EQ(write_each(buf, "abcde", 64), 0);
 	CHECK_EQ(seen.calls, 5);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
@@ -233,8 +229,7 @@ TEST(reset_begins_the_first_one_again)
 	char data[128];
 	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
 
-	for (char letter = 'a'; letter <= 'e'; letter++)
-		CHECK_EQ(write_letters(buf, letter, 60), 0);
+	CHECK_EQ(write_each(buf, "abcde", 60), 0);
 	CHECK_EQ(relay_buf_reset(buf), 0);
 	CHECK(seen.prev_subbuf == NULL);
 	CHECK_EQ(stats_of(buf).produced, 0);
@@ -247,11 +242,8 @@ TEST(reset_begins_the_first_one_again)
 
 TEST(who_has_no_callback_fills_what_has_begun_and_begins_nothing)
 {
-	struct relay_spec spec = a_spec(64, 4, RELAY_CALLBACK);
-	const char *path = make_channel(&spec);
-	struct rchan_buf *other = relay_buf_open(path), *buf = relay_buf_open(path);
+	struct rchan_buf *other = make_buf(64, 4, RELAY_CALLBACK), *buf = open_again(other);
 
-	CHECK(other && buf);
 	CHECK_EQ(write_letters(other, 'x', 1), -ENOSPC);
 	relay_buf_set_callbacks(buf, &keeping);
 	CHECK_EQ(write_letters(other, 'x', 60), 0);
@@ -282,8 +274,7 @@ TEST(a_callback_may_not_write_to_its_channel)
 	const struct rchan_callbacks cb = {.subbuf_start = write_in_callback};
 	struct rchan_buf *buf = make_with(&cb, 64, 4);
 
-	CHECK_EQ(write_letters(buf, 'a', 64), 0);
-	CHECK_EQ(write_letters(buf, 'b', 64), 0);
+	CHECK_EQ(write_each(buf, "ab", 64), 0);
 	CHECK_EQ(results[0], -EDEADLK);
 	CHECK_EQ(stats_of(buf).records, 2);
 	relay_buf_release(buf);
@@ -318,8 +309,7 @@ TEST(a_signal_handler_that_writes_runs_after_the_callback)
 	signalled = make_buf(64, 4, RELAY_CALLBACK);
 	sigaction(SIGUSR1, &action, NULL);
 	relay_buf_set_callbacks(signalled, &cb);
-	CHECK_EQ(write_letters(signalled, 'a', 59), 0);
-	CHECK_EQ(write_letters(signalled, 'b', 59), 0);
+	CHECK_EQ(write_each(signalled, "ab", 59), 0);
 	CHECK_EQ(handled, 2);
 	CHECK_EQ(handled_inside, 0);
 	CHECK_EQ(stats_of(signalled).records, 4);
@@ -348,7 +338,7 @@ static int stop_in_callback(struct rchan_buf *buf, void *subbuf, void *prev_subb
 static const struct rchan_callbacks stopping = {.subbuf_start = stop_in_callback};
 
 /* A process that is in the callback of the switch that `letter` needs. */
-static pid_t stopped_writer(const char *path, char letter)
+static pid_t stopped_writer(const struct rchan_buf *shared, char letter)
 {
 	char byte;
 
@@ -356,7 +346,7 @@ static pid_t stopped_writer(const char *path, char letter)
 	pid_t pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		struct rchan_buf *buf = relay_buf_open(path);
+		struct rchan_buf *buf = open_again(shared);
 		relay_buf_set_callbacks(buf, &stopping);
 		_exit(write_letters(buf, letter, 60) != 0);
 	}
@@ -364,9 +354,9 @@ static pid_t stopped_writer(const char *path, char letter)
 	return pid;
 }
 
-static void *write_c(void *path)
+static void *write_c(void *shared)
 {
-	struct rchan_buf *buf = relay_buf_open(path);
+	struct rchan_buf *buf = open_again(shared);
 
 	relay_buf_set_callbacks(buf, &overwriting);
 	CHECK_EQ(write_letters(buf, 'c', 60), 0);
@@ -377,24 +367,17 @@ static void *write_c(void *path)
 TEST(other_writers_wait_for_a_callback_and_readers_read_on)
 {
 	char data[256];
-	int status;
 	pthread_t thread;
-	struct relay_spec spec = a_spec(64, 4, RELAY_CALLBACK);
-	char path[4096];
-	struct rchan_buf *buf;
+	struct rchan_buf *buf = make_with(&overwriting, 64, 4);
 
-	snprintf(path, sizeof(path), "%s", make_channel(&spec));
-	buf = relay_buf_open(path);
-	relay_buf_set_callbacks(buf, &overwriting);
 	CHECK_EQ(write_letters(buf, 'a', 60), 0);
-	pid_t pid = stopped_writer(path, 'b');
+	pid_t pid = stopped_writer(buf, 'b');
 	/* What is finished is not announced before the callback has seen it, but can be read. */
 	CHECK_EQ(stats_of(buf).produced, 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
-	CHECK_EQ(pthread_create(&thread, NULL, write_c, path), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, write_c, buf), 0);
 	CHECK_EQ(write(pipes.go[1], "g", 1), 1);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	CHECK_EQ(result_of(pid), 0);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK_EQ(stats_of(buf).records, 3);
 	relay_buf_release(buf);
@@ -404,18 +387,13 @@ TEST(who_has_no_callback_waits_for_none)
 {
 	size_t total;
 	struct relay_span span;
-	struct relay_spec spec = a_spec(64, 2, RELAY_CALLBACK);
-	char path[4096];
-	struct rchan_buf *buf;
+	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
 
-	snprintf(path, sizeof(path), "%s", make_channel(&spec));
-	buf = relay_buf_open(path);
-	relay_buf_set_callbacks(buf, &overwriting);
-	CHECK_EQ(write_letters(buf, 'a', 60), 0);
-	CHECK_EQ(write_letters(buf, 'b', 60), 0);
-	pid_t pid = stopped_writer(path, 'c');
+	CHECK_EQ(write_each(buf, "ab", 60), 0);
+	pid_t pid = stopped_writer(buf, 'c');
+	struct rchan_buf *other = open_again(buf);
 	relay_buf_release(buf);
-	buf = relay_buf_open(path);
+	buf = other;
 	if (scheme == RELAY_LOCKING) { /* the writer that is stopped has the channel's lock */
 		CHECK_EQ(write_letters(buf, 'd', 1), -EBUSY);
 		CHECK_EQ(relay_buf_flush(buf), -EBUSY);
@@ -436,16 +414,10 @@ TEST(who_has_no_callback_waits_for_none)
 TEST(a_writer_killed_in_the_callback_is_replaced_and_what_it_spoiled_is_not_read)
 {
 	char data[512];
-	struct relay_spec spec = a_spec(64, 2, RELAY_CALLBACK);
-	char path[4096];
-	struct rchan_buf *buf;
+	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
 
-	snprintf(path, sizeof(path), "%s", make_channel(&spec));
-	buf = relay_buf_open(path);
-	relay_buf_set_callbacks(buf, &overwriting);
-	CHECK_EQ(write_letters(buf, 'a', 60), 0);
-	CHECK_EQ(write_letters(buf, 'b', 60), 0);
-	pid_t pid = stopped_writer(path, 'c'); /* in the memory of a */
+	CHECK_EQ(write_each(buf, "ab", 60), 0);
+	pid_t pid = stopped_writer(buf, 'c'); /* in the memory of a */
 	CHECK_EQ(kill(pid, SIGKILL), 0);
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
 	CHECK_EQ(write_letters(buf, 'd', 60), 0);
@@ -460,16 +432,10 @@ TEST(a_reader_finds_what_a_killed_callback_spoiled)
 	size_t total;
 	char data[512];
 	struct relay_span span;
-	struct relay_spec spec = a_spec(64, 2, RELAY_CALLBACK);
-	char path[4096];
-	struct rchan_buf *buf;
+	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
 
-	snprintf(path, sizeof(path), "%s", make_channel(&spec));
-	buf = relay_buf_open(path);
-	relay_buf_set_callbacks(buf, &overwriting);
-	CHECK_EQ(write_letters(buf, 'a', 60), 0);
-	CHECK_EQ(write_letters(buf, 'b', 60), 0);
-	pid_t pid = stopped_writer(path, 'c');
+	CHECK_EQ(write_each(buf, "ab", 60), 0);
+	pid_t pid = stopped_writer(buf, 'c');
 	CHECK_EQ(relay_consume_begin(buf, 1, &span, 1, &total), 1);
 	kill(pid, SIGKILL);
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
@@ -487,8 +453,7 @@ TEST(a_full_buffer_is_read_whole_though_the_callback_is_asked_all_the_time)
 	char data[256];
 	struct rchan_buf *buf = make_with(&keeping, 64, 2);
 
-	CHECK_EQ(write_letters(buf, 'a', 60), 0);
-	CHECK_EQ(write_letters(buf, 'b', 60), 0);
+	CHECK_EQ(write_each(buf, "ab", 60), 0);
 	for (int i = 0; i < 100; i++)
 		CHECK_EQ(write_letters(buf, 'c', 60), -ENOSPC);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);

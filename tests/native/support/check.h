@@ -21,6 +21,7 @@
 #define CHECK_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
 #include <sched.h>
@@ -29,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                                  \
 	do {                                                                                              \
@@ -106,6 +108,20 @@ static inline struct rchan_buf *make_buf(uint64_t subbuf_size, uint64_t n_subbuf
 	return buf;
 }
 
+/* The same buffer, opened a second time: in this process or in a child. */
+static inline struct rchan_buf *open_again(const struct rchan_buf *buf)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", relay_buf_fd(buf));
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0);
+	struct rchan_buf *again = relay_buf_fdopen(fd);
+	CHECK(again != NULL);
+	close(fd);
+	return again;
+}
+
 static inline struct relay_stats stats_of(struct rchan_buf *buf)
 {
 	struct relay_stats stats;
@@ -124,6 +140,16 @@ static inline int write_letters(struct rchan_buf *buf, char letter, size_t n)
 	memset(data, letter, n);
 	err = relay_buf_write(buf, data, n);
 	free(data);
+	return err;
+}
+
+/* Write a record of n bytes for each of the letters. Returns the first error. */
+static inline int write_each(struct rchan_buf *buf, const char *letters, size_t n)
+{
+	int err = 0;
+
+	while (*letters && !err)
+		err = write_letters(buf, *letters++, n);
 	return err;
 }
 
