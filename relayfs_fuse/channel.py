@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.native import ChannelHandle
+from relayfs_fuse.native import ChannelHandle, library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from typing_extensions import Buffer as AnyBuffer
 
 
-class Channel:
+class Channel(library.Closing):
     r"""Open an existing channel for writing.
 
         with Channel("/mnt/relay/app/cpu") as channel:
@@ -75,11 +74,3 @@ class Channel:
     def close(self) -> None:
         """Close the channel; no thread may be writing through it."""
         self._handle.close()
-
-    def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -6,11 +6,9 @@ import mmap
 import os
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.native import KINDS, CountersHandle, CounterSpec
+from relayfs_fuse.native import KINDS, CountersHandle, CounterSpec, library
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from relayfs_fuse.native import CounterInfo
 
 
@@ -29,7 +27,7 @@ class Counter:
         self._handle.adjust(self.number, (delta + (1 << 63)) % (1 << 64) - (1 << 63))
 
 
-class Counters:
+class Counters(library.Closing):
     """Open the counters of a mount, or of a store that has no server.
 
         with Counters("/mnt/relay") as counters:
@@ -112,11 +110,3 @@ class Counters:
     def close(self) -> None:
         """Close the handle; views stay valid."""
         self._handle.close()
-
-    def __enter__(self) -> Counters:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -5,18 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import TYPE_CHECKING
 
-from relayfs_fuse.native import ReaderHandle
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from relayfs_fuse.native import ReaderHandle, library
 
 # A wait is cut into pieces no longer than this, which also keeps it within an int of milliseconds.
 _LONGEST_WAIT_S = 3600.0
 
 
-class Reader:
+class Reader(library.Closing):
     """Iterate over the data of one relay file, piece by piece.
 
         with Reader("/mnt/relay/app/cpu0") as reader:
@@ -95,11 +91,3 @@ class Reader:
                 return piece
             if end is not None and time.monotonic() >= end:
                 return None
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

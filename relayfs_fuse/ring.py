@@ -8,12 +8,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.native import library
 from relayfs_fuse.native import ring as native_ring
 from relayfs_fuse.native.ring import RingsHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -32,7 +32,7 @@ _QUERIES = {
 }
 
 
-class Ring:
+class Ring(library.Closing):
     r"""Open the ring, or the rings of all CPUs, of a channel that was created with type=ring.
 
         with Ring("/mnt/relay/app/events") as ring:
@@ -187,14 +187,6 @@ class Ring:
         data, missed = self._handle.read(index, self._handle.query(index, native_ring.RING_SIZE))
         self.missed += missed
         return None if data is None else memoryview(data)
-
-    def __enter__(self) -> Ring:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _flags(wakeup: bool | None) -> int:

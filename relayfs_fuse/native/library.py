@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from relayfs_fuse import explain
 from relayfs_fuse._native import ffi
@@ -61,6 +61,20 @@ def record(data: AnyBuffer) -> Any:
     if isinstance(data, str):
         raise TypeError("a record is bytes, not str: text.encode() makes them")
     return ffi.from_buffer(data)
+
+
+class Closing(ABC):
+    """A context manager that closes itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 class Fields:
