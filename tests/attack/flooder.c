@@ -8,10 +8,11 @@
  * it wrote.
  */
 #define _GNU_SOURCE
+#include "random.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,20 +98,11 @@ static const char *const words[] = {"create",
                                     "# nothing"};
 
 static char text[MANY_BYTES];
-static uint64_t state;
-
-static uint64_t below(uint64_t limit)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state % limit;
-}
 
 static size_t add_line(size_t at)
 {
-	for (uint64_t n = 1 + below(6); n && at < MANY_BYTES - 64; n--)
-		at += (size_t)snprintf(text + at, 64, "%s ", words[below(sizeof(words) / sizeof(*words))]);
+	for (uint64_t n = 1 + random_below(6); n && at < MANY_BYTES - 64; n--)
+		at += (size_t)snprintf(text + at, 64, "%s ", words[random_below(sizeof(words) / sizeof(*words))]);
 	text[at++] = '\n';
 	return at;
 }
@@ -118,23 +110,23 @@ static size_t add_line(size_t at)
 static size_t make_text(void)
 {
 	size_t length = 0;
-	switch (below(24)) {
+	switch (random_below(24)) {
 	case 0: /* the same short command as often as there is room */
 		for (; length + 16 < MANY_BYTES / 4; length += 10)
-			memcpy(text + length, "remove a/b\n" + (below(100) == 0), 10);
+			memcpy(text + length, "remove a/b\n" + (random_below(100) == 0), 10);
 		return length;
 	case 1:
 		memset(text, '\n', MANY_BYTES / 2);
 		return MANY_BYTES / 2;
 	case 2:
 		for (length = 0; length < 4096; length++)
-			text[length] = (char)below(256);
+			text[length] = (char)random_below(256);
 		return length;
 	case 3:
 		memset(text, 'a', MANY_BYTES);
-		return 1 + below(MANY_BYTES);
+		return 1 + random_below(MANY_BYTES);
 	default:
-		for (uint64_t n = 1 + below(4); n; n--)
+		for (uint64_t n = 1 + random_below(4); n; n--)
 			length = add_line(length);
 		return length;
 	}
@@ -154,25 +146,25 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		return 2;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	state = strtoull(argv[1], NULL, 0) * 2 + 1;
+	random_state = strtoull(argv[1], NULL, 0) * 2 + 1;
 	for (unsigned i = 0; i < KEPT; i++)
 		kept[i] = -1;
 	puts("attacking");
 	fflush(stdout);
 	while (!told_to_end()) {
 		/* Some descriptors stay open, as long as their turn does not come again. */
-		unsigned slot = (unsigned)below(KEPT);
+		unsigned slot = (unsigned)random_below(KEPT);
 		if (kept[slot] >= 0)
 			close(kept[slot]);
-		kept[slot] = open(argv[2 + below((uint64_t)argc - 2)], O_RDWR | O_CLOEXEC);
+		kept[slot] = open(argv[2 + random_below((uint64_t)argc - 2)], O_RDWR | O_CLOEXEC);
 		if (kept[slot] < 0)
-			kept[slot] = open(argv[2 + below((uint64_t)argc - 2)], O_WRONLY | O_CLOEXEC);
-		for (uint64_t n = 1 + below(4); n && kept[slot] >= 0; n--, written++) {
+			kept[slot] = open(argv[2 + random_below((uint64_t)argc - 2)], O_WRONLY | O_CLOEXEC);
+		for (uint64_t n = 1 + random_below(4); n && kept[slot] >= 0; n--, written++) {
 			refused += write(kept[slot], text, make_text()) < 0;
-			if (below(4) == 0 && pread(kept[slot], text, 4096, 0) < 0)
+			if (random_below(4) == 0 && pread(kept[slot], text, 4096, 0) < 0)
 				refused++;
 		}
-		usleep((useconds_t)below(3000)); /* its rhythm, so that others find the server idle and busy */
+		usleep((useconds_t)random_below(3000)); /* its rhythm, so that others find the server idle and busy */
 	}
 	printf("writes %lu refused %lu\n", written, refused);
 	return 0;

@@ -14,6 +14,8 @@
  * Each is answered with one line: 0 or an errno's name. What callbacks are told comes as lines that begin with "*".
  */
 #define _GNU_SOURCE
+#include "tell.h"
+
 #include <errno.h>
 #include <relayfs/classic.h>
 #include <stdio.h>
@@ -25,15 +27,6 @@ enum { MAX_WORD = 2048 };
 static int id = -1, full;
 static char header[MAX_WORD], footer[MAX_WORD], channel_header[MAX_WORD];
 static struct rchan *kept;
-
-/* One line, whole, whichever thread it comes from. */
-#define TELL(...)                    \
-	do {                         \
-		flockfile(stdout);   \
-		printf(__VA_ARGS__); \
-		fflush(stdout);      \
-		funlockfile(stdout); \
-	} while (0)
 
 static int put_text(char *at, const char *text)
 {

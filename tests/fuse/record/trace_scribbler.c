@@ -8,6 +8,8 @@
  * traces some events and changes some words of them. Then it prints "scribbled" and waits for its end.
  */
 #define _GNU_SOURCE
+#include "random.h"
+
 #include <inttypes.h>
 #include <relayfs/trace.h>
 #include <stdbool.h>
@@ -23,15 +25,6 @@ enum { MAX_BUFFERS = 256, EVENTS_A_ROUND = 60, WORDS_A_ROUND = 12, WORDS_AT_END 
 
 static unsigned char *buffers[MAX_BUFFERS];
 static unsigned n_buffers;
-static uint64_t state;
-
-static uint64_t next_random(void)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	return state ^= state << 17;
-}
-
 static void find_buffers(void)
 {
 	char line[4096];
@@ -53,26 +46,26 @@ static void trace_some(uint64_t round)
 	for (i = 0; i < EVENTS_A_ROUND; i++) {
 		trace_scribbler_plain(round * EVENTS_A_ROUND + i, (uint8_t)i, i / 2.0);
 		trace_scribbler_text("/some/where", i, i % 2 ? "" : "else");
-		trace_scribbler_blob(bytes, next_random() % sizeof(bytes), (int16_t)-i, bytes, i % 5);
+		trace_scribbler_blob(bytes, random_word() % sizeof(bytes), (int16_t)-i, bytes, i % 5);
 	}
 }
 
 /* Zeros, ones, small numbers and what is a little off get further than noise. */
 static uint64_t spoilt(uint64_t word)
 {
-	switch (next_random() % 6) {
+	switch (random_word() % 6) {
 	case 0:
 		return 0;
 	case 1:
 		return ~0ull;
 	case 2:
-		return word + next_random() % 16 - 8;
+		return word + random_word() % 16 - 8;
 	case 3:
-		return next_random() % 256;
+		return random_word() % 256;
 	case 4:
-		return word ^ 1ull << next_random() % 64;
+		return word ^ 1ull << random_word() % 64;
 	}
-	return next_random();
+	return random_word();
 }
 
 static void scribble(unsigned char *data, uint64_t data_bytes, unsigned n_words)
@@ -81,7 +74,7 @@ static void scribble(unsigned char *data, uint64_t data_bytes, unsigned n_words)
 	unsigned i;
 
 	for (i = 0; i < n_words; i++) {
-		unsigned char *at = data + next_random() % (data_bytes - sizeof(word));
+		unsigned char *at = data + random_word() % (data_bytes - sizeof(word));
 		memcpy(&word, at, sizeof(word));
 		word = spoilt(word);
 		memcpy(at, &word, sizeof(word));
@@ -95,7 +88,7 @@ int main(int argc, char **argv)
 
 	if (argc != 4)
 		return 2;
-	state = strtoull(argv[1], NULL, 0) * 2 + 1;
+	random_state = strtoull(argv[1], NULL, 0) * 2 + 1;
 	rounds = strtoull(argv[2], NULL, 0);
 	data_bytes = strtoull(argv[3], NULL, 0);
 	trace_some(0);

@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,7 +65,6 @@ static inline const char *record_that_faults(char letter, size_t n)
 static inline _Noreturn void run_writer(const struct rchan_buf *shared, char letter, size_t n, uint64_t token,
                                         unsigned faults)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	child.faults_until_stop = faults;
 	struct rchan_buf *buf = open_again(shared);
 	relay_buf_set_token(buf, token);
@@ -84,8 +82,7 @@ static inline struct writer start_writer(const struct rchan_buf *buf, char lette
 	CHECK_EQ(pipe2(reached, O_CLOEXEC), 0);
 	CHECK_EQ(pipe2(go, O_CLOEXEC), 0);
 	alarm(DEADLINE_SECONDS);
-	writer.pid = fork();
-	CHECK(writer.pid >= 0);
+	writer.pid = fork_child();
 	if (writer.pid == 0) {
 		alarm(DEADLINE_SECONDS);
 		close(reached[0]);
@@ -148,9 +145,8 @@ static inline off_t claims_at(struct rchan_buf *buf)
 /* A process that makes all reservations there can be, and dies. */
 static inline void die_with_all_reservations(const struct rchan_buf *buf, size_t length)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
-	CHECK(pid >= 0);
 	if (pid == 0) {
 		struct rchan_buf *mine = open_again(buf);
 		void *to;
@@ -165,9 +161,7 @@ static inline void die_with_all_reservations(const struct rchan_buf *buf, size_t
 
 static inline void check_torn(struct rchan_buf *buf, uint64_t records, uint64_t bytes)
 {
-	CHECK_EQ(stats_of(buf).lost_torn_records, records);
-	CHECK_EQ(stats_of(buf).lost_torn_bytes, bytes);
-	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_STATS(buf, (lost_torn_records, records), (lost_torn_bytes, bytes), (unread_bytes, 0));
 	CHECK_EQ(stats_of(buf).read_records + records + stats_of(buf).lost_overwritten_records, stats_of(buf).records);
 	CHECK_EQ(stats_of(buf).read_bytes + bytes + stats_of(buf).lost_overwritten_bytes, stats_of(buf).bytes);
 }

@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "bounds.h"
+#include "random.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -30,16 +31,6 @@ enum {
 	N_READ = 5,
 	MOST_ROUNDS = 300
 };
-
-static uint64_t seed = 88172645463325252ull;
-
-static uint64_t random_word(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
 
 /* A buffer and its whole file, mapped a second time. */
 struct victim {
@@ -277,8 +268,7 @@ TEST(discarded_records_are_all_counted_while_more_come)
 	while (relay_buf_state(buf))
 		read += consume_into(buf, out, sizeof(out));
 	CHECK_EQ(read, HONEST / 1000 * 20);
-	CHECK_EQ(stats_of(buf).discarded_records, HONEST);
-	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_STATS(buf, (discarded_records, HONEST), (unread_bytes, 0));
 	relay_buf_release(buf);
 }
 

@@ -178,12 +178,9 @@ TEST(an_exact_fit_leaves_no_padding)
 	CHECK_EQ(write_letters(buf, 'a', 4), 0);
 	CHECK_EQ(write_letters(buf, 'b', 6), 0);
 	/* Full, but nobody has switched from it yet. */
-	CHECK_EQ(stats_of(buf).produced, 0);
-	CHECK_EQ(stats_of(buf).offset, 10);
+	CHECK_STATS(buf, (produced, 0), (offset, 10));
 	CHECK_EQ(write_letters(buf, 'c', 1), 0);
-	CHECK_EQ(stats_of(buf).produced, 1);
-	CHECK_EQ(stats_of(buf).offset, 1);
-	CHECK_EQ(stats_of(buf).padding, 0);
+	CHECK_STATS(buf, (produced, 1), (offset, 1), (padding, 0));
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA | RELAY_HAS_FINISHED);
 	CHECK_DRAINS(buf, "aaaabbbbbbc");
 	relay_buf_release(buf);
@@ -196,13 +193,9 @@ TEST(padding_is_counted_and_left_out)
 	CHECK_EQ(write_letters(buf, 'a', 7), 0);
 	CHECK_EQ(write_letters(buf, 'b', 4), 0);
 	CHECK_EQ(write_letters(buf, 'c', 9), 0);
-	CHECK_EQ(stats_of(buf).produced, 2);
-	CHECK_EQ(stats_of(buf).padding, 3 + 6);
-	CHECK_EQ(stats_of(buf).bytes, 20);
-	CHECK_EQ(stats_of(buf).unread_bytes, 20);
+	CHECK_STATS(buf, (produced, 2), (padding, 3 + 6), (bytes, 20), (unread_bytes, 20));
 	CHECK_DRAINS(buf, "aaaaaaabbbbccccccccc");
-	CHECK_EQ(stats_of(buf).read_records, 3);
-	CHECK_EQ(stats_of(buf).consumed, 2);
+	CHECK_STATS(buf, (read_records, 3), (consumed, 2));
 	relay_buf_release(buf);
 }
 
@@ -261,8 +254,7 @@ TEST(a_record_larger_than_a_sub_buffer_is_refused_and_counted)
 
 	CHECK_EQ(write_letters(buf, 'x', 11), -EMSGSIZE);
 	CHECK_EQ(relay_buf_write(buf, "never looked at", (size_t)-1), -EMSGSIZE);
-	CHECK_EQ(stats_of(buf).lost_too_large_records, 2);
-	CHECK_EQ(stats_of(buf).records, 0);
+	CHECK_STATS(buf, (lost_too_large_records, 2), (records, 0));
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	relay_buf_release(buf);
@@ -287,8 +279,7 @@ TEST(flush_finishes_the_sub_buffer)
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA | RELAY_HAS_FINISHED);
-	CHECK_EQ(stats_of(buf).produced, 1);
-	CHECK_EQ(stats_of(buf).padding, 7);
+	CHECK_STATS(buf, (produced, 1), (padding, 7));
 	CHECK_EQ(write_letters(buf, 'b', 3), 0);
 	CHECK_DRAINS(buf, "aaabbb");
 	relay_buf_release(buf);
@@ -300,9 +291,7 @@ TEST(flush_of_an_empty_sub_buffer_switches_too)
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(stats_of(buf).produced, 2);
-	CHECK_EQ(stats_of(buf).padding, 20);
-	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_STATS(buf, (produced, 2), (padding, 20), (unread_bytes, 0));
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_DRAINS(buf, "aaa");
 	CHECK_EQ(stats_of(buf).consumed, 2);
@@ -317,8 +306,7 @@ TEST(flush_of_a_full_buffer_loses_nothing)
 	CHECK_EQ(write_each(buf, "ab", 4), 0);
 	for (i = 0; i < 5; i++)
 		CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(stats_of(buf).produced, 2);
-	CHECK_EQ(stats_of(buf).lost_full_records, 0);
+	CHECK_STATS(buf, (produced, 2), (lost_full_records, 0));
 	CHECK_EQ(write_letters(buf, 'c', 1), -ENOSPC);
 	CHECK_DRAINS(buf, "aaaabbbb");
 	CHECK_EQ(write_letters(buf, 'd', 4), 0);
@@ -343,9 +331,7 @@ TEST(flush_after_full_and_room_again_begins_the_next_sub_buffer)
 		CHECK_EQ(stats_of(buf).produced, 2);
 		CHECK_EQ(write_letters(buf, 'd', 57), 0);
 		CHECK_EQ(relay_buf_flush(buf), 0);
-		CHECK_EQ(stats_of(buf).produced, 3);
-		CHECK_EQ(stats_of(buf).padding, 14);
-		CHECK_EQ(stats_of(buf).lost_full_records, !by_flush);
+		CHECK_STATS(buf, (produced, 3), (padding, 14), (lost_full_records, !by_flush));
 		CHECK_EQ(relay_buf_reset(buf), 0);
 	}
 	relay_buf_release(buf);
@@ -382,8 +368,7 @@ TEST(a_second_flush_after_full_finishes_an_empty_sub_buffer)
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(stats_of(buf).produced, 3);
-	CHECK_EQ(stats_of(buf).padding, 4);
+	CHECK_STATS(buf, (produced, 3), (padding, 4));
 	relay_buf_release(buf);
 }
 
@@ -432,8 +417,7 @@ TEST(a_disabled_buffer_refuses_and_counts)
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
 	CHECK_EQ(stats_of(buf).disabled, 1);
 	CHECK_EQ(write_letters(buf, 'b', 5), -ECANCELED);
-	CHECK_EQ(stats_of(buf).lost_disabled_records, 1);
-	CHECK_EQ(stats_of(buf).lost_disabled_bytes, 5);
+	CHECK_STATS(buf, (lost_disabled_records, 1), (lost_disabled_bytes, 5));
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_letters(buf, 'c', 3), 0);
 	CHECK_DRAINS(buf, "aaaccc");

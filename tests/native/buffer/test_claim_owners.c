@@ -169,8 +169,7 @@ TEST(a_dead_readers_lock_is_taken_over)
 	pid_t pid;
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = fork_child();
 	if (pid == 0) {
 		struct rchan_buf *mine = open_again(buf);
 
@@ -192,8 +191,7 @@ TEST(after_fork_both_write)
 	pid_t pid;
 
 	CHECK_EQ(write_letters(buf, 'a', 1), 0);
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = fork_child();
 	if (pid == 0) {
 		for (i = 0; i < 100; i++)
 			CHECK_EQ(write_letters(buf, 'c', 1), 0);

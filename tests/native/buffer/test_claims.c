@@ -17,8 +17,7 @@ TEST(a_restartable_write_that_dies_was_never_there)
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
-	CHECK_EQ(stats_of(buf).lost_torn_records, scheme == RELAY_RSEQ ? 0 : 1);
-	CHECK_EQ(stats_of(buf).records, scheme == RELAY_RSEQ ? 2 : 3);
+	CHECK_STATS(buf, (lost_torn_records, scheme == RELAY_RSEQ ? 0 : 1), (records, scheme == RELAY_RSEQ ? 2 : 3));
 	relay_buf_release(buf);
 }
 
@@ -29,8 +28,7 @@ TEST(a_restarted_write_is_written_once)
 
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	continue_writer(&writer);
-	CHECK_EQ(stats_of(buf).records, 2);
-	CHECK_EQ(stats_of(buf).bytes, 30);
+	CHECK_STATS(buf, (records, 2), (bytes, 30));
 	if (scheme == RELAY_RSEQ)
 		CHECK_DRAINS(buf, "bbbbbbbbbbxxxxxxxxxxxxxxxxxxxx");
 	else
@@ -83,8 +81,7 @@ TEST(a_hole_may_follow_a_switch)
 	CHECK_EQ(write_letters(buf, 'c', 20), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbcccccccccccccccccccc");
 	check_torn(buf, 1, 20);
-	CHECK_EQ(stats_of(buf).produced, 2);
-	CHECK_EQ(stats_of(buf).padding, 10);
+	CHECK_STATS(buf, (produced, 2), (padding, 10));
 	relay_buf_release(buf);
 }
 
@@ -230,8 +227,7 @@ TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_
 	die_with_all_reservations(buf, 20);
 	for (i = 0; i < 3; i++)
 		CHECK_EQ(relay_buf_reserve(buf, 10, &to), -ENOSPC);
-	CHECK_EQ(stats_of(buf).lost_full_records, 4);
-	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_STATS(buf, (lost_full_records, 4), (produced, 1));
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_DRAINS(buf, "bbbbbbbbbb");
@@ -254,8 +250,7 @@ TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 	CHECK_EQ(relay_buf_reserve(buf, 10, &to), 0);
 	relay_buf_commit(buf, memset(to, 'c', 10));
 	CHECK_DRAINS(buf, "bbbbbbbbbbcccccccccc");
-	CHECK_EQ(stats_of(buf).lost_full_records, 1 + N_SUBBUFS);
-	CHECK_EQ(stats_of(buf).lost_overwritten_records, N);
+	CHECK_STATS(buf, (lost_full_records, 1 + N_SUBBUFS), (lost_overwritten_records, N));
 	check_torn(buf, 0, 0);
 	relay_buf_release(buf);
 }
@@ -293,8 +288,7 @@ TEST(processes_that_come_and_go_leave_claims_to_keep)
 	pid_t pid;
 
 	for (i = 0; i < RELAY_N_CLAIMS_KEPT + 8; i++) {
-		pid = fork();
-		CHECK(pid >= 0);
+		pid = fork_child();
 		if (pid == 0)
 			_exit(count_unkept_claims(open_again(buf), 2));
 		CHECK_EQ(result_of(pid), 0);

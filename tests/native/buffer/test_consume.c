@@ -23,8 +23,7 @@ TEST(partial_reads_join_to_the_whole)
 	while ((n = consume_into(buf, out + used, 3)) > 0)
 		used += n;
 	CHECK_EQ(strcmp(out, "0123456789abcdefghij"), 0);
-	CHECK_EQ(stats_of(buf).read_records, 3);
-	CHECK_EQ(stats_of(buf).read_bytes, 20);
+	CHECK_STATS(buf, (read_records, 3), (read_bytes, 20));
 	relay_buf_release(buf);
 }
 
@@ -146,8 +145,7 @@ TEST(a_lapped_reader_is_told)
 	CHECK_EQ(relay_consume_valid(buf), -EOVERFLOW);
 	relay_consume_abort(buf);
 	CHECK_DRAINS(buf, "bbbbcccc");
-	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
-	CHECK_EQ(stats_of(buf).read_records, 2);
+	CHECK_STATS(buf, (lost_overwritten_records, 1), (read_records, 2));
 	relay_buf_release(buf);
 }
 
@@ -161,8 +159,7 @@ TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 	CHECK_EQ(write_letters(buf, 'b', 5), 0);
 	CHECK_EQ(write_each(buf, "cccc", 5), 0);
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
-	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
-	CHECK_EQ(stats_of(buf).lost_overwritten_bytes, 5);
+	CHECK_STATS(buf, (lost_overwritten_records, 1), (lost_overwritten_bytes, 5));
 	relay_buf_release(buf);
 }
 
@@ -198,8 +195,7 @@ TEST(what_is_looked_at_stays_unread)
 	CHECK_EQ(looked_to, 21);
 	CHECK_EQ(strcmp(look(buf, 21, 100), ""), 0);
 	CHECK_EQ(strcmp(look(buf, 1000, 100), ""), 0);
-	CHECK_EQ(stats_of(buf).unread_bytes, 21);
-	CHECK_EQ(stats_of(buf).reads, 0);
+	CHECK_STATS(buf, (unread_bytes, 21), (reads, 0));
 	CHECK_DRAINS(buf, "aaaaaaabbbbbbbccccccc");
 	relay_buf_release(buf);
 }
@@ -224,8 +220,7 @@ TEST(consume_to_passes_over_data_and_padding)
 	CHECK_EQ(write_each(buf, "abcd", 7), 0);
 	CHECK_EQ(write_letters(buf, 'e', 7), -ENOSPC);
 	CHECK_EQ(relay_consume_to(buf, 15), 0);
-	CHECK_EQ(stats_of(buf).unread_bytes, 13);
-	CHECK_EQ(stats_of(buf).read_records, 2);
+	CHECK_STATS(buf, (unread_bytes, 13), (read_records, 2));
 	CHECK_EQ(relay_consume_to(buf, 3), 0);
 	CHECK_EQ(stats_of(buf).unread_bytes, 13);
 	CHECK_EQ(write_letters(buf, 'e', 7), 0);

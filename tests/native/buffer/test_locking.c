@@ -19,9 +19,7 @@ TEST(a_killed_writer_loses_the_lock_and_its_record)
 	kill_writer(&writer);
 	CHECK_EQ(write_letters(buf, 'c', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaacccccccccc");
-	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
-	CHECK_EQ(stats_of(buf).lost_torn_bytes, 20);
-	CHECK_EQ(stats_of(buf).records, 3);
+	CHECK_STATS(buf, (lost_torn_records, 1), (lost_torn_bytes, 20), (records, 3));
 	relay_buf_release(buf);
 }
 
@@ -34,8 +32,7 @@ TEST(a_flush_takes_the_lock_from_the_dead)
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "");
-	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
-	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_STATS(buf, (lost_torn_records, 1), (unread_bytes, 0));
 	relay_buf_release(buf);
 }
 
@@ -80,8 +77,7 @@ TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_under_its_lock)
 	die_with_all_reservations(buf, 20);
 	for (int i = 0; i < 3; i++)
 		CHECK_EQ(write_letters(buf, 'a', 10), -ENOSPC);
-	CHECK_EQ(stats_of(buf).lost_full_records, 4);
-	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_STATS(buf, (lost_full_records, 4), (produced, 1));
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(stats_of(buf).lost_torn_records, RELAY_N_RESERVATIONS);
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);

@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include "check.h"
+#include "random.h"
 
 SCHEMES(rseq, lockless, locking);
 
@@ -32,16 +33,6 @@ struct model {
 	bool disabled;
 	unsigned char stream[MAX_STREAM];
 };
-
-static uint64_t seed;
-
-static uint64_t random_below(uint64_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (seed >> 11) % n;
-}
 
 /* Stream position where sub-buffer `number` begins. */
 static uint64_t stream_at(const struct model *m, uint64_t number)
@@ -262,7 +253,7 @@ static void run_model(uint32_t mode)
 		struct rchan_buf *buf;
 		const char *path;
 
-		seed = 0x9e3779b97f4a7c15ull * round;
+		random_state = 0x9e3779b97f4a7c15ull * round;
 		memset(&m, 0, offsetof(struct model, stream));
 		m.size = 1 + random_below(random_below(2) ? 12 : 300);
 		m.n = 1 + random_below(6);

@@ -67,11 +67,8 @@ TEST(discarded_records_are_skipped_and_counted)
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
 	relay_buf_commit(buf, some[4]);
 	CHECK_DRAINS(buf, "eeeeeeeeeeeeeeeeeeee");
-	CHECK_EQ(stats_of(buf).discarded_records, 3);
-	CHECK_EQ(stats_of(buf).discarded_bytes, 60);
-	CHECK_EQ(stats_of(buf).read_records, 2);
-	CHECK_EQ(stats_of(buf).lost_torn_records, 0);
-	CHECK_EQ(stats_of(buf).unread_bytes, 0);
+	CHECK_STATS(buf, (discarded_records, 3), (discarded_bytes, 60), (read_records, 2), (lost_torn_records, 0),
+	            (unread_bytes, 0));
 	relay_buf_release(buf);
 }
 
@@ -90,8 +87,7 @@ TEST(short_discarded_records_are_skipped_too)
 	CHECK_DRAINS(buf, "addddggg"
 	                  "jjmpppp"
 	                  "sss");
-	CHECK_EQ(stats_of(buf).discarded_records, 13);
-	CHECK_EQ(stats_of(buf).lost_torn_records, 0);
+	CHECK_STATS(buf, (discarded_records, 13), (lost_torn_records, 0));
 	/* their claims are free again */
 	for (int i = 0; i < 300; i++) {
 		relay_buf_discard(buf, reserve(buf, 'x', 1));
@@ -140,8 +136,7 @@ TEST(any_number_of_records_can_be_discarded)
 	CHECK_EQ(got, kept);
 	for (size_t i = 0; i < got; i++)
 		CHECK_EQ(data[i], (char)(i / RECORD * 7 + 3));
-	CHECK_EQ(stats_of(buf).discarded_records, N - kept / RECORD);
-	CHECK_EQ(stats_of(buf).read_records, kept / RECORD);
+	CHECK_STATS(buf, (discarded_records, N - kept / RECORD), (read_records, kept / RECORD));
 	relay_buf_release(buf);
 }
 
@@ -168,9 +163,8 @@ TEST(a_reset_whose_process_is_killed_while_it_waits_does_not_happen)
 	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *a = reserve(buf, 'a', 20);
 	int err;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
-	CHECK(pid >= 0);
 	if (pid == 0) {
 		for (;;)
 			relay_buf_reset(buf);
@@ -272,8 +266,7 @@ TEST(with_reserve_visible_a_record_is_read_at_once)
 	memcpy(to, "xyz", 3);
 	relay_buf_commit(buf, to);
 	CHECK_DRAINS(buf, "xyz");
-	CHECK_EQ(stats_of(buf).read_records, 2);
-	CHECK_EQ(stats_of(buf).discarded_records, 0);
+	CHECK_STATS(buf, (read_records, 2), (discarded_records, 0));
 	relay_buf_release(buf);
 }
 
@@ -341,8 +334,7 @@ static _Noreturn void write_and_be_stepped(const char *path)
 	CHECK(!memchr(out, 'S', sizeof(out)));
 	relay_buf_commit(signalled, in_handler);
 	drain(signalled);
-	CHECK_EQ(stats_of(signalled).read_records, 4);
-	CHECK_EQ(stats_of(signalled).read_bytes, 12);
+	CHECK_STATS(signalled, (read_records, 4), (read_bytes, 12));
 	_exit(0);
 }
 
@@ -372,9 +364,8 @@ TEST(a_handler_may_keep_a_reservation_wherever_it_interrupts)
 
 	for (int status = 0; n < MOST; n++) {
 		const char *path = make_channel(&spec);
-		pid_t pid = fork();
+		pid_t pid = fork_child();
 
-		CHECK(pid >= 0);
 		if (pid == 0)
 			write_and_be_stepped(path);
 		status = step_and_signal(pid, n);
@@ -414,9 +405,8 @@ TEST(another_thread_may_commit)
 TEST(what_a_dead_process_had_reserved_is_torn)
 {
 	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
-	CHECK(pid >= 0);
 	if (pid == 0) {
 		reserve(buf, 'x', 20);
 		relay_buf_discard(buf, reserve(buf, 'y', 20));
@@ -425,8 +415,7 @@ TEST(what_a_dead_process_had_reserved_is_torn)
 	}
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
 	CHECK_DRAINS(buf, "zzzz");
-	CHECK_EQ(stats_of(buf).lost_torn_records, 1);
-	CHECK_EQ(stats_of(buf).discarded_records, 1);
+	CHECK_STATS(buf, (lost_torn_records, 1), (discarded_records, 1));
 	relay_buf_release(buf);
 }
 
@@ -462,13 +451,10 @@ TEST(consumed_stops_at_an_open_reservation_and_counts_what_was_none)
 	relay_buf_commit(buf, b);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
-	CHECK_EQ(stats_of(buf).consumed, 1);
-	CHECK_EQ(stats_of(buf).discarded_records, 2);
-	CHECK_EQ(stats_of(buf).read_records, 0);
+	CHECK_STATS(buf, (consumed, 1), (discarded_records, 2), (read_records, 0));
 	relay_buf_commit(buf, a);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
-	CHECK_EQ(stats_of(buf).consumed, 2);
-	CHECK_EQ(stats_of(buf).read_records, 2);
+	CHECK_STATS(buf, (consumed, 2), (read_records, 2));
 	for (int i = 0; i < 300; i++) { /* the claim of the short one is free again */
 		relay_buf_discard(buf, reserve(buf, 'z', 1));
 		CHECK_EQ(relay_buf_flush(buf), 0);

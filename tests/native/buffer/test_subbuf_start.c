@@ -91,8 +91,7 @@ TEST(the_first_subbuf_is_begun_with_the_callback)
 
 	CHECK_EQ(seen.calls, 1);
 	CHECK(seen.prev_subbuf == NULL && seen.subbuf != NULL);
-	CHECK_EQ(stats_of(buf).offset, sizeof(unsigned));
-	CHECK_EQ(stats_of(buf).records, 0);
+	CHECK_STATS(buf, (offset, sizeof(unsigned)), (records, 0));
 	relay_buf_release(buf);
 }
 
@@ -122,8 +121,7 @@ TEST(headers_are_read_with_the_data_and_records_counted_without)
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 2 * (4 + 50));
 	CHECK_EQ(data[4], 'a');
 	CHECK_EQ(data[54 + 4], 'b');
-	CHECK_EQ(stats_of(buf).read_records, 2);
-	CHECK_EQ(stats_of(buf).read_bytes, 108);
+	CHECK_STATS(buf, (read_records, 2), (read_bytes, 108));
 	relay_buf_release(buf);
 }
 
@@ -139,9 +137,7 @@ TEST(a_client_that_keeps_refuses_when_full_and_is_asked_again)
 	CHECK_EQ(write_letters(buf, 'd', 1), -ENOSPC);
 	CHECK_EQ(seen.calls, 4);
 	CHECK(seen.subbuf == subbuf && seen.prev_subbuf == prev_subbuf && seen.prev_padding == 0);
-	CHECK_EQ(stats_of(buf).lost_full_records, 2);
-	CHECK_EQ(stats_of(buf).lost_full_bytes, 61);
-	CHECK_EQ(stats_of(buf).lost_overwritten_records, 0);
+	CHECK_STATS(buf, (lost_full_records, 2), (lost_full_bytes, 61), (lost_overwritten_records, 0));
 	CHECK_EQ(consume_into(buf, data, 64), 64);
 	CHECK_EQ(data[4], 'a');
 	CHECK_EQ(write_letters(buf, 'e', 60), 0);
@@ -157,8 +153,7 @@ TEST(a_client_that_overwrites_loses_the_oldest_and_counts_it)
 	struct rchan_buf *buf = make_with(&overwriting, 64, 3);
 
 	CHECK_EQ(write_each(buf, "abcdefgh", 60), 0);
-	CHECK_EQ(stats_of(buf).lost_full_records, 0);
-	CHECK_EQ(stats_of(buf).lost_overwritten_records, 5);
+	CHECK_STATS(buf, (lost_full_records, 0), (lost_overwritten_records, 5));
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 3 * 64);
 	CHECK(data[4] == 'f' && data[68] == 'g' && data[132] == 'h');
 	CHECK_EQ(stats_of(buf).read_records, 3);
@@ -171,8 +166,7 @@ TEST(a_record_that_the_header_leaves_no_room_for_is_too_large_after_the_switch)
 
 	CHECK_EQ(write_letters(buf, 'a', 60), 0);
 	CHECK_EQ(write_letters(buf, 'b', 61), -EMSGSIZE);
-	CHECK_EQ(stats_of(buf).produced, 1);
-	CHECK_EQ(stats_of(buf).lost_too_large_records, 1);
+	CHECK_STATS(buf, (produced, 1), (lost_too_large_records, 1));
 	CHECK_EQ(write_letters(buf, 'c', 65), -EMSGSIZE);
 	CHECK_EQ(stats_of(buf).produced, 1);
 	relay_buf_release(buf);
@@ -212,11 +206,9 @@ TEST(flush_asks_at_once_and_what_is_finished_has_been_seen)
 	struct rchan_buf *buf = make_with(&keeping, 64, 2);
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(stats_of(buf).produced, 1);
-	CHECK_EQ(stats_of(buf).offset, 4);
+	CHECK_STATS(buf, (produced, 1), (offset, 4));
 	CHECK_EQ(relay_buf_flush(buf), 0);
-	CHECK_EQ(stats_of(buf).produced, 2);
-	CHECK_EQ(stats_of(buf).offset, 0);
+	CHECK_STATS(buf, (produced, 2), (offset, 0));
 	CHECK_EQ(seen.calls, 3);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 2);
@@ -232,8 +224,7 @@ TEST(reset_begins_the_first_one_again)
 	CHECK_EQ(write_each(buf, "abcde", 60), 0);
 	CHECK_EQ(relay_buf_reset(buf), 0);
 	CHECK(seen.prev_subbuf == NULL);
-	CHECK_EQ(stats_of(buf).produced, 0);
-	CHECK_EQ(stats_of(buf).offset, 4);
+	CHECK_STATS(buf, (produced, 0), (offset, 4));
 	CHECK_EQ(write_letters(buf, 'z', 60), 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
 	CHECK_EQ(data[4], 'z');
@@ -343,8 +334,7 @@ static pid_t stopped_writer(const struct rchan_buf *shared, char letter)
 	char byte;
 
 	CHECK(pipe(pipes.reached) == 0 && pipe(pipes.go) == 0);
-	pid_t pid = fork();
-	CHECK(pid >= 0);
+	pid_t pid = fork_child();
 	if (pid == 0) {
 		struct rchan_buf *buf = open_again(shared);
 		relay_buf_set_callbacks(buf, &stopping);

@@ -403,16 +403,6 @@ static inline void close_channel(void)
 
 /* --- children --- */
 
-static inline pid_t fork_child(void)
-{
-	pid_t pid = fork();
-
-	CHECK(pid >= 0);
-	if (pid == 0)
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	return pid;
-}
-
 static inline void note_killed(void)
 {
 	channel.n_killed++;

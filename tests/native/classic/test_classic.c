@@ -434,8 +434,7 @@ TEST(close_finishes_the_last_sub_buffer)
 	CHECK(last('d')->at == memory);
 	CHECK_EQ(last('d')->length, 34);
 	/* Who has it open reads on to the end. */
-	CHECK_EQ(stats_of(buf).closed, 1);
-	CHECK_EQ(stats_of(buf).produced, 1);
+	CHECK_STATS(buf, (closed, 1), (produced, 1));
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaafeet");
 	CHECK_EQ(write_letters(buf, 'z', 1), -EPIPE);
 	relay_buf_release(buf);

@@ -4,6 +4,7 @@
  * contradicts itself is said to.
  */
 #define _GNU_SOURCE
+#include "random.h"
 #include "ring_check.h"
 
 #include <pthread.h>
@@ -11,16 +12,6 @@
 SCHEMES(rseq, lockless);
 
 enum { SIZE = 4096, ROUNDS = 150, SCRIBBLES = 3000, WATCHDOG_S = 600 };
-
-static uint64_t seed = 88172645463325252ull;
-
-static uint64_t random_word(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
 
 /* What tends to hurt: ends of ranges, what is not aligned, what was right a moment ago. */
 static uint64_t nasty_word(uint64_t now)

@@ -270,8 +270,7 @@ TEST(a_dead_consumers_lock_is_taken_over)
 	pid_t pid;
 
 	CHECK_EQ(output_letters(ring, 'a', 10, 0), 0);
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = fork_child();
 	if (pid == 0) {
 		CHECK_EQ(relay_ring_next(open_ring(path), &data, &length), 1);
 		kill(getpid(), SIGKILL);

@@ -126,7 +126,6 @@ TEST(a_record_is_put_into_a_buffer_step_by_step)
 	run_stepped(write_buf, 0); /* in the next sub-buffer */
 	run_stepped(write_buf, 0);
 	run_stepped(write_buf, -ENOSPC);
-	CHECK_EQ(stats_of(buf).records, 4);
-	CHECK_EQ(stats_of(buf).lost_full_records, 1);
+	CHECK_STATS(buf, (records, 4), (lost_full_records, 1));
 	CHECK_EQ(strlen(drain(buf)), 4 * BYTES);
 }

@@ -10,10 +10,10 @@
  * A record says whose it is and which; shorter ones are only counted. RELAYFS_STRESS=long makes it many more.
  */
 #define _GNU_SOURCE
+#include "random.h"
 #include "ring_check.h"
 
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 
@@ -41,16 +41,6 @@ static struct stream *streams; /* shared */
 static struct relay_ring *ring_of_cpu[MAX_RINGS];
 static struct relay_rings rings = {.ring = ring_of_cpu};
 static uint32_t ring_mode;
-
-static uint64_t seed = 88172645463325252ull;
-
-static uint64_t random_below(uint64_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (seed >> 11) % n;
-}
 
 static unsigned n_records(void)
 {
@@ -183,8 +173,7 @@ static _Noreturn void run_producer(uint32_t p, bool signals)
 	void *held[HELD] = {NULL};
 	unsigned i;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	seed += p * 1234577ull + (uint64_t)getpid();
+	random_state += p * 1234577ull + (uint64_t)getpid();
 	handler_stream = 2 * p + 1;
 	sigaction(SIGALRM, &action, NULL);
 	if (signals)
@@ -300,9 +289,8 @@ static void make_rings(uint32_t mode)
 
 static pid_t start_producer(uint32_t p, bool signals)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
-	CHECK(pid >= 0);
 	if (pid == 0)
 		run_producer(p, signals);
 	return pid;
@@ -454,8 +442,7 @@ TEST(no_wakeup_is_missed)
 	pid_t pid;
 
 	alarm(WATCHDOG_S + 10);
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = fork_child();
 	if (pid == 0) {
 		for (i = 0; i < n; i++) {
 			char *record = NULL;

@@ -25,10 +25,12 @@
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,6 +132,22 @@ static inline struct relay_stats stats_of(struct rchan_buf *buf)
 	return stats;
 }
 
+/* Up to six counts of a buffer, read at once: CHECK_STATS(buf, (records, 3), (bytes, 30)); */
+#define CHECK_STATS(buf, ...)                                                                           \
+	do {                                                                                            \
+		struct relay_stats stats_ = stats_of(buf);                                              \
+		STATS_PICK_(__VA_ARGS__, STATS_6_, STATS_5_, STATS_4_, STATS_3_, STATS_2_, STATS_1_, 0) \
+		(__VA_ARGS__)                                                                           \
+	} while (0)
+#define STATS_PICK_(a, b, c, d, e, f, picked, ...) picked
+#define STATS_ONE_(field, expected) CHECK_EQ(stats_.field, expected);
+#define STATS_1_(pair) STATS_ONE_ pair
+#define STATS_2_(pair, ...) STATS_ONE_ pair STATS_1_(__VA_ARGS__)
+#define STATS_3_(pair, ...) STATS_ONE_ pair STATS_2_(__VA_ARGS__)
+#define STATS_4_(pair, ...) STATS_ONE_ pair STATS_3_(__VA_ARGS__)
+#define STATS_5_(pair, ...) STATS_ONE_ pair STATS_4_(__VA_ARGS__)
+#define STATS_6_(pair, ...) STATS_ONE_ pair STATS_5_(__VA_ARGS__)
+
 /* Write n times `letter`. */
 static inline int write_letters(struct rchan_buf *buf, char letter, size_t n)
 {
@@ -216,7 +234,18 @@ static inline bool is_long(void)
 	return form && strcmp(form, "long") == 0;
 }
 
-/* 0: the child of fork() did what it should. */
+/* fork(); the child does not outlive its parent. */
+static inline pid_t fork_child(void)
+{
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
+}
+
+/* 0: the child did what it should. */
 static inline int result_of(pid_t child)
 {
 	int status;

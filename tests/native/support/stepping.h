@@ -15,7 +15,6 @@
 
 #include <signal.h>
 #include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/rseq.h>
 #include <sys/user.h>
@@ -26,11 +25,9 @@
 static inline pid_t start_stepped(void (*run)(void))
 {
 	int status;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
-	CHECK(pid >= 0);
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
 		run();
 		_exit(0);

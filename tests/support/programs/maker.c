@@ -22,6 +22,8 @@
  * Each is answered with one line: 0 or an errno's name. What callbacks are told comes as lines that begin with "*".
  */
 #define _GNU_SOURCE
+#include "tell.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -39,15 +41,6 @@ static char dir[MAX_WORD], base[MAX_WORD], options[MAX_WORD];
 static int mode, global, refused = -1, stray = -1;
 static struct rchan *chan;
 static char private_data[] = "private";
-
-/* One line, whole, whichever thread it comes from. */
-#define TELL(...)                    \
-	do {                         \
-		flockfile(stdout);   \
-		printf(__VA_ARGS__); \
-		fflush(stdout);      \
-		funlockfile(stdout); \
-	} while (0)
 
 static int answer(int err)
 {

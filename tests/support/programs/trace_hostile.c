@@ -7,6 +7,8 @@
  *                                       are first, and traces on meanwhile; then prints "spoilt" and waits for its end
  */
 #define _GNU_SOURCE
+#include "random.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -31,15 +33,6 @@ struct mapping {
 
 static struct mapping mappings[MAX_MAPPINGS];
 static unsigned n_mappings;
-static uint64_t state;
-
-static uint64_t next_random(void)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	return state ^= state << 17;
-}
-
 /* All whose protection begins so, and whose file's name holds this. */
 static void find_mappings(const char *protection, const char *name)
 {
@@ -130,13 +123,13 @@ static void trace_some(void)
 	uint64_t i;
 
 	for (i = 0; i < 100; i++)
-		trace_hostile_noise(i, next_random());
+		trace_hostile_noise(i, random_word());
 }
 
 static void write_random(unsigned char *at, const unsigned char *end)
 {
 	for (; at < end; at += sizeof(uint64_t)) {
-		uint64_t word = next_random();
+		uint64_t word = random_word();
 		/* Small numbers, zeros and ones get further than noise. */
 		if (word % 4 == 0)
 			word >>= word % 64;
@@ -187,7 +180,7 @@ int main(int argc, char **argv)
 	if (argc == 2 && strcmp(argv[1], "attack") == 0) {
 		attack();
 	} else if (argc == 4 && strcmp(argv[1], "spoil") == 0) {
-		state = strtoull(argv[2], NULL, 0) * 2 + 1;
+		random_state = strtoull(argv[2], NULL, 0) * 2 + 1;
 		find_mappings("rw-s", "/mem");
 		spoil_all(strtoull(argv[3], NULL, 0));
 	} else {
