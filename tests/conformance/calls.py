@@ -8,9 +8,10 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+
+from mounts import opened
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_ssize_t
@@ -36,23 +37,10 @@ def map_memory(
     return call("mmap", None, length, protection, flags, descriptor, offset)
 
 
-@contextmanager
-def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Close it in the end."""
-    descriptor = os.open(path, flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def write(path: Path, data: bytes) -> None:
     """Write one record."""
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
+    with opened(path, os.O_WRONLY) as descriptor:
         os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def events(descriptor: int, mask: int = 0xFFFF, timeout_ms: int = 0) -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from conformance import test_observed, test_observed_mapping, test_observed_states
-from conformance.calls import events, name_of, opened, write
+from conformance.calls import events, name_of, write
 from conformance.observations import COVERED, observations, observed
-from mounts import DEADLINE_S, Mount, User, wait_until
+from mounts import DEADLINE_S, Mount, User, opened, wait_until
 
 from relayfs_fuse import Channel
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conformance.calls import call, how_it_ends, map_memory, name_of, opened, write
+from conformance.calls import call, how_it_ends, map_memory, name_of, write
 from conformance.observations import COVERED, observations, observed
-from mounts import Mount
+from mounts import Mount, opened
 
 
 @pytest.fixture

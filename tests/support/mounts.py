@@ -28,6 +28,8 @@ COUNTERS = ("counters", "counters.names", "counters.txt")
 # What ls(1) shows of a mount that holds nothing.
 LISTED = "control\ncounters\ncounters.names\ncounters.txt\nerror_log\n"
 NOBODY = 65534
+# What the server itself keeps in a store, sorted.
+KEPT_IN_STORE = [".counters", ".lock", ".root", ".traces", ".traces-lost"]
 
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
@@ -203,6 +205,16 @@ def tmpfs_directory() -> Iterator[Path]:
             yield Path(path)
         finally:
             unprotect(Path(path))
+
+
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file; the descriptor is closed in the end."""
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def truncate(path: Path, length: int) -> None:

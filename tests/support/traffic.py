@@ -13,6 +13,9 @@ import glob
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -193,3 +196,31 @@ class Stream:
     def shown(self, name: str) -> int:
         """Return a counter of this relay file."""
         return int(self.mount.shown(self.channel, f"buffer{self.cpu}/{name}"))
+
+
+@contextmanager
+def streaming(mount: Mounted, options: str = "", kind: str = "c") -> Iterator[Stream]:
+    """Make the channel app/cpu; its producer, if one is started, does not outlive the context."""
+    stream = Stream(mount, "app/cpu", kind)
+    mount.create(stream.channel, options)
+    yield stream
+    stream.kill()
+
+
+def open_at_once(file: Path, ways: Sequence[int], times: int) -> None:
+    """Open a file so many times in each way, as flags of open(2), from three threads a way; all must succeed."""
+    failed: list[OSError] = []
+
+    def hammer(flags: int) -> None:
+        for _ in range(times):
+            try:
+                os.close(os.open(file, flags))
+            except OSError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=hammer, args=(flags,)) for flags in [*ways] * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
-from traffic import Stream, drain, lines
+from traffic import Stream, drain, lines, streaming
 
 from relayfs_fuse import Channel
 
@@ -51,10 +51,8 @@ def test_a_python_producer_goes_on_in_its_forked_child(mount: Mount) -> None:
 
 @pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "scheme=rseq")
-    yield stream
-    stream.kill()
+    with streaming(mount, "scheme=rseq") as stream:
+        yield stream
 
 
 def test_a_program_without_rseq_writes_through_write_2_and_loses_nothing(stream: Stream, mount: Mount) -> None:

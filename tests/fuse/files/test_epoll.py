@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from build import compile_c, run_command
 from mounts import DEADLINE_S, Mount
-from traffic import Stream, lines, wait_open
+from traffic import Stream, lines, streaming, wait_open
 
 from relayfs_fuse import Channel
 
@@ -50,10 +50,8 @@ def mount(cleared_mount: Mount) -> Mount:
 
 @pytest.fixture(params=["", "read=nowait", "delivery=packet read=wait"])
 def packets(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, request.param)
-    yield stream
-    stream.kill()
+    with streaming(mount, request.param) as stream:
+        yield stream
 
 
 def test_a_non_blocking_edge_triggered_reader_gets_every_line(packets: Stream) -> None:

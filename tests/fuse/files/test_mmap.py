@@ -6,14 +6,13 @@ import select
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from mapping import Mapper
 from mounts import DEADLINE_S, Mount, User, wait_until
-from traffic import LINE_BYTES, Stream, drain, lines
+from traffic import LINE_BYTES, Stream, drain, lines, open_at_once, streaming
 
 from relayfs_fuse import Channel, Reader
 
@@ -46,10 +45,8 @@ def mount(cleared_mount: Mount) -> Mount:
 
 @pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS} perm=0640")
-    yield stream
-    stream.kill()
+    with streaming(mount, f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS} perm=0640") as stream:
+        yield stream
 
 
 def mem_of(stream: Stream) -> Path:
@@ -173,21 +170,7 @@ def test_nobody_truncates_the_memory_through_the_mount(stream: Stream, map_file:
 
 @pytest.mark.usefixtures("mapped_through")
 def test_a_file_can_be_opened_in_all_ways_at_once(stream: Stream) -> None:
-    failed: list[OSError] = []
-
-    def hammer(flags: int) -> None:
-        for _ in range(200):
-            try:
-                os.close(os.open(stream.file, flags))
-            except OSError as error:
-                failed.append(error)
-
-    threads = [threading.Thread(target=hammer, args=(flags,)) for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR) * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    open_at_once(stream.file, [os.O_RDONLY, os.O_WRONLY, os.O_RDWR], 200)
 
 
 def test_bash_loses_nothing_when_it_opens_for_both_and_reads_lines(stream: Stream) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mapping import Mapper
 from mounts import DEADLINE_S, Mount, shell, wait_until
-from traffic import append, short_lines, wait_asleep
+from traffic import append, open_at_once, short_lines, wait_asleep
 
 pytestmark = pytest.mark.usefixtures("mapped_through")
 
@@ -127,22 +127,7 @@ def test_a_mapping_shows_what_is_written_while_streams_read_on(mount: Mount, pat
 
 
 def test_it_can_be_opened_in_all_ways_at_once(path: Path) -> None:
-    failed: list[OSError] = []
-
-    def hammer(flags: int) -> None:
-        for _ in range(60):
-            try:
-                os.close(os.open(path, flags))
-            except OSError as error:
-                failed.append(error)
-
-    ways = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_NONBLOCK)
-    threads = [threading.Thread(target=hammer, args=(flags,)) for flags in ways * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    open_at_once(path, [os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_NONBLOCK], 60)
 
 
 # --- reading what can be mapped waits as reading a stream does ---

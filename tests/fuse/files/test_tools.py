@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from build import compile_c, run_command
 from mounts import DEADLINE_S, Mount, wait_until
-from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines
+from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines, streaming
 
 # Reading byte by byte, as shells do, is slower than writing: they would never see an end.
 AT_MOST = 2000
@@ -42,12 +42,10 @@ def mount(cleared_mount: Mount) -> Mount:
 @pytest.fixture
 def live(request: pytest.FixtureRequest, mount: Mount) -> Iterator[Stream]:
     """A relay file with lines in it, to which more are added all the time."""
-    stream = Stream(mount, "app/cpu", getattr(request, "param", "c"))
-    mount.create(stream.channel)
-    stream.start(at_most=AT_MOST)
-    wait_until(lambda: stream.shown("records") >= PRELOADED, "the producer is at work")
-    yield stream
-    stream.kill()
+    with streaming(mount, kind=getattr(request, "param", "c")) as stream:
+        stream.start(at_most=AT_MOST)
+        wait_until(lambda: stream.shown("records") >= PRELOADED, "the producer is at work")
+        yield stream
 
 
 # --- tools that show all they read ---

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from mounts import DEADLINE_S, Mount, wait_until, wait_until_quick
-from traffic import LINE_BYTES, Stream, lines, n_asleep, wait_asleep
+from traffic import LINE_BYTES, Stream, lines, n_asleep, streaming, wait_asleep
 
 from relayfs_fuse import Channel
 from relayfs_fuse.native import Buffer
@@ -56,10 +56,8 @@ def mount(cleared_mount: Mount) -> Mount:
 @pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
     """A relay file whose readers sleep."""
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "read=wait")
-    yield stream
-    stream.kill()
+    with streaming(mount, "read=wait") as stream:
+        yield stream
 
 
 # --- read(2) ---

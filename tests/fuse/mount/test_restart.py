@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
-from traffic import LINE_BYTES, READ_BYTES, Stream, drain, lines, wait_asleep
+from traffic import LINE_BYTES, READ_BYTES, Stream, drain, lines, streaming, wait_asleep
 
 from relayfs_fuse import Channel, Reader, native
 
@@ -76,10 +76,8 @@ def records_in_store(mount: Mount, stream: Stream) -> int:
 
 @pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
-    stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "subbuf_size=64K n_subbufs=64")
-    yield stream
-    stream.kill()
+    with streaming(mount, "subbuf_size=64K n_subbufs=64") as stream:
+        yield stream
 
 
 @pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])

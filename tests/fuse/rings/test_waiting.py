@@ -17,7 +17,7 @@ import pytest
 from build import PLAIN, ROOT, compile_c, run_command
 from kernel_ring import KernelRing
 from lines_out import Printer, printing
-from mounts import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, opened, wait_until
 from traffic import append, wait_asleep
 
 from relayfs_fuse import Ring
@@ -52,15 +52,6 @@ try:
 except OSError as error:
     sys.exit(error.errno != 22)
 """
-
-
-@contextmanager
-def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    descriptor = os.open(path, flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @pytest.fixture

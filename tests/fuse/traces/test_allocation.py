@@ -46,6 +46,13 @@ def fill(directory: Path) -> Path:
     return filler
 
 
+@pytest.fixture
+def small_mount(make_mount: Callable[..., Mount], own_tmpfs: Path) -> Mount:
+    """A mount whose store is a file system that can be filled."""
+    own_tmpfs.chmod(0o755)
+    return make_mount(store=own_tmpfs / "store")
+
+
 @contextmanager
 def limited(mount: Mount, user: int | None) -> Iterator[Maker]:
     """traced.c, that may not write to files."""
@@ -91,10 +98,9 @@ def test_a_buffer_takes_memory_when_its_cpu_first_writes(
 
 @pytest.mark.parametrize(("run", "user"), RUNS)
 def test_without_memory_events_are_lost_and_counted_until_there_is_some(
-    make_mount: Callable[..., Mount], own_tmpfs: Path, unprivileged: User, tmp_path: Path, run: Run, user: int | None
+    small_mount: Mount, own_tmpfs: Path, unprivileged: User, tmp_path: Path, run: Run, user: int | None
 ) -> None:
-    own_tmpfs.chmod(0o755)
-    mount = make_mount(store=own_tmpfs / "store")
+    mount = small_mount
     start_trace(mount, "t", ROOM)
     with run(mount, user) as maker:
         maker.ask("emit 10")
@@ -123,10 +129,9 @@ def test_without_memory_events_are_lost_and_counted_until_there_is_some(
 
 @pytest.mark.parametrize(("run", "user"), RUNS)
 def test_what_a_program_lost_that_never_had_memory_is_said(
-    make_mount: Callable[..., Mount], own_tmpfs: Path, unprivileged: User, run: Run, user: int | None
+    small_mount: Mount, own_tmpfs: Path, unprivileged: User, run: Run, user: int | None
 ) -> None:
-    own_tmpfs.chmod(0o755)
-    mount = make_mount(store=own_tmpfs / "store")
+    mount = small_mount
     start_trace(mount, "t", ROOM)
     with run(mount, user) as maker:
         maker.ask("emit 10")
@@ -150,9 +155,9 @@ def test_what_a_program_lost_that_never_had_memory_is_said(
 
 
 def test_a_recorder_says_what_a_program_lost_that_never_had_memory(
-    make_mount: Callable[..., Mount], own_tmpfs: Path, tmp_path: Path
+    small_mount: Mount, own_tmpfs: Path, tmp_path: Path
 ) -> None:
-    mount = make_mount(store=own_tmpfs / "store")
+    mount = small_mount
     start_trace(mount, "t", ROOM)
     with traced(mount, cpus=[0]) as maker:
         maker.ask("emit 10")
@@ -270,11 +275,10 @@ def test_buffers_of_several_programs_are_whole(mount: Mount, buffers: str) -> No
 
 @pytest.mark.parametrize("user", [None, NOBODY])
 def test_a_flag_that_is_cleared_without_memory_harms_no_reader(
-    make_mount: Callable[..., Mount], own_tmpfs: Path, unprivileged: User, tmp_path: Path, user: int | None
+    small_mount: Mount, own_tmpfs: Path, unprivileged: User, tmp_path: Path, user: int | None
 ) -> None:
     """The memory is full, and the positions say that there is something in a buffer that has none."""
-    own_tmpfs.chmod(0o755)
-    mount = make_mount(store=own_tmpfs / "store")
+    mount = small_mount
     mount.expect("damaged")
     start_trace(mount, "t", ROOM)
     with traced(mount, user=user, cpus=[0]) as maker:

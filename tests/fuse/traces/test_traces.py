@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from holding import holding
 from making import N_CPUS, environment_of
-from mounts import DEADLINE_S, NOBODY, Mount, User, shell, wait_until, watching
+from mounts import DEADLINE_S, KEPT_IN_STORE, NOBODY, Mount, User, shell, wait_until, watching
 from traced import directory_of, processes, program, read_cpu_steps, read_steps, start_trace, traced
 
 from relayfs_fuse import native
@@ -332,13 +332,7 @@ def test_removing_a_trace_takes_everything_and_programs_go_on(mount: Mount) -> N
             assert not (mount.path / ".channels/t").exists()
             reader.read()
         program.ask("step 100")
-        assert sorted(path.name for path in mount.store.iterdir()) == [
-            ".counters",
-            ".lock",
-            ".root",
-            ".traces",
-            ".traces-lost",
-        ]
+        assert sorted(path.name for path in mount.store.iterdir()) == KEPT_IN_STORE
         # The same name once more is another trace.
         trace = start_trace(mount, options=SMALL)
         program.ask("step 100")

@@ -223,20 +223,26 @@ def check_channel_stats(mount: "Mount", stress: Stress, account: dict[str, int])
         assert int(mount.shown(f"stress/{stress.reader}", statistic)) == account[counted], statistic
 
 
+def overrun(both: list[Stress], n_records: int) -> Iterator[tuple[Stress, dict[str, int]]]:
+    """Have producers, each of which forks, write so many records each, more than fit while the readers are stopped."""
+    for stress in both:
+        stress.stop_reader()  # before some producers are done with all
+    for _, stress in itertools.product(range(N_PRODUCERS), both):
+        stress.start_producer(n_records, fork=True)
+    for stress in both:
+        stress.overrun_reader()
+    for stress in both:
+        stress.join_producers()
+        account = stress.finish()
+        check_overrun(stress, account)
+        yield stress, account
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme)) as both:
-        for stress in both:
-            stress.stop_reader()  # before some producers are done with all
-        for _, stress in itertools.product(range(N_PRODUCERS), both):
-            stress.start_producer(RECORDS, fork=True)
-        for stress in both:
-            stress.overrun_reader()
-        for stress in both:
-            stress.join_producers()
-            account = stress.finish()
-            check_overrun(stress, account)
+        for stress, account in overrun(both, RECORDS):
             check_channel_stats(mount, stress, account)
             assert account["written"] >= N_PRODUCERS * 2 * RECORDS
 
@@ -245,16 +251,7 @@ def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_reservations_through_a_mount(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme, reserves=True)) as both:
-        for stress in both:
-            stress.stop_reader()  # before some producers are done with all
-        for _, stress in itertools.product(range(N_PRODUCERS), both):
-            stress.start_producer(RESERVED_RECORDS, fork=True)
-        for stress in both:
-            stress.overrun_reader()
-        for stress in both:
-            stress.join_producers()
-            account = stress.finish()
-            check_overrun(stress, account)
+        for stress, account in overrun(both, RESERVED_RECORDS):
             assert int(mount.shown(f"stress/{stress.reader}", "discarded")) == account["discarded"] > 0
 
 
