@@ -4,8 +4,10 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from making import environment_of, making, relay_files
@@ -113,6 +115,18 @@ def test_reservations_are_private_until_they_are_committed(unmapped: Mount, unpr
     assert unmapped.shown("log", "lost_too_large") == unmapped.shown("log", "lost") == "1"
 
 
+@contextmanager
+def output_of(user: User, code: str, path: Path) -> Iterator[IO[bytes]]:
+    """Run Python code as another user; it succeeds."""
+    with subprocess.Popen(
+        [os.fspath(PYTHON), "-c", code, path], stdout=subprocess.PIPE, user=user.uid, group=user.gid, extra_groups=[],
+        cwd="/",
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        yield program.stdout
+    assert program.returncode == 0
+
+
 @pytest.mark.parametrize("options", ["", "read=wait", "mode=overwrite"])
 def test_another_users_reader_reads_all_and_finds_the_end(unmapped: Mount, unprivileged: User, options: str) -> None:
     path = unmapped.create("log", f"buffers=single perm=0666 {options}")
@@ -125,18 +139,13 @@ with Reader(sys.argv[1]) as reader:
         sys.stdout.flush()
 """
     path.write_bytes(b"before\n")
-    with subprocess.Popen(
-        [os.fspath(PYTHON), "-c", read, path], stdout=subprocess.PIPE, user=unprivileged.uid,
-        group=unprivileged.gid, extra_groups=[], cwd="/",
-    ) as program:  # fmt: skip
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"before\n"
+    with output_of(unprivileged, read, path) as out:
+        assert out.readline() == b"before\n"
         path.write_bytes(b"while it sleeps\n")
-        assert program.stdout.readline() == b"while it sleeps\n"
+        assert out.readline() == b"while it sleeps\n"
         path.write_bytes(b"last\n")
         unmapped.command("remove log\n")
-        assert program.stdout.read() == b"last\n"
-    assert program.returncode == 0
+        assert out.read() == b"last\n"
 
 
 def test_another_user_makes_and_removes_a_channel(make_unmapped: Callable[..., Mount], unprivileged: User) -> None:
@@ -389,24 +398,19 @@ def test_another_users_reader_of_a_ring_reads_all_and_finds_the_end(unmapped: Mo
     path = unmapped.create("ring", "type=ring framing=length perm=0666")
     file = unmapped.path / "ring0"
     file.write_bytes(b"before")
-    with subprocess.Popen(
-        [os.fspath(PYTHON), "-c", RING_READING, path], stdout=subprocess.PIPE, user=unprivileged.uid,
-        group=unprivileged.gid, extra_groups=[], cwd="/",
-    ) as program:  # fmt: skip
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"before\n"
+    with output_of(unprivileged, RING_READING, path) as out:
+        assert out.readline() == b"before\n"
         file.write_bytes(b"while it sleeps")
-        assert program.stdout.readline() == b"while it sleeps\n"
+        assert out.readline() == b"while it sleeps\n"
         with Ring(path) as ring:
             ring.output(b"")
-        assert program.stdout.readline() == b"\n"
+        assert out.readline() == b"\n"
         long = b"x" * 300000
         file.write_bytes(long)
-        assert program.stdout.readline() == long + b"\n"
+        assert out.readline() == long + b"\n"
         file.write_bytes(b"last")
         unmapped.command("remove ring\n")
-        assert program.stdout.read() == b"last\n"
-    assert program.returncode == 0
+        assert out.read() == b"last\n"
 
 
 def test_a_reader_of_a_ring_takes_no_record_that_it_does_not_ask_for(unmapped: Mount, unprivileged: User) -> None:

@@ -12,6 +12,7 @@
 
 #include "check.h"
 
+#include <pthread.h>
 #include <relayfs/classic.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -202,6 +203,17 @@ static inline const char *read_all(void)
 }
 
 #define CHECK_READS(expected) CHECK_TEXT(read_all(), expected)
+
+/* Run n threads, with their numbers from 0, to their ends. */
+static inline void run_threads(uintptr_t n, void *(*run)(void *))
+{
+	pthread_t threads[n];
+
+	for (uintptr_t i = 0; i < n; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, run, (void *)i), 0);
+	for (uintptr_t i = 0; i < n; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
 
 /* n times `letter`, as a string; valid until the fourth call from now. */
 static inline const char *text_of(char letter, size_t n)

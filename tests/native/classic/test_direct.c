@@ -344,16 +344,12 @@ static void *write_many(void *number)
 static void write_from_all(void)
 {
 	static const struct rchan_callbacks checking = {.deliver = check_records};
-	pthread_t threads[N_WRITERS];
 	cpu_set_t all;
 
 	memset(&all, 0xff, sizeof(all));
 	CHECK_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 	many.id = open_channel(1024, RELAY_USAGE_SMP | RELAY_DELIVERY_BULK, &checking, 0, 0, 0);
-	for (uintptr_t i = 0; i < N_WRITERS; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, write_many, (void *)i), 0);
-	for (unsigned i = 0; i < N_WRITERS; i++)
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	run_threads(N_WRITERS, write_many);
 	CHECK_EQ(relay_close(many.id), 0);
 	CHECK_EQ(many.delivered, N_WRITERS * N_RECORDS);
 }

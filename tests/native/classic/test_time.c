@@ -265,13 +265,9 @@ TEST(deltas_never_decrease_within_a_sub_buffer_across_cpus_and_writers)
 	static const struct rchan_callbacks ordering = {.buffer_start = ordered_start, .deliver = ordered_deliver};
 
 	for (unsigned i = 0; i < 2; i++) {
-		pthread_t threads[N_WRITERS];
 		ordered.delivered = 0;
 		ordered.id = open_channel(4096, BULK | clocks[i], &ordering, 0, 0, 0);
-		for (uintptr_t n = 0; n < N_WRITERS; n++)
-			CHECK_EQ(pthread_create(&threads[n], NULL, write_deltas, (void *)n), 0);
-		for (unsigned n = 0; n < N_WRITERS; n++)
-			CHECK_EQ(pthread_join(threads[n], NULL), 0);
+		run_threads(N_WRITERS, write_deltas);
 		CHECK_EQ(relay_close(ordered.id), 0);
 		CHECK_EQ(ordered.delivered, N_WRITERS * N_RECORDS);
 	}
