@@ -217,21 +217,28 @@ int relay_default_store(char *store)
 	return 0;
 }
 
-int relay_find_store(const char *mount, char *store)
+/* Store the store of a mount, as the file `shown` in the mount tells it, which is `stored` in the store. */
+static int find_store_behind(const char *mount, const char *shown, const char *stored, char *store)
 {
-	static const char control[] = "/.traces";
 	char *name;
-	if (asprintf(&name, "%s%s/control", mount, control) < 0)
+	if (asprintf(&name, "%s%s", mount, shown) < 0)
 		return -ENOMEM;
 	int err = relay_backing_file(name, store);
 	free(name);
-	char *end = err ? NULL : strrchr(store, '/');
 	if (err)
 		return err;
-	if (!end || end == store || strcmp(end, control) != 0)
+	size_t length = strlen(store), rest = strlen(stored);
+	if (length <= rest || strcmp(store + length - rest, stored) != 0)
 		return -ENODATA;
-	*end = 0;
+	store[length - rest] = 0;
 	return 0;
+}
+
+int relay_find_store(const char *mount, char *store)
+{
+	int err = find_store_behind(mount, "/.traces/control", "/.traces", store);
+	/* A server that cannot use its traces goes on without. */
+	return err == -ENOENT ? find_store_behind(mount, "/counters", "/.counters/counters", store) : err;
 }
 
 /* Where the store's server says, or said when it ended, that it is mounted; NULL: nowhere. *is_served: it lives. */

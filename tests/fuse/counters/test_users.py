@@ -265,3 +265,16 @@ def test_where_nothing_is_mapped_others_count_by_asking_the_server(unprivileged:
     assert "new/a EPERM\n" in done.stdout
     assert "sum 3 True" in done.stdout, done.stdout
     assert "all/a 3\n" in done.stdout
+
+
+def test_counters_are_found_through_a_mount_that_has_no_traces(make_mount):
+    mount = make_mount(start=False)
+    mount.store.mkdir(mode=0o700)
+    (mount.store / ".traces").write_bytes(b"no traces" * 1000)
+    mount.expect("cannot be used")
+    mount.start()
+    assert not (mount.path / ".traces").exists()
+    counters = native.CountersHandle(str(mount.path))
+    counters.adjust(counters.add("theirs/a", native.CounterSpec()), 3)
+    assert values(mount)["theirs/a"] == 3
+    counters.close()
