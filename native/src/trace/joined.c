@@ -58,6 +58,11 @@ void relay_joined_leave(unsigned slot)
 	relay_trace_retire(&tracing->retired, close_tracing, tracing);
 }
 
+bool relay_joined_has_retired(void)
+{
+	return relay_trace_has_retired(close_tracing);
+}
+
 /* --- declarations --- */
 
 void relay_joined_declare(const struct relay_trace_event *event)

@@ -28,6 +28,9 @@ struct relay_tracing *relay_joined_join(const struct relay_trace_home *home, str
 /* What was written stays; a thread that is writing to it goes on. */
 void relay_joined_leave(unsigned slot);
 
+/* True if threads may still be writing to one that was left. */
+bool relay_joined_has_retired(void);
+
 /* The trace that early events wait for is there, in this slot: what has waited, and what was lost, goes on as part of it. */
 void relay_joined_end_early(const struct relay_trace_home *home, struct relay_traces *control, unsigned slot,
                             const struct relay_trace *trace);

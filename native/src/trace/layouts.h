@@ -73,6 +73,8 @@ static inline const unsigned char *relay_pass_event(const struct relay_step *ste
 		if ((size_t)(end - at) < sizeof(length))
 			return NULL;
 		memcpy(&length, at, sizeof(length));
+		/* Loaded once: the packet may lie in a file that somebody writes to. */
+		__asm__("" : "+r"(length));
 		at += sizeof(length);
 		if ((size_t)(end - at) < length)
 			return NULL;

@@ -96,7 +96,7 @@ static void remember(struct relay_trace_event *event, void *arg)
 {
 	uint64_t *wanted = arg, now = generation_now() | who_wants(event);
 	*wanted |= now;
-	if (!relay_trace_has_retired())
+	if (!relay_joined_has_retired())
 		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
 }
 
@@ -213,7 +213,7 @@ uint64_t relay_traced_decide(struct relay_trace_event *event)
 	look();
 	uint64_t wanted = generation_now() | who_wants(event);
 	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
-	if (!relay_trace_has_retired())
+	if (!relay_joined_has_retired())
 		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
 	return wanted;
 }
@@ -337,7 +337,7 @@ bool relay_traced_has_left(void)
 	sigset_t before;
 	relay_trace_lock(&before);
 	relay_trace_free_retired();
-	bool has_left = !relay_trace_has_retired();
+	bool has_left = !relay_joined_has_retired();
 	relay_trace_unlock(&before);
 	return has_left;
 }

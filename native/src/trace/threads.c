@@ -121,9 +121,12 @@ void relay_trace_retire(struct relay_retired *what, void (*free)(void *arg), voi
 	retired = what;
 }
 
-bool relay_trace_has_retired(void)
+bool relay_trace_has_retired(void (*free)(void *arg))
 {
-	return retired;
+	struct relay_retired *found = retired;
+	while (found && found->free != free)
+		found = found->next;
+	return found;
 }
 
 void relay_trace_free_retired(void)

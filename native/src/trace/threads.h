@@ -70,7 +70,8 @@ struct relay_retired {
 /* Have relay_trace_free_retired() call free(arg) once all threads have left that are inside now; a caller that is inside once itself
  * does not count. It stays for good where that cannot be known, because the kernel has no membarrier(2). Under relay_trace_lock(). */
 void relay_trace_retire(struct relay_retired *retired, void (*free)(void *arg), void *arg);
-bool relay_trace_has_retired(void);
+/* True if something that this function frees is not freed yet. */
+bool relay_trace_has_retired(void (*free)(void *arg));
 void relay_trace_free_retired(void);
 
 /* In the child of a fork() there is this thread only. */

@@ -24,7 +24,7 @@ static void retire(struct relay_retired *retired)
 
 	relay_trace_lock(&before);
 	relay_trace_retire(retired, count, NULL);
-	CHECK(relay_trace_has_retired());
+	CHECK(relay_trace_has_retired(count));
 	relay_trace_unlock(&before);
 }
 
@@ -34,7 +34,7 @@ static unsigned freed(void)
 
 	relay_trace_lock(&before);
 	relay_trace_free_retired();
-	CHECK_EQ(relay_trace_has_retired(), n_freed == 0);
+	CHECK_EQ(relay_trace_has_retired(count), n_freed == 0);
 	relay_trace_unlock(&before);
 	return n_freed;
 }
