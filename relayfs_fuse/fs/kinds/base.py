@@ -207,6 +207,9 @@ class Stored(ABC, Generic[Memory]):
         """
         return 0.0
 
+    def abandon(self, opening: Opening) -> None:
+        """Undo prepare(), because the open fails."""
+
     @abstractmethod
     def open(self, opening: Opening) -> RelayHandle:
         """Open its relay file."""

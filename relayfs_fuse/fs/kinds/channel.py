@@ -111,8 +111,9 @@ class StoredChannel:
         for stored in self.buffers:
             try:
                 stats.append(stored.stats())
-                states |= stored.buffer.state()
-                stored.note_state(states)
+                state = stored.buffer.state()
+                states |= state
+                stored.note_state(state)
             except OSError as error:
                 stored.note(error)
         if self.damage:

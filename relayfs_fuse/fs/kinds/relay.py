@@ -98,6 +98,10 @@ class StoredBuffer(Stored[native.Buffer]):
         self.mappable.add(opening.number)
         return self.last_stream + SETTLE_S - time.monotonic()
 
+    def abandon(self, opening: Opening) -> None:
+        """Undo prepare(), because the open fails."""
+        self.mappable.discard(opening.number)
+
     def open(self, opening: Opening) -> BufferHandle:
         """Open its relay file."""
         handle = (StreamHandle if opening.as_stream else SeekableHandle)(self, opening, self.stats())

@@ -152,19 +152,22 @@ class Operations(NameOperations):
         request = tap.request()
         node = self._node(inode)
         opening = Opening(self._new_handle(), flags, request)
-        if isinstance(node, RelayFile):
-            await self._prepare(node, opening)
-        node.check_usable()
-        self._budget.hold(opening.number, 0, request.uid)
         try:
+            if isinstance(node, RelayFile):
+                await self._prepare(node, opening)
+            node.check_usable()
+            self._budget.hold(opening.number, 0, request.uid)
             handle = node.open(opening)
+            backing = 0 if handle.is_stream else self._backing_of(node)
         except BaseException:
             self._budget.release(opening.number)
+            if isinstance(node, RelayFile):
+                node.stored.abandon(opening)
             raise
         self._handles[handle.number] = handle
         if handle.is_stream:
             tap.open_stream(request.unique)
-        elif backing := self._backing_of(node):
+        elif backing:
             tap.open_backed(request.unique, backing)
         return pyfuse3.FileInfo(fh=handle.number, direct_io=True, keep_cache=False)
 
@@ -206,6 +209,7 @@ class Operations(NameOperations):
         """Flush what a reader is about to open, and wait until it can be opened as its kind wants it."""
         if opening.reads:
             await self._flushing.before_open(node.stored.channel)
+        node.check_usable()  # a removed channel's file would stay registered with the kernel
         pause_s = node.stored.prepare(opening, lambda: self._backing_of(node))
         if pause_s > 0:
             await trio.sleep(pause_s)
