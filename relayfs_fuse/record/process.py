@@ -48,6 +48,7 @@ class Process:
 
     check: one of trust.CHECKS
     trace: the trace it must belong to; None: any
+    number: of the directory's inode
     n_subbufs, subbuf_size: number of sub-buffers of a buffer, and their bytes
     checker: checks the packets; None: the process is trusted
     unfinished: by CPU, why flush() could not finish the current sub-buffer
@@ -68,6 +69,7 @@ class Process:
         # All files must be of one directory: it may be removed meanwhile, and another one made under its name.
         descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            self.number = os.fstat(descriptor).st_ino
             self._open(f"/proc/self/fd/{descriptor}/.", check, trace)
         finally:
             os.close(descriptor)
@@ -107,6 +109,13 @@ class Process:
         os.close(self._events_fd)
         for consumer in self.buffers.values():
             consumer.buffer.close()
+
+    def is_in_place(self) -> bool:
+        """Return whether its directory is still there, and not another one of the same name."""
+        try:
+            return os.stat(self.directory).st_ino == self.number
+        except FileNotFoundError:
+            return False
 
     def is_alive(self) -> bool:
         """Return whether a process writes to the buffers, or will."""

@@ -182,6 +182,7 @@ class Recorder:
                 return
             self._done[name] = number
             process = Process(directory, self._options.check, self._source.trace)
+            self._done[name] = process.number
         except FileNotFoundError:
             self._done.pop(name, None)
             return
@@ -266,7 +267,8 @@ class Recorder:
             recording.process.close_after(self._sleepers)
             for said in left:
                 self._warn(f"{self._describe(name)}: {said}")
-            if self._options.removes and not (left or was_alive or recording.process.is_alive()):
+            is_dead = not (was_alive or recording.process.is_alive())
+            if self._options.removes and not left and is_dead and recording.process.is_in_place():
                 self._remove(name, recording.process.directory)
 
     def _remove(self, name: str, directory: str) -> None:
