@@ -64,7 +64,9 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     glob of PROVIDER:NAME.
     """
     # What is temporary is removed also then.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, lambda number, _: sys.exit(128 + number))
     try:
         _export(directory, file_format, output, since, until, patterns, times)
     except BrokenPipeError:
@@ -115,11 +117,11 @@ def _moment(text: str | None, parts: list[Part], default: int) -> int:
             if not found:
                 raise ValueError
             seconds = int(datetime.fromisoformat(f"{found['date'] or day}T{found['clock']}").timestamp())
-        except ValueError:
+        except (ValueError, OverflowError):
             raise click.UsageError(
                 f"{text} is no time: seconds since 1970, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with decimals"
             ) from None
-    return min(seconds * _NS + int((found["ns"] or "").ljust(9, "0")), EVER)
+    return max(0, min(seconds * _NS + int((found["ns"] or "").ljust(9, "0")), EVER))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 
 import zstandard
@@ -57,5 +58,6 @@ def compress(directory: str) -> None:
         path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{_SUFFIX}")
         with open(path, "rb") as source, open(hidden, "wb") as target:
             zstandard.ZstdCompressor(write_checksum=True).copy_stream(source, target)
+        shutil.copystat(path, hidden)  # `relayctl export` trusts the clock of the newest metadata
         os.rename(hidden, path + _SUFFIX)
         os.unlink(path)

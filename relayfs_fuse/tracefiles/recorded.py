@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _METADATA = "metadata"
 _COMPRESSED = ".zst"
-_PIECE_BYTES = 1 << 20
+# Of a compressed file, what is unpacked at once: it can become 32,000 times as long.
+_PIECE_BYTES = 1 << 12
 # More than all that is read of .events, and what comes before.
 _METADATA_MAX = ctf.EVENTS_MAX + (64 << 10)
 _HEADING = b"/* CTF 1.8 */\n"
@@ -109,10 +110,10 @@ class Recording:
         self._stack.close()
 
     def _part(self, path: str, names: list[str]) -> Part | None:
-        metadata = self._plain(os.path.join(path, next(name for name in names if _plain_name(name) == _METADATA)))
-        with open(metadata, "rb") as file:
+        metadata = os.path.join(path, next(name for name in names if _plain_name(name) == _METADATA))
+        changed_ns = os.stat(metadata).st_mtime_ns
+        with open(self._plain(metadata), "rb") as file:
             text = file.read(_METADATA_MAX)
-            changed_ns = os.fstat(file.fileno()).st_mtime_ns
         if not text.startswith(_HEADING):
             return None
         try:
@@ -143,10 +144,15 @@ class Recording:
 
 
 def _unpack(source: BinaryIO, target: BinaryIO) -> None:
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    decompressor = zstandard.ZstdDecompressor()
+    unpacker = decompressor.decompressobj()
     try:
         while data := source.read(_PIECE_BYTES):
-            target.write(unpacker.decompress(data))
+            while data:
+                if unpacker.eof:  # another frame follows
+                    unpacker = decompressor.decompressobj()
+                target.write(unpacker.decompress(data))
+                data = unpacker.unused_data
     except zstandard.ZstdError as error:
         raise RelayError(f"{source.name} cannot be unpacked: {error}") from error
     if not unpacker.eof:

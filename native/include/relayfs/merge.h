@@ -48,7 +48,7 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
  * Add the stream of a CPU.
  *
  * paths  the files in which it goes on, each as `relayctl record` and `relayctl snapshot` write them. A recorder may still write
- *        to the last one: what that holds when it is looked at is merged. One that is missing is as an empty one. They are mapped:
+ *        to the last one: what that holds when it is looked at is merged. They are mapped:
  *        after relay_guard_install() one that is truncated meanwhile ends there.
  *
  * 0; -ENOMEM; -EINVAL: there is no such process.

@@ -26,13 +26,13 @@ struct file_source {
 	uint64_t bytes, at;           /* of that file; of the next packet in it */
 };
 
-/* 0: it is mapped; 1: there is nothing in it, or it is missing; else -errno. */
+/* 0: it is mapped; 1: there is nothing in it; else -errno. */
 static int map_file(struct file_source *file, const char *path)
 {
 	struct stat st;
 	int fd = relay_mapping_open(path, O_RDONLY, false);
 	if (fd < 0)
-		return fd == -ENOENT ? 1 : fd;
+		return fd;
 	int err = fstat(fd, &st) ? -errno : st.st_size == 0;
 	if (!err)
 		err = relay_mapping_map_ahead(&file->mapping, fd, (uint64_t)st.st_size, false);
@@ -72,6 +72,8 @@ static bool next_in_file(struct file_source *file, struct relay_source_packet *p
 	/* Pairs with the order in which the recorder writes: the first comment. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	memcpy(&packet->head, at, sizeof(packet->head));
+	/* Loaded once: somebody may write to the file. */
+	__asm__ volatile("" : : : "memory");
 	packet->head.content_size = content_size;
 	if (!is_head(&packet->head, left))
 		return false;

@@ -432,9 +432,21 @@ TEST(a_stream_goes_on_in_the_next_file)
 	append_packet(second, losing(30, 5));
 	append_packet(other, packet_of(0, 0, TIMES(20, 40)));
 	add_path(merge, first, second);
-	add_path(merge, other, path_of("missing"));
+	add_path(merge, other, NULL);
 	CHECK_TEXT(given(merge), "A10 a10 b20 A30 a30 b40");
 	CHECK_EQ(stats(merge).error, 0);
+	relay_merge_free(merge);
+}
+
+TEST(a_file_that_has_gone_is_an_error)
+{
+	struct relay_merge *merge = merge_of(0, EVER);
+	const char *first = path_of("cpu0");
+
+	append_packet(first, packet_of(0, 0, TIMES(10)));
+	add_path(merge, first, path_of("missing"));
+	CHECK_TEXT(given(merge), "a10");
+	CHECK_EQ(stats(merge).error, -ENOENT);
 	relay_merge_free(merge);
 }
 
