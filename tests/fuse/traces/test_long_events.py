@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from babeltrace import Trace
+from making import N_CPUS
 from mounts import DEADLINE_S, NOBODY, Mount, User
 from traced import environment_of, program, record_stopped, start_trace
 
@@ -21,6 +22,16 @@ import sys
 from relayfs_fuse import Event
 event = Event("long", "text", {"n": "u32", "text": "string", "after": "u32"})
 for n, length in enumerate(map(int, sys.argv[1:])):
+    event(n, chr(ord("a") + n % 26) * length, ~n & 0xFFFFFFFF)
+"""
+# The same, each event on a CPU of its own: CPU LENGTH CPU LENGTH ...
+ON_CPUS = """
+import os, sys
+from relayfs_fuse import Event
+event = Event("long", "text", {"n": "u32", "text": "string", "after": "u32"})
+numbers = list(map(int, sys.argv[1:]))
+for n, (cpu, length) in enumerate(zip(numbers[::2], numbers[1::2])):
+    os.sched_setaffinity(0, {cpu})
     event(n, chr(ord("a") + n % 26) * length, ~n & 0xFFFFFFFF)
 """
 COMMANDS = {"c": lambda: [program("traced"), "--texts"], "python": lambda: [sys.executable, "-c", IN_PYTHON]}
@@ -52,6 +63,14 @@ def test_a_string_may_fill_a_sub_buffer(mount: Mount, tmp_path: Path, language: 
     emit(mount, COMMANDS[language](), *TOO_LONG[:1], *lengths, *TOO_LONG)
     trace = record_stopped(mount, "t", tmp_path / "out")
     check(trace, dict(enumerate(lengths, 1)), 1 + len(TOO_LONG))
+
+
+@pytest.mark.skipif(N_CPUS < 2, reason="the machine has one CPU")
+@pytest.mark.parametrize("buffers", ["perprocess", "shared"])
+def test_what_a_cpu_without_events_has_lost_is_said(mount: Mount, tmp_path: Path, buffers: str) -> None:
+    start_trace(mount, "t", f"{ROOM} buffers={buffers}")
+    emit(mount, [sys.executable, "-c", ON_CPUS], 1, 4 * SUBBUF, 0, 10, 1, 4 * SUBBUF)
+    check(record_stopped(mount, "t", tmp_path / "out"), {1: 10}, 2)
 
 
 def test_each_trace_takes_what_fits_there(mount: Mount, tmp_path: Path) -> None:
