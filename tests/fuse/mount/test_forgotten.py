@@ -37,9 +37,10 @@ def test_removed_channels_that_were_looked_at_are_forgotten(mount: Mount) -> Non
             (mount.path / path).stat()
             mount.command(f"remove {path}")
 
-    come_and_go(range(50))
+    # As many as are measured: a busy machine forgets names later, and the server keeps what they took meanwhile.
+    come_and_go(range(400))
     before = memory_kb(mount)
-    come_and_go(range(50, 450))
+    come_and_go(range(400, 800))
     wait_grown(mount, before, 3000)  # 6,000 if they are remembered
 
 
