@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ENTRY = re.compile(r"\[[^]]*\] create: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: create (?P<path>\S+)(?: .*)?\n")
+_REFUSED = re.compile(r"\[[^]]*\] \S+: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: (?P<line>.*)\n")
 _TEXT_BYTES = 64 << 10
 _KINDS = {
     "relay": "a channel of relay files, for Channel and relay_attach()",
@@ -26,6 +27,12 @@ def refusal(path: str) -> str | None:
         entries = _ENTRY.finditer(_text(os.path.join(root, "error_log")))
         return next((entry["why"] for entry in reversed(list(entries)) if entry["path"] == below), None)
     return None
+
+
+def refused_command(mount: str, line: str) -> str | None:
+    """Return why a command was refused the last time that it was; None: error_log has no such entry."""
+    entries = _REFUSED.finditer(_text(os.path.join(mount, "error_log")))
+    return next((entry["why"] for entry in reversed(list(entries)) if entry["line"] == line), None)
 
 
 def what_it_is(path: str) -> str | None:

@@ -5,6 +5,8 @@ request = Event("server", "request", {"id": "u32", "path": "string", "ms": "f64"
 request(7, "/index.html", 1.25)            # or request(7, path="/index.html", ms=1.25)
 if request.wanted:                         # if the arguments are expensive
     request(*details())
+with span("load"):                         # what takes time: a slice of `relayctl export --perfetto`
+    ...
 
 Events are written to the traces of the mount that want them (`echo 'trace create t' >MNT/control`); relayfs-trace(3)
 describes how the mount is found. While no trace wants an event, a call only checks this.
@@ -15,14 +17,18 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+import sys
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
-from relayfs_fuse.native.events import FIELD_TYPES, HEAD_BYTES, EventHandle, log_is_heard, log_text, prepare
+from relayfs_fuse.native.events import FIELD_TYPES, HEAD_BYTES, LEVELS, EventHandle, log_is_heard, log_text, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
-__all__ = ["Event", "LogHandler", "TraceHandler", "log", "log_is_heard", "prepare"]
+__all__ = ["Event", "LogHandler", "Span", "TraceHandler", "counter", "log", "log_is_heard", "prepare", "span"]
 
 _LENGTH = struct.Struct("<I")
 
@@ -54,20 +60,34 @@ _LOG_FIELDS = {
 }  # fmt: skip
 
 
+def _place() -> tuple[str, int]:
+    """Return the file and the line from which this module was called."""
+    frame = sys._getframe()
+    while frame.f_globals is globals() and frame.f_back:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
 class Event:
     """Declare an event; a call of the object emits it.
 
     provider, name: letters, digits and _; in provider dots, too
     fields: types by name: u8 u16 u32 u64, i8 i16 i32 i64, x8 x16 x32 x64 (shown in hexadecimal), f32 f64,
         string (str) or bytes (an object with a buffer); 64 at most
+    level: how grave it is: emerg alert crit err warning notice info debug_system debug_program debug_process
+        debug_module debug_unit debug_function debug_line debug; None: it has no level
 
-    Any number of threads may emit. A child of fork() has its own buffers. ValueError: an unknown type, or a name that
-    is not allowed. If a trace wants the event and a value does not fit its field, emitting raises TypeError or
-    ValueError and writes nothing; events that cannot be written are counted in the trace as lost.
+    Any number of threads may emit. A child of fork() has its own buffers. ValueError: an unknown type or level, or a
+    name that is not allowed. If a trace wants the event and a value does not fit its field, emitting raises TypeError
+    or ValueError and writes nothing; events that cannot be written are counted in the trace as lost.
     """
 
-    def __init__(self, provider: str, name: str, fields: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, provider: str, name: str, fields: Mapping[str, str] | None = None, *, level: str | None = None
+    ) -> None:
         types = dict(fields or {})
+        if level not in (None, *LEVELS):
+            raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)}")
         for field, word in types.items():
             if word not in FIELD_TYPES:
                 raise ValueError(f"{field}: type {word!r} is not one of {', '.join(FIELD_TYPES)}")
@@ -75,7 +95,8 @@ class Event:
         self._names = tuple(types)
         self._packers = tuple(_PACKERS[word] for word in types.values())
         try:
-            self._handle = EventHandle(provider, name, {field: FIELD_TYPES.index(types[field]) for field in types})
+            indices = {field: FIELD_TYPES.index(types[field]) for field in types}
+            self._handle = EventHandle(provider, name, indices, LEVELS.index(level) if level else None, _place())
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -115,6 +136,54 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<Event {self.name}({', '.join(self._names)})>"
+
+
+class Span:
+    """Declare what takes time, of which viewers of tracks make slices; a call of the object returns a context manager.
+
+    query = Span("app", "query", {"table": "string"})
+    with query("users"):
+        ...
+
+    It begins with the event PROVIDER:NAME, whose fields the call gives, and ends with PROVIDER:NAME_end. By Perfetto's
+    convention both have a field track_event_type. Spans of a thread lie within each other, so a coroutine must not
+    wait for anything in one. Parameters and errors: as Event.
+    """
+
+    def __init__(
+        self, provider: str, name: str, fields: Mapping[str, str] | None = None, *, level: str | None = None
+    ) -> None:
+        self._begin = Event(provider, name, {"track_event_type": "u8", **(fields or {})}, level=level)
+        self._end = Event(provider, f"{name}_end", {"track_event_type": "u8"}, level=level)
+
+    @contextmanager
+    def __call__(self, /, *values: object, **named: object) -> Iterator[None]:
+        """Return what begins the span when it is entered, with values of the fields as of an event, and ends it."""
+        is_wanted = self._begin.wanted
+        self._begin(ord("B"), *values, **named)
+        try:
+            yield
+        finally:
+            if is_wanted:
+                self._end(ord("E"))
+
+
+@cache
+def _named_span() -> Span:
+    return Span("python", "span", {"slice_name": "string"})
+
+
+def span(name: str) -> AbstractContextManager[None]:
+    """Return a context manager that traces what takes time: events "python:span", "python:span_end" (see Span)."""
+    return _named_span()(name)
+
+
+def counter(provider: str, name: str, kind: str = "i64", *, level: str | None = None) -> Event:
+    """Declare an event with a number that viewers of tracks draw over time.
+
+    kind: u8 ... f64, the type of its one field, which by Perfetto's convention is counter_value. ValueError: as Event.
+    """
+    return Event(provider, name, {"counter_value": kind}, level=level)
 
 
 def log(text: str) -> bool:

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The tap: sees the messages between libfuse and the kernel, and adds what pyfuse3 lacks.
+ * The tap: two functions that libfuse calls to exchange messages with the kernel. They read members of requests that
+ * pyfuse3 does not pass on, and change replies in ways that pyfuse3 cannot.
  *
  *     kernel  -- read -->   tap_read    -->  libfuse  -->  pyfuse3  -->  handler (Python)
- *                            | what the request says, interrupts                | relay_tap_*()
+ *                            | request, interrupts, isatty(3)                   | relay_tap_*()
  *     kernel  <- writev --  tap_writev  <--  libfuse  <--  pyfuse3  <--  its reply
  *                            | INIT, OPEN: flags that libfuse does not know
- *                            | READ: the bytes, straight out of the ring
- *                            | FALLOCATE: an error that no C library makes up for by writing
+ *                            | READ: the bytes, sent from the buffer's memory
+ *                            | FALLOCATE: another error
  *
- * It gets between them by defining fuse_session_mount() in a library that is loaded before pyfuse3; no other
- * symbol is touched. libfuse does not splice on a session with custom I/O that offers no splice functions, so
- * every message passes here.
+ * This library is loaded before pyfuse3 and defines fuse_session_mount(), which calls libfuse's function and then
+ * fuse_session_custom_io(). libfuse does not use splice(2) with custom I/O that has no splice functions, so each
+ * message passes these two functions.
  *
- * A reply is prepared by a handler and written as soon as it returns, with nothing in between. One slot is
- * therefore enough, and the `unique` in it is only compared to be sure.
+ * A handler changes its reply by a call of relay_tap_*() and then returns without awaiting anything; pyfuse3 writes the
+ * reply next. So there is never more than one changed reply.
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 314
@@ -35,7 +36,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Of later kernels than the oldest headers we build with (protocol 7.40; the running kernel decides). */
+/* Definitions of FUSE protocol 7.40, for older headers. The running kernel says in INIT what it has. */
 #define TAP_PASSTHROUGH_FLAG2 (1u << 5) /* FUSE_PASSTHROUGH is bit 37, the 5th of the second word */
 #define TAP_FOPEN_PASSTHROUGH (1u << 7)
 #define TAP_BACKING_OPEN _IOW(229, 1, struct tap_backing_map)
@@ -47,7 +48,7 @@ struct tap_backing_map {
 	uint64_t padding;
 };
 
-/* struct fuse_init_out up to the field that older headers lack. */
+/* struct fuse_init_out up to max_stack_depth, which older headers lack. */
 struct tap_init_out {
 	uint32_t major, minor, max_readahead, flags;
 	uint16_t max_background, congestion_threshold;
@@ -57,7 +58,7 @@ struct tap_init_out {
 	uint32_t max_stack_depth;
 };
 
-/* struct fuse_open_out, whose last field older headers call padding. */
+/* struct fuse_open_out, in which older headers have padding in place of backing_id. */
 struct tap_open_out {
 	uint64_t fh;
 	uint32_t open_flags;
@@ -65,11 +66,11 @@ struct tap_open_out {
 };
 
 enum {
-	TAP_IOV_MAX = 1024,      /* what writev(2) takes at once; the first is the header */
-	TAP_SPANS_MAX = 1 << 16, /* with tiny sub-buffers a read needs many; the largest read is 1 MiB */
+	TAP_IOV_MAX = 1024,      /* pieces of one writev(2); the first is the header */
+	TAP_SPANS_MAX = 1 << 16, /* pieces of one read: many if sub-buffers are small */
 	TAP_TERMINALS_MAX = 64,
-	TAP_LAPPED_TRIES = 8, /* each with fewer pieces, the last ones with one */
-	TAP_LAPPED_FEWER = 16
+	TAP_LAPPED_TRIES = 8, /* to copy bytes before producers overwrite them */
+	TAP_LAPPED_FEWER = 16 /* each try has so many times fewer pieces, and at least one */
 };
 
 enum tap_reply_kind { TAP_REPLY_NONE, TAP_REPLY_INIT, TAP_REPLY_STREAM, TAP_REPLY_BACKED, TAP_REPLY_READ };
@@ -79,34 +80,36 @@ static struct {
 	int interrupt_fd;
 	int passthrough;
 	struct relay_tap_request request;
-	uint32_t offered, offered2; /* what the kernel can do, from its INIT */
+	uint32_t offered, offered2; /* the kernel's flags in INIT */
 } tap = {.session_fd = -1, .interrupt_fd = -1};
 
-/* The reply being prepared. */
+/* The reply that tap_writev() is to change. */
 static struct {
 	enum tap_reply_kind kind;
 	uint64_t unique;
-	int32_t backing;
+	int32_t backing; /* TAP_REPLY_BACKED */
+	/* TAP_REPLY_READ: `total` bytes in pieces[1 .. n_pieces]; tap_writev() stores the header in pieces[0] */
 	struct rchan_buf *buf;
 	size_t total;
 	size_t n_pieces;
-	struct iovec pieces[TAP_IOV_MAX]; /* [0] is left for the header */
+	struct iovec pieces[TAP_IOV_MAX];
 } reply;
 
-/* Interrupted requests, oldest at `first`. Grows: a lost one would leave a process unkillable. */
+/* A queue of n interrupted requests, the oldest at unique[first]. It grows when it is full, because a process whose
+ * interrupt is dropped cannot be killed. */
 static struct {
 	uint64_t *unique;
 	size_t first, n, room;
 } interrupts;
 
-/* Open files of which a program asked whether they are terminals. One that is forgotten does little harm. */
+/* File handles of isatty(3). If there are more, they are dropped: then a shell's `read` may take more than its line. */
 static struct {
 	uint64_t fh[TAP_TERMINALS_MAX];
 	size_t n;
 } terminals;
 
 static struct relay_span *spans;
-static unsigned char *copies; /* what is sent when the ring itself cannot be */
+static unsigned char *copies; /* copies_room bytes, for replies that cannot be sent from the buffer's memory */
 static size_t copies_room;
 
 /* ------------------------------------------------------------------ requests */
@@ -116,7 +119,6 @@ static void interrupt_push(uint64_t unique)
 	if (interrupts.first + interrupts.n == interrupts.room) {
 		size_t room = interrupts.n ? 2 * interrupts.n : 64;
 		uint64_t *larger = malloc(room * sizeof(*larger));
-
 		if (!larger)
 			return;
 		if (interrupts.n)
@@ -133,7 +135,6 @@ static void interrupt_push(uint64_t unique)
 uint64_t relay_tap_interrupt_next(void)
 {
 	eventfd_t ignored;
-
 	if (!interrupts.n) {
 		interrupts.first = 0;
 		eventfd_read(tap.interrupt_fd, &ignored);
@@ -151,7 +152,6 @@ uint64_t relay_tap_terminal_next(void)
 static void note_request(const struct fuse_in_header *in, size_t length)
 {
 	const void *body = in + 1;
-
 	tap.request = (struct relay_tap_request){
 	    .unique = in->unique, .opcode = in->opcode, .pid = in->pid, .uid = in->uid, .gid = in->gid};
 	length -= sizeof(*in);
@@ -179,7 +179,6 @@ static void note_request(const struct fuse_in_header *in, size_t length)
 static ssize_t tap_read(int fd, void *message, size_t room, void *userdata)
 {
 	ssize_t length = read(fd, message, room);
-
 	(void)userdata;
 	if (length >= (ssize_t)sizeof(struct fuse_in_header))
 		note_request(message, (size_t)length);
@@ -193,35 +192,32 @@ const struct relay_tap_request *relay_tap_request(void)
 
 /* ------------------------------------------------------------------ replies */
 
-static int have_sys_admin(void)
+static int has_sys_admin(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
-
 	return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1u << CAP_SYS_ADMIN);
 }
 
 static void extend_init(struct iovec *iov, int count)
 {
 	struct tap_init_out *out;
-
 	if (count < 2 || iov[1].iov_len < sizeof(*out))
 		return;
 	out = iov[1].iov_base;
-	/* No file here has bits that a write must clear: spares a GETXATTR before every WRITE. */
+	/* Without this flag the kernel sends a GETXATTR before each WRITE, to find capabilities to be removed. */
 	out->flags |= tap.offered & FUSE_HANDLE_KILLPRIV_V2;
-	if (!(tap.offered2 & TAP_PASSTHROUGH_FLAG2) || !have_sys_admin())
+	if (!(tap.offered2 & TAP_PASSTHROUGH_FLAG2) || !has_sys_admin())
 		return;
 	out->flags |= FUSE_INIT_EXT;
 	out->flags2 |= TAP_PASSTHROUGH_FLAG2;
-	out->max_stack_depth = 1; /* the store is on a file system that is not itself stacked */
+	out->max_stack_depth = 1; /* the store's file system is not stacked on another one */
 	tap.passthrough = 1;
 }
 
 static void extend_open(struct iovec *iov, int count)
 {
 	struct tap_open_out *out;
-
 	if (count < 2 || iov[1].iov_len < sizeof(*out))
 		return;
 	out = iov[1].iov_base;
@@ -240,12 +236,12 @@ static void forget_reply(void)
 	reply.kind = TAP_REPLY_NONE;
 }
 
+/* Send the bytes of the buffer with libfuse's header, and consume them if the kernel accepts the reply. */
 static ssize_t send_read(int fd, const struct iovec *header)
 {
 	struct fuse_out_header *out = header->iov_base;
 	ssize_t sent;
 	int error;
-
 	out->len = (uint32_t)(sizeof(*out) + reply.total);
 	reply.pieces[0] = *header;
 	sent = writev(fd, reply.pieces, (int)reply.n_pieces + 1);
@@ -259,10 +255,9 @@ static ssize_t send_read(int fd, const struct iovec *header)
 	return sent;
 }
 
-/*
- * libfuse answers FALLOCATE, which pyfuse3 has no handler for, with ENOSYS at once. The kernel would make that
- * EOPNOTSUPP, on which posix_fallocate(3) of the GNU C library writes a zero byte into each block: records.
- */
+/* pyfuse3 has no handler for FALLOCATE, so libfuse replies ENOSYS, which the kernel turns into EOPNOTSUPP. Then
+ * posix_fallocate(3) of the GNU C library writes a zero byte to each block, and each of these writes would be a
+ * record. */
 static void refuse_fallocate(struct fuse_out_header *out)
 {
 	if (tap.request.opcode == FUSE_FALLOCATE && tap.request.unique == out->unique && out->error == -ENOSYS)
@@ -274,7 +269,6 @@ static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 	struct fuse_out_header *out = iov[0].iov_base;
 	const uint64_t unique = out->unique;
 	ssize_t sent;
-
 	(void)userdata;
 	refuse_fallocate(out);
 	if (unique && reply.kind != TAP_REPLY_NONE && unique == reply.unique) {
@@ -289,13 +283,13 @@ static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 		sent = send_read(fd, iov);
 	else
 		sent = writev(fd, iov, count);
-	/* Whoever asked is gone, with the connection or by the kernel's time limit: nobody is left to tell. */
+	/* ENOENT: the request was aborted, so the kernel no longer waits for this reply. That is not an error. */
 	if (sent < 0 && errno == ENOENT && unique)
 		return out->len;
 	return sent;
 }
 
-static void prepare(uint64_t unique, enum tap_reply_kind kind)
+static void prepare_reply(uint64_t unique, enum tap_reply_kind kind)
 {
 	forget_reply();
 	reply.unique = unique;
@@ -304,18 +298,19 @@ static void prepare(uint64_t unique, enum tap_reply_kind kind)
 
 void relay_tap_open_stream(uint64_t unique)
 {
-	prepare(unique, TAP_REPLY_STREAM);
+	prepare_reply(unique, TAP_REPLY_STREAM);
 }
 
 void relay_tap_open_backed(uint64_t unique, int backing)
 {
-	prepare(unique, TAP_REPLY_BACKED);
+	prepare_reply(unique, TAP_REPLY_BACKED);
 	reply.backing = backing;
 }
 
 /* ------------------------------------------------------------------ reading */
 
-static int have_room(size_t max_bytes)
+/* Allocate `spans`, and `copies` for max_bytes. 1, or 0: no memory. */
+static int allocate_memory(size_t max_bytes)
 {
 	if (!spans)
 		spans = malloc(TAP_SPANS_MAX * sizeof(*spans));
@@ -327,10 +322,10 @@ static int have_room(size_t max_bytes)
 	return spans && copies;
 }
 
-static size_t n_spans_of(size_t total)
+/* Return how many of the spans have `total` bytes. */
+static size_t count_spans(size_t total)
 {
 	size_t n = 0;
-
 	for (size_t sum = 0; sum < total; n++)
 		sum += spans[n].length;
 	return n;
@@ -348,7 +343,6 @@ static void reply_with_spans(size_t n)
 static void reply_with_copy(size_t n)
 {
 	size_t length = 0;
-
 	for (size_t i = 0; i < n; i++) {
 		memcpy(copies + length, spans[i].data, spans[i].length);
 		length += spans[i].length;
@@ -358,16 +352,15 @@ static void reply_with_copy(size_t n)
 	reply.n_pieces = 1;
 }
 
-/* -EOVERFLOW: lapped by producers while copying; try again. */
+/* As relay_tap_read(), with at most max_pieces pieces. -EOVERFLOW: producers have overwritten the bytes meanwhile. */
 static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite, uint64_t *end)
 {
 	size_t total = 0;
 	size_t n;
 	int result = relay_consume_begin_behind(buf, 0, max_bytes, spans, max_pieces, &total, end);
-
 	if (result < 0 || !total)
 		return result < 0 ? result : 0;
-	n = n_spans_of(total);
+	n = count_spans(total);
 	if (!overwrite && n < TAP_IOV_MAX) {
 		reply_with_spans(n);
 		return (ssize_t)total;
@@ -385,12 +378,12 @@ ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes,
 {
 	ssize_t got = -EOVERFLOW;
 	size_t max_pieces = TAP_SPANS_MAX;
-
 	forget_reply();
-	if (!have_room(max_bytes))
+	if (!allocate_memory(max_bytes))
 		return -ENOMEM;
-	/* The less is copied at once, the smaller the chance to be lapped meanwhile. Fewer pieces, not fewer bytes:
-	 * a piece given in part may lose its rest in the middle of a record. */
+	/* The less is copied, the less likely producers overwrite it meanwhile. So each try has fewer pieces; it does
+	 * not have fewer bytes, because the rest of a piece that is read in part may be overwritten, which splits a
+	 * record. */
 	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
 		got = try_read(buf, max_bytes, max_pieces, overwrite, end);
 		max_pieces = max_pieces > TAP_LAPPED_FEWER ? max_pieces / TAP_LAPPED_FEWER : 1;
@@ -409,25 +402,22 @@ ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes,
 void relay_tap_read_copy(void *data, size_t length)
 {
 	unsigned char *to = (unsigned char *)data + length;
-
 	if (reply.kind != TAP_REPLY_READ)
 		return;
 	for (size_t i = reply.n_pieces; i && length; i--) {
 		const struct iovec *piece = &reply.pieces[i];
 		size_t n = piece->iov_len < length ? piece->iov_len : length;
-
 		to -= n;
 		length -= n;
 		memcpy(to, (const unsigned char *)piece->iov_base + piece->iov_len - n, n);
 	}
 }
 
-/* -EOVERFLOW: lapped by producers while copying; try again. */
+/* As relay_tap_peek(). -EOVERFLOW: producers have overwritten the bytes meanwhile. */
 static ssize_t try_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, unsigned char *to, uint64_t *end)
 {
 	size_t total = 0;
 	int result = relay_consume_begin_behind(buf, skip, max_bytes, spans, TAP_SPANS_MAX, &total, end);
-
 	if (result < 0 || !total)
 		return result < 0 ? result : 0;
 	for (size_t i = 0; i < (size_t)result; to += spans[i++].length)
@@ -440,9 +430,8 @@ static ssize_t try_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, 
 ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, void *data, uint64_t *end)
 {
 	ssize_t got = -EOVERFLOW;
-
 	forget_reply();
-	if (!have_room(max_bytes))
+	if (!allocate_memory(max_bytes))
 		return -ENOMEM;
 	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++)
 		got = try_peek(buf, skip, max_bytes, data, end);
@@ -465,14 +454,12 @@ int relay_tap_backing_open(int fd)
 {
 	struct tap_backing_map map = {.fd = fd};
 	int backing = ioctl(tap.session_fd, TAP_BACKING_OPEN, &map);
-
 	return backing < 0 ? -errno : backing;
 }
 
 void relay_tap_backing_close(int backing)
 {
 	uint32_t id = (uint32_t)backing;
-
 	ioctl(tap.session_fd, TAP_BACKING_CLOSE, &id);
 }
 
@@ -481,12 +468,12 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 	static const struct fuse_custom_io io = {.read = tap_read, .writev = tap_writev};
 	int (*mount)(struct fuse_session *, const char *);
 	int result;
-
-	/* The way POSIX gives to get a function out of dlsym(). */
+	/* ISO C does not convert an object pointer into a function pointer; POSIX allows this form for dlsym(3). */
 	*(void **)&mount = dlsym(RTLD_NEXT, "fuse_session_mount");
 	if (!mount)
 		return -1;
-	/* Before there is a mount, which would stay, and hang whoever touches it, if this failed. */
+	/* Before the mount, because eventfd(2) may fail, and a mount without a server blocks each process that uses
+	 * it. */
 	tap.interrupt_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (tap.interrupt_fd < 0)
 		return -1;

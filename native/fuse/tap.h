@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the file server needs of FUSE and pyfuse3 does not offer: see tap.c. Not installed; called by
- * relayfs_fuse/fs/tap.py. Everything here belongs to the one thread that runs the FUSE loop.
+ * Functions of the FUSE protocol that the file server needs and pyfuse3 does not have; tap.c says how they work. This
+ * header is not installed. relayfs_fuse/fs/tap.py calls the functions, only in the thread that runs the FUSE loop.
+ * `unique` is the kernel's number of a request.
  */
 #ifndef RELAYFS_TAP_H
 #define RELAYFS_TAP_H
@@ -13,57 +14,59 @@
 struct rchan_buf;
 struct fuse_session;
 
-/* What is known of the request that was read last. A handler sees its own until it first awaits something. */
+/* The members of the request that libfuse has read last. */
 struct relay_tap_request {
-	uint64_t unique;     /* the kernel's name for the request */
+	uint64_t unique;
 	uint32_t opcode;     /* FUSE_READ, ... */
-	uint32_t pid;        /* the thread that made it; 0: not visible from here */
+	uint32_t pid;        /* the thread that made the request; 0: not in this PID namespace */
 	uint32_t uid, gid;   /* its user and group */
 	uint32_t io_flags;   /* READ: read_flags, WRITE: write_flags, GETATTR: getattr_flags; else 0 */
-	uint32_t file_flags; /* READ, WRITE: the descriptor's flags now, fcntl(2) included; else 0 */
+	uint32_t file_flags; /* READ, WRITE: the present flags of the descriptor (F_GETFL); else 0 */
 };
 
-/* libfuse's function of this name, plus the tap. */
+/* Replaces libfuse's function of this name: calls it, and has libfuse exchange its messages with the kernel through
+ * tap.c. */
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint);
 
+/* Return the request that is being handled. After a handler has awaited something, it is that of another handler. */
 const struct relay_tap_request *relay_tap_request(void);
 
-/* An eventfd, readable while interrupts are queued; -1: the tap was not installed. */
+/* Return an eventfd that is readable while interrupted requests are queued. -1: fuse_session_mount() was not called. */
 int relay_tap_interrupt_fd(void);
-/* Take the oldest interrupted request off the queue; 0: there is none. */
+/* Remove the oldest interrupted request from the queue and return its `unique`. 0: the queue is empty. */
 uint64_t relay_tap_interrupt_next(void);
 
-/* Take an open file (the handle that OPEN returned) of which a program asked, with isatty(3), whether it is a
- * terminal; 0: there is none. */
+/* Return the file handle, as replied to OPEN, of a file of which a program has asked, with isatty(3), whether it is a
+ * terminal, once for each such question. 0: there is none. */
 uint64_t relay_tap_terminal_next(void);
 
-/* 1: the kernel maps files through to the store's. Known once the first request has been handled. */
+/* 1: the kernel can map files of the mount by mapping files of the store (FUSE passthrough). Valid after INIT. */
 int relay_tap_has_passthrough(void);
-/* Register a file for mapping: its number (> 0), or a negative errno. */
+/* Register a file of the store with the kernel as a backing file. Returns its id (> 0) or -errno. */
 int relay_tap_backing_open(int fd);
+/* Undo that; files that are open keep their backing file. */
 void relay_tap_backing_close(int backing);
 
-/* The reply to this OPEN makes the file a stream without a position ... */
+/* Set the flags in the reply to this OPEN, which the handler is about to return: the file is a stream without a
+ * position, or its mappings are those of the backing file. */
 void relay_tap_open_stream(uint64_t unique);
-/* ... or one whose mappings are those of the registered file. */
 void relay_tap_open_backed(uint64_t unique, int backing);
 
 /*
- * Let the reply to this READ, whatever bytes the handler returns, carry what is next in `buf`, up to max_bytes;
- * it is consumed if and only if the kernel takes the reply. The handler must return without awaiting.
+ * Have the reply to this READ carry the next unread bytes of `buf`, at most max_bytes, in place of the bytes that the
+ * handler returns. They are consumed if the kernel accepts the reply, and stay unread otherwise. The handler must
+ * return next, without awaiting anything. overwrite: the buffer is in overwrite mode.
  *
- * Returns how many bytes, and in *end the stream position behind them; 0: there is nothing, reply as you like;
- * -EBUSY: somebody else is consuming; -EAGAIN: producers overwrite faster than it can be copied; or another
- * negative errno.
+ * Returns the number of bytes, and in *end the stream position after them. 0: there are none, and the handler's own
+ * reply is sent. -EBUSY: another thread or process is consuming; -EAGAIN: producers overwrite the bytes faster than
+ * they can be copied; -ENOMEM; or as relay_consume_begin().
  */
 ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *end);
-/* The last `length` of the bytes that the reply described last will carry, copied to `data`. */
+/* After relay_tap_read(): copy the last `length` of these bytes to `data`. */
 void relay_tap_read_copy(void *data, size_t length);
 
-/*
- * Copy up to max_bytes of what is unread in `buf`, behind the next `skip` bytes, to `data`, and leave it unread.
- * Returns what relay_tap_read() does.
- */
+/* Copy unread bytes of `buf`, at most max_bytes and without the first `skip` ones, to `data`. They stay unread. Returns
+ * as relay_tap_read(). */
 ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, void *data, uint64_t *end);
 
 #endif

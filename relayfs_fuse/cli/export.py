@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import stat
 import sys
 import tempfile
 import time
 from contextlib import ExitStack, closing, contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from relayfs_fuse.cli.common import NOTHING_MATCHES
+from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.native.merge import EVER, TIMES, export
+from relayfs_fuse.native.merge import EVER, TIMES, Export, Style
 from relayfs_fuse.record.report import size
 from relayfs_fuse.tracefiles.merged import matches, merge
 from relayfs_fuse.tracefiles.recorded import Recording
@@ -26,13 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from relayfs_fuse.native.merge import Merge
-    from relayfs_fuse.tracefiles.recorded import Part
 
-_NS = 1_000_000_000
 _PROGRESS_S = 1.0
-_TIME = re.compile(
-    r"(?:(?P<seconds>\d{1,10})|(?:(?P<date>\d{4}-\d\d-\d\d)[T ])?(?P<clock>\d\d:\d\d(?::\d\d)?))(?:\.(?P<ns>\d{1,9}))?"
-)
 
 
 @click.command("export")
@@ -60,68 +54,42 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Write the events that the recording DIR holds, of all processes and CPUs, in the order of their times.
 
-    TIME is seconds since 1970 or a local time, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals. PATTERN is a
-    glob of PROVIDER:NAME.
+    TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
+    PATTERN is a glob of PROVIDER:NAME.
     """
-    # What is temporary is removed also then.
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, lambda number, _: sys.exit(128 + number))
-    try:
-        _export(directory, file_format, output, since, until, patterns, times)
-    except BrokenPipeError:
-        if output is not None:
-            raise
-        # End as programs do whose reader has had enough.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGPIPE)
-
-
-def _export(  # noqa: PLR0913, PLR0917  # as above
-    directory: str,
-    file_format: str,
-    output: str | None,
-    since: str | None,
-    until: str | None,
-    patterns: tuple[str, ...],
-    times: str,
-) -> None:
     if file_format == "perfetto" and output is None and sys.stdout.isatty():
         raise click.UsageError("a Perfetto trace is nothing to read: -o FILE")
-    with ExitStack() as stack:
+    with _ended_by_signals(output), ExitStack() as stack:
         recording = stack.enter_context(closing(Recording(directory)))
         parts = recording.parts
         if not any(matches(one, patterns) for part in parts for one in part.declarations):
             print(f"relayctl: {directory}: no event is declared whose name matches", file=sys.stderr)
             sys.exit(NOTHING_MATCHES)
-        limits = _moment(since, parts, 0), _moment(until, parts, EVER)
+        made = min(part.origin.real for part in parts)
+        limits = moment(since, made, 0), moment(until, made, EVER)
         merged = stack.enter_context(closing(merge(parts, patterns, *limits)))
         with _opened(output) as file:
             # One trace has one, all that was recorded of it the same.
             mono_offset = parts[0].origin.real - parts[0].origin.mono
-            _write(file, merged, export(merged, file_format, times, max(0, mono_offset)))
+            style = Style(file_format, times, max(0, mono_offset))
+            _write(file, merged, stack.enter_context(closing(Export(merged, style))).pieces())
             _fail_if_unread(merged)
         _report(merged, directory, output)
 
 
-def _moment(text: str | None, parts: list[Part], default: int) -> int:
-    """Return ns since 1970. A local time without a date is of the day on which the trace was made."""
-    if text is None:
-        return default
-    day = datetime.fromtimestamp(min(part.origin.real for part in parts) // _NS).astimezone().date()
-    found = _TIME.fullmatch(text)
-    if found and found["seconds"]:
-        seconds = int(found["seconds"])
-    else:
-        try:
-            if not found:
-                raise ValueError
-            seconds = int(datetime.fromisoformat(f"{found['date'] or day}T{found['clock']}").timestamp())
-        except (ValueError, OverflowError):
-            raise click.UsageError(
-                f"{text} is no time: seconds since 1970, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with decimals"
-            ) from None
-    return max(0, min(seconds * _NS + int((found["ns"] or "").ljust(9, "0")), EVER))
+@contextmanager
+def _ended_by_signals(output: str | None) -> Iterator[None]:
+    """Leave nothing temporary when a signal ends the command, which SIGPIPE does when no reader is left."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    except BrokenPipeError:
+        if output is not None:
+            raise
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGPIPE)
 
 
 @contextmanager

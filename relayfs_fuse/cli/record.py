@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
+from relayfs_fuse.record.room import permit_many_files
 from relayfs_fuse.record.source import Source, find_store
 from relayfs_fuse.record.tar import TarOutput
 from relayfs_fuse.tracefiles.recorder_lock import RecorderLock
@@ -62,7 +62,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         raise click.UsageError("a stream is neither rotated nor compressed")
     options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None, check=check)
     shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
-    _permit_many_files()
+    permit_many_files()
     with ExitStack() as stack:
         source = Source(name, find_store(mount, store))
         stack.callback(source.close)
@@ -101,9 +101,3 @@ def _open(output: str, source: Source, rotates: bool, compressor: Compressor | N
     if output == _STDOUT:
         return TarOutput(sys.stdout.fileno())
     return DirectoryOutput(os.path.abspath(output), source.identity, rotates=rotates, compressor=compressor)
-
-
-def _permit_many_files() -> None:
-    """Raise the limit of open files, because each buffer and each stream file takes one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

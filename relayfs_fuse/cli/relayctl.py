@@ -1,4 +1,4 @@
-"""relayctl: show counters, record traces and write to the log of a relayfs.
+"""relayctl: show counters, record and show traces, and write to the log of a relayfs.
 
 Exit status: 0 it was done; 1 it failed, for the reason in one line on stderr; 2 the command line is wrong; 3 nothing
 matches.
@@ -17,6 +17,7 @@ from relayfs_fuse.cli.log import log
 from relayfs_fuse.cli.record import record
 from relayfs_fuse.cli.snapshot import snapshot
 from relayfs_fuse.cli.traces import list_traces, stat
+from relayfs_fuse.cli.view import view
 from relayfs_fuse.errors import RelayError
 
 
@@ -29,7 +30,7 @@ def relayctl() -> None:
     """
 
 
-for command in (counters, export_command, list_traces, log, record, snapshot, stat):
+for command in (counters, export_command, list_traces, log, record, snapshot, stat, view):
     relayctl.add_command(command)
 
 
@@ -40,10 +41,10 @@ def main() -> None:
         relayctl(prog_name="relayctl")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"relayctl: {where}{error.strerror}", file=sys.stderr)
+        click.echo(f"relayctl: {where}{error.strerror}", err=True)
         sys.exit(1)
     except RelayError as error:
-        print(f"relayctl: {error}", file=sys.stderr)
+        click.echo(f"relayctl: {error}", err=True)
         sys.exit(1)
 
 

@@ -1,1 +1,1 @@
-"""The file server: a view of the store."""
+"""The file server, which shows the store as a file system; docs/design.md explains its parts."""

@@ -1,4 +1,4 @@
-"""What stat(2) and statfs(2) say."""
+"""The results of stat(2) and statfs(2), without pyfuse3's types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATFS_BLOCK = 4096
 
 @dataclass
 class Attributes:
-    """What is known of an inode; times in nanoseconds."""
+    """The stat(2) of an inode; sizes are in bytes, times in nanoseconds."""
 
     inode: int
     mode: int
@@ -31,7 +31,11 @@ class Attributes:
 
 @dataclass
 class Space:
-    """What statfs(2) says of the store."""
+    """The statfs(2) of the mount.
+
+    block_size: in bytes, the unit of blocks and free_blocks
+    files: the number of inodes of the store's file system
+    """
 
     block_size: int
     blocks: int
@@ -40,7 +44,7 @@ class Space:
 
 
 def space(store: Store) -> Space:
-    """Tell how much memory a store has and how much of it is free."""
+    """Return the size of a store, within its limit, and how much of it is free."""
     status = os.statvfs(store.directory)
     total = min(status.f_blocks * status.f_frsize, store.ledger.size)
     free = min(total, store.free_bytes())

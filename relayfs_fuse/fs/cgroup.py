@@ -1,10 +1,10 @@
-"""How much memory the control groups leave this process: in a container less than the machine has.
+"""The limit of memory that control groups set for this process, as in a container.
 
-A process belongs to a group of the unified hierarchy (cgroup v2), or of that of the memory controller (v1), and the
-limits of all groups above it hold, too:
+A process belongs to a group of the unified hierarchy (cgroup v2), or of the hierarchy of the memory controller (v1).
+The limits of the groups above it apply, too:
 
-    /proc/self/cgroup         names the group, seen from the root of its hierarchy
-    /proc/self/mountinfo      tells which part of the hierarchy can be seen, and where
+    /proc/self/cgroup         has the path of the group, from the root of its hierarchy
+    /proc/self/mountinfo      shows which part of the hierarchy is mounted, and where
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from relayfs_fuse.fs import mounts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The file that holds the limit, by the type of the hierarchy's file system.
+# The name of the file with the limit, by the type of the hierarchy's file system.
 LIMIT_FILES = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}
 
 
 def memory_limit() -> int | None:
-    """Return the least limit of the groups that this process is in; None: there is none."""
+    """Return the smallest limit of the process's group and the groups above it, in bytes; None: there is none."""
     return min(_limits(), default=None)
 
 
@@ -33,11 +33,11 @@ def _limits() -> Iterator[int]:
         if kind in groups:
             for directory in _upwards(mountpoint, root, groups[kind]):
                 with suppress(OSError, ValueError), open(os.path.join(directory, LIMIT_FILES[kind])) as file:
-                    yield int(file.read())  # "max" is no limit, and no number
+                    yield int(file.read())  # ValueError for "max", which means no limit
 
 
 def _groups() -> Iterator[tuple[str, str]]:
-    """Name this process's group in each kind of hierarchy that can have limits of memory."""
+    """Yield the type of each hierarchy that can limit memory, and the path of this process's group in it."""
     for line in _lines("/proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
         if number == "0":
@@ -47,7 +47,7 @@ def _groups() -> Iterator[tuple[str, str]]:
 
 
 def _hierarchies() -> Iterator[tuple[str, str, str]]:
-    """Tell which are mounted: the kind, the group that is the root of what is mounted, and where."""
+    """Yield the mounted hierarchies that can limit memory: type, the group at the root of the mount, and mountpoint."""
     with suppress(OSError):
         for mounted in mounts.table():
             if mounted.kind == "cgroup2" or (mounted.kind == "cgroup" and "memory" in mounted.options.split(",")):
@@ -55,9 +55,9 @@ def _hierarchies() -> Iterator[tuple[str, str, str]]:
 
 
 def _upwards(mountpoint: str, root: str, group: str) -> Iterator[str]:
-    """Name the directories of a group and of those above it, as far as they can be seen."""
+    """Yield the directories of a group and of the groups above it, as far as they are mounted."""
     inside = os.path.relpath(group, root)
-    # A container may see its own group as the root, and be told of a path outside.
+    # In a container the mounted root can be its own group, and the group's path can lie outside of that.
     directory = os.path.normpath(os.path.join(mountpoint, inside)) if inside.partition("/")[0] != ".." else mountpoint
     while directory != mountpoint:
         yield directory

@@ -1,4 +1,4 @@
-"""What stands in the mount for the buffers of a channel, whatever it is made of."""
+"""The nodes of a channel's buffers, of any type: relay files, memory files, and those of damaged channels."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.store import Store
 
-# As files are named after it.
+# The token of a MemHandle in hexadecimal, as it stands in the name of a HoldFile.
 TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class HoldFile(TextFile):
-    """What a program maps to keep its memory file open without a descriptor; see native/src/buffer/open.h.
+    """The file memN.TOKEN: a program that maps it keeps its open memory file open without a descriptor of that.
 
-    held: the open memory file, if it is still open; who opened that may open this
+    native/src/buffer/open.h says what for. Only the user who has opened the memory file may open this one.
+
+    held: a weak reference to the handle of the memory file
     """
 
     def __init__(self, name: str, held: MemHandle) -> None:
@@ -40,18 +42,19 @@ class HoldFile(TextFile):
         self._owner = 0o400, held.opener.uid, held.opener.gid
 
     def owner(self) -> tuple[int, int, int]:
-        """Tell its mode, owner and group."""
+        """Return permission bits, owner and group."""
         return self._owner
 
     def open(self, opening: Opening) -> HoldHandle:
-        """Open it."""
+        """Return a new handle; OSError: ESTALE if the memory file is closed."""
         return HoldHandle(self, opening)
 
 
 class BufferFile(Node):
-    """Stand for a buffer in one of two ways.
+    """A relay file or memory file.
 
-    The kernel may remember an inode long after its channel was removed; that must not keep the memory.
+    The kernel may remember the inode long after the channel was removed. So a removed node has only a weak reference to
+    the buffer, which is unmapped when its last open file is closed.
     """
 
     def __init__(self, name: str, stored: Stored[Any]) -> None:
@@ -61,18 +64,18 @@ class BufferFile(Node):
 
     @property
     def stored(self) -> Stored[Any]:
-        """The buffer; of a removed channel only while somebody has it open."""
+        """The buffer; OSError: ESTALE if the channel was removed and no file of the buffer is open."""
         stored = self._stored or self._open_somewhere()
         if stored is None:
             raise failure(errno.ESTALE)
         return stored
 
     def let_go(self) -> None:
-        """Leave the buffer to those who have it open."""
+        """Keep only a weak reference to the buffer."""
         self._stored = None
 
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Tell what its file in the store says, and the buffer."""
+        """Return mode, owner and st_ctime of the mem file, and size and st_mtime of the buffer."""
         stored = self.stored
         status = os.fstat(stored.descriptor)
         size, mtime_ns = stored.measure(pid)
@@ -89,20 +92,20 @@ class BufferFile(Node):
         )
 
     def change_owner(self, store: Store, mode: int, uid: int, gid: int, caller: int) -> None:
-        """Give all files of the channel this mode, owner and group."""
+        """Set mode, owner and group of all files of the channel; OSError: EBUSY if a mem file is immutable."""
         channel = self.stored.channel
-        # Its protection would be lifted for a moment, as often as its owner likes.
+        # The change lifts the file's protection for a moment. An owner who may do so again and again could use that.
         if caller not in (0, os.geteuid()) and channel.is_protected():
             raise failure(errno.EBUSY)
         store.change_owner(channel, mode & 0o666, uid, gid)
 
     def check_usable(self) -> None:
-        """Refuse to be opened after the channel was removed."""
+        """Raise OSError: ESTALE after the channel was removed."""
         if self.removed:
             raise failure(errno.ESTALE)
 
     def mapped(self) -> Backing:
-        """Return what is mapped of it."""
+        """Return the mem file."""
         return self.stored.backing
 
 
@@ -111,39 +114,43 @@ class RelayFile(BufferFile):
 
     @property
     def has_end(self) -> bool:
-        """Whether lseek(2) can find where it ends.
+        """Whether lseek(2) with SEEK_END works: not in mode overwrite.
 
-        What is overwritten has no fixed end: programs that look for one would miss what they then go back for. They
-        read it through instead, as they do with pipes.
+        Programs such as tail seek to the end and then back. In mode overwrite the data there may be gone by then. After
+        an error they read from the beginning, as they do with pipes.
         """
         return self.stored.channel.stats.mode == native.MODE_NO_OVERWRITE
 
     def truncate(self, size: int) -> None:
-        """Let `>` open it."""
+        """Do nothing: a shell can open it with `>`, and no data is lost."""
 
     def open(self, opening: Opening) -> Handle:
-        """Open it."""
+        """Return a new handle; OSError."""
         return self.stored.open(opening)
 
 
 class MemFile(BufferFile):
-    """The memory of a buffer."""
+    """A memory file: .channels/PATH/memN, which programs map."""
 
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Tell the same of the whole file."""
+        """Return what stat(2) shows, with the size of the mem file."""
         attributes = super().attributes(store, pid)
         attributes.size, attributes.block_size = self.stored.channel.stats.file_bytes, BLOCK_SIZE
         return attributes
 
     @property
     def backing_path(self) -> str | None:
-        """Where its file lies in the store."""
+        """The path of the mem file; None if the channel was removed."""
         return None if self.removed else self.stored.backing.path
 
     def hold(self, name: str, token: str, unlist: Callable[[], None]) -> HoldFile | None:
-        """Make what keeps an open file of it open, which only its opener can name: memN.TOKEN.
+        """Return a new HoldFile for the open memory file with this token; None: there is none.
 
-        unlist: is called when there is nothing to keep open any more
+        Only the program that opened the memory file knows the token.
+
+        name: of the HoldFile: memN.TOKEN
+        token: in hexadecimal
+        unlist: is called when the memory file is closed
         """
         held = self.stored.memories.get(int(token, 16)) if TOKEN.fullmatch(token) else None
         if held is None:
@@ -152,17 +159,17 @@ class MemFile(BufferFile):
         return HoldFile(name, held)
 
     def open(self, opening: Opening) -> MemHandle:
-        """Open it."""
+        """Return a new handle; OSError: EPERM with O_TRUNC."""
         if opening.truncates:
             raise failure(errno.EPERM)
         return MemHandle(self.stored, opening)
 
 
 class DamagedFile(Node):
-    """Stand for a relay file that cannot be used.
+    """A relay file of a damaged channel, which cannot be opened.
 
-    channel: which
-    mem_name: its file in the store
+    channel: the damaged channel
+    mem_name: the name of its mem file
     """
 
     def __init__(self, name: str, channel: DamagedChannel, mem_name: str) -> None:
@@ -171,11 +178,11 @@ class DamagedFile(Node):
         self.mem_name = mem_name
 
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Tell what its file in the store says."""
+        """Return mode, owner and times of the mem file; its size is 0."""
         status = self.channel.status(self.mem_name)
         mode = stat.S_IFREG | stat.S_IMODE(status.st_mode)
         return Attributes(self.inode, mode, status.st_uid, status.st_gid, 0, status.st_mtime_ns, status.st_ctime_ns)
 
-    def check_usable(self) -> None:
-        """Refuse to be opened."""
+    def open(self, opening: Opening) -> Handle:
+        """Raise OSError: EBADMSG."""
         raise failure(errno.EBADMSG)

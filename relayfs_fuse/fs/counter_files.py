@@ -1,11 +1,11 @@
-"""The directory .counters of a mount: the files of the counters as they lie in the store.
+"""The directory .counters of a mount, which shows the files of the counters in the store.
 
-    counters, names    to be read and mapped
-    UID-GID-MODE       to be mapped by whom owner and mode let, for writing, too
+    counters, names    can be read, and mapped for reading
+    UID-GID-MODE       the counters of one owner; can be mapped for writing, too, as owner and mode allow
 
-Programs of others than the store's owner count through these: what is mapped is the store's memory, but a descriptor of
-the mount's file can neither truncate it nor make it grow. The names come and go without the server's doing, so they are
-compared with the store's whenever somebody looks.
+Programs of users other than the store's owner map these files instead of those of the store: a descriptor of the
+mount's file cannot truncate or extend the store's file. Programs of the store's owner add files without the server, so
+the directory is compared with the store whenever a program looks into it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SHARED = ("counters", "names")
 
 
 class CounterFile(MappedFile):
-    """One of these files.
+    """One of these files; OSError if the file of the store cannot be opened.
 
-    path: where it lies in the store
-    number: of its inode there
+    path: the file of the store
+    number: the inode number of that file
     """
 
     def __init__(self, name: str, path: str) -> None:
@@ -43,22 +43,22 @@ class CounterFile(MappedFile):
         self.number = self.status().st_ino
 
     def status(self) -> os.stat_result:
-        """Tell owner, mode and length."""
+        """Return the stat(2) of the file of the store; OSError: ESTALE if it was removed."""
         return os.fstat(self._open_descriptor())
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return a part of it, to who does not map it."""
+        """Return a part of the contents, for programs that do not map the file; OSError."""
         return os.pread(self._open_descriptor(), size, offset)
 
     def owner(self) -> tuple[int, int, int]:
-        """Tell mode, owner and group of the mount's file."""
+        """Return permission bits, owner and group."""
         if self.removed:
             return super().owner()
         status = self.status()
         return status.st_mode & (0o666 if self.backing.is_writable else 0o444), status.st_uid, status.st_gid
 
     def let_go(self) -> None:
-        """Leave the memory to who maps it."""
+        """Close the file of the store; programs keep their mappings of it."""
         if self.backing.number:
             tap.backing_close(self.backing.number)
         self.backing.number = None
@@ -72,7 +72,7 @@ class CounterFile(MappedFile):
 
 
 class CounterDirectory(Directory):
-    """Hold them.
+    """The directory .counters.
 
     path: the directory in the store
     """
@@ -85,7 +85,7 @@ class CounterDirectory(Directory):
 
     @property
     def children(self) -> dict[str, Node]:
-        """What there is now."""
+        """The files, by name, as they are in the store now."""
         if not self._is_comparing:
             self._is_comparing = True
             try:
@@ -96,7 +96,7 @@ class CounterDirectory(Directory):
 
     @property
     def n_directories(self) -> int:
-        """How many directories it holds."""
+        """How many directories are in it."""
         return 0
 
     def _compare(self) -> None:
@@ -109,7 +109,7 @@ class CounterDirectory(Directory):
             try:
                 self._tree.attach(self, CounterFile(name, os.path.join(self._path, name)))
             except FileNotFoundError:
-                continue  # it has gone meanwhile
+                continue  # it was removed meanwhile
 
 
 def _is_shown(name: str) -> bool:

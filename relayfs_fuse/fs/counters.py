@@ -1,19 +1,19 @@
-"""The counters of a mount: the files counters, counters.names and counters.txt, and the server's own figures.
+"""The counters of a mount: the files counters, counters.names and counters.txt, and the counters that the server sets.
 
-    counters         the memory, to be mapped (native/include/relayfs/counters.h)
+    counters         the memory, which programs map (native/include/relayfs/counters.h)
     counters.names   read: `gen N`, then a line for each counter, `NUMBER NAME KEY=VALUE ...`; write: commands
-    counters.txt     `NAME VALUE`, sums over all CPUs
+    counters.txt     a line `NAME VALUE` for each counter, with the sum over all CPUs
 
-What is written to counters.names, a command a line:
+The commands, one a line:
 
     add NAME [kind=counter|gauge] [mode=OCTAL] [unit=WORD] [help=REST OF THE LINE]
     del NUMBER
     adjust NUMBER DELTA
 
-Figures of the server and of every channel are counters of the group `relayfs`, shown at most FIGURES_S late:
+The counters of group `relayfs` are called *figures* here. The server sets them every FIGURES_S:
 
     relayfs/server/NAME             requests, errors
-    relayfs/channels/PATH/NAME      by CPU: the statistics of the channel's buffers
+    relayfs/channels/PATH/NAME      a statistic of the channel's buffers, each on its CPU
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often other owners' counters are copied, and figures set.
+# How often the counters of other owners are copied into the shared memory, and how often figures are set.
 MIRROR_S = 0.1
 FIGURES_S = 1.0
 
@@ -48,7 +48,7 @@ def _spec(statistic: Statistic) -> native.CounterSpec:
     return native.CounterSpec(kind, statistic.unit, statistic.help)
 
 
-# Of each buffer, by type of channel.
+# The figures of a channel, by its type and by name.
 FIGURES = {
     type_of: {one.name: _spec(one) for one in statistics if one.unit} for type_of, statistics in STATISTICS.items()
 }
@@ -62,7 +62,7 @@ _KEY = re.compile(r"(kind|mode|unit|help)=")
 
 @dataclass
 class Requests:
-    """What the server counts of itself."""
+    """The numbers behind the figures of the server."""
 
     requests: int = 0
     errors: int = 0
@@ -85,7 +85,7 @@ class Adjusting:
 
 
 def parse(line: str) -> Adding | Adjusting | int | None:
-    """Understand a line written to counters.names: what to add, adjust, or the number to delete; None: it is empty."""
+    """Parse a line written to counters.names; int: the number of the counter to delete; None: it is blank."""
     verb, _, rest = line.strip().partition(" ")
     if not verb:
         return None
@@ -128,11 +128,11 @@ def _parse_keys(line: str, name: str, keys: str) -> Adding:
 
 
 PAGE_BYTES = 4096
-# What figures may take of all names: programs need some, too.
+# Figures take at most 1/FIGURES_SHARE of all names, so that there are some for programs.
 FIGURES_SHARE = 2
-# How many channels get figures, or lose them, at a time: each takes a millisecond or less.
+# The number of channels whose figures are added, and removed, at a time. Each takes up to a millisecond.
 CHANGES_MAX = 32
-# As RELAY_PERF_USER_DOMAINS and relay_perf_user_limit() have it (native/src/counters/format.h).
+# RELAY_PERF_USER_DOMAINS in native/src/counters/format.h.
 USER_DOMAINS = 4
 _REASONS = {
     errno.EINVAL: "the name, unit or help is not allowed",
@@ -141,18 +141,21 @@ _REASONS = {
     errno.EACCES: "its group belongs to another user",
     errno.EPERM: "only a server of root has counters of other users",
     errno.ENOSPC: "the limit of names or owners is reached (mount with -o counters=N), or the store has no memory",
-    errno.EBUSY: "somebody else has been adding for a second",
+    errno.EBUSY: "another process has been adding a name for a second",
     errno.ENOENT: "there is no such counter",
 }
 
 
 class Counters:
-    """Serve the counters of a store.
+    """The counters of a store; OSError if they cannot be used.
 
-    store: its directory
-    limit: how many names new counters can have
+    store: the store's directory
+    limit: the number of names, if the store has no counters yet
     trusted: whether other users may open the files in the store
-    check_room: refuses what the limits of the store's memory do not let a user have
+    check_room: raises CommandError if a user may not take so many bytes; see Store.check_room()
+    path: the path of the file `counters` in the store
+    descriptor: of that file
+    requests: what the server counts
     """
 
     def __init__(self, store: str, limit: int, trusted: bool, check_room: Callable[[int, int], None]) -> None:
@@ -162,43 +165,44 @@ class Counters:
         self._handle = native.CountersHandle(store)
         self._handle.repair()
         self.path = os.path.join(store, ".counters", "counters")
-        # Only to read: mappings of it cannot be made writable.
+        # O_RDONLY, so that a mapping of the descriptor cannot be made writable.
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self.requests = Requests()
         self._names: tuple[int, bytes] = (-1, b"")
         self._figures = self._known_figures()
-        # Channels for whose figures there was no room, and whether there may be none yet.
+        # The channels whose figures could not be added; and whether no figures were removed since, so that it is no use
+        # trying again.
         self._without: set[str] = set()
         self._is_full = False
-        # Before anybody can ask for a name: the group is ours.
+        # Before any program can add a name to group `relayfs`, which belongs to the owner of its first name.
         self._add_figures("", OF_SERVER)
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the files."""
         os.close(self.descriptor)
         self._handle.close()
 
     # ---------------------------------------------------------------- files
 
     def memory(self) -> bytes:
-        """Show the memory, to who does not map it."""
+        """Return the contents of the file `counters`, for programs that read(2) it."""
         self._handle.refresh()
         return os.pread(self.descriptor, self._handle.mapped_bytes(), 0)
 
     def memory_bytes(self) -> int:
-        """Tell how long it is."""
+        """Return the length of the file `counters`."""
         self._handle.refresh()
         return self._handle.mapped_bytes()
 
     def names_text(self) -> bytes:
-        """List the counters of one generation."""
+        """Return the contents of counters.names, all of one generation."""
         generation, text = self._names
         if generation == self._handle.generation():
             return text
         try:
             text = self._handle.names_text()
         except BlockingIOError:
-            # Somebody does nothing but change them: nobody can while this is held.
+            # The counters change so often that they could not be read. While the lock is held, they do not change.
             held = self._handle.hold()
             try:
                 text = self._handle.names_text()
@@ -208,16 +212,16 @@ class Counters:
         return text
 
     def values_text(self) -> bytes:
-        """Show the sums."""
+        """Return the contents of counters.txt."""
         self._handle.refresh()
         return self._handle.values_text()
 
     # ---------------------------------------------------------------- commands
 
     def change(self, line: str, uid: int, gids: Iterable[int]) -> None:
-        """Carry out a command, or raise CommandError; may block.
+        """Carry out a command; may block. CommandError.
 
-        uid, gids: of whom; the first of gids is that of new groups
+        uid, gids: the user and the groups of the process; a new group of counters gets the first of them
         """
         command = parse(line)
         if command is None:
@@ -239,13 +243,13 @@ class Counters:
             return _REASONS.get(code, os.strerror(code))
         names = max(16, self._handle.limit // 16)
         return (
-            f"the owner of the group has all that one user may have, {names} names (a sixteenth of -o counters=N, or "
-            f"16) or groups of {USER_DOMAINS} different owners' groups and modes; you are user {uid}"
+            f"the owner of the group has as much as one user may have: {names} names (a sixteenth of -o counters=N, "
+            f"at least 16), or {USER_DOMAINS} different pairs of group and mode; you are user {uid}"
         )
 
     def _add(self, adding: Adding, uid: int, gids: Iterable[int]) -> None:
         if uid != os.geteuid():
-            # There may be a chunk to allocate in the owner's file: a page on each CPU.
+            # The owner's file may have to grow by a page for each CPU.
             self._check_room(self._handle.n_blocks * PAGE_BYTES, uid)
         refused = OSError(errno.EACCES, os.strerror(errno.EACCES))
         for gid in gids:
@@ -262,7 +266,7 @@ class Counters:
         self._handle.delete(instance)
 
     def _check_owner(self, instance: int, uid: int, gids: Iterable[int]) -> None:
-        """Refuse who may not adjust a counter."""
+        """Raise OSError if a user may not adjust a counter: ENOENT, there is no such counter; EACCES."""
         self._handle.refresh()
         info = self._handle.info(instance)
         if info is None:
@@ -270,26 +274,26 @@ class Counters:
         if not _may_adjust(info, uid, set(gids)):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    # ---------------------------------------------------------------- what others count
+    # ---------------------------------------------------------------- upkeep
 
     def mirror(self) -> None:
-        """Copy the counters of other owners."""
+        """Copy the counters of other owners' files into the shared memory; OSError: EBADMSG."""
         self._handle.mirror()
 
     def repair(self) -> None:
-        """Make up for one who died in the middle of a change; may block."""
+        """Complete a change whose process died in the middle of it; may block. OSError."""
         if self._handle.is_changing():
             self._handle.repair()
 
     # ---------------------------------------------------------------- figures
 
     def show(self, channels: Iterable[StoredChannel]) -> None:
-        """Set the figures of the server, and those of the channels there are."""
+        """Set the figures of the server and of all channels; OSError."""
         for _ in self.showing(channels):
             pass
 
     def showing(self, channels: Iterable[StoredChannel]) -> Iterator[None]:
-        """Do so in pieces: there can be thousands of channels, and others want to be served meanwhile."""
+        """Do what show() does, and yield after each channel, so that requests can be served in between."""
         present = {channel.path: channel for channel in channels if not channel.removed}
         self._compare(present)
         for name, value in vars(self.requests).items():
@@ -300,7 +304,7 @@ class Counters:
             yield
 
     def _compare(self, present: dict[str, StoredChannel]) -> None:
-        """Let new channels have figures, and those that have gone none: so many now, the rest the next time."""
+        """Add figures of new channels and remove those of removed channels, at most CHANGES_MAX each."""
         for path in list(self._figures.keys() - present.keys() - {""})[:CHANGES_MAX]:
             self._forget(path)
             self._is_full = False
@@ -317,12 +321,12 @@ class Counters:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))
             except OSError as error:
-                stored.note(error)  # the figures stay as they were
+                stored.note(error)  # the figures keep their values
             except OverflowError:
                 channel.note_damage(f"mem{stored.index}: a figure has more than 63 bits")
 
     def _known_figures(self) -> dict[str, dict[str, int]]:
-        """Find those of channels that another server has shown."""
+        """Return the numbers of the figures that the server before has added, by the channel's path and by name."""
         found: dict[str, dict[str, int]] = {}
         self._handle.refresh()
         for info in self._handle.infos():
@@ -337,7 +341,7 @@ class Counters:
             self._handle.set(block, instance, value)
 
     def _add_figures(self, path: str, specs: dict[str, native.CounterSpec]) -> None:
-        """Add those of a channel, or, path "", of the server. Without room for names there are none."""
+        """Add the figures of a channel or, for path "", of the server; if there is no room for all, add none."""
         above = f"{GROUP}/channels/{path}" if path else f"{GROUP}/server"
         try:
             taken = sum(map(len, self._figures.values()))
@@ -355,7 +359,7 @@ class Counters:
             self._is_full = True
 
     def _forget(self, path: str) -> None:
-        """Free the names of a channel that has gone."""
+        """Remove the figures of a channel."""
         for instance in self._figures.pop(path, {}).values():
             self._handle.free(instance)
 

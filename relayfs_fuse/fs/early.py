@@ -1,9 +1,10 @@
-"""Events that programs have written for a trace before it was there ($RELAYFS_TRACE_EARLY) become part of it.
+"""Early events: those that programs have written for a trace before it existed ($RELAYFS_TRACE_EARLY).
 
-    STORE/.early/TRACE/PROCESS-PID/    made by the library as in a trace, but that its first line names no trace yet
-    STORE/TRACE/PROCESS-PID/           the same after take(); its process, if that lives, writes on
+    STORE/.early/TRACE/PROCESS-PID/    a process's directory, as in a trace, but the first line of its .events has no id
+                                       of a trace yet
+    STORE/TRACE/PROCESS-PID/           the same directory after take(); if the process lives, it goes on writing
 
-What lies there waits for its trace also when the process and the server have ended.
+The directories in .early stay there until a trace of that name is made, also when the process and the server end.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EARLY_NAME = ".early"
-# The first line of .events is no longer.
+# Bytes that are enough for the first line of .events.
 _LINE_BYTES = 1024
-# Names that are tried for a directory whose own is taken.
+# The number of names that are tried for a directory whose name is taken in the trace.
 _MAX_TRIES = 10000
 
 
 def take(store: str, trace: Trace) -> None:
-    """Move what waits for a trace into its directory; blocks."""
+    """Move the directories of early events into their trace's directory; blocks. Failures are logged."""
     early = os.path.join(store, EARLY_NAME, trace.name)
     try:
         names = sorted(name for name in os.listdir(early) if not name.startswith("."))
@@ -39,10 +40,10 @@ def take(store: str, trace: Trace) -> None:
             _move(os.path.join(early, name), os.path.join(store, trace.name), name, trace)
         except OSError as error:
             log.info("%s/%s stays where it is: %s", early, name, error)
-    # What programs have noted of directories that gave way (native/src/trace/memory.c).
+    # Notes of programs about directories that they removed for want of memory (native/src/trace/memory.c).
     with suppress(OSError):
         os.rename(os.path.join(early, ".given-up"), os.path.join(store, trace.name, ".given-up"))
-    with suppress(OSError):  # a process is making its directory there
+    with suppress(OSError):  # fails if a process is making a directory there
         os.rmdir(early)
 
 
@@ -52,7 +53,7 @@ def _move(directory: str, to: str, name: str, trace: Trace) -> None:
         try:
             os.rename(directory, os.path.join(to, name if number == 1 else f"{name}-{number}"))
         except OSError as error:
-            # A process's directory is never empty, so it is not replaced.
+            # rename(2) replaces only empty directories, and a process's directory never is.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
         else:
@@ -60,7 +61,7 @@ def _move(directory: str, to: str, name: str, trace: Trace) -> None:
 
 
 def _set_trace(path: str, trace: Trace) -> None:
-    """Write the trace's id and clocks into the first line, which has room for them; its process only appends."""
+    """Write the trace's id and clocks into the first line of .events, in place; processes only append to the file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         line = os.pread(descriptor, _LINE_BYTES, 0).partition(b"\n")[0]

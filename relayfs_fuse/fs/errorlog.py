@@ -1,4 +1,4 @@
-"""The error_log file: the last commands that were refused, as tracefs shows them.
+"""The contents of error_log: the last commands that were refused, in the format of tracefs, and notices.
 
 [2026-03-01 12:00:00.123] create: error: n_subbufs=0: not allowed; allowed: a number, 1 to 4294967295 [EINVAL]
   Command: create app/cpu n_subbufs=0
@@ -15,41 +15,44 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from relayfs_fuse.errors import CommandError
 
-# As many as tracefs keeps.
+# The number of entries that are kept, as in tracefs.
 N_ENTRIES = 8
-# Of a command that is much longer only the part around the fault is shown.
+# Of a longer command, so many characters around the error are shown.
 _LINE_MAX = 512
-# A longer message loses its middle.
+# Of a longer message, the first _MESSAGE_MAX and the last _TAIL characters are shown.
 _MESSAGE_MAX, _TAIL = 2048, 128
 
 
 class ErrorLog:
-    """Keep the last entries and show them."""
+    """The last entries."""
 
     def __init__(self) -> None:
         self._entries: deque[str] = deque(maxlen=N_ENTRIES)
 
     def error(self, line: str, error: CommandError) -> str:
-        """Add a refused command; return its first line."""
+        """Add an entry for a refused command; return the entry's first line without the time."""
         return self._add(line, "error", str(error), error.column)
 
     def notice(self, line: str, message: str, column: int = 0) -> str:
-        """Add something that a command's author should know; return its first line."""
+        """Add an entry about a command that was carried out; return the entry's first line without the time.
+
+        column: where the entry's caret points in the line
+        """
         return self._add(line, "notice", message, column)
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self._entries.clear()
 
     def text(self) -> bytes:
-        """Show the entries, the oldest first."""
+        """Return the entries, the oldest first."""
         return os.fsencode("".join(self._entries))
 
     def _add(self, line: str, kind: str, message: str, column: int) -> str:
         start = max(0, column - _LINE_MAX // 2)
         shown = os.fsencode(_printable(line[start : start + _LINE_MAX])).decode(errors="replace")
         verb = _printable((line.split() or ["?"])[0][:32])
-        # The message quotes the command, which anybody may have written: it goes to the server's log as one line.
+        # The message quotes the command, which any user may have written, and goes to the server's log as one line.
         if len(message) > _MESSAGE_MAX:
             message = f"{message[:_MESSAGE_MAX]} ... {message[-_TAIL:]}"
         message = _printable(message)
@@ -60,5 +63,5 @@ class ErrorLog:
 
 
 def _printable(text: str) -> str:
-    """Replace what is no character to be shown, such as a control character."""
+    """Replace characters that are not printable by a question mark."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,8 +1,8 @@
-"""Directories that `create` made above a channel go with the last channel in them.
+"""Implicit directories: those that `create` has made above a channel. They are removed with the last channel in them.
 
-The store's directory bears the mark (<relayfs/store.h>). inotify(7) tells of the removal because the announcing thread
-(requests/announcements.py) asks for it through the mount. While that thread is held up, directories go without being
-announced.
+A permission bit of the directory in the store marks it as implicit (<relayfs/store.h>). The announcing thread
+(requests/announcements.py) removes it through the mount, so that inotify(7) reports the removal. If that thread is held
+up, the directory is removed without it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class ImplicitDirectories:
-    """Remove them.
+    """The removal of implicit directories.
 
-    store, tree, announcements: where they are
-    naming: is held while names come and go
+    store, tree: where the directories are
+    announcements: the announcing thread
+    naming: the lock that is held while names are added or removed
     """
 
     def __init__(self, store: Store, tree: Tree, announcements: Announcements, naming: trio.Lock) -> None:
@@ -35,7 +36,7 @@ class ImplicitDirectories:
         self._naming = naming
 
     async def remove_above(self, path: str) -> None:
-        """Remove those above a channel that are empty; not for who holds what a handler of names waits for."""
+        """Remove the empty implicit directories above a removed channel; the caller must not hold `naming`."""
         while path := path.rpartition("/")[0]:
             if self._empty(path) is None:
                 return
@@ -49,15 +50,16 @@ class ImplicitDirectories:
                 return
 
     def _remove(self, path: str) -> None:
-        """Do what the kernel could not be told of."""
+        """Remove a directory if the announcing thread has not done so."""
         node = self._empty(path)
         if node is not None:
-            # The store's directory may hold what cannot be shown.
+            # Not if the directory in the store has something in it that the mount does not show.
             with suppress(OSError):
                 self._store.remove_directory(path)
                 self._tree.detach(node)
 
     def _empty(self, path: str) -> Directory | None:
+        """Return the directory at a path if it is implicit and empty, else None."""
         node = self._tree.find(path)
         if not isinstance(node, Directory) or node.children or not self._store.is_implicit(path):
             return None

@@ -1,15 +1,13 @@
-"""Who holds how much of the store's memory, and how much more everybody may have.
+"""Accounting for the store's memory: how much each user holds, and how much more he may have.
 
-Each file of the store is charged to its owner, by inode number. Commands add and remove charges as they make and remove
-channels. Programs of the store's own user make files without a command, too, so the store is surveyed from time to
-time, and what the survey finds replaces what was known (`begin_survey`, `end_survey`).
+Each file of the store is charged to its owner, by inode number. Commands add and remove charges when they make and
+remove channels. Programs of the store's own user can make files without a command. So the store is surveyed from time
+to time, and the files that the survey finds replace the charges (`begin_survey`, `end_survey`).
 
-A channel that was removed keeps its memory while anybody has it open or mapped. Its files have no names then, so a
-survey cannot find them: they stay charged until the server, through whom they are open, closes them (`unname`,
-`release`).
+A removed channel keeps its memory while a program has it open or mapped. Its files have no names then, so a survey
+cannot find them. They stay charged until the server closes them (`unname`, `release`).
 
-What is about to be made is charged before it is there (`claim`), so that two commands at once cannot both take the
-last of the room.
+Files are charged before they are made (`claim`), so that two commands at the same time cannot both take the last room.
 """
 
 from __future__ import annotations
@@ -32,16 +30,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 UNLIMITED = sys.maxsize
-# Each file that the server has mapped takes a few kilobytes of its memory, a descriptor and a mapping.
+# The default of user_files. Each mapped file takes a few kilobytes of the server's memory, a descriptor and a mapping.
 USER_FILES = 4096
-# How many holders of memory a message names.
+# How many users an error message names.
 NAMED_MAX = 4
 
 
 class Charge(NamedTuple):
-    """What one file takes.
+    """The memory of one file.
 
-    counts: it is a channel's, which the server keeps open
+    uid: the user who is charged
+    counts: whether it is a file of a channel, which counts for user_files because the server keeps it open
     """
 
     uid: int
@@ -51,11 +50,11 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of a store its users may take; None: the default, UNLIMITED: as much as there is.
+    """How much of a store users may take. A size may be None, the default, or UNLIMITED.
 
-    size: bytes of all files together
-    user_size: bytes of all files of one user, other than root and the store's owner
-    user_files: how many files and directories of channels one such user has at most
+    size: the bytes of all files together
+    user_size: the bytes of all files of one user, other than root and the store's owner
+    user_files: the number of files and directories of channels of one such user
     """
 
     size: int | None = None
@@ -63,7 +62,7 @@ class Limits:
     user_files: int = USER_FILES
 
     def in_store(self, directory: str) -> tuple[int, int]:
-        """Return size and user_size, with the defaults for the store in this directory."""
+        """Return size and user_size, with the defaults computed for the store in this directory; OSError."""
         status = os.statvfs(directory)
         default = min(memory_total(), status.f_blocks * status.f_frsize) // 4
         size = default if self.size is None else self.size
@@ -72,10 +71,12 @@ class Limits:
 
 
 class Ledger:
-    """Account for the memory of a store; every method can be called in any thread.
+    """The charges of a store; every method can be called in any thread.
 
-    limits: those that were asked for
-    directory: the store
+    limits: the limits of the mount
+    directory: of the store
+    size, user_size, user_files: the limits, with defaults
+    users_files: the number of files and directories of all users, other than root and the store's owner, together
     """
 
     def __init__(self, limits: Limits, directory: str) -> None:
@@ -90,52 +91,55 @@ class Ledger:
         self._changed: dict[int, Charge | None] = {}
         self._made: set[str] = set()
         self._claimed: list[Charge] = []
-        # Sums, so that a check costs the same whatever the store holds.
+        # Sums of the charges, so that the time of a check does not depend on the number of files.
         self._all_bytes = 0
         self._bytes: Counter[int] = Counter()
         self._files: Counter[int] = Counter()
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- charges
 
     def add(self, charges: Mapping[int, Charge]) -> None:
-        """Charge files, by inode number; or change what they are charged."""
+        """Set the charges of files, by inode number."""
         with self._lock:
             for inode, charge in charges.items():
                 self._put(inode, charge)
 
     def unname(self, charges: Mapping[int, Charge]) -> None:
-        """Charge files that lose their names until each is released."""
+        """Set the charges of files that lose their names; a survey keeps them until release()."""
         with self._lock:
             for inode, charge in charges.items():
                 self._put(inode, charge)
             self._unnamed.update(charges)
 
     def release(self, inode: int) -> None:
-        """Drop the charge of a file that has no name and is open no longer."""
+        """Remove the charge of a file that has no name, because it was closed."""
         with self._lock:
             self._unnamed.discard(inode)
             self._put(inode, None)
 
     def add_directory(self, path: str, uid: int) -> None:
-        """Note for whom a directory was made above a channel."""
+        """Charge an implicit directory to a user."""
         if uid not in self._privileged:
             with self._lock:
                 self._directories[path] = uid
                 self._made.add(path)
 
     def remove_directory(self, path: str) -> None:
-        """Note that a directory is gone."""
+        """Remove the charge of a directory."""
         with self._lock:
             self._directories.pop(path, None)
 
     def begin_survey(self) -> None:
-        """Say that the files of the store are going to be listed; one such survey at a time."""
+        """Begin a survey; there must be only one at a time."""
         with self._lock:
             self._changed.clear()
             self._made.clear()
 
     def end_survey(self, found: Mapping[int, Charge], directories: set[str]) -> None:
-        """Take over what a survey has found, but for what has changed since it began."""
+        """Replace the charges by those found in a survey, except for those that have changed since it began.
+
+        directories: the paths of all directories that were found
+        """
         with self._lock:
             known = self._charges
             charges = {inode: known[inode] for inode in self._unnamed}
@@ -172,20 +176,20 @@ class Ledger:
             self._files[charge.uid] += charge.counts
         self._all_bytes = self._bytes.total()
 
-    # ---------------------------------------------------------------- how much more there may be
+    # ---------------------------------------------------------------- limits
 
     def room_bytes(self, uid: int | None = None) -> int:
-        """Count how much more the limits let a user have; None: all users together."""
+        """Return how many more bytes the limits allow to a user; None: to all users together."""
         with self._lock:
             return max(0, self._room_bytes(uid))
 
     def check_bytes(self, need: int, uid: int) -> None:
-        """Refuse what the limits do not let a user have; CommandError: ENOSPC."""
+        """Raise CommandError: ENOSPC if the limits do not allow a user `need` more bytes."""
         with self._lock:
             self._check_bytes(need, uid)
 
     def check_files(self, need: int, uid: int) -> None:
-        """Refuse more files and directories than a user may have; CommandError: ENOSPC."""
+        """Raise CommandError: ENOSPC if the limits do not allow a user `need` more files and directories."""
         if uid in self._privileged:
             return
         with self._lock:
@@ -207,7 +211,7 @@ class Ledger:
 
     @contextmanager
     def claim(self, need: int, uid: int) -> Iterator[None]:
-        """Hold room for what is going to be made, until it is charged; CommandError: there is none."""
+        """Count `need` bytes as taken in the body of the `with` statement, which makes files; CommandError: ENOSPC."""
         charge = Charge(uid, need)
         with self._lock:
             self._check_bytes(need, uid)
@@ -247,13 +251,13 @@ class Ledger:
 
 
 def memory_total() -> int:
-    """Return how much memory the machine has, or this server's control groups allow it."""
+    """Return the bytes of memory of the machine or, if that is less, that the server's control groups allow."""
     machine, limit = _memory("MemTotal"), memory_limit()
     return machine if limit is None else min(machine, limit)
 
 
 def memory_available() -> int:
-    """Ask how much can be allocated without swapping: tmpfs promises more than there is."""
+    """Return how many bytes can be allocated without swapping; statvfs(2) of a tmpfs can say more."""
     return _memory("MemAvailable")
 
 
@@ -266,7 +270,7 @@ def _memory(key: str) -> int:
 
 
 def _files_of_all_users() -> int:
-    """Return how many files the server can keep for users other than its own, and still serve its own."""
+    """Return how many files the server can keep mapped for other users: a part of its descriptors and mappings."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
         mappings = int(file.read())

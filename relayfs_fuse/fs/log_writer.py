@@ -1,8 +1,8 @@
-"""The server's log, written by a thread of its own.
+"""A log handler that writes in a thread of its own.
 
-Whatever takes the lines may stand still: a pipe that nobody reads, a terminal that is stopped with ^S, a syslog, a busy
-disk. The thread that answers requests does not wait for it. Lines that come faster than they are written are dropped;
-where they are missing the log says how many they were.
+Writing a line of the log can block: on a pipe that nobody reads, a terminal that is stopped with ^S, syslog, or a busy
+disk. The thread that answers requests must not wait for that. If LINES_MAX lines wait to be written, further ones are
+dropped; the log says how many are missing, and where.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import os
 import queue
 import threading
 
-# So many lines wait to be written at most.
+# How many lines can wait to be written.
 LINES_MAX = 1000
-# How long the end of the server is put off for them.
+# How long flush() waits for them, in seconds.
 FLUSH_S = 1.0
 
 
 class Lines(logging.Handler):
-    """Write lines to a descriptor; blocks.
+    """A handler that writes lines to a descriptor; blocks.
 
-    Not through sys.stderr, because a thread that is held up in a write(2) keeps its lock, and a program that ends waits
-    for that.
+    It does not use sys.stderr: a thread that blocks in write(2) would hold the lock of sys.stderr, and Python waits for
+    that lock when the program ends.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -31,34 +31,34 @@ class Lines(logging.Handler):
         self._descriptor = descriptor
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one."""
+        """Write a record as a line."""
         data = f"{self.format(record)}\n".encode(errors="backslashreplace")
         while data:
             data = data[os.write(self._descriptor, data) :]
 
 
 class LogWriter(logging.handlers.QueueHandler):
-    """Have a thread give records to a handler that may block.
+    """A handler that passes records to another one, which may block, in a thread.
 
-    target: that handler; its formatter is used
+    target: the other handler, whose formatter is used
     """
 
     def __init__(self, target: logging.Handler) -> None:
         self._lines: queue.SimpleQueue[tuple[logging.LogRecord, int] | threading.Event] = queue.SimpleQueue()
         super().__init__(self._lines)
         self._target = target
-        self._n_dropped = 0  # since the beginning; only enqueue() changes it, under the handler's lock
+        self._n_dropped = 0  # in total; only enqueue() changes it, and the handler's lock is held then
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Hand over a record; with it goes how many have been dropped before."""
+        """Put a record into the queue, with the number of records dropped before; drop it if the queue is full."""
         if self._lines.qsize() < LINES_MAX:
             self._lines.put((record, self._n_dropped))
         else:
             self._n_dropped += 1
 
     def flush(self) -> None:
-        """Wait until all is written, but not for ever."""
+        """Wait until all records are written, but at most FLUSH_S."""
         written = threading.Event()
         self._lines.put(written)
         written.wait(FLUSH_S)
@@ -74,12 +74,12 @@ class LogWriter(logging.handlers.QueueHandler):
             record, n_dropped = line
             n_told = self._tell(n_dropped, n_told)
             if not self._write(record):
-                n_told -= 1  # one more to tell of
+                n_told -= 1  # this record is missing, too
             if self._lines.empty():
                 n_told = self._tell(self._n_dropped, n_told)
 
     def _tell(self, n_dropped: int, n_told: int) -> int:
-        """Say how many lines are missing here; return how many have been told of now."""
+        """Write how many lines are missing, if any; return the number of missing lines that the log tells of now."""
         if n_dropped == n_told:
             return n_told
         message = f"{n_dropped - n_told} lines of the log are missing here: they could not be written"
@@ -89,6 +89,6 @@ class LogWriter(logging.handlers.QueueHandler):
     def _write(self, record: logging.LogRecord) -> bool:
         try:
             self._target.emit(record)
-        except Exception:  # the disk is full, or nobody will ever read the pipe: the next lines are tried all the same
+        except Exception:  # such as a full disk or a closed pipe; the next line may succeed
             return False
         return True

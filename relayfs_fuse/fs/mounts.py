@@ -1,4 +1,4 @@
-"""What is mounted where: /proc/self/mountinfo."""
+"""The table of mounts, /proc/self/mountinfo."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import select
 from dataclasses import dataclass
 
-# As mount(8) shows it.
+# The type of a relayfs mount, as mount(8) shows it.
 KIND = "fuse.relayfs"
 
 _TABLE = "/proc/self/mountinfo"
@@ -18,11 +18,11 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 class Mounted:
     """A line of the table.
 
-    device: st_dev of what is in it
-    place: where it is
-    root: what of the file system is seen there
-    kind: of file system
-    options: of the file system
+    device: st_dev of the files in the mount
+    place: the mountpoint
+    root: the directory of the file system that is mounted there
+    kind: the type of the file system
+    options: the options of the file system
     """
 
     device: int
@@ -33,18 +33,18 @@ class Mounted:
 
 
 def table() -> list[Mounted]:
-    """Read the table; of several mounts at one place, the last is on top."""
+    """Return all mounts; of several at one mountpoint, the last one is on top. OSError."""
     with open(_TABLE, "rb") as file:
         return [_parse(line) for line in file]
 
 
 def top_at(place: str) -> Mounted | None:
-    """Tell which mount is seen at a directory; None: there is none just there."""
+    """Return the mount on top at a mountpoint; None: the directory is no mountpoint."""
     return next((mounted for mounted in reversed(table()) if mounted.place == place), None)
 
 
 def wait_until_gone(device: int) -> None:
-    """Return when a file system is mounted nowhere any more; the kernel tells of each change of the table."""
+    """Return when no mount with this st_dev is left; sleeps until the kernel reports a change of the table."""
     descriptor = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         changes = select.poll()
@@ -63,5 +63,5 @@ def _parse(line: bytes) -> Mounted:
 
 
 def _unescape(field: bytes) -> str:
-    """Undo what the kernel does to blanks and backslashes."""
+    """Replace the octal escapes by which the kernel writes blanks and backslashes."""
     return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field))

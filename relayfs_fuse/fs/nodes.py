@@ -1,6 +1,7 @@
-"""What a name in the mount may stand for, and what it answers to requests; buffers of channels are in channel_files.py.
+"""Nodes: the files and directories of the mount. Those of channels' buffers are in channel_files.py.
 
-tree.py has the names.
+tree.py has the names of nodes and their inode numbers. A node says what stat(2) shows, makes the handle of an open file
+(kinds/handles.py), and says which file of the store programs map in its place.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import errno
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
@@ -29,16 +31,20 @@ if TYPE_CHECKING:
 
 
 def failure(code: int) -> OSError:
-    """Make the error of this number."""
+    """Return the OSError with this errno."""
     return OSError(code, os.strerror(code))
 
 
-class Node:
-    """Anything that has an inode.
+class Node(ABC):
+    """A file or directory of the mount.
 
-    lookups: how often the kernel looked the node up, less what it has forgotten
-    view_of: the node and the user, if it stands for a node to one user only; see Tree.view()
-    has_views: whether each user has an inode of his own
+    name: its name in its directory
+    inode: its inode number
+    lookups: how often the kernel has looked it up, minus how often the kernel has forgotten it
+    parent: its directory; None: the root, or not in the tree yet
+    removed: whether it was removed from its directory; the kernel may still refer to it
+    view_of: if this is a view, the node that it shows and the user whom it is for; see Tree.view()
+    has_views: whether each user is shown a view of it, with an inode of its own
     """
 
     has_views = False
@@ -60,52 +66,53 @@ class Node:
 
     @property
     def has_end(self) -> bool:
-        """Whether lseek(2) can find where it ends."""
+        """Whether lseek(2) with SEEK_END works."""
         return True
 
     @property
     def backing_path(self) -> str | None:
-        """Where the file lies that others open in its place; None: nowhere."""
+        """The path of the file of the store that programs may open instead; None: there is none."""
         return None
 
     def let_go(self) -> None:
-        """Drop, on removal, what the kernel's memory of the inode must not keep."""
+        """Drop references to buffers and files on removal; the kernel may remember the inode for long."""
 
+    @abstractmethod
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Tell what stat(2) says.
+        """Return what stat(2) shows; OSError.
 
-        pid: the thread that asks: each sees a relay file's size as its own descriptor does
+        pid: the thread that asks; a relay file's size counts from the position where this thread has opened the file
         """
-        raise NotImplementedError
 
     def truncate(self, size: int) -> None:
-        """Set its size; by default, refuse. Relay files only seem to: `>` must not lose data."""
+        """Set its size; by default, OSError: EPERM. A class that ignores this lets shells open the file with `>`."""
         raise failure(errno.EPERM)
 
     def change_owner(self, store: Store, mode: int, uid: int, gid: int, caller: int) -> None:
-        """Give it this mode, owner and group; by default, refuse.
+        """Set mode, owner and group; by default, OSError: EPERM.
 
-        caller: the user who asks, whom the kernel has found to be allowed to
+        caller: the user who asks; the kernel has checked that he may
         """
         raise failure(errno.EPERM)
 
     def check_usable(self) -> None:
-        """Refuse to be opened."""
+        """Raise OSError if it cannot be opened any more."""
 
+    @abstractmethod
     def open(self, opening: Opening) -> Handle:
-        """Open it."""
-        raise NotImplementedError
+        """Return a new handle; OSError."""
 
     def mapped(self) -> Backing | None:
-        """Return what is mapped of it; None: nothing can be."""
+        """Return the file of the store that mappings of it show; None: it cannot be mapped."""
         return None
 
 
 class Directory(Node):
-    """Hold other nodes.
+    """A directory.
 
-    store_path: its path in the store; None: it is not there, or nobody may make anything in it
-    mode: permission bits of one that has no store_path
+    store_path: the path of this directory in the store; None: it is not in the store, or users may not make
+        directories in it
+    mode: permission bits if store_path is None
     """
 
     mode = 0o555
@@ -114,31 +121,35 @@ class Directory(Node):
         super().__init__(name)
         self.store_path = store_path
         self._children: dict[str, Node] = {}
-        # Counted as they come and go: each lookup of a file asks for the attributes of what is above it.
+        # Kept up to date for st_nlink, which the kernel asks for at each lookup of a path through the directory.
         self._n_inside = 0
 
     @property
     def children(self) -> dict[str, Node]:
-        """What it holds, by name."""
+        """The nodes in it, by name."""
         return self._children
 
     @property
     def n_directories(self) -> int:
-        """How many directories it holds."""
+        """How many directories are in it."""
         return self._n_inside
 
     def put(self, node: Node) -> None:
-        """Hold a node, in place of what had its name."""
+        """Add a node, in place of one with the same name."""
         self.drop(node.name)
         self.children[node.name] = node
         self._n_inside += isinstance(node, Directory)
 
     def drop(self, name: str) -> None:
-        """Hold it no longer."""
+        """Remove the node of this name, if there is one."""
         self._n_inside -= isinstance(self.children.pop(name, None), Directory)
 
+    def open(self, opening: Opening) -> Handle:
+        """Refuse, because the kernel opens directories by opendir()."""
+        raise failure(errno.EISDIR)
+
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Tell what the store says of it; else it is the server's, and as old as that."""
+        """Return mode, owner and times of its directory in the store, or otherwise those of the server."""
         nlink = 2 + self.n_directories
         if self.store_path is None:
             times = store.began_ns
@@ -151,11 +162,12 @@ class Directory(Node):
         )
 
     def change_owner(self, store: Store, mode: int, uid: int, gid: int, caller: int) -> None:
-        """Give it this mode and group, but what would let others write to the store."""
+        """Set mode and group; OSError: EPERM for another owner, or if other users could write to the directory."""
         if self.store_path is None:
             super().change_owner(store, mode, uid, gid, caller)
             return
-        # Who could write to a store's directory could move things under our hands; the mark is the store's own.
+        # A user who may write to a directory of the store could replace what the server opens there. IMPLICIT_MARK is a
+        # permission bit that the store uses for itself.
         if mode & (0o022 | native.IMPLICIT_MARK) or uid != os.geteuid():
             raise failure(errno.EPERM)
         os.chown(store.owner_path(self.store_path), -1, gid)
@@ -163,21 +175,21 @@ class Directory(Node):
 
 
 class TraceDirectory(Directory):
-    """Hold the directories of a trace; the server itself makes and removes them."""
+    """The directory of a trace, in which only the server makes and removes directories."""
 
     mode = 0o755
 
     @property
     def n_directories(self) -> int:
-        """How many directories it holds: there is nothing else in it, and there may be thousands."""
+        """How many directories are in it; it has no files."""
         return len(self.children)
 
 
 class StatsDirectory(Directory):
-    """Show statistics of a channel, or of one of its buffers; its files come to be when somebody looks.
+    """A directory whose nodes are made when somebody looks into it, such as one with the statistics of a channel.
 
-    fill: makes its files
-    n_directories: how many of them are directories; None: to know that one has to look
+    fill: makes the nodes
+    n_directories: how many of them are directories; None: they are made to find out
     """
 
     def __init__(
@@ -189,12 +201,12 @@ class StatsDirectory(Directory):
         self._n_directories = n_directories
 
     def let_go(self) -> None:
-        """Forget what it was about."""
+        """Drop `fill`, which refers to a channel."""
         self._fill = None
 
     @property
     def children(self) -> dict[str, Node]:
-        """Its files."""
+        """The nodes in it, by name, which are made at the first call."""
         if self._fill:
             fill, self._fill = self._fill, None
             for node in fill():
@@ -203,19 +215,21 @@ class StatsDirectory(Directory):
 
     @property
     def n_directories(self) -> int:
-        """How many directories it holds."""
+        """How many directories are in it."""
         if self._n_directories is not None:
             return self._n_directories
-        return super().n_directories if self.children else 0  # to look fills it
+        return super().n_directories if self.children else 0  # `children` makes the nodes
 
 
 class TextFile(Node):
-    """Show a text that is made when the file is opened.
+    """A file whose contents a function makes when a program reads it.
 
-    mode: permission bits, if it is the server's
-    is_slow: whether it takes long to make
-    read: returns a part of what is not kept for its reader, given an offset and a size; None: the text is
-    length: tells how long it is, or how long it is at most; None: it is made to find out
+    text: returns the contents
+    length: returns the length of the contents, or an upper limit of it; None: text() is called to find out
+    mode: permission bits of a file that belongs to the server
+    is_slow: whether text() takes long, so that a worker thread has to call it
+    read: returns the bytes at an offset, for contents that can change between two reads of a handle; None: the handle
+        keeps the result of text() from its last read at offset 0
     """
 
     mode = 0o444
@@ -228,39 +242,39 @@ class TextFile(Node):
         self._length = length
 
     def let_go(self) -> None:
-        """Forget what it was about."""
+        """Drop `text`, which may refer to a channel."""
         self.text = bytes
 
     def owner(self) -> tuple[int, int, int]:
-        """Tell its mode, owner and group."""
+        """Return permission bits, owner and group."""
         return self.mode, os.geteuid(), os.getegid()
 
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Tell how long it is now."""
+        """Return what stat(2) shows, with the length of the contents now."""
         mode, uid, gid = self.owner()
         now = time.time_ns()
-        # Busybox cat and others copy as many bytes as are announced.
+        # The size must not be 0: busybox cat and other programs read st_size bytes.
         size = 0 if self.removed else self._size()
         return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, now, now)
 
     def _size(self) -> int:
-        """Count its bytes; who reads a text that cannot be had is told, but a directory can be listed."""
+        """Return the length of the contents; 0 if they cannot be made, because their directory must be listable."""
         try:
             return self._length() if self._length else len(self.text())
         except OSError:
             return 0
 
     def open(self, opening: Opening) -> TextHandle:
-        """Open it."""
+        """Return a new handle."""
         return TextHandle(self, opening)
 
     async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
-        """Take what its opener writes; by default, refuse."""
+        """Carry out a request to write; by default, OSError: EINVAL."""
         raise failure(errno.EINVAL)
 
 
 class ControlFile(TextFile):
-    """Take commands."""
+    """The file `control`: its contents are the commands that would make all channels; writing carries out commands."""
 
     has_views = True
 
@@ -269,23 +283,23 @@ class ControlFile(TextFile):
         self.mode = mode
 
     def truncate(self, size: int) -> None:
-        """Let `>` open it."""
+        """Do nothing."""
 
     async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
-        """Carry out commands."""
+        """Carry out commands; CommandError."""
         await acts.command(data, opener)
 
 
 class CounterNamesFile(ControlFile):
-    """List the counters, and take commands that change the list."""
+    """The file `counters.names`: lists the counters; writing carries out commands that change the list."""
 
     async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
-        """Carry out commands."""
+        """Carry out commands; CommandError."""
         await acts.change_counters(data, opener)
 
 
 class ErrorLogFile(TextFile):
-    """Show the refused ones."""
+    """The file `error_log`: lists the commands that were refused last; writing or truncating clears it."""
 
     mode = 0o644
 
@@ -294,32 +308,32 @@ class ErrorLogFile(TextFile):
         self._errors = errors
 
     def truncate(self, size: int) -> None:
-        """Clear it."""
+        """Clear the list; OSError: EPERM if size is not 0."""
         if size:
             super().truncate(size)
         self._errors.clear()
 
     def open(self, opening: Opening) -> TextHandle:
-        """Open it; O_TRUNC clears it."""
+        """Return a new handle; with O_TRUNC, clear the list."""
         if opening.truncates:
             self._errors.clear()
         return super().open(opening)
 
     async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
-        """Clear it."""
+        """Clear the list."""
         self._errors.clear()
 
 
 class MetadataFile(TextFile):
-    """The metadata of a process's events, which take long to describe where it has declared many."""
+    """The CTF metadata of a process's events, which take long to make if there are many events."""
 
     is_slow = True
 
 
 class MappedFile(TextFile):
-    """A file of the store, which can be mapped but not written to.
+    """A file that shows one of the store; programs can map it, but not write(2) to it.
 
-    backing: it
+    backing: the file of the store
     """
 
     def __init__(self, name: str, text: Callable[[], bytes], backing: Backing, length: Callable[[], int]) -> None:
@@ -328,26 +342,25 @@ class MappedFile(TextFile):
 
     @property
     def backing_path(self) -> str:
-        """Where it lies."""
+        """The path of the file of the store."""
         return self.backing.path
 
     def open(self, opening: Opening) -> TextHandle:
-        """Open it, for reading or, if it can be mapped to write to it, for both."""
+        """Return a new handle; OSError: EACCES unless O_RDONLY or, if it may be mapped for writing, O_RDWR is asked."""
         allowed = (os.O_RDONLY, os.O_RDWR) if self.backing.is_writable else (os.O_RDONLY,)
         if opening.truncates or opening.access not in allowed:
             raise failure(errno.EACCES)
         return super().open(opening)
 
     def mapped(self) -> Backing:
-        """Return what is mapped of it."""
+        """Return the file of the store."""
         return self.backing
 
 
 class CountersFile(MappedFile):
-    """The memory of the counters.
+    """The file `counters`: the memory of all counters.
 
-    counters: whose
-    refresh: brings what others count up to date
+    refresh: brings the memory up to date; it is called at each open(2)
     """
 
     def __init__(self, name: str, counters: Counters, refresh: Callable[[], None]) -> None:
@@ -356,16 +369,16 @@ class CountersFile(MappedFile):
         self._refresh = refresh
 
     def open(self, opening: Opening) -> TextHandle:
-        """Open it."""
+        """Return a new handle, with the memory up to date."""
         handle = super().open(opening)
         self._refresh()
         return handle
 
 
 class JoinFile(TextFile):
-    """Where programs ask for a place in a trace (traces/registry.py).
+    """The file `.traces/join`, through which processes take part in a trace (JoinHandle, traces/sessions.py).
 
-    open_by_token: its open files; those of its views, too
+    open_by_token: the handles of this file and of all its views
     """
 
     mode = 0o666
@@ -376,5 +389,5 @@ class JoinFile(TextFile):
         self.open_by_token: dict[bytes, JoinHandle] = {}
 
     def open(self, opening: Opening) -> JoinHandle:
-        """Open it."""
+        """Return a new handle."""
         return JoinHandle(self, opening)

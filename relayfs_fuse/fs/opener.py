@@ -1,7 +1,8 @@
-"""Who opened a descriptor: its requests are carried out with these credentials, whoever makes them.
+"""The credentials of the process that opened a file, with which all requests about the open file are carried out.
 
-A descriptor is passed on: to children, through sockets, and as the standard error of a setuid program, whose messages
-are then written to it. So the credentials of open(2) decide what a write may do, as they do for files of the kernel.
+A program can pass a descriptor to another process: to a child, through a socket, or as the standard error of a setuid
+program, which then writes its messages there. So the credentials at open(2), and not those of the writer, decide what a
+write may do. The kernel has the same rule for its files.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opener:
-    """The credentials of whoever opened a descriptor, as they were at the open(2).
+    """The credentials of the process that opened a file, as they were at open(2).
 
-    groups: all its groups, the effective one first
-    pid: its process; 0: that is gone, or cannot be seen from here
-    vpid: the same in its own PID namespace
+    groups: all groups, the effective one first
+    pid: the process's number in the server's PID namespace; 0: it has ended, or is not visible there
+    vpid: the process's number in its own PID namespace
     """
 
     uid: int
@@ -34,9 +35,10 @@ class Opener:
 class Opening:
     """One open(2).
 
-    number: the kernel's for the open file that it makes
-    request: of whom
+    number: the number that the new open file gets; see Handle
+    request: the request of the kernel
     access: O_RDONLY, O_WRONLY or O_RDWR
+    never_sleeps: whether the flags are O_RDONLY | O_NONBLOCK
     as_stream: whether a relay file of relay buffers is opened as a stream; see kinds/relay.py
     """
 
@@ -52,23 +54,23 @@ class Opening:
 
     @cached_property
     def opener(self) -> Opener:
-        """Who opens."""
+        """The credentials of the process; they are read from /proc at the first call."""
         return opener_of(self.request)
 
 
 def opener_of(request: Request) -> Opener:
-    """Tell who makes a request; the thread sleeps in it, so that its credentials cannot change meanwhile."""
+    """Return the credentials of the thread that makes a request; it sleeps until the answer, so they cannot change."""
     pid, vpid, groups = _look(request.pid)
     return Opener(request.uid, request.gid, (request.gid, *(gid for gid in groups if gid != request.gid)), pid, vpid)
 
 
 def process_of(thread: int) -> int:
-    """Tell which process a thread belongs to; 0: it is gone, or cannot be seen from here."""
+    """Return the process of a thread; 0: the thread has ended, or is not visible in the server's PID namespace."""
     return _look(thread)[0]
 
 
 def _look(thread: int) -> tuple[int, int, list[int]]:
-    """Return a thread's process, here and in its own PID namespace, and its groups; 0 and none if it cannot be seen."""
+    """Return the process of a thread, its number in its own PID namespace, and its groups; 0, 0, [] if not visible."""
     try:
         with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:
             stats = dict(line.rstrip("\n").partition(":")[::2] for line in file)

@@ -1,18 +1,18 @@
-"""Whether a path leads where its user thinks: nobody else may replace a directory or link on the way."""
+"""Checking that no other user could replace a directory or a symbolic link on the way to a path."""
 
 from __future__ import annotations
 
 import os
 import stat
 
-# As many as the kernel follows.
+# The number of symbolic links that the kernel follows in one path.
 _LINKS_MAX = 40
 
 
 def stranger_above(path: str) -> str | None:
-    """Say who could put something else at an absolute path; None: root and this user alone.
+    """Return a message that says who could replace an absolute path; None: only root and this user could.
 
-    The path itself need not exist; what is above it must.
+    The path itself need not exist; the directories above it must. OSError.
     """
     names = _names(path)
     here, n_links = "/", 0
@@ -69,6 +69,6 @@ def _overflow_uid() -> int:
 
 
 def _in_user_namespace() -> bool:
-    """Whether users of the machine, root among them, have no number here: then nobody can tell them apart."""
+    """Whether this user namespace does not map all users of the machine; those not mapped all appear as one user."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
         return file.read().split() != ["0", "0", "4294967295"]

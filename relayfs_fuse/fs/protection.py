@@ -1,7 +1,7 @@
-"""Store files whose pages nobody can free (native/src/base/immutable.c): those that other users may map for writing.
+"""Making files of the store immutable, so that other users who map them for writing cannot free their pages.
 
-The flag is set before the first of them gets a descriptor, and stays until the file goes or the server ends: programs
-keep what they have mapped.
+native/src/base/immutable.c explains the attribute. It is set before the first other user can open the file through the
+mount. It stays until the file is deleted or the server ends, because programs keep their mappings.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# An older kernel, or a server that lacks the right: what then holds is in relayfs(5).
+# The errors if the kernel or the server's privileges do not suffice; relayfs(5) says what that means for users.
 _REFUSALS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EINVAL)
 
 
 class Protection:
-    """Protect files of a store.
+    """The protection of a store's files.
 
-    is_wanted: not if other users open the store's files themselves, which a protected file would refuse
+    is_wanted: False if other users may open the store's files themselves: an immutable file cannot be opened to write
     """
 
     def __init__(self, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
 
     def add(self, descriptor: int) -> None:
-        """Protect a file, which is open for writing, if other users may write to it."""
+        """Make a file immutable if other users may write to it; OSError.
+
+        descriptor: of the file, open for writing
+        """
         if not self._is_wanted:
             return
         try:
@@ -46,7 +49,7 @@ class Protection:
 
     @staticmethod
     def lift_all(store: str) -> None:
-        """Make the files of a store as others are, also those that a server which was killed has protected."""
+        """Make all files of a store mutable, also those that a killed server has left immutable."""
         for path in _files_of(store):
             with suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -57,7 +60,7 @@ class Protection:
 
 
 def delete(path: str) -> None:
-    """Delete a file, or a directory with all that is in it; some of it may have gone meanwhile."""
+    """Delete a file, or a directory with all that is in it, immutable files too; OSError."""
     if os.path.islink(path) or not os.path.isdir(path):
         native.file_unlink(path)
         return

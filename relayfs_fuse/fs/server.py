@@ -1,4 +1,4 @@
-"""One mount: put the parts together, run them, take them apart."""
+"""The server of one mount: it makes the parts of the file server, and runs its tasks until it is unmounted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-# Before pyfuse3: see there.
+# Before pyfuse3: tap.py says why.
 from relayfs_fuse.fs import tap  # isort: skip
 import pyfuse3
 
@@ -35,33 +35,33 @@ from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces.registry import Traces
 from relayfs_fuse.fs.traces.watch import Tracing
 from relayfs_fuse.fs.tree import Tree
-from relayfs_fuse.fs.upkeep import Counting, Flushing, Sparing, forget_removed, survey
+from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-# Every sleeping read(2) is a task of its own, and must never keep others from being served.
+# The number of requests that can be served at a time. Each sleeping read(2) takes one, so it must never be reached.
 TASKS_MAX = 1_000_000
 
-# What ends a server in order.
+# The signals that end a server after it has unmounted.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# Stands before the lines of control; as a comment it may be written back with them.
+# The first line of control. It is a comment, so that the contents can be written back as commands.
 _CONTROL_HEAD = "# Commands are written here, one a line: see relayfs(5). error_log says why one was refused."
 
 
 @dataclass
 class Settings:
-    """What a mount is made with.
+    """The options of a mount.
 
     mountpoint: a directory
-    store: the directory that holds the memory
+    store: the path of the store
+    control_mode: the permission bits of the control file
+    fuse_options: mount options for the kernel and fusermount3
     limits: how much of the store users may take
-    control_mode: permission bits of the control file
-    fuse_options: what the kernel and fusermount3 are told
-    counters_limit: how many names of counters there can be in a new store
+    counters_limit: the number of names of counters, if the store has no counters yet
     trusted: whether other users may open the store's files
     """
 
@@ -75,9 +75,9 @@ class Settings:
 
 
 class Server:
-    """Serve a store at a mountpoint.
+    """A server: call mount(), then run(). StoreError: the store cannot be used, or has another server.
 
-    settings: which
+    settings: the options of the mount
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -88,7 +88,7 @@ class Server:
         self._waiting = Waiting()
         self._streams = Streams(self._waiting)
         self._traces: Traces | None = None
-        # Which file system this is, once it is mounted, and where.
+        # st_dev of this mount, once it answers; and its mountpoint.
         self._device: int | None = None
         self._place = settings.mountpoint
         self._is_told_to_end = False
@@ -96,7 +96,7 @@ class Server:
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors))
 
     def mount(self) -> None:
-        """Find what the store holds, and mount."""
+        """Load what is in the store, and mount; StoreError, RuntimeError."""
         native.guard_install()
         self._counters = self._open_counters()
         self._traces = self._open_traces()
@@ -123,9 +123,9 @@ class Server:
             raise StoreError("pyfuse3 does not call the shared libfuse3: relayfs cannot see its requests")
 
     def run(self, answers: Callable[[], None]) -> None:
-        """Serve until unmounted or told to end by a signal.
+        """Serve until the mount is unmounted or one of SIGNALS arrives; then unmount and close the store.
 
-        answers: is called once the mount has answered a request
+        answers: is called once, when the mount has answered a request
         """
         try:
             trio.run(self._main, answers)
@@ -147,9 +147,9 @@ class Server:
             self._end(nursery.cancel_scope)
 
     async def _work(self, nursery: trio.Nursery, answers: Callable[[], None]) -> None:
-        """Start all other tasks, once the kernel's first request is answered.
+        """Start all other tasks after FUSE_INIT is answered.
 
-        Whoever touches a mount before that sleeps, and cannot be killed, as long as this process lives.
+        A thread that accesses the mount before that sleeps and cannot be killed as long as this process lives.
         """
         await self._operations.begun.wait()
         nursery.start_soon(keep, self._waiting.run, "waiting")
@@ -165,7 +165,7 @@ class Server:
         nursery.start_soon(keep, self._watch_mount, "watching the mount")
 
     async def _announce(self, answers: Callable[[], None]) -> None:
-        # Abandoned if the server ends meanwhile: nobody answers its own requests any more.
+        # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
         self._device = await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
         if not tap.has_passthrough():
             log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
@@ -179,20 +179,20 @@ class Server:
                 self._end(scope)
 
     def _note_signal(self, *_: object) -> None:
-        """Remember a signal of before the others are handled; survive one that comes while the mount is taken away."""
+        """Handle a signal that arrives while no task waits for signals: before run(), or while it unmounts."""
         self._is_told_to_end = True
 
     async def _watch_mount(self) -> None:
-        """Let another server have the store once this mount is detached, though programs still have files of it."""
+        """When the mount is detached, note in the store's lock that another server may take over the store."""
         wait = partial(mounts.wait_until_gone, self._device or 0)
         await trio.to_thread.run_sync(wait, limiter=trio.CapacityLimiter(1), abandon_on_cancel=True)
         self._store.lock.give_way()
         log.info("%s is unmounted; what programs have open is served until the store is mounted again", self._place)
 
     def _is_on_top(self) -> bool:
-        """Whether to unmount what is seen at the mountpoint means to unmount this file system."""
+        """Whether the topmost mount at the mountpoint is this one, so that umount(2) would not unmount another one."""
         if self._device is None:
-            return True  # it has not answered yet: this is the start, and it failed
+            return True  # the start failed before the mount answered
         top = mounts.top_at(self._place)
         return top is not None and top.device == self._device
 
@@ -212,7 +212,7 @@ class Server:
             counters.mirror()
             counters.show(self._tree.channels.values())
 
-        refresh = Sparing(show)
+        refresh = Throttled(show)
 
         def values_text() -> bytes:
             refresh()
@@ -261,11 +261,11 @@ class Server:
             self._tree.add_channel(channel)
 
     def _let_go(self, channel: StoredChannel | DamagedChannel) -> None:
-        """Give back what the kernel was told of a channel that is about to go; those who have it open may go on."""
+        """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""
         self._store.unname(channel)
         for stored in channel.buffers:
             if stored.backing.number:
-                # Not now: an open(2) that the server has just answered fails with EIO if the kernel finds it closed.
+                # Later, because an open(2) that was just answered with this backing id would fail with EIO.
                 stored.closed += (partial(tap.backing_close, stored.backing.number),)
 
     def _scan_damaged(self, channel: DamagedChannel) -> None:
@@ -294,7 +294,7 @@ class Server:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return what alone made several tasks end."""
+    """Return the exception inside exception groups of one exception each."""
     if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         return _cause(error.exceptions[0])
     return error

@@ -1,22 +1,23 @@
-"""The store on disk: which channels and directories there are, and how they come and go.
+"""The store: the directory on tmpfs that holds all channels, traces and counters of a mount.
 
-    STORE/.root                   an empty file: its mode and group are those that the mount's root directory shows
-    STORE/.lock                   held by the server of this store, names it
+    STORE/.root                   an empty file, whose mode and group the mount's root directory shows
+    STORE/.lock                   locked by the server of this store, whose process it names
     STORE/.counters/              counters (native/src/counters/format.h)
-    STORE/.traces-lost            what programs lost that could get no buffers of a trace (native/src/trace/lost.c)
-    STORE/.traces-lost-UID        the same of programs of other users
-    STORE/.traces                 which traces there are (native/src/trace/control_file.c); traces/ serves them
-    STORE/app/                    a plain directory: holds directories only; marked, if implicit (<relayfs/store.h>)
-    STORE/app/cpu/mem0 .. memN-1  a channel, of buffers or of rings: its files tell
+    STORE/.traces-lost            how many events programs lost that got no buffers of a trace (native/src/trace/lost.c)
+    STORE/.traces-lost-UID        the same for programs of other users
+    STORE/.traces                 the control file of traces (native/src/trace/control_file.c), which traces/ serves
+    STORE/app/                    a plain directory, which holds directories only; implicit ones are marked
+                                  (<relayfs/store.h>)
+    STORE/app/cpu/mem0 .. memN-1  a channel, of relay buffers or of rings
     STORE/.removed-*              what a server that died was about to delete
 
 A channel whose files cannot be used is a DamagedChannel.
 
-Nothing here is trusted: directories are not followed out of the store, files are opened by the library, which checks
-them. Nobody but the server's user opens them: a descriptor that writes a file also truncates it, and whoever maps it
-dies of SIGBUS then. Other users map files through the mount, whose descriptors do no more than read, write and map.
-All directories belong to the server's user and only that user may write to them, so that nobody else can move
-things under our hands; who may use a channel is said by the modes of its mem files.
+The contents of the store are not trusted: symbolic links are not followed, and the library checks files when it opens
+them. Only the server's user may open the files, because a program that may write to a file may also truncate it, and
+then each program that has it mapped dies of SIGBUS. Other users map the files through the mount, which refuses to
+truncate them. All directories belong to the server's user, and no other user may write to them and replace what is in
+them. The modes of a channel's mem files say who may use the channel.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A survey that was made so recently is not made again because room is short.
+# make_room() does not make a survey if the last one was made less than so long ago.
 FRESH_S = 0.5
-# How long a command that finds no room waits for memory that is being freed.
+# How long make_room() waits for memory that is being unmapped.
 FREEING_S = 2.0
 ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
@@ -62,24 +63,26 @@ LOST_NAME = ".traces-lost"
 
 @dataclass(frozen=True)
 class Problem:
-    """A part of the store that cannot be shown, and why."""
+    """A part of the store that the mount cannot show, and the reason."""
 
     path: str
     message: str
 
 
-# Of the store: a directory by its path, a channel, or what cannot be shown.
+# What scan() yields: the path of a plain directory, a channel, or a part of the store that cannot be shown.
 Found: TypeAlias = str | StoredChannel | DamagedChannel | Problem
 
 
 class Store:
-    """Hold the store of one server.
+    """The store of one server, locked until close(); StoreError: it cannot be used, or has another server.
 
-    directory: on tmpfs; made if it is missing
-    mountpoint: to tell others who serves it
-    limits: how much of it users may take
-    trusted: whether other users may open its files, as far as the files' own modes let them
-    began_ns: since when it is served
+    directory: its path, on tmpfs; it is made if it is missing
+    mountpoint: where the server is going to mount it
+    limits: how much of its memory users may take
+    trusted: whether other users may open its files, as far as the files' modes allow it
+    ledger: who holds how much of its memory
+    protection: makes files immutable
+    began_ns: when the server began to serve it
     """
 
     def __init__(self, directory: str, mountpoint: str, limits: Limits, trusted: bool = False) -> None:
@@ -96,31 +99,31 @@ class Store:
             self.protection.lift_all(self.directory)
 
     def close(self) -> None:
-        """Let another server have it, or somebody remove it."""
+        """Lift the protection of all files, and release the lock."""
         self.protection.lift_all(self.directory)
         self.lock.close()
 
     def locate(self, path: str) -> str:
-        """Name the place of a channel or directory in the store."""
+        """Return the path in the file system of a channel or directory; "" is the store itself."""
         return os.path.join(self.directory, path) if path else self.directory
 
     def owner_path(self, path: str) -> str:
-        """Name what has the mode, owner and group that the mount shows of a directory."""
+        """Return the path of the file or directory whose mode, owner and group the mount shows of a directory."""
         return self.locate(path or ROOT_NAME)
 
     def free_bytes(self, uid: int | None = None) -> int:
-        """Count the memory that a user's new channels can have; None: those of all users together."""
+        """Return the bytes that new channels of a user can take; None: of all users together."""
         return min(self._machine_bytes(), self.ledger.room_bytes(uid))
 
     def check_room(self, need: int, uid: int) -> None:
-        """Refuse more bytes than a user may have, or than there are; CommandError: ENOSPC."""
+        """Raise CommandError: ENOSPC if a user may not take `need` more bytes, or so many are not free."""
         self.ledger.check_bytes(need, uid)
         free = self._machine_bytes()
         if need > free:
             raise CommandError(errno.ENOSPC, f"{need} bytes are needed; {free} are free in the store")
 
     def ensure_room(self, need: int, uid: int) -> None:
-        """Do so, after a second look at what has been freed lately; may take long."""
+        """Do what check_room() does, but call make_room() and check again before refusing; may block."""
         try:
             self.check_room(need, uid)
         except CommandError:
@@ -129,21 +132,21 @@ class Store:
 
     @contextmanager
     def claim_room(self, need: int, uid: int) -> Iterator[None]:
-        """Check so, and hold the room while the files are made that will take it."""
+        """Call check_room(), and count `need` as taken in the body of the `with` statement, which makes the files."""
         self.check_room(need, uid)
         with self.ledger.claim(need, uid):
             yield
 
     def make_room(self) -> None:
-        """Find out what has been freed lately; for who was refused, and can wait."""
+        """Wait for memory that is being unmapped, and make a survey; blocks."""
         unmapper.wait(FREEING_S)
         if time.monotonic() - self._surveyed_at > FRESH_S:
             self.survey()
 
     def survey(self) -> None:
-        """Bring the ledger up to date with what is there; may take long.
+        """Replace the ledger's charges by the files that are there; blocks.
 
-        The store's own files, which have fixed sizes, are nobody's.
+        The store's own files, which have fixed sizes, are not charged to anybody.
         """
         with self._surveying:
             self.ledger.begin_survey()
@@ -159,18 +162,18 @@ class Store:
             self._surveyed_at = time.monotonic()
 
     def charge(self, directory: str) -> None:
-        """Charge the files below a directory of the store, which somebody has just made, to their owners."""
+        """Charge the files below a directory that was just made to their owners."""
         for path, _, names in os.walk(directory):
             self.ledger.add(dict(_charges_in(path, names, of_users=False)))
 
     def unname(self, channel: StoredChannel | DamagedChannel) -> None:
-        """Keep charging for a channel that is about to go, until nobody has it open."""
+        """Go on charging for a channel that is about to be removed, until no file of it is open."""
         self.ledger.unname(_charges_of(channel))
         for stored in channel.buffers:
             stored.closed += (partial(self.ledger.release, os.fstat(stored.descriptor).st_ino),)
 
     def change_owner(self, channel: StoredChannel, mode: int, uid: int, gid: int) -> None:
-        """Give a channel's files this mode, owner and group; the owner is charged for them."""
+        """Set mode, owner and group of a channel's files, and charge them to the owner."""
         channel.change_owner(mode, uid, gid)
         for stored in channel.buffers:
             if stored.backing.number:
@@ -182,16 +185,16 @@ class Store:
         return min(status.f_bavail * status.f_frsize, memory_available())
 
     def create(self, path: str, type_of: str, spec: Mapping[str, int]) -> StoredChannel:
-        """Make a channel; may take long.
+        """Make a channel and return it; blocks. OSError, StoreError.
 
-        spec: what struct relay_spec, or relay_ring_spec, says
+        spec: the fields of struct relay_spec or relay_ring_spec
         """
         directory = self.locate(path)
         KINDS[type_of].create(directory, spec)
         return self._made(path, directory)
 
     def adopt(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
-        """Make a channel of buffers that have no names yet."""
+        """Make a channel of buffers whose files have no names yet, and return it; blocks. OSError, StoreError."""
         directory = self.locate(path)
         for buffer in buffers:
             os.chown(buffer.fileno(), uid, gid)
@@ -200,7 +203,10 @@ class Store:
         return self._made(path, directory)
 
     def copy(self, path: str, buffers: list[native.Buffer], perm: int, uid: int, gid: int) -> StoredChannel:
-        """Make a channel of copies of such buffers: their user's program keeps their descriptors, as it may."""
+        """Make a channel of copies of buffers, and return it; blocks. OSError.
+
+        The program that has made the buffers keeps its descriptors, with which it could truncate the originals.
+        """
         directory = self.locate(path)
         native.store_copy(directory, [buffer.fileno() for buffer in buffers], perm, uid, gid)
         try:
@@ -215,39 +221,41 @@ class Store:
         return channel
 
     def remove(self, channel: StoredChannel | DamagedChannel) -> None:
-        """Take a channel out of the store; its memory lives on while somebody has it mapped."""
+        """Delete the files of a channel; blocks. The memory is freed when no program has it open or mapped."""
         delete(self.hide(channel.path))
         channel.removed = True
-        channel.buffers = ()  # whoever reads one to its end has that one
+        channel.buffers = ()  # open files refer to their buffers themselves
 
     def make_directory(self, path: str, mode: int) -> None:
-        """Make a plain directory, writable to the server's user alone."""
+        """Make a plain directory; only the server's user may write to it, whatever `mode` says. OSError."""
         os.mkdir(self.locate(path), 0o700)
         os.chmod(self.locate(path), 0o700 | mode & 0o755)
 
     def make_implicit(self, path: str, uid: int) -> None:
-        """Make a directory above a channel that a user wants."""
+        """Make an implicit directory above a channel, and charge it to a user; OSError."""
         native.implicit_make(self.locate(path))
         self.ledger.add_directory(path, uid)
 
     def is_implicit(self, path: str) -> bool:
-        """Tell whether a directory was made so, and nobody has made it his own since."""
+        """Whether a directory still has the mark of make_implicit(); a chmod(2) removes the mark."""
         return bool(path) and native.implicit_is(self.locate(path))
 
     def keep_directory(self, path: str) -> None:
-        """Make a directory an ordinary one, which stays."""
+        """Make an implicit directory an ordinary one, which stays when it is empty."""
         if self.is_implicit(path):
             os.chmod(self.locate(path), 0o755)
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty plain directory."""
+        """Remove an empty plain directory; OSError."""
         os.rmdir(self.locate(path))
         self.ledger.remove_directory(path)
 
     def scan(self, traces: Container[str] = ()) -> Iterator[Found]:
-        """Find what is there: directories by path, parents first; channels; and what cannot be shown.
+        """Yield all channels and plain directories, parents first, and what cannot be shown.
 
-        traces: directories that are none of these
+        What a dead server has left is deleted.
+
+        traces: the directories of traces, which are skipped
         """
         yield from self._scan("", traces)
 
@@ -270,7 +278,7 @@ class Store:
             check_path(path)
             if not _holds_files(self.locate(path)):
                 found = list(self._scan(path))
-                # Somebody was killed before he had put a channel there, or after he had removed the last one.
+                # A process was killed after it had made the directory for a channel, or removed the last channel in it.
                 if not found and self.is_implicit(path):
                     self.remove_directory(path)
                 else:
@@ -287,7 +295,7 @@ class Store:
             yield Problem(path, f"{self.locate(path)} cannot be used: {error}")
         else:
             if channel.buffers[0].buffer.state() & native.IS_CLOSED:
-                # A server died half-way through removing it, or somebody who may write to it has marked it so.
+                # A server died while it removed the channel, or a program that may write to the buffer set the flag.
                 log.info("%s was closed: it is removed", path)
                 self.remove(channel)
             else:
@@ -295,18 +303,22 @@ class Store:
                 yield channel
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
-        """Delete what a dead server left behind: half made, or half removed."""
+        """Delete a file with a hidden name that a dead server or program has left half made, or half removed."""
         ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
         if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
             delete(entry.path)
 
     def hide(self, path: str) -> str:
-        """Put a directory out of sight, which is to be deleted: the next server does it if this one dies."""
+        """Rename a directory that is to be deleted to .removed-*, and return its path.
+
+        If this server dies before it has deleted it, the next one does so.
+        """
         hidden = os.path.join(self.directory, f".removed-{os.getpid()}-{time.monotonic_ns()}")
         os.rename(self.locate(path), hidden)
         return hidden
 
     def _check_directory(self) -> None:
+        """Make the store's directory if it is missing; StoreError if another user could change it."""
         try:
             stranger = stranger_above(self.directory)
             if stranger is not None:
@@ -325,11 +337,11 @@ class Store:
             )
 
     def _set_modes(self, trusted: bool) -> None:
-        """Say who may enter the store and, if nobody has said it before, the mount."""
+        """Set the mode of the store's directory, and make .root if it is missing."""
         flags = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         with suppress(FileExistsError):
             descriptor = os.open(self.locate(ROOT_NAME), flags, 0o755)
-            os.fchmod(descriptor, 0o755)  # whatever the umask is
+            os.fchmod(descriptor, 0o755)  # open(2) has applied the umask
             os.close(descriptor)
         os.chmod(self.directory, 0o755 if trusted else 0o700)
 
@@ -340,23 +352,23 @@ def _holds_files(directory: str) -> bool:
 
 
 def _charges_of(channel: StoredChannel | DamagedChannel) -> dict[int, Charge]:
-    """Tell whom a channel's files are charged to, by inode number."""
+    """Return the charges of a channel's files, by inode number."""
     statuses = [os.fstat(stored.descriptor) for stored in channel.buffers]
     return {status.st_ino: Charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
 
 
 def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterator[tuple[int, Charge]]:
-    """Tell whom files are charged to, by inode number.
+    """Yield the inode numbers and charges of files in a directory.
 
-    of_users: those of the server's own user are not counted
+    of_users: leave out the files of the server's own user
     """
     for name in names:
         try:
             status = os.lstat(os.path.join(directory, name))
         except OSError:
-            continue  # it has gone meanwhile
+            continue  # it was removed meanwhile
         if not (of_users and status.st_uid == os.geteuid()):
             taken = status.st_blocks * 512
-            # Who may map a file of a trace can take all of its memory by storing there.
+            # A program that has a file of a trace mapped can allocate all of its memory by storing into it.
             promised = 0 if status.st_uid == os.geteuid() else status.st_size
             yield status.st_ino, Charge(status.st_uid, max(taken, promised))

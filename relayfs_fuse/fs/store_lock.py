@@ -1,9 +1,10 @@
-"""One server for each store: who has it, and how another one gets it.
+"""The lock of a store: a store has one server at a time.
 
-    STORE/.lock     locked by flock(2); `process PID, mounted at MNT`, or `process PID, unmounted`
+    STORE/.lock     locked by flock(2); contains `process PID, mounted at MNT`, or `process PID, unmounted`
 
-A server whose mount was detached (umount -l) goes on while programs have its files open or mapped. It hands the store
-over as soon as it is mounted again: the new server asks it to end. Programs keep what they have mapped, and write on.
+A server whose mount was detached (umount -l) goes on as long as programs have files of the mount open or mapped. When
+the store is mounted again, the new server sends the old one SIGTERM and waits for its lock. Programs keep their
+mappings of the buffers and go on writing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs import mounts
 
-# A server that was killed gives up its lock only when the kernel has taken its memory apart.
+# How long to wait for the lock. That of a killed server is released only after the kernel has freed the memory.
 LOCK_WAIT_S = 10.0
 LOCK_NAME = ".lock"
 
@@ -25,12 +26,10 @@ _HOLDER = re.compile(r"process (?P<pid>[0-9]+), (?:mounted at (?P<place>.*)|unmo
 
 
 class StoreLock:
-    """Keep other servers away: each would have its own idea of what exists, and give out the same names.
+    """The lock, from the constructor to close(); StoreError: another server has it.
 
     directory: the store
-    mountpoint: where it will be mounted
-
-    StoreError: another server has it.
+    mountpoint: where this server is going to mount the store
     """
 
     def __init__(self, directory: str, mountpoint: str) -> None:
@@ -44,11 +43,11 @@ class StoreLock:
             raise
 
     def close(self) -> None:
-        """Let another server have it."""
+        """Release the lock."""
         os.close(self._descriptor)
 
     def give_way(self) -> None:
-        """Let a server that wants the store know that this one serves only what is still open."""
+        """Note that the mount is detached, so that another server may ask this one to end."""
         self._sign("unmounted")
 
     def _take(self, directory: str) -> None:
@@ -71,7 +70,7 @@ class StoreLock:
         return os.fsdecode(os.pread(self._descriptor, 8192, 0)).strip()
 
     def _ask_to_end(self, holder: str) -> bool:
-        """Have the process that has the lock end, if its mount is gone; False: it is not, or another one has it now."""
+        """Send SIGTERM to the process that has the lock, if it is unmounted; return whether the signal was sent."""
         found = _HOLDER.fullmatch(holder)
         if found is None or found["place"] is not None:
             return False
@@ -80,7 +79,8 @@ class StoreLock:
         except OSError:
             return False
         try:
-            # The number may have been another's before it was opened, but not after.
+            # The process may have ended before pidfd_open(), and its number been reused. If .lock still has the same
+            # text, it has not.
             if self._holder() != holder:
                 return False
             signal.pidfd_send_signal(process, signal.SIGTERM)
@@ -91,13 +91,13 @@ class StoreLock:
         return True
 
     def _sign(self, state: str) -> None:
-        """Name this process and its mount, for those who find the lock taken."""
+        """Write the number of this process and the state of its mount into .lock."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, os.fsencode(f"process {os.getpid()}, {state}\n"), 0)
 
 
 def _is_mounted(holder: str) -> bool:
-    """Whether the mount that the lock names is there; one that was detached will be said to be unmounted soon."""
+    """Whether the text of .lock names a mountpoint, and a mount of relayfs is there."""
     found = _HOLDER.fullmatch(holder)
     if found is None or found["place"] is None:
         return False
@@ -106,12 +106,12 @@ def _is_mounted(holder: str) -> bool:
 
 
 def _is_alive(holder: str) -> bool:
-    """Whether the lock's holder runs, as opposed to having been killed a moment ago."""
+    """Whether the process that the text of .lock names runs, and is not exiting."""
     found = _HOLDER.fullmatch(holder)
     try:
         with open(f"/proc/{found['pid'] if found else ''}/stat", encoding="ascii", errors="replace") as file:
-            # The state stands behind the program's name; Z and X are dead, and a killed process is in R or D with
-            # PF_EXITING among its flags.
+            # The fields after the program's name, from the state on. A process in state Z or X is dead; one that is
+            # being killed has state R or D, and PF_EXITING (4) among its flags.
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return False

@@ -1,8 +1,8 @@
-"""Background tasks that outlive their failures.
+"""Restarting background tasks that fail.
 
-A task of the server looks after many channels, processes and descriptors. It handles each by itself, so a failure
-that concerns one of them stays there. What fails in spite of that is a mistake of ours: the task is logged with a
-traceback and started again, because a mount that ends takes everybody's programs with it.
+A task of the server handles many channels, processes and descriptors, and catches the errors of each one separately. If
+it fails with an exception all the same, that is a bug in the server. The exception is logged with a traceback and the
+task is started again, because the end of the mount would make all programs fail that use it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a task that failed rests, at first and at last: what makes it fail may last, and the log must not overflow.
+# The first and the longest pause before a failed task is started again: a lasting failure must not fill the log.
 REST_FIRST_S = 0.5
 REST_LAST_S = 30.0
 
 
 async def keep(work: Callable[[], Awaitable[None]], what: str) -> None:
-    """Run a task until it returns or is cancelled, and start it again whenever it fails.
+    """Run a task until it returns or is cancelled, and start it again whenever it raises an exception.
 
-    what: its name in the log
+    what: the task's name in the log
     """
     rest_s = REST_FIRST_S
     while True:

@@ -1,6 +1,6 @@
-"""The tap in C (native/fuse/tap.c), as Python sees it.
+"""Python declarations of the tap, a C library between libfuse and the kernel (native/fuse/tap.h).
 
-Importing this module loads it; that must happen before pyfuse3 is imported, or the tap stays without effect.
+Importing this module loads the tap. That must happen before pyfuse3 is imported; otherwise the tap has no effect.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-# FUSE_READ's read_flags: the request comes from read(2) and not from the page cache (linux/fuse.h).
+# read_flags of FUSE_READ (linux/fuse.h): the request comes from read(2) and not from the page cache.
 READ_LOCKOWNER = 1 << 1
-# FUSE_GETATTR's getattr_flags: of an open file. Only lseek(2) to the end asks so.
+# getattr_flags of FUSE_GETATTR: the request is about an open file. The kernel sends such only for lseek(2) to the end.
 GETATTR_FH = 1 << 0
 
 _lib = ctypes.CDLL(str(Path(__file__).parent.parent / "lib" / "librelayfs_tap.so"), mode=ctypes.RTLD_GLOBAL)
@@ -59,7 +59,13 @@ _end = ctypes.c_uint64()
 
 @dataclass(frozen=True)
 class Request:
-    """What is known of a request; see struct relay_tap_request."""
+    """The header of a request, as in struct relay_tap_request.
+
+    unique: the number of the request
+    pid: the thread that makes the request, in the server's PID namespace
+    io_flags: read_flags of FUSE_READ, getattr_flags of FUSE_GETATTR
+    file_flags: the flags of the open file, of FUSE_READ and FUSE_WRITE
+    """
 
     unique: int
     pid: int
@@ -75,43 +81,43 @@ class Request:
 
     @property
     def from_page_cache(self) -> bool:
-        """Whether a READ fills the page cache, where nobody may ever look at the bytes."""
+        """Whether a FUSE_READ fills the page cache; its data may never reach a program."""
         return not self.io_flags & READ_LOCKOWNER
 
     @property
     def seeks_end(self) -> bool:
-        """Whether a GETATTR is lseek(2) looking for the end of the file."""
+        """Whether a FUSE_GETATTR comes from lseek(2) with SEEK_END."""
         return bool(self.io_flags & GETATTR_FH)
 
 
 def request() -> Request:
-    """Return what is known of the request being handled; only until the handler first awaits something."""
+    """Return the header of the request that is being handled; a handler must call this before its first await."""
     raw = _lib.relay_tap_request().contents
     return Request(raw.unique, raw.pid, raw.uid, raw.gid, raw.io_flags, raw.file_flags)
 
 
 def interrupt_fd() -> int:
-    """Return the descriptor that is readable while there are interrupts; -1: the tap is not in effect."""
+    """Return the descriptor that is readable while next_interrupt() has numbers; -1: the tap is not in effect."""
     return int(_lib.relay_tap_interrupt_fd())
 
 
 def next_interrupt() -> int:
-    """Take the next interrupted request's `unique`; 0: there is none."""
+    """Return the `unique` of the next request that the kernel wants to be interrupted, once; 0: there is none."""
     return int(_lib.relay_tap_interrupt_next())
 
 
 def next_terminal() -> int:
-    """Take the handle of an open file of which somebody asked whether it is a terminal; 0: there is none."""
+    """Return the file handle of the next open file for which isatty(3) was called, once; 0: there is none."""
     return int(_lib.relay_tap_terminal_next())
 
 
 def has_passthrough() -> bool:
-    """Whether files of this mount can be mapped."""
+    """Whether the kernel supports passthrough for this mount, which mapping its files needs."""
     return bool(_lib.relay_tap_has_passthrough())
 
 
 def backing_open(descriptor: int) -> int:
-    """Register a file to be mapped in place of one of ours."""
+    """Register a file for passthrough; return its backing id, which is greater than 0; OSError."""
     backing = int(_lib.relay_tap_backing_open(descriptor))
     if backing < 0:
         raise OSError(-backing, os.strerror(-backing))
@@ -119,27 +125,30 @@ def backing_open(descriptor: int) -> int:
 
 
 def backing_close(backing: int) -> None:
-    """Take the registration back; files that are open keep it."""
+    """Undo backing_open(); open files that use the backing id keep it."""
     _lib.relay_tap_backing_close(backing)
 
 
 def open_stream(unique: int) -> None:
-    """Make the file that this request opens a stream, without a position."""
+    """Let the answer to a FUSE_OPEN say that the file is a stream (FOPEN_STREAM), without a position."""
     _lib.relay_tap_open_stream(unique)
 
 
 def open_backed(unique: int, backing: int) -> None:
-    """Let mappings of the file that this request opens be those of a registered one."""
+    """Let the answer to a FUSE_OPEN say that mappings of the file show the registered file with this backing id."""
     _lib.relay_tap_open_backed(unique, backing)
 
 
 def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> tuple[int, int]:
-    """Let the reply to this request carry and consume what is next in a buffer.
+    """Have the tap put the next data of a relay buffer into the reply to a FUSE_READ.
 
-    Return how many bytes, and the stream position behind them.
+    The data is consumed if the kernel takes the reply. Returns the number of bytes, 0 if there is no data, and the
+    stream position after them. OSError: EBUSY, another thread reads; EAGAIN, producers overwrite the data faster than
+    it can be copied; EBADMSG.
 
-    unique: the request; its handler must return next, without awaiting
+    unique: the request, whose handler must return without another await
     address: of the struct rchan_buf
+    overwrite: whether producers may overwrite data that is unread
     """
     got = int(_lib.relay_tap_read(unique, address, max_bytes, overwrite, ctypes.byref(_end)))
     if got < 0:
@@ -148,17 +157,19 @@ def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> tuple[in
 
 
 def read_copy(length: int) -> bytes:
-    """Return the last bytes, so many, that read() has just described."""
+    """Return the last `length` bytes of the data of the last read()."""
     data = ctypes.create_string_buffer(length)
     _lib.relay_tap_read_copy(data, length)
     return data.raw
 
 
 def peek(address: int, skip: int, max_bytes: int) -> tuple[bytes, int]:
-    """Return what is unread in a buffer, and the stream position behind it; leave it unread.
+    """Return unread data of a relay buffer, and the stream position after it, without consuming it.
+
+    OSError as of read().
 
     address: of the struct rchan_buf
-    skip: how many bytes to leave out before it
+    skip: how many unread bytes to skip first
     """
     data = ctypes.create_string_buffer(max_bytes)
     got = int(_lib.relay_tap_peek(address, skip, max_bytes, data, ctypes.byref(_end)))

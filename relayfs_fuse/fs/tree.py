@@ -1,12 +1,12 @@
-"""The names in the mount, and the inodes behind them.
+"""The names in the mount, and the nodes and inode numbers behind them.
 
     control  error_log
     DIR/...            plain directories, as in the store
     TRACE/PROCESS/     what a process writes to a trace (traces/registry.py)
     PATH0 ..           relay files
-    .channels/PATH/    statistics of the channel, bufferN/ those of each buffer, memN its memory
+    .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, and memN, the buffer's memory
 
-Knows what is there, not what the kernel wants to hear about it.
+This module does not know the kernel's requests; requests/names.py answers them from the tree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ ROOT_INODE = 1
 
 
 class Tree:
-    """Hold all nodes."""
+    """All nodes.
+
+    root: the root directory
+    stats_root: .channels
+    channels, damaged: the channels that are shown, by path
+    """
 
     def __init__(self) -> None:
         self._inodes: dict[int, Node] = {}
@@ -46,15 +51,15 @@ class Tree:
         self.channels: dict[str, StoredChannel] = {}
         self.damaged: dict[str, DamagedChannel] = {}
         self._views: dict[tuple[Node, int], Node] = {}
-        # Names, by directory, that are gone, but not for the kernel.
+        # By directory, removed names that the kernel may still remember.
         self._outdated: dict[str, set[str]] = {}
 
     def node(self, inode: int) -> Node | None:
-        """Find a node by its inode."""
+        """Return the node with an inode number; None: there is none."""
         return self._inodes.get(inode)
 
     def find(self, path: str) -> Node | None:
-        """Find a node by its path in the mount."""
+        """Return the node at a path in the mount; None: there is none."""
         node: Node | None = self.root
         for name in path.split("/") if path else ():
             if not isinstance(node, Directory):
@@ -63,26 +68,26 @@ class Tree:
         return node
 
     def attach(self, parent: Directory, node: Node) -> None:
-        """Put a node into a directory."""
+        """Add a node to a directory, and give it an inode number."""
         parent.put(node)
         node.parent = parent
         self._number(node)
 
     def attach_unlisted(self, parent: Directory, node: Node) -> None:
-        """Let a directory have a node that is not listed in it, for as long as the kernel remembers the node."""
+        """Give a node an inode number and a parent, but do not list it there; it goes when the kernel forgets it."""
         node.parent = parent
         node.removed = True
         self._number(node)
 
     def detach(self, node: Node) -> None:
-        """Take a node, with all that is in it, out of its directory."""
+        """Remove a node, with all that is in it, from its directory."""
         directory, _, name = node.path.rpartition("/")
         if self._take_out(node):
             self.note_outdated(directory, name)
 
     def _take_out(self, node: Node) -> bool:
-        """Do so; tell whether the kernel remembers something of it."""
-        node.let_go()  # first: what nobody has looked at is not to be filled now
+        """Remove a node; return whether the kernel remembers it or a node in it."""
+        node.let_go()  # first, so that `children` of a StatsDirectory does not make nodes now
         is_remembered = node.lookups > 0
         if isinstance(node, Directory):
             for child in list(node.children.values()):
@@ -94,16 +99,16 @@ class Tree:
         return is_remembered
 
     def note_outdated(self, directory: str, *names: str) -> None:
-        """Note names in a directory of which the kernel does not know yet that they are gone."""
+        """Note removed names in a directory that the kernel still has to be told of."""
         self._outdated.setdefault(directory, set()).update(names)
 
     def take_outdated(self) -> dict[str, set[str]]:
-        """Return them, by directory, and note them no longer."""
+        """Return the names that were noted, by directory, and clear the list."""
         outdated, self._outdated = self._outdated, {}
         return outdated
 
     def forget(self, node: Node, lookups: int) -> None:
-        """Let the kernel forget a node so many times."""
+        """Subtract lookups that the kernel has forgotten; free a removed node, or a view, that has none left."""
         node.lookups = max(0, node.lookups - lookups)
         if node.lookups == 0 and (node.removed or node.view_of is not None):
             self._inodes.pop(node.inode, None)
@@ -111,9 +116,10 @@ class Tree:
                 self._views.pop(node.view_of, None)
 
     def view(self, node: Node, uid: int) -> Node:
-        """Return what stands for a node to a user: itself, or, of a file of commands, an inode of the user's own.
+        """Return the node to show to a user: the node itself or, if it has_views, a copy with its own inode number.
 
-        The kernel carries out one write(2) to an inode at a time; who waits for another's cannot even be killed.
+        The kernel carries out one write(2) to an inode at a time. A process that waits for another's write(2) cannot be
+        killed, so different users must not write to the same inode.
         """
         if uid in (0, os.geteuid()) or not node.has_views:
             return node
@@ -125,14 +131,17 @@ class Tree:
         return view
 
     def add_directory(self, path: str) -> Directory:
-        """Show a plain directory whose parent is there."""
+        """Add a plain directory, whose parent must exist, and return it."""
         parent, _, name = path.rpartition("/")
         directory = Directory(name, store_path=path)
         self.attach(self._directory(parent), directory)
         return directory
 
     def missing_directories(self, path: str) -> list[str]:
-        """Tell which directories above a path must be made, outermost first; CommandError: something is in the way."""
+        """Return the paths of directories above `path` that do not exist, outermost first.
+
+        CommandError: a path above is a channel, a file or a trace.
+        """
         missing = []
         parts = path.split("/")
         for depth in range(1, len(parts)):
@@ -151,9 +160,9 @@ class Tree:
         return missing
 
     def check_free(self, path: str, relay_paths: list[str]) -> None:
-        """Refuse a channel whose names are taken.
+        """Raise CommandError if a name of a new channel is taken.
 
-        relay_paths: of its relay files
+        relay_paths: the paths of its relay files
         """
         if path in self.channels:
             raise CommandError(errno.EEXIST, f"channel {path} exists")
@@ -167,7 +176,7 @@ class Tree:
                 raise CommandError(errno.EEXIST, f"{relay_path} exists: the channel's relay file would have its name")
 
     def add_channel(self, channel: StoredChannel) -> None:
-        """Show a channel whose directory is there."""
+        """Add the files of a channel; the directory above must exist."""
         self.channels[channel.path] = channel
         for stored in channel.buffers:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")
@@ -176,7 +185,7 @@ class Tree:
         self.attach(self.stats_directory(parent), StatsDirectory(name, self, lambda: self.channel_stats(channel)))
 
     def add_damaged(self, channel: DamagedChannel) -> None:
-        """Show a channel that cannot be used."""
+        """Add the files of a damaged channel."""
         self.damaged[channel.path] = channel
         for path, mem_name in channel.relay_paths.items():
             parent, _, name = path.rpartition("/")
@@ -187,7 +196,7 @@ class Tree:
         self.attach(directory, TextFile("state", f"{channel.state()}\n".encode))
 
     def remove_channel(self, channel: StoredChannel | DamagedChannel) -> None:
-        """Show it no longer."""
+        """Remove the files of a channel."""
         self.channels.pop(channel.path, None)
         self.damaged.pop(channel.path, None)
         for node in map(self.find, (*channel.relay_paths, f".channels/{channel.path}")):
@@ -196,7 +205,7 @@ class Tree:
         self.prune_stats(channel.path.rpartition("/")[0])
 
     def channel_stats(self, channel: StoredChannel) -> Iterator[Node]:
-        """Make what .channels shows of a channel."""
+        """Yield new nodes for the directory .channels/PATH of a channel."""
         yield from starmap(TextFile, stats.of_channel(channel))
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)
@@ -208,7 +217,7 @@ class Tree:
         return node
 
     def stats_directory(self, path: str) -> Directory:
-        """Find a directory of .channels; make it if it is missing."""
+        """Return the directory at a path in .channels, and make it if it is missing."""
         directory = self.stats_root
         for name in path.split("/") if path else ():
             child = directory.children.get(name)
@@ -219,7 +228,7 @@ class Tree:
         return directory
 
     def prune_stats(self, path: str) -> None:
-        """Remove directories of .channels in which no channel is left."""
+        """Remove the directory at a path in .channels, and those above it, if they are empty."""
         while path:
             node = self.find(f".channels/{path}")
             if not isinstance(node, Directory) or node.children:

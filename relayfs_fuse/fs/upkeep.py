@@ -1,4 +1,4 @@
-"""What a mount does for its channels from time to time: flush some, show figures, count the store's memory."""
+"""Background tasks of a mount: flushing channels, setting counters, surveying the store, forgetting removed names."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often the kernel is told of names that are gone.
+# The pause of forget_removed(), and the number of names that it looks up at a time, while announcements wait.
 FORGET_S = 1.0
-# So many names it is told of at once; announcements wait meanwhile.
 FORGET_PIECE = 1000
 
-# A flush waits for whoever holds the buffer: each user's channels wait for each other, in threads of their own.
+# The threads that flush. A flush waits while a program has the buffer's lock; of each user one channel is flushed at a
+# time.
 FLUSHES_MAX = 64
-# How long somebody waits at most who opens a file that is flushed before.
+# How long an open(2) waits for the flush before it.
 OPEN_S = 1.0
-# How often the store is surveyed, and how many times as long as a survey takes the next one is put off.
+# The pause between two surveys: at least SURVEY_S, and at least SURVEY_REST times the duration of the last survey.
 SURVEY_S = 5.0
 SURVEY_REST = 50
-# So many channels' figures are set before other requests are served.
+# The number of channels whose counters are set before requests are served again.
 PIECE = 16
-# What takes longer than this, of the one thread's time, is put off so many times as long if it is asked for again.
+# If a function called through Throttled takes longer than QUICK_S, it is not called again for REST times as long.
 QUICK_S = 0.01
 REST = 10
 
 
 async def forget_removed(tree: Tree, announcements: Announcements) -> None:
-    """Have the kernel forget nodes that are removed.
+    """Look up removed names through the mount, so that the kernel forgets their nodes; runs until cancelled.
 
-    It remembers each that somebody has looked up until it looks for the name again, or needs memory; and as long as it
-    does, so must the tree.
+    Otherwise the kernel remembers a node until a program looks up its name or memory is short, and so long the tree
+    has to keep the node.
     """
     while True:
         await trio.sleep(FORGET_S)
@@ -64,10 +64,10 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
 
 
 class Flushing:
-    """Switch sub-buffers of channels that have a flush_interval, when there is something in them.
+    """Flushes of the channels that have a flush_interval.
 
-    tree: where the channels are
-    traces: whose buffers are flushed, too, as long as somebody reads them
+    tree: has the channels
+    traces: has the buffers of traced processes, which are flushed while somebody reads them; None: no traces
     """
 
     def __init__(self, tree: Tree, traces: Traces | None) -> None:
@@ -79,7 +79,7 @@ class Flushing:
         self._busy: set[str] = set()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Flush each channel at its interval, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 now = time.monotonic()
@@ -98,7 +98,7 @@ class Flushing:
         return [*self._tree.channels.values(), *(self._traces.being_read() if self._traces else ())]
 
     async def before_open(self, channel: StoredChannel) -> None:
-        """Flush what somebody is about to open, if nobody has lately; a hostile program holds him up for a moment."""
+        """Flush a traced process's buffers that a reader opens, if they are due; wait for that for at most OPEN_S."""
         now = time.monotonic()
         is_flushed = isinstance(channel, TraceChannel) and channel.flush_interval_ms and not channel.removed
         if is_flushed and self._is_due(channel, now):
@@ -117,7 +117,7 @@ class Flushing:
                 flush = partial(for_each, native.Buffer.of_descriptor, channel.buffers, act)
                 await trio.to_thread.run_sync(flush, limiter=self._limiter, abandon_on_cancel=True)
         except OSError as error:
-            # Removed meanwhile, or damaged: not the timer's to tell.
+            # The channel was removed meanwhile, or is damaged, which others report.
             log.debug("flush_interval of %s: %s", channel.path, error)
         except Exception:
             log.exception("flush_interval of %s failed", channel.path)
@@ -125,10 +125,10 @@ class Flushing:
             self._busy.discard(channel.path)
 
 
-class Sparing:
-    """Do something that others ask for, at once if it is quick; what takes long is not done again for a while.
+class Throttled:
+    """A function that is not called again for a while after a call that took long.
 
-    act: what
+    act: the function
     """
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -136,7 +136,7 @@ class Sparing:
         self._not_before = 0.0
 
     def __call__(self) -> None:
-        """Do it, or leave it as it was done last."""
+        """Call the function, unless its last long call was less than REST times its duration ago."""
         if time.monotonic() < self._not_before:
             return
         before_s = time.thread_time()
@@ -147,11 +147,11 @@ class Sparing:
 
 
 class Counting:
-    """Show in the counters what others and the server itself count.
+    """The task that copies the counters of other users, and sets those of the server and of channels.
 
-    counters: which
-    tree: where the channels are
-    damaged: is told when somebody has damaged the counters
+    counters: the counters
+    tree: has the channels
+    damaged: is called once if the counters are found damaged
     """
 
     def __init__(self, counters: Counters, tree: Tree, damaged: Callable[[], None]) -> None:
@@ -161,7 +161,7 @@ class Counting:
         self._is_told = False
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Run until cancelled."""
         figures_due = 0.0
         while True:
             self._try(self._counters.mirror)
@@ -198,7 +198,7 @@ class Counting:
 
 
 async def survey(store: Store) -> None:
-    """Count what programs make and remove in the store without a command; a large store is surveyed less often."""
+    """Survey the store again and again until cancelled, because programs make and remove files without a command."""
     while True:
         started = time.monotonic()
         await trio.to_thread.run_sync(store.survey, abandon_on_cancel=True)

@@ -23,11 +23,7 @@ class ChannelHandle(library.Handle):
     """
 
     def __init__(self, path: str, options: str | None = None) -> None:
-        c_path = os.fsencode(path)
-        if options is None:
-            super().__init__(library.opened(lib.relay_attach(c_path), path))
-        else:
-            super().__init__(library.made(lib.relay_create(c_path, os.fsencode(options)), path))
+        super().__init__(library.attached_or_made(path, options, lib.relay_attach, lib.relay_create))
 
     def close(self) -> None:
         """Close the channel."""

@@ -16,6 +16,12 @@ FIELD_TYPES = (
     "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "x8", "x16", "x32", "x64", "f32", "f64", "string", "bytes",
 )  # fmt: skip
 
+# The levels, in the order of enum relay_trace_level.
+LEVELS = (
+    "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug_system", "debug_program", "debug_process",
+    "debug_module", "debug_unit", "debug_function", "debug_line", "debug",
+)  # fmt: skip
+
 # Bytes before the fields in a record, and the most bytes of a record.
 HEAD_BYTES: int = ffi.sizeof("struct relay_trace_record")
 EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
@@ -26,13 +32,20 @@ class EventHandle:
 
     fields: types by name, as indices of FIELD_TYPES; OSError EINVAL: a name is not allowed, or there are too many
         fields
+    level: index of LEVELS; None: it has none
+    place: file and line where it is declared
     """
 
-    def __init__(self, provider: str, name: str, fields: Mapping[str, int]) -> None:
-        names = [ffi.new("char[]", os.fsencode(field)) for field in fields]
-        c_fields = ffi.new("struct relay_trace_field[]", list(zip(names, fields.values(), strict=True)))
-        event = lib.relay_trace_declare(os.fsencode(provider), os.fsencode(name), c_fields, len(fields))
-        self._event: Any = library.not_null(event, f"{provider}:{name}")
+    def __init__(
+        self, provider: str, name: str, fields: Mapping[str, int], level: int | None, place: tuple[str, int]
+    ) -> None:
+        texts = [ffi.new("char[]", os.fsencode(text)) for text in (provider, name, place[0], *fields)]
+        c_fields = ffi.new("struct relay_trace_field[]", list(zip(texts[3:], fields.values(), strict=True)))
+        event = ffi.new("struct relay_trace_event *")
+        event.provider, event.name, event.file = texts[:3]
+        event.fields, event.n_fields = c_fields, len(fields)
+        event.level, event.has_place, event.line = 0 if level is None else level + 1, 1, place[1]
+        self._event: Any = library.not_null(lib.relay_trace_declare_event(event), f"{provider}:{name}")
 
     def is_wanted(self) -> bool:
         """Return whether a trace wants the event."""

@@ -11,6 +11,8 @@ from relayfs_fuse import explain
 from relayfs_fuse._native import ffi
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer as AnyBuffer
 
 
@@ -54,6 +56,12 @@ def opened(pointer: Any, path: str) -> Any:
         what = explain.what_it_is(path) if code in _WRONG_KIND else None
         raise OSError(code, f"{os.strerror(code)}: it is {what}" if what else os.strerror(code), path)
     return pointer
+
+
+def attached_or_made(path: str, options: str | None, attach: Callable[..., Any], make: Callable[..., Any]) -> Any:
+    """Return a channel: attach to it, or make it with these options, unless they are None."""
+    c_path = os.fsencode(path)
+    return opened(attach(c_path), path) if options is None else made(make(c_path, os.fsencode(options)), path)
 
 
 def record(data: AnyBuffer) -> Any:

@@ -13,6 +13,8 @@ from relayfs_fuse.native.events import FIELD_TYPES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from relayfs_fuse.native.buffer import Buffer
+
 EVER = (1 << 64) - 1
 FORMATS = {
     "text": lib.RELAY_EXPORT_TEXT, "json": lib.RELAY_EXPORT_JSON,
@@ -30,12 +32,14 @@ class EventKind(NamedTuple):
     name: PROVIDER:NAME
     fields: name and type of each, the types as in FIELD_TYPES
     is_wanted: whether it is to be given out
+    level: LTTng's number; None: it has none
     """
 
     id: int
     name: str
     fields: Sequence[tuple[str, str]]
     is_wanted: bool
+    level: int | None
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class MergedProcess:
     identity: the same for all parts of one process
     context: names of the numbers of 4 bytes between each event's head and its fields
     clock: ticks a second; seconds, ticks between 1970 and its zero
+    live_clock: CLOCK_MONO or CLOCK_TSC of native.trace, for add_buffer(); 0: it is not looked at while it writes
+    is_past: its clock is that of an earlier boot
     """
 
     name: str
@@ -54,6 +60,8 @@ class MergedProcess:
     context: Sequence[str]
     clock: tuple[int, int, int]
     kinds: Sequence[EventKind]
+    live_clock: int = 0
+    is_past: bool = False
 
 
 class MergeStats(NamedTuple):
@@ -64,6 +72,15 @@ class MergeStats(NamedTuple):
     late: int
     damaged: int
     time: int
+    error: int
+
+
+class ProcessStats(NamedTuple):
+    """What became of a process's streams; see struct relay_merge_process_stats."""
+
+    n_open: int
+    cpu: int
+    n_damaged: int
     error: int
 
 
@@ -96,6 +113,7 @@ class Merge(library.Handle):
         c_process.name, c_process.pid, c_process.identity = name, process.pid, process.identity
         c_process.vpid_at, c_process.vtid_at = at.get("vpid", -1), at.get("vtid", -1)
         c_process.freq, c_process.offset_s, c_process.offset = process.clock
+        c_process.clock, c_process.is_past = process.live_clock, process.is_past
         c_process.layouts = _layouts(4 * len(process.context), process.kinds)
         return library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
 
@@ -104,6 +122,55 @@ class Merge(library.Handle):
         names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
         c_paths = ffi.new("const char *[]", names)
         library.check(lib.relay_merge_add_files(self._open, process, cpu, c_paths, len(names)), paths[0])
+
+    def add_buffer(self, process: int, cpu: int, buffer: Buffer, *, is_new: bool) -> None:
+        """Add a buffer that may be written to, and stays open until the process is removed, or the merge closed.
+
+        is_new: nobody could look at it before
+        """
+        added = lib.relay_merge_add_buffer(self._open, process, cpu, buffer.pointer, is_new)
+        library.check(added, buffer.path)
+
+    def look(self, *, consumes: bool) -> int:
+        """Look at all buffers, and have what is found given out; return the time just before, ns since 1970, or EVER.
+
+        consumes: what was given out, as far as programs need the room
+        """
+        return int(lib.relay_merge_look(self._open, consumes))
+
+    def limit(self, time: int) -> None:
+        """Give out nothing that is later."""
+        lib.relay_merge_limit(self._open, time)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a look would find events now."""
+        return bool(lib.relay_merge_is_behind(self._open))
+
+    @property
+    def is_behind_limit(self) -> bool:
+        """Whether a look would find events that may not be later than the limit."""
+        return bool(lib.relay_merge_is_behind_limit(self._open))
+
+    def declare(self, process: int, kinds: Sequence[EventKind]) -> None:
+        """Add events that a process has declared since it was added."""
+        layouts = lib.relay_merge_layouts(self._open, process)
+        for kind in kinds:
+            library.check(_declare(layouts, kind), kind.name)
+
+    def finish(self, process: int) -> None:
+        """Say that nothing will be written to a process's buffers any more."""
+        lib.relay_merge_finish(self._open, process)
+
+    def process_stats(self, process: int) -> ProcessStats:
+        """Tell what became of a process's streams."""
+        stats = ffi.new("struct relay_merge_process_stats *")
+        library.check(lib.relay_merge_process_stats(self._open, process, stats))
+        return ProcessStats(*(int(getattr(stats, name)) for name in ProcessStats._fields))
+
+    def remove(self, process: int) -> None:
+        """Forget a process; its number may be given to another one."""
+        library.check(lib.relay_merge_remove(self._open, process))
 
     def stats(self) -> MergeStats:
         """Tell what was merged so far."""
@@ -134,23 +201,46 @@ def _declare(layouts: Any, kind: EventKind) -> int:
     fields = ffi.new("struct relay_trace_field[]", list(zip(names, types, strict=True)))
     event = ffi.new("struct relay_trace_event *")
     event.provider, event.name, event.fields, event.n_fields = provider, name, fields, len(names)
+    event.level = 0 if kind.level is None else kind.level + 1
     return int(lib.relay_layouts_declare(layouts, kind.id, event))
 
 
-def export(merge: Merge, file_format: str, times: str, mono_offset: int) -> Iterator[memoryview]:
-    """Yield, piece by piece, what is written of the events that a merge has, until it has none.
+@dataclass(frozen=True)
+class Style:
+    """How events are written; see struct relay_export_options.
 
     file_format, times: of FORMATS and TIMES
     mono_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, ns
-
-    A piece is valid until the next.
     """
-    options = ffi.new("struct relay_export_options *")
-    options.format, options.times, options.mono_offset = FORMATS[file_format], TIMES[times], mono_offset
-    pointer = library.not_null(lib.relay_export_new(merge.pointer, options), file_format)
-    data = ffi.new("const char **")
-    try:
-        while length := library.check(lib.relay_export_next(pointer, data)):
+
+    file_format: str = "text"
+    times: str = "clock"
+    mono_offset: int = 0
+    has_colours: bool = False
+    is_brief: bool = False
+    marks_late: bool = False
+
+
+class Export(library.Handle):
+    """Write what a merge gives out, which stays the caller's."""
+
+    def __init__(self, merge: Merge, style: Style) -> None:
+        options = ffi.new("struct relay_export_options *")
+        options.format, options.times = FORMATS[style.file_format], TIMES[style.times]
+        options.mono_offset = style.mono_offset
+        options.has_colours, options.is_brief, options.marks_late = style.has_colours, style.is_brief, style.marks_late
+        super().__init__(library.not_null(lib.relay_export_new(merge.pointer, options), style.file_format))
+        self._merge = merge  # it is used until this is closed
+
+    def close(self) -> None:
+        """Let go of what was written."""
+        lib.relay_export_free(self._disown())
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield, piece by piece, what is written of the events that the merge has, until it has none, for now.
+
+        A piece is valid until the next.
+        """
+        data = ffi.new("const char **")
+        while length := library.check(lib.relay_export_next(self._open, data)):
             yield memoryview(ffi.buffer(data[0], length))
-    finally:
-        lib.relay_export_free(pointer)

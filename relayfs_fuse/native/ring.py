@@ -140,11 +140,7 @@ class RingsHandle(library.Handle):
     """
 
     def __init__(self, path: str, options: str | None = None) -> None:
-        c_path = os.fsencode(path)
-        if options is None:
-            super().__init__(library.opened(lib.relay_rings_attach(c_path), path))
-        else:
-            super().__init__(library.made(lib.relay_rings_create(c_path, os.fsencode(options)), path))
+        super().__init__(library.attached_or_made(path, options, lib.relay_rings_attach, lib.relay_rings_create))
         self._data = ffi.new("void **")
         self._length = ffi.new("size_t *")
         self._missed = ffi.new("uint64_t *")

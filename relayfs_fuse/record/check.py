@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 COPY_BYTES = 8 << 20
 # Shared by all checkers, because one thread of a recorder copies.
 _copies = Copies()
-# The shortest header of an event; the pid that follows it in buffers of several processes.
+# The bytes of the shortest header of an event, and of each of the numbers that follow it.
 _EVENT_HEAD_BYTES = 8
-_PID_BYTES = 4
+_CONTEXT_BYTES = 4
 
 
 class Checked(NamedTuple):
@@ -34,7 +34,7 @@ class Checked(NamedTuple):
     packet: its valid events
     n_events: the number of these
     most_lost: an upper limit of the number of events in the rest; 0: all are valid
-    fault: what is wrong with the first of them
+    fault: what is wrong with the first event of the rest
     """
 
     packet: Packet
@@ -47,7 +47,9 @@ class Checker:
     """Checks packets against a process's declarations."""
 
     def __init__(self, origin: Origin) -> None:
-        self._layouts = Layouts(0 if origin.buffers == "perprocess" else _PID_BYTES)
+        context_bytes = _CONTEXT_BYTES * len(origin.context)
+        self._layouts = Layouts(context_bytes)
+        self._shortest = _EVENT_HEAD_BYTES + context_bytes
 
     def learn(self, declarations: Iterable[Declaration]) -> None:
         """Add declarations of new ids."""
@@ -62,7 +64,7 @@ class Checker:
             return Checked(packet, n_events, 0, "")
         bits = 8 * (HEAD_BYTES + n_bytes)
         good = Packet(head._replace(packet_size=bits, content_size=bits), [memoryview(events)[:n_bytes]])
-        return Checked(good, n_events, max(1, (len(events) - n_bytes) // _EVENT_HEAD_BYTES), fault)
+        return Checked(good, n_events, max(1, (len(events) - n_bytes) // self._shortest), fault)
 
 
 def copied(packets: Sequence[Packet]) -> list[Packet]:

@@ -17,7 +17,7 @@ _SUFFIX = ".zst"
 
 
 class Compressor:
-    """Compress directories of single processes in a thread."""
+    """A thread that compresses the directories of processes, one after the other."""
 
     def __init__(self) -> None:
         self._directories: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -26,11 +26,11 @@ class Compressor:
         self._thread.start()
 
     def add(self, directory: str) -> None:
-        """Compress a process's directory."""
+        """Compress the files of a process's directory, in the thread."""
         self._directories.put(directory)
 
     def add_all(self, directory: str) -> None:
-        """Compress all processes' directories in one."""
+        """Compress the files of all processes' directories in a directory, in the thread."""
         if os.path.isdir(directory):
             for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
                 if entry.is_dir():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Origin
 
 _MARK = ".relayfs"
-# Its files have names that viewers do not take for a trace.
+# The directory for packets that viewers cannot read. Viewers do not find a trace in it.
 QUARANTINE = ".damaged"
 _NUMBER = re.compile(r"\d{4,}")
 # In a process's directory, with rotation: number of events of a stream that were lost before this directory.
@@ -40,7 +40,8 @@ _STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
 class ProcessOutput(Protocol):
     """The recording of one process.
 
-    OutputFullError: not now. Call again with the same data, except for packets up to the one that last() returns.
+    OutputFullError: the output cannot be written now. Call the method again with the same data, except for packets up
+    to the one that last() returns.
     """
 
     def metadata(self) -> bytes:
@@ -75,7 +76,7 @@ class Output(Protocol):
         """Begin a new directory for further packets."""
 
     def write_rest(self) -> None:
-        """Write data that was accepted while there was no room. OutputFullError: not now."""
+        """Write data that was accepted while there was no room. OutputFullError: there is still no room."""
 
     def close(self) -> None:
         """End the recording."""
@@ -237,7 +238,7 @@ class _Process:
         return self._last.get(cpu)
 
     def metadata(self) -> bytes:
-        """Return the last metadata, also of an earlier recorder."""
+        """Return the metadata written so far, also by an earlier recorder."""
         return self._metadata
 
     def set_metadata(self, data: bytes) -> None:

@@ -44,11 +44,11 @@ class Head(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no event in it."""
+        """Whether the packet has no events."""
         return self.content_bytes == HEAD_BYTES
 
     def pack(self) -> bytes:
-        """Return it in its format in memory and on disk."""
+        """Return the header's bytes, as in memory and on disk."""
         return _HEAD.pack(*self)
 
     def empty(self, packet_bytes: int = HEAD_BYTES, **changes: int) -> Head:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # The largest sub-buffer of a process that is not trusted, unless the trace's own are larger.
 _SUBBUF_BYTES_MAX = 64 << 20
-# These errors pass when another thread has finished its work in the buffer; and how long to wait before the next try.
+# The errors of a flush that pass when another thread has finished its work in the buffer, and the pause before the next
+# try.
 _TEMPORARY_ERRNOS = (errno.EBUSY, errno.EDEADLK)
 _RETRY_S = 0.01
 REMOVED = "it was removed before they could be read"
@@ -118,7 +119,7 @@ class Process:
             return False
 
     def is_alive(self) -> bool:
-        """Return whether a process writes to the buffers, or will."""
+        """Return whether a process lives that writes to the buffers, or is about to."""
         return native_trace.trace_is_alive(self.directory)
 
     def is_closed(self) -> bool:
@@ -129,7 +130,7 @@ class Process:
         """Return whether no further events can be written."""
         if self.is_closed():
             return True
-        # Further processes may use the buffers of a user, or of all.
+        # With buffers=peruser or shared, further processes may use the buffers.
         return self.origin.buffers == "perprocess" and not self.is_alive()
 
     def close_after(self, sleepers: Sleepers) -> None:
@@ -212,8 +213,8 @@ class Process:
         """Return whether metadata() would return something new, or more exact, than the last time.
 
         The longer the time stamp counter has been observed, the more exact is its frequency. It is computed anew
-        whenever the time of observation has doubled, so the error stays that of the first time. The number of events
-        lost for want of buffers is updated when it has grown tenfold, and at the end.
+        whenever the time of observation has doubled, so that the error in nanoseconds does not grow. The number of
+        events lost for want of buffers is updated when it has grown tenfold, and at the end.
         """
         self.read_declarations()
         if len(self._declared) != self._n_described:
@@ -234,7 +235,7 @@ class Process:
         """Read the declarations added since the last call.
 
         Earlier declarations are not read again: the process may have changed them, but recorded packets need the old
-            text.
+        text.
         """
         size = min(os.fstat(self._events_fd).st_size, ctf.EVENTS_MAX)
         if size == self._n_events_bytes:
@@ -244,6 +245,11 @@ class Process:
         self._n_events_bytes = size
         self._events_at += end
         self.learn(declarations)
+
+    @property
+    def declarations(self) -> list[Declaration]:
+        """The declarations that were read, in the order in which they were."""
+        return list(self._declared.values())
 
     def learn(self, declarations: Iterable[Declaration]) -> None:
         """Add declarations of events, the first of each id."""
@@ -261,7 +267,10 @@ class Process:
 
 
 def _check_origin(origin: Origin, trace: Trace) -> None:
-    """Check that a line belongs to this trace: viewers cannot sort events of clocks that contradict each other."""
+    """Check that the first line of `.events` is of this trace; ValueError.
+
+    If its clocks contradicted those of other processes, viewers could not sort the events.
+    """
     made = trace.made
     its = trace.name, trace.id, trace.boot, made.tsc, made.mono_ns, made.real_ns
     if (origin.trace, origin.id, origin.boot, origin.tsc, origin.mono, origin.real) != its:
@@ -281,7 +290,7 @@ def _flush(buffer: native.Buffer) -> OSError | None:
     """
     try:
         stats = buffer.stats()
-        # In overwrite mode, a packet without events would cost the oldest packet.
+        # An unused sub-buffer is not flushed: in overwrite mode, the empty packet would replace the oldest one.
         is_used = stats.offset > stats.reserved_at_start
         is_between = stats.records > 0 and stats.offset < stats.reserved_at_start
         # If all events were lost, as for want of memory, an empty packet is needed to tell their number.

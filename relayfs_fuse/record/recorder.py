@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recording import DamagedError, Recording, Summary, reason
+from relayfs_fuse.record.room import FILES_ERRNOS, USER_SHARE, most_processes
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
 from relayfs_fuse.record.trust import owner
@@ -46,12 +46,6 @@ TICK_S = 0.5
 _FLUSH_S = 1.0
 # How often a warning about a full output is repeated at most.
 _FULL_WARN_S = 60.0
-# Descriptors for other things than processes, which have one each, and stream files.
-_OTHER_FILES = 32
-# Mappings of other things than buffers.
-_OTHER_MAPPINGS = 1024
-# A user other than this one gets at most 1/_USER_SHARE of the processes that can be recorded at once.
-_USER_SHARE = 4
 
 
 @dataclass
@@ -100,7 +94,7 @@ class Recorder:
 
     @property
     def n_buffers(self) -> int:
-        """Count the buffers that are being read."""
+        """How many buffers are being read."""
         return sum(len(recording.process.buffers) for recording in self._recordings.values())
 
     def stop(self) -> None:
@@ -154,13 +148,13 @@ class Recorder:
         self._sleepers.close()
         self._output.close()
 
-    # --- what there is to record ---
+    # --- processes: finding them, and finishing their recordings ---
 
     def _scan(self) -> None:
         """Begin to record processes whose directories are new."""
         names = self._source.processes()
         if self._source.is_being_removed:
-            self._ticked = 0.0  # the server waits for the end of the recording
+            self._ticked = 0.0  # check at once whether the trace has ended: the server waits for the recorder
         for name in self._done.keys() - set(names):
             del self._done[name]
         for name in self._owners.keys() - set(names) - self._recordings.keys():
@@ -223,7 +217,7 @@ class Recorder:
             raise
 
     def _refuse(self, name: str, error: OSError) -> None:
-        if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+        if error.errno in FILES_ERRNOS:
             # The next scan tries again.
             self._done.pop(name, None)
             self._warn_once("files", f"some processes wait until others have ended: {reason(error)}")
@@ -237,11 +231,11 @@ class Recorder:
         """Return whether one more process, of this owner, can be recorded now; otherwise the next scan tries again."""
         uid = self._owners[name]
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = min(limit - _OTHER_FILES - OpenFiles.limit(), _n_mappings() // native.n_possible_cpus())
+        most = most_processes(OpenFiles.limit())
         if len(self._recordings) >= most:
             self._warn_once("files", f"{limit} open files are too few: some processes wait until others have ended")
             return False
-        if uid in {0, os.geteuid()} or self._n_processes[uid] < max(1, most // _USER_SHARE):
+        if uid in {0, os.geteuid()} or self._n_processes[uid] < max(1, most // USER_SHARE):
             return True
         self._warn_once(f"uid {uid}", f"uid {uid} has too many processes: some wait until others have ended")
         return False
@@ -281,7 +275,7 @@ class Recorder:
 
     @contextmanager
     def _dropping_damaged(self, name: str) -> Iterator[None]:
-        """Stop recording a process whose memory is damaged; if the output is full, wait."""
+        """Catch the errors of a process's recording: end it if the memory is damaged, note if the output is full."""
         try:
             yield
         except OutputFullError as full:
@@ -302,7 +296,7 @@ class Recorder:
     def _warn_damage(self, name: str, why: str) -> None:
         """Warn, once for each process, that packets were written to .damaged."""
         self.summary.damaged.setdefault(name, why)
-        why = f"{why}; such packets are set apart in .damaged/{name}"
+        why = f"{why}; such packets are written to .damaged/{name}"
         self._warn_once(name, f"{self._describe(name)} is damaged: {why}")
 
     def _describe(self, name: str) -> str:
@@ -329,7 +323,7 @@ class Recorder:
             self._wait_for_room(full)
 
     def _is_worth_a_try(self) -> bool:
-        """Return whether to write to the output: always, but only every TICK_S while it is full."""
+        """Return whether to write to the output now: while it is full, only every TICK_S."""
         if self._full and time.monotonic() - self._tried < TICK_S:
             return False
         self._full = None
@@ -422,9 +416,3 @@ class Recorder:
         self._rotated = time.monotonic()
         self._rotated_bytes = self.summary.bytes
         self._output.rotate()
-
-
-def _n_mappings() -> int:
-    """Return how many buffers can be mapped at once."""
-    with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
-        return max(1, int(file.read()) - _OTHER_MAPPINGS)

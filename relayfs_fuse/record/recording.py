@@ -1,9 +1,9 @@
 """The recording of one process: from its buffers to an output.
 
-A packet is consumed after it is in the file. If the recorder is killed between the two, the next one finds the packet
-in
-both, and does not write it again: see Recording._take(). Headers of packets are always checked, because wrong ones can
-make the recording of other processes unreadable; events are checked if the process is not trusted: see check.py.
+A packet is written to the output and then consumed in the buffer. If the recorder is killed in between, the next one
+finds the packet in both, and does not write it again: see Recording._take(). Headers of packets are always checked,
+because wrong ones can make the recording of other processes unreadable; events are checked if the process is not
+trusted: see check.py.
 
 Errors of the process's memory become DamagedError, and end the recording of this process. While the output is full
 (OutputFullError), events stay in the buffers; other errors of the output end the recorder.
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.source import Source
     from relayfs_fuse.tracefiles.ctf import Clocks, Origin
 
-# How far a time from another CPU, or from a thread that is just writing, may be off, in ticks of either clock.
+# How far a packet may begin before the end of the one before it, in ticks of either clock, and how far it may be ahead
+# of the present: the clocks of CPUs differ, and threads take the time before they reserve.
 _SKEW = 1_000_000_000
 _AHEAD_NS = 10_000_000_000
 # How often reading is tried if packets are overwritten while they are read.
 _TRIES = 8
-# How long other readers of one buffer may take; and of all buffers together, at the end of a process.
+# How long to wait for another reader of one buffer, and between two tries; and, at the end of a process, for the other
+# readers of all its buffers together.
 _BUSY_S, _BUSY_RETRY_S = 3.0, 0.02
 _ALL_BUSY_S = 10.0
 # How many bytes of a process's wrong packets are written to .damaged.
@@ -76,12 +78,12 @@ class Summary:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def note_lost_without_buffers(self, lost: int, by_user: dict[int, int]) -> None:
-        """Store the counts."""
+        """Store the results of Source.lost_without_buffers()."""
         self.lost_without_buffers, self.lost_without_buffers_by_user = lost, by_user
 
 
 def reason(error: OSError) -> str:
-    """Return the text of an error."""
+    """Return the text of an error for users."""
     return error.strerror or os.strerror(error.errno or errno.EIO)
 
 
@@ -115,7 +117,7 @@ def check_heads(cpu: int, packets: list[Packet], last: Head | None, latest: int)
             head = head._replace(timestamp_end=max(head.timestamp_begin, head.timestamp_end))
         begin = last.timestamp_end if last else 0
         if not begin <= head.timestamp_begin <= head.timestamp_end <= latest:
-            raise DamagedError(f"cpu{cpu}: packet {head.packet_seq_num} has a time that cannot be")
+            raise DamagedError(f"cpu{cpu}: packet {head.packet_seq_num} has an impossible time")
         if head.stream_instance_id != cpu:
             raise DamagedError(f"cpu{cpu}: packet {head.packet_seq_num} is of another CPU")
         if head.events_discarded > native_trace.LOST_MAX:
@@ -128,7 +130,7 @@ def check_heads(cpu: int, packets: list[Packet], last: Head | None, latest: int)
 def latest(origin: Origin, clocks: Clocks) -> int:
     """Return a time that no packet can reach, by the process's clock.
 
-    clocks: now, or the latest known of another boot
+    clocks: the clocks now; for a trace of another boot, the latest that are known
     """
     if origin.boot != native_trace.boot_id():
         return ctf.last_time(origin, clocks)
@@ -151,7 +153,9 @@ class Recording:
     """The recording of one process.
 
     warn_damage: called with a text when a packet is wrong
+    died: set by the recorder, when it finds the process dead (time.monotonic())
 
+    Errors of all methods that read buffers or write to the output:
     OutputFullError: the output cannot be written now, and events stay in the buffers
     DamagedError: the memory is so damaged that no further packets can be read
     """
@@ -246,7 +250,7 @@ class Recording:
                 raise
 
     def _wait_for_reader(self, cpu: int) -> None:
-        """Return while another reader may be consuming; DamagedError: the lock says so for too long."""
+        """Note that another reader holds the lock; DamagedError: it has held the lock for more than _BUSY_S."""
         if time.monotonic() - self._busy.setdefault(cpu, time.monotonic()) > _BUSY_S:
             self._raise_reader_stuck(cpu)
 
@@ -283,7 +287,7 @@ class Recording:
             self._n_packets[cpu] += n_new if is_taken else 0
             return is_taken
         except OSError as error:
-            # EFAULT: the memory that it was written from is gone, because the process's file was truncated.
+            # EFAULT: the packets' memory is gone, because the process's file was truncated.
             if error.errno == errno.EFAULT:
                 raise DamagedError(f"cpu{cpu}: {reason(error)}") from error
             raise
@@ -364,7 +368,7 @@ class Recording:
 
         Returns messages about events that could not be read.
         """
-        # If the process dies later than this, it may have written after the flush.
+        # Found out before the flush, because a process that dies after it may have written in between.
         is_dead = not self.process.is_alive()
         with errors_mean_damage():
             self.process.flush(until)
@@ -443,7 +447,7 @@ class Recording:
             self.process.flush()
 
     def flush_idle(self) -> None:
-        """Finish those of buffers in which no finished sub-buffer is unread."""
+        """Finish the sub-buffers that are not full, of buffers in which no finished sub-buffer is unread."""
         with errors_mean_damage():
             self.process.flush_idle()
 

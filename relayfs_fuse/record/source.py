@@ -95,7 +95,7 @@ class Source:
         return True
 
     def lost_without_buffers(self) -> tuple[int, dict[int, int]]:
-        """Return how many events programs lost for want of buffers; and by user, as other users' programs say."""
+        """Return how many events trusted programs lost without buffers; and, by user, how many other programs did."""
         own, by_user = self._traces.lost(self.trace), native_trace.lost_by_user(self.store).get(self.trace.id, {})
         self.unbuffered = own, sum(by_user.values())
         return own, by_user
@@ -107,7 +107,7 @@ class Source:
         return self.trace.latest if self.trace.latest.mono_ns else self.trace.made
 
     def processes(self) -> list[str]:
-        """Return the names of the present directories of processes."""
+        """Return the names of the directories of processes that the trace has now."""
         self.is_being_removed |= any(mask & inotify.MOVE_SELF for _, mask, _ in self.inotify.events())
         try:
             return sorted(name for name in os.listdir(self.directory) if not name.startswith("."))

@@ -72,7 +72,7 @@ class TarOutput:
         self._write(info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
 
     def write_rest(self) -> None:
-        """Write the rest of the last members. OutputFullError: not now."""
+        """Write the rest of the last members. OutputFullError: there is no room for it now."""
         with temporary_errors_mean_full("the archive"):
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]

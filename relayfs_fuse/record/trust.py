@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Origin
 
-# Whose packets are checked: those of all users; of users other than this one and root; of no user.
+# Whose packets are checked: those of all users, those of users other than the recorder's and root, or those of no user.
 CHECKS = ("all", "others", "none")
 
 
 def needs_check(directory: str, origin: Origin, check: str) -> bool:
     """Return whether a process's packets are to be checked.
 
-    directory: of the process, in the store, where only the store's owner can create files
+    directory: the process's directory in the store; OSError if its files cannot be read
     check: one of CHECKS
     """
     if check != "others":
@@ -27,7 +27,7 @@ def needs_check(directory: str, origin: Origin, check: str) -> bool:
 
 
 def owner(directory: str) -> int:
-    """Return the user whose memory is in a process's directory."""
+    """Return the owner of the files in a process's directory; OSError."""
     return os.stat(os.path.join(directory, ".events"), follow_symlinks=False).st_uid
 
 

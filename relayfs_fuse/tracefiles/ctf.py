@@ -22,6 +22,7 @@ _NUMBERS = ("id", "pid", "vpid", "uid", "tsc", "mono", "real", "made_mono")
 _UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
     rb"event \{\n\tname = \"(?P<name>[\w.]{1,255}:\w{1,255})\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
+    rb"(?:\tloglevel = (?P<level>\d|1[0-4]);\n)?(?:\tmodel\.emf\.uri = \"[ !#-\[\]-~]{1,300}\";\n)?"
     rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
 )
 _FIELD = re.compile(
@@ -112,8 +113,7 @@ stream {{
 	}};
 {context}}};
 """
-# If several processes share buffers, each event has its process's id.
-_CONTEXT = "\tevent.context := struct {\n\t\tuint32_t _vpid;\n\t};\n"
+_CONTEXT = "\tevent.context := struct {{\n{numbers}\t}};\n"
 _DESCRIPTIONS = {"mono": "CLOCK_MONOTONIC", "tsc": "time stamp counter"}
 
 
@@ -188,6 +188,15 @@ class Origin:
         return str(uuid5(UUID(self.boot), self.line))
 
     @property
+    def context(self) -> tuple[str, ...]:
+        """Names of the numbers, of 4 bytes each, between each event's header and its fields.
+
+        They are the process and the thread, numbered in their own PID namespace and named as by LTTng, because Trace
+        Compass looks for these names. If only one process writes, the environment has its number.
+        """
+        return ("vtid",) if self.buffers == "perprocess" else ("vpid", "vtid")
+
+    @property
     def made(self) -> int:
         """Time at which the trace was made, by its clock."""
         return self.tsc if self.is_tsc else self.mono
@@ -217,7 +226,7 @@ def preamble(origin: Origin, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
     text = _PREAMBLE.format(
         line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin, unbuffered), clock=origin.clock,
         boot=origin.boot, description=_DESCRIPTIONS[origin.clock], freq=freq, offset_s=offset_s, offset=offset,
-        context="" if origin.buffers == "perprocess" else _CONTEXT,
+        context=_CONTEXT.format(numbers="".join(f"\t\tint32_t _{name};\n" for name in origin.context)),
     )  # fmt: skip
     return text.encode()
 
@@ -244,12 +253,14 @@ class Declaration:
 
     name: PROVIDER:NAME
     fields: name and type of each field, in order, the types named as in <relayfs/trace.h>
+    level: LTTng's number; None: it has none
     """
 
     id: int
     text: bytes
     name: str
     fields: tuple[tuple[str, str], ...]
+    level: int | None = None
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -288,7 +299,8 @@ def _declaration(block: bytes) -> Declaration | None:
     fields = _fields(event["fields"]) if event else None
     if not event or fields is None or int(event["id"]) > ID_MAX:
         return None
-    return Declaration(int(event["id"]), block, event["name"].decode("ascii"), fields)
+    level = int(event["level"]) if event["level"] else None
+    return Declaration(int(event["id"]), block, event["name"].decode("ascii"), fields, level)
 
 
 def _fields(text: bytes) -> tuple[tuple[str, str], ...] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.native.merge import EVER, EventKind, Merge, MergedProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from relayfs_fuse.tracefiles.ctf import Declaration
     from relayfs_fuse.tracefiles.recorded import Part
@@ -26,7 +26,7 @@ def merge(parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, u
     try:
         for part in parts:
             identity = identities.setdefault(part.origin.line, len(identities))
-            number = merged.add_process(_process(part, identity, patterns))
+            number = merged.add_process(process_of(part, identity, patterns))
             for cpu, paths in part.streams.items():
                 merged.add_files(number, cpu, paths)
     except BaseException:
@@ -40,10 +40,16 @@ def matches(declaration: Declaration, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(declaration.name, pattern) for pattern in patterns)
 
 
-def _process(part: Part, identity: int, patterns: Sequence[str]) -> MergedProcess:
+def kinds_of(declarations: Iterable[Declaration], patterns: Sequence[str]) -> list[EventKind]:
+    """Return what a merge is told of events."""
+    return [EventKind(one.id, one.name, one.fields, matches(one, patterns), one.level) for one in declarations]
+
+
+def process_of(part: Part, identity: int, patterns: Sequence[str]) -> MergedProcess:
+    """Return what a merge is told of a process."""
     origin, clock = part.origin, part.clock
     # In its own PID namespace, as the events of shared buffers have it, a process has another number.
     pid = origin.pid if origin.buffers == "perprocess" else 0
-    kinds = [EventKind(one.id, one.name, one.fields, matches(one, patterns)) for one in part.declarations]
     ticks = clock.freq, clock.offset_s, clock.offset
+    kinds = kinds_of(part.declarations, patterns)
     return MergedProcess(origin.process, pid, identity, part.context, ticks, kinds)

@@ -35,7 +35,7 @@ _PIECE_BYTES = 1 << 12
 _METADATA_MAX = ctf.EVENTS_MAX + (64 << 10)
 _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
-_CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tuint32_t _\w{1,255};\n){1,16})\t\};\n")
+_CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tu?int32_t _\w{1,255};\n){1,16})\t\};\n")
 _STREAM = re.compile(r"cpu(\d{1,6})(?:_(\d{1,9}))?")
 
 

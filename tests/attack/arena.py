@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,8 @@ from making import Maker
 from mapping import why_unprotected
 from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from stress import is_long
-from traced import Ledger, Recorder, environment_of, program, relayctl, start_trace
+from traced import Ledger, environment_of, program, relayctl, start_trace
+from tracing import finish, recording
 from traffic import Stream, append, lines, some_cpu
 
 HERE = Path(__file__).parent
@@ -197,6 +198,7 @@ class Neighbours:
     mount: Mount
     directory: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> None:
         mount = self.mount
@@ -213,8 +215,7 @@ class Neighbours:
                            HONEST, environment_of(mount))  # fmt: skip
         start_trace(mount, "t", "subbuf_size=64K n_subbufs=16")
         self.out = self.directory / "out"
-        self.recorder = Recorder(mount, "t", self.out)
-        self.recorder.start()
+        self.recorder = self.stack.enter_context(recording("t", "-m", mount.path, "-o", self.out))
         self.ledger = Ledger(self.directory / "ledger")
         self.traced = Maker(environment_of(mount), None, [program("traced"), self.ledger.path])
         self.traced.start("flood 10 10000")
@@ -249,9 +250,8 @@ class Neighbours:
         self.traced.kill()
         written = self.ledger.written
         self.mount.command("trace stop t")
-        assert self.recorder.process is not None
-        assert self.recorder.process.poll() is None, f"the recorder has ended: {self.recorder.process.communicate()}"
-        said = self.recorder.finish()
+        assert self.recorder.poll() is None, f"the recorder has ended: {self.recorder.communicate()}"
+        said = finish(self.recorder)
         # The whole recording can be read, whoever else is in it. The kill may have come before the ledger said so.
         pid = self.traced.process.pid
         numbers = babeltrace(self.out).by_pid()[pid]
@@ -271,8 +271,7 @@ class Neighbours:
         for each in ("ring", "traced"):
             if hasattr(self, each):
                 getattr(self, each).kill()
-        if hasattr(self, "recorder") and self.recorder.process is not None and self.recorder.process.poll() is None:
-            self.recorder.kill()
+        self.stack.close()
 
 
 class Reader:

@@ -10,6 +10,7 @@ import pytest
 from attack.arena import GROWTH_ONCE_KB, HIGHEST, STAT_P99_US, STAT_RATIO, Arena, Helper, Reader, Tool, Victim
 from mounts import DEADLINE_S, wait_until
 from traced import Ledger
+from tracing import finish
 from traffic import append, short_lines
 
 Begin = Callable[..., Arena]
@@ -91,7 +92,7 @@ def test_a_recorder_that_has_ended_is_found(begin: Begin) -> None:
     arena = begin("size=512M")
     arena.fight(0.5)
     # In order, and without a complaint: it has ended all the same.
-    arena.neighbours.recorder.finish()
+    finish(arena.neighbours.recorder)
     with pytest.raises(AssertionError, match="the recorder has ended"):
         arena.judge()
 

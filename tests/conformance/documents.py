@@ -175,17 +175,17 @@ def conformance() -> str:
     lines = [
         HEADING,
         "",
-        "relayfs was made from five documents. Each sentence that asks for something has a row, in our words, with",
-        "the tests that show that it works; what differs in form is in the tables above. This part is written from",
-        "the files `*_document.toml`: `RELAYFS_CONFORMANCE=write ./dev test tests/conformance/test_documents.py`.",
+        "relayfs follows five documents. Each of their sentences that states a behaviour has a row, in our words,",
+        "with the tests that show it. Where relayfs differs, `(relayfs: ...)` says how. This part is made",
+        "from the files `*_document.toml`: `RELAYFS_CONFORMANCE=write ./dev test tests/conformance/test_documents.py`.",
     ]
     for document in DOCUMENTS.values():
         table = document.table()
         rows = [entry for entry in table if not entry.why.startswith(ASKS_NOTHING)]
         lines += ["", f"## {document.title}", ""]
         others = len(table) - len(rows)
-        lines += [f"{len(rows)} rows. {others} more sentences ask for nothing: headings, courtesies, advice."]
-        lines += ["", "| it says | shown by |", "| --- | --- |"]
+        lines += [f"{len(rows)} rows. {others} more sentences state no behaviour: headings, thanks, advice."]
+        lines += ["", "| the document says | tested by |", "| --- | --- |"]
         lines += [f"| {entry.says} | {_shown_by(entry)} |".replace("\n", " ") for entry in rows]
     return "\n".join(lines) + "\n"
 

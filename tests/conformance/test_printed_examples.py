@@ -14,6 +14,8 @@ from conformance.documents import CODE, RELAY, digest
 from conformance.ring import CPU
 from mounts import Mount
 
+pytestmark = pytest.mark.one_mount
+
 HERE = Path(__file__).parent
 CPUS = sorted(os.sched_getaffinity(0))
 SUBBUF_SIZE, N_SUBBUFS, HEADER = 64, 3, 4
@@ -58,12 +60,6 @@ def client(mode: str | None, *arguments: object, sanitize: str = "") -> Iterator
         yield running
         process.communicate()
         assert process.returncode == 0
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 @pytest.fixture(params=builds())

@@ -57,8 +57,9 @@ class Event:
         return self["vpid"] if "vpid" in self.fields else self["pid"]
 
     def __str__(self) -> str:
-        """Return its name and fields, without what the packet says."""
-        return f"{self.name}: {re.sub(r'^{ cpu_id = [0-9]+, pid = [0-9]+ }, ', '', self.text)}"
+        """Return its name and fields, without what the packet says and without the thread."""
+        text = re.sub(r"^{ cpu_id = \d+, pid = \d+ }, ", "", self.text)
+        return f"{self.name}: {re.sub(r'{ vtid = [0-9]+ }, |, vtid = [0-9]+(?= })', '', text, count=1)}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def read(*directories: Path, may_miss_packets: bool = False) -> Read:
     assert all(match and match[2] for match in counts), "\n".join(warnings)
     found: dict[str, list[int]] = {}
     for event in events:
-        assert set(event.fields) == {"cpu_id", "pid", "n", "fill"}, event
+        assert set(event.fields) == {"cpu_id", "pid", "vtid", "n", "fill"}, event
         found.setdefault(event.process, []).append(event["n"])
     names = {event.name.removeprefix("test:") for event in events}
     return Read(found, names, sum(int(match[2]) for match in counts if match))

@@ -287,9 +287,15 @@ def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
 
 
 @pytest.fixture
-def mount(make_mount: Callable[..., Mount], request: pytest.FixtureRequest) -> Mount:
+def mount(request: pytest.FixtureRequest) -> Iterator[Mount]:
     """A mount by root, with all defaults but the store's place."""
-    return make_mount(is_forked=request.node.get_closest_marker("measured") is None)
+    if request.node.get_closest_marker("one_mount"):
+        mount = request.getfixturevalue("shared_mount")
+        yield mount
+        mount.clear()
+    else:
+        make = request.getfixturevalue("make_mount")
+        yield make(is_forked=request.node.get_closest_marker("measured") is None)
 
 
 @pytest.fixture
@@ -310,13 +316,6 @@ def shared_mount() -> Iterator[Mount]:
     """One mount for the tests of a file that leave it as they found it."""
     with tmpfs_directory() as path, serving(path / "store") as make:
         yield make()
-
-
-@pytest.fixture
-def cleared_mount(shared_mount: Mount) -> Iterator[Mount]:
-    """The same for tests that make channels: they are removed after each."""
-    yield shared_mount
-    shared_mount.clear()
 
 
 @dataclass(frozen=True)

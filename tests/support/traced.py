@@ -10,23 +10,21 @@ assert trace.numbers() == list(range(1000))
 import json
 import os
 import re
-import signal
 import struct
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import tracing
 from babeltrace import Trace, babeltrace, packets_in
 from build import PROGRAMS, compile_c
 from making import N_CPUS, Maker, making
-from mounts import DEADLINE_S, Mount, wait_until
+from mounts import Mount, wait_until
 from traffic import drain
 
-RELAYCTL = Path(sys.executable).with_name("relayctl")
-STEP = struct.Struct("<QQ")  # head, number
+STEP = struct.Struct("<QiQ")  # head, thread, number
 SUMMARY = re.compile(
     r"\S+: .* in \d+ packets of \d+ processes to .*, \d+ events lost"
     r"(, and \d+ of programs (of user \d+ )?that could get no buffers)*"
@@ -93,9 +91,7 @@ def lost_without_buffers(mount: Mount, user: int | None = None) -> int:
 
 
 def relayctl(mount: Mount, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [RELAYCTL, *words], env=environment_of(mount), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+    return tracing.relayctl(*words, env=environment_of(mount))
 
 
 def record_stopped(mount: Mount, name: str, out: Path, warns: str = "") -> Trace:
@@ -136,47 +132,6 @@ def copy_stopped(mount: Mount, name: str, out: Path) -> Trace:
             if data:
                 (out / directory.name / path.name).write_bytes(data)
     return babeltrace(out)
-
-
-@dataclass
-class Recorder:
-    """relayctl record, running."""
-
-    mount: Mount
-    name: str
-    out: Path
-    process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [RELAYCTL, "record", self.name, "-o", self.out],
-            env=environment_of(self.mount), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def kill(self) -> None:
-        """Let it die without a chance to do anything."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.communicate()
-
-    def finish(self) -> str:
-        """Let it end in order; return what it said on stderr."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
-        _, err = self.process.communicate(timeout=DEADLINE_S)
-        assert self.process.returncode == 0, err
-        return err
-
-
-@contextmanager
-def recording(mount: Mount, name: str, out: Path) -> Iterator[Recorder]:
-    recorder = Recorder(mount, name, out)
-    recorder.start()
-    try:
-        yield recorder
-    finally:
-        if recorder.process is not None and recorder.process.poll() is None:
-            recorder.kill()
 
 
 def wait_gone(path: Path) -> None:

@@ -28,7 +28,9 @@ from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.tracefiles import ctf
 
+PIPE_BYTES = 1 << 20  # what start_flat_out() tells fits, however long a test takes
 RELAYCTL = Path(sys.executable).with_name("relayctl")
+EVENT_BYTES = 28  # of event_writer.c's events
 SOURCE, COPY = PROGRAMS / "event_writer.c", PROGRAMS / "copy_trace.c"
 
 
@@ -145,6 +147,7 @@ class Program:
         self.process = subprocess.Popen(
             [name], executable=compile_c([SOURCE]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             bufsize=1, env=environment, user=user, group=user, extra_groups=None if user is None else [], cwd="/",
+            pipesize=PIPE_BYTES,
         )  # fmt: skip
         self.name = f"{name}-{self.process.pid}"
         self.directory = store.path / trace.name / self.name
@@ -259,9 +262,10 @@ def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProce
 
 
 @contextmanager
-def recording(*arguments: object, **options: object) -> Iterator[subprocess.Popen[str]]:
-    """Run relayctl record."""
-    command = [str(RELAYCTL), "record", *map(str, arguments)]
+def recording(*arguments: object, n_files: int | None = None, **options: object) -> Iterator[subprocess.Popen[str]]:
+    """Run relayctl record; n_files: with so many open files at most."""
+    limit = [] if n_files is None else ["prlimit", f"--nofile={n_files}:{n_files}"]
+    command = [*limit, str(RELAYCTL), "record", *map(str, arguments)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
             wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")

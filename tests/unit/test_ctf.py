@@ -30,6 +30,7 @@ EVENT = """event {
 	};
 };
 """
+THREAD = struct.pack("<i", 77)
 VALUES = struct.pack("<IbHfd", 7, -1, 255, 1.5, 2.5) + "hö\0".encode() + struct.pack("<I", 2) + b"\1\xff"
 SHOWN = 'x = 7, i = -1, h = 0xFF, f = 1.5, d = 2.5, s = "hö", _b_length = 2, b = [ [0] = 0x1, [1] = 0xFF ]'
 
@@ -63,7 +64,7 @@ def first_line(clock: str = "mono", buffers: str = "perprocess", pid: int = 42) 
 def read(tmp_path: Path) -> Callable[..., str]:
     """Have babeltrace2 read one packet with one event."""
 
-    def read(metadata: bytes, timestamp: int, values: bytes = VALUES) -> str:
+    def read(metadata: bytes, timestamp: int, values: bytes = THREAD + VALUES) -> str:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
         (directory / "metadata").write_bytes(metadata)
@@ -83,13 +84,13 @@ def read(tmp_path: Path) -> Callable[..., str]:
 def test_all_types_are_read(read):
     shown = read(ctf.metadata((first_line() + EVENT).encode(), LATER), MADE_MONO + 1_500_000_001)
     assert shown.startswith(f"[2023-11-14 22:13:21.500000001] (+?.?????????) {os.uname().nodename}:my-prog:(42) ")
-    assert f"net.tcp:sent: {{ cpu_id = 0, pid = 42 }}, {{ {SHOWN} }}" in shown
+    assert f"net.tcp:sent: {{ cpu_id = 0, pid = 42 }}, {{ vtid = 77 }}, {{ {SHOWN} }}" in shown
 
 
 @pytest.mark.parametrize("buffers", ["peruser", "shared"])
 def test_events_of_shared_buffers_say_whose_they_are(read, buffers):
     text = ctf.metadata((first_line(buffers=buffers) + EVENT).encode(), LATER)
-    assert "{ vpid = 1234 }" in read(text, MADE_MONO, struct.pack("<I", 1234) + VALUES)
+    assert "{ vpid = 1234, vtid = 77 }" in read(text, MADE_MONO, struct.pack("<i", 1234) + THREAD + VALUES)
 
 
 def test_the_metadata_tell_the_version_of_the_tracer():
@@ -125,6 +126,19 @@ def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
     assert [one.text for one in ctf.declarations(events)] == [EVENT.encode(), good.encode()]
     types = ("u32", "i8", "x16", "f32", "f64", "string", "bytes")
     assert [(one.id, one.types) for one in ctf.declarations(events)] == [(65534, types), (8, types)]
+
+
+def test_declarations_tell_levels_and_places():
+    level, place = "\tloglevel = 14;\n", '\tmodel.emf.uri = "a b.c:7";\n'
+    texts = [EVENT.replace("\tfields", f"{words}\tfields") for words in ("", level, place, level + place)]
+    events = "".join(text.replace("id = 65534", f"id = {i}") for i, text in enumerate(texts))
+    found = ctf.declarations((first_line() + events).encode())
+    assert [one.level for one in found] == [None, 14, None, 14]
+    bad = ["15", "01", "-1", "6; x = 1"]
+    bad_texts = [EVENT.replace("\tfields", f"\tloglevel = {word};\n\tfields") for word in bad]
+    bad_texts += [EVENT.replace("\tfields", f"{word}\tfields") for word in (place + level, level + level)]
+    bad_texts += [EVENT.replace("\tfields", f'\tmodel.emf.uri = "{word}";\n\tfields') for word in ("", '"', "\\", "\t")]
+    assert ctf.declarations((first_line() + "".join(bad_texts)).encode()) == []
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,18 @@ def recording():
 
 def test_metadata_tells_process_clock_and_events():
     part = read_metadata("here", metadata("mono"))
-    assert (part.origin.process, part.origin.pid, part.context) == ("app", 42, ())
+    assert (part.origin.process, part.origin.pid, part.context) == ("app", 42, ("vtid",))
     assert part.clock == Clock(10**9, 1_699_999_999, 999_999_000)
     (event,) = part.declarations
     assert (event.id, event.name) == (7, "net.tcp:sent")
     assert event.fields == (("x", "u32"), ("text", "string"), ("body", "bytes"))
-    assert read_metadata("here", metadata(buffers="shared")).context == ("vpid",)
+    assert read_metadata("here", metadata(buffers="shared")).context == ("vpid", "vtid")
+
+
+def test_recordings_of_events_without_a_context_are_read():
+    changed, n = re.subn(rb"\tevent\.context := struct \{\n\t\tint32_t _vtid;\n\t\};\n", b"", metadata())
+    assert n == 1
+    assert read_metadata("here", changed).context == ()
 
 
 @pytest.mark.parametrize(

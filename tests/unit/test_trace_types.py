@@ -5,7 +5,7 @@ import re
 import pytest
 from build import ROOT
 
-from relayfs_fuse.native.events import FIELD_TYPES
+from relayfs_fuse.native.events import FIELD_TYPES, LEVELS
 from relayfs_fuse.trace import Event
 from relayfs_fuse.tracefiles import ctf
 
@@ -51,6 +51,17 @@ def test_the_library_writes_each_type_in_tsdl_and_the_recorder_reads_it():
 
 def test_the_check_of_packets_knows_the_size_of_each_type():
     assert rows("native/src/trace/layouts.c").keys() == set(TYPES) - {"string", "bytes"}  # which vary
+
+
+def test_python_has_the_levels_of_the_header_in_their_order():
+    enum = HEADER.partition("enum relay_trace_level {")[2].partition("RELAY_N_TRACE_LEVELS")[0]
+    assert tuple(word.lower() for word in re.findall(r"^\tRELAY_TRACE_LEVEL_(\w+),", enum, re.MULTILINE)) == LEVELS
+
+
+def test_the_manual_has_each_level():
+    page = (ROOT / "mount/man/relayfs-trace.3").read_text()
+    words = page.partition("The levels are LTTng's:\n.BR ")[2].partition("\n.PP")[0]
+    assert tuple(re.findall(r"[A-Z_]{3,}", words)) == tuple(word.upper() for word in LEVELS)
 
 
 def test_the_manual_has_each_type():

@@ -9,12 +9,20 @@
  *     exporter = relay_export_new(merge, &options)
  *     while (relay_export_next(exporter, &data) > 0) ...         what is written of it
  *
+ * Events can be read while they are written: relay_merge_add_buffer() in place of relay_merge_add_files(), and
+ *
+ *     looked = relay_merge_look(merge, false)                     again and again
+ *     relay_merge_limit(merge, looked - delay)
+ *
+ * before what has come since is written.
+ *
  * Functions return 0 (or what they say) or a negative errno, and do not trust what the streams hold. Times are ns since 1970.
  */
 #ifndef RELAYFS_MERGE_H
 #define RELAYFS_MERGE_H
 
 #include <relayfs/trace_store.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 #ifdef __cplusplus
@@ -37,6 +45,8 @@ struct relay_merge_process {
 	int32_t vpid_at, vtid_at;
 	/* The clock of its events: `freq` ticks a second, and where 1970 lies: so many seconds and ticks before its zero. */
 	uint64_t freq, offset_s, offset;
+	/* For relay_merge_add_buffer(): RELAY_MONO or RELAY_TSC, which it is; and whether it was that of an earlier boot. */
+	uint32_t clock, is_past;
 	/* Its events; those without names (relay_layouts_add) are left out. From then on the merge's, also after an error. */
 	struct relay_layouts *layouts;
 };
@@ -55,6 +65,57 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
  */
 int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
                           size_t n_paths);
+
+/*
+ * Add a buffer that may be written to. Nothing is consumed, unless relay_merge_look() is told to.
+ *
+ * buf     stays the caller's, and mapped until the process is removed, or the merge freed
+ * is_new  nobody could look at it before: what it had lost by then is told, too
+ *
+ * 0; -ENOMEM; -EINVAL: there is no such process, it has no clock, these are no buffers of a trace, or the merge is exported in a format
+ * of tracks.
+ */
+int relay_merge_add_buffer(struct relay_merge *merge, int process, uint32_t cpu, struct rchan_buf *buf, bool is_new);
+
+/*
+ * Look once at each buffer of which all has been given out that was seen in it. What is found is given out after this, so that there is
+ * time to read what the programs had declared before.
+ *
+ * consumes  consume what was given out, as far as programs need the room
+ *
+ * Returns the time just before; UINT64_MAX: no process was added that may still write, or all were removed.
+ */
+uint64_t relay_merge_look(struct relay_merge *merge, bool consumes);
+
+/* Give out nothing that is later. An event that is older can still come if its thread has been stopped between looking at the clock and
+ * writing, or its process was added late. So the limit is to be some time ago. */
+void relay_merge_limit(struct relay_merge *merge, uint64_t time);
+
+/* True if a look would find events now; or such as may not be later than the limit. */
+bool relay_merge_is_behind(const struct relay_merge *merge);
+bool relay_merge_is_behind_limit(const struct relay_merge *merge);
+
+/* The process's events, to add those that it has declared since; valid until the next call about this merge. NULL: there is no such
+ * process. */
+struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process);
+
+/* Nothing will be written to the process's buffers any more: they end when all is given out. */
+void relay_merge_finish(struct relay_merge *merge, int process);
+
+struct relay_merge_process_stats {
+	uint32_t n_open; /* streams that have not ended */
+	uint32_t cpu;    /* of the stream that `error` is about */
+	uint64_t
+	    n_damaged; /* pieces of buffers with bytes that are no events; what follows in the sub-buffer counts as lost */
+	int32_t error; /* -EBADMSG: a buffer is damaged, and its stream has ended there; 0 */
+	uint32_t unused;
+};
+
+/* 0; -EINVAL: there is no such process. */
+int relay_merge_process_stats(const struct relay_merge *merge, int process, struct relay_merge_process_stats *stats);
+
+/* Forget a process and its streams; its number may be given to another one. 0; -EINVAL: there is no such process. */
+int relay_merge_remove(struct relay_merge *merge, int process);
 
 struct relay_merge_stats {
 	uint64_t events;  /* that were given out */
@@ -85,13 +146,18 @@ enum relay_export_times {
 };
 
 struct relay_export_options {
-	uint32_t format; /* enum relay_export_format */
-	uint32_t times;  /* enum relay_export_times */
+	uint32_t format;     /* enum relay_export_format */
+	uint32_t times;      /* enum relay_export_times */
+	uint8_t has_colours; /* text: for a terminal */
+	uint8_t is_brief;    /* text: lines as short as can be */
+	uint8_t marks_late;  /* text and JSON: events that are older than one before them are marked */
+	uint8_t unused[5];
 	/* CLOCK_REALTIME less CLOCK_MONOTONIC, ns, for formats of which the times are of the latter: Chrome's and Perfetto's. */
 	uint64_t mono_offset;
 };
 
-/* Write what a merge, which stays the caller's, gives out. NULL and errno: EINVAL there is no such format; ENOMEM. */
+/* Write what a merge, which stays the caller's, gives out. NULL and errno: EINVAL there is no such format, or it is Chrome's or
+ * Perfetto's, and the merge has buffers that are written to; ENOMEM. */
 struct relay_export *relay_export_new(struct relay_merge *merge, const struct relay_export_options *options);
 void relay_export_free(struct relay_export *exporter);
 

@@ -215,27 +215,35 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
  * Use it at file scope, in a header or a source file; several files may have the same declaration. provider and name are
  * C names.
  */
-#define RELAY_TRACE_EVENT(...) RELAY_TRACE_EVENT_(RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
+#define RELAY_TRACE_EVENT(...) RELAY_TRACE_EVENT_(0, plain_, RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
+
+/* The same with a level, of enum relay_trace_level without RELAY_TRACE_LEVEL_: RELAY_TRACE_EVENT_LEVEL(ERR, server, failed). */
+#define RELAY_TRACE_EVENT_LEVEL(level, ...)                                                                            \
+	RELAY_TRACE_EVENT_(RELAY_TRACE_LEVEL_##level + 1, plain_, RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
 #define RELAY_TRACE_HEAD_(provider, name, ...) provider, name
 #define RELAY_TRACE_EVENT_(...) RELAY_TRACE_DEFINE_(__VA_ARGS__)
-#define RELAY_TRACE_DEFINE_(provider, name, ...)                                                                       \
+#define RELAY_TRACE_DEFINE_(level, role, provider, name, ...)                                                          \
 	static const struct relay_trace_field trace_##provider##_##name##_fields[] = {                                 \
-	    RELAY_TRACE_EACH_(RELAY_TRACE_DESCRIBE, __VA_ARGS__){NULL, 0}};                                            \
+	    RELAY_TRACE_ROLE_FIELD_##role RELAY_TRACE_EACH_(RELAY_TRACE_DESCRIBE, __VA_ARGS__){NULL, 0}};              \
 	static struct relay_trace_event trace_##provider##_##name##_event = {                                          \
 	    #provider,                                                                                                 \
 	    #name,                                                                                                     \
 	    trace_##provider##_##name##_fields,                                                                        \
 	    sizeof(trace_##provider##_##name##_fields) / sizeof(struct relay_trace_field) - 1,                         \
+	    level,                                                                                                     \
+	    1,                                                                                                         \
 	    0,                                                                                                         \
 	    0,                                                                                                         \
-	    0};                                                                                                        \
+	    __FILE__,                                                                                                  \
+	    __LINE__};                                                                                                 \
 	static struct relay_trace_event *const trace_##provider##_##name##_pointer                                     \
 	    __attribute__((__section__("relay_trace_events"), __used__)) = &trace_##provider##_##name##_event;         \
 	static __attribute__((__noinline__, __unused__)) void trace_##provider##_##name##_emit(                        \
 	    struct relay_trace_event *event_ RELAY_TRACE_EACH_(RELAY_TRACE_NEXT, __VA_ARGS__))                         \
 	{                                                                                                              \
 		RELAY_TRACE_EACH_(RELAY_TRACE_SIZE, __VA_ARGS__)                                                       \
-		size_t length_ = sizeof(struct relay_trace_record) RELAY_TRACE_EACH_(RELAY_TRACE_ADD, __VA_ARGS__);    \
+		size_t length_ = sizeof(struct relay_trace_record) + RELAY_TRACE_ROLE_BYTES_##role                     \
+		    RELAY_TRACE_EACH_(RELAY_TRACE_ADD, __VA_ARGS__);                                                   \
 		struct relay_trace_record *record_ = length_ <= RELAY_TRACE_STACK_MAX                                  \
 		                                         ? (struct relay_trace_record *)__builtin_alloca(length_)      \
 		                                         : relay_trace_borrow(length_);                                \
@@ -244,6 +252,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 			return;                                                                                        \
 		}                                                                                                      \
 		unsigned char *at_ = (unsigned char *)(record_ + 1);                                                   \
+		RELAY_TRACE_ROLE_PUT_##role                                                                            \
 		RELAY_TRACE_EACH_(RELAY_TRACE_PUT, __VA_ARGS__)                                                        \
 		(void)at_;                                                                                             \
 		relay_trace_emit(event_, record_, length_);                                                            \
@@ -257,6 +266,58 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 			trace_##provider##_##name##_emit(                                                              \
 			    &trace_##provider##_##name##_event RELAY_TRACE_EACH_(RELAY_TRACE_PASS, __VA_ARGS__));      \
 	}
+
+/*
+ * RELAY_TRACE_SPAN(provider, name, (type, field), ...): declares what takes time, of which viewers of tracks make slices
+ * (relayctl export --perfetto), and defines
+ *
+ *     static inline void trace_PROVIDER_NAME(fields)          it begins: the event "provider:name"
+ *     static inline void trace_PROVIDER_NAME_end(void)        it ends: "provider:name_end"
+ *     RELAY_TRACE_SCOPE(provider, name)(fields);              it begins, and ends where the block is left
+ *
+ * The end is that of the last one that the thread has begun, so spans of a thread lie within each other. A thread that leaves a
+ * block by longjmp() does not end what began there. By the convention of Perfetto, both events have a field track_event_type.
+ */
+#define RELAY_TRACE_SPAN(...) RELAY_TRACE_SPAN_(RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
+#define RELAY_TRACE_SPAN_(...) RELAY_TRACE_DEFINE_SPAN_(__VA_ARGS__)
+#define RELAY_TRACE_DEFINE_SPAN_(provider, name, ...)                                                                  \
+	RELAY_TRACE_EVENT_(0, begin_, provider, name, __VA_ARGS__)                                                     \
+	RELAY_TRACE_EVENT_(0, end_, provider, name##_end, provider, name##_end)                                        \
+	static inline __attribute__((__always_inline__, __unused__)) char trace_##provider##_##name##_enter_(          \
+	    RELAY_TRACE_PARAMS_(__VA_ARGS__))                                                                          \
+	{                                                                                                              \
+		if (!RELAY_TRACE_IS_WANTED(&relay_trace_page_.page, &trace_##provider##_##name##_event))               \
+			return 0;                                                                                      \
+		trace_##provider##_##name##_emit(                                                                      \
+		    &trace_##provider##_##name##_event RELAY_TRACE_EACH_(RELAY_TRACE_PASS, __VA_ARGS__));              \
+		return 1;                                                                                              \
+	}                                                                                                              \
+	static inline __attribute__((__unused__)) void trace_##provider##_##name##_leave_(const char *entered)         \
+	{                                                                                                              \
+		if (*entered)                                                                                          \
+			trace_##provider##_##name##_end();                                                             \
+	}
+#define RELAY_TRACE_SCOPE(provider, name)                                                                              \
+	const char RELAY_TRACE_PASTE_(relay_trace_scope_, provider##_##name, __LINE__)                                 \
+	    __attribute__((__cleanup__(trace_##provider##_##name##_leave_), __unused__)) =                             \
+		trace_##provider##_##name##_enter_
+
+/* The first field of a span's events. */
+#define RELAY_TRACE_ROLE_FIELD_plain_
+#define RELAY_TRACE_ROLE_FIELD_begin_ {"track_event_type", RELAY_TRACE_U8},
+#define RELAY_TRACE_ROLE_FIELD_end_ RELAY_TRACE_ROLE_FIELD_begin_
+#define RELAY_TRACE_ROLE_BYTES_plain_ 0
+#define RELAY_TRACE_ROLE_BYTES_begin_ 1
+#define RELAY_TRACE_ROLE_BYTES_end_ 1
+#define RELAY_TRACE_ROLE_PUT_plain_
+#define RELAY_TRACE_ROLE_PUT_begin_ *at_++ = 'B';
+#define RELAY_TRACE_ROLE_PUT_end_ *at_++ = 'E';
+
+/* RELAY_TRACE_COUNTER(provider, name, type): declares an event with a number that viewers of tracks draw over time, and defines
+ *
+ *     static inline void trace_PROVIDER_NAME(counter_value)
+ */
+#define RELAY_TRACE_COUNTER(provider, name, type) RELAY_TRACE_EVENT(provider, name, (type, counter_value))
 
 /* clang-format on */
 

@@ -45,18 +45,42 @@ struct relay_trace_field {
 	uint32_t type; /* enum relay_trace_type */
 };
 
-/* A declared event. The declaring program sets the first four members, which stay valid as long as it is registered. */
+/* How grave an event is: LTTng's numbers, of which the first seven and the last are syslog's words. */
+enum relay_trace_level {
+	RELAY_TRACE_LEVEL_EMERG,
+	RELAY_TRACE_LEVEL_ALERT,
+	RELAY_TRACE_LEVEL_CRIT,
+	RELAY_TRACE_LEVEL_ERR,
+	RELAY_TRACE_LEVEL_WARNING,
+	RELAY_TRACE_LEVEL_NOTICE,
+	RELAY_TRACE_LEVEL_INFO,
+	RELAY_TRACE_LEVEL_DEBUG_SYSTEM,
+	RELAY_TRACE_LEVEL_DEBUG_PROGRAM,
+	RELAY_TRACE_LEVEL_DEBUG_PROCESS,
+	RELAY_TRACE_LEVEL_DEBUG_MODULE,
+	RELAY_TRACE_LEVEL_DEBUG_UNIT,
+	RELAY_TRACE_LEVEL_DEBUG_FUNCTION,
+	RELAY_TRACE_LEVEL_DEBUG_LINE,
+	RELAY_TRACE_LEVEL_DEBUG,
+	RELAY_N_TRACE_LEVELS
+};
+
+/* A declared event. The declaring program sets all members but id and wanted, and keeps them valid as long as it is registered. */
 struct relay_trace_event {
 	const char *provider, *name;
 	const struct relay_trace_field *fields; /* in the order in which they are written */
 	uint32_t n_fields;
-	uint32_t unused;
-	uint64_t id;     /* of its declaration in this process, from 1; 0: none. Writer: the library */
-	uint64_t wanted; /* page's generation << 32 | a bit for each trace that wants it. Writer: the library */
+	uint16_t level; /* enum relay_trace_level + 1; 0: none is said */
+	uint16_t
+	    has_place; /* 0: the struct ends before `file`, as in programs compiled with earlier versions of this header */
+	uint64_t id;      /* of its declaration in this process, from 1; 0: none. Writer: the library */
+	uint64_t wanted;  /* page's generation << 32 | a bit for each trace that wants it. Writer: the library */
+	const char *file; /* where it is declared, and the line there; NULL: unknown */
+	uint32_t line;
 };
 
-/* The beginning of a record, in which the library stores the header that the event has in each trace. The fields follow
- * without padding. */
+/* The beginning of a record, in which the library stores the header and the context that the event has in each trace. The
+ * fields follow without padding. */
 struct relay_trace_record {
 	uint64_t room[2];
 };
@@ -135,6 +159,10 @@ void relay_trace_prepare(void);
  */
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
                                               const struct relay_trace_field *fields, uint32_t n_fields);
+
+/* The same with the level and the place that `event` has; id and wanted of it are not used. EINVAL also: there is no such level.
+ * An event that was declared before with the same level, wherever that was, is returned again. */
+struct relay_trace_event *relay_trace_declare_event(const struct relay_trace_event *event);
 
 /* RELAY_TRACE_IS_WANTED() for an event of relay_trace_declare(). */
 int relay_trace_wants(const struct relay_trace_event *event);

@@ -38,8 +38,8 @@ enum {
 };
 
 /*
- * The header of an event in a packet, little-endian, without padding; then the pid, if several processes write; then the
- * fields.
+ * The header of an event in a packet, little-endian, without padding; then its context: the pid, if several processes write,
+ * and the thread id, both of 4 bytes and in the program's own PID namespace; then the fields.
  *
  *     |id 16|time 48|                       an event whose time has the same uppermost 16 bits as the packet's timestamp_begin
  *     |65535|id 16|time 64|                 any other
@@ -47,6 +47,12 @@ enum {
  * Ids are those of the declarations in the directory's .events: 0, 1, 2 ...
  */
 enum { RELAY_TRACE_ID_BITS = 16, RELAY_TRACE_TIME_BITS = 48, RELAY_TRACE_ID_MAX = 65534, RELAY_TRACE_EXTENDED = 65535 };
+enum {
+	RELAY_TRACE_HEAD_BYTES = 8,
+	RELAY_TRACE_LONG_HEAD_BYTES = 12,
+	RELAY_TRACE_PID_BYTES = 4,
+	RELAY_TRACE_TID_BYTES = 4
+};
 
 enum relay_trace_buffers { RELAY_TRACE_PERPROCESS = 0, RELAY_TRACE_PERUSER = 1, RELAY_TRACE_SHARED = 2 };
 
@@ -189,8 +195,8 @@ int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *record
 /*
  * Checking packets of programs that are not trusted: do their events match the program's declarations?
  *
- * Layouts give the length of events by id. context_bytes: bytes between an event's header and its first field, 4 in buffers
- * of several processes, else 0. NULL: no memory.
+ * Layouts give the length of events by id. context_bytes: bytes between an event's header and its first field, 8 in buffers
+ * of several processes, else 4. NULL: no memory.
  */
 struct relay_layouts;
 struct relay_layouts *relay_layouts_new(uint32_t context_bytes);
@@ -201,7 +207,7 @@ void relay_layouts_free(struct relay_layouts *layouts);
 int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types);
 
 /* The same with names, of which copies are kept, for who also shows events: see <relayfs/merge.h>. Of `event` the provider, the
- * name and the fields are used. */
+ * name, the fields and the level are used. */
 int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const struct relay_trace_event *event);
 
 enum relay_packet_fault {

@@ -6,13 +6,13 @@
 
 int relay_migrate(uint32_t cpu, struct relay_affinity *affinity)
 {
-	cpu_set_t there[RELAY_AFFINITY_CPUS / CPU_SETSIZE];
+	cpu_set_t only[RELAY_AFFINITY_CPUS / CPU_SETSIZE];
 	if (cpu >= RELAY_AFFINITY_CPUS ||
 	    (!affinity->active && sched_getaffinity(0, sizeof(affinity->before), affinity->before)))
 		return -EPERM;
-	CPU_ZERO_S(sizeof(there), there);
-	CPU_SET_S(cpu, sizeof(there), there);
-	if (sched_setaffinity(0, sizeof(there), there))
+	CPU_ZERO_S(sizeof(only), only);
+	CPU_SET_S(cpu, sizeof(only), only);
+	if (sched_setaffinity(0, sizeof(only), only))
 		return -EPERM;
 	affinity->active = true;
 	return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Move the calling thread to one CPU for a moment, because a buffer of scheme rseq may be changed on its own CPU only. */
+/* Move the calling thread to one CPU for a short time, because a buffer of scheme rseq may be changed on its own CPU
+ * only. */
 #ifndef RELAYFS_BASE_AFFINITY_H
 #define RELAYFS_BASE_AFFINITY_H
 
@@ -7,19 +8,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* As many CPUs as Linux can have. The set lies on the stack, because a signal handler that writes must not allocate memory. */
+/* Linux supports no more CPUs than this. */
 enum { RELAY_AFFINITY_CPUS = 8192 };
 
+/* Callers put it on the stack, because a signal handler that writes must not allocate memory. */
 struct relay_affinity {
-	cpu_set_t before[RELAY_AFFINITY_CPUS / CPU_SETSIZE];
-	bool active; /* `before` is to be restored */
+	cpu_set_t before[RELAY_AFFINITY_CPUS / CPU_SETSIZE]; /* the CPUs that the thread was allowed before */
+	bool active;                                         /* `before` is to be restored */
 };
 
-/* Have this thread run on a CPU, again if it was moved away since. 0, or -EPERM: it may not run there. On return, every
- * restartable section that another thread was in on that CPU has ended or been aborted. */
+/*
+ * Restrict the calling thread to `cpu`, and save in `affinity` which CPUs it was allowed before, unless an earlier call
+ * has saved them (affinity->active). Returns 0, or -EPERM: the thread may not run on `cpu`. On return, every
+ * restartable section that another thread was in on `cpu` has ended or been aborted, because this thread has run there
+ * since.
+ */
 int relay_migrate(uint32_t cpu, struct relay_affinity *affinity);
 
-/* Let it run where it could before. */
+/* Allow the calling thread the CPUs that relay_migrate() saved, if it saved any. */
 void relay_migrate_back(struct relay_affinity *affinity);
 
 #endif

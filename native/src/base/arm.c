@@ -8,8 +8,8 @@
 uint32_t relay_arm(struct relay_armed armed, uint32_t bits)
 {
 	uint32_t seq = relay_armed_seq(armed);
-	/* Pairs with the relaxed load of the flags in relay_wake_record(), relay_wake_switch() and relay_ring_wake(), which the
-	 * membarrier orders after what the producer has published. */
+	/* Pairs with the relaxed load of the flags in relay_wake_record(), relay_wake_switch() and relay_ring_wake().
+	 * The fence below orders that load after the producer's store of the record. */
 	__atomic_fetch_or(armed.flags, bits, __ATOMIC_SEQ_CST);
 	relay_fence_writers();
 	return seq;
@@ -18,9 +18,11 @@ uint32_t relay_arm(struct relay_armed armed, uint32_t bits)
 void relay_wake_armed(struct relay_armed armed, uint32_t bits)
 {
 	int saved = errno;
-	/* Whoever clears the bits wakes: one system call however many producers see them set. Pairs with relay_arm(). */
+	/* Only the producer that clears the bits makes a system call, however many see them set. Pairs with
+	 * relay_arm(). */
 	if (__atomic_fetch_and(armed.flags, ~bits, __ATOMIC_SEQ_CST) & bits) {
-		/* Pairs with the futex's own comparison in relay_wait_armed(). */
+		/* Pairs with relay_armed_seq(), and with the kernel's comparison of the futex word in
+		 * relay_futex_wait_any(). */
 		__atomic_add_fetch(armed.seq, 1, __ATOMIC_SEQ_CST);
 		relay_wake_word(armed.seq);
 	}

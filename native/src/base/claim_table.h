@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A table of claims in shared memory: who holds which, and what happens to those of the dead. What a claim's word says of what
- * is claimed is the engine's, a relay buffer's (buffer/claims.c) or a record ring's (ring/claims.c).
+ * A table of claims in shared memory. A claim describes a reservation that is under way, so that other threads can
+ * finish or undo it if the thread that made it dies. This file knows which thread owns which claim, and frees the
+ * claims of dead threads. What a claim says of its reservation is defined by the two users of this file:
+ * buffer/claims.c for relay buffers and ring/claims.c for record rings.
  *
- *     |word|three words of the engine|struct relay_claim_owner|      a claim, RELAY_CLAIM_BYTES
+ *     |word|three words of the user|struct relay_claim_owner|      a claim, RELAY_CLAIM_BYTES
  *
- *     claims 0 .. RELAY_N_CLAIMS_KEPT    belong to the thread that took one until it dies and somebody needs it: to take it again
- *                                        takes no locked instruction
- *     .. n_reservations                  taken for a single reservation, by threads that come when all others are owned
- *     .. RELAY_N_CLAIMS                  left for relay_claim_table_find(..., true)
+ *     claims 0 .. RELAY_N_CLAIMS_KEPT   A thread that has taken one owns it until the thread is dead and another one
+ *                                       needs the claim. The owner takes it again without a locked instruction.
+ *     .. n_reservations                 A thread that finds no claim to keep takes one for a single reservation.
+ *     .. RELAY_N_CLAIMS                 Only relay_claim_table_find() with for_switch takes these.
  *
- * A claim is the caller's to use once in_use is 1 and its word is RELAY_CLAIM_FREE. A claim whose word says something else while
- * in_use is 0 waits for somebody else, as a hole does for a reader.
+ * A thread may use a claim once it has set in_use from 0 to 1 and has then found RELAY_CLAIM_FREE in the word. If the
+ * word is something else while in_use is 0, another thread has to free the claim first; for example, a reader frees a
+ * hole.
  *
- * One thread at a time ends the claim of a dead thread: its reaper. When the reaper dies, another thread takes its place; so an
- * engine's `end` may be called again for what it has done in part.
+ * One thread at a time, the reaper, ends the claim of a dead thread. If the reaper dies, another thread becomes the
+ * reaper and calls `end` again, which may have been done in part.
  */
 #ifndef RELAYFS_BASE_CLAIM_TABLE_H
 #define RELAYFS_BASE_CLAIM_TABLE_H
 
+#include "base/cpu.h"
 #include "base/libc.h"
 #include "base/owner.h"
 
@@ -29,32 +33,33 @@
 enum { RELAY_N_CLAIMS_CACHED = 16 };
 RELAY_STATIC_ASSERT(RELAY_N_CLAIMS <= 256, "a key has 8 bits for a claim");
 
+/* This process's view of a table. */
 struct relay_claim_table {
-	unsigned char *claims;
-	uint32_t *n_used; /* shared: claims ever taken are below it */
-	uint32_t n_reservations;
+	unsigned char *claims;   /* in shared memory */
+	uint32_t *n_used;        /* in shared memory: claims that were ever taken have smaller numbers */
+	uint32_t n_reservations; /* claims from this number on are for switches */
 	/*
-	 * The thread `dead` has died with this claim.
+	 * What to do with claim i, whose owner, the thread `dead`, has died.
 	 *
-	 * give_up    do what readers and writers wait for; several threads may call it at once. true: the claim was changed, or
-	 *            has another owner. NULL: `end` does everything (rings)
-	 * end        called by the reaper: leave a word that does not name a reservation of the dead thread. false: the claim is
-	 *            still TAKEN or the head is damaged, so that the dead thread stays its owner
+	 * give_up    Do what readers and writers wait for. Several threads may call it at once. Returns true if the
+	 *            claim was changed or has another owner by now. NULL in rings, where `end` does everything.
+	 * end        Called by the reaper: store a word that names no reservation of the dead thread. Returns false if
+	 *            the claim is still TAKEN or the head is damaged; then the dead thread stays its owner.
 	 */
 	bool (*give_up)(struct relay_claim_table *table, uint32_t i, uint64_t dead);
 	bool (*end)(struct relay_claim_table *table, uint32_t i);
-	bool heeds_quiet;  /* quiet threads (base/quiet.h) do not ask who is dead */
-	uint32_t id;       /* unique in this process, for what threads keep */
-	uint32_t n_unkept; /* times that no claim to keep was found at once */
-	bool finds_none;   /* the last search for a claim was in vain */
-	uint64_t token;    /* the file server's name for our open file */
+	bool heeds_quiet;  /* quiet threads (base/quiet.h) do not ask the kernel whether an owner lives */
+	uint32_t id;       /* unique in this process; part of the key in relay_claims_cached */
+	uint32_t n_unkept; /* searches that did not at once find a claim to keep */
+	bool finds_none;   /* the last search found no claim */
+	uint64_t token;    /* the file server's number of the open file that this process has mapped; 0: none */
 };
 
-/* Which claim this thread keeps in which table, at the table's id modulo RELAY_N_CLAIMS_CACHED: see relay_claim_key(). One word,
- * so that a signal handler that stores another one leaves nothing half stored. */
+/* The claims that this thread keeps: an entry is relay_claim_key() plus the number of the claim, at index
+ * id % RELAY_N_CLAIMS_CACHED. It is one word, so that a signal handler cannot leave it half stored. */
 extern __thread uint64_t relay_claims_cached[RELAY_N_CLAIMS_CACHED] RELAY_TLS;
 
-/* |id of the table 32|relay_fork_epoch 24|claim 8|, of claim 0 */
+/* The cached word for claim 0 of a table: |id of the table 32|relay_fork_epoch 24|claim 8|. */
 static inline uint64_t relay_claim_key(uint32_t table_id)
 {
 	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
@@ -71,80 +76,79 @@ static inline struct relay_claim_owner *relay_claim_owner_at(const struct relay_
 	return (struct relay_claim_owner *)(table->claims + (size_t)i * RELAY_CLAIM_BYTES + RELAY_CLAIM_OWNER_AT);
 }
 
-/* How many claims there are to look at. */
+/* How many claims, from number 0 on, may have been taken; at most RELAY_N_CLAIMS, whatever shared memory holds. */
 static inline uint32_t relay_claim_table_n_used(const struct relay_claim_table *table)
 {
-	/* Pairs with raise_used(). */
+	/* Pairs with raise_used() in base/claim_table.c, which raises the count before the claim is used. */
 	uint32_t n = __atomic_load_n(table->n_used, __ATOMIC_ACQUIRE);
 	return n < RELAY_N_CLAIMS ? n : RELAY_N_CLAIMS;
 }
 
-/* The claim that this thread keeps in this table, in use or not; RELAY_N_CLAIMS or more: none. */
+/* The number of the claim that this thread keeps in this table, in use or not; RELAY_N_CLAIMS or more: it keeps
+ * none. */
 static inline uint64_t relay_claim_kept(const struct relay_claim_table *table)
 {
-	/* Pairs with the release in relay_claim_table_renew(): what is found for a new id has the new token. */
+	/* Pairs with the release in relay_claim_table_renew(): a thread that sees the new id also sees the new
+	 * token. */
 	uint32_t id = __atomic_load_n(&table->id, __ATOMIC_ACQUIRE);
 	return relay_claims_cached[id % RELAY_N_CLAIMS_CACHED] ^ relay_claim_key(id);
 }
 
 /*
- * Set in_use of a claim that belongs to this thread. false: in_use was 1. Only signal handlers of this thread set in_use at the
- * same time, so that cmpxchg needs no lock prefix. A cmpxchg that fails stores the old value back; the load before it avoids
- * that while in_use is 1, because another thread may commit the reservation and store 0 at that moment.
+ * Set in_use of a claim that this thread owns. Returns false if in_use was 1. Apart from this thread, only its signal
+ * handlers set in_use, so cmpxchg needs no lock prefix. A cmpxchg that fails stores the old value back, and would
+ * replace the 0 that another thread stores when it commits the reservation. Therefore in_use is loaded first, and
+ * cmpxchg runs only if it was 0.
  */
 static inline bool relay_claim_use(struct relay_claim_owner *owner)
 {
-	uint64_t was = 0;
-	/* Pairs with the release in relay_claim_leave(): the last word before it. */
+	/* Pairs with the release in relay_claim_leave(): the word that was stored before is seen after this load. */
 	if (__atomic_load_n(&owner->in_use, __ATOMIC_ACQUIRE))
 		return false;
-#if defined(__x86_64__)
-	bool is_used;
-	__asm__ volatile("cmpxchgq %[one], %[in_use]"
-	                 : "=@ccz"(is_used), [in_use] "+m"(owner->in_use), "+a"(was)
-	                 : [one] "r"(1ull)
-	                 : "memory");
-	return is_used;
-#else
-	return __atomic_compare_exchange_n(&owner->in_use, &was, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-#endif
+	return relay_local_cmpxchg(&owner->in_use, 0, 1);
 }
 
-/* Let a claim have no owner. */
+/* Remove the owner of a claim. */
 static inline void relay_claim_disown(struct relay_claim_owner *owner)
 {
-	/* The token goes first: it must never stand beside a new owner. */
+	/* The token is cleared before the owner, so that relay_claim_table_resolve() never takes it for a new
+	 * owner's. */
 	__atomic_store_n(&owner->token, 0, __ATOMIC_RELEASE);
 	/* Pairs with the compare-and-swap in try_own(). */
 	__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
 }
 
-/* Done with claim number i. The caller has stored its last word. */
+/* End the use of claim number i. The caller has stored the claim's word before. */
 static inline void relay_claim_leave(struct relay_claim_owner *owner, ptrdiff_t i)
 {
-	/* After the word: then a signal handler may use it. */
+	/* Pairs with the acquire in relay_claim_use(): the claim's word before in_use. */
 	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
 	if (__builtin_expect(i >= RELAY_N_CLAIMS_KEPT, 0))
 		relay_claim_disown(owner);
 }
 
-/* Take a claim for the calling thread: in_use is 1, and the word is RELAY_CLAIM_FREE. UINT32_MAX: each claim that may be taken
- * belongs to another thread, is in use, or waits as a hole for readers. Claims of dead threads count as theirs until a search
- * reaps them, which one search in LOOK_FOR_DEAD does. Async-signal-safe.
+/*
+ * Take a claim for the calling thread. Returns its number; its in_use is 1 and its word RELAY_CLAIM_FREE. Returns
+ * UINT32_MAX if each claim that may be taken belongs to another thread, is in use, or has a word that another thread
+ * has to free. A claim of a dead thread counts as owned until it is reaped; only some searches do that, because it
+ * costs system calls. Async-signal-safe.
  *
  * rounds       how often to search; the thread yields between two searches, so with 1 it never yields
- * for_switch   also search the claims from n_reservations on */
+ * for_switch   also search the claims from n_reservations on
+ */
 uint32_t relay_claim_table_find(struct relay_claim_table *table, int rounds, bool for_switch);
 
-/* If the claim's owner is dead, give up what it claims. true: the claim has changed, or has another owner by now. false: nobody
- * has it, its owner lives or cannot be asked about, or all that is left to do is another reaper's. */
+/* If the owner of claim i is dead, call give_up and end for it. Returns true if the claim has changed or has another
+ * owner by now; false if it has no owner, the owner lives or this thread may not find out, or another reaper does all
+ * that is left to do. */
 bool relay_claim_table_reap(struct relay_claim_table *table, uint32_t i);
 
-/* Reap each claim whose owner is dead and, if token is not 0, each claim with this token even if its owner lives. Returns how many
- * claims have changed. */
+/* Reap each claim whose owner is dead and, if token is not 0, each claim with this token even if its owner lives.
+ * Returns the number of claims that relay_claim_table_reap() would return true for. */
 int relay_claim_table_resolve(struct relay_claim_table *table, uint64_t token);
 
-/* Store the token that claims taken from now on carry, and a new table id, which makes the cached claims void. */
+/* Set the token of claims that are taken from now on, and a new table id, so that no thread uses a claim from its
+ * cache. */
 void relay_claim_table_renew(struct relay_claim_table *table, uint64_t token);
 
 #endif

@@ -7,31 +7,14 @@
 
 #include <relayfs/store.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-enum {
-	READINGS = 4,
-	RDTSCP_LEAF = 0x80000001,
-	RDTSCP_BIT = 1 << 27,
-	INVARIANT_TSC_LEAF = 0x80000007,
-	INVARIANT_TSC_BIT = 1 << 8
-};
+enum { READINGS = 4 };
 
 int relay_has_tsc(void)
 {
-#if defined(__x86_64__)
-	unsigned eax, ebx, ecx, edx;
-	return __get_cpuid(RDTSCP_LEAF, &eax, &ebx, &ecx, &edx) && edx & RDTSCP_BIT &&
-	       __get_cpuid(INVARIANT_TSC_LEAF, &eax, &ebx, &ecx, &edx) && edx & INVARIANT_TSC_BIT;
-#elif defined(__aarch64__)
-	return 1;
-#else
-	return 0;
-#endif
+	return relay_cpu_has_tsc();
 }
 
+/* The latest time that this thread has seen, CLOCK_MONOTONIC. */
 static __thread uint64_t seen_ns RELAY_TLS;
 
 void relay_clock_saw(uint64_t mono_ns)
@@ -48,7 +31,7 @@ uint64_t relay_clock_now_if_blind(uint32_t timestamp)
 	return seen_ns;
 }
 
-/* The reading with the fewest ticks around it: the others were interrupted. */
+/* Read both clocks several times, and use the reading that took least time, because it was interrupted least. */
 struct relay_moment relay_clock_moment(uint32_t timestamp)
 {
 	struct relay_moment best = {0};

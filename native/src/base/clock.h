@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The clocks that time deltas are made of. */
+/* The clocks of timestamps: CLOCK_MONOTONIC, or the CPU's counter (x86-64: time stamp counter; arm64: virtual
+ * counter). */
 #ifndef RELAYFS_BASE_CLOCK_H
 #define RELAYFS_BASE_CLOCK_H
+
+#include "base/cpu.h"
 
 #include <relayfs/layout.h>
 #include <sys/time.h>
@@ -20,38 +23,23 @@ static inline uint64_t relay_clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The CPU's counter, not before all that comes before it has been loaded. */
-static inline uint64_t relay_clock_tsc(void)
-{
-#if defined(__x86_64__)
-	uint32_t low, high, cpu;
-	/* Waits for the loads before it, as lfence does, but holds up nothing that comes after it. */
-	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(cpu) : : "memory");
-	return (uint64_t)high << 32 | low;
-#elif defined(__aarch64__)
-	uint64_t count;
-	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(count) : : "memory");
-	return count;
-#else
-	return 0;
-#endif
-}
-
-/* Nanoseconds, or the counter. */
+/* The time by the clock of `timestamp` (enum relay_timestamp): the counter for RELAY_TSC, else CLOCK_MONOTONIC in
+ * ns. */
 static inline uint64_t relay_clock_now(uint32_t timestamp)
 {
 	return timestamp == RELAY_TSC ? relay_clock_tsc() : relay_clock_ns(CLOCK_MONOTONIC);
 }
 
-/* The same for threads that may be blind (base/quiet.h): the time of the last tick then, but never before relay_clock_saw(). Those have
- * no counter. */
+/* As relay_clock_now(), also in a thread that is blind (base/quiet.h): such a thread cannot read the counter, and gets
+ * CLOCK_MONOTONIC_COARSE, the time of the last tick, in ns; or the latest time that it passed to relay_clock_saw(), if
+ * that is later, so that its times never go back. */
 uint64_t relay_clock_now_if_blind(uint32_t timestamp);
 void relay_clock_saw(uint64_t mono_ns);
 
-/* Both clocks at one moment. */
+/* The same moment on two clocks. In a blind thread both are coarse, as above. */
 struct relay_moment {
 	uint64_t time_ns; /* CLOCK_REALTIME */
-	uint64_t clock;   /* as relay_clock_now() has it */
+	uint64_t clock;   /* as relay_clock_now() returns it */
 };
 struct relay_moment relay_clock_moment(uint32_t timestamp);
 

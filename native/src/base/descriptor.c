@@ -7,8 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Which file a descriptor is open on. A file server is not asked, as it may be slow, or dead: no field is requested, because
- * Linux fills in device and inode anyway. */
+/* Find out which file fd is open on. The mask of fields is 0, because Linux fills in device and inode anyway; with a
+ * mask, it would ask the file server, which may be slow or dead. */
 static bool identify(struct relay_descriptor *descriptor, int fd)
 {
 	struct statx file;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A descriptor that the library keeps, with the file that it was opened on. A program may close numbers that it does not
- * know, as closefrom(3) does, and get them again for files of its own: those the library must neither use nor close.
+ * A descriptor that the library keeps, together with the identity of the file that it is open on. A program may close
+ * descriptors that it has not opened, for example by closefrom(3), and get the same numbers for files of its own, which
+ * the library must neither use nor close.
  */
 #ifndef RELAYFS_BASE_DESCRIPTOR_H
 #define RELAYFS_BASE_DESCRIPTOR_H
@@ -17,13 +18,14 @@ struct relay_descriptor {
 
 static const struct relay_descriptor RELAY_NO_DESCRIPTOR = {.fd = -1};
 
-/* Keep fd, which is open; or -1. */
+/* A descriptor for fd, which is open, or -1. If the file cannot be identified, relay_descriptor_is_ours() is false for
+ * it. */
 struct relay_descriptor relay_descriptor_keep(int fd);
 
-/* Is it still open on that file? */
+/* True if the number is still open on the same file. */
 bool relay_descriptor_is_ours(const struct relay_descriptor *descriptor);
 
-/* Close it, if it is still ours. Afterwards there is none. */
+/* Close the descriptor if it is ours, and set it to RELAY_NO_DESCRIPTOR. */
 void relay_descriptor_close(struct relay_descriptor *descriptor);
 
 #endif

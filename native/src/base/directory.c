@@ -33,12 +33,13 @@ static int make_hidden(int at, const char *path, const char *hidden)
 	return mkdirat(at, hidden, 0700) ? -errno : 0;
 }
 
-static int move_away(int at, const char *path, const char *hidden)
+static int move_to_hidden(int at, const char *path, const char *hidden)
 {
 	return relay_rename_new(at, path, at, hidden) ? -errno : 0;
 }
 
-/* Do it under the first hidden name that is free: who died over one may have had our process id. */
+/* Call `act` with hidden names until one is not taken. A name with this process's id may be taken by the directory that
+ * a dead process with the same id has left. */
 static int hide(int at, const char *path, const char *why, int (*act)(int at, const char *path, const char *hidden),
                 char hidden[PATH_MAX])
 {
@@ -46,7 +47,7 @@ static int hide(int at, const char *path, const char *why, int (*act)(int at, co
 	const char *slash = strrchr(path, '/');
 	int parent = slash ? (int)(slash - path + 1) : 0, err = -EEXIST;
 	for (int tries = 0; err == -EEXIST && tries < HIDDEN_TRIES; tries++) {
-		/* Relaxed: a number that no other thread gets. */
+		/* Relaxed: the addition only makes n unique among this process's threads. */
 		unsigned n = __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED);
 		int length = snprintf(hidden, PATH_MAX, "%.*s.%s-%ld-%u", parent, path, why, (long)getpid(), n);
 		err = length < PATH_MAX ? act(at, path, hidden) : -ENAMETOOLONG;
@@ -61,10 +62,10 @@ int relay_hidden_make(int at, const char *path, char hidden[PATH_MAX])
 
 int relay_hidden_move(int at, const char *path, char hidden[PATH_MAX])
 {
-	return hide(at, path, "removed", move_away, hidden);
+	return hide(at, path, "removed", move_to_hidden, hidden);
 }
 
-/* rename(2) would replace an empty directory. */
+/* relay_rename_new() is used because rename(2) would replace an empty directory. */
 int relay_hidden_show(int at, const char *hidden, const char *path, mode_t mode)
 {
 	return fchmodat(at, hidden, mode, 0) || relay_rename_new(at, hidden, at, path) ? -errno : 0;
@@ -77,7 +78,7 @@ int relay_file_name(int fd, int at, const char *path)
 	return linkat(AT_FDCWD, open_file, at, path, AT_SYMLINK_FOLLOW) ? -errno : 0;
 }
 
-/* --- channels --- */
+/* --- directories of channels --- */
 
 static void remove_dir(const char *dir, uint32_t n_buffers)
 {
@@ -120,20 +121,21 @@ int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, c
 	return err;
 }
 
-/* The same file, reached through the mount of dir_fd; -EXDEV: it lies elsewhere, or only root can do this. */
-static int open_beside(int fd, int dir_fd)
+/* Open the file of fd again, through the mount of dir_fd. Returns the descriptor, or -EXDEV: the file lies in another
+ * file system, or this process is not root. */
+static int reopen_in_mount(int fd, int dir_fd)
 {
 	union {
 		struct file_handle handle;
 		char room[sizeof(struct file_handle) + MAX_HANDLE_SZ];
 	} file = {.handle.handle_bytes = MAX_HANDLE_SZ};
-	struct stat there, here;
+	struct stat of_file, of_dir;
 	int mount_id;
-	if (fstat(fd, &there) || fstat(dir_fd, &here) || there.st_dev != here.st_dev ||
+	if (fstat(fd, &of_file) || fstat(dir_fd, &of_dir) || of_file.st_dev != of_dir.st_dev ||
 	    name_to_handle_at(fd, "", &file.handle, &mount_id, AT_EMPTY_PATH))
 		return -EXDEV;
-	int beside = open_by_handle_at(dir_fd, &file.handle, O_RDWR | O_CLOEXEC);
-	return beside < 0 ? -EXDEV : beside;
+	int reopened = open_by_handle_at(dir_fd, &file.handle, O_RDWR | O_CLOEXEC);
+	return reopened < 0 ? -EXDEV : reopened;
 }
 
 static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *arg)
@@ -142,16 +144,17 @@ static int link_buffer(int dir_fd, const char *name, uint32_t cpu, const void *a
 	int err = relay_file_name(fd, dir_fd, name);
 	if (err != -EXDEV)
 		return err;
-	/* Linux links within one mount only; a program in a mount namespace of its own has another one of this store. */
-	int beside = open_beside(fd, dir_fd);
-	if (beside < 0)
-		return beside;
-	err = relay_file_name(beside, dir_fd, name);
-	close(beside);
+	/* linkat(2) works within one mount only. A program in a mount namespace of its own has opened fd through
+	 * another mount. */
+	int reopened = reopen_in_mount(fd, dir_fd);
+	if (reopened < 0)
+		return reopened;
+	err = relay_file_name(reopened, dir_fd, name);
+	close(reopened);
 	return err;
 }
 
-/* What relay_store_copy() is asked for. */
+/* The argument of copy_buffer(). */
 struct copying {
 	const int *fds;
 	uint32_t file_mode, uid, gid;
@@ -164,7 +167,7 @@ int relay_file_copy(int to, int from, off_t at, off_t end)
 	while (at < end) {
 		ssize_t n = sendfile(to, from, &at, (size_t)(end - at));
 		if (n <= 0)
-			return n ? -errno : -EBADMSG; /* its owner has truncated it meanwhile */
+			return n ? -errno : -EBADMSG; /* end of the file: it was truncated meanwhile */
 	}
 	return 0;
 }
@@ -188,7 +191,8 @@ int relay_store_adopt(const char *dir, const int *fds, size_t n)
 {
 	if (n == 0 || n > RELAY_MAX_BUFFERS)
 		return -EINVAL;
-	/* Asked before: a file that loses its name again never gets another. */
+	/* Checked here, and not only by relay_make_dir(): files that were linked and unlinked again can never be linked
+	 * anew. */
 	if (access(dir, F_OK) == 0)
 		return -EEXIST;
 	return relay_make_dir(dir, (uint32_t)n, link_buffer, fds);
@@ -211,7 +215,8 @@ int relay_store_remove(const char *dir, uint32_t n_buffers)
 	return err;
 }
 
-/* The mark lies in the mode, so that it goes with the directory in one rmdir(2); it is there before the directory has its name. */
+/* The mark is in the mode, so that one rmdir(2) removes it with the directory, and is set before the directory has its
+ * name. */
 int relay_implicit_make(const char *dir)
 {
 	char hidden[PATH_MAX];

@@ -11,7 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { UNFENCED_SLEEP_MS = 10, LOOK_ROUND_MS = 10 };
+enum {
+	UNFENCED_SLEEP_MS = 10, /* the longest sleep without membarrier(2) */
+	UNWATCHED_SLEEP_MS = 10 /* the longest sleep without futex_waitv(2), which alone watches several words */
+};
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -24,7 +27,7 @@ static long membarrier(int command)
 
 void relay_fence_register(void)
 {
-	/* Refused (old kernel, seccomp): sleepers find out with the command below. */
+	/* If the kernel refuses it, sleepers of all processes find out in can_fence(). */
 	membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }
 
@@ -35,7 +38,7 @@ bool relay_fence_writers(void)
 
 static int can_fence(void)
 {
-	static int answer = -1; /* the same for all threads: no harm if two ask */
+	static int answer = -1; /* relaxed, because each thread that asks the kernel gets the same answer */
 	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
 	if (known < 0) {
 		long commands = membarrier(MEMBARRIER_CMD_QUERY);
@@ -89,7 +92,7 @@ int relay_futex_wait_any(const struct relay_futex *words, size_t n, int timeout_
 	}
 	if (syscall(SYS_futex_waitv, waiters, n, 0, timeout_ms < 0 ? NULL : &until, CLOCK_MONOTONIC) >= 0)
 		return 0;
-	if (errno == ENOSYS) /* before Linux 5.16: sleep on one, look at the others every 10 ms */
-		return sleep_one(&words[n - 1], LOOK_ROUND_MS);
+	if (errno == ENOSYS) /* before Linux 5.16: sleep on one word; the caller examines the others at each return */
+		return sleep_one(&words[n - 1], UNWATCHED_SLEEP_MS);
 	return errno == EINTR ? -EINTR : 0;
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A mapping that may be written can also free the file's pages (MADV_REMOVE): whoever else maps the file reads zeros then, and
- * gets SIGBUS for a store while tmpfs has no memory. Linux refuses this for an immutable inode (FS_IMMUTABLE_FL, tmpfs since
- * 6.6), as it refuses fallocate(2), chmod(2), link(2), unlink(2) and new descriptors for writing; stores through mappings go on,
- * and descriptors that are open for writing still map the file.
+ * Immutable store files. A process with a writable mapping of a file can free the file's pages by MADV_REMOVE. Then
+ * other processes that map the file read zeros, and get SIGBUS for a store while tmpfs has no memory. Linux refuses
+ * MADV_REMOVE if the inode is immutable (FS_IMMUTABLE_FL, tmpfs since 6.6). It also refuses fallocate(2), chmod(2),
+ * link(2), unlink(2) and new descriptors for writing. Stores through mappings still work, and so does mmap(2) of
+ * descriptors that are open for writing.
  *
- *     server     open O_RDWR, set the flag, register the descriptor    other users map it through the mount
- *     owner      clear the flag, open O_RDWR, set the flag again       by the file's path, which hardly anybody uses
+ *     server     open O_RDWR, set the flag, register the descriptor    other users then map the file through the mount
+ *     owner      clear the flag, open O_RDWR, set the flag again       only to open the file by its path in the store
  *     server     clear the flag, chown, chmod, set the flag again
  *
- * The server sets the flag before another user can map the file. It takes CAP_LINUX_IMMUTABLE.
+ * The server sets the flag before another user can map the file. Setting and clearing it requires CAP_LINUX_IMMUTABLE.
  */
 #define _GNU_SOURCE
 #include "base/immutable.h"
@@ -23,17 +24,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Somebody else may set the flag between our clearing it and our call. */
+/* Another process may set the flag again before this one has opened or unlinked the file. */
 enum { TRIES = 100 };
 
-/* The ioctl's number says long, but the kernel takes an int. */
+/* The number of the ioctl contains the size of a long, but the kernel stores an int. */
 static int get_flags(int fd, int *flags)
 {
 	*flags = 0;
 	return ioctl(fd, FS_IOC_GETFLAGS, flags);
 }
 
-/* 1: the flag was different before; 0: it was not. */
+/* Set or clear the flag. Returns 1 if that changed it, 0 if not, or -errno. */
 static int set_flag(int fd, bool is_set)
 {
 	int flags;
@@ -76,11 +77,11 @@ int relay_file_change_owner(int fd, uint32_t mode, uint32_t uid, uint32_t gid)
 	return err;
 }
 
-/* A descriptor by which the flag can be changed; -1: there is no such file that is regular. */
+/* Open a file so that its flag can be changed. Returns -1 if that fails or the file is not regular. */
 static int open_to_clear(int dir_fd, const char *name)
 {
 	struct stat st;
-	/* Nothing is opened that is no regular file: it could block, or have effects. */
+	/* Checked before, because to open a FIFO or device could block or have effects. */
 	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
 		return -1;
 	return openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -117,7 +118,7 @@ int relay_file_unlinkat(int dir_fd, const char *name)
 		was_set |= cleared;
 		err = unlinkat(dir_fd, name, 0) ? -errno : 0;
 	}
-	/* Without a name it is still mapped. */
+	/* The flag is set again also if the file was unlinked, because processes may still have it mapped. */
 	if (was_set)
 		set_flag(fd, true);
 	if (fd >= 0)

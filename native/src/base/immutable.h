@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Store files whose pages nobody can free: the immutable flag of their inodes. */
+/* Opening and unlinking store files whose inodes are immutable; base/immutable.c tells why they are. */
 #ifndef RELAYFS_BASE_IMMUTABLE_H
 #define RELAYFS_BASE_IMMUTABLE_H
 
-/* As openat(2), also for writing to an immutable file: the flag is cleared while the file is opened. Returns a descriptor,
- * or -errno. */
+/* As openat(2), but also opens an immutable file for writing, by clearing the flag for that moment. Returns a
+ * descriptor, or -errno; -EPERM: the file is immutable, and this process may not clear the flag. */
 int relay_file_openat(int dir_fd, const char *name, int flags);
 
-/* As unlinkat(2) without flags, also of an immutable file. 0 or -errno. */
+/* As unlinkat(2) without flags, but also unlinks an immutable file. Returns 0 or -errno, as above. */
 int relay_file_unlinkat(int dir_fd, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What not every C library has: glibc has all of it, musl 1.2 has not. */
+/* Definitions for C libraries that lack them: glibc has all of them, musl 1.2 has none. */
 #ifndef RELAYFS_BASE_LIBC_H
 #define RELAYFS_BASE_LIBC_H
 
@@ -7,8 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The model of thread-local variables. initial-exec reaches them without a call, and glibc keeps room for libraries that
- * come by dlopen(3); musl refuses to load such a library. */
+/* The model of thread-local variables. With initial-exec, code accesses them without a function call. glibc reserves
+ * space for such variables of libraries that dlopen(3) loads; musl refuses to load such libraries. */
 #ifdef __GLIBC__
 #define RELAY_TLS __attribute__((tls_model("initial-exec")))
 #else
@@ -19,10 +19,10 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* renameat(2) that replaces nothing. -1 and errno: EEXIST if the new name is taken. */
+/* As renameat(2), but replaces nothing: if the new name is taken, it returns -1 and errno is EEXIST. */
 static inline int relay_rename_new(int from_fd, const char *from, int to_fd, const char *to)
 {
-	enum { NOREPLACE = 1 }; /* RENAME_NOREPLACE of <linux/fs.h>, whose other names are <sys/mount.h>'s, too */
+	enum { NOREPLACE = 1 }; /* RENAME_NOREPLACE of <linux/fs.h>, which conflicts with <sys/mount.h> */
 	return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, NOREPLACE);
 }
 

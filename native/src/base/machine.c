@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the machine has. */
+/* The number of CPUs, and the default scheme of buffers on this machine; declared in <relayfs/store.h>. */
 #include "base/directory.h"
 #include "base/rseq.h"
 
@@ -16,7 +16,7 @@ unsigned relay_n_possible_cpus(void)
 	ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
 	if (fd >= 0)
 		close(fd);
-	/* "0-3,8-11": the last number is the largest */
+	/* In "0-3,8-11", the last number is the largest. */
 	for (ssize_t i = 0; i < got;)
 		if (text[i] >= '0' && text[i] <= '9')
 			for (last = 0; i < got && text[i] >= '0' && text[i] <= '9'; i++)

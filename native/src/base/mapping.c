@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Store files: plain files on tmpfs, allocated whole when they are made; or, of a trace, without what its programs may never
- * write to.
+ * Store files are regular files on tmpfs. All of their memory is allocated when they are made; in traces, that of the
+ * data when a program first writes.
  *
- * The guard. Whoever may write to a store file may also truncate it, and then every access to its mapping
- * raises SIGBUS. A process that maps other people's files (the file server) must survive that: the handler
- * looks the address up among the mappings made here, and puts zero pages over that mapping; a control page
- * full of zeros is not a relay buffer, and all that touch it find so. The table is of fixed size and never
- * moves, because the handler walks it while others change it: an entry counts while its `base` is not NULL.
+ * The guard. A user who may write to a store file may also truncate it, and then every access to its mapping raises
+ * SIGBUS. The file server, which maps files of other users, must survive that. Its SIGBUS handler, guard_handler(),
+ * looks for the address among the mappings made here, and maps zero pages over that mapping. A control page full of
+ * zeros has no valid geometry, so the functions that check it report the buffer as damaged. The table of mappings has a
+ * fixed size and is never moved, because the handler reads it while other threads change it. A slot is in use while its
+ * `base` is not NULL.
  */
 #define _GNU_SOURCE
 #include "base/mapping.h"
@@ -40,8 +41,8 @@ struct guard_slot {
 	uint64_t bytes;
 };
 
-static struct guard_slot *guard_slots; /* NULL: no guard was asked for */
-static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct guard_slot *guard_slots;                          /* NULL before relay_guard_install() */
+static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER; /* for changes of the slots */
 static struct sigaction guard_previous;
 
 int relay_mapping_own(int fd, mode_t mode, uid_t uid, gid_t gid)
@@ -51,7 +52,7 @@ int relay_mapping_own(int fd, mode_t mode, uid_t uid, gid_t gid)
 	return fchmod(fd, mode) ? -errno : 0;
 }
 
-/* A file longer than the process's limit would be refused with a signal, SIGXFSZ, that kills. */
+/* Checked before, because to exceed RLIMIT_FSIZE raises SIGXFSZ, which kills the process. */
 static int check_limit(uint64_t bytes)
 {
 	struct rlimit limit;
@@ -60,13 +61,13 @@ static int check_limit(uint64_t bytes)
 	return limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur ? -EFBIG : 0;
 }
 
-/* From byte `from` on; what lies before stays a hole. */
+/* Make a new file `bytes` long, and allocate its memory from offset `from` on. */
 static int allocate(int fd, uint64_t from, uint64_t bytes)
 {
-	int over = check_limit(bytes);
-	if (over)
-		return over;
-	int err = posix_fallocate(fd, (off_t)from, (off_t)(bytes - from));
+	int err = check_limit(bytes);
+	if (err)
+		return err;
+	err = posix_fallocate(fd, (off_t)from, (off_t)(bytes - from));
 	return err == EFBIG ? -ENOSPC : -err;
 }
 
@@ -78,7 +79,7 @@ int relay_mapping_populate(unsigned char *at, uint64_t bytes)
 	return 0;
 }
 
-/* An immutable file gets memory from stores only. */
+/* Linux refuses fallocate(2) for an immutable file, but not stores to its mapping. */
 static int fill_immutable(int fd, uint64_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -94,10 +95,11 @@ int relay_mapping_fill(int fd, uint64_t bytes)
 	struct stat st;
 	if (fstat(fd, &st))
 		return -errno;
-	/* A file that would grow is subject to RLIMIT_FSIZE, and its owner might get a signal. */
+	/* A shorter file would grow, to which RLIMIT_FSIZE applies, and this process might be killed by SIGXFSZ. */
 	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < bytes)
 		return -EINVAL;
-	/* Not posix_fallocate(3), which writes where the file system knows no fallocate(2): those writes count as growth. */
+	/* fallocate(2) is called because posix_fallocate(3) writes to the file if the file system has no
+	 * fallocate(2), and RLIMIT_FSIZE applies to writes. */
 	while (fallocate(fd, 0, 0, (off_t)bytes))
 		if (errno != EINTR)
 			return errno == EPERM ? fill_immutable(fd, bytes) : -errno;
@@ -145,10 +147,11 @@ static void guard_add(const struct relay_mapping *mapping)
 {
 	pthread_mutex_lock(&guard_mutex);
 	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++) {
+		/* Relaxed: this thread has guard_mutex. */
 		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED))
 			continue;
 		guard_slots[i].bytes = mapping->bytes;
-		/* Pairs with the acquire in guard_handler(): the length before the address. */
+		/* Pairs with the acquire in guard_handler(): bytes before base. */
 		__atomic_store_n(&guard_slots[i].base, mapping->base, __ATOMIC_RELEASE);
 		break;
 	}
@@ -159,7 +162,9 @@ static void guard_remove(const struct relay_mapping *mapping)
 {
 	pthread_mutex_lock(&guard_mutex);
 	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++)
+		/* Relaxed: this thread has guard_mutex. */
 		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED) == mapping->base)
+			/* Pairs with the acquire in guard_handler(), which then ignores the slot. */
 			__atomic_store_n(&guard_slots[i].base, NULL, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&guard_mutex);
 }
@@ -182,7 +187,7 @@ static void guard_handler(int signal, siginfo_t *info, void *context)
 	} else if (guard_previous.sa_handler != SIG_IGN && guard_previous.sa_handler != SIG_DFL) {
 		guard_previous.sa_handler(signal);
 	} else {
-		/* Not ours: fault again with the default action, which kills with the right address. */
+		/* Return to the instruction that faulted: it faults again, and the default action kills the process. */
 		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
 	}
 }
@@ -200,28 +205,29 @@ int relay_guard_install(void)
 	return err;
 }
 
-/* Whose file `path` names may be anybody's choice: a FIFO or a device must not even be opened, because that alone can
- * block or have effects. O_PATH opens nothing, and /proc/self/fd then opens what was looked at. */
+/* Another user may have put a FIFO or device at `path`, and opening that could block or have effects. Therefore it is
+ * first opened with O_PATH, which does neither, and after the checks opened for use through /proc/self/fd, so that it
+ * is the same file. */
 int relay_mapping_open(const char *path, int flags, bool in_mount)
 {
 	struct stat st;
 	struct statfs fs;
-	char seen_path[64];
-	int seen = open(path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
-	if (seen < 0)
+	char checked_path[64];
+	int checked = open(path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	if (checked < 0)
 		return -errno;
-	int fd = fstat(seen, &st) || fstatfs(seen, &fs) ? -errno : 0;
+	int fd = fstat(checked, &st) || fstatfs(checked, &fs) ? -errno : 0;
 	if (!fd && (!S_ISREG(st.st_mode) || (in_mount && fs.f_type != FUSE_SUPER_MAGIC)))
 		fd = -EBADMSG;
-	snprintf(seen_path, sizeof(seen_path), "/proc/self/fd/%d", seen);
-	if (!fd && (fd = open(seen_path, flags | O_CLOEXEC | O_NONBLOCK)) < 0)
+	snprintf(checked_path, sizeof(checked_path), "/proc/self/fd/%d", checked);
+	if (!fd && (fd = open(checked_path, flags | O_CLOEXEC | O_NONBLOCK)) < 0)
 		fd = -errno;
 	if (fd == -EPERM && !in_mount)
 		fd = relay_file_openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	/* No /proc in this root directory. */
+	/* /proc is not mounted. */
 	if (fd == -ENOENT && (fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
 		fd = -errno;
-	close(seen);
+	close(checked);
 	return fd;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Make, map and unmap a store file. Knows no rings. */
+/* Making, opening and mapping store files, the files of buffers and rings on tmpfs. base/mapping.c tells how a process
+ * survives that somebody truncates one. */
 #ifndef RELAYFS_BASE_MAPPING_H
 #define RELAYFS_BASE_MAPPING_H
 
@@ -12,54 +13,64 @@
 
 struct relay_mapping {
 	unsigned char *base;
-	uint64_t bytes;               /* mapped, a multiple of the page */
-	struct relay_descriptor file; /* or none: it is not needed any more */
+	uint64_t bytes;               /* mapped, a multiple of the page size */
+	struct relay_descriptor file; /* RELAY_NO_DESCRIPTOR once it was closed */
 };
 
-/* Make `name` in directory dir_fd with all its memory allocated, so that no store to it can fail later.
- * Returns its descriptor, or -errno; on failure nothing is left. */
+/* Make file `name` in directory dir_fd with all its memory allocated, so that no store to a mapping of it can fail
+ * later. Returns its descriptor, or -errno; on failure nothing is left. -ENOSPC: there is not enough memory; -EFBIG:
+ * RLIMIT_FSIZE. */
 int relay_mapping_create(int dir_fd, const char *name, uint64_t bytes, mode_t mode, uid_t uid, gid_t gid);
 
-/* The same, but for the first hole_bytes, whole pages, which get their memory by relay_mapping_fill(). */
+/* As relay_mapping_create(), but the first hole_bytes, whole pages, get no memory before relay_mapping_fill(). */
 int relay_mapping_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode,
                                 uid_t uid, gid_t gid);
 
-/* Allocate the first bytes of a file that is as long as that, whatever limits this process has. 0; -ENOSPC: there is no
- * memory, and nothing has changed, but that an immutable file may have got a part; -EINVAL: it is no such file. */
+/*
+ * Allocate the first `bytes` bytes of a file. RLIMIT_FSIZE does not matter. Returns 0 or -errno. -ENOSPC: there is not
+ * enough memory, and nothing has changed, except that an immutable file may have got a part of it; -EINVAL: the file is
+ * shorter, or not regular.
+ */
 int relay_mapping_fill(int fd, uint64_t bytes);
 
-/* Allocate what of a file is mapped there, as stores would do it, but with an error in the place of SIGBUS. 0 or -ENOSPC. */
+/* Allocate the memory of a mapped range as stores to it would, but return an error where they would raise SIGBUS.
+ * Returns 0; -ENOSPC: there is not enough memory; -EINVAL before Linux 5.14. */
 int relay_mapping_populate(unsigned char *at, uint64_t bytes);
 
-/* Take them back; what stood there is lost. 0 or -errno. */
+/* Free the memory of the first `bytes` bytes of a file, which then read as zeros. Returns 0 or -errno. */
 int relay_mapping_punch(int fd, uint64_t bytes);
 
-/* The same as relay_mapping_create() without a name and for this process alone, in the file system of directory `dir`. */
+/* As relay_mapping_create(), but the file has no name, lies in the file system of directory `dir`, and has mode
+ * 0600. */
 int relay_mapping_create_unnamed(const char *dir, uint64_t bytes);
 
-/* Say who may use it. 0 or -errno. */
+/* Set owner, group and mode of a file. Returns 0 or -errno. */
 int relay_mapping_own(int fd, mode_t mode, uid_t uid, gid_t gid);
 
-/* Open what should be a file of a relayfs: nothing happens to what is no regular file or, with `in_mount`, does not lie
- * in a FUSE mount. Returns its descriptor, or -errno (-EBADMSG: it is something else). */
+/* Open a file that should be one of a relayfs. Returns its descriptor, or -errno. -EBADMSG: it is not regular or, with
+ * `in_mount`, not in a FUSE mount; such a file is not even opened. */
 int relay_mapping_open(const char *path, int flags, bool in_mount);
 
-/* The path of the file in the store that a mount shows as `path`. 0 or -errno: -ENODATA if it shows none, or, like -ENOTSUP, if
- * `path` lies in no mount. */
+/* Store in `backing` the path of the store's file that a mount shows as `path`. Returns 0 or -errno; -ENODATA,
+ * -ENOTSUP: there is no such file, or `path` is in no mount. */
 int relay_backing_file(const char *path, char backing[PATH_MAX]);
 
-/* Open, O_RDWR, the file behind a memory file of a mount that cannot be mapped (old kernel, unprivileged server).
- * Returns its descriptor, or -errno; -ENODEV: it is not within this user's reach. */
+/* Open, O_RDWR, the store's file that a mount shows as mem_path, for the case that the mount's file cannot be mapped
+ * (old kernel, unprivileged server). Returns its descriptor, or -errno; -ENODEV: this user may not open it. */
 int relay_mapping_open_backing(const char *mem_path);
 
-/* Map the whole of fd, which then belongs to mapping, and is closed with it at the latest. 0 or -errno (-EBADMSG: not a whole number of pages). */
+/*
+ * Map the whole file of fd. On success `mapping` owns fd: relay_mapping_unmap() closes it, if nobody has before.
+ * Returns 0 or -errno; -EBADMSG: the file is not regular, empty, or not a whole number of pages.
+ */
 int relay_mapping_map(struct relay_mapping *mapping, int fd);
 void relay_mapping_unmap(struct relay_mapping *mapping);
 
-/* Memory of this process alone, in the place of that of fd, which then belongs to mapping. */
+/* Map memory of this process alone instead of the file. On success `mapping` owns fd. Returns 0 or -errno. */
 int relay_mapping_map_private(struct relay_mapping *mapping, int fd, uint64_t bytes);
 
-/* Map so many bytes of fd, more than it has perhaps: what lies behind its end becomes usable as it grows. */
+/* Map the first `bytes` bytes of a file, which may be shorter: the part behind its end can be accessed once the file
+ * has grown. On success `mapping` owns fd. Returns 0 or -errno. */
 int relay_mapping_map_ahead(struct relay_mapping *mapping, int fd, uint64_t bytes, bool writable);
 
 #endif

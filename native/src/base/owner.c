@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Owner words: thread id, PID namespace and start time, small enough for one compare-and-swap.
- *
- * A word is never reused by another thread while anybody could still meet it: an id comes back only with
- * another start time. Only system calls that are safe in signal handlers are made.
+ * Owner words: thread id, PID namespace and start time in 64 bits, so that a compare-and-swap can change an owner. The
+ * start time distinguishes a thread from a later one with the same id. All functions that the word of a thread is made
+ * or checked with are async-signal-safe.
  */
 #define _GNU_SOURCE
 #include "base/owner.h"
@@ -24,23 +23,25 @@
 
 uint32_t relay_fork_epoch = 1;
 
+/* The calling thread's owner word, if relay_fork_epoch is still `epoch`. */
 static __thread struct {
 	uint64_t word;
 	uint32_t epoch;
 } self RELAY_TLS;
 
-static void forked(void)
+static void count_fork(void)
 {
+	/* Relaxed: the child has one thread. */
 	__atomic_add_fetch(&relay_fork_epoch, 1, __ATOMIC_RELAXED);
 }
 
 __attribute__((constructor)) static void watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, forked);
+	pthread_atfork(NULL, NULL, count_fork);
 }
 
-/* /proc/TID/stat without stdio: "tid (any name) S ppid ... starttime", state in field 3, start in field 22.
- * Returns 0, or -errno: -ENOENT there is no such thread. */
+/* Read state (field 3) and start time (field 22) of /proc/TID/stat, "tid (any name) S ppid ... starttime", without
+ * stdio, which is not async-signal-safe. Returns 0 or -errno; -ENOENT: there is no such thread, or no /proc. */
 static int read_stat(const char *path, char *state, uint64_t *start)
 {
 	char text[1024];
@@ -64,6 +65,7 @@ static int read_stat(const char *path, char *state, uint64_t *start)
 	return 0;
 }
 
+/* The inode number of this process's PID namespace, folded to RELAY_OWNER_NS_BITS; 0 without /proc. */
 static uint64_t namespace_bits(void)
 {
 	struct stat st;
@@ -81,6 +83,7 @@ static uint64_t make_word(uint64_t tid, uint64_t namespace, uint64_t start)
 
 uint64_t relay_owner_self(void)
 {
+	/* Relaxed: it changes only in the child of a fork(), which has one thread. */
 	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
 	if (self.epoch == epoch)
 		return self.word;
@@ -104,7 +107,7 @@ uint64_t relay_owner_process(void)
 	return make_word((uint64_t)getpid(), namespace_bits(), start);
 }
 
-/* "/proc/" TID "/stat" without snprintf(), which is not safe in signal handlers. */
+/* Store "/proc/TID/stat" in `path`, without snprintf(), which is not async-signal-safe. */
 static void stat_path(char path[32], uint64_t tid)
 {
 	char digits[20];
@@ -124,7 +127,7 @@ bool relay_owner_alive(uint64_t owner)
 	if (owner == relay_owner_self())
 		return true;
 	if (tid == 0)
-		return false; /* no thread's word */
+		return false;
 	int saved = errno;
 	uint64_t namespace = namespace_bits();
 	if ((owner >> RELAY_OWNER_TID_BITS & FIELD_MASK(RELAY_OWNER_NS_BITS)) != namespace)
@@ -138,7 +141,7 @@ bool relay_owner_alive(uint64_t owner)
 		alive = state != 'Z' && state != 'X' && make_word(tid, namespace, start) == owner;
 	else if (access("/proc/thread-self", F_OK) == 0)
 		alive = err != -ENOENT;
-	else /* no /proc */
+	else /* /proc is not mounted */
 		alive = kill((pid_t)tid, 0) == 0 || errno != ESRCH;
 	errno = saved;
 	return alive;

@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* Who a thread or process is, in one word, and whether that of such a word still lives. Knows no rings. */
+/* Owner words: one word that identifies a thread or process (<relayfs/layout.h> has its fields), and whether that
+ * thread lives. */
 #ifndef RELAYFS_BASE_OWNER_H
 #define RELAYFS_BASE_OWNER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The calling thread's owner word (layout.h); async-signal-safe; right after fork(), too. */
+/* The owner word of the calling thread, also after fork(). Cached, so that it makes system calls at its first call in a
+ * thread only. Async-signal-safe; leaves errno as it was. */
 uint64_t relay_owner_self(void);
 
-/* The same of the whole process: it lives as long as its first thread. */
+/* The owner word of the process, that of its first thread. */
 uint64_t relay_owner_process(void);
 
-/* Changes in the child at every fork(): what a thread cached for itself is void when it differs. */
+/* Incremented in the child at each fork(). What a thread has cached about itself with another value is of the
+ * parent. */
 extern uint32_t relay_fork_epoch;
 
-/* false: the thread has certainly ended. A thread of another PID namespace counts as living. */
+/* Returns false only if the thread has certainly ended. Returns true for a thread of another PID namespace, which
+ * cannot be checked. Makes system calls. Async-signal-safe; leaves errno as it was. */
 bool relay_owner_alive(uint64_t owner);
 
 #endif

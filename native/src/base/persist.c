@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Each stop inside a restartable section sends it back to its beginning, so a thread that is run step by step never comes
- * to its end. There is no other way to change what sections of other threads change: these take no lock and store without
- * a locked instruction. So somebody else has to run the section who is not stopped:
+ * Each stop inside a restartable section sends the thread back to the section's beginning, so that a thread which a
+ * debugger steps never reaches its end. Only a section may change these words, because the sections of other threads
+ * change them without a lock or a locked instruction. Therefore a child process that is not stopped runs the section:
  *
- *     thread:  section  stop  section  stop ... 100 times  |  clone ............ wait  | goes on, step by step
- *     child:                                               |  to the CPU  section  exit |
+ *     thread:  section  stop  section  stop ... 100 times  |  clone ................ wait4  | continues, step by step
+ *     child:                                               |  move to the CPU  section  exit |
  *
- * CLONE_UNTRACED keeps the debugger from attaching to the child. A child made by clone() without CLONE_VM inherits the
- * registration of its rseq area, which lies at the same address of its copy. Its end sends no signal, and wait() calls of the
- * program do not see it.
+ * CLONE_UNTRACED keeps the debugger from attaching to the child. A child that clone(2) makes without CLONE_VM inherits
+ * the registration of the rseq area, at the same address of its copy of the memory; what the section stores to is
+ * shared. The child's end sends no signal, and wait() calls of the program do not return it.
  */
 #define _GNU_SOURCE
 #include "base/persist.h"
@@ -31,13 +31,13 @@ enum { TRIES = 100 };
 struct section {
 	enum relay_rseq_result (*run)(const struct section *section);
 	uint32_t cpu;
-	void *at; /* the latch, or the producer's page */
+	void *at; /* struct relay_latch or struct relay_ring_producer */
 	const uint32_t *flags;
-	const void *change;     /* the transaction, or what is put */
-	uint64_t first, second; /* the length; or the last claim before and after */
+	const void *change;     /* struct relay_tx or struct relay_ring_put */
+	uint64_t first, second; /* tally: length, unused; ring_reserve: last, new_last */
 };
 
-/* Set when there could be no child, because then there will be none the next time either. */
+/* Set when clone(2) has failed, because it would probably fail again. */
 static bool is_childless;
 
 static bool is_here(const struct section *section)
@@ -55,8 +55,8 @@ static enum relay_rseq_result try_often(const struct section *section)
 	return RELAY_RSEQ_ABORTED;
 }
 
-/* In the child: no function that takes a lock, which another thread of the parent may have held. */
-static _Noreturn void run(const struct section *section)
+/* The child. It calls no function that takes a lock, because another thread of the parent may have held the lock. */
+static _Noreturn void run_and_exit(const struct section *section)
 {
 	struct relay_affinity affinity = {.active = false};
 	enum relay_rseq_result result =
@@ -68,7 +68,7 @@ static _Noreturn void run(const struct section *section)
 static enum relay_rseq_result wait_for(long pid)
 {
 	int status;
-	/* Not waitpid(), at which threads are cancelled. */
+	/* A plain system call, because waitpid() is a cancellation point. */
 	while (syscall(SYS_wait4, pid, &status, __WALL, NULL) < 0)
 		if (errno != EINTR)
 			return RELAY_RSEQ_ABORTED;
@@ -84,9 +84,9 @@ static enum relay_rseq_result run_in_child(const struct section *section)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	long pid = syscall(SYS_clone, CLONE_UNTRACED, 0, 0, 0, 0);
 	if (pid == 0)
-		run(section);
+		run_and_exit(section);
 	enum relay_rseq_result result = pid > 0 ? wait_for(pid) : RELAY_RSEQ_ABORTED;
-	/* Relaxed: the worst is one vain attempt more. */
+	/* Relaxed: a thread that sees it late only calls clone(2) in vain. */
 	if (pid < 0)
 		__atomic_store_n(&is_childless, true, __ATOMIC_RELAXED);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -96,7 +96,7 @@ static enum relay_rseq_result run_in_child(const struct section *section)
 
 static enum relay_rseq_result persist(const struct section *section)
 {
-	/* A thread that may make no system calls has no child either. Relaxed: see above. */
+	/* A quiet thread may make no system calls, so it cannot make a child. Relaxed: as in run_in_child(). */
 	if (relay_is_quiet() || __atomic_load_n(&is_childless, __ATOMIC_RELAXED))
 		return section->run(section);
 	enum relay_rseq_result result = try_often(section);

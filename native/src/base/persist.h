@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Restartable sections that are interrupted each time, as by a debugger that steps through them. */
+/* Running restartable sections that are interrupted again and again, for example by a debugger that steps through
+ * them. */
 #ifndef RELAYFS_BASE_PERSIST_H
 #define RELAYFS_BASE_PERSIST_H
 
 #include "base/rseq.h"
 
 /*
- * What the functions of base/rseq.h of nearly the same names do, after one that was RELAY_RSEQ_ABORTED on `cpu`: they try again,
- * and after many interruptions let a child run the section, which no debugger stops. RELAY_RSEQ_ABORTED: this thread is not
- * on `cpu` any more, or has no rseq, or there can be no child.
- *
- * Async-signal-safe. A child has a copy of this process's private memory, and what sections store to is shared.
+ * These functions run the sections of base/rseq.h: relay_rseq_transact(), relay_rseq_tally() and
+ * relay_rseq_ring_reserve(). Their callers have run that section, or another one that does the same, once and got
+ * RELAY_RSEQ_ABORTED. The functions run the section again and, after many interruptions, run it in a child process,
+ * which no debugger stops. They return the section's result; RELAY_RSEQ_ABORTED: this thread is not on `cpu` any more,
+ * or has no rseq, or cannot make a child. Async-signal-safe; leave errno as it was.
  */
 enum relay_rseq_result relay_persist_transact(struct relay_latch *latch, const uint32_t *flags,
                                               const struct relay_tx *tx, uint32_t cpu);

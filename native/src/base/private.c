@@ -7,13 +7,13 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-/* What a page of a reservation begins with. */
+/* Room for struct relay_private_record in front of the data, which is then aligned to 64 bytes. */
 enum { HEADER_BYTES = 64 };
 
-/* In place of an address: the slot is taken, and its owner is not stored yet. */
+/* Its address in relay_private_slot.data: the slot is in use, but its owner is not stored yet. */
 static char taken;
 
-/* No malloc(): a signal handler may reserve. */
+/* Allocated by mmap(2), because a signal handler, which may not call malloc(), may reserve. */
 static struct relay_private_record *map_record(const void *owner, size_t length)
 {
 	if (length > SIZE_MAX - HEADER_BYTES)
@@ -34,7 +34,8 @@ void relay_private_free(struct relay_private_record *record)
 
 static bool change_slot(struct relay_private_slot *slot, void *from, void *to)
 {
-	/* Pairs with itself, and with the release in relay_private_reserve(). */
+	/* Pairs with itself and with the release in relay_private_reserve(): a thread that ends a reservation sees its
+	 * header. */
 	return __atomic_compare_exchange_n(&slot->data, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
@@ -48,8 +49,10 @@ int relay_private_reserve(struct relay_private *table, const void *owner, size_t
 		if (!change_slot(slot, NULL, &taken))
 			continue;
 		*data = (char *)record + HEADER_BYTES;
+		/* Relaxed: published by the store of the address. */
 		__atomic_store_n(&slot->owner, owner, __ATOMIC_RELAXED);
-		/* Pairs with the acquire in change_slot() and in relay_private_close(): header and owner before the address. */
+		/* Pairs with the acquires in change_slot() and relay_private_close(): header and owner before the
+		 * address. */
 		__atomic_store_n(&slot->data, *data, __ATOMIC_RELEASE);
 		return 0;
 	}
@@ -74,7 +77,8 @@ void relay_private_close(struct relay_private *table, const void *owner)
 {
 	for (int i = 0; i < RELAY_PRIVATE_MAX; i++) {
 		struct relay_private_slot *slot = &table->slots[i];
-		/* The owner is asked for in the slot: the header of somebody else's reservation may be unmapped now. */
+		/* Pairs with the release in relay_private_reserve(). The owner is read from the slot and not from the
+		 * header, because another thread may unmap the header of its own reservation at this moment. */
 		void *data = __atomic_load_n(&slot->data, __ATOMIC_ACQUIRE);
 		if (!data || data == &taken || __atomic_load_n(&slot->owner, __ATOMIC_RELAXED) != owner)
 			continue;

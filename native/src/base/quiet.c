@@ -18,15 +18,16 @@ enum { WORDS_BYTES = 64 };
 __thread bool relay_quiet_self RELAY_TLS;
 __thread bool relay_blind_self RELAY_TLS;
 
-/* What /proc/thread-self/status said of seccomp when the thread became quiet: "Seccomp:\t0\nSeccomp_filters:\t0". A container's
- * programs have filters from the start. */
+/* The state of a quiet thread. */
 static __thread struct {
-	int status; /* descriptor + 1; 0: none */
-	bool is_restricted;
+	int status;         /* descriptor of /proc/thread-self/status, + 1; 0: none */
+	bool is_restricted; /* it may make no system calls */
+	/* The lines about seccomp in that file when the thread became quiet, "Seccomp:\t0\nSeccomp_filters:\t0". They
+	 * are compared as a whole, because programs in a container have filters from the start. */
 	char words[WORDS_BYTES];
 } self RELAY_TLS;
 
-/* Read what it says now. false: it cannot be known. */
+/* Read the lines about seccomp as they are now. Returns false if that fails. */
 static bool read_words(char words[WORDS_BYTES])
 {
 	char *text = relay_scratch_take();
@@ -34,7 +35,7 @@ static bool read_words(char words[WORDS_BYTES])
 		return false;
 	ssize_t got = self.status ? read(self.status - 1, text, RELAY_SCRATCH_BYTES - 1) : -1;
 	text[got > 0 ? got : 0] = 0;
-	/* The program may have closed the descriptor, and opened something else under its number. */
+	/* The program may have closed the descriptor and opened another file with the same number. */
 	bool is_status = got > 0 && strncmp(text, "Name:", 5) == 0;
 	const char *at = is_status ? strstr(text, "\nSeccomp:") : NULL;
 	const char *end = at ? strstr(at, "\nSpeculation") : NULL;
@@ -51,13 +52,14 @@ static bool may_call(void)
 	char words[WORDS_BYTES];
 	if (!read_words(words) || memcmp(words, self.words, sizeof(words)) != 0)
 		return false;
-	/* Nothing is forbidden that was not before. */
+	/* The state is as before, so lseek(2) is permitted. */
 	return lseek(self.status - 1, 0, SEEK_SET) == 0;
 }
 
 #if defined(__x86_64__)
 
-/* The one instruction at which a fault tells that the counter is forbidden. */
+/* The addresses of the rdtsc instruction in relay_quiet_look(), which faults if the counter is forbidden, and of the
+ * one after. */
 extern const char relay_quiet_probe[] __attribute__((visibility("hidden")));
 extern const char relay_quiet_probed[] __attribute__((visibility("hidden")));
 
@@ -74,14 +76,14 @@ static void handle_fault(int signal, siginfo_t *info, void *context)
 	} else if (previous.sa_handler != SIG_IGN && previous.sa_handler != SIG_DFL) {
 		previous.sa_handler(signal);
 	} else {
-		/* Not ours: fault again with the default action, which kills with the right address. */
+		/* Return to the instruction that faulted: it faults again, and the default action kills the process. */
 		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
 	}
 }
 
-static void begin_to_handle(void)
+static void install_handler(void)
 {
-	/* As the program's own handler is to be called, on its stack. */
+	/* SA_ONSTACK, because the program's handler, which handle_fault() calls, may need the alternate stack. */
 	struct sigaction action = {.sa_sigaction = handle_fault, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
 	sigaction(SIGSEGV, &action, &previous);
 }
@@ -89,10 +91,10 @@ static void begin_to_handle(void)
 static void handle_faults(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, begin_to_handle);
+	pthread_once(&once, install_handler);
 }
 
-/* One copy only, as it defines symbols. */
+/* noinline and noclone, because the symbols in the assembly may be defined only once. */
 __attribute__((noinline, noclone)) void relay_quiet_look(void)
 {
 	if (relay_blind_self)
@@ -134,7 +136,7 @@ void relay_quiet_begin(void)
 bool relay_quiet_may_call(void)
 {
 	if (!self.is_restricted && !may_call())
-		self.is_restricted = true; /* for good: seccomp cannot be undone */
+		self.is_restricted = true; /* for ever, because a thread cannot leave seccomp(2) */
 	return !self.is_restricted;
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Threads that make no system calls when they write: those that called relay_trace_prepare(). Knows no rings.
+ * Quiet threads: those that called relay_trace_prepare(), and therefore make no system calls when they write.
  *
- * Such a thread may have entered seccomp(2)'s strict mode since, in which it is killed for any call but read, write, _exit and
- * sigreturn. It holds its own /proc/thread-self/status open, which it may read, to find that out. On x86-64 the mode also takes
- * the time stamp counter away, and with it all clocks but the coarse ones: the thread is blind.
+ * A quiet thread may enter strict mode of seccomp(2), in which any system call but read, write, _exit and sigreturn
+ * kills it. To find that out, it keeps its /proc/thread-self/status open, which it may still read. On x86-64, strict
+ * mode also forbids reading the time stamp counter, and so all clocks except the coarse ones. Such a thread is called
+ * blind.
  */
 #ifndef RELAYFS_BASE_QUIET_H
 #define RELAYFS_BASE_QUIET_H
@@ -17,20 +18,22 @@
 extern __thread bool relay_quiet_self RELAY_TLS;
 extern __thread bool relay_blind_self RELAY_TLS;
 
-/* May the calling thread be killed for a system call? Then nothing that it may do without is asked of the kernel: whether the
- * holder of a lock is dead, that signals be blocked, that readers be woken. */
+/* True if a system call may kill the calling thread. Then it does not ask whether the holder of a lock is dead, does
+ * not block signals and does not wake readers. */
 static inline bool relay_is_quiet(void)
 {
 	return relay_quiet_self;
 }
 
-/* The calling thread is quiet from now on. */
+/* Make the calling thread quiet. */
 void relay_quiet_begin(void);
 
-/* Of a quiet thread: may it make system calls after all? false also if that cannot be found out. Makes none that it may not. */
+/* True if the calling thread, which is quiet, may make system calls: its seccomp(2) state is that of
+ * relay_quiet_begin(). False if it is not, or that cannot be found out. Makes only calls that strict mode permits,
+ * unless the thread may make others. */
 bool relay_quiet_may_call(void);
 
-/* Find out whether a quiet thread is blind by now. */
+/* Find out whether the calling thread, which is quiet, has become blind; relay_is_blind() then tells. */
 void relay_quiet_look(void);
 
 static inline bool relay_is_blind(void)
@@ -38,17 +41,7 @@ static inline bool relay_is_blind(void)
 	return relay_blind_self;
 }
 
-/* The thread ends, or it is the child of a fork(): it is as any other. */
+/* Make the calling thread an ordinary one, at its end or in the child of a fork(). */
 void relay_quiet_end(void);
-
-/* A moment within a loop that spins. */
-static inline void relay_relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#else
-	__asm__ volatile("yield");
-#endif
-}
 
 #endif

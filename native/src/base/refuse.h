@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Refused records are counted as lost, in a latch of {records, bytes} in shared memory. Inline: a producer that outruns its
- * reader spends its time here. */
+/* Counting refused records as lost, in a latch of {records, bytes} in shared memory. The functions are inline, because
+ * a producer that writes to a full buffer spends its time in them. */
 #ifndef RELAYFS_BASE_REFUSE_H
 #define RELAYFS_BASE_REFUSE_H
 
@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+/* Try to add {1, length} to a latch. RELAY_RSEQ_MOVED: another thread changed it meanwhile; RELAY_RSEQ_ABORTED: see
+ * persist.h. */
 static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint64_t length, uint32_t scheme,
                                                  uint32_t cpu)
 {
@@ -16,7 +18,8 @@ static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint6
 		enum relay_rseq_result result = relay_rseq_tally(lost, length, cpu);
 		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, cpu) : result;
 	}
-	/* In any order: the compare-and-swap compares both words, so that two loads of different moments make it fail. */
+	/* The order of the loads does not matter: if the two words are of different moments, the compare-and-swap
+	 * fails. */
 	uint64_t records = __atomic_load_n(&lost->first, __ATOMIC_ACQUIRE);
 	uint64_t bytes = __atomic_load_n(&lost->second[0], __ATOMIC_ACQUIRE);
 	RELAY_PUBLISHES(&lost->first);
@@ -25,9 +28,10 @@ static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint6
 }
 
 /*
- * Count a refused record of `length` bytes in `lost`, by the scheme of the buffer or ring; in RELAY_RSEQ, `cpu` is the CPU to which
- * it belongs. Returns err; RELAY_WRONG_CPU or -ENOTSUP (relay_rseq_misplaced()): not counted, because this thread cannot run a
- * section on `cpu`; -EBADMSG: the latch kept changing for RELAY_CHANGE_TRIES tries.
+ * Count a refused record of `length` bytes in `lost`, by the scheme of the buffer or ring; in scheme RELAY_RSEQ, `cpu`
+ * is the CPU to which it belongs. Returns err if the record was counted. Returns RELAY_WRONG_CPU or -ENOTSUP, from
+ * relay_rseq_misplaced(), if this thread cannot run a section on `cpu`; -EBADMSG if the latch changed in each of
+ * RELAY_CHANGE_TRIES tries.
  */
 static inline int relay_refuse(struct relay_latch *lost, uint64_t length, uint32_t scheme, uint32_t cpu, int err)
 {
@@ -35,9 +39,9 @@ static inline int relay_refuse(struct relay_latch *lost, uint64_t length, uint32
 		enum relay_rseq_result result = relay_tally(lost, length, scheme, cpu);
 		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1))
 			return err;
-		int gone = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(cpu) : 0;
-		if (gone)
-			return gone;
+		int misplaced = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(cpu) : 0;
+		if (misplaced)
+			return misplaced;
 	}
 	return -EBADMSG;
 }

@@ -10,6 +10,8 @@
 #ifndef RELAYFS_BASE_RSEQ_H
 #define RELAYFS_BASE_RSEQ_H
 
+#include "base/arch/arch.h"
+
 #include <errno.h>
 #include <relayfs/ring_layout.h>
 #include <stdbool.h>
@@ -74,13 +76,6 @@ static inline bool relay_rseq_register(void)
 
 #else
 
-/* The signature before the abort handlers, as glibc has it. */
-#if defined(__x86_64__)
-#define RSEQ_SIG 0x53053053
-#elif defined(__aarch64__)
-#define RSEQ_SIG 0xd428bc00
-#endif
-
 extern __thread struct rseq relay_rseq_self __attribute__((visibility("hidden")));
 
 static inline struct rseq *relay_rseq_area(void)
@@ -106,8 +101,8 @@ static inline bool relay_rseq_registered(void)
 	return cpu >= 0 || (cpu == RSEQ_CPU_ID_UNINITIALIZED && relay_rseq_register());
 }
 
-/* Why a section on `cpu` was aborted; cold, because its callers are hot and seldom ask. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no
- * sections. */
+/* Why a section on `cpu` was aborted. 0: it was interrupted, so try again; RELAY_WRONG_CPU; -ENOTSUP: this thread has no
+ * sections. Cold, because its callers are hot and seldom ask. */
 static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
 {
 	if (!relay_rseq_registered())
@@ -119,7 +114,12 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  * relay_rseq_record(): if this is `cpu`, flags has no RELAY_STOPPED bit, head.first is `expect` and names no
  * claim: copy length (1 or more) bytes to `to`, count one record, set head.first to `next`.
  *
+ * relay_rseq_stamped_record(): the same, but the record is `stamp` and behind it length (0 or more) bytes.
+ *
  * relay_rseq_transact(): the same for a struct relay_tx on any latch, without a copy.
+ *
+ * relay_rseq_pass(): if this is `cpu` and latch->first is `expect`: store `records` into the second word that is not valid, `passed`
+ * into *word, and `next` into latch->first.
  *
  * relay_rseq_tally(): if this is `cpu`: add {1, length} to a latch.
  *
@@ -130,12 +130,23 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  *
  * relay_rseq_add(): if this is `cpu`: add to a word.
  */
-#if defined(__x86_64__)
-#include "base/arch/x86_64/rseq.h"
-#elif defined(__aarch64__)
-#include "base/arch/aarch64/rseq.h"
-#else
-#error "relayfs knows x86-64 and arm64"
-#endif
+
+/* One section: what the architecture's RELAY_RSEQ_ENTER and RELAY_RSEQ_LEAVE enclose, and the end of the function around it. */
+#define RELAY_RSEQ_SECTION(instructions, inputs, ...)                        \
+	__asm__ goto volatile(RELAY_RSEQ_ENTER instructions RELAY_RSEQ_LEAVE \
+	                      :                                              \
+	                      : RELAY_RSEQ_INPUTS, inputs                    \
+	                      : "memory", "cc", __VA_ARGS__                  \
+	                      : moved, refused, aborted);                    \
+	return RELAY_RSEQ_DONE;                                              \
+moved:                                                                       \
+	return RELAY_RSEQ_MOVED;                                             \
+refused:                                                                     \
+	return RELAY_RSEQ_STOPPED;                                           \
+aborted:                                                                     \
+	return RELAY_RSEQ_ABORTED;
+#define RELAY_INPUTS(...) __VA_ARGS__
+
+#include RELAY_ARCH_RSEQ_H
 
 #endif

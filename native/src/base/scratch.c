@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pieces of one mapping, a bit for each that is taken. A thread has one for as long as it makes one record, so there are
- * enough for 64 threads that are interrupted in the middle. What was never taken takes no memory.
+ * One mapping (`pieces`) has N_PIECES pieces; a bit in `taken` says which are in use. A thread keeps a piece while it
+ * makes one record, so N_PIECES threads may be interrupted in the middle of one. A piece that was never taken occupies
+ * no memory.
  *
- * A record that is longer than a piece has a mapping of its own (struct own), which is gone when the record is written.
+ * A record that is longer than a piece gets a mapping of its own (struct own), which relay_scratch_give_back() unmaps.
  */
 #define _GNU_SOURCE
 #include "base/scratch.h"
@@ -14,7 +15,7 @@
 
 enum { N_PIECES = 64 };
 
-/* What a mapping of its own begins with. */
+/* The beginning of a mapping for one record. */
 struct own {
 	size_t bytes; /* of the whole mapping */
 	unsigned char piece[] __attribute__((aligned(64)));
@@ -32,7 +33,8 @@ static unsigned char *map_scratch(void)
 	errno = saved;
 	if (mapped == MAP_FAILED)
 		return NULL;
-	/* Pairs with the acquire in relay_scratch_take(). Another thread, or a handler, may have been faster. */
+	/* Pairs with the acquire in relay_scratch_take(). It fails if another thread or a signal handler has stored its
+	 * mapping first; then that one is used. */
 	if (__atomic_compare_exchange_n(&pieces, &none, mapped, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return mapped;
 	munmap(mapped, (size_t)N_PIECES * RELAY_SCRATCH_BYTES);
@@ -41,19 +43,23 @@ static unsigned char *map_scratch(void)
 
 void relay_scratch_prepare(void)
 {
+	/* Pairs with the compare-and-swap in map_scratch(). */
 	if (!__atomic_load_n(&pieces, __ATOMIC_ACQUIRE))
 		map_scratch();
 }
 
 void *relay_scratch_take(void)
 {
+	/* Pairs with the compare-and-swap in map_scratch(). */
 	unsigned char *first = __atomic_load_n(&pieces, __ATOMIC_ACQUIRE);
 	if (!first && !(first = map_scratch()))
 		return NULL;
+	/* Relaxed: the compare-and-swap checks the value. */
 	uint64_t now = __atomic_load_n(&taken, __ATOMIC_RELAXED);
 	while (~now) {
 		unsigned free = (unsigned)__builtin_ctzll(~now);
-		/* Pairs with the release in relay_scratch_give_back(): its last user is done with it. */
+		/* Pairs with the release in relay_scratch_give_back(): the thread that had the piece before accesses it
+		 * no more. */
 		if (__atomic_compare_exchange_n(&taken, &now, now | 1ull << free, 1, __ATOMIC_ACQUIRE,
 		                                __ATOMIC_RELAXED))
 			return first + (size_t)free * RELAY_SCRATCH_BYTES;
@@ -82,10 +88,12 @@ static void unmap(struct own *own)
 
 void relay_scratch_give_back(void *piece)
 {
-	/* Relaxed, because a thread that took one of the pieces knows where they are; no other mapping lies among them. */
+	/* Relaxed: a thread that has one of the pieces has loaded the address before; of another mapping, any value
+	 * gives an offset outside the pieces. */
 	uintptr_t offset = (uintptr_t)piece - (uintptr_t)__atomic_load_n(&pieces, __ATOMIC_RELAXED);
 	size_t number = offset / RELAY_SCRATCH_BYTES;
 	if (number < N_PIECES)
+		/* Pairs with the acquire in relay_scratch_take(). */
 		__atomic_fetch_and(&taken, ~(1ull << number), __ATOMIC_RELEASE);
 	else
 		unmap((struct own *)((unsigned char *)piece - offsetof(struct own, piece)));
@@ -93,5 +101,6 @@ void relay_scratch_give_back(void *piece)
 
 void relay_scratch_forget(void)
 {
+	/* Relaxed: the child has one thread. */
 	__atomic_store_n(&taken, 0, __ATOMIC_RELAXED);
 }

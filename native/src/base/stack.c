@@ -2,14 +2,12 @@
 #define _GNU_SOURCE
 #include "base/stack.h"
 
+#include "base/arch/arch.h"
+
 #include <stddef.h>
 #include <sys/mman.h>
 
-#if defined(__x86_64__)
-#include "base/arch/x86_64/stack.h"
-#else
-#include "base/arch/aarch64/stack.h"
-#endif
+#include RELAY_ARCH_STACK_H
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 
@@ -20,9 +18,11 @@ void relay_on_own_stack(void (*run)(void *arg), void *arg)
 
 #else
 
-/* The lowest pages, of whatever size, stay without memory: an overflow is a fault. */
+/* The stack grows down from its top. Its lowest GUARD_BYTES, one page or more, cannot be accessed, so that an overflow
+ * faults. */
 enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 64 * 1024 };
 
+/* Returns the top of a new stack, or NULL. */
 static unsigned char *map_stack(void)
 {
 	unsigned char *low = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the library's errors mean. The texts hold for all functions that give such an error; the manual says which do. */
+/* The texts of the library's errors. A text covers all functions that return the error; the manual says which functions
+ * do. */
 #include <errno.h>
 #include <relayfs/relay.h>
 #include <stddef.h>

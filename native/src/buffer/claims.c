@@ -1,50 +1,52 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Claims: how a record that takes more than one step survives the death of its writer.
+ * Claims. A record that is written in more than one step has a claim, by which other threads can tell what
+ * to do if its writer dies.
  *
  *     claim.owner.in_use = 1              so that a signal handler takes another one
- *     claim.word = PENDING | pos          say what is about to be taken
- *     head: {pos, r | ?} -> {pos+length, r+1 | this claim}          take it: one step
- *     copy
+ *     claim.word = PENDING | pos          announce the reservation
+ *     head: {pos, r | ?} -> {pos+length, r+1 | this claim}          make it, by one compare-and-swap or section
+ *     copy the record
  *     claim.word = FREE, in_use = 0       commit
  *
- * Readers stop before the first claim that was taken and is not committed. Whether a PENDING claim was taken
- * can always be told: head names the claim that changed it last, and whoever changes head next first marks
- * that claim TAKEN ("helps"). So: named by head and fitting, or TAKEN: it was taken; PENDING otherwise: not.
+ * Readers stop before the first claim whose reservation was made and is not committed. Whether the reservation of a
+ * PENDING claim was made can always be told: head.second names the claim that changed head last, and each thread that
+ * changes head first marks that claim as TAKEN, which is called helping (relay_claims_help()). So a reservation was
+ * made if its claim is TAKEN, or if head names the PENDING claim and its end is head's position.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE         committed
- *             PENDING -> FREE                    withdrawn, or the owner died before it took anything
- *                        TAKEN -> HOLE -> FREE   discarded and too short for the list (buffer/holes.c), or the owner died:
+ *             PENDING -> FREE                    withdrawn, or the owner died before the reservation was made
+ *                        TAKEN -> HOLE -> FREE   discarded and too short for buffer/holes.c; or the owner died:
  *                                                a reader passes the hole, or a lap overwrites it
  *                        TAKEN -> FREE           the owner of a switch died; the switch is complete
  *
- * Except in scheme rseq, a switch is a claim of length RELAY_CLAIM_SWITCH: to help means to write the ledgers of
- * both sub-buffers, word by word with compare-and-swap from what was there before the switch, so that a
- * helper who comes laps too late changes nothing.
+ * Except in scheme rseq, a switch of sub-buffers is a claim of length RELAY_CLAIM_SWITCH. To help it means to store the
+ * ledgers of both sub-buffers. Each word is stored by a compare-and-swap from its value before the switch, so that a
+ * helper that is delayed for laps changes nothing.
  *
- * The last claims of the table (base/claim_table.h) are for switches alone. A reservation keeps its claim until it is
- * committed; that of a dead thread becomes a hole, which keeps the claim until a reader has passed it. A reader of packets
- * passes it once its sub-buffer is finished, which takes a claim, too (not in rseq): were that to be had from the same
- * ones, nobody could ever finish it. A switch leaves no hole, so that the claim of a thread that dies in one is free as soon
- * as somebody looks.
+ * The last claims of the table (base/claim_table.h) are for switches alone. The claim of a dead writer's reservation
+ * becomes a hole and stays in use until a reader has passed the hole. A reader of packets passes it only when its
+ * sub-buffer is finished, and to finish a sub-buffer takes a claim, too (not in rseq). If holes could take all claims,
+ * no thread could finish that sub-buffer. A switch leaves no hole, so its claim is free as soon as somebody reaps it.
  */
 #define _GNU_SOURCE
 #include "buffer/claims.h"
 
 #include "buffer/head.h"
 
-/* How often to look for a claim while all are in use; VIEW_TRIES: see view(). */
+/* FIND_ROUNDS: how often to search for a claim while all are in use; VIEW_TRIES: see view() */
 enum { FIND_ROUNDS = 128, NONBLOCKING_ROUNDS = 16, VIEW_TRIES = 16 };
 
 static uint64_t word_of(const struct relay_claim *claim)
 {
-	/* Pairs with relay_claim_state() and relay_claim_release() in buffer/claims.h, and with change_word(). */
+	/* Pairs with relay_claim_state(), relay_claim_release() and relay_claim_confirm() in buffer/claims.h and
+	 * with change_word(): what was stored before the word is seen. */
 	return __atomic_load_n(&claim->word, __ATOMIC_ACQUIRE);
 }
 
 static bool change_word(struct relay_claim *claim, uint64_t from, uint64_t to)
 {
-	/* Pairs with word_of(). */
+	/* Pairs with word_of(): what was stored before the word. */
 	return __atomic_compare_exchange_n(&claim->word, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
@@ -58,7 +60,7 @@ static struct relay_claim *take_claim(struct rchan_buf *buf, bool for_switch)
 	uint64_t kept = relay_claim_kept(&buf->claim_table);
 	if (__builtin_expect(kept < RELAY_N_CLAIMS, 1)) {
 		struct relay_claim *claim = &buf->claims[kept];
-		/* Otherwise the claim is a hole or a reservation, or this is a signal handler that interrupted its use. */
+		/* If in_use is 1, the claim is reserved, or this is a signal handler that interrupted its use. */
 		if (__builtin_expect(relay_claim_use(&claim->owner), 1)) {
 			if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE, 1))
 				return claim;
@@ -81,29 +83,32 @@ struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf)
 
 static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
 {
-	/* Seen by who sees, in word_of(), what change_word() or relay_claim_release() stores next. */
+	/* Pairs with word_of(): a thread that sees the word which change_word() or relay_claim_release()
+	 * stores next sees the ledger. */
 	__atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-/* The switch that brought head to {next, second} left from `pos`: write both ledgers. */
+/* Store the ledgers of the switch from the position in `word` that changed head to {next, second}. */
 static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, uint64_t word, uint64_t next,
                         uint64_t second)
 {
 	uint64_t pos = word & RELAY_POSITION_MASK;
 	struct relay_subbuf *left = relay_pos_ledger(buf, pos);
 	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
+	/* Relaxed: ordered by the fence below. */
 	uint64_t records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
 	uint64_t bytes = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED);
 	uint64_t old_end = __atomic_load_n(&left->end, __ATOMIC_RELAXED);
 	uint64_t old_records = __atomic_load_n(&entered->start_records, __ATOMIC_RELAXED);
 	uint64_t old_bytes = __atomic_load_n(&entered->start_bytes, __ATOMIC_RELAXED);
-	/* All loads above before this check: while head stands, they are from before the switch or right. None
-	 * of the three words ever takes an old value again. Pairs with the fence in relay_claim_state() in buffer/claims.h. */
+	/* The acquire keeps the loads above before the checks below. If head is unchanged, the loaded words are
+	 * those from before the switch, or already right; none of them ever gets an old value again. Pairs with the
+	 * fence in relay_claim_state() in buffer/claims.h. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) != next ||
 	    __atomic_load_n(&buf->control->head.second[0], __ATOMIC_RELAXED) != second)
 		return;
-	/* The owner may have used its claim for its next record already, and head still name it. */
+	/* The owner may have used its claim for its next record already, while head still names the claim. */
 	if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) != word)
 		return;
 	swap_ledger(&left->end, old_end, pos);
@@ -120,16 +125,17 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
 	uint64_t word = word_of(claim), from = word & RELAY_POSITION_MASK;
 	if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING || !relay_pos_valid(buf, from))
 		return;
-	/* Relaxed: of this word, or the word has changed, and change_word() changes nothing. */
+	/* Relaxed: if the length belongs to another word, the word has changed, and change_word() changes nothing. */
 	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	if (length == RELAY_CLAIM_SWITCH) {
 		if (relay_pos_next(buf, from) != pos)
-			return; /* said, not taken */
+			return; /* announced, but not made */
 		help_switch(buf, claim, word, pos, second);
 	} else if (from + length != pos) {
 		return;
 	}
-	/* If the claim went on meanwhile, its word has another position, and this changes nothing. */
+	/* If the claim was used for another record meanwhile, its word has another position,
+	 * and this changes nothing. */
 	change_word(claim, word, RELAY_CLAIM_TAKEN | from);
 }
 
@@ -144,8 +150,8 @@ static struct rchan_buf *buf_of(struct relay_claim_table *table)
 	return (struct rchan_buf *)((char *)table - offsetof(struct rchan_buf, claim_table));
 }
 
-/* See relay_claim_table.give_up. A word names a position, and positions do not come again, so that a late thread's
- * compare-and-swap cannot change the claim of a later owner. */
+/* See relay_claim_table.give_up. A word contains a position, and no position occurs twice between two
+ * resets, so the compare-and-swap of a delayed thread cannot change the claim of a later owner. */
 static bool give_up(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 {
 	struct rchan_buf *buf = buf_of(table);
@@ -155,11 +161,12 @@ static bool give_up(struct relay_claim_table *table, uint32_t i, uint64_t dead)
 		return false;
 	relay_claims_help(buf, pos, second);
 	uint64_t word = word_of(claim);
-	/* Relaxed: as in relay_claims_help(). */
+	/* Relaxed: if the length belongs to another word, change_word() changes nothing. */
 	bool is_record = __atomic_load_n(&claim->length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH;
 	if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_TAKEN)
 		return false;
-	/* Somebody else may have reaped it, and a living thread taken it. Pairs with try_own() in base/claim_table.c. */
+	/* Another thread may have reaped the claim, and a living one taken it. Pairs with
+	 * try_own() in base/claim_table.c. */
 	if (__atomic_load_n(&claim->owner.thread, __ATOMIC_ACQUIRE) != dead)
 		return true;
 	if (is_record)
@@ -175,7 +182,8 @@ static bool end_buf_claim(struct relay_claim_table *table, uint32_t i)
 	uint64_t pos, second, word = word_of(&buf->claims[i]);
 	if (relay_head(buf, &pos, &second) || (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN)
 		return false;
-	/* give_up() has helped, so that a reservation that was made would be TAKEN: this one was not made. */
+	/* A PENDING reservation was not made, because give_up() has called relay_claims_help(), which
+	 * would have marked it as TAKEN. */
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING)
 		change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
 	return true;
@@ -213,7 +221,7 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
 {
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
-		/* Relaxed: constant while the claim is taken. */
+		/* Relaxed: the length does not change while the claim is TAKEN. */
 		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && relay_pos_valid(buf, word) &&
 		    relay_pos_data(buf, word) == to &&
 		    __atomic_load_n(&buf->claims[i].length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH)
@@ -224,7 +232,7 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
 
 void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded)
 {
-	/* Relaxed: the word says that it holds, and it follows. */
+	/* Relaxed: published by the change of the word. */
 	__atomic_store_n(&claim->bytes, discarded, __ATOMIC_RELAXED);
 	uint64_t word = word_of(claim);
 	make_hole(buf, claim, word);
@@ -241,17 +249,19 @@ uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from)
 	return n;
 }
 
-/* One consistent view of a claim; the last attempt, if it never comes to rest (nobody honest does that). */
+/* A consistent copy of a claim; after VIEW_TRIES, the last copy, consistent or not (only a hostile thread
+ * changes a claim so often). */
 static struct relay_claim_view view(struct relay_claim *claim)
 {
 	struct relay_claim_view seen;
 	for (int i = 0; i < VIEW_TRIES; i++) {
-		/* Pairs with the release in relay_claim_release(): what it covered is complete if it is gone. */
+		/* Pairs with relay_claim_release(): if the claim is free, its record is complete. */
 		seen.word = word_of(claim);
 		seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 		seen.records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
 		seen.discarded = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED) != 0;
-		/* Pairs with the fence in relay_claim_state(): all three are of one claim if the word stands. */
+		/* Pairs with the fence in relay_claim_state(): if the word is unchanged, the
+		 * three fields belong to it. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) == seen.word)
 			break;
@@ -260,7 +270,7 @@ static struct relay_claim_view view(struct relay_claim *claim)
 	return seen;
 }
 
-/* Is it a claim of the sub-buffer a lap before the one at `next`, or of what lay there earlier? */
+/* True if the claim was made in the memory of the sub-buffer at `next`, one lap before or earlier. */
 static bool is_lap_before(const struct rchan_buf *buf, uint64_t word, uint64_t next)
 {
 	uint64_t number = relay_pos_number(buf, next);
@@ -294,7 +304,7 @@ bool relay_claims_fill(struct rchan_buf *buf, uint64_t pos)
 
 void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next)
 {
-	/* What is overwritten is counted so, hole or not. */
+	/* Readers count the holes' records as overwritten, with all others of the sub-buffer. */
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		if (is_lap_before(buf, word, next) && (word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE)
@@ -333,7 +343,7 @@ void relay_claims_clear(struct rchan_buf *buf)
 {
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
-		/* Pending ones are refused: their threads release them. */
+		/* A PENDING claim's reservation will be refused, and its thread releases the claim. */
 		if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING)
 			change_word(&buf->claims[i], word, RELAY_CLAIM_FREE);
 	}

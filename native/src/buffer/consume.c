@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Consuming one buffer.
+ * Reading one buffer.
  *
  *     consumer.position                                   head
  *          v                                               v
- *     |aaaa|bbbb....|ccccccHHHH cc|dddddddddddddddddTTTTddd|      . padding  H hole  T taken, not committed
+ *     |aaaa|bbbb....|ccccccHHHH cc|dddddddddddddddddTTTTddd|      . padding  H hole  T reserved, not committed
  *          '----'    '----'    '-''-----------------'             spans; the next read stops at T
  *
- * begin() walks a copy of the consumer's state (buffer/consumer.c) along the data (buffer/walk.c) and remembers where it came
- * to; end() makes that the state.
+ * relay_consume_begin() takes the reader lock, walks a copy of the consumer's state (buffer/consumer.c) along the
+ * data (buffer/walk.c), and returns the data as spans. relay_consume_end() stores the state that the walk has
+ * reached, and releases the lock.
  *
- * In a format with packets a reader gets finished sub-buffers only, each with a head (buffer/packet.c) in place of its first
- * bytes.
+ * In a format with packets a reader gets finished sub-buffers only, each with a header (buffer/packet.c) in
+ * place of its first bytes.
  *
- * In overwrite mode the memory may change under a reader's eyes. It was intact if, after the reading, head is
- * still less than n_subbufs ahead: writers publish a switch before they store into the sub-buffer it enters. In
- * mode callback that sub-buffer may wait to be begun, with the old data in it, until the client says yes; and the one
- * before it may still get a footer, until the client has said anything at all.
+ * In overwrite mode writers may overwrite the data while they are read. The data were intact if, after they were read,
+ * head is still less than n_subbufs sub-buffers ahead of them, because a switch is published before a record is stored
+ * in the sub-buffer that it enters. In mode callback, a sub-buffer that was entered may keep the old data until the
+ * client lets it begin (buffer/subbuf_start.c), so there head may be n_subbufs ahead; and the sub-buffer before it may
+ * still get a footer until the client's callback has returned.
  */
 #define _GNU_SOURCE
 #include "buffer/consume.h"
@@ -26,27 +28,31 @@
 
 #include <string.h>
 
-enum { HOLES_TRIES = 32 }; /* until all holes of one sub-buffer are known */
+/* Calls of relay_walk_pass_subbuf() for one sub-buffer, each of which collects some of its holes. */
+enum { HOLES_TRIES = 32 };
 
-/* Does `progress` start at or before `state`, and end at or after it? Then a walk may go on from progress->to. */
-static bool goes_on(const struct rchan_buf *buf, const struct relay_progress *progress,
-                    const struct relay_consumer *state)
+/* True if `state` lies between the start and the end of `progress`, so that a walk from `state` may
+ * continue at progress->to. */
+static bool may_continue(const struct rchan_buf *buf, const struct relay_progress *progress,
+                         const struct relay_consumer *state)
 {
 	const struct relay_consumer *to = &progress->to;
-	/* Relaxed: after a reset the caller, who sees it, comes again. In overwrite mode, what was lost since is to be
-	 * counted as lost. */
+	/* Relaxed: a caller that was interrupted by a reset tries again. If the losses by overwriting have changed,
+	 * the walk starts at `state`, so that it counts them. */
 	return progress->is_set && progress->resets == __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) &&
 	       progress->from <= state->position && state->position <= to->position && to->bytes >= state->bytes &&
 	       to->overwritten_bytes == state->overwritten_bytes && to->discarded_bytes >= state->discarded_bytes &&
 	       to->torn_bytes >= state->torn_bytes;
 }
 
-/* To be called before the walk: what it finds is of this reset or a later one. */
+/* Let `progress` start at `state`, unless a walk from there may continue at its end. Called before the walk, which
+ * therefore belongs to this value of `resets` or a later one. */
 static void start_at(const struct rchan_buf *buf, struct relay_progress *progress, const struct relay_consumer *state)
 {
-	if (goes_on(buf, progress, state))
+	if (may_continue(buf, progress, state))
 		return;
 	progress->is_set = true;
+	/* Relaxed: as in may_continue(). */
 	progress->resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED);
 	progress->from = state->position;
 	progress->to = *state;
@@ -62,7 +68,7 @@ int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state
 	int err = relay_walk_plan(&walk);
 	if (walk.total)
 		return err == -EBADMSG ? err : 1;
-	/* Nothing but padding and holes up to there: the next look begins there. */
+	/* There are only padding and holes up to there, so the next call starts there. */
 	if (err != -EBADMSG)
 		empty->to = peeked.to;
 	return err;
@@ -71,6 +77,7 @@ int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state
 uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer *state)
 {
 	struct relay_progress *passed = &buf->passed;
+	/* Relaxed: a count that is out of date only makes the result out of date. */
 	if (__atomic_load_n(&buf->control->n_holes, __ATOMIC_RELAXED) == state->discarded_records + state->torn_records)
 		return 0;
 	start_at(buf, passed, state);
@@ -123,15 +130,16 @@ int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, stru
 int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
 {
 	uint64_t head, second;
-	/* The caller's loads of the data before this load of head. */
+	/* Keeps the caller's loads of the data before the load of head. Pairs with switch_subbuf() in
+	 * buffer/try_reserve.c, which changes head before anything is overwritten. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (relay_head(buf, &head, &second))
 		return -EBADMSG;
-	/* In either mode: in no-overwrite, what is consumed may be overwritten. */
+	/* In both modes, because in mode no-overwrite, too, data that were consumed may be overwritten. */
 	return relay_is_lapped(buf, head, number) ? -EOVERFLOW : 0;
 }
 
-/* The bytes that readers get between the states `from` and `to`. */
+/* The bytes of data between the states `from` and `to`, without holes and losses. */
 static uint64_t data_between(const struct relay_consumer *from, const struct relay_consumer *to)
 {
 	return to->bytes - from->bytes - (to->overwritten_bytes - from->overwritten_bytes) -
@@ -139,15 +147,16 @@ static uint64_t data_between(const struct relay_consumer *from, const struct rel
 }
 
 /*
- * Let a walk that passes data over, from `state` on, begin where the last such walk ran out of work, unless that lies
- * behind what is asked for. What is overwritten since counts as passed over where it was passed, and as lost elsewhere.
+ * Let a walk that skips data from `state` on continue where the last such walk has used up its work, unless that is
+ * behind the data that the caller wants. Data that were skipped and are overwritten now count as skipped, other data
+ * that are overwritten as lost.
  */
 static void skip_ahead(struct relay_walk *walk, const struct relay_consumer *state)
 {
 	struct relay_progress *skipped = &walk->buf->skipped;
 	if (!walk->skip)
 		return;
-	if (goes_on(walk->buf, skipped, state) && data_between(state, &skipped->to) > walk->skip)
+	if (may_continue(walk->buf, skipped, state) && data_between(state, &skipped->to) > walk->skip)
 		skipped->is_set = false;
 	start_at(walk->buf, skipped, state);
 	walk->skip -= data_between(state, &skipped->to);
@@ -156,16 +165,18 @@ static void skip_ahead(struct relay_walk *walk, const struct relay_consumer *sta
 
 static void free_hole(struct relay_claim *claim, uint64_t passed)
 {
+	/* Relaxed: the compare-and-swap checks the word. */
 	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_RELAXED);
-	/* The claim may have been freed by relay_claims_drop_holes() since, and hold a later hole that nobody has passed. Release:
-	 * pairs with the acquire in is_free(), base/claim_table.c. */
+	/* Since the walk, relay_claims_drop_holes() may have freed the claim, and it may be a later hole now, which
+	 * no reader has passed. Release: pairs with the acquire in is_free() in base/claim_table.c. */
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_HOLE && (word & RELAY_POSITION_MASK) < passed)
 		__atomic_compare_exchange_n(&claim->word, &word, RELAY_CLAIM_FREE, false, __ATOMIC_RELEASE,
 		                            __ATOMIC_RELAXED);
 }
 
-/* The plan's end becomes the state, its holes become free claims. */
-static void carry_out(struct rchan_buf *buf)
+/* Store the plan's end as the consumer's state, and free the claims of the holes that it has passed. The
+ * caller has the reader lock. */
+static void publish_plan(struct rchan_buf *buf)
 {
 	relay_consumer_publish(buf, &buf->plan.to);
 	for (uint32_t i = 0; i < RELAY_N_CLAIMS / 64; i++)
@@ -195,7 +206,8 @@ static int begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, 
 		skip_ahead(&walk, &state);
 		err = relay_walk_plan(&walk);
 	}
-	/* The last holder may have died in the middle of relay_consumer_publish(). */
+	/* The last holder of the lock may have died in relay_consumer_publish(), between the store of
+	 * `current` and that of `consumed`. */
 	if (err != -EBADMSG && __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) != state.position)
 		relay_consumer_publish(buf, &state);
 	if (err != -EBADMSG && walk.total) {
@@ -207,8 +219,9 @@ static int begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, 
 	}
 	if (err == -EINPROGRESS && skip)
 		buf->skipped.to = buf->plan.to;
+	/* nothing to return, but padding, holes or losses were passed */
 	if (err != -EBADMSG && !skip && memcmp(&buf->plan.to, &buf->plan.from, sizeof(buf->plan.to)) != 0)
-		carry_out(buf); /* padding, holes and losses passed, nothing to give, nothing passed over */
+		publish_plan(buf);
 	relay_reader_unlock(buf);
 	return err == -EINPROGRESS ? -EBUSY : err;
 }
@@ -241,13 +254,14 @@ int relay_consume_to(struct rchan_buf *buf, uint64_t at)
 	if (!err)
 		err = relay_walk_plan(&walk);
 	if (err != -EBADMSG)
-		carry_out(buf);
+		publish_plan(buf);
 	pthread_mutex_unlock(&buf->walking);
 	relay_reader_unlock(buf);
 	return err == -EINPROGRESS ? -EBUSY : err;
 }
 
-/* A callback may be about to let the sub-buffer at `start` be overwritten. 1: it did, or that cannot be known. */
+/* Wait for a callback that may let the sub-buffer at `start` be overwritten. Returns 1 if it is overwritten now, or
+ * that cannot be found out; otherwise 0. */
 static int wait_for_callback(struct rchan_buf *buf, uint64_t start)
 {
 	uint64_t head, second;
@@ -259,7 +273,8 @@ static int wait_for_callback(struct rchan_buf *buf, uint64_t start)
 int relay_consume_valid(struct rchan_buf *buf)
 {
 	uint64_t head, second;
-	/* The caller's loads of the data before this load of head. */
+	/* Keeps the caller's loads of the data before the load of head. Pairs with switch_subbuf() in
+	 * buffer/try_reserve.c, which changes head before anything is overwritten. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (!buf->plan.active || relay_head(buf, &head, &second))
 		return -EBADMSG;
@@ -284,7 +299,7 @@ void relay_consume_end(struct rchan_buf *buf)
 	if (!buf->plan.active)
 		return;
 	buf->plan.active = false;
-	carry_out(buf);
+	publish_plan(buf);
 	relay_reader_unlock(buf);
 }
 
@@ -298,7 +313,8 @@ void relay_consume_abort(struct rchan_buf *buf)
 
 int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 {
-	/* As in the kernel, such a call is ignored: the consumer's position stays, even if it was overwritten. */
+	/* As in the kernel, such a call is ignored: even if the consumer's position is
+	 * overwritten, it does not change. */
 	if (n == 0 || n > buf->n_subbufs)
 		return 0;
 	int err = relay_reader_lock(buf);
@@ -313,7 +329,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	if (!err)
 		err = relay_walk_see_head(&walk);
 	for (int tries = 0; !err && n && tries < HOLES_TRIES;) {
-		relay_work_begin(buf); /* for each: the caller has said how many */
+		relay_work_begin(buf); /* anew for each sub-buffer, because the caller limits their number */
 		int passed = relay_walk_pass_subbuf(&walk);
 		if (passed == 1)
 			n--;
@@ -321,7 +337,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 		err = passed == -EBADMSG ? passed : 0;
 	}
 	if (!err)
-		carry_out(buf);
+		publish_plan(buf);
 	pthread_mutex_unlock(&buf->walking);
 	relay_reader_unlock(buf);
 	return err;

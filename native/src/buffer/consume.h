@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* Consuming: what is there, in order. buffer/consume.c tells how. */
+/* Reading and consuming the data of a buffer. buffer/consume.c describes how; the functions for programs
+ * are in <relayfs/store.h>. */
 #ifndef RELAYFS_BUFFER_CONSUME_H
 #define RELAYFS_BUFFER_CONSUME_H
 
 #include "buffer/consumer.h"
 
-/* Bytes of holes in what can be read from `state` on, as far as is known: walks along it, if there are any, within what
- * is left of buf->work; the next call goes on from there. */
+/* The bytes of holes in the data from `state` on, as far as they are known. If there are holes, it walks along the
+ * data until buf->work is used up; the next call continues there. */
 uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer *state);
 
 /*
- * In a format with packets: describe, without consuming, the sub-buffer at whose start `state` is, which then lies behind it.
- * Returns the number of pieces; 0: it is not finished; -EAGAIN: it was overwritten meanwhile; -EINPROGRESS: not all of its
- * holes are known yet, call again; -EBADMSG.
+ * In a format with packets: describe the sub-buffer at whose start `state` is, without consuming it, and move `state`
+ * to its end. The data are in `spans`, the first of which is *packet. Returns the number of spans used; 0: the
+ * sub-buffer is not finished; -EAGAIN: it was overwritten meanwhile; -EINPROGRESS: not all of its holes are known
+ * yet, call again; -EBADMSG.
  *
- * start_records  receives how many records were written before it
+ * start_records  receives how many records were written before the sub-buffer
  */
 struct relay_packet;
 int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
                        uint64_t *start_records, struct relay_span *spans, size_t n_spans);
 
-/* 0: sub-buffer `number`, which was described, is as it was; -EOVERFLOW: it is overwritten; -EBADMSG. */
+/* Returns 0 if sub-buffer `number`, which the caller has read, was not overwritten meanwhile; -EOVERFLOW: it was,
+ * or may have been; -EBADMSG. */
 int relay_consume_stands(struct rchan_buf *buf, uint64_t number);
 
-/* 1: a consumption from `state` would give something; 0; -EBADMSG; -EINPROGRESS: it is not known yet, within what is left
- * of buf->work, and the next call goes on from where this one came to. */
+/* Returns 1 if a consumption from `state` would return data; 0 if not; -EBADMSG; -EINPROGRESS: buf->work was used up
+ * before that was known, and the next call continues there. */
 int relay_consume_peek(struct rchan_buf *buf, const struct relay_consumer *state);
 
 #endif

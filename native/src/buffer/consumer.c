@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* What has been consumed, and who consumes. The state is kept in two copies, so that a consumer that is killed leaves the old or
- * the new. */
+/* The consumer's state, and the reader lock. The state is kept in two copies, so that after a reader was killed
+ * while it stored one of them, the other is valid. */
 #define _GNU_SOURCE
 #include "buffer/consumer.h"
 
 #include "buffer/claims.h"
 #include "buffer/head.h"
 
-/* Each failed one means that somebody consumed meanwhile. */
+/* A try fails only if another thread has consumed during it. */
 enum { READ_TRIES = 100 };
 
-/* The dead holder may have been in relay_buf_reset(). With `resets` even it had cleared nothing, so that RELAY_RESETTING is taken
- * back; with `resets` odd the buffer is half cleared, and the flag refuses writers until another reset is complete. */
+/* The dead holder of the reader lock may have been in relay_buf_reset(). If `resets` is even, it had cleared
+ * nothing, so RELAY_RESETTING is cleared. If `resets` is odd, the buffer is half cleared, and the flag stays to
+ * refuse writers until another reset is complete. */
 static void end_reset(struct rchan_buf *buf)
 {
-	/* `resets` pairs with start_again() in buffer/control.c, the flags with wait_or_refuse() in buffer/try_reserve.c. */
+	/* The load pairs with start_again() in buffer/control.c, the change of the flags with
+	 * wait_or_refuse() in buffer/try_reserve.c. */
 	if (!(__atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE) & 1))
 		__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_RESETTING, __ATOMIC_SEQ_CST);
 }
@@ -32,13 +34,13 @@ bool relay_reader_is_held(const struct rchan_buf *buf)
 	return relay_owner_lock_is_held(&buf->control->reader_lock);
 }
 
-/* Is the sum of these parts no more than the whole? */
+/* True if the sum of the parts is at most the whole, without overflow. */
 static bool fit(uint64_t whole, uint64_t part1, uint64_t part2, uint64_t part3)
 {
 	return part1 <= whole && part2 <= whole - part1 && part3 <= whole - part1 - part2;
 }
 
-/* All that can be said of a state by itself. */
+/* Check the fields of a state against each other. */
 static int check_state(struct rchan_buf *buf, const struct relay_consumer *state)
 {
 	struct relay_damage *damage = &buf->damage;
@@ -61,11 +63,12 @@ int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state)
 {
 	const struct relay_control *control = buf->control;
 	for (int i = 0; i < READ_TRIES; i++) {
-		/* Pairs with the release in relay_consumer_publish() in buffer/consumer.h: the copy before the flip. */
+		/* Pairs with the release in relay_consumer_publish() in buffer/consumer.h:
+		 * the copy before `current`. */
 		uint32_t current = __atomic_load_n(&control->current, __ATOMIC_ACQUIRE);
 		*state = control->consumer[current & 1];
-		/* Pairs with the release fence in relay_consumer_publish(): if a later store to this copy was seen, so is a later
-		 * `current`. */
+		/* Pairs with the release fence in relay_consumer_publish(): if a later store to this copy was
+		 * loaded, the load below sees a later `current`. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&control->current, __ATOMIC_RELAXED) == current)
 			return check_state(buf, state);
@@ -88,7 +91,8 @@ int relay_settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records)
 	return 0;
 }
 
-/* The sub-buffer at `oldest` stands, and `state` is before it: what lies between is lost. */
+/* Count the data from `state` to the start of sub-buffer `oldest`, whose ledger is `subbuf`, as
+ * overwritten, and move `state` there. */
 static int pass_overwritten(struct rchan_buf *buf, struct relay_consumer *state, uint64_t oldest,
                             const struct relay_subbuf *subbuf)
 {
@@ -120,11 +124,12 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 			                          relay_pos_ahead(buf, head, state->position), buf->n_subbufs);
 		uint64_t oldest = relay_pos_start(buf, relay_oldest(buf, head));
 		struct relay_subbuf subbuf = relay_subbuf_at(buf, oldest);
-		/* Pairs with switch_subbuf() in buffer/try_reserve.c, which moves head before the ledger is used again. */
+		/* Keeps the loads of the ledger before the load of head below. Pairs with switch_subbuf() in
+		 * buffer/try_reserve.c, which changes head before the ledger is used again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (relay_settled_head(buf, &again, &records))
 			return -EBADMSG;
-		if (!relay_consumer_is_lapped(buf, again, oldest)) /* else the ledger may be of a later lap */
+		if (!relay_consumer_is_lapped(buf, again, oldest)) /* otherwise the ledger may be that of a later lap */
 			return pass_overwritten(buf, state, oldest, &subbuf);
 	}
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");

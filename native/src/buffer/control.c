@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is done to one buffer from outside its writers: flush, stop, reset, write on behalf of another CPU.
+ * Operations on one buffer by threads that are not its usual writers: flush, stop, reset, and writing or
+ * reserving from another CPU.
  *
- * In scheme rseq all of it happens on the buffer's CPU: being there means that every section another thread
- * had open has ended or will restart. In the other schemes a change of head by compare-and-swap does the same.
+ * In scheme rseq all of them run on the buffer's CPU. While a thread runs there, each section that another thread had
+ * entered has ended or been aborted. In the other schemes, a change of head by compare-and-swap makes the
+ * compare-and-swaps of other threads fail.
  */
 #define _GNU_SOURCE
 #include "base/affinity.h"
@@ -21,8 +23,9 @@
 
 enum { RESET_WAIT_MS = 1000, MAX_MIGRATIONS = 100 };
 
-/* Carry out a change of head until it happens. `make` fills in what shall be from what is; 0 from it: nothing
- * to do. */
+/* Change a latch. `make` fills in the new values of the transaction from the expected ones; it is called again if
+ * another thread changes the latch in between, and returns false if nothing has to be changed. Returns 0,
+ * RELAY_WRONG_CPU, -ENOTSUP or -EBADMSG. */
 static int change_head(struct rchan_buf *buf, struct relay_latch *latch,
                        bool (*make)(struct rchan_buf *, struct relay_tx *))
 {
@@ -75,13 +78,15 @@ static int clear(struct rchan_buf *buf)
 {
 	struct relay_control *control = buf->control;
 	struct relay_latch *losses[] = {&control->lost_full, &control->lost_disabled, &control->lost_too_large};
+	/* Relaxed: start_again() publishes all that is stored here. */
 	__atomic_store_n(&control->asked, 0, __ATOMIC_RELAXED);
 	control->delivered = control->caught_up = control->ending = control->starting = control->wanted = 0;
-	/* Records lay there in later laps. */
+	/* Records of later laps have overwritten the bytes that are reserved at the start. */
 	if (!relay_is_unallocated(buf))
 		memset(buf->data, 0, relay_reserved_at(buf, 0));
 	int err = change_head(buf, &control->head, make_cleared_head);
 	if (buf->scheme != RELAY_RSEQ) {
+		/* In scheme rseq, change_head() has stored them. Relaxed: as above. */
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
 	}
@@ -90,13 +95,14 @@ static int clear(struct rchan_buf *buf)
 	return err;
 }
 
-/* Call step(buf, arg) on the buffer's CPU: again while it says RELAY_WRONG_CPU. */
+/* Call step(buf, arg), on the buffer's CPU if it returns RELAY_WRONG_CPU elsewhere. Returns its result; -EPERM: this
+ * thread may not run on that CPU, or has no restartable sequences. */
 static int on_cpu(struct rchan_buf *buf, int (*step)(struct rchan_buf *, const void *), const void *arg)
 {
 	struct relay_affinity affinity;
 	affinity.active = false;
 	int err = step(buf, arg);
-	/* Hot-unplug or another thread may move us away again: not for ever. */
+	/* Hot-unplug or another thread may move this thread away again; give up after MAX_MIGRATIONS. */
 	for (int tries = 0; err == RELAY_WRONG_CPU; tries++) {
 		err = tries < MAX_MIGRATIONS ? relay_migrate(buf->cpu, &affinity) : -EPERM;
 		if (!err)
@@ -119,7 +125,8 @@ static int write_step(struct rchan_buf *buf, const void *arg)
 	return relay_write_shared(buf, record->data, record->length, NULL, false);
 }
 
-/* A record of which the maker's thread calls deliver(): by a claim, which knows where it is. */
+/* Write a record for which the maker's thread will call deliver(). It is written with a
+ * claim, which has its position. */
 static int write_noted(struct rchan_buf *buf, const void *data, size_t length)
 {
 	struct relay_slot slot = {.to = NULL};
@@ -137,10 +144,11 @@ static int write_noted(struct rchan_buf *buf, const void *data, size_t length)
 
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 {
-	/* Channels of classic.h have no scheme rseq, and need not be written on a certain CPU. */
+	/* Channels of classic.h never have scheme rseq, so that this need not run on a certain CPU. */
 	bool is_noted = length && buf->scheme != RELAY_RSEQ && relay_deliveries_wanted(buf);
 	int err = is_noted ? write_noted(buf, data, length) : on_cpu(buf, write_step, &(struct record){data, length});
-	/* Truncated, and kept mappable by the guard: the record went into pages that nobody will see. */
+	/* If the file was truncated, the SIGBUS handler of base/mapping.c has mapped zero pages, into
+	 * which the record was written. */
 	return __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED) == RELAY_MAGIC ? err : -EBADMSG;
 }
 
@@ -178,15 +186,16 @@ static int flush_step(struct rchan_buf *buf, const void *arg)
 
 int relay_buf_flush(struct rchan_buf *buf)
 {
+	/* Relaxed: no other load depends on it. */
 	if (__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_CLOSED)
 		return -EPIPE;
 	return on_cpu(buf, flush_step, NULL);
 }
 
-static int nothing_step(struct rchan_buf *buf, const void *arg)
+static int check_cpu_step(struct rchan_buf *buf, const void *arg)
 {
 	(void)arg;
-	/* If this thread runs there, the others do not: their sections restart. */
+	/* When this thread runs on the buffer's CPU, the sections of all others there were aborted. */
 	return relay_rseq_cpu() == buf->cpu ? 0 : RELAY_WRONG_CPU;
 }
 
@@ -194,7 +203,7 @@ static int settle(struct rchan_buf *buf)
 {
 	if (buf->scheme != RELAY_RSEQ)
 		return seal(buf);
-	return on_cpu(buf, nothing_step, NULL);
+	return on_cpu(buf, check_cpu_step, NULL);
 }
 
 int relay_buf_stop(struct rchan_buf *buf, uint32_t flag, int on)
@@ -202,10 +211,12 @@ int relay_buf_stop(struct rchan_buf *buf, uint32_t flag, int on)
 	int err = 0;
 	flag &= RELAY_STOPPED;
 	if (on) {
-		/* Pairs with the test in every section, and with relay_refuse_stopped() after relay_tx_load(). */
+		/* Pairs with the load of the flags in each section, and with relay_refuse_stopped(), which is
+		 * called after relay_tx_load(). */
 		__atomic_fetch_or(&buf->control->flags, flag, __ATOMIC_SEQ_CST);
 		err = settle(buf);
 	} else {
+		/* Pairs with wait_or_refuse() in buffer/try_reserve.c: what a reset has stored is seen. */
 		__atomic_fetch_and(&buf->control->flags, ~flag, __ATOMIC_SEQ_CST);
 	}
 	relay_wake(buf, RELAY_ARMED);
@@ -228,7 +239,8 @@ static int reset_step(struct rchan_buf *buf, const void *arg)
 	return clear(buf);
 }
 
-/* All writers are out. Not while a callback runs: it may look at anything. */
+/* Clear the buffer, when no writer is inside. It takes the switch lock, because a callback, which runs with
+ * that lock, may read anything. */
 static int start_again(struct rchan_buf *buf)
 {
 	sigset_t before;
@@ -236,8 +248,11 @@ static int start_again(struct rchan_buf *buf)
 	int err = relay_switch_lock(buf, &before);
 	if (err)
 		return err;
+	/* Relaxed: only the holder of the reader lock changes it. It is odd if the thread of
+	 * an earlier reset has died. */
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) | 1;
-	/* Pairs with resets_met() in buffer/stats.c: whoever sees what follows sees that it is under way. */
+	/* Pairs with resets_met() in buffer/stats.c: a thread that sees one of the changes below
+	 * also sees the odd number. */
 	__atomic_store_n(&buf->control->resets, resets, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	err = on_cpu(buf, reset_step, NULL);
@@ -246,7 +261,7 @@ static int start_again(struct rchan_buf *buf)
 		relay_holes_clear(buf);
 		relay_consumer_clear(buf);
 	}
-	/* Pairs with now() in buffer/stats.c: all of it is seen by who sees that it is over. */
+	/* Pairs with now() in buffer/stats.c: a thread that sees the even number also sees all changes above. */
 	__atomic_store_n(&buf->control->resets, resets + 1, __ATOMIC_RELEASE);
 	relay_switch_unlock(buf, &before);
 	if (!err && !relay_has_begun(buf, 0))
@@ -256,6 +271,7 @@ static int start_again(struct rchan_buf *buf)
 
 int relay_buf_reset(struct rchan_buf *buf)
 {
+	/* Relaxed: no other load depends on it. */
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
 	if (flags & RELAY_CLOSED)
 		return -EPIPE;

@@ -9,7 +9,7 @@
 
 static uint64_t maker_of(const struct rchan_buf *buf)
 {
-	/* Relaxed: a maker is there from the beginning, or not at all. */
+	/* Relaxed: a maker is stored before the channel is used, or never. */
 	return __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
 }
 
@@ -20,7 +20,7 @@ bool relay_deliveries_wanted(const struct rchan_buf *buf)
 
 static bool has_note_room(const struct relay_control *control)
 {
-	/* Acquire pairs with the release in relay_deliveries_take(): the note was read before its place is used again. */
+	/* Pairs with the release in relay_deliveries_take(): the note was read before its place is used again. */
 	uint64_t told = __atomic_load_n(&control->notes_told, __ATOMIC_ACQUIRE);
 	return control->notes_added - told < RELAY_N_NOTES;
 }
@@ -38,12 +38,12 @@ void relay_deliveries_add(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 	struct relay_note *note = &control->notes[control->notes_added % RELAY_N_NOTES];
 	note->position = pos;
 	note->length = length;
-	/* Release pairs with the acquire in relay_deliveries_take(): the note before the count. */
+	/* Pairs with the acquire in relay_deliveries_take(): the note before the count. */
 	__atomic_store_n(&control->notes_added, control->notes_added + 1, __ATOMIC_RELEASE);
 	relay_wake_maker(buf);
 }
 
-/* The record that a note speaks of; NULL: it is overwritten, or there was never such a record. */
+/* The record of a note; NULL if it is overwritten, or the note is damaged. */
 static char *find_noted(const struct rchan_buf *buf, const struct relay_note *note)
 {
 	uint64_t head, second;
@@ -57,15 +57,16 @@ static char *find_noted(const struct rchan_buf *buf, const struct relay_note *no
 bool relay_deliveries_take(struct rchan_buf *buf, char **data, uint32_t *length)
 {
 	struct relay_control *control = buf->control;
-	/* Acquire pairs with the release in relay_deliveries_add(). */
+	/* Pairs with the release in relay_deliveries_add(). */
 	uint64_t added = __atomic_load_n(&control->notes_added, __ATOMIC_ACQUIRE), told = control->notes_told;
 	if (added == told)
 		return false;
-	/* The memory is anybody's to write: where it says nonsense, what it noted is passed over. */
+	/* If the counts contradict each other, because shared memory is damaged, skip the
+	 * notes that cannot be there. */
 	if (added - told > RELAY_N_NOTES)
 		told = added - RELAY_N_NOTES;
 	struct relay_note note = control->notes[told % RELAY_N_NOTES];
-	/* Release pairs with the acquire in has_note_room(). */
+	/* Pairs with the acquire in has_note_room(): the note was read before. */
 	__atomic_store_n(&control->notes_told, told + 1, __ATOMIC_RELEASE);
 	*data = find_noted(buf, &note);
 	*length = (uint32_t)note.length;

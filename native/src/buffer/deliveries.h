@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Notes of records that write(2) brought, for a maker that deliver() tells of each record (classic.h).
+ * Notes about records that users wrote by write(2), so that the maker of the channel can call deliver() for each record
+ * (classic.h). The notes are a queue in shared memory, relay_control.notes.
  *
  *     file server                                      the maker's thread
  *     write(2): reserve, copy, commit
- *     note {position, length}, noted++, wake      ->   deliver(), told++
+ *     store {position, length}, notes_added++, wake   ->   deliver(), notes_told++
  */
 #ifndef RELAYFS_BUFFER_DELIVERIES_H
 #define RELAYFS_BUFFER_DELIVERIES_H
 
 #include "buffer/buffer.h"
 
-/* Does a maker want notes of this buffer's records? */
+/* True if the channel has a maker that wants notes of this buffer's records. */
 bool relay_deliveries_wanted(const struct rchan_buf *buf);
 
-/* Is there no room for a note, while the maker lives, which will make room? */
+/* True if the queue is full and the maker lives, so that it will take notes. */
 bool relay_deliveries_full(const struct rchan_buf *buf);
 
-/* Note a record that is committed. One process at a time notes: the file server. */
+/* Add a note about a committed record, unless the queue is full. Only one process, the file server, calls it. */
 void relay_deliveries_add(struct rchan_buf *buf, uint64_t pos, uint64_t length);
 
-/* For the maker's thread: take the oldest note. false: there is none. Its record is still there if *data is not NULL. */
+/* Take the oldest note; for the maker's thread. Returns false if there is none. *data is NULL if
+ * the record is overwritten. */
 bool relay_deliveries_take(struct rchan_buf *buf, char **data, uint32_t *length);
 
 #endif

@@ -22,7 +22,8 @@ int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 
 int relay_buf_full(struct rchan_buf *buf)
 {
-	/* Relaxed: in a callback nobody moves head, and readers only make room. */
+	/* Relaxed: this is called in a callback, during which no thread changes head. The load of `consumed` pairs
+	 * with the release in relay_consumer_publish(), before which the reader has left the memory. */
 	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
 	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a buffer's writers are, and what they have lost. */
+/* Loading a buffer's head, the latch {position, records and owner} of its writers; and the sum of
+ * the records they have lost. */
 #ifndef RELAYFS_BUFFER_HEAD_H
 #define RELAYFS_BUFFER_HEAD_H
 
 #include "buffer/buffer.h"
 
-/* Records that were refused, for whatever reason. */
+/* The number of records that were refused, for all reasons. A counter that never comes to rest counts as 0. */
 uint64_t relay_lost(const struct rchan_buf *buf);
 
-/* head, consistent and valid; -EBADMSG otherwise. `first` is a position, `second` has the owner in it. */
+/* Load head as it was at one moment. Returns 0; -EBADMSG: it never came to rest, or is not a valid position. *first
+ * is the position, *second has the record count and the owner. */
 int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second);
 
-/* The same for who reads: it is noted what is wrong. */
+/* As relay_head(), but -EBADMSG leaves a note in buf->damage. */
 int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second);
 
 #endif

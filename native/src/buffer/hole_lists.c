@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lists of holes that readers keep are as long as producers make them: up to 3 MiB, two for each buffer. So that a
- * process that reads many buffers, as a file server does, needs no more than MOST_BYTES for them, a list that grows takes
- * the place of others:
+ * The lists of holes that readers collect are as long as producers make them: up to 3 MiB each, two for each buffer.
+ * Their memory in one process, such as a file server that reads many buffers, is limited to MOST_BYTES. If a list
+ * cannot grow without exceeding that, other lists are freed, in this order:
  *
- * - Those of the user whose lists take the most memory, be it the one whose list grows or not. A user is who owns the
- *   buffer's file; users whose numbers are equal modulo N_ACCOUNTS share an account. So nobody loses a list to a user
- *   who keeps more.
- * - First the one that was used the longest time ago. A list that is still being collected, or that no walk has come to
- *   the end of since, is spared for PATIENCE_MS after each use; otherwise it might have been collected for nothing, again and again.
- * - If there are only such lists, the shortest. If that is the list that grows, it is forgotten itself, so that the
- *   longer ones get finished, however many buffers are read in turn.
+ * - First the lists of the user whose lists have the most memory, whether or not the growing list is one of these. A
+ *   user is the owner of the buffer's file; users whose numbers are equal modulo N_ACCOUNTS share an account. So no
+ *   user loses a list to a user whose lists have more memory.
+ * - Of these, the list that was used least recently. A list that is still being collected, or whose last hole no
+ *   walk has reached yet, is spared for PATIENCE_MS after each use, because otherwise it might be freed before it
+ *   was of use, again and again.
+ * - If all of them are spared, the shortest. If that is the growing list, it is freed itself, so that longer ones are
+ *   completed, however many buffers are read in turn.
  *
- * A list is its buffer's, and used by the thread that has rchan_buf.walking; the mutex here is taken after that one, so
- * other buffers' are only tried. What is being walked along at this moment is not forgotten: the limit may be exceeded by
- * a list for each thread that reads.
+ * A list is used by the thread that has the buffer's rchan_buf.walking. A thread takes room_mutex after that mutex, so
+ * with room_mutex it only tries to take `walking` of other buffers, and skips the lists of those that are being walked.
+ * Therefore the limit may be exceeded by one list for each thread that reads.
  */
 #define _GNU_SOURCE
 #include "buffer/hole_lists.h"
@@ -27,13 +28,13 @@
 enum {
 	MOST_BYTES = 64 << 20,
 	N_ACCOUNTS = 1024,
-	FIRST = 64,         /* holes that a list has room for at first */
-	SHORT = 4096,       /* holes that are soon collected again, so that it does not matter when they were used */
-	PATIENCE_MS = 10000 /* more than a process takes on a busy machine to come round to each of its buffers */
+	FIRST = 64,         /* the first capacity of a list, in holes */
+	SHORT = 4096,       /* shorter lists are collected again so soon that their last use is not noted */
+	PATIENCE_MS = 10000 /* longer than a process on a busy machine needs to read all its buffers once */
 };
 
 struct relay_holes_account {
-	struct relay_holes *oldest, *newest; /* in the order in which they were used */
+	struct relay_holes *oldest, *newest; /* ends of the list, in the order of last use */
 	uint64_t bytes;
 };
 
@@ -42,22 +43,22 @@ static uint64_t all_bytes;
 static pthread_mutex_t room_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t forks = PTHREAD_ONCE_INIT;
 
-static void before_fork(void)
+static void lock_for_fork(void)
 {
 	pthread_mutex_lock(&room_mutex);
 }
 
-static void after_fork(void)
+static void unlock_after_fork(void)
 {
 	pthread_mutex_unlock(&room_mutex);
 }
 
 static void watch_forks(void)
 {
-	pthread_atfork(before_fork, after_fork, after_fork);
+	pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
 }
 
-static uint64_t now_ms(void)
+static uint64_t coarse_ms(void)
 {
 	return relay_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000;
 }
@@ -80,11 +81,11 @@ static void link_newest(struct relay_holes *holes)
 	holes->newer = NULL;
 	holes->older = account->newest;
 	*(holes->older ? &holes->older->newer : &account->oldest) = holes;
-	/* Relaxed: relay_holes_touch() compares it with a list that no other thread links meanwhile. */
+	/* Relaxed: relay_holes_touch() compares it only with a list that no other thread links at the same time. */
 	__atomic_store_n(&account->newest, holes, __ATOMIC_RELAXED);
 }
 
-static void unlink_it(struct relay_holes *holes)
+static void unlink_list(struct relay_holes *holes)
 {
 	struct relay_holes_account *account = holes->account;
 	*(holes->older ? &holes->older->newer : &account->oldest) = holes->newer;
@@ -95,9 +96,9 @@ static void unlink_it(struct relay_holes *holes)
 		__atomic_store_n(&account->newest, holes->older, __ATOMIC_RELAXED);
 }
 
-static void forget(struct relay_holes *holes)
+static void free_list(struct relay_holes *holes)
 {
-	unlink_it(holes);
+	unlink_list(holes);
 	holes->account->bytes -= bytes_of(holes);
 	all_bytes -= bytes_of(holes);
 	free(holes->at);
@@ -107,22 +108,23 @@ static void forget(struct relay_holes *holes)
 void relay_holes_forget(struct relay_holes *holes)
 {
 	pthread_once(&forks, watch_forks);
-	/* Also for a list that takes no memory: who has just forgotten it may still have the buffer's mutex. */
+	/* The mutex is taken even if the list has no memory: free_one() of another thread may have just freed it,
+	 * and may still use the mutex in its buffer. */
 	pthread_mutex_lock(&room_mutex);
 	if (holes->account)
-		forget(holes);
+		free_list(holes);
 	pthread_mutex_unlock(&room_mutex);
 }
 
 void relay_holes_touch(struct relay_holes *holes)
 {
 	if (holes->capacity > SHORT)
-		holes->used_ms = now_ms();
-	/* Relaxed: only this thread makes this list the newest, or another one instead of it under the mutex. */
+		holes->used_ms = coarse_ms();
+	/* Relaxed: only this thread can make this list the newest; others can only replace it, with the mutex. */
 	if (!holes->account || __atomic_load_n(&holes->account->newest, __ATOMIC_RELAXED) == holes)
 		return;
 	pthread_mutex_lock(&room_mutex);
-	unlink_it(holes);
+	unlink_list(holes);
 	link_newest(holes);
 	pthread_mutex_unlock(&room_mutex);
 }
@@ -141,12 +143,12 @@ static bool is_spared(const struct relay_holes *holes, uint64_t now)
 	return (holes->next || !holes->is_used) && now - holes->used_ms < PATIENCE_MS;
 }
 
-/* Forget the account's oldest list for which there is room for no more than `capacity` holes; spared ones, too, or not.
- * false: there is none, besides `grower`. */
-static bool forget_one(struct relay_holes_account *account, const struct relay_holes *grower, uint32_t capacity,
-                       bool spared)
+/* Free the least recently used list of the account that has a capacity of at most `capacity`; with `spared`, also a
+ * spared list. Skips the list `grower`. Returns false if there is none. */
+static bool free_one(struct relay_holes_account *account, const struct relay_holes *grower, uint32_t capacity,
+                     bool spared)
 {
-	uint64_t now = now_ms();
+	uint64_t now = coarse_ms();
 	for (struct relay_holes *holes = account->oldest, *newer; holes; holes = newer) {
 		struct rchan_buf *buf = holes->buf;
 		newer = holes->newer;
@@ -154,7 +156,7 @@ static bool forget_one(struct relay_holes_account *account, const struct relay_h
 			continue;
 		bool found = holes->capacity <= capacity && (spared || !is_spared(holes, now));
 		if (found)
-			forget(holes);
+			free_list(holes);
 		if (buf != grower->buf)
 			pthread_mutex_unlock(&buf->walking);
 		if (found)
@@ -163,24 +165,26 @@ static bool forget_one(struct relay_holes_account *account, const struct relay_h
 	return false;
 }
 
-/* false: only lists that are longer, and not finished yet, could make room for this one. */
+/* Free lists until there are `more` bytes within MOST_BYTES. Returns false if only lists could be freed
+ * that are longer than `grower` and spared. Returns true, and exceeds the limit, if all lists of another
+ * account are being walked. */
 static bool make_room(const struct relay_holes *grower, uint64_t more)
 {
 	while (all_bytes + more > MOST_BYTES) {
 		struct relay_holes_account *account = heaviest_account();
 		bool is_own = account == grower->account;
 		uint32_t most = is_own ? grower->capacity : RELAY_N_HOLES;
-		bool found = forget_one(account, grower, RELAY_N_HOLES, false);
+		bool found = free_one(account, grower, RELAY_N_HOLES, false);
 		for (uint32_t capacity = FIRST; !found && capacity <= most; capacity *= 2)
-			found = forget_one(account, grower, capacity, true);
+			found = free_one(account, grower, capacity, true);
 		if (!found)
 			return !is_own;
 	}
 	return true;
 }
 
-/* With the mutex. */
-static bool grow(struct relay_holes *holes)
+/* The caller has room_mutex. */
+static bool grow_list(struct relay_holes *holes)
 {
 	uint32_t capacity = holes->capacity ? 2 * holes->capacity : FIRST;
 	uint64_t more = capacity * sizeof(*holes->at) - bytes_of(holes);
@@ -204,10 +208,10 @@ bool relay_holes_grow(struct rchan_buf *buf, struct relay_holes *holes)
 		holes->buf = buf;
 		link_newest(holes);
 	}
-	holes->used_ms = now_ms();
-	bool has_grown = grow(holes);
+	holes->used_ms = coarse_ms();
+	bool has_grown = grow_list(holes);
 	if (!has_grown)
-		forget(holes);
+		free_list(holes);
 	pthread_mutex_unlock(&room_mutex);
 	return has_grown;
 }

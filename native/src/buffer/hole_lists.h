@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The memory that all lists of holes of this process take together. buffer/hole_lists.c tells how it is divided. */
+/* The limit for the memory of all lists of holes (struct relay_holes) in this process. buffer/hole_lists.c describes
+ * how the memory is divided. */
 #ifndef RELAYFS_BUFFER_HOLE_LISTS_H
 #define RELAYFS_BUFFER_HOLE_LISTS_H
 
@@ -9,15 +10,16 @@ struct relay_found_hole {
 	uint32_t offset, length, record;
 };
 
-/* What follows is called by the thread that walks along the buffer, for one of its two lists. */
+/* The caller of these functions has buf->walking. */
 
-/* Make room for as many holes again, or for the first ones. false: there is none now, and the list has been forgotten. */
+/* Double the capacity of a list, or make a first one. Returns false if there is no memory for it; the list
+ * is then empty and has none. */
 bool relay_holes_grow(struct rchan_buf *buf, struct relay_holes *holes);
 
-/* The list is in use, or is being collected: others of the same user are forgotten before it. */
+/* Note that the list is in use, so that other lists of the same user are freed before it. */
 void relay_holes_touch(struct relay_holes *holes);
 
-/* Give the memory back. The list is collected anew when a walk meets it again. */
+/* Free the list's memory. The list is collected again when a walk needs it. */
 void relay_holes_forget(struct relay_holes *holes);
 
 #endif

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Holes. A discarded record stays where it was reserved, as nobody else's memory may move. Its producer links it
- * into the list of its sub-buffer, then lets its claim go: a reader that no longer meets the claim finds the hole.
+ * Holes. The memory of a discarded record cannot be used for another one, because later records lie behind it. Its
+ * producer stores a struct relay_hole there, links it into the list of the sub-buffer, and then frees its claim. So a
+ * reader that does not find the claim any more finds the hole.
  *
  *     ledger.holes ──────────────────────────────v
  *     |aaaa|HOLE next=0|bb|HOLE next, length, ...|cccc|
  *              ^─────────────'
  *
- * Readers collect the list in an array and sort it, so as to find the next hole at any place. The list only grows, so
- * when it has changed they collect what is before the hole that was its first. The array is sorted in runs, because to
- * sort all of it may take longer than a call of a file server should; for the same reason one call does not collect
- * more than COLLECT_MOST. What they find is data that anybody may have scribbled on: each step is checked.
+ * Readers collect the list in an array (struct relay_holes) and sort it, to find the next hole after any position. The
+ * list grows only at its head; so when it has grown, readers collect only the holes before the one that was the head.
+ * The array is sorted in runs of RUN holes, because to sort the whole may take longer than a call of a file server
+ * should. For the same reason one call collects at most COLLECT_MOST holes. The list is in memory to which other users
+ * may write, so each element is checked.
  */
 #define _GNU_SOURCE
 #include "buffer/holes.h"
@@ -22,7 +24,7 @@
 enum {
 	RUN = 4096,           /* holes that are sorted together */
 	COLLECT_MOST = 16384, /* in one call */
-	COLLECT_UNITS = 4     /* of RELAY_WORK for each */
+	COLLECT_UNITS = 4     /* units of RELAY_WORK for each hole */
 };
 
 static uint64_t *list_of(const struct rchan_buf *buf, uint64_t pos)
@@ -35,7 +37,7 @@ static bool is_of(const struct rchan_buf *buf, uint64_t list, uint64_t pos)
 	return list & RELAY_HOLES && relay_pos_number(buf, list) == relay_pos_number(buf, pos);
 }
 
-/* What is said at `offset` of pos's sub-buffer; zeros if that cannot be a hole. */
+/* The hole at `offset` in pos's sub-buffer; zeros if the bytes there cannot be a hole. */
 static struct relay_hole hole_at(const struct rchan_buf *buf, uint64_t pos, uint64_t offset)
 {
 	struct relay_hole hole = {0};
@@ -49,7 +51,7 @@ static struct relay_hole hole_at(const struct rchan_buf *buf, uint64_t pos, uint
 
 bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint32_t record)
 {
-	/* Pairs with the release below: what the last one says of itself. */
+	/* Pairs with the release below: the head of the list is loaded after it was stored. */
 	uint64_t *list = list_of(buf, pos), old = __atomic_load_n(list, __ATOMIC_ACQUIRE);
 	if (length < sizeof(struct relay_hole))
 		return false;
@@ -63,7 +65,7 @@ bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint3
 		if (hole.count > RELAY_N_HOLES)
 			return false;
 		memcpy(relay_pos_data(buf, pos), &hole, sizeof(hole));
-		/* Pairs with the acquires above and in relay_holes_first(): what it says before that it is there. */
+		/* Pairs with the acquires above and in relay_holes_first(): the hole before the list's head. */
 		if (__atomic_compare_exchange_n(list, &old, RELAY_HOLES | pos, true, __ATOMIC_ACQ_REL,
 		                                __ATOMIC_ACQUIRE))
 			break;
@@ -79,7 +81,7 @@ static int by_offset(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-/* The chain gives the latest first, which mostly lies behind those that came before. */
+/* The list gives the latest hole first, which mostly has the largest offset. */
 static void reverse(struct relay_found_hole *at, uint32_t n)
 {
 	for (uint32_t i = 0; i < n / 2; i++) {
@@ -97,7 +99,7 @@ static bool is_sorted(const struct relay_found_hole *at, uint32_t n)
 	return true;
 }
 
-/* Sort the runs that holes from number `from` on have come to. */
+/* Sort the runs to which holes from index `from` on were added. */
 static void sort_runs(struct relay_holes *holes, uint32_t from)
 {
 	reverse(holes->at + from, holes->n - from);
@@ -108,10 +110,10 @@ static void sort_runs(struct relay_holes *holes, uint32_t from)
 	}
 }
 
-/* Begin with another list: the same one, grown, if there is nothing against it. */
+/* Begin to collect `list`. The holes collected before are kept if it is probably the same list, which has grown. */
 static void begin_list(struct relay_holes *holes, const struct rchan_buf *buf, uint64_t list, uint32_t resets)
 {
-	/* Positions come again after a reset. */
+	/* After a reset, the same positions are used again, so `resets` is compared, too. */
 	bool same = resets == holes->resets && !holes->next && holes->n && is_of(buf, holes->list, list);
 	holes->until = same ? (uint32_t)relay_pos_offset(buf, holes->list) + 1 : 0;
 	if (!same)
@@ -123,12 +125,12 @@ static void begin_list(struct relay_holes *holes, const struct rchan_buf *buf, u
 	holes->is_used = false;
 }
 
-/* Add the next one of the chain. false: that was the last. */
+/* Collect the next hole of the list. Returns false if it was the last one to collect. */
 static bool collect_one(const struct rchan_buf *buf, struct relay_holes *holes)
 {
 	uint32_t offset = holes->next - 1;
 	struct relay_hole hole = hole_at(buf, holes->list, offset);
-	/* Each says how many there are from it on, so that a chain cannot lead round. */
+	/* Each hole has the length of the list from there on, so that a damaged list cannot be followed for ever. */
 	bool fits = hole.length && hole.count && (!holes->left || hole.count == holes->left);
 	if (!fits || holes->n == RELAY_N_HOLES) {
 		holes->next = 0;
@@ -140,7 +142,8 @@ static bool collect_one(const struct rchan_buf *buf, struct relay_holes *holes)
 	return holes->next && holes->next != holes->until;
 }
 
-/* Go on with the chain. 0: it has ended, or has to be begun anew; -EINPROGRESS. */
+/* Continue to collect. Returns 0 if the end of the list was reached or the list has to be collected
+ * anew; otherwise -EINPROGRESS. */
 static int collect(struct rchan_buf *buf, struct relay_holes *holes)
 {
 	uint32_t from = holes->n;
@@ -148,7 +151,7 @@ static int collect(struct rchan_buf *buf, struct relay_holes *holes)
 	relay_holes_touch(holes);
 	for (uint32_t i = 0; more && i < COLLECT_MOST; i++) {
 		if (holes->n == holes->capacity && holes->n < RELAY_N_HOLES && !relay_holes_grow(buf, holes)) {
-			/* Forgotten, so the next call begins anew. */
+			/* relay_holes_grow() has emptied the list, so the next call begins anew. */
 			relay_work_add(buf, COLLECT_UNITS * (1 + i));
 			return -EINPROGRESS;
 		}
@@ -159,7 +162,8 @@ static int collect(struct rchan_buf *buf, struct relay_holes *holes)
 	if (more)
 		return -EINPROGRESS;
 	if (holes->until && holes->next != holes->until) {
-		/* The chain does not lead to what was collected before: it is another one, to be collected anew. */
+		/* The list does not contain the hole that was its head before: it is another
+		 * list, to be collected anew. */
 		holes->n = holes->left = holes->until = 0;
 		holes->next = (uint32_t)relay_pos_offset(buf, holes->list) + 1;
 		return 0;
@@ -168,8 +172,8 @@ static int collect(struct rchan_buf *buf, struct relay_holes *holes)
 	return 0;
 }
 
-/* In a run, which is sorted. */
-static const struct relay_found_hole *first_of(const struct relay_found_hole *at, uint32_t n, uint64_t offset)
+/* The first hole at or after `offset` in one sorted run that has such a hole. */
+static const struct relay_found_hole *first_in_run(const struct relay_found_hole *at, uint32_t n, uint64_t offset)
 {
 	uint32_t low = 0, high = n;
 	while (low < high) {
@@ -190,7 +194,7 @@ static const struct relay_found_hole *first_at(struct rchan_buf *buf, const stru
 		uint32_t n = holes->n - run < RUN ? holes->n - run : RUN;
 		if (at[n - 1].offset < offset || (first && at[0].offset >= first->offset))
 			continue;
-		const struct relay_found_hole *found = first_of(at, n, offset);
+		const struct relay_found_hole *found = first_in_run(at, n, offset);
 		if (!first || found->offset < first->offset)
 			first = found;
 	}
@@ -203,15 +207,16 @@ int relay_holes_first(struct rchan_buf *buf, struct relay_holes *holes, uint64_t
 {
 	*hole = NULL;
 	for (;;) {
+		/* Pairs with the release in relay_hole_push(): the holes before the list's head. */
 		uint64_t list = __atomic_load_n(list_of(buf, pos), __ATOMIC_ACQUIRE);
 		if (__builtin_expect(!is_of(buf, list, pos), 1))
 			return 0;
-		/* Relaxed: a reset is over, or who walks here will see that it was under way. */
+		/* Relaxed: if a reset is under way, the caller finds that out later and tries again. */
 		uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED);
 		bool same_list = list == holes->list && resets == holes->resets;
 		if (same_list && !holes->next)
 			break;
-		/* A list that is being collected is finished first, though it has grown meanwhile. */
+		/* A collection that has begun is completed first, even if the list has grown meanwhile. */
 		if (!holes->next || resets != holes->resets || !is_of(buf, holes->list, pos))
 			begin_list(holes, buf, list, resets);
 		if (collect(buf, holes) || !buf->work)
@@ -225,6 +230,7 @@ int relay_holes_first(struct rchan_buf *buf, struct relay_holes *holes, uint64_t
 
 void relay_holes_clear(struct rchan_buf *buf)
 {
+	/* Relaxed: start_again() in buffer/control.c publishes it. */
 	for (uint64_t i = 0; i < 2 * buf->n_subbufs; i++)
 		__atomic_store_n(&buf->subbufs[i].holes, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&buf->control->n_holes, 0, __ATOMIC_RELAXED);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making a channel of relay buffers. */
+/* Making the files of a channel of relay buffers, declared in <relayfs/store.h> and buffer/make.h. */
 #include "buffer/make.h"
 
 #include "base/clock.h"

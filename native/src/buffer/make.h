@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* What make.c has for the library besides its API. */
+/* Making relay buffers whose data get memory later; relay_store_create() is in <relayfs/store.h>. */
 #ifndef RELAYFS_BUFFER_MAKE_H
 #define RELAYFS_BUFFER_MAKE_H
 
 struct relay_spec; /* store.h */
 
-/* relay_store_create() of buffers that one process writes, spec->pid; their data get their memory when they are first written.
- * -EINVAL also if there is no such process. */
+/* As relay_store_create(), for buffers that one process writes, spec->pid. The data get memory when that process
+ * first writes (RELAY_UNALLOCATED). Returns -EINVAL also if spec->pid is 0. */
 int relay_store_create_sparse(const char *dir, const struct relay_spec *spec);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Taking a buffer into this process. */
+/* Mapping a buffer's file, with a check of its geometry, and releasing it. */
 #define _GNU_SOURCE
 #include "buffer/open.h"
 
@@ -27,7 +27,8 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	}
 	unsigned char *base = buf->mapping.base;
 	struct relay_control *control = (struct relay_control *)(base + buf->mapping.bytes - RELAY_PAGE_BYTES);
-	struct relay_geometry geometry = control->geometry; /* one copy: checked, then used */
+	/* copied once, because other processes may change it after the check */
+	struct relay_geometry geometry = control->geometry;
 	struct relay_layout layout;
 	err = relay_check_geometry(&geometry, buf->mapping.bytes, &layout);
 	if (err) {
@@ -35,7 +36,8 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 		return err;
 	}
 	buf->control = control;
-	/* Not zeroed, because a head is written whole before it is read, and most of this memory is never used. */
+	/* The memory is not zeroed, because a packet's header is written as a whole before it is read, and most of
+	 * this memory is never used. */
 	if (geometry.format == RELAY_PACKETS && !(buf->packets = malloc(RELAY_N_PACKETS * sizeof(*buf->packets)))) {
 		relay_mapping_unmap(&buf->mapping);
 		return -ENOMEM;
@@ -105,7 +107,8 @@ int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 	close(owner_fd);
 	if (err)
 		return err;
-	/* A traced program's buffer may get its memory when no file can be opened any more. */
+	/* The descriptor stays open if the data have no memory yet: the traced program may allocate it when it
+	 * cannot open files any more. */
 	if (in_mount || !relay_is_unallocated(buf))
 		relay_buf_close_fd(buf);
 	buf->may_block = true;
@@ -131,12 +134,13 @@ int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
 	if (err)
 		return err;
 	buf->hold = hold;
-	/* Not before: when the server takes memN for closed, it reaps what stands under its token. */
+	/* The token is set only now, because the server ends the claims with this token when
+	 * it takes memN for closed. */
 	relay_buf_set_token(buf, token);
 	return 0;
 }
 
-/* fd: or -errno. */
+/* fd is a descriptor, or -errno. */
 static struct rchan_buf *open_buf_fd(int fd)
 {
 	if (fd < 0) {

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* Taking a buffer into this process. */
+/* Mapping a buffer's file and setting up its struct rchan_buf. relay_buf_open() for tools is in <relayfs/store.h>.
+ * The functions return 0 or -errno. */
 #ifndef RELAYFS_BUFFER_OPEN_H
 #define RELAYFS_BUFFER_OPEN_H
 
 #include "buffer/buffer.h"
 
-/* Take over an open mem file; fd belongs to buf, also on failure. */
+/* Map an open memN file. fd belongs to buf, and is closed on failure. Errors as relay_mapping_map()
+ * and relay_check_geometry(). */
 int relay_buf_init(struct rchan_buf *buf, int fd);
 void relay_buf_fini(struct rchan_buf *buf);
 
-/* The same for mem_path, which lies in a mount or in a store: maps it, or the store's file behind it where the mount
- * cannot map, if this user may open that. */
+/* Open and map mem_path, a file of a mount or of a store. If the mount's file cannot be mapped, it maps the store's
+ * file instead; -ENODEV: this user may not open that. */
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount);
 
 /*
- * Tell the server when this process has gone, though it keeps no descriptor: mem_fd is open on mem_path, a memN of a mount,
- * and memN.TOKEN, which a mapping holds open, lets the server take memN for open until that mapping has gone, too. (A
- * mapping of memN itself is one of the store's file, and says nothing to the server.) 0 or -errno; then the server will
- * not know.
+ * Let the file server find out when this process has ended, even if it closes its descriptors. mem_fd is open on
+ * mem_path, a memN of a mount. The function maps memN.TOKEN, which keeps that file open; the server takes memN for open
+ * until this mapping is gone. (A mapping of memN itself is one of the store's file, of which the server does not
+ * learn.) On failure the server does not find out.
  */
 int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd);
 

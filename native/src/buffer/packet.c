@@ -5,8 +5,8 @@
  *     memory                 |(reserved)|event|event|event|....|(reserved)|event ...
  *     readers get            |  packet  |event|event|event|    |  packet  |event ...
  *
- * Writers only keep room for the head: all that it says stands in the ledgers, which a switch changes in one step. So a
- * packet is right whoever reads it, also when its writer died in the middle of something.
+ * Writers only reserve room for the header. Its contents come from the ledgers, which a switch changes in one step. So
+ * the header is right for each reader, also if a writer died.
  */
 #define _GNU_SOURCE
 #include "buffer/packet.h"
@@ -24,15 +24,18 @@ static bool has_begun(const struct rchan_buf *buf, uint64_t number, uint64_t hea
 }
 
 /*
- * Until the next one has begun, what is lost is lost behind this one, and it may end now. But the next one's time may be
- * noted already, and its beginning not published: whoever has noted a time before this one has the lock until then.
+ * The end of a packet whose next sub-buffer has not begun: the present time, and all records lost so far. A thread may
+ * be about to begin the next sub-buffer, and may have stored its time already. It does so with the switch lock; so
+ * relay_switch_watch() waits until it has published the beginning, and then the result is -EAGAIN. Returns 0, -EAGAIN,
+ * or an error of relay_switch_watch().
  */
 static int end_now(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number)
 {
 	uint64_t head, second;
 	packet->events_discarded = relay_lost(buf);
 	packet->timestamp_end = relay_clock_now(buf->timestamp);
-	/* Pairs with the change of the lock's word: whoever takes the lock after this look at it reads the clock later. */
+	/* Pairs with the compare-and-swap by which a thread takes the lock: if this thread finds the lock free, a
+	 * thread that takes it later also reads the clock later. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	int result = relay_switch_watch(buf);
 	if (result < 0)
@@ -40,7 +43,8 @@ static int end_now(struct rchan_buf *buf, struct relay_packet *packet, uint64_t 
 	return relay_head(buf, &head, &second) || has_begun(buf, number + 1, head) ? -EAGAIN : 0;
 }
 
-/* Times of CLOCK_MONOTONIC are in order whatever CPU they were taken on; those of the TSC nearly. */
+/* Check the fields. Times of CLOCK_MONOTONIC are in order on all CPUs; those of the TSC may differ slightly between
+ * CPUs. Returns 1 or -EBADMSG. */
 static int check_packet(struct rchan_buf *buf, const struct relay_packet *packet)
 {
 	struct relay_damage *damage = &buf->damage;
@@ -63,7 +67,8 @@ int relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_
 	int err = has_begun(buf, number + 1, head) ? -EAGAIN : end_now(buf, packet, number);
 	if (err && err != -EAGAIN)
 		return 0;
-	/* Relaxed: published by head, which the caller, or end_now(), loaded before, and the caller checks after. */
+	/* Relaxed: published by head, which the caller or end_now() has loaded before, and which the
+	 * caller checks again afterwards. */
 	*packet = (struct relay_packet){
 	    .magic = RELAY_PACKET_MAGIC,
 	    .stream_instance_id = buf->cpu,

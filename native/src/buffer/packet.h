@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a sub-buffer is read as in a format with packets. */
+/* The header of a sub-buffer in a format with packets (struct relay_packet). */
 #ifndef RELAYFS_BUFFER_PACKET_H
 #define RELAYFS_BUFFER_PACKET_H
 
@@ -8,11 +8,12 @@
 #include <relayfs/trace_store.h>
 
 /*
- * Say the head of finished sub-buffer `number`. 1; 0: that is not possible now, as somebody begins the next one; -EBADMSG.
+ * Fill in the header of finished sub-buffer `number`. Returns 1; 0: not possible now, because a thread begins the
+ * next sub-buffer; -EBADMSG.
  *
- * head   where the buffer's head was when it was seen to be finished
- * bytes  of its data, the head itself included
- * more   records lost so far that were not refused: overwritten, torn
+ * head   the buffer's head when the caller saw that the sub-buffer is finished
+ * bytes  length of its data with the header
+ * more   records lost so far that were not refused: overwritten or torn
  */
 int relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number, uint64_t head, uint64_t bytes,
                      uint64_t more);

@@ -2,8 +2,9 @@
 /*
  * Writing in two steps: reserve, then commit or discard.
  *
- * A reservation is a claim (buffer/claims.c) that its owner keeps. What the client holds is the memory's address only, and
- * commit finds the claim by it: claims in use are few, and a list of them in the process would not survive fork().
+ * A reservation is a claim (buffer/claims.c). The program has only the address of the reserved memory, and
+ * commit searches the claims for it: few claims are in use, and a list of reservations in the process's memory
+ * would not survive fork().
  */
 #define _GNU_SOURCE
 #include "buffer/reserve.h"
@@ -15,7 +16,7 @@
 
 int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, void **to)
 {
-	/* Nothing, somewhere: as in the kernel. */
+	/* For a length of 0, return an address to which nothing is written, as the kernel does. */
 	*to = buf->data;
 	if (length == 0)
 		return 0;
@@ -27,7 +28,8 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, vo
 			relay_wake_record(buf);
 		return result;
 	}
-	/* Discarded, it would take a claim until it is read: leave some for others. */
+	/* A record that is too short for struct relay_hole would, if discarded, keep its claim until a reader passes
+	 * it. At most half of the claims may be used like that. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf, 0) >= RELAY_N_CLAIMS / 2) {
 		relay_switch_from_holes(buf, false);
 		return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
@@ -51,7 +53,8 @@ void relay_buf_discard(struct rchan_buf *buf, void *reserved)
 	struct relay_claim *claim = relay_claim_at(buf, reserved);
 	if (!claim)
 		return;
-	/* Relaxed: constant while the claim is taken, which relay_claim_at() saw, and the ledger since head came here. */
+	/* Relaxed: they do not change while the claim is TAKEN, as relay_claim_at() found it; nor does the ledger
+	 * since head came into the sub-buffer. */
 	uint64_t pos = relay_claim_position(claim);
 	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	uint64_t record = __atomic_load_n(&claim->records, __ATOMIC_RELAXED) -

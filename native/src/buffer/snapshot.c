@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Packets for who looks on: a flight recorder's reader, which stops nobody and consumes nothing. */
+/* Copying packets without consuming them and without delaying writers or readers, for snapshots of a flight
+ * recorder. Declared in <relayfs/store.h>. */
 #define _GNU_SOURCE
 #include "buffer/consume.h"
 #include "buffer/head.h"
@@ -10,7 +11,8 @@
 
 enum { BITS = 8, COPY_TRIES = 100, MOST_PIECES = RELAY_N_CLAIMS + 2 };
 
-/* 0: they are longer than `size`, which they were not when the packet's head was made. */
+/* Copy the spans into one piece, and return its length; 0 if they are longer than `size`, which means that the
+ * memory has changed since the packet's header was made. */
 static size_t gather(unsigned char *to, size_t size, const struct relay_span *spans, int n)
 {
 	size_t length = 0;
@@ -23,22 +25,11 @@ static size_t gather(unsigned char *to, size_t size, const struct relay_span *sp
 	return length;
 }
 
-static uint64_t n_holes(const struct relay_consumer *consumer)
-{
-	return consumer->torn_records + consumer->discarded_records;
-}
-
-/* The first sub-buffer whose start the consumer has not passed. */
-static uint64_t first_untouched(const struct rchan_buf *buf, const struct relay_consumer *consumer)
-{
-	uint64_t number = relay_pos_number(buf, consumer->position);
-	return number + (consumer->position != relay_pos_start(buf, number));
-}
-
 /*
- * The first sub-buffer from *number on that can be copied whole, and the consumer's state at that moment. What the consumer
- * has passed stands, in either mode, until writers enter it. But he has freed the claims that told of holes in it, so, if
- * there were any, only what he has not touched is copied. 0 or -EBADMSG.
+ * Move *number to the first sub-buffer from there on that can be copied as a whole, and read the consumer's state.
+ * Consumed data stay in memory until writers enter the sub-buffer, so they can be copied in both modes. But the
+ * consumer has freed the claims that were holes there; so if it has passed any hole, only sub-buffers of which it has
+ * consumed nothing are copied. Returns 0 or -EBADMSG.
  */
 static int find_start(struct rchan_buf *buf, uint64_t *number, struct relay_consumer *consumer)
 {
@@ -46,32 +37,34 @@ static int find_start(struct rchan_buf *buf, uint64_t *number, struct relay_cons
 	int err = relay_consumer_read(buf, consumer);
 	if (err || relay_head_checked(buf, &head, &second))
 		return -EBADMSG;
-	if (n_holes(consumer) && *number < first_untouched(buf, consumer))
-		*number = first_untouched(buf, consumer);
+	if (relay_n_holes(consumer) && *number < relay_first_untouched(buf, consumer))
+		*number = relay_first_untouched(buf, consumer);
 	if (relay_is_lapped(buf, head, *number) && *number <= relay_pos_number(buf, head))
 		*number = relay_oldest(buf, head);
 	return 0;
 }
 
-/* Is a copy of `number` still good? Not if a hole was passed in it meanwhile. */
+/* True if sub-buffer `number` was not overwritten while it was copied, and the consumer has
+ * passed no hole in it meanwhile. */
 static bool is_sound(struct rchan_buf *buf, uint64_t number, const struct relay_consumer *before)
 {
 	struct relay_consumer now;
 	if (relay_consume_stands(buf, number) || relay_consumer_read(buf, &now))
 		return false;
-	return n_holes(&now) == n_holes(before) || number >= first_untouched(buf, &now);
+	return relay_n_holes(&now) == relay_n_holes(before) || number >= relay_first_untouched(buf, &now);
 }
 
-/* One look at the sub-buffer from which on there is something to copy. */
+/* What look_at() finds out about one sub-buffer. */
 struct look {
-	struct relay_consumer consumer; /* before the look */
-	struct relay_consumer state;    /* one that has passed the sub-buffer */
-	struct relay_packet packet;     /* `spans` begin with it */
+	struct relay_consumer consumer; /* before the sub-buffer was read */
+	struct relay_consumer state;    /* the state of a consumer that has read just this sub-buffer */
+	struct relay_packet packet;     /* its header, to which the first span points */
 	struct relay_span spans[MOST_PIECES];
-	uint64_t start_records; /* how many records were written before the sub-buffer */
+	uint64_t start_records; /* records written before the sub-buffer */
 };
 
-/* `number` moves on to the sub-buffer. Returns how many spans it has; 0: it is not finished; -EAGAIN: look once more. */
+/* Describe the first sub-buffer from *number on that can be copied, and store its number there. Returns the number
+ * of spans; 0: it is not finished; -EAGAIN: it changed meanwhile, call again; -EBADMSG. */
 static int look_at(struct rchan_buf *buf, uint64_t *number, struct look *at)
 {
 	if (find_start(buf, number, &at->consumer))
@@ -94,7 +87,8 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 			return n;
 		if (at.packet.packet_size / BITS > size)
 			return -EMSGSIZE;
-		/* Torn ones are among those that `state` passed; what was overwritten before is in no packet. */
+		/* Holes are among the records that `state` has passed. Records that were overwritten before this
+		 * sub-buffer are in no packet. */
 		uint64_t torn = at.state.torn_records + at.state.discarded_records;
 		at.packet.events_discarded += at.start_records - *records;
 		size_t length = gather(to, size, at.spans, n);
@@ -109,13 +103,14 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }
 
-/* How many of the records before the sub-buffer are lost, as far as its consumer knows: what he has been given is not. */
+/* The number of records before sub-buffer `number` that are lost to a reader that starts there, by the consumer's
+ * state. Records that the consumer has returned are not lost. */
 static uint64_t lost_before(const struct rchan_buf *buf, const struct relay_consumer *consumer, uint64_t number,
                             uint64_t start_records)
 {
-	bool is_passed = number <= first_untouched(buf, consumer);
+	bool is_passed = number <= relay_first_untouched(buf, consumer);
 	uint64_t unread = is_passed || start_records < consumer->records ? 0 : start_records - consumer->records;
-	return consumer->overwritten_records + n_holes(consumer) + unread;
+	return consumer->overwritten_records + relay_n_holes(consumer) + unread;
 }
 
 int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *records)
@@ -130,7 +125,7 @@ int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *record
 			continue;
 		if (n < 0)
 			return n;
-		/* Nothing is finished: the next packet begins where the consumer is. */
+		/* If no sub-buffer is finished, the next packet starts where the consumer is. */
 		uint64_t start = n ? at.start_records : at.consumer.records;
 		uint64_t lost = lost_before(buf, &at.consumer, *number, start);
 		if (relay_damage_above(&buf->damage, "the number of records lost before a packet", 0, lost, start))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is known of a buffer: the one checked way from its shared memory to a file server's numbers. All fields are in
- * range by construction and fit 63 bits; what is not is -EBADMSG, and noted.
+ * Statistics and state of a buffer, from its shared memory to the numbers that a file server shows. Each field of the
+ * result is checked and fits 63 bits; a value that cannot be right yields -EBADMSG and a note in buf->damage.
  *
- * Readers and producers go on meanwhile. Consumer and producer positions are loaded separately: if a consumer moved in
- * between, producers may be a lap ahead of the stale value, which cannot be told from damage. So what looks like damage
- * counts only if no reader has moved; and nothing counts that was loaded during a reset.
+ * Readers and producers continue meanwhile. Consumer and producer positions are loaded separately. If a consumer moved
+ * in between, producers may be a lap ahead of the stale value, which cannot be told from damage. So damage is reported
+ * only if no reader has moved meanwhile, and nothing that was loaded during a reset is used.
  */
 #define _GNU_SOURCE
 #include "buffer/claims.h"
@@ -14,11 +14,10 @@
 #include "buffer/subbuf_start.h"
 #include "store/options.h"
 
-/* Honest readers and resets take longer than one try; who moves on between so many tries in a row wants to be looked
- * at for ever. */
+/* The numbers of tries. Only hostile readers or writers can change the buffer during so many tries in a row. */
 enum { RESET_TRIES = 10, MOVE_TRIES = 200, LAPPED_TRIES = 200, PRODUCED_TRIES = 1000 };
 
-/* What did not change between two moments, or what was loaded between them is to be loaded again. */
+/* If one of these counters changes, what was loaded meanwhile may be inconsistent. */
 struct moment {
 	uint32_t resets, readers;
 };
@@ -26,29 +25,32 @@ struct moment {
 static struct moment now(const struct rchan_buf *buf)
 {
 	struct moment begin;
-	/* Pairs with start_again() in buffer/control.c: what the last reset left is seen after. */
+	/* Pairs with start_again() in buffer/control.c: this thread sees all changes by the last reset. */
 	begin.resets = __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE);
-	/* Relaxed: relay_consumer_read() loads it again, for what belongs to it. */
+	/* Relaxed: relay_consumer_read() loads it again with acquire before it loads the state. */
 	begin.readers = __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
 	return begin;
 }
 
 static bool resets_met(const struct rchan_buf *buf, struct moment begin)
 {
-	/* Pairs with the fence in start_again() in buffer/control.c: if anything was seen of a reset under way, so is its number. */
+	/* Pairs with the fence in start_again() in buffer/control.c: if this thread has seen a change by a reset,
+	 * it sees the odd number now. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return begin.resets & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin.resets;
 }
 
 static bool readers_met(const struct rchan_buf *buf, struct moment begin)
 {
-	/* Pairs with the release in relay_consumer_publish(): who saw writers go on sees the readers who let them. */
+	/* Pairs with the release in relay_consumer_publish(): if this thread has seen a position of writers that is
+	 * possible only because a reader moved, it sees now that `current` has changed. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED) != begin.readers;
 }
 
-/* Call look(buf, into) until what it says is of one moment. Its result, or 1: a reset is under way. */
-static int look_at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+/* Call look(buf, into) until no reset and, if it returns -EBADMSG, no reader has changed the buffer meanwhile.
+ * Returns its result, or 1: a reset is under way. */
+static int load_consistently(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
 {
 	relay_work_begin(buf);
 	for (int resets = 0, moves = 0; resets < RESET_TRIES;) {
@@ -63,29 +65,32 @@ static int look_at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, v
 	return 1;
 }
 
-static int at_rest(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+static int with_walking(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
 {
 	pthread_mutex_lock(&buf->walking);
-	int err = look_at_rest(buf, look, into);
+	int err = load_consistently(buf, look, into);
 	pthread_mutex_unlock(&buf->walking);
 	return err;
 }
 
 static int check_magic(struct rchan_buf *buf)
 {
+	/* Relaxed: it changes only if the file is truncated, and zero pages are mapped instead (base/mapping.c). */
 	uint64_t magic = __atomic_load_n(&buf->control->geometry.magic, __ATOMIC_RELAXED);
 	if (magic == RELAY_MAGIC)
 		return 0;
 	return relay_damage_note(&buf->damage, "relay_geometry.magic", 0, magic, "not", RELAY_MAGIC);
 }
 
-/* --- what there is to read --- */
+/* --- relay_buf_state() --- */
 
 static int read_state(struct rchan_buf *buf, void *into)
 {
 	int *bits = into;
 	struct relay_consumer state;
 	uint64_t head, second;
+	/* Loaded before head, so that records from before the buffer was closed are still found. Pairs with
+	 * relay_buf_stop() in buffer/control.c. */
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
 	if (check_magic(buf) || relay_head_checked(buf, &head, &second) || relay_consumer_read(buf, &state))
 		return -EBADMSG;
@@ -104,19 +109,20 @@ static int read_state(struct rchan_buf *buf, void *into)
 
 int relay_buf_state(struct rchan_buf *buf)
 {
-	int bits = 0, err = at_rest(buf, read_state, &bits);
+	int bits = 0, err = with_walking(buf, read_state, &bits);
 	if (err < 0)
 		return RELAY_IS_DAMAGED;
-	/* During a reset nothing is there to read, and its end wakes who waits. */
+	/* During a reset there is nothing to read, and its end wakes sleeping readers. */
 	if (err)
 		bits = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED ? RELAY_IS_CLOSED : 0;
 	return bits;
 }
 
-/* --- everything --- */
+/* --- relay_buf_stats() --- */
 
-static void tell_geometry(const struct rchan_buf *buf, struct relay_stats *stats)
+static void fill_in_geometry(const struct rchan_buf *buf, struct relay_stats *stats)
 {
+	/* Pairs with relay_buf_stop() in buffer/control.c. */
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
 	*stats = (struct relay_stats){.file_bytes = buf->mapping.bytes,
 	                              .cpu = buf->cpu,
@@ -128,7 +134,7 @@ static void tell_geometry(const struct rchan_buf *buf, struct relay_stats *stats
 	relay_options_to_stats(&buf->geometry, stats);
 }
 
-/* Where head is and what has been written up to there, at one moment. */
+/* Read the position of head, and the numbers of records and bytes written before it, as they were at one moment. */
 static int read_produced(struct rchan_buf *buf, struct relay_stats *stats)
 {
 	for (int i = 0; i < PRODUCED_TRIES; i++) {
@@ -140,10 +146,11 @@ static int read_produced(struct rchan_buf *buf, struct relay_stats *stats)
 		uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
 		stats->produced = relay_produced(buf, pos);
 		stats->suspended = !!(relay_asked(buf, number) & RELAY_ASKED_SUSPENDED);
-		/* The acquires above keep those loads before this one. */
+		/* The acquires above keep the loads of the ledger and of `asked` before this load of head. */
 		uint64_t again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
+		/* ledger and `asked` may be those of a later sub-buffer */
 		if (relay_pos_number(buf, again) != number)
-			continue; /* the ledger and the answer may be of a later sub-buffer */
+			continue;
 		stats->offset = relay_pos_offset(buf, pos);
 		stats->records = second & RELAY_RECORDS_MASK;
 		stats->bytes = start + stats->offset;
@@ -154,9 +161,9 @@ static int read_produced(struct rchan_buf *buf, struct relay_stats *stats)
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
 }
 
-static void tell_consumer(struct relay_stats *stats, const struct relay_consumer *state)
+static void fill_in_consumer(struct relay_stats *stats, const struct relay_consumer *state)
 {
-	/* Not negative: relay_consumer_read() and relay_consumer_catch_up() have checked the sums. */
+	/* No result is negative, because relay_consumer_read() and relay_consumer_catch_up() have checked the sums. */
 	stats->lost_overwritten_records = state->overwritten_records;
 	stats->lost_overwritten_bytes = state->overwritten_bytes;
 	stats->lost_torn_records = state->torn_records;
@@ -169,8 +176,9 @@ static void tell_consumer(struct relay_stats *stats, const struct relay_consumer
 	stats->reads = state->reads;
 }
 
-/* Does what readers have passed lie behind what has been written, by no more than there is memory? */
-static int relate(struct rchan_buf *buf, struct relay_stats *stats, const struct relay_consumer *state)
+/* Check that the consumer is not ahead of the writers, nor behind them by more than the memory,
+ * and compute what is unread. */
+static int check_positions(struct rchan_buf *buf, struct relay_stats *stats, const struct relay_consumer *state)
 {
 	struct relay_damage *damage = &buf->damage;
 	uint64_t memory = buf->n_subbufs * buf->subbuf_size;
@@ -191,18 +199,19 @@ static int read_positions(struct rchan_buf *buf, struct relay_stats *stats)
 		int err = relay_consumer_read(buf, &state);
 		if (err)
 			return err;
-		/* As readers left it: in overwrite mode it moves on with the next read only, losses are known at once. */
+		/* The position that the last reader has stored. Losses by overwriting are counted at once, by
+		 * relay_consumer_catch_up() below, though a reader stores them at its next read only. */
 		stats->consumed = relay_pos_number(buf, state.position);
 		err = relay_consumer_catch_up(buf, &state);
 		if (err)
 			return err;
-		/* Before what is produced, so that no hole is counted beyond that. */
+		/* Read before the written bytes, so that no hole counts that lies behind them. */
 		stats->unread_holes = relay_consume_holes(buf, &state);
 		err = read_produced(buf, stats);
 		if (err)
 			return err;
-		tell_consumer(stats, &state);
-		err = relate(buf, stats, &state);
+		fill_in_consumer(stats, &state);
+		err = check_positions(buf, stats, &state);
 		if (!err || i == LAPPED_TRIES || !relay_consumer_is_lapped_now(buf, state.position))
 			return err;
 		relay_damage_forget(&buf->damage);
@@ -253,10 +262,10 @@ static int read_stats(struct rchan_buf *buf, void *into)
 {
 	struct relay_stats *stats = into;
 	const struct relay_control *control = buf->control;
-	tell_geometry(buf, stats);
+	fill_in_geometry(buf, stats);
 	if (check_magic(buf) || read_positions(buf, stats) || read_losses(buf, stats) || sum_losses(buf, stats))
 		return -EBADMSG;
-	/* Relaxed: each of them stands for itself. */
+	/* Relaxed: these fields do not depend on others. */
 	stats->wakeups = __atomic_load_n(&control->wake_seq, __ATOMIC_RELAXED);
 	stats->switch_time_ns = __atomic_load_n(&control->switch_time_ns, __ATOMIC_RELAXED);
 	return relay_damage_above(&buf->damage, "relay_control.switch_time_ns", 0, stats->switch_time_ns, INT64_MAX);
@@ -264,14 +273,14 @@ static int read_stats(struct rchan_buf *buf, void *into)
 
 int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 {
-	int err = at_rest(buf, read_stats, stats);
-	/* During a reset it is as it shall be afterwards: nothing has been written. */
+	int err = with_walking(buf, read_stats, stats);
+	/* During a reset, report the buffer as empty, as it will be. */
 	if (err == 1)
-		tell_geometry(buf, stats);
+		fill_in_geometry(buf, stats);
 	return err < 0 ? err : 0;
 }
 
-/* --- when data last moved --- */
+/* --- time of the last change --- */
 
 void relay_buf_mtime(const struct rchan_buf *buf, uint64_t *count, uint64_t *time_ns)
 {

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a sub-buffer begins where that is not for the writer alone to say: who is asked, and when.
+ * How a sub-buffer begins if rchan_buf.begins: who decides it, and when.
  *
- *     head = {n, 0}            a switch: published, nothing more goes into the sub-buffer before
- *     switch_lock              whoever wants to write next takes it; the others wait
- *     buf->begin(...)          the mode, subbuf_start, or the callbacks of 2003
- *     head = {n, reserved}     yes, and space for a header
- *     asked = n + 1, YES       yes, without one
- *     asked = n + 1, ENDED     no, but the one before is finished: asked again by the next write
+ *     head = {n, 0}            a switch: published; the previous sub-buffer gets no more records
+ *     switch_lock              the next writer takes it; others wait
+ *     buf->begin(...)          decides by the mode, calls subbuf_start, or the callbacks of 2003 (classic.h)
+ *     head = {n, reserved}     begun, with bytes reserved at its start
+ *     asked = n + 1, YES       begun, without such bytes
+ *     asked = n + 1, ENDED     not begun, but the previous sub-buffer is finished; the next write tries again
  *
- * While head stands at the start of a sub-buffer that has not begun, nobody else changes it: restartable
- * sections are entered only where records may be stored. So the holder of the lock may store it from any CPU.
+ * While head is at the start of a sub-buffer that has not begun, only the holder of the lock changes it from
+ * there, because restartable sections are entered only where records may be stored. So the holder may store it by
+ * plain stores, from any CPU.
  *
- * A client runs foreign code in the middle of our switch: it may be killed there. The lock is robust; the next
- * holder asks its own client again. What it may have stored over the oldest sub-buffer is then SPOILED.
+ * A client's callback runs in the middle of this, and its process may be killed there. The lock is robust: the next
+ * holder calls its own client again. The dead client may have stored over the oldest sub-buffer's data, which is
+ * noted by RELAY_ASKED_SPOILED.
  */
 #define _GNU_SOURCE
 #include "buffer/subbuf_start.h"
@@ -28,35 +30,39 @@
 #include <sched.h>
 #include <time.h>
 
-/* How long other processes wait for the maker's thread: a moment, or a second. */
+/* How long other processes wait for the maker's thread: MAKER_YIELDS calls of sched_yield() and, if
+ * they may block, a second. */
 enum { MAKER_YIELDS = 2, MAKER_PAUSES = 1000 };
 
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits)
 {
-	/* Pairs with the acquire in relay_asked(). */
+	/* Pairs with the acquire in relay_asked(): what a callback stored before. */
 	__atomic_store_n(&buf->control->asked, (number + 1) << RELAY_ASKED_SHIFT | bits, __ATOMIC_RELEASE);
 }
 
-/* Also without the lock, by readers: then the next holder may say more of the same sub-buffer meanwhile, or of a later one. */
+/* Set RELAY_ASKED_SPOILED for sub-buffer `number`, unless `asked` is about a later one. Readers call it without the
+ * lock; the next holder may change `asked` meanwhile. */
 static void say_spoiled(struct rchan_buf *buf, uint64_t number)
 {
 	uint64_t *asked = &buf->control->asked, now = __atomic_load_n(asked, __ATOMIC_ACQUIRE);
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES && now >> RELAY_ASKED_SHIFT <= number + 1; tries++) {
 		uint64_t bits = now >> RELAY_ASKED_SHIFT == number + 1 ? now : (number + 1) << RELAY_ASKED_SHIFT;
-		/* Pairs with the acquire in relay_asked(). */
+		/* Pairs with the acquire in relay_asked(): what a callback stored before. */
 		if (__atomic_compare_exchange_n(asked, &now, bits | RELAY_ASKED_SPOILED, false, __ATOMIC_RELEASE,
 		                                __ATOMIC_ACQUIRE))
 			return;
 	}
 }
 
-/* The last holder died, perhaps while its client stored where the oldest data lie. */
-static void take_over(struct rchan_buf *buf)
+/* The last holder of the lock died. If it may have been in its client's callback, note that the
+ * oldest data may be overwritten. */
+static void note_dead_holder(struct rchan_buf *buf)
 {
 	uint64_t head, second;
 	if (relay_head(buf, &head, &second) || relay_has_begun(buf, head))
 		return;
 	uint64_t number = relay_pos_number(buf, head);
+	/* Relaxed: the dead holder stored it before this thread has loaded the lock's word with acquire. */
 	if (__atomic_load_n(&buf->control->starting, __ATOMIC_RELAXED) == number + 1)
 		say_spoiled(buf, number);
 }
@@ -65,7 +71,7 @@ int relay_switch_lock(struct rchan_buf *buf, sigset_t *before)
 {
 	int result = relay_lock_take(&buf->control->switch_lock, relay_blocking(buf), &buf->wait_lost, before);
 	if (result == 1)
-		take_over(buf);
+		note_dead_holder(buf);
 	return result < 0 ? result : 0;
 }
 
@@ -73,7 +79,7 @@ int relay_switch_watch(struct rchan_buf *buf)
 {
 	int result = relay_lock_watch(&buf->control->switch_lock, relay_blocking(buf), &buf->wait_lost);
 	if (result == 1)
-		take_over(buf);
+		note_dead_holder(buf);
 	return result;
 }
 
@@ -82,7 +88,8 @@ void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before)
 	relay_lock_release(&buf->control->switch_lock, relay_blocking(buf) == RELAY_QUIET ? NULL : before);
 }
 
-/* From the start of a sub-buffer that has not begun. */
+/* Change head's position from pos, the start of a sub-buffer that has not begun, to `next`. The
+ * caller has the switch lock. */
 static enum relay_subbuf_start move_head(struct rchan_buf *buf, uint64_t pos, uint64_t next)
 {
 	struct relay_latch *head = &buf->control->head;
@@ -91,13 +98,15 @@ static enum relay_subbuf_start move_head(struct rchan_buf *buf, uint64_t pos, ui
 		uint64_t records = second & RELAY_RECORDS_MASK;
 		if (buf->scheme != RELAY_RSEQ) {
 			RELAY_PUBLISHES(&head->first);
+			/* A full barrier; pairs as the store below. */
 			if (relay_latch_cmpxchg(head, pos, second, next, records))
 				return RELAY_BEGUN;
-			continue; /* it was sealed meanwhile */
+			continue; /* another thread has sealed head meanwhile (buffer/control.c) */
 		}
 		uint64_t other = ~__atomic_load_n(&head->first, __ATOMIC_RELAXED) >> 63;
 		__atomic_store_n(&head->second[other], records, __ATOMIC_RELAXED);
-		/* Pairs with the acquire in relay_latch_read(): the record count, and what the client stored. */
+		/* Pairs with the acquire in relay_latch_read(): the record count, and what the client
+		 * stored, before the position. */
 		__atomic_store_n(&head->first, next | other << 63, __ATOMIC_RELEASE);
 		return RELAY_BEGUN;
 	}
@@ -107,7 +116,6 @@ static enum relay_subbuf_start move_head(struct rchan_buf *buf, uint64_t pos, ui
 enum relay_subbuf_start relay_enter(struct rchan_buf *buf, uint64_t pos)
 {
 	if (buf->header) {
-		/* Behind what is reserved. */
 		enum relay_subbuf_start result = move_head(buf, pos, pos + buf->header);
 		if (result != RELAY_BEGUN)
 			return result;
@@ -140,13 +148,13 @@ static enum relay_subbuf_start begin_by_mode(struct rchan_buf *buf, uint64_t pos
 		relay_say(buf, number, relay_asked(buf, number) | RELAY_ASKED_ENDED);
 		return RELAY_NOT_YET;
 	}
-	/* All zero: no record was ever stored there. */
+	/* The reserved bytes are zero, because no record was ever stored there. */
 	buf->header = relay_reserved_at(buf, number);
 	relay_stamp(buf, pos);
 	return relay_enter(buf, pos);
 }
 
-/* The caller has the lock. */
+/* Finish the empty sub-buffer at pos, if the reader has left the memory. The caller has the switch lock. */
 static int pass_unallocated(struct rchan_buf *buf, uint64_t pos, uint64_t records)
 {
 	uint64_t number = relay_pos_number(buf, pos), next = relay_pos_next(buf, pos);
@@ -156,7 +164,7 @@ static int pass_unallocated(struct rchan_buf *buf, uint64_t pos, uint64_t record
 	if (next <= pos || !room)
 		return 0;
 	relay_stamp(buf, pos);
-	/* Relaxed: published by head. */
+	/* Relaxed: published by the change of head in move_head(). */
 	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + reserved;
 	__atomic_store_n(&left->end, pos + reserved, __ATOMIC_RELAXED);
 	__atomic_store_n(&entered->start_records, records, __ATOMIC_RELAXED);
@@ -184,7 +192,7 @@ int relay_finish_unallocated(struct rchan_buf *buf)
 	return err;
 }
 
-/* The sub-buffer before this one, and what is unused at its end; NULL: there is none. */
+/* The address of the sub-buffer before `number`, and its padding; NULL if there is none. Returns 0 or -EBADMSG. */
 static int find_previous(const struct rchan_buf *buf, uint64_t number, void **subbuf, unsigned *padding)
 {
 	*subbuf = NULL;
@@ -192,6 +200,7 @@ static int find_previous(const struct rchan_buf *buf, uint64_t number, void **su
 	if (number == 0)
 		return 0;
 	uint64_t start = relay_pos_start(buf, number - 1);
+	/* Relaxed: published by the switch to sub-buffer `number`, which the caller has loaded as head. */
 	uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
 	if (relay_pos_number(buf, end) != number - 1 || !relay_pos_valid(buf, end))
 		return -EBADMSG;
@@ -210,10 +219,10 @@ static enum relay_subbuf_start begin_by_callback(struct rchan_buf *buf, uint64_t
 	buf->header = relay_reserved_at(buf, number);
 	relay_stamp(buf, pos);
 	bool yes = false;
-	/* A living writer still copies into what lay there a lap before: as if the client had said no. */
+	/* If a living writer still copies to this memory, one lap before, act as if the client had refused. */
 	if (!relay_claims_hold(buf, pos)) {
 		relay_note_start(buf, number);
-		/* The first one begins whatever the client says, as in the kernel. */
+		/* The first sub-buffer begins even if the client refuses, as in the kernel. */
 		yes = buf->cb->subbuf_start(buf, relay_pos_data(buf, pos), previous, padding) || !previous;
 	}
 	if (yes)
@@ -227,11 +236,12 @@ relay_subbuf_start_function *relay_subbuf_start_of_mode(const struct rchan_buf *
 	return buf->mode == RELAY_CALLBACK ? NULL : begin_by_mode;
 }
 
-/* A thread in another process begins it for us. */
+/* Have the maker's thread, in another process, begin the sub-buffer, and wait for it. */
 static enum relay_subbuf_start wait_for_maker(struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t head = pos, second;
-	/* Pairs with attend() in classic/classic.c, by way of the alert. */
+	/* Relaxed: relay_wake_maker() orders it before the increment of map_seq, after which attend() in
+	 * classic/classic.c loads it. */
 	__atomic_store_n(&buf->control->wanted, relay_pos_number(buf, pos) + 1, __ATOMIC_RELAXED);
 	relay_wake_maker(buf);
 	for (int tries = 0; tries < (buf->may_block ? MAKER_PAUSES : MAKER_YIELDS); tries++) {
@@ -249,14 +259,15 @@ static enum relay_subbuf_start wait_for_maker(struct rchan_buf *buf, uint64_t po
 	return RELAY_SUBBUF_START_BUSY;
 }
 
-/* There is nobody to ask here. If there is nobody anywhere, what was finished is for readers all the same. Without the
- * lock: a file server waits for no client. */
-static enum relay_subbuf_start pass_by(struct rchan_buf *buf, uint64_t pos)
+/* This process may not decide. If the maker lives, its thread does. If not, note that the previous sub-buffer is
+ * finished, so that readers get it; without the lock, because a file server waits for no client. */
+static enum relay_subbuf_start begin_elsewhere(struct rchan_buf *buf, uint64_t pos)
 {
-	/* Relaxed: it only says whom to alert. */
+	/* Relaxed: it only says which process to wake. */
 	uint64_t maker = __atomic_load_n(&buf->control->maker, __ATOMIC_RELAXED);
 	if (maker && relay_owner_alive(maker))
 		return wait_for_maker(buf, pos);
+	/* Pairs with relay_say() and, by the compare-and-swap, with relay_asked(). */
 	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
 	uint64_t no = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT;
 	if (asked < no && __atomic_compare_exchange_n(&buf->control->asked, &asked, no | RELAY_ASKED_ENDED, false,
@@ -277,8 +288,9 @@ enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *head
 	if (relay_is_settled(buf, pos))
 		return RELAY_NOT_YET;
 	if (!buf->begin)
-		return pass_by(buf, pos);
-	/* Without the lock: it takes long, and only this program's own threads wait for it. */
+		return begin_elsewhere(buf, pos);
+	/* Allocated before the lock is taken, because it takes long, and only threads of this
+	 * program have to wait for it. */
 	if (relay_is_unallocated(buf) && !(buf->allocate && buf->allocate(buf)))
 		return RELAY_NOT_YET;
 	int err = relay_switch_lock(buf, &before);
@@ -288,13 +300,13 @@ enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *head
 	uint64_t asked = buf->control->asked;
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
 		relay_claims_help(buf, pos, second);
-		/* Whoever had the lock before may have been told to wait. */
+		/* The thread that had the lock before may have got RELAY_NOT_YET, which this one gets, too, then. */
 		result = relay_is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
 		*header = result == RELAY_BEGUN ? buf->header : 0;
 	}
 	bool is_decided = result == RELAY_BEGUN || buf->control->asked != asked;
 	relay_switch_unlock(buf, &before);
-	/* Not before: now the sub-buffer that was finished is as the client wants it. */
+	/* Readers are woken only now, because `begin` may change the finished sub-buffer, for example add a footer. */
 	if (is_decided)
 		relay_wake_switch(buf);
 	return result;
@@ -325,7 +337,7 @@ int relay_buf_resume(struct rchan_buf *buf)
 	sigset_t before;
 	uint64_t pos, second;
 	int locked = relay_switch_lock(buf, &before);
-	/* -EDEADLK: from a callback. */
+	/* -EDEADLK: this was called in a callback, with the lock. */
 	if (locked && locked != -EDEADLK)
 		return locked;
 	int err = relay_head(buf, &pos, &second);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Sub-buffers that begin when somebody says so, and the lock under which he is asked. buffer/subbuf_start.c tells how. */
+/* Sub-buffers that do not begin with the switch that enters them, but by a decision under the switch lock
+ * (rchan_buf.begins). buffer/subbuf_start.c describes how they begin. Also how many sub-buffers are finished,
+ * overwritten, or left by the reader. */
 #ifndef RELAYFS_BUFFER_SUBBUF_START_H
 #define RELAYFS_BUFFER_SUBBUF_START_H
 
@@ -10,15 +12,15 @@
 
 #include <signal.h>
 
-/* What has been said of sub-buffer `number`: RELAY_ASKED_ bits. */
+/* The RELAY_ASKED_ bits of sub-buffer `number`; 0 if relay_control.asked is about another one. */
 static inline uint64_t relay_asked(const struct rchan_buf *buf, uint64_t number)
 {
-	/* Pairs with the release in relay_say(): what a callback stored before its answer. */
+	/* Pairs with the release in relay_say(): what a callback stored before it returned. */
 	uint64_t asked = __atomic_load_n(&buf->control->asked, __ATOMIC_ACQUIRE);
 	return asked >> RELAY_ASKED_SHIFT == number + 1 ? asked & ((1u << RELAY_ASKED_SHIFT) - 1) : 0;
 }
 
-/* May records be stored where head is? If not, somebody has to be asked. */
+/* True if records may be stored at head. If not, relay_subbuf_start() has to be called first. */
 static inline bool relay_has_begun(const struct rchan_buf *buf, uint64_t head)
 {
 	return !buf->begins || relay_pos_offset(buf, head) > 0 ||
@@ -31,20 +33,22 @@ static inline bool relay_has_spoiled(const struct rchan_buf *buf, uint64_t head)
 	return relay_has_begun(buf, head) || relay_asked(buf, relay_pos_number(buf, head)) & RELAY_ASKED_SPOILED;
 }
 
-/* Is what sub-buffer `number` held overwritten, or about to be? A number beyond head's is nonsense, and counts so. */
+/* True if the data of sub-buffer `number` has been overwritten or may be at any time. Also true for a number
+ * beyond head's, which is damage. */
 static inline bool relay_is_lapped(const struct rchan_buf *buf, uint64_t head, uint64_t number)
 {
 	uint64_t ahead = relay_pos_number(buf, head) - number;
 	return ahead > buf->n_subbufs || (ahead == buf->n_subbufs && relay_has_spoiled(buf, head));
 }
 
-/* The oldest one that is not, once there have been n_subbufs of them. */
+/* The oldest sub-buffer that is not overwritten, if there have been n_subbufs of them. */
 static inline uint64_t relay_oldest(const struct rchan_buf *buf, uint64_t head)
 {
 	return relay_pos_number(buf, head) - buf->n_subbufs + relay_has_spoiled(buf, head);
 }
 
-/* How many sub-buffers are finished: where there is a client, those that it has seen the end of. */
+/* The number of finished sub-buffers. If sub-buffers begin by `begin`, the last one before head is finished only
+ * when `begin` has been called for the next. */
 static inline uint64_t relay_produced(const struct rchan_buf *buf, uint64_t head)
 {
 	uint64_t number = relay_pos_number(buf, head);
@@ -53,15 +57,16 @@ static inline uint64_t relay_produced(const struct rchan_buf *buf, uint64_t head
 	return relay_asked(buf, number) & (RELAY_ASKED_ENDED | RELAY_ASKED_YES) ? number : number - 1;
 }
 
-/* Has the reader left the sub-buffer that lies a lap before the one at pos? */
+/* True if the reader has left the sub-buffer that lies one lap before pos's. */
 static inline bool relay_has_left(const struct rchan_buf *buf, uint64_t pos)
 {
-	/* Pairs with the release in relay_consumer_publish(): the reader's loads before our stores. */
+	/* Pairs with the release in relay_consumer_publish(): the reader's loads of the data before
+	 * this thread's stores to it. */
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
 	return relay_pos_number(buf, pos) - relay_pos_number(buf, consumed) < buf->n_subbufs;
 }
 
-/* Has the answer been no, and is there no need to ask again? */
+/* True if the sub-buffer at pos could not begin when it was tried last, and trying again is useless now. */
 static inline bool relay_is_settled(const struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t asked = relay_asked(buf, relay_pos_number(buf, pos));
@@ -69,12 +74,13 @@ static inline bool relay_is_settled(const struct rchan_buf *buf, uint64_t pos)
 	       (buf->mode == RELAY_NO_OVERWRITE && asked & RELAY_ASKED_ENDED && !relay_has_left(buf, pos));
 }
 
-/* Have the data no memory yet? Those that several programs write always have, and none of them can say otherwise. */
+/* True if the data have no memory yet. Only buffers that one process writes (pid) can have none; the flag is ignored
+ * in others, because each of their writers could set it. */
 static inline bool relay_is_unallocated(const struct rchan_buf *buf)
 {
 	if (!buf->pid)
 		return false;
-	/* Pairs with the release in relay_note_allocated(): the memory before the word that it is there. */
+	/* Pairs with the release in relay_note_allocated(): the memory was allocated before. */
 	return __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_UNALLOCATED;
 }
 
@@ -84,15 +90,16 @@ static inline void relay_note_allocated(struct rchan_buf *buf)
 	__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_UNALLOCATED, __ATOMIC_RELEASE);
 }
 
-/* Finish an empty sub-buffer of such a buffer, if records were lost: only packets say so, and those without records need no
- * memory. None begins behind it. 0, or as relay_switch_lock(). */
+/* Finish the empty sub-buffer at head of a buffer without memory, if records were lost, so that its packet
+ * reports the loss. An empty packet needs no memory. The next sub-buffer does not begin. Returns 0, -EBADMSG,
+ * or as relay_switch_lock(). */
 int relay_finish_unallocated(struct rchan_buf *buf);
 
-/* Let the sub-buffer begin at whose start head is, unless somebody else has; *header: bytes reserved at its start. From
- * any CPU. Clients wait for each other, at most a second. */
+/* Let the sub-buffer at head begin, unless it has begun already; *header receives the number of bytes reserved at
+ * its start. Any thread on any CPU may call it. It waits for other threads as relay_blocking() says. */
 enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *header);
 
-/* How long this buffer's writers wait for its locks. */
+/* How long threads wait for this buffer's locks. */
 static inline enum relay_blocking relay_blocking(const struct rchan_buf *buf)
 {
 	if (buf->never_waits)
@@ -100,42 +107,48 @@ static inline enum relay_blocking relay_blocking(const struct rchan_buf *buf)
 	return buf->may_block ? RELAY_MAY_BLOCK : RELAY_RETRIES_LATER;
 }
 
-/* The lock under which sub-buffers begin, with asynchronous signals blocked. 0, -EDEADLK: this thread has it,
- * -EBUSY: a living thread has it for longer than a moment, or, if buf->may_block, for longer than a second. */
+/* Take the switch lock, with which sub-buffers begin, and block asynchronous signals. Returns 0; -EDEADLK: this
+ * thread has it; -EBUSY: a living thread has kept it for longer than relay_blocking() permits. */
 int relay_switch_lock(struct rchan_buf *buf, sigset_t *before);
 void relay_switch_unlock(struct rchan_buf *buf, const sigset_t *before);
 
-/* For readers, who never take it: one that is stopped must not hold up producers. Wait until nobody is in there; what a dead
- * holder has spoiled is known then. 0; 1: a dead one still has it; or as relay_switch_lock(). */
+/* Wait until no thread has the switch lock. Readers call this instead of taking it, because a reader that is stopped
+ * with the lock would delay producers. Afterwards it is known whether a dead holder may have overwritten old data
+ * (RELAY_ASKED_SPOILED). Returns 0; 1: a dead thread still has the lock; or an error as relay_switch_lock(). */
 int relay_switch_watch(struct rchan_buf *buf);
 
-/* Ready-made relay_subbuf_start_functions: as the mode says; NULL: a client has to. */
+/* The `begin` function for the buffer's mode; NULL in mode callback, where a client decides. */
 relay_subbuf_start_function *relay_subbuf_start_of_mode(const struct rchan_buf *buf);
 
-/* --- for relay_subbuf_start_functions, who have the lock --- */
+/* --- for relay_subbuf_start_functions, which have the switch lock --- */
 
-/* Of sub-buffer `number`. Without the lock where sub-buffers begin at once; see buffer/try_reserve.c. */
+/* Set relay_control.asked to `number` and these RELAY_ASKED_ bits. Buffers whose sub-buffers begin at once call it
+ * without the lock; see buffer/try_reserve.c. */
 void relay_say(struct rchan_buf *buf, uint64_t number, uint64_t bits);
 
-/* A client is about to be given its memory, a death in which spoils what lies there. */
+/* Note that a client's callback may now store in the memory of sub-buffer `number`, so that the old data there count
+ * as overwritten if the process dies in it. */
 static inline void relay_note_start(struct rchan_buf *buf, uint64_t number)
 {
-	/* Relaxed: of a thread that was killed all stores are seen up to some point. */
+	/* Relaxed: if the thread is killed afterwards, all of its stores up to some point are seen. */
 	__atomic_store_n(&buf->control->starting, number + 1, __ATOMIC_RELAXED);
-	/* Pairs with the acquire fence in relay_consume_valid(): whoever reads what the client stores sees the lock taken. */
+	/* Pairs with the acquire fence in relay_consume_valid(): a reader that sees what the callback stores
+	 * sees that the lock is taken. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
-/* Bytes that are kept at its start. */
+/* Bytes reserved at the start of sub-buffer `number`. */
 static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t number)
 {
 	return buf->start_reserve + (number == 0 ? (uint64_t)buf->channel_start_reserve : 0);
 }
 
-/* Note when it began, if the channel has timestamps; to be called before relay_enter(). */
+/* Store in the ledger of pos's sub-buffer when it begins, if the channel has timestamps, and the records lost
+ * before. Call it before relay_enter(). Returns the time, or zeros. */
 struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos);
 
-/* The sub-buffer at pos has begun, behind buf->header bytes. */
+/* Publish that the sub-buffer at pos has begun, with buf->header bytes reserved. Returns RELAY_BEGUN or
+ * RELAY_SUBBUF_START_DAMAGED. */
 enum relay_subbuf_start relay_enter(struct rchan_buf *buf, uint64_t pos);
 
 #endif

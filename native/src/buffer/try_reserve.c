@@ -4,10 +4,10 @@
  *
  *     head ──> stopped?  ──> too large? ──> at offset 0: has the reader left this sub-buffer?   (no-overwrite)
  *                                                        does the client let it begin?          (callback)
- *                                           does not fit: switch, look again
+ *                                           does not fit: switch, load head again
  *
- * A switch is a change of its own, published before anything is stored in the new sub-buffer: so a reader that was
- * lapped can always tell.
+ * A switch changes head and is published before any record is stored in the new sub-buffer, so that a reader in
+ * overwrite mode can always tell that it was lapped.
  */
 #define _GNU_SOURCE
 #include "buffer/try_reserve.h"
@@ -49,8 +49,7 @@ int relay_refuse_full(struct rchan_buf *buf, size_t length)
 
 int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
 {
-	/* Whatever is asked for counts as no more than the largest sub-buffer there can be, so that the sum of bytes stays
-	 * a number. */
+	/* A longer record counts as RELAY_SUBBUF_SIZE_MAX bytes, so that the sum of bytes does not overflow. */
 	uint64_t counted = length < RELAY_SUBBUF_SIZE_MAX ? length : RELAY_SUBBUF_SIZE_MAX;
 	return refuse_in_buf(buf, &buf->control->lost_too_large, counted, -EMSGSIZE);
 }
@@ -60,7 +59,7 @@ int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 	if (buf->scheme != RELAY_LOCKING)
 		return 0;
 	int result = relay_lock_take(&buf->control->write_lock, relay_blocking(buf), &buf->wait_lost, before);
-	/* 1: the holder died. Its claim tells what has to be done. */
+	/* 1, the lock was a dead thread's, needs no action: the dead thread's claim says what has to be completed. */
 	return result < 0 ? result : 0;
 }
 
@@ -74,7 +73,8 @@ void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before)
 static __attribute__((noinline)) int wait_or_refuse(struct rchan_buf *buf, uint64_t length)
 {
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
-	/* Pairs with the release in channel/move.c, which stores `moving` before the flag and clears it after the flag. */
+	/* Pairs with the release in channel/move.c, which sets `moving` before RELAY_RESETTING and
+	 * clears it after that flag. */
 	while (__builtin_expect(flags & RELAY_STOPPED && __atomic_load_n(&buf->moving, __ATOMIC_ACQUIRE), 0)) {
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = MOVING_PAUSE_NS}, NULL);
 		flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
@@ -88,11 +88,13 @@ static __attribute__((noinline)) int wait_or_refuse(struct rchan_buf *buf, uint6
 
 int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length)
 {
+	/* Pairs with relay_buf_stop() in buffer/control.c, which sets the flag before it changes head; the
+	 * caller has loaded head before. */
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
 	return __builtin_expect(flags & (RELAY_CLOSED | RELAY_STOPPED), 0) ? wait_or_refuse(buf, length) : 0;
 }
 
-/* Is the sub-buffer that pos begins free? */
+/* True if the sub-buffer that starts at pos may be overwritten. */
 static bool has_room(const struct rchan_buf *buf, uint64_t pos)
 {
 	return buf->mode != RELAY_NO_OVERWRITE || relay_has_left(buf, pos);
@@ -100,17 +102,18 @@ static bool has_room(const struct rchan_buf *buf, uint64_t pos)
 
 static void note_switch(struct rchan_buf *buf)
 {
-	/* Relaxed: for people. */
+	/* Relaxed: only for statistics. */
 	__atomic_store_n(&buf->control->switch_time_ns, relay_clock_ns(CLOCK_REALTIME_COARSE), __ATOMIC_RELAXED);
-	/* With a client, what is finished is finished when the client has seen it. */
+	/* If sub-buffers begin by `begin`, the previous one is finished only after that call, and
+	 * relay_subbuf_start() wakes readers. */
 	if (!buf->begins)
 		relay_wake_switch(buf);
 }
 
 /*
- * Leave the sub-buffer that `seen` is in. DONE, MOVED or ABORTED as relay_tx_commit(); STOPPED: not possible (a living
- * writer's claim lies in the next one's memory, no claim is to be had, or positions are used up).
- * The caller has helped the claim that `seen` names.
+ * Switch from the sub-buffer of `seen`, what relay_tx_load() has loaded of head, to the next one. Returns DONE, MOVED
+ * or ABORTED as relay_tx_commit(); STOPPED: not possible, because a living writer has a claim in the memory of the next
+ * one, no claim is free, or positions are used up. The caller has helped the claim that `seen` names.
  */
 static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct relay_tx *seen)
 {
@@ -118,9 +121,9 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	uint64_t records = seen->expect_second & RELAY_RECORDS_MASK;
 	struct relay_subbuf *left = relay_pos_ledger(buf, pos);
 	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
-	/* Relaxed: constant while head is in this sub-buffer, which the change checks. */
+	/* Relaxed: the ledger does not change while head is in this sub-buffer, which relay_tx_commit() checks. */
 	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + relay_pos_offset(buf, pos);
-	/* What has to begin overwrites nothing before it does. */
+	/* If sub-buffers begin by `begin`, the switch overwrites nothing. */
 	bool overwrites = buf->mode == RELAY_OVERWRITE && !buf->begins;
 	if (next <= pos || (overwrites && relay_claims_hold(buf, next)))
 		return RELAY_RSEQ_STOPPED;
@@ -155,13 +158,13 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 	return result;
 }
 
-/* Let it begin. */
+/* Let the sub-buffer at pos begin. */
 static enum relay_try try_beginning(struct rchan_buf *buf, uint64_t pos, uint64_t length)
 {
 	uint64_t header;
 	switch (relay_subbuf_start(buf, &header)) {
 	case RELAY_BEGUN:
-		/* In the second sub-buffer there is more room than in the first. */
+		/* The record may fit into the second sub-buffer, which has fewer reserved bytes than the first. */
 		if (relay_pos_number(buf, pos) == 0)
 			return RELAY_TRY_AGAIN;
 		return header + length > buf->subbuf_end ? RELAY_TRY_TOO_LARGE : RELAY_TRY_AGAIN;
@@ -202,7 +205,7 @@ int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t lengt
 {
 	switch (tried) {
 	case RELAY_TRY_BUSY:
-		/* Who only passes records on, as a file server does, comes again. */
+		/* may_block is false in the file server: return -EBUSY, and let it try again. */
 		if (!buf->may_block)
 			return -EBUSY;
 		/* fall through */
@@ -211,14 +214,16 @@ int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t lengt
 	case RELAY_TRY_TOO_LARGE:
 		return relay_refuse_too_large(buf, length);
 	case RELAY_TRY_IN_CALLBACK:
-		/* A signal handler of a quiet thread has interrupted a tracepoint. */
+		/* In a tracepoint, this is a signal handler that has interrupted a tracepoint
+		 * of the same quiet thread. */
 		return buf->never_waits ? relay_refuse_full(buf, length) : -EDEADLK;
 	default:
 		return -EBADMSG;
 	}
 }
 
-/* As in the kernel, at once; no is an answer, and so is that somebody else is at it. */
+/* Let the next sub-buffer begin at once after a flush, as in the kernel. It is no error if it may not begin, or
+ * another thread is about to begin it. */
 static int begin_after_flush(struct rchan_buf *buf)
 {
 	uint64_t header;
@@ -233,17 +238,18 @@ static int begin_after_flush(struct rchan_buf *buf)
 }
 
 /*
- * switch_subbuf() notes in `asked` that the sub-buffer it enters has to wait for room. As in the kernel, a flush that comes
- * once there is room begins this sub-buffer, and finishes none: it would only make a buffer of few sub-buffers full again.
- * The note is stored without a lock, because all that hangs on it is whether a flush finishes an empty sub-buffer: one does
- * if the writer dies before the store, or stores so late that it replaces the note on a later sub-buffer.
+ * switch_subbuf() notes in `asked` that the sub-buffer which it enters has to wait for room. As in the kernel, the
+ * first flush after there is room begins this sub-buffer and finishes none, because finishing it would make a
+ * buffer of few sub-buffers full again. The note is stored without a lock. The only error that can arise is that a
+ * flush finishes an empty sub-buffer, if the writer dies before the store, or its late store replaces the note
+ * about a later sub-buffer.
  *
- * false: the sub-buffer has begun.
+ * Returns true if this call has begun the sub-buffer.
  */
 static bool begin_awaited(struct rchan_buf *buf, uint64_t pos)
 {
 	uint64_t waits = (relay_pos_number(buf, pos) + 1) << RELAY_ASKED_SHIFT | RELAY_ASKED_ENDED;
-	/* Relaxed: it only decides which of two flushes begins the sub-buffer. */
+	/* Relaxed: it only decides which of several flushes begins the sub-buffer. */
 	return !buf->begins && relay_pos_offset(buf, pos) == 0 &&
 	       __atomic_compare_exchange_n(&buf->control->asked, &waits, waits | RELAY_ASKED_YES, false,
 	                                   __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -259,7 +265,8 @@ static int flush(struct rchan_buf *buf)
 		relay_claims_help(buf, pos, seen.expect_second);
 		if (!relay_has_begun(buf, pos))
 			return relay_is_unallocated(buf) ? relay_finish_unallocated(buf) : begin_after_flush(buf);
-		/* A full buffer waits at the start of a sub-buffer that is not free: there is nothing to leave. */
+		/* If the buffer is full, head is at the start of a sub-buffer that is not free, and
+		 * there is nothing to finish. */
 		if (relay_pos_offset(buf, pos) == 0 && !has_room(buf, pos))
 			return 0;
 		if (begin_awaited(buf, pos))
@@ -292,9 +299,10 @@ int relay_switch(struct rchan_buf *buf)
 }
 
 /*
- * A hole keeps its claim until a reader passes it, and who reads packets does not come by before its sub-buffer is finished;
- * or until it is overwritten, which is a lap away. Writers without claims would never get there, so each that is refused
- * leaves one sub-buffer. Where a reader is awaited, that is the one with the holes; the next one has none.
+ * A hole keeps its claim until a reader passes it or a lap overwrites it. A reader of packets passes it only after
+ * its sub-buffer is finished. Writers without claims would never finish that; so each reservation that is refused
+ * finishes one sub-buffer. Except in mode overwrite, it finishes only the sub-buffer with the holes, and not the
+ * next one, which has none.
  */
 void relay_switch_from_holes(struct rchan_buf *buf, bool locked)
 {

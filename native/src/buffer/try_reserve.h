@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Finding room for a record at a buffer's head: sub-buffer switches, refusals, and the lock of scheme locking. */
+/* Finding room for a record at a buffer's head: switching sub-buffers, refusing records, and
+ * the lock of scheme locking. */
 #ifndef RELAYFS_BUFFER_TRY_RESERVE_H
 #define RELAYFS_BUFFER_TRY_RESERVE_H
 
@@ -19,27 +20,31 @@ enum relay_try {
 	RELAY_TRY_DAMAGED
 };
 
-/* Tell whether a record fits at `seen`, what relay_tx_load() saw of head; switch to the next sub-buffer if it does not. In scheme
- * locking the caller holds the lock. */
+/* Tell whether a record of `length` bytes fits at head, of which `seen` is what relay_tx_load() has loaded; switch
+ * to the next sub-buffer if it does not. In scheme locking the caller has the lock. */
 enum relay_try relay_buf_try_reserve(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length);
 
-/* Count a record that was refused as lost. Returns what relay_write() returns for it, or RELAY_WRONG_CPU if it was not counted. */
+/* Count a record that was refused as lost. relay_buf_refuse() does it for the result `tried`. They return the error
+ * for relay_write(), or RELAY_WRONG_CPU or -ENOTSUP if the record was not counted, as relay_refuse(). */
 int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t length);
 int relay_refuse_full(struct rchan_buf *buf, size_t length);
 int relay_refuse_too_large(struct rchan_buf *buf, size_t length);
 
-/* Stopped: why? 0: it is not, any more. */
+/* Refuse a record if the buffer is stopped (RELAY_STOPPED). Returns 0: it is not; -EPIPE: the channel was removed;
+ * -ECANCELED: the buffer is disabled or being reset, and the record was counted as lost; or as relay_refuse(). */
 int relay_refuse_stopped(struct rchan_buf *buf, uint64_t length);
 
-/* Scheme locking: one writer at a time; in the others this does nothing. 0, -EDEADLK: this thread has the lock, -EBUSY:
- * a living one has it for too long. */
+/* Take the lock of scheme locking; in other schemes they do nothing. Returns 0; -EDEADLK: this thread has the lock;
+ * -EBUSY: a living thread has kept it for longer than relay_blocking() permits. */
 int relay_writers_lock(struct rchan_buf *buf, sigset_t *before);
 void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before);
 
-/* Leave the sub-buffer, full or not. 0, an error, or RELAY_WRONG_CPU. */
+/* Finish the sub-buffer at head, full or not. Returns 0, also if there is nothing to finish or the next one may not
+ * begin; RELAY_WRONG_CPU; -ENOTSUP; -EDEADLK: called in a callback; -EBUSY; -EBADMSG. */
 int relay_switch(struct rchan_buf *buf);
 
-/* No claim is to be had for a reservation. If holes have most of them, let those come free. locked: as in struct relay_slot. */
+/* Called if a reservation has found no free claim: if holes have most of the claims, finish a sub-buffer, so that
+ * readers or writers can free them. locked: the caller has the lock of scheme locking. */
 void relay_switch_from_holes(struct rchan_buf *buf, bool locked);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Changing a latch of a buffer: by a restartable section on the buffer's CPU in scheme rseq, otherwise by compare-and-swap. */
+/* Changing a latch of a buffer: by a restartable section on the buffer's CPU in scheme rseq,
+ * otherwise by compare-and-swap. */
 #ifndef RELAYFS_BUFFER_TX_H
 #define RELAYFS_BUFFER_TX_H
 
@@ -7,10 +8,12 @@
 #include "base/rseq.h"
 #include "buffer/buffer.h"
 
-/* relay_tx_commit() by a restartable section. */
+/* relay_tx_commit() in scheme rseq: by a restartable section. */
 enum relay_rseq_result relay_tx_transact(struct rchan_buf *buf, struct relay_latch *latch, struct relay_tx *tx);
 
-/* Change a latch from what relay_tx_load() saw to tx->new_first and tx->new_second; in scheme rseq, store tx->store[] before. */
+/* Change a latch from the words that relay_tx_load() has loaded to tx->new_first and tx->new_second; in scheme rseq,
+ * also store tx->store[] before. Returns RELAY_RSEQ_DONE; RELAY_RSEQ_MOVED: the latch has changed since; in scheme
+ * rseq also RELAY_RSEQ_STOPPED: one of the flags tx->refuse is set, RELAY_RSEQ_ABORTED: see base/persist.h. */
 static inline enum relay_rseq_result relay_tx_commit(struct rchan_buf *buf, struct relay_latch *latch,
                                                      struct relay_tx *tx)
 {
@@ -22,8 +25,9 @@ static inline enum relay_rseq_result relay_tx_commit(struct rchan_buf *buf, stru
 	return is_changed ? RELAY_RSEQ_DONE : RELAY_RSEQ_MOVED;
 }
 
-/* Load a latch, its index included, for relay_tx_commit(). The two words may be of two moments, in which case the commit fails.
- * In the other schemes than rseq the index is never set; if somebody has stored nonsense there, the commit fails, too. */
+/* Load a latch, with its index, for relay_tx_commit(). If the two words are of different moments, the commit fails.
+ * In other schemes than rseq the index is never set; if damaged memory has it set, the commit fails, too. The
+ * acquires pair with the commits of other threads (base/latch.h). */
 static inline struct relay_tx relay_tx_load(const struct rchan_buf *buf, const struct relay_latch *latch)
 {
 	struct relay_tx tx = {.expect_first = __atomic_load_n(&latch->first, __ATOMIC_ACQUIRE)};

@@ -21,7 +21,7 @@ void relay_wake(struct rchan_buf *buf, uint32_t bits)
 void relay_wake_maker(struct rchan_buf *first)
 {
 	int saved = errno;
-	/* Pairs with the futex's own comparison. */
+	/* Pairs with the kernel's comparison of the futex word when the maker's thread goes to sleep. */
 	__atomic_add_fetch(&first->control->map_seq, 1, __ATOMIC_SEQ_CST);
 	relay_wake_word(&first->control->map_seq);
 	errno = saved;
@@ -38,19 +38,19 @@ uint32_t relay_buf_wake_seq(const struct rchan_buf *buf)
 	return relay_armed_seq(armed_of(buf));
 }
 
-/* How long to sleep for these: not for ever where somebody writes who wakes nobody. */
+/* timeout_ms, or at most SILENT_MS if writers of one of the buffers may not wake readers. */
 static int timeout_of(struct rchan_buf *const *bufs, size_t n, int timeout_ms)
 {
 	bool is_silent = false;
 	for (size_t i = 0; i < n; i++)
-		/* Relaxed: who sets it wakes those who had not seen it. */
+		/* Relaxed: relay_silence() wakes the readers that have not seen the flag. */
 		is_silent |= __atomic_load_n(&bufs[i]->control->flags, __ATOMIC_RELAXED) & RELAY_SILENT;
 	return is_silent && (timeout_ms < 0 || timeout_ms > SILENT_MS) ? SILENT_MS : timeout_ms;
 }
 
 void relay_silence(struct rchan_buf *buf)
 {
-	/* Pairs with timeout_of(): whoever is woken sees it. */
+	/* Pairs with timeout_of(): a reader that is woken sees the flag. */
 	__atomic_fetch_or(&buf->control->flags, RELAY_SILENT, __ATOMIC_SEQ_CST);
 	relay_wake(buf, RELAY_ARMED);
 }

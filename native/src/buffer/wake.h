@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT */
-/* Wake sleeping readers; no system call unless one has armed the buffer. base/arm.h tells how. */
+/* Waking a buffer's sleeping readers, as base/arm.h describes: a writer makes a system call only if a
+ * reader has armed the buffer. */
 #ifndef RELAYFS_BUFFER_WAKE_H
 #define RELAYFS_BUFFER_WAKE_H
 
 #include "buffer/buffer.h"
 
-/* Wake those that armed one of `bits`. */
+/* Wake the readers that have armed one of `bits` (RELAY_ARM_). A tracepoint in a quiet thread wakes nobody. */
 void relay_wake(struct rchan_buf *buf, uint32_t bits);
 
-/* From now on writers of this buffer may wake nobody. */
+/* Set RELAY_SILENT: from now on writers of this buffer may not wake readers, which therefore poll. */
 void relay_silence(struct rchan_buf *buf);
 
-/* Alert the thread of the process that made the channel; `first` is its buffer 0. */
+/* Wake the maker's thread, which sleeps on map_seq of the channel's first buffer. */
 void relay_wake_maker(struct rchan_buf *first);
 
-/* After a record was published. */
+/* Wake readers after a record was published. */
 static inline void relay_wake_record(struct rchan_buf *buf)
 {
-	/* Plain and unfenced: the reader that arms fences this CPU with membarrier(2) before it looks again. */
+	/* Relaxed: pairs with relay_arm(), whose membarrier(2) orders this load after the store of the record. */
 	if (__builtin_expect(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_ARM_RECORD, 0))
 		relay_wake(buf, RELAY_ARM_RECORD);
 }
 
-/* After a switch was published. */
+/* Wake readers after a switch was published. Relaxed: as in relay_wake_record(). */
 static inline void relay_wake_switch(struct rchan_buf *buf)
 {
 	if (__builtin_expect(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_ARMED, 0))

@@ -7,22 +7,23 @@
 
 enum { WHOLE_PIECES_BYTES = 4096 };
 
-/* Costs in units of buf->work: one for CLAIMS_A_UNIT claims looked at; REAP_UNITS to ask whether an owner lives, because that
- * takes system calls. */
+/* Costs in units of buf->work: one unit for CLAIMS_A_UNIT claims examined; REAP_UNITS for relay_claim_reap(),
+ * which makes system calls. */
 enum { CLAIMS_A_UNIT = 4, REAP_UNITS = 512 };
 
-/* How far the current sub-buffer is readable, and why it ends there. */
+/* The data from the walk's position to where they end in this sub-buffer, and why they end. */
 struct stretch {
 	uint64_t end;                 /* offset */
-	uint64_t end_records;         /* record number there */
-	struct relay_claim_view stop; /* what stands there: nothing, a taken claim or a hole */
-	uint64_t discarded;           /* or a hole of so many bytes that needs no claim */
-	bool finished;                /* end is the end of a finished sub-buffer */
+	uint64_t end_records;         /* record number at `end` */
+	struct relay_claim_view stop; /* the claim at `end`, TAKEN or a hole; or none */
+	uint64_t discarded;           /* the length of a hole at `end` that has no claim; 0: none */
+	bool finished;                /* `end` is the end of a finished sub-buffer */
 };
 
 /*
- * The first claim at or after pos. What is written before it cannot become a hole any more, so that the list of holes, which is
- * loaded later, is complete up to it, and the claims need not be searched again at each hole.
+ * The first claim that is TAKEN or a hole at or after pos. Records before it are committed and cannot be discarded any
+ * more. So the list of holes, which is loaded afterwards, is complete up to there, and the result is used again for
+ * later positions before the claim.
  */
 static struct relay_claim_view first_claim(struct relay_walk *walk, uint64_t pos)
 {
@@ -39,8 +40,8 @@ static struct relay_claim_view first_claim(struct relay_walk *walk, uint64_t pos
 	return walk->stop;
 }
 
-/* The end of a finished sub-buffer. */
-static int look_at_end(struct relay_walk *walk, struct stretch *stretch, const struct relay_subbuf *subbuf)
+/* Find the end of a finished sub-buffer. Returns 0 or -EBADMSG. */
+static int find_end(struct relay_walk *walk, struct stretch *stretch, const struct relay_subbuf *subbuf)
 {
 	struct rchan_buf *buf = walk->buf;
 	uint64_t pos = walk->plan->to.position, next = relay_pos_next(buf, pos);
@@ -55,7 +56,7 @@ static int look_at_end(struct relay_walk *walk, struct stretch *stretch, const s
 	                          stretch->end_records, walk->head_records);
 }
 
-static int look_ahead(struct relay_walk *walk, struct stretch *stretch)
+static int find_stretch(struct relay_walk *walk, struct stretch *stretch)
 {
 	struct rchan_buf *buf = walk->buf;
 	const struct relay_consumer *to = &walk->plan->to;
@@ -63,7 +64,7 @@ static int look_ahead(struct relay_walk *walk, struct stretch *stretch)
 	*stretch = (struct stretch){.end = relay_pos_offset(buf, walk->head), .end_records = walk->head_records};
 	struct relay_subbuf subbuf = relay_subbuf_at(buf, pos);
 	bool finished = relay_pos_number(buf, pos) != relay_pos_number(buf, walk->head);
-	if (finished && look_at_end(walk, stretch, &subbuf))
+	if (finished && find_end(walk, stretch, &subbuf))
 		return -EBADMSG;
 	if (relay_damage_below(&buf->damage, "the end of the data, an offset,", 0, stretch->end,
 	                       relay_pos_offset(buf, pos)) ||
@@ -99,7 +100,7 @@ static int look_ahead(struct relay_walk *walk, struct stretch *stretch)
 	                          to->records);
 }
 
-/* Step over a record that never came to be. 0 or -EBADMSG. */
+/* Move the walk past the hole at the stretch's end, and count it as torn or discarded. Returns 0 or -EBADMSG. */
 static int pass_hole(struct relay_walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
@@ -120,7 +121,7 @@ static int pass_hole(struct relay_walk *walk, const struct stretch *stretch)
 	return 0;
 }
 
-/* Go on by `length` bytes of the stretch. */
+/* Move `to` on by `length` bytes of the stretch; whole: to its end. */
 static void advance(struct relay_consumer *to, const struct stretch *stretch, uint64_t length, bool whole)
 {
 	to->position += length;
@@ -129,7 +130,7 @@ static void advance(struct relay_consumer *to, const struct stretch *stretch, ui
 		to->records = stretch->end_records;
 }
 
-/* Take what there is of the stretch. false: no span or byte is left for it. */
+/* Skip the stretch or add it to the spans, as a whole or in part. Returns false if no span or byte is left for it. */
 static bool take_stretch(struct relay_walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
@@ -142,8 +143,9 @@ static bool take_stretch(struct relay_walk *walk, const struct stretch *stretch)
 		walk->passed += walk->skip ? (whole ? length : pass) : 0;
 		return true;
 	}
-	/* A piece of overwritable memory that is taken in part may lose its rest, in the middle of a record. A
-	 * reader of blocks gets whole pieces, then; one that asks for few bytes gets just as many, as in the kernel. */
+	/* In overwrite mode, the rest of a stretch that is read in part may be overwritten, which loses the end of a
+	 * record. So a reader of blocks gets whole stretches only, except for the first. A reader that asks for
+	 * fewer than WHOLE_PIECES_BYTES gets as many as it asks for, as in the kernel. */
 	bool split = walk->buf->mode == RELAY_NO_OVERWRITE || walk->max_bytes < WHOLE_PIECES_BYTES || !walk->total;
 	if (walk->n_used == walk->n_spans || room == 0 || (length > room && !split))
 		return false;
@@ -165,10 +167,11 @@ static bool take_stretch(struct relay_walk *walk, const struct stretch *stretch)
 	return true;
 }
 
-/* An open reservation stops the walk at `claim`. true: the claim had a dead owner and was reaped; look again. */
+/* The walk has reached an open reservation, `claim`. Returns true if its owner was dead and the claim was reaped, so
+ * that the walk can continue. */
 static bool reap_stop(struct relay_walk *walk, struct relay_claim *claim)
 {
-	/* Only a reader that gets nothing asks whether the writer lives: it costs system calls. */
+	/* Checked only if the walk has found no data before, because it makes system calls. */
 	if (walk->total && !walk->until)
 		return false;
 	relay_work_add(walk->buf, REAP_UNITS);
@@ -182,7 +185,7 @@ int relay_walk_data(struct relay_walk *walk)
 	struct relay_consumer *to = &walk->plan->to;
 	for (; buf->work; relay_work_add(buf, 1)) {
 		struct stretch stretch;
-		int err = look_ahead(walk, &stretch);
+		int err = find_stretch(walk, &stretch);
 		if (err)
 			return err;
 		if (stretch.end > relay_pos_offset(buf, to->position)) {
@@ -248,7 +251,7 @@ int relay_walk_say_packet(struct relay_walk *walk, struct relay_packet *packet)
 	                        plan.to.overwritten_records + plan.to.torn_records);
 }
 
-/* relay_walk_data(), a packet at a time. */
+/* As relay_walk_data(), for a format with packets: each finished sub-buffer, with its header. */
 static int walk_packets(struct relay_walk *walk)
 {
 	struct rchan_buf *buf = walk->buf;
@@ -262,8 +265,8 @@ static int walk_packets(struct relay_walk *walk)
 			return result;
 		walk->until = relay_pos_number(buf, to->position) + 1;
 		uint32_t left = buf->work;
-		/* relay_walk_say_packet() has walked this sub-buffer and was charged for it; the second walk has the same limit and
-		 * is free of charge, because it must not stop in the middle of a packet. */
+		/* relay_walk_say_packet() has walked this sub-buffer and has used units of work for it. The second
+		 * walk has the same limit and uses none, because it must not stop in the middle of a packet. */
 		buf->work = RELAY_WORK_SUBBUF;
 		int err = relay_walk_data(walk);
 		buf->work = left;
@@ -276,7 +279,8 @@ static int walk_packets(struct relay_walk *walk)
 int relay_walk_see_head(struct relay_walk *walk)
 {
 	int err = relay_settled_head(walk->buf, &walk->head, &walk->head_records);
-	/* Before the ledgers are read: a sub-buffer's end is certain once it counts as produced. */
+	/* `produced` is computed before the ledgers are read: the end of a finished sub-buffer
+	 * does not change any more. */
 	if (!err)
 		walk->produced = relay_produced(walk->buf, walk->head);
 	return err;
@@ -303,7 +307,8 @@ int relay_walk_plan(struct relay_walk *walk)
 		walk->plan->start = start;
 		if (!relay_consumer_is_lapped(buf, walk->head, start))
 			err = buf->packets ? walk_packets(walk) : relay_walk_data(walk);
-		/* Pairs with switch_subbuf() in buffer/try_reserve.c, which moves head before anything is overwritten. */
+		/* Keeps the loads of the data before the load of head below. Pairs with switch_subbuf() in
+		 * buffer/try_reserve.c, which changes head before anything is overwritten. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (relay_settled_head(buf, &again, &records))
 			return -EBADMSG;
@@ -313,7 +318,8 @@ int relay_walk_plan(struct relay_walk *walk)
 		if (!buf->work)
 			break;
 	}
-	/* Lapped at each try: by quick writers in small sub-buffers, or by somebody who moves head to and fro. */
+	/* The walk was lapped at each try, by fast writers with small sub-buffers, or by a
+	 * program that damages head. */
 	*walk->plan = (struct relay_plan){.from = from, .to = from};
 	walk->n_used = 0;
 	walk->total = 0;

@@ -34,15 +34,13 @@ static bool has_same_epoch(struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 	return true;
 }
 
-/* Between the look and the change: who comes next looks later, and so at a later clock. false: RELAY_TIME_IS_LONG.
+/* Read the clock for a record at `pos`, after `pos` was loaded and before the section that checks that head is still there: whoever
+ * writes behind it has loaded a later head, and so reads a later clock. false: RELAY_TIME_IS_LONG.
  * Not inlined: relay_write_rseq_slow() would need one register more than there is. */
 static __attribute__((noinline)) bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
 {
 	time->clock = relay_clock_now_if_blind(buf->timestamp);
-	if (time->is_short && !has_same_epoch(buf, pos, time->clock))
-		return false;
-	relay_put_time(time);
-	return true;
+	return !time->is_short || has_same_epoch(buf, pos, time->clock);
 }
 
 /* Count a record for which there is no room as lost, unless its producer will try again. */
@@ -163,11 +161,14 @@ static inline int copy_claimed(struct rchan_buf *buf, const void *data, size_t l
 	int err = relay_reserve_claimed(buf, length, slot);
 	if (err)
 		return err;
-	if (time) {
-		time->clock = slot->clock;
-		relay_put_time(time);
+	if (!time) {
+		memcpy(slot->to, data, length);
+		return 0;
 	}
-	memcpy(slot->to, data, length);
+	time->clock = slot->clock;
+	uint64_t stamp = relay_record_stamp(time);
+	memcpy(slot->to, &stamp, sizeof(stamp));
+	memcpy((char *)slot->to + sizeof(stamp), time->rest, length - sizeof(stamp));
 	return 0;
 }
 
@@ -229,13 +230,18 @@ static enum relay_rseq_result clear_owner(struct rchan_buf *buf, struct relay_tx
 	return relay_tx_commit(buf, &buf->control->head, seen);
 }
 
-static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx *seen, const void *data, size_t length)
+static enum relay_rseq_result put_record(struct rchan_buf *buf, struct relay_tx *seen, const void *data, size_t length,
+                                         const struct relay_record_time *time)
 {
+	uint64_t pos = seen->expect_first, next = (pos + length) ^ RELAY_LATCH_INDEX;
+	void *to = relay_pos_data(buf, pos);
 	if (names_claim(seen))
 		return clear_owner(buf, seen) == RELAY_RSEQ_ABORTED ? RELAY_RSEQ_ABORTED : RELAY_RSEQ_MOVED;
 	RELAY_PUBLISHES(&buf->control->head.first);
-	return relay_rseq_record(buf->control, seen->expect_first, (seen->expect_first + length) ^ RELAY_LATCH_INDEX,
-	                         relay_pos_data(buf, seen->expect_first), data, length, buf->cpu);
+	if (!time)
+		return relay_rseq_record(buf->control, pos, next, to, data, length, buf->cpu);
+	return relay_rseq_stamped_record(buf->control, pos, next, to, relay_record_stamp(time), time->rest,
+	                                 length - RELAY_TRACE_HEAD_BYTES, buf->cpu);
 }
 
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
@@ -261,7 +267,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 		if (tried == RELAY_TRY_HERE && time && !take_time(buf, seen.expect_first, time))
 			return RELAY_TIME_IS_LONG;
 		if (tried == RELAY_TRY_HERE)
-			result = put_record(buf, &seen, data, length);
+			result = put_record(buf, &seen, data, length, time);
 		if (result == RELAY_RSEQ_DONE) {
 			relay_wake_record(buf);
 			return 0;

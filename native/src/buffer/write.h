@@ -9,22 +9,25 @@
 #include "buffer/wake.h"
 
 #include <relayfs/trace_store.h>
+#include <string.h>
 
 /*
- * Where in a record its time goes: relay_clock_now() when its position was taken, so that times are in the order of positions.
+ * The head of an event (trace_store.h), with which a record begins that is given together with one of these. The writer makes it
+ * out of relay_clock_now() when the record's position was taken, so that times are in the order of positions; the record's
+ * other bytes are read at `rest`, none at the address of the record, which may be NULL.
  *
- *     is_short   |id 16|time 48|    readers know the uppermost 16 bits from the start of the sub-buffer, so these must be the same
- *     otherwise  |   time 64   |
+ *     is_short   |id 16|time 48|              readers know the uppermost 16 bits from the start of the sub-buffer, so these must
+ *                                             be the same
+ *     otherwise  |extended 16|id 16|time 64|
  */
 struct relay_record_time {
-	void *at;
-	size_t bytes; /* from `at` to the end of the record: 8 or more */
+	void *rest; /* what the record has behind its first 8 bytes, in the caller's memory */
 	bool is_short;
 	uint16_t id;
 	uint64_t clock; /* receives the time */
 };
 
-/* A short time cannot tell it: write the record again, with a long one. Nothing was written or counted. */
+/* A short head cannot tell the time: write the record again, with a long one. Nothing was written or counted. */
 enum { RELAY_TIME_IS_LONG = 3 };
 
 /*
@@ -34,17 +37,14 @@ enum { RELAY_TIME_IS_LONG = 3 };
 int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                        bool will_retry);
 
-static inline void relay_put_time(struct relay_record_time *time)
+/* Return the first 8 bytes of the record; the other 4 of a long head are stored behind them in the caller's memory. */
+static inline uint64_t relay_record_stamp(const struct relay_record_time *time)
 {
-	typedef uint64_t both __attribute__((vector_size(16), aligned(1), may_alias));
-	typedef uint64_t word __attribute__((aligned(1), may_alias));
-	uint64_t head = time->is_short ? time->clock << RELAY_TRACE_ID_BITS | time->id : time->clock;
-	/* In one store with the fields behind it, because the copy that follows loads 16 bytes, which two stores could not forward to
-	 * it before both have reached the cache. */
-	if (__builtin_expect(time->bytes >= sizeof(both), 1))
-		*(both *)time->at = (both){head, ((word *)time->at)[1]};
-	else
-		*(word *)time->at = head;
+	uint32_t high = (uint32_t)(time->clock >> 32);
+	if (__builtin_expect(time->is_short, 1))
+		return time->clock << RELAY_TRACE_ID_BITS | time->id;
+	memcpy(time->rest, &high, sizeof(high));
+	return time->clock << 32 | (uint32_t)time->id << RELAY_TRACE_ID_BITS | RELAY_TRACE_EXTENDED;
 }
 
 /* Space for one record. The caller says the first four. */
@@ -129,10 +129,12 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 			                                           __atomic_load_n(&buf->epoch, __ATOMIC_RELAXED),
 			                     0))
 				return RELAY_NOT_HERE;
-			relay_put_time(time);
 		}
-		if (__builtin_expect(
-			relay_rseq_record(control, head, next, to, data, length, buf->cpu) == RELAY_RSEQ_DONE, 1)) {
+		enum relay_rseq_result result =
+		    time ? relay_rseq_stamped_record(control, head, next, to, relay_record_stamp(time), time->rest,
+		                                     length - RELAY_TRACE_HEAD_BYTES, buf->cpu)
+			 : relay_rseq_record(control, head, next, to, data, length, buf->cpu);
+		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1)) {
 			relay_wake_record(buf);
 			return 0;
 		}

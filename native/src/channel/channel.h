@@ -51,8 +51,9 @@ int relay_chan_map(struct rchan *chan, int *fds, uint32_t n);
 
 struct relay_record_time;
 
-/* relay_write() of a record with its time in it (buffer/write.h). -ENOTSUP: this thread has no rseq; RELAY_TIME_IS_LONG. */
-int relay_chan_write_timed(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time);
+/* relay_write() of a record of `length` bytes with its time in it, of which the rest is at time->rest (buffer/write.h). -ENOTSUP:
+ * this thread has no rseq; RELAY_TIME_IS_LONG. */
+int relay_chan_write_timed(struct rchan *chan, size_t length, struct relay_record_time *time);
 
 /* Return the path of a buffer's relay file. NULL: no memory. */
 char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf);

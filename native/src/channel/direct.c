@@ -32,27 +32,6 @@ struct making {
 	const int *fds; /* unnamed buffers to adopt, instead of calling make() */
 };
 
-static int check_name(const char *name, size_t length)
-{
-	if (length == 0 || name[0] == '.')
-		return -EINVAL;
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char)name[i] <= ' ' || name[i] == 127 || strchr("\"\\", name[i]))
-			return -EINVAL;
-	return length > NAME_BYTES ? -ENAMETOOLONG : 0;
-}
-
-static int check_path(const char *path)
-{
-	int err = strlen(path) > PATH_BYTES ? -ENAMETOOLONG : 0;
-	for (const char *name = path; !err && name;) {
-		const char *end = strchrnul(name, '/');
-		err = check_name(name, (size_t)(end - name));
-		name = *end ? end + 1 : NULL;
-	}
-	return err;
-}
-
 /* Neither the channel's path nor those of its relay files may be taken. */
 static int check_free(const struct relay_place *place, const struct making *making)
 {
@@ -153,7 +132,7 @@ static int make(const struct relay_place *place, const struct making *making)
 
 static int make_locked(const struct relay_place *place, const struct making *making)
 {
-	int err = check_path(place->channel);
+	int err = relay_check_name(place->channel, PATH_BYTES, NAME_BYTES);
 	if (!err)
 		err = relay_store_make(place->root);
 	int lock = err ? err : lock_store(place->root);

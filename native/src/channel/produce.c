@@ -95,22 +95,22 @@ int relay_try_write(struct rchan *chan, const void *data, size_t length)
 }
 
 /* Not by the fast path, which reads a clock: a thread in strict seccomp mode may not (relay_is_blind()). */
-static int write_blind(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
+static int write_blind(struct rchan *chan, size_t length, struct relay_record_time *time)
 {
 	int err = RELAY_WRONG_CPU;
 	while (err == RELAY_WRONG_CPU) {
 		uint32_t cpu = relay_rseq_cpu();
-		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], data, length, time, false)
+		err = cpu < chan->n_buffers ? relay_write_rseq_slow(&chan->bufs[cpu], NULL, length, time, false)
 		                            : -ENOTSUP;
 	}
 	return err;
 }
 
-int relay_chan_write_timed(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time)
+int relay_chan_write_timed(struct rchan *chan, size_t length, struct relay_record_time *time)
 {
 	if (relay_is_blind() && chan->scheme == RELAY_RSEQ)
-		return write_blind(chan, data, length, time);
-	return write_record(chan, data, length, time, false);
+		return write_blind(chan, length, time);
+	return write_record(chan, NULL, length, time, false);
 }
 
 int __relay_write(struct rchan *chan, const void *data, size_t length)

@@ -2,21 +2,13 @@
 #define _GNU_SOURCE
 #include "counters/names.h"
 
+#include "store/place.h"
+
 #include <errno.h>
 #include <string.h>
 #include <time.h>
 
 enum { CHANGE_PAUSE_NS = 1000000, CHANGE_PAUSES = 1000 };
-
-static int check_component(const char *name, size_t length)
-{
-	if (length == 0 || name[0] == '.')
-		return -EINVAL;
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char)name[i] <= ' ' || name[i] == 127 || strchr("\"\\", name[i]))
-			return -EINVAL;
-	return 0;
-}
 
 /* Return the length of the UTF-8 sequence at `text`; 0: it is not valid. Overlong sequences and surrogates are not. */
 static size_t utf8_length(const unsigned char *text)
@@ -51,15 +43,7 @@ bool relay_perf_is_utf8(const char *text)
 
 int relay_perf_check_name(const char *name)
 {
-	if (!name)
-		return -EINVAL;
-	int err = strnlen(name, RELAY_PERF_NAME_BYTES) == RELAY_PERF_NAME_BYTES ? -ENAMETOOLONG : 0;
-	while (!err && name) {
-		const char *end = strchrnul(name, '/');
-		err = check_component(name, (size_t)(end - name));
-		name = *end ? end + 1 : NULL;
-	}
-	return err;
+	return name ? relay_check_name(name, RELAY_PERF_NAME_BYTES - 1, RELAY_PERF_NAME_BYTES - 1) : -EINVAL;
 }
 
 bool relay_perf_is_text(const char *text, size_t bytes, bool spaces)

@@ -24,12 +24,6 @@ static uint64_t tid_of(const struct relay_track *track)
 	return track->kind == RELAY_TRACK_THREAD ? track->scope : FIRST_TID + track->number;
 }
 
-static void put_number(struct relay_output *output, const char *before, uint64_t number)
-{
-	relay_put_text(output, before);
-	relay_put_u64(output, number);
-}
-
 /* {"ph":"...","pid":..,"tid":.. */
 static void begin_object(struct chrome_encoder *chrome, char phase, const struct relay_track *track)
 {
@@ -37,15 +31,16 @@ static void begin_object(struct chrome_encoder *chrome, char phase, const struct
 	relay_put_text(output, chrome->has_any ? ",\n{\"ph\":\"" : "{\"ph\":\"");
 	chrome->has_any = true;
 	relay_put_byte(output, (unsigned char)phase);
-	put_number(output, "\",\"pid\":", track->pid);
-	put_number(output, ",\"tid\":", track->kind == RELAY_TRACK_PROCESS ? track->pid : tid_of(track));
+	relay_put_number(output, "\",\"pid\":", track->pid);
+	relay_put_number(output, ",\"tid\":", track->kind == RELAY_TRACK_PROCESS ? track->pid : tid_of(track));
 }
 
 static void announce(void *user, const struct relay_track *track)
 {
 	struct chrome_encoder *chrome = user;
 	const bool is_process = track->kind == RELAY_TRACK_PROCESS;
-	if (track->kind == RELAY_TRACK_THREAD || track->kind == RELAY_TRACK_COUNTER)
+	const bool has_name = track->kind != RELAY_TRACK_THREAD || track->name_length;
+	if (!has_name || track->kind == RELAY_TRACK_COUNTER)
 		return;
 	begin_object(chrome, 'M', track);
 	relay_put_text(chrome->output, is_process ? ",\"name\":\"process_name\",\"args\":{\"name\":"
@@ -57,7 +52,7 @@ static void announce(void *user, const struct relay_track *track)
 
 static void put_microseconds(struct relay_output *output, uint64_t ns)
 {
-	put_number(output, ",\"ts\":", ns / 1000);
+	relay_put_number(output, ",\"ts\":", ns / 1000);
 	relay_put_byte(output, '.');
 	relay_put_padded(output, ns % 1000, 3);
 }
@@ -73,9 +68,7 @@ static void put_name(struct relay_output *output, const struct relay_event *even
 		relay_put_text(output, "\"lost\"");
 	} else {
 		relay_put_byte(output, '"');
-		relay_put_text(output, event->declared->provider);
-		relay_put_byte(output, ':');
-		relay_put_text(output, event->declared->name);
+		relay_put_event_name(output, event);
 		relay_put_byte(output, '"');
 	}
 }
@@ -84,12 +77,12 @@ static void put_arguments(struct relay_output *output, const struct relay_event 
 {
 	relay_put_text(output, ",\"args\":");
 	if (event->lost) {
-		put_number(output, "{\"events\":", event->lost);
-		put_number(output, ",\"cpu\":", event->stream->cpu);
+		relay_put_number(output, "{\"events\":", event->lost);
+		relay_put_number(output, ",\"cpu\":", event->stream->cpu);
 		relay_put_byte(output, '}');
 	} else if (mark->type == 'C') {
 		relay_put_text(output, "{\"value\":");
-		relay_put_json_value(output, &mark->counter);
+		relay_put_value(output, &mark->counter, RELAY_ESCAPE_JSON);
 		relay_put_byte(output, '}');
 	} else {
 		relay_put_json_fields(output, event, mark->has_roles ? relay_is_role : NULL);
@@ -128,11 +121,9 @@ static void end(struct relay_encoder *encoder, struct relay_output *output)
 	relay_put_text(output, "\n],\"displayTimeUnit\":\"ns\"}\n");
 }
 
-static void free_encoder(struct relay_encoder *encoder)
+static void fini(struct relay_encoder *encoder)
 {
-	struct chrome_encoder *chrome = (struct chrome_encoder *)encoder;
-	relay_tracks_free(&chrome->tracks);
-	free(chrome);
+	relay_tracks_free(&((struct chrome_encoder *)encoder)->tracks);
 }
 
 struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *options)
@@ -140,7 +131,7 @@ struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *op
 	struct chrome_encoder *chrome = malloc(sizeof(*chrome));
 	if (!chrome)
 		return NULL;
-	*chrome = (struct chrome_encoder){.encoder = {begin, put_event, end, free_encoder},
+	*chrome = (struct chrome_encoder){.encoder = {begin, put_event, end, fini},
 	                                  .tracks = {.announce = announce, .user = chrome},
 	                                  .mono_offset = options->mono_offset};
 	return &chrome->encoder;

@@ -20,7 +20,7 @@ static struct relay_encoder *encoder_of(const struct relay_export_options *optio
 	case RELAY_EXPORT_TEXT:
 		return relay_encoder_text(options);
 	case RELAY_EXPORT_JSON:
-		return relay_encoder_json();
+		return relay_encoder_json(options);
 	case RELAY_EXPORT_CHROME:
 		return relay_encoder_chrome(options);
 	case RELAY_EXPORT_PERFETTO:
@@ -33,6 +33,11 @@ static struct relay_encoder *encoder_of(const struct relay_export_options *optio
 
 struct relay_export *relay_export_new(struct relay_merge *merge, const struct relay_export_options *options)
 {
+	const bool has_tracks = options->format == RELAY_EXPORT_CHROME || options->format == RELAY_EXPORT_PERFETTO;
+	if (has_tracks && !relay_merge_takes_no_buffers(merge)) {
+		errno = EINVAL;
+		return NULL;
+	}
 	struct relay_export *exporter = calloc(1, sizeof(*exporter));
 	if (!exporter)
 		return NULL;
@@ -48,7 +53,9 @@ void relay_export_free(struct relay_export *exporter)
 {
 	if (!exporter)
 		return;
-	exporter->encoder->free(exporter->encoder);
+	if (exporter->encoder->fini)
+		exporter->encoder->fini(exporter->encoder);
+	free(exporter->encoder);
 	free(exporter->output.at);
 	free(exporter);
 }
@@ -59,15 +66,70 @@ ssize_t relay_export_next(struct relay_export *exporter, const char **data)
 	struct relay_encoder *encoder = exporter->encoder;
 	const struct relay_event *event = NULL;
 	output->length = 0;
-	if (!exporter->is_begun)
+	if (!exporter->is_begun && encoder->begin)
 		encoder->begin(encoder, output);
 	exporter->is_begun = true;
 	while (output->length < PIECE_BYTES && (event = relay_merge_next(exporter->merge)))
 		encoder->event(encoder, output, event);
 	if (!event && !exporter->is_ended && relay_merge_is_ended(exporter->merge)) {
 		exporter->is_ended = true;
-		encoder->end(encoder, output);
+		if (encoder->end)
+			encoder->end(encoder, output);
 	}
 	*data = output->at;
 	return output->has_failed ? -ENOMEM : (ssize_t)output->length;
+}
+
+/* --- what formats share --- */
+
+void relay_put_number(struct relay_output *output, const char *before, uint64_t number)
+{
+	relay_put_text(output, before);
+	relay_put_u64(output, number);
+}
+
+void relay_put_event_name(struct relay_output *output, const struct relay_event *event)
+{
+	relay_put_text(output, event->declared->provider);
+	relay_put_byte(output, ':');
+	relay_put_text(output, event->declared->name);
+}
+
+void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes)
+{
+	const bool is_json = escapes == RELAY_ESCAPE_JSON;
+	switch (value->type) {
+	case RELAY_TRACE_I8:
+	case RELAY_TRACE_I16:
+	case RELAY_TRACE_I32:
+	case RELAY_TRACE_I64:
+		relay_put_i64(output, value->i);
+		break;
+	case RELAY_TRACE_X8:
+	case RELAY_TRACE_X16:
+	case RELAY_TRACE_X32:
+	case RELAY_TRACE_X64:
+		if (is_json)
+			relay_put_u64(output, value->u);
+		else
+			relay_put_hex(output, value->u);
+		break;
+	case RELAY_TRACE_F32:
+	case RELAY_TRACE_F64:
+		relay_put_double(output, value->d, value->type == RELAY_TRACE_F32, is_json ? "\"" : "");
+		break;
+	case RELAY_TRACE_STRING:
+		relay_put_byte(output, '"');
+		relay_put_string(output, value->data, value->length, escapes);
+		relay_put_byte(output, '"');
+		break;
+	case RELAY_TRACE_BYTES:
+		relay_put_byte(output, is_json ? '"' : '<');
+		relay_put_bytes(output, value->data, value->length);
+		relay_put_byte(output, is_json ? '"' : '>');
+		break;
+	default:
+		relay_put_u64(output, value->u);
+		break;
+	}
 }

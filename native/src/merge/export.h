@@ -6,25 +6,32 @@
 #include "merge/merge.h"
 #include "merge/output.h"
 
-/* A format. Whoever has more to know begins his own struct with this. */
+/* A format. Whoever has more to know begins his own struct with this. All but event() may be NULL. */
 struct relay_encoder {
 	void (*begin)(struct relay_encoder *encoder, struct relay_output *output);
 	void (*event)(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event);
 	void (*end)(struct relay_encoder *encoder, struct relay_output *output);
-	void (*free)(struct relay_encoder *encoder);
+	void (*fini)(struct relay_encoder *encoder); /* before the struct is freed */
 };
 
-/* NULL: no memory. */
+/* In memory that free() frees. NULL: there is none. */
 struct relay_encoder *relay_encoder_text(const struct relay_export_options *options);
-struct relay_encoder *relay_encoder_json(void);
+struct relay_encoder *relay_encoder_json(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *options);
+
+/* A value in JSON, or with RELAY_ESCAPE_TEXT as text, where alone integers that are declared so are hexadecimal. */
+void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes);
+
+/* PROVIDER:NAME */
+void relay_put_event_name(struct relay_output *output, const struct relay_event *event);
+
+/* The number behind the text `before`. */
+void relay_put_number(struct relay_output *output, const char *before, uint64_t number);
 
 /* {"NAME":VALUE,...}, of an event's fields but those that `leaves_out`, if it is not NULL, says. */
 void relay_put_json_fields(struct relay_output *output, const struct relay_event *event,
                            bool (*leaves_out)(const char *name));
-
-void relay_put_json_value(struct relay_output *output, const struct relay_value *value);
 
 /* "TEXT" */
 void relay_put_json_string(struct relay_output *output, const void *text, size_t length);

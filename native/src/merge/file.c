@@ -128,7 +128,7 @@ int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, 
 	struct file_source *file = calloc(1, sizeof(*file));
 	if (!file)
 		return -ENOMEM;
-	file->source = (struct relay_source){next_packet, close_file};
+	file->source = (struct relay_source){.next = next_packet, .close = close_file};
 	file->paths = calloc(n_paths + 1, sizeof(*file->paths));
 	for (; file->paths && file->n_paths < n_paths; file->n_paths++) {
 		file->paths[file->n_paths] = strdup(paths[file->n_paths]);

@@ -2,10 +2,10 @@
 /*
  * A JSON object a line:
  *
- *     {"ns":1700000000123456789,"process":"app","pid":42,"cpu":0,"event":"server:request","fields":{"id":7}}
+ *     {"ns":1700000000123456789,"process":"app","pid":42,"tid":43,"cpu":0,"event":"server:request","fields":{"id":7}}
  *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789}
  *
- * Byte arrays are strings of hexadecimal digits, as is what is no finite number a string of its name.
+ * An event that has a level has it before its name: "level":"err". Byte arrays are strings of hexadecimal digits, as is what is no finite number a string of its name.
  */
 #include "merge/export.h"
 
@@ -16,33 +16,6 @@ void relay_put_json_string(struct relay_output *output, const void *text, size_t
 	relay_put_byte(output, '"');
 	relay_put_string(output, text, length, RELAY_ESCAPE_JSON);
 	relay_put_byte(output, '"');
-}
-
-void relay_put_json_value(struct relay_output *output, const struct relay_value *value)
-{
-	switch (value->type) {
-	case RELAY_TRACE_I8:
-	case RELAY_TRACE_I16:
-	case RELAY_TRACE_I32:
-	case RELAY_TRACE_I64:
-		relay_put_i64(output, value->i);
-		break;
-	case RELAY_TRACE_F32:
-	case RELAY_TRACE_F64:
-		relay_put_double(output, value->d, value->type == RELAY_TRACE_F32, "\"");
-		break;
-	case RELAY_TRACE_STRING:
-		relay_put_json_string(output, value->data, value->length);
-		break;
-	case RELAY_TRACE_BYTES:
-		relay_put_byte(output, '"');
-		relay_put_bytes(output, value->data, value->length);
-		relay_put_byte(output, '"');
-		break;
-	default:
-		relay_put_u64(output, value->u);
-		break;
-	}
 }
 
 void relay_put_json_fields(struct relay_output *output, const struct relay_event *event,
@@ -57,58 +30,59 @@ void relay_put_json_fields(struct relay_output *output, const struct relay_event
 		relay_put_byte(output, (unsigned char)before);
 		relay_put_json_string(output, value.name, strlen(value.name));
 		relay_put_byte(output, ':');
-		relay_put_json_value(output, &value);
+		relay_put_value(output, &value, RELAY_ESCAPE_JSON);
 		before = ',';
 	}
 	relay_put_text(output, before == '{' ? "{}" : "}");
 }
 
-static void put_number(struct relay_output *output, const char *before, uint64_t number)
+struct json_encoder {
+	struct relay_encoder encoder;
+	bool marks_late;
+};
+
+static void put_level(struct relay_output *output, const struct relay_event *event)
 {
-	relay_put_text(output, before);
-	relay_put_u64(output, number);
+	const char *level = relay_event_level(event);
+	if (!level)
+		return;
+	relay_put_text(output, ",\"level\":\"");
+	relay_put_text(output, level);
+	relay_put_byte(output, '"');
 }
 
 static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
 {
 	const struct relay_traced *traced = event->stream->traced;
-	(void)encoder;
-	put_number(output, "{\"ns\":", event->time);
+	const struct json_encoder *json = (const struct json_encoder *)encoder;
+	relay_put_number(output, "{\"ns\":", event->time);
 	relay_put_text(output, ",\"process\":");
 	relay_put_json_string(output, traced->name, strlen(traced->name));
 	if (relay_event_pid(event))
-		put_number(output, ",\"pid\":", relay_event_pid(event));
+		relay_put_number(output, ",\"pid\":", relay_event_pid(event));
 	if (traced->vtid_at >= 0 && !event->lost)
-		put_number(output, ",\"tid\":", relay_event_tid(event));
-	put_number(output, ",\"cpu\":", event->stream->cpu);
+		relay_put_number(output, ",\"tid\":", relay_event_tid(event));
+	relay_put_number(output, ",\"cpu\":", event->stream->cpu);
+	if (json->marks_late && event->is_late)
+		relay_put_text(output, ",\"late\":true");
 	if (event->lost) {
-		put_number(output, ",\"lost\":", event->lost);
-		put_number(output, ",\"since\":", event->since);
+		relay_put_number(output, ",\"lost\":", event->lost);
+		relay_put_number(output, ",\"since\":", event->since);
 	} else {
+		put_level(output, event);
 		relay_put_text(output, ",\"event\":\"");
-		relay_put_text(output, event->declared->provider);
-		relay_put_byte(output, ':');
-		relay_put_text(output, event->declared->name);
+		relay_put_event_name(output, event);
 		relay_put_text(output, "\",\"fields\":");
 		relay_put_json_fields(output, event, NULL);
 	}
 	relay_put_text(output, "}\n");
 }
 
-static void do_nothing(struct relay_encoder *encoder, struct relay_output *output)
+struct relay_encoder *relay_encoder_json(const struct relay_export_options *options)
 {
-	(void)encoder, (void)output;
-}
-
-static void free_encoder(struct relay_encoder *encoder)
-{
-	free(encoder);
-}
-
-struct relay_encoder *relay_encoder_json(void)
-{
-	struct relay_encoder *encoder = malloc(sizeof(*encoder));
-	if (encoder)
-		*encoder = (struct relay_encoder){do_nothing, put_event, do_nothing, free_encoder};
-	return encoder;
+	struct json_encoder *json = malloc(sizeof(*json));
+	if (!json)
+		return NULL;
+	*json = (struct json_encoder){.encoder = {.event = put_event}, .marks_late = options->marks_late};
+	return &json->encoder;
 }

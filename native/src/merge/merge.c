@@ -14,6 +14,8 @@
 #define _GNU_SOURCE
 #include "merge/merge.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -30,7 +32,8 @@ struct relay_merge {
 	bool is_built;             /* the tree, since the last stream was added */
 	struct relay_stream *last; /* whose event was given out by the last call */
 	uint64_t round;            /* in each the merge asks an empty stream once: it ends when nothing is given out */
-	uint64_t since, until;
+	uint64_t since, until, limit;
+	bool takes_no_buffers;
 	struct relay_merge_stats stats;
 };
 
@@ -39,22 +42,32 @@ struct relay_merge *relay_merge_new(uint64_t since, uint64_t until)
 	struct relay_merge *merge = calloc(1, sizeof(*merge));
 	if (!merge)
 		return NULL;
-	*merge = (struct relay_merge){.since = since, .until = until, .round = 1, .winner = ENDED, .is_built = true};
+	*merge = (struct relay_merge){
+	    .since = since, .until = until, .limit = UINT64_MAX, .round = 1, .winner = ENDED, .is_built = true};
 	return merge;
+}
+
+static void free_stream(struct relay_stream *stream)
+{
+	stream->source->close(stream->source);
+	free(stream);
+}
+
+static void free_process(struct relay_traced *traced)
+{
+	if (traced)
+		relay_traced_free(traced);
+	free(traced);
 }
 
 void relay_merge_free(struct relay_merge *merge)
 {
 	if (!merge)
 		return;
-	for (uint32_t i = 0; i < merge->n_streams; i++) {
-		merge->streams[i]->source->close(merge->streams[i]->source);
-		free(merge->streams[i]);
-	}
-	for (uint32_t i = 0; i < merge->n_processes; i++) {
-		relay_traced_free(merge->processes[i]);
-		free(merge->processes[i]);
-	}
+	for (uint32_t i = 0; i < merge->n_streams; i++)
+		free_stream(merge->streams[i]);
+	for (uint32_t i = 0; i < merge->n_processes; i++)
+		free_process(merge->processes[i]);
 	free(merge->streams);
 	free(merge->processes);
 	free(merge->tree);
@@ -78,8 +91,18 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 		free(traced);
 		return err;
 	}
-	merge->processes[merge->n_processes] = traced;
-	return (int)merge->n_processes++;
+	uint32_t number = 0;
+	/* One may have been removed. */
+	while (number < merge->n_processes && merge->processes[number])
+		number++;
+	merge->processes[number] = traced;
+	merge->n_processes += number == merge->n_processes;
+	return (int)number;
+}
+
+const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process)
+{
+	return process >= 0 && (uint32_t)process < merge->n_processes ? merge->processes[process] : NULL;
 }
 
 static merge_key key_of(const struct relay_stream *stream)
@@ -103,20 +126,23 @@ static int make_tree(struct relay_merge *merge)
 int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
                            uint64_t watermark)
 {
-	bool is_known = process >= 0 && (uint32_t)process < merge->n_processes;
+	const struct relay_traced *traced = relay_merge_process(merge, process);
 	struct relay_stream *stream = calloc(1, sizeof(*stream));
 	struct relay_stream **streams = with_room(merge->streams, merge->n_streams);
 	merge->streams = streams ? streams : merge->streams;
-	int err = !is_known ? -EINVAL : stream && streams ? make_tree(merge) : -ENOMEM;
+	bool is_refused = !traced || (source->look && merge->takes_no_buffers);
+	int err = is_refused ? -EINVAL : stream && streams ? make_tree(merge) : -ENOMEM;
 	if (err) {
 		source->close(source);
 		free(stream);
 		return err;
 	}
-	*stream = (struct relay_stream){.traced = merge->processes[process],
+	*stream = (struct relay_stream){.traced = traced,
 	                                .cpu = cpu,
 	                                .number = merge->n_streams,
 	                                .source = source,
+	                                .has_packets = source->begin > 0,
+	                                .last_end = source->begin,
 	                                .state = RELAY_STREAM_EMPTY,
 	                                .since = merge->since,
 	                                .until = merge->until,
@@ -156,13 +182,13 @@ static merge_key build(struct relay_merge *merge, size_t node)
 
 static const struct relay_event *give_out(struct relay_merge *merge, struct relay_stream *stream)
 {
-	const struct relay_event *event = &stream->event;
+	struct relay_event *event = &stream->event;
 	merge->last = stream;
 	merge->stats.lost += event->lost;
 	merge->stats.events += !event->lost;
-	if (event->time < merge->stats.time)
-		merge->stats.late += !event->lost;
-	else
+	event->is_late = event->time < merge->stats.time && !event->lost;
+	merge->stats.late += event->is_late;
+	if (event->time > merge->stats.time)
 		merge->stats.time = event->time;
 	return event;
 }
@@ -178,7 +204,7 @@ const struct relay_event *relay_merge_next(struct relay_merge *merge)
 	else if (stream)
 		play(merge, stream);
 	merge->is_built = true;
-	while (merge->winner != ENDED) {
+	while (merge->winner != ENDED && (uint64_t)(merge->winner >> 64) <= merge->limit) {
 		stream = merge->streams[(uint32_t)merge->winner];
 		if (stream->state == RELAY_STREAM_EVENT)
 			return give_out(merge, stream);
@@ -190,6 +216,119 @@ const struct relay_event *relay_merge_next(struct relay_merge *merge)
 	}
 	merge->round++;
 	return NULL;
+}
+
+/* --- streams that are not written to the end yet --- */
+
+uint64_t relay_merge_look(struct relay_merge *merge, bool consumes)
+{
+	uint64_t looked = UINT64_MAX;
+	for (uint32_t i = 0; i < merge->n_processes; i++) {
+		const struct relay_traced *traced = merge->processes[i];
+		if (!traced || !traced->clock || traced->is_past)
+			continue;
+		uint64_t now = relay_traced_time(traced, relay_clock_now(traced->clock));
+		looked = now < looked ? now : looked;
+	}
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		struct relay_stream *stream = merge->streams[i];
+		if (stream->source->look && stream->state != RELAY_STREAM_ENDED)
+			stream->source->look(stream->source, consumes);
+	}
+	return looked;
+}
+
+void relay_merge_limit(struct relay_merge *merge, uint64_t time)
+{
+	merge->limit = time;
+}
+
+static bool is_behind(const struct relay_merge *merge, uint64_t until)
+{
+	for (uint32_t i = 0; i < merge->n_streams; i++)
+		if (merge->streams[i]->source->is_behind && merge->streams[i]->event.time <= until)
+			return true;
+	return false;
+}
+
+bool relay_merge_is_behind(const struct relay_merge *merge)
+{
+	return is_behind(merge, UINT64_MAX);
+}
+
+bool relay_merge_is_behind_limit(const struct relay_merge *merge)
+{
+	return is_behind(merge, merge->limit);
+}
+
+bool relay_merge_takes_no_buffers(struct relay_merge *merge)
+{
+	for (uint32_t i = 0; i < merge->n_streams; i++)
+		if (merge->streams[i]->source->look)
+			return false;
+	merge->takes_no_buffers = true;
+	return true;
+}
+
+struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process)
+{
+	const struct relay_traced *traced = relay_merge_process(merge, process);
+	for (uint32_t i = 0; traced && i < merge->n_streams; i++)
+		if (merge->streams[i]->traced == traced)
+			merge->streams[i]->cursor.layout = NULL; /* it may move */
+	return traced ? traced->layouts : NULL;
+}
+
+void relay_merge_finish(struct relay_merge *merge, int process)
+{
+	const struct relay_traced *traced = relay_merge_process(merge, process);
+	for (uint32_t i = 0; i < merge->n_streams; i++)
+		if (merge->streams[i]->traced == traced)
+			merge->streams[i]->source->is_finished = true;
+}
+
+int relay_merge_process_stats(const struct relay_merge *merge, int process, struct relay_merge_process_stats *stats)
+{
+	const struct relay_traced *traced = relay_merge_process(merge, process);
+	if (!traced)
+		return -EINVAL;
+	*stats = (struct relay_merge_process_stats){0};
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		const struct relay_stream *stream = merge->streams[i];
+		if (stream->traced != traced)
+			continue;
+		stats->n_open += stream->state != RELAY_STREAM_ENDED;
+		stats->n_damaged += stream->source->n_damaged;
+		if (stream->source->error) {
+			stats->error = stream->source->error;
+			stats->cpu = stream->cpu;
+		}
+	}
+	return 0;
+}
+
+int relay_merge_remove(struct relay_merge *merge, int process)
+{
+	if (!relay_merge_process(merge, process))
+		return -EINVAL;
+	struct relay_traced *traced = merge->processes[process];
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		struct relay_stream *stream = merge->streams[i];
+		if (stream->traced == traced) {
+			merge->last = merge->last == stream ? NULL : merge->last;
+			free_stream(stream);
+			continue;
+		}
+		stream->number = n;
+		merge->streams[n++] = stream;
+	}
+	merge->n_streams = n;
+	merge->winner = ENDED;
+	merge->is_built = n == 0;
+	free_process(traced);
+	merge->processes[process] = NULL;
+	return 0;
 }
 
 bool relay_merge_is_ended(const struct relay_merge *merge)

@@ -10,9 +10,16 @@
 int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
                            uint64_t watermark);
 
+/* From now on buffers that may be written to are refused. false: there is one already. */
+bool relay_merge_takes_no_buffers(struct relay_merge *merge);
+
+/* NULL: there is no such process. */
+const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process);
+
 /*
  * The next event, valid until the next call: of those with the same time, first the one of the stream that was added first.
- * NULL: relay_merge_is_ended(), or nothing for now, as a stream is empty that may still get older events than all others have.
+ * NULL: relay_merge_is_ended(), or nothing for now, as a stream is empty that may still get older events than all others have, or as
+ * they are not older than relay_merge_limit() says.
  *
  * An event older than one that was given out before (its stream was added late, or has broken its word) is given out at once.
  */

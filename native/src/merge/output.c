@@ -66,6 +66,7 @@ void relay_put_i64(struct relay_output *output, int64_t number)
 void relay_put_hex(struct relay_output *output, uint64_t number)
 {
 	int shift = 60;
+	relay_put_text(output, "0x");
 	while (shift > 0 && !(number >> shift))
 		shift -= 4;
 	for (; shift >= 0; shift -= 4)
@@ -173,8 +174,14 @@ static void put_escape(struct relay_output *output, unsigned char byte, enum rel
 static size_t put_other(struct relay_output *output, const unsigned char *at, size_t left, enum relay_escapes escapes)
 {
 	size_t n = utf8_bytes(at, left);
-	/* U+0080 to U+009F are control characters. */
-	if (n && !(escapes == RELAY_ESCAPE_TEXT && at[0] == 0xc2 && at[1] < 0xa0)) {
+	/* U+0080 to U+009F are control characters, which JSON permits, but terminals do not only show. */
+	bool is_control = n == 2 && at[0] == 0xc2 && at[1] < 0xa0;
+	if (is_control && escapes == RELAY_ESCAPE_JSON) {
+		relay_put_text(output, "\\u00");
+		relay_put_bytes(output, at + 1, 1);
+		return n;
+	}
+	if (n && !(is_control && escapes == RELAY_ESCAPE_TEXT)) {
 		relay_put(output, at, n);
 		return n;
 	}

@@ -24,7 +24,7 @@ static inline bool relay_output_has_room(struct relay_output *output, size_t n)
 
 static inline void relay_put(struct relay_output *output, const void *data, size_t n)
 {
-	if (!relay_output_has_room(output, n))
+	if (n == 0 || !relay_output_has_room(output, n))
 		return;
 	memcpy(output->at + output->length, data, n);
 	output->length += n;
@@ -47,7 +47,7 @@ void relay_put_i64(struct relay_output *output, int64_t number);
 /* With leading zeros, `digits` of them. */
 void relay_put_padded(struct relay_output *output, uint64_t number, unsigned digits);
 
-/* Upper-case digits, without leading zeros. */
+/* 0x and upper-case digits, without leading zeros. */
 void relay_put_hex(struct relay_output *output, uint64_t number);
 
 /* Two lower-case digits a byte. */

@@ -32,7 +32,7 @@ enum {
 };
 enum { SNAPSHOT_CLOCK = 1, SNAPSHOT_PRIMARY = 2, CLOCK_ID = 1, CLOCK_TIME = 2, DEFAULTS_CLOCK = 58 };
 enum { TRACK_UUID = 1, TRACK_NAME = 2, TRACK_PROCESS = 3, TRACK_THREAD = 4, TRACK_PARENT = 5, TRACK_COUNTER = 8 };
-enum { PROCESS_PID = 1, PROCESS_NAME = 6, THREAD_PID = 1, THREAD_TID = 2 };
+enum { PROCESS_PID = 1, PROCESS_NAME = 6, THREAD_PID = 1, THREAD_TID = 2, THREAD_NAME = 5 };
 enum {
 	EVENT_ANNOTATION = 4,
 	EVENT_TYPE = 9,
@@ -168,6 +168,8 @@ static void put_thread(struct relay_output *output, const struct relay_track *tr
 	size_t thread = begin_message(output, TRACK_THREAD);
 	put_number(output, THREAD_PID, track->pid);
 	put_number(output, THREAD_TID, track->scope);
+	if (track->name_length)
+		put_string(output, THREAD_NAME, track->name, track->name_length);
 	end_message(output, thread);
 }
 
@@ -406,19 +408,13 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	end_message(output, packet);
 }
 
-static void end(struct relay_encoder *encoder, struct relay_output *output)
-{
-	(void)encoder, (void)output;
-}
-
-static void free_encoder(struct relay_encoder *encoder)
+static void fini(struct relay_encoder *encoder)
 {
 	struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
 	relay_tracks_free(&perfetto->tracks);
 	for (size_t i = 0; i < perfetto->n_sequences; i++)
 		free(perfetto->sequences[i].interned);
 	free(perfetto->sequences);
-	free(perfetto);
 }
 
 struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *options)
@@ -426,7 +422,7 @@ struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *
 	struct perfetto_encoder *perfetto = malloc(sizeof(*perfetto));
 	if (!perfetto)
 		return NULL;
-	*perfetto = (struct perfetto_encoder){.encoder = {begin, put_event, end, free_encoder},
+	*perfetto = (struct perfetto_encoder){.encoder = {.begin = begin, .event = put_event, .fini = fini},
 	                                      .tracks = {.announce = announce, .user = perfetto},
 	                                      .mono_offset = options->mono_offset};
 	return &perfetto->encoder;

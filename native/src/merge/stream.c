@@ -50,7 +50,10 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 	                                .pid = process->pid,
 	                                .vpid_at = process->vpid_at,
 	                                .vtid_at = process->vtid_at,
-	                                .layouts = process->layouts};
+	                                .layouts = process->layouts,
+	                                .freq = process->freq,
+	                                .clock = process->clock,
+	                                .is_past = process->is_past};
 	/* So that whoever knows more of events can find it by a number. */
 	for (size_t i = 0; i < process->layouts->n; i++)
 		if (process->layouts->at[i].event)
@@ -84,6 +87,29 @@ uint32_t relay_event_pid(const struct relay_event *event)
 uint32_t relay_event_tid(const struct relay_event *event)
 {
 	return context_word(event, event->stream->traced->vtid_at);
+}
+
+const char *relay_event_level(const struct relay_event *event)
+{
+	static const char *const words[RELAY_N_TRACE_LEVELS] = {
+	    [RELAY_TRACE_LEVEL_EMERG] = "emerg",
+	    [RELAY_TRACE_LEVEL_ALERT] = "alert",
+	    [RELAY_TRACE_LEVEL_CRIT] = "crit",
+	    [RELAY_TRACE_LEVEL_ERR] = "err",
+	    [RELAY_TRACE_LEVEL_WARNING] = "warning",
+	    [RELAY_TRACE_LEVEL_NOTICE] = "notice",
+	    [RELAY_TRACE_LEVEL_INFO] = "info",
+	    [RELAY_TRACE_LEVEL_DEBUG_SYSTEM] = "debug_system",
+	    [RELAY_TRACE_LEVEL_DEBUG_PROGRAM] = "debug_program",
+	    [RELAY_TRACE_LEVEL_DEBUG_PROCESS] = "debug_process",
+	    [RELAY_TRACE_LEVEL_DEBUG_MODULE] = "debug_module",
+	    [RELAY_TRACE_LEVEL_DEBUG_UNIT] = "debug_unit",
+	    [RELAY_TRACE_LEVEL_DEBUG_FUNCTION] = "debug_function",
+	    [RELAY_TRACE_LEVEL_DEBUG_LINE] = "debug_line",
+	    [RELAY_TRACE_LEVEL_DEBUG] = "debug",
+	};
+	const uint32_t level = event->declared->level;
+	return level && level <= RELAY_N_TRACE_LEVELS ? words[level - 1] : NULL;
 }
 
 static bool is_wanted(const struct relay_stream *stream, uint64_t time)
@@ -146,6 +172,7 @@ void relay_stream_advance(struct relay_stream *stream)
 	struct relay_source_packet packet;
 	stream->state = RELAY_STREAM_EVENT;
 	while (!next_in_packet(stream)) {
+		packet = (struct relay_source_packet){.has_told = false};
 		int state = stream->source->next(stream->source, &packet);
 		if (state == RELAY_SOURCE_PACKET) {
 			if (enter(stream, &packet))
@@ -153,6 +180,8 @@ void relay_stream_advance(struct relay_stream *stream)
 			continue;
 		}
 		stream->event.time = relay_traced_time(stream->traced, packet.watermark);
+		if (packet.has_told && packet.watermark > stream->last_end)
+			stream->last_end = packet.watermark;
 		stream->state = state == RELAY_SOURCE_EMPTY ? RELAY_STREAM_EMPTY : RELAY_STREAM_ENDED;
 		if (state < 0 && !stream->stats->error)
 			stream->stats->error = state;

@@ -22,12 +22,20 @@ struct relay_source_packet {
 	const unsigned char *events; /* what follows the head */
 	size_t length;
 	uint64_t watermark; /* in ticks of the process's clock */
+	bool has_told;      /* RELAY_SOURCE_EMPTY: all losses up to the watermark were in packets */
 };
 
-/* Where packets come from. Whoever makes one begins his own struct with it. */
+/* Where packets come from. Whoever makes one begins his own struct with it. What stands behind `close` is of those that are not
+ * written to the end yet; of others it is 0. */
 struct relay_source {
 	int (*next)(struct relay_source *source, struct relay_source_packet *packet);
 	void (*close)(struct relay_source *source);
+	void (*look)(struct relay_source *source, bool consumes); /* see relay_merge_look() */
+	uint64_t begin;     /* ticks: since then losses are told; 0: since the first packet */
+	bool is_finished;   /* nothing will be written any more */
+	bool is_behind;     /* a look would find something, and there is room for it */
+	int error;          /* why it has ended early */
+	uint64_t n_damaged; /* pieces with bytes that are no events */
 };
 
 /* A process that is merged. */
@@ -37,8 +45,10 @@ struct relay_traced {
 	int32_t vpid_at, vtid_at;
 	struct relay_layouts *layouts;
 	/* Of its clock: time = base + (ticks * mult >> shift) */
-	uint64_t base, mult;
+	uint64_t base, mult, freq;
 	uint32_t shift;
+	uint32_t clock; /* enum relay_timestamp; 0: it is not looked at while it is written */
+	bool is_past;
 };
 
 /* 0, -EINVAL or -ENOMEM, when nothing is kept. */
@@ -55,6 +65,7 @@ struct relay_event {
 	const struct relay_trace_event *declared;
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
+	bool is_late; /* the merge had given out a later one */
 };
 
 enum relay_stream_state { RELAY_STREAM_EVENT, RELAY_STREAM_EMPTY, RELAY_STREAM_ENDED };
@@ -78,6 +89,9 @@ void relay_stream_advance(struct relay_stream *stream);
 /* Whose an event is: the process, and 0 or the thread. */
 uint32_t relay_event_pid(const struct relay_event *event);
 uint32_t relay_event_tid(const struct relay_event *event);
+
+/* The word for its level; NULL: it has none. */
+const char *relay_event_level(const struct relay_event *event);
 
 /* --- fields --- */
 

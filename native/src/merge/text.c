@@ -2,10 +2,14 @@
 /*
  * A line an event:
  *
- *     [12:34:56.123456789] app-42 cpu0 server:request: { id = 7, path = "/index.html", ms = 1.25 }
+ *     [12:34:56.123456789] app-42/43 cpu0 server:request: { id = 7, path = "/index.html", ms = 1.25 }
+ *     [12:34:56.123456789] app-42/43 cpu0 err server:failed: { id = 7 }
  *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]
  *
- * Integers that are declared so are hexadecimal, as are byte arrays: 0x00FF and <00ff>.
+ * An event that has a level has it before its name. Integers that are declared so are hexadecimal, as are byte arrays: 0x00FF
+ * and <00ff>. What is late ends with that word. A brief line has microseconds and no CPU:
+ *
+ *     12:34:56.123456 app-42 server:request: id=7 path="/index.html" ms=1.25
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
@@ -16,14 +20,39 @@
 static const uint64_t NS = 1000000000;
 enum { STAMP_BYTES = 64 };
 
+/* As terminals know them. */
+#define COLOUR_TIME "2"
+#define COLOUR_WRITER "36"
+#define COLOUR_EVENT "1"
+#define COLOUR_FIELD "34"
+#define COLOUR_WARNING "1;31"
+
 struct text_encoder {
 	struct relay_encoder encoder;
 	uint32_t times; /* enum relay_export_times */
+	bool has_colours, is_brief, marks_late;
 	bool has_first;
 	uint64_t first;          /* the time of the first line */
 	uint64_t second;         /* of which `stamp` tells the date and time */
 	char stamp[STAMP_BYTES]; /* "": none yet */
 };
+
+/* --- colours --- */
+
+static void begin_colour(const struct text_encoder *text, struct relay_output *output, const char *colour)
+{
+	if (!text->has_colours)
+		return;
+	relay_put_text(output, "\033[");
+	relay_put_text(output, colour);
+	relay_put_byte(output, 'm');
+}
+
+static void end_colour(const struct text_encoder *text, struct relay_output *output)
+{
+	if (text->has_colours)
+		relay_put_text(output, "\033[0m");
+}
 
 /* --- times --- */
 
@@ -51,7 +80,8 @@ static void put_seconds(struct text_encoder *text, struct relay_output *output, 
 static void put_time(struct text_encoder *text, struct relay_output *output, uint64_t time)
 {
 	bool is_negative = false;
-	relay_put_byte(output, '[');
+	begin_colour(text, output, COLOUR_TIME);
+	relay_put_text(output, text->is_brief ? "" : "[");
 	if (text->times == RELAY_EXPORT_RELATIVE) {
 		is_negative = time < text->first;
 		time = is_negative ? text->first - time : time - text->first;
@@ -60,80 +90,83 @@ static void put_time(struct text_encoder *text, struct relay_output *output, uin
 		relay_put_byte(output, '-');
 	put_seconds(text, output, time / NS);
 	relay_put_byte(output, '.');
-	relay_put_padded(output, time % NS, 9);
-	relay_put_byte(output, ']');
+	if (text->is_brief)
+		relay_put_padded(output, time % NS / 1000, 6);
+	else
+		relay_put_padded(output, time % NS, 9);
+	relay_put_text(output, text->is_brief ? "" : "]");
+	end_colour(text, output);
 }
 
 /* --- fields --- */
 
-static void put_value(struct relay_output *output, const struct relay_value *value)
-{
-	switch (value->type) {
-	case RELAY_TRACE_I8:
-	case RELAY_TRACE_I16:
-	case RELAY_TRACE_I32:
-	case RELAY_TRACE_I64:
-		relay_put_i64(output, value->i);
-		break;
-	case RELAY_TRACE_X8:
-	case RELAY_TRACE_X16:
-	case RELAY_TRACE_X32:
-	case RELAY_TRACE_X64:
-		relay_put_text(output, "0x");
-		relay_put_hex(output, value->u);
-		break;
-	case RELAY_TRACE_F32:
-	case RELAY_TRACE_F64:
-		relay_put_double(output, value->d, value->type == RELAY_TRACE_F32, "");
-		break;
-	case RELAY_TRACE_STRING:
-		relay_put_byte(output, '"');
-		relay_put_string(output, value->data, value->length, RELAY_ESCAPE_TEXT);
-		relay_put_byte(output, '"');
-		break;
-	case RELAY_TRACE_BYTES:
-		relay_put_byte(output, '<');
-		relay_put_bytes(output, value->data, value->length);
-		relay_put_byte(output, '>');
-		break;
-	default:
-		relay_put_u64(output, value->u);
-		break;
-	}
-}
-
-static void put_fields(struct relay_output *output, const struct relay_event *event)
+static void put_fields(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
 {
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
-	const char *before = "{ ";
+	const char *before = text->is_brief ? "" : "{ ", *between = text->is_brief ? " " : ", ";
 	while (relay_fields_next(&fields, &value)) {
 		relay_put_text(output, before);
+		begin_colour(text, output, COLOUR_FIELD);
 		relay_put_text(output, value.name);
-		relay_put_text(output, " = ");
-		put_value(output, &value);
-		before = ", ";
+		end_colour(text, output);
+		relay_put_text(output, text->is_brief ? "=" : " = ");
+		relay_put_value(output, &value, RELAY_ESCAPE_TEXT);
+		before = between;
 	}
-	relay_put_text(output, *before == '{' ? "{ }" : " }");
+	if (!text->is_brief)
+		relay_put_text(output, before == between ? " }" : "{ }");
 }
 
 /* --- lines --- */
 
-static void put_writer(struct relay_output *output, const struct relay_event *event)
+static void put_writer(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
 {
 	const struct relay_traced *traced = event->stream->traced;
+	begin_colour(text, output, COLOUR_WRITER);
 	relay_put_string(output, traced->name, strlen(traced->name), RELAY_ESCAPE_TEXT);
-	if (!event->lost || traced->pid) {
-		relay_put_byte(output, '-');
-		relay_put_u64(output, relay_event_pid(event));
-	}
-	if (traced->vtid_at >= 0 && !event->lost) {
-		relay_put_byte(output, '/');
-		relay_put_u64(output, relay_event_tid(event));
-	}
-	relay_put_text(output, " cpu");
-	relay_put_u64(output, event->stream->cpu);
+	if (!event->lost || traced->pid)
+		relay_put_number(output, "-", relay_event_pid(event));
+	if (traced->vtid_at >= 0 && !event->lost)
+		relay_put_number(output, "/", relay_event_tid(event));
+	end_colour(text, output);
+	if (!text->is_brief || event->lost)
+		relay_put_number(output, " cpu", event->stream->cpu);
 	relay_put_byte(output, ' ');
+}
+
+static void put_loss(struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
+{
+	begin_colour(text, output, COLOUR_WARNING);
+	relay_put_number(output, "lost ", event->lost);
+	relay_put_text(output, event->lost == 1 ? " event" : " events");
+	end_colour(text, output);
+	relay_put_text(output, " since ");
+	put_time(text, output, event->since);
+}
+
+static void put_level(struct relay_output *output, const struct relay_event *event)
+{
+	const char *level = relay_event_level(event);
+	if (!level)
+		return;
+	relay_put_text(output, level);
+	relay_put_byte(output, ' ');
+}
+
+static void put_what(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
+{
+	put_level(output, event);
+	begin_colour(text, output, COLOUR_EVENT);
+	relay_put_event_name(output, event);
+	end_colour(text, output);
+	relay_put_text(output, ": ");
+	put_fields(text, output, event);
+	if (text->marks_late && event->is_late) {
+		begin_colour(text, output, COLOUR_WARNING);
+		relay_put_text(output, " late");
+		end_colour(text, output);
+	}
 }
 
 static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
@@ -144,30 +177,12 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	text->has_first = true;
 	put_time(text, output, event->time);
 	relay_put_byte(output, ' ');
-	put_writer(output, event);
-	if (event->lost) {
-		relay_put_text(output, "lost ");
-		relay_put_u64(output, event->lost);
-		relay_put_text(output, event->lost == 1 ? " event since " : " events since ");
-		put_time(text, output, event->since);
-	} else {
-		relay_put_text(output, event->declared->provider);
-		relay_put_byte(output, ':');
-		relay_put_text(output, event->declared->name);
-		relay_put_text(output, ": ");
-		put_fields(output, event);
-	}
+	put_writer(text, output, event);
+	if (event->lost)
+		put_loss(text, output, event);
+	else
+		put_what(text, output, event);
 	relay_put_byte(output, '\n');
-}
-
-static void do_nothing(struct relay_encoder *encoder, struct relay_output *output)
-{
-	(void)encoder, (void)output;
-}
-
-static void free_encoder(struct relay_encoder *encoder)
-{
-	free(encoder);
 }
 
 struct relay_encoder *relay_encoder_text(const struct relay_export_options *options)
@@ -175,7 +190,10 @@ struct relay_encoder *relay_encoder_text(const struct relay_export_options *opti
 	struct text_encoder *text = malloc(sizeof(*text));
 	if (!text)
 		return NULL;
-	*text = (struct text_encoder){.encoder = {do_nothing, put_event, do_nothing, free_encoder},
-	                              .times = options->times};
+	*text = (struct text_encoder){.encoder = {.event = put_event},
+	                              .times = options->times,
+	                              .has_colours = options->has_colours,
+	                              .is_brief = options->is_brief,
+	                              .marks_late = options->marks_late};
 	return &text->encoder;
 }

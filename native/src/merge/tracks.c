@@ -151,13 +151,21 @@ static bool tells_threads(const struct relay_event *event)
 	return event->stream->traced->vtid_at >= 0;
 }
 
+/* A process's first thread has its number, and is the one of which the name is known: it is the program's. */
+static const struct relay_track *thread_of(struct relay_tracks *tracks, const struct relay_event *event)
+{
+	const struct relay_traced *traced = event->stream->traced;
+	const uint32_t tid = relay_event_tid(event);
+	const char *name = tid == traced->pid ? traced->name : "";
+	return track_in(tracks, process_of(tracks, event), RELAY_TRACK_THREAD, tid, name, strlen(name));
+}
+
 /* Of a thread; where threads are not told, of the CPU. */
 static const struct relay_track *lane_of(struct relay_tracks *tracks, const struct relay_event *event)
 {
-	const struct relay_track *process = process_of(tracks, event);
 	if (tells_threads(event))
-		return track_in(tracks, process, RELAY_TRACK_THREAD, relay_event_tid(event), "", 0);
-	return track_in(tracks, process, RELAY_TRACK_CPU, event->stream->cpu, "", 0);
+		return thread_of(tracks, event);
+	return track_in(tracks, process_of(tracks, event), RELAY_TRACK_CPU, event->stream->cpu, "", 0);
 }
 
 /* Viewers take tracks of one name in one process for one, so a scope is in the name: "disk:request disk 3" for scope_disk. */
@@ -166,7 +174,7 @@ static const struct relay_track *named_track(struct relay_tracks *tracks, const 
                                              const struct relay_value *scope)
 {
 	char text[NAME_BYTES];
-	const bool is_of_thread = tells_threads(event) && !scope->name;
+	const bool is_of_thread = tells_threads(event) && !scope->name && kind != RELAY_TRACK_COUNTER;
 	const struct relay_track *parent = is_of_thread ? lane_of(tracks, event) : process_of(tracks, event);
 	int length;
 	if (name->length && !scope->name)

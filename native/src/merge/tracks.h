@@ -6,8 +6,9 @@
  *     track_event_type   B begins a slice, E ends the last one of its track, I is an instant; a character or a string
  *     slice_name         of B and I; without it the event's own
  *     counter_value      a number that is drawn over time
- *     track_name         on which track; without it a slice is on its thread's, or, if events do not tell threads, on one named
- *                        like the event, and a counter is named like the event
+ *     track_name         on which track, of the thread, or, if it is a counter's, of the process; without it a slice is on its
+ *                        thread's, or, if events do not tell threads, on one named like the event, and a counter is
+ *                        named like the event
  *     scope_...          a number: there is a track for each
  *
  * All other events are instants on the track of their thread; if events do not tell threads, of their process on their CPU.
@@ -34,7 +35,7 @@ struct relay_track {
 	uint32_t identity, pid; /* of the process */
 	uint64_t scope;         /* of a thread or a CPU, or as a field says */
 	uint64_t hash;
-	const char *name; /* UTF-8 if the process wrote it so; of threads and CPUs none */
+	const char *name; /* UTF-8 if the process wrote it so; of CPUs, and of most threads, none */
 	size_t name_length;
 };
 
@@ -49,7 +50,7 @@ struct relay_tracks {
 
 void relay_tracks_free(struct relay_tracks *tracks);
 
-/* A track's name, which a thread's has not. */
+/* A track's name. */
 void relay_put_track_name(struct relay_output *output, const struct relay_track *track, enum relay_escapes escapes);
 
 /* What an event is in a viewer. */

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Claims: records of reservations, by which a reservation is resolved if its producer dies. As in buffer/claims.c:
+ * Claims. A reservation that has not ended has a claim, by which other threads can resolve it if its producer
+ * dies. As in buffer/claims.c:
  *
  *     claim.owner.in_use = 1              so that a signal handler takes another one
  *     claim.word = PENDING | pos          announce the reservation
- *     tail or last names the claim        reserve it, in one step
+ *     tail or `last` names the claim      reserve it, in one step
  *     header = BUSY ...                   (scheme rseq: the section that reserves stores the header, too)
  *     header without BUSY                 commit
  *     claim.word = FREE, in_use = 0
  *
- * It can always be told whether a PENDING claim was reserved: tail or last names the claim of the last reservation, and the
- * next producer marks that claim TAKEN ("helps") before it reserves. Consumers never pass a BUSY header, so while it is BUSY
- * the memory belongs to that record.
+ * It can always be told whether the reservation of a PENDING claim was made: tail or `last` names the
+ * claim of the last reservation, and each producer marks that claim as TAKEN before it reserves, which is
+ * called helping (relay_ring_claims_help()). Consumers never pass a BUSY header, so while it is BUSY the
+ * memory belongs to that record.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
  *             PENDING -> FREE                         withdrawn, or its owner died before it reserved
  *                         TAKEN  -> REAPED -> FREE    its owner died before the commit: the header becomes DISCARD
  *
- * A reaper may die, and another one continue (base/claim_table.h): each step of reaping can be repeated, and the step to
- * REAPED counts the record in the same compare-and-swap, so it is counted once.
+ * A reaper may die, and another one continue (base/claim_table.h). Therefore each step of reaping can be repeated, and
+ * one compare-and-swap makes the step to REAPED and counts the record as torn, so that it is counted once.
  */
 #define _GNU_SOURCE
 #include "ring/claims.h"
@@ -44,7 +46,8 @@ static bool change_word(uint64_t *at, uint64_t from, uint64_t to)
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 {
 	struct relay_ring_claim *claim = relay_ring_claim_kept(ring);
-	/* It is in use by a reservation, or this is a signal handler and the interrupted code is using it. */
+	/* If relay_claim_use() fails, the claim has a reservation, or this is a signal handler
+	 * that interrupted its use. */
 	if (claim && relay_claim_use(&claim->owner))
 		return claim;
 	uint32_t i = relay_claim_table_find(&ring->claim_table, FIND_ROUNDS, false);
@@ -53,8 +56,8 @@ struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring)
 
 /* --- helping --- */
 
-/* Return the claim of the last reservation and its word, if it is still PENDING; otherwise NULL. */
-static struct relay_ring_claim *in_question(const struct relay_ring *ring, uint64_t *word)
+/* The claim of the last reservation and its word, if the word is still PENDING; otherwise NULL. */
+static struct relay_ring_claim *pending_last(const struct relay_ring *ring, uint64_t *word)
 {
 	struct relay_ring_last last = relay_ring_last(ring);
 	uint64_t number = last.tail_word >> RELAY_OWNER_SHIFT;
@@ -69,8 +72,8 @@ static struct relay_ring_claim *in_question(const struct relay_ring *ring, uint6
 void relay_ring_claims_help(struct relay_ring *ring)
 {
 	uint64_t word;
-	struct relay_ring_claim *claim = in_question(ring, &word);
-	/* Fails if another thread has helped already, or the reservation has ended. */
+	struct relay_ring_claim *claim = pending_last(ring, &word);
+	/* The compare-and-swap fails if another thread has helped already, or the reservation has ended. */
 	if (claim)
 		change_word(&claim->word.first, word, relay_ring_claim_taken(word));
 }
@@ -79,8 +82,8 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 {
 	uint64_t at = (uint64_t)((const unsigned char *)record - ring->data) - RELAY_RING_HEADER_BYTES, latest = 0,
 		 word;
-	/* In this order, because a reservation that is not the last one any more is TAKEN. */
-	struct relay_ring_claim *found = in_question(ring, &word);
+	/* The last reservation is examined first: by the time it is not the last one any more, its claim is TAKEN. */
+	struct relay_ring_claim *found = pending_last(ring, &word);
 	if (found && (word & ring->mask) == at)
 		return found;
 	found = NULL;
@@ -98,11 +101,13 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 
 /* --- reaping --- */
 
-/* Scheme lockless: the owner may have died before it published the record. Store the header, unless the producer position
- * has passed the record or certainly will, and let the position pass it. */
-static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos, uint64_t length)
+/* Scheme lockless: publish the record of a dead owner, which may have died before it did that. Store the header,
+ * unless the producer position has passed the record or certainly will, and let the position pass it. */
+static void publish_for_dead(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos,
+                             uint64_t length)
 {
-	/* Relaxed: stored before the word, which the caller has; pairs as relay_ring_claim_state() in ring/claims.h says. */
+	/* Relaxed: stored before the word, which the caller has loaded; see
+	 * relay_ring_claim_state() in ring/claims.h. */
 	struct relay_ring_place place = {.pos = pos,
 	                                 .end = pos + relay_ring_total(length),
 	                                 .number = __atomic_load_n(&claim->number, __ATOMIC_RELAXED)};
@@ -113,17 +118,18 @@ static void put_in_place(struct relay_ring *ring, const struct relay_ring_claim 
 	relay_ring_publish_dead(ring, &place);
 }
 
-/* Discard a reservation whose owner is dead. */
+/* Store the header of a dead owner's record as DISCARD, if it is still BUSY. */
 static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t word)
 {
-	/* Relaxed: as `number` in put_in_place(). */
+	/* Relaxed: as `number` in publish_for_dead(). */
 	uint64_t pos = word & RELAY_POSITION_MASK, length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	if (length > RELAY_RING_RECORD_MAX || pos % 8)
 		return;
 	if (ring->scheme != RELAY_RSEQ)
-		put_in_place(ring, claim, pos, length);
+		publish_for_dead(ring, claim, pos, length);
 	uint32_t *header = relay_ring_length_at(ring, pos);
-	/* Acquire, and in this order: a header that is BUSY and not passed afterwards was this record's. */
+	/* The header is loaded before the floor: if it is BUSY and the floor has not passed it afterwards, it was
+	 * this record's. Acquire keeps the order. */
 	uint32_t seen = __atomic_load_n(header, __ATOMIC_ACQUIRE);
 	if (!(seen & RELAY_RING_BUSY) || (int64_t)(relay_ring_floor(ring) - pos) > 0)
 		return;
@@ -131,7 +137,7 @@ static void reap_record(struct relay_ring *ring, struct relay_ring_claim *claim,
 	uint64_t torn = __atomic_load_n(&claim->word.second, __ATOMIC_RELAXED);
 	if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN)
 		relay_u128_cmpxchg(&claim->word, word, torn, RELAY_RING_REAPED | pos, torn + 1);
-	/* Pairs with look_once() in ring/consumer.c. */
+	/* Pairs with look_once() in ring/consumer.c: the count before the header. */
 	__atomic_store_n(header, (uint32_t)length | RELAY_RING_DISCARD, __ATOMIC_RELEASE);
 }
 
@@ -189,7 +195,7 @@ uint64_t relay_ring_claims_torn(const struct relay_ring *ring)
 	for (uint32_t i = 0; i < n_used(ring); i++) {
 		/* Relaxed: only a count. */
 		uint64_t more = __atomic_load_n(&ring->claims[i].word.second, __ATOMIC_RELAXED);
-		/* A corrupt, too large count stays too large: the caller checks the sum. */
+		/* The sum does not overflow to a small number, so that the caller finds a damaged count. */
 		n = more > UINT64_MAX - n ? UINT64_MAX : n + more;
 	}
 	return n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Claims of a ring: reservations and their owners, and what happens when an owner dies. See ring/claims.c. */
+/* The claims of a ring: its reservations that have not ended, and their owners. See ring/claims.c. */
 #ifndef RELAYFS_RING_CLAIMS_H
 #define RELAYFS_RING_CLAIMS_H
 
@@ -9,6 +9,7 @@
 
 static inline uint64_t relay_ring_claim_word(const struct relay_ring_claim *claim)
 {
+	/* Pairs with all stores of the word, here and in ring/claims.c: what was stored before the word is seen. */
 	return __atomic_load_n(&claim->word.first, __ATOMIC_ACQUIRE);
 }
 
@@ -19,7 +20,8 @@ static inline struct relay_ring_claim *relay_ring_claim_kept(const struct relay_
 	return __builtin_expect(kept < RELAY_N_CLAIMS, 1) ? &ring->claims[kept] : NULL;
 }
 
-/* Take a claim for the calling thread. NULL: if relay_claim_table_find() returns UINT32_MAX. Async-signal-safe. */
+/* Take a claim for the calling thread. Returns NULL if relay_claim_table_find() returns
+ * UINT32_MAX. Async-signal-safe. */
 struct relay_ring_claim *relay_ring_claim_take(struct relay_ring *ring);
 
 /* Initialize the claim table of a ring that has been mapped. */
@@ -43,17 +45,19 @@ static inline uint64_t relay_ring_claim_taken(uint64_t pos)
 	return RELAY_CLAIM_TAKEN | (pos & RELAY_POSITION_MASK);
 }
 
-/* Announce a reservation in a claim that is in use; visible to all before the change that reserves it. */
+/* Announce a reservation in a claim whose in_use is 1. Call it before the change of tail or position
+ * that makes the reservation. */
 static inline void relay_ring_claim_state(struct relay_ring_claim *claim, uint64_t pos, uint64_t length,
                                           uint64_t number)
 {
+	/* Relaxed: published by the store of the word. */
 	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
 	__atomic_store_n(&claim->number, number, __ATOMIC_RELAXED);
 	/* Pairs with the acquire in relay_ring_claim_word(): length and number before the word. */
 	__atomic_store_n(&claim->word.first, relay_ring_claim_pending(pos), __ATOMIC_RELEASE);
 }
 
-/* The reservation failed: withdraw the announcement. The claim stays in use. */
+/* Withdraw the announcement, because the reservation has failed. The claim stays in use. */
 static inline void relay_ring_claim_withdraw(struct relay_ring_claim *claim)
 {
 	__atomic_store_n(&claim->word.first, RELAY_CLAIM_FREE, __ATOMIC_RELEASE);
@@ -72,13 +76,14 @@ static inline void relay_ring_claim_release(const struct relay_ring *ring, struc
 /* The claim of the last reservation, in the top 16 bits of `tail_word`, and its position. */
 struct relay_ring_last {
 	uint64_t pos; /* lockless: its end; rseq: the producer position */
-	/* lockless: tail[0].second. rseq: `last`, which the section stores before the position. If a section is aborted between
-	 * the two, `last` names a reservation that does not exist: see relay_ring_made_last(). */
+	/* lockless: tail[0].second. rseq: `last`, which the section stores before the position. If a section is
+	 * aborted between the two, `last` names a reservation that does not exist: see relay_ring_made_last(). */
 	uint64_t tail_word;
 };
 
-/* Load `pos` before `tail_word`, and both before the claim's word: if the claim has made another reservation meanwhile, its word
- * does not match `pos`; and if another claim has reserved the position, `tail_word` names that claim by now. */
+/* Load `pos`, then `tail_word`, both before the caller loads the claim's word. So if the claim has made another
+ * reservation meanwhile, its word does not match `pos`; and if another claim has reserved the position,
+ * `tail_word` names that claim by now. */
 static inline struct relay_ring_last relay_ring_last(const struct relay_ring *ring)
 {
 	const struct relay_ring_producer *producer = ring->producer;
@@ -96,6 +101,7 @@ static inline bool relay_ring_made_last(const struct relay_ring *ring, const str
 		return false;
 	if (ring->scheme == RELAY_RSEQ)
 		return ((last->tail_word ^ pos) & RELAY_RECORDS_MASK) == 0 && (int64_t)(last->pos - pos) > 0;
+	/* Relaxed: stored before the word, which the caller has loaded. */
 	return pos + relay_ring_total(__atomic_load_n(&claim->length, __ATOMIC_RELAXED)) == last->pos;
 }
 
@@ -109,14 +115,15 @@ static inline bool relay_ring_claim_holds(const struct relay_ring *ring, const s
 	       (word == relay_ring_claim_pending(pos) && relay_ring_made_last(ring, &last, claim, pos));
 }
 
-/* Mark the claim of the last reservation TAKEN, if it is still PENDING. Call this before changing tail or last. */
+/* Mark the claim of the last reservation as TAKEN if it is still PENDING. Call it before changing tail or `last`. */
 void relay_ring_claims_help(struct relay_ring *ring);
 
 /* Return the claim of the latest reservation at this address; NULL: there is none. */
 struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, const void *record);
 
-/* Reap the reservation at pos, for which a reader or producer waits. 1: its header became DISCARD, or the claim has another
- * owner by now; 0: the owner lives or is unknown, or another reaper is at work; -ENOENT: no claim has a reservation at pos. */
+/* Reap the reservation at pos if its owner is dead. Returns 1: its header became DISCARD, or the claim has
+ * another owner by now; 0: the owner lives or cannot be checked, or another thread reaps it; -ENOENT: no claim
+ * has a reservation at pos. */
 int relay_ring_claims_reap_at(struct relay_ring *ring, uint64_t pos);
 
 /* Return the number of records that became DISCARD because their owner died. */

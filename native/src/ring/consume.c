@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Consuming a ring.
+ * Reading and consuming a ring: the readers' functions of <relayfs/ring.h> and <relayfs/ring_store.h>.
  *
  *     consumer position        seen                      producer position
  *          v                    v                         v
  *     |hAAAAAA|hBB|dCCCC|hDDDDDD|hEEEE|BFFFFFF|hGG.........|         h header  d DISCARD  B BUSY
- *     '------- next() x 3 ------'      '-- next() says 0 until F is ended
+ *     '------- next() x 3 ------'      '-- next() returns 0 until F has ended
  *
- * next() walks a copy of the consumer's state (ring/consumer.c) and release() makes that the state.
+ * relay_ring_next() moves a copy of the consumer's state (ring/consumer.c), relay_ring.seen, along the records.
+ * relay_ring_release() stores the copy as the state.
  *
- * In overwrite mode producers may overwrite a record while it is read. So the reader copies it; the copy is valid if `oldest`
- * is not past the record afterwards.
+ * In overwrite mode producers may overwrite a record while it is read. So the reader copies it; the copy is valid if
+ * `oldest` has not passed the record afterwards.
  */
 #define _GNU_SOURCE
 #include "ring/consumer.h"
@@ -20,23 +21,24 @@
 #include <errno.h>
 #include <string.h>
 
-/* The fast path of relay_ring_find_next(), with the same checks: a committed record, in a ring without overwriting.
- * false: call relay_ring_find_next(). */
+/* The fast path of relay_ring_find_next(), with the same checks: true if there is a committed record at pos, in a
+ * ring without overwriting. If false, call relay_ring_find_next(). */
 static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uint32_t *length)
 {
 	uint64_t produced = relay_ring_produced(ring);
-	/* Also false where both are the same: 0 - 1 is more than any size. */
+	/* Also false if the positions are equal, because 0 - 1 is more than any size. */
 	if (ring->mode == RELAY_OVERWRITE || (pos | produced) % 8 || produced - pos - 1 >= ring->size - 1)
 		return false;
-	/* Pairs with the release that ends a reservation: the payload before it. */
+	/* Pairs with the release in end_record() in ring/output.c: the record's bytes
+	 * before the header without BUSY. */
 	*length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
 	return !(*length & (RELAY_RING_BUSY | RELAY_RING_DISCARD)) && relay_ring_total(*length) <= produced - pos;
 }
 
 /*
- * relay_ring_find_next() for a program, which may search the whole ring in one call, because no other request waits for it.
- * If it finds nothing and relay_ring_state() says that the ring is damaged, this fails, too, because otherwise a program that
- * alternates between waiting and reading would never end.
+ * relay_ring_find_next() for a program, which may search the whole ring in one call, because no other request waits for
+ * it. If it finds nothing in a ring that relay_ring_state() reports as damaged, it fails, too, because otherwise a
+ * program that alternates between waiting and reading would never end.
  */
 static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, struct relay_ring_counts *counts,
                                                       uint32_t *length)
@@ -54,7 +56,7 @@ static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, s
 	}
 }
 
-static inline int find_next_of_all(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
+static inline int find_next(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
 {
 	if (__builtin_expect(is_record_at(ring, counts->position, length), 1))
 		return 1;
@@ -68,7 +70,7 @@ static void pass(struct relay_ring_counts *counts, uint32_t length)
 	counts->bytes += length;
 }
 
-/* --- in place --- */
+/* --- reading records in place --- */
 
 /* True if this thread has the consumer's lock, and so may use the handle's fields of the consumer. */
 static bool is_ours(const struct relay_ring *ring, uint64_t self)
@@ -84,7 +86,7 @@ static int begin_consuming(struct relay_ring *ring)
 	uint64_t self = relay_owner_self();
 	if (is_ours(ring, self))
 		return 0;
-	/* -EBUSY also while another thread consumes by this handle. */
+	/* Returns -EBUSY also while another thread consumes with this handle. */
 	int err = relay_ring_consumer_lock(ring, self);
 	if (err)
 		return err;
@@ -94,6 +96,7 @@ static int begin_consuming(struct relay_ring *ring)
 		return err;
 	}
 	ring->n_held = 0;
+	/* Relaxed: as in is_ours(). */
 	__atomic_store_n(&ring->consumed_by, self, __ATOMIC_RELAXED);
 	return 0;
 }
@@ -101,6 +104,7 @@ static int begin_consuming(struct relay_ring *ring)
 static void end_consuming(struct relay_ring *ring, uint64_t self)
 {
 	ring->n_held = 0;
+	/* Relaxed: as in is_ours(). */
 	__atomic_store_n(&ring->consumed_by, 0, __ATOMIC_RELAXED);
 	relay_ring_consumer_unlock(ring, self);
 }
@@ -153,7 +157,7 @@ int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 	if (result)
 		return result;
 	uint64_t before = ring->seen.position;
-	result = find_next_of_all(ring, &ring->seen, &bytes);
+	result = find_next(ring, &ring->seen, &bytes);
 	if (result == 1) {
 		*data = relay_ring_at(ring, ring->seen.position) + RELAY_RING_HEADER_BYTES;
 		*length = bytes;
@@ -196,21 +200,23 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 	return n ? n : result;
 }
 
-/* --- copied --- */
+/* --- copying records --- */
 
-/* The most bytes that framing adds to a record. */
+/* The bytes that framing adds to a record, at most. */
 struct frame {
 	size_t before, behind;
 };
 
-/* Copy the next record to `to` + before. work: as for relay_ring_find_next(); NULL: unlimited, for a program. */
+/* Copy the next record to `to` + frame.before. work: as for relay_ring_find_next(); NULL: unlimited, for a
+ * program. Returns its length; -EAGAIN: there is none; -EMSGSIZE: it is longer than `size` allows; or an error
+ * of relay_ring_find_next(). */
 static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
                          struct frame frame, uint32_t *work)
 {
 	for (int laps = 0; laps < RELAY_RING_LAPPED_TRIES; laps++) {
 		uint32_t length = 0;
 		int result =
-		    work ? relay_ring_find_next(ring, counts, &length, work) : find_next_of_all(ring, counts, &length);
+		    work ? relay_ring_find_next(ring, counts, &length, work) : find_next(ring, counts, &length);
 		if (result != 1)
 			return result ? result : -EAGAIN;
 		if (length + frame.before + frame.behind > size)
@@ -224,7 +230,7 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 	return -EAGAIN;
 }
 
-/* Read the state and take the lock for a copy. 0 or an error of relay_ring_read(). */
+/* Take the consumer's lock and read its state, to copy records. Returns 0 or an error of relay_ring_read(). */
 static int copy_begin(struct relay_ring *ring, struct relay_ring_counts *counts)
 {
 	uint64_t self = relay_owner_self();

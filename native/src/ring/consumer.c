@@ -2,9 +2,9 @@
 /*
  * The state of the consumer, and finding the next record.
  *
- * The state is kept in two copies, so that a consumer that is killed leaves either the old or the new state. The kernel's
- * consumer position, which producers load, is stored after it. A program that knows only the kernel's format changes only this
- * position; then the state is corrected.
+ * The state is kept in two copies, so that a consumer that is killed leaves either the old or the new state. The
+ * kernel's consumer position, which producers load, is stored after the copy. A program that knows only the kernel's
+ * format changes only this position; then relay_ring_consumer_read() corrects the state.
  */
 #define _GNU_SOURCE
 #include "ring/consumer.h"
@@ -39,8 +39,8 @@ struct relay_ring_moment relay_ring_moment(const struct relay_ring *ring)
 
 bool relay_ring_has_moved(const struct relay_ring *ring, struct relay_ring_moment since)
 {
-	/* Pairs with the release in relay_ring_consumer_publish(): a producer position that needed the consumer's room is loaded
-	 * after the consumer position that made it. */
+	/* Pairs with the release in relay_ring_consumer_publish(): a producer position that needed the consumer's
+	 * room is loaded after the consumer position that made it. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	struct relay_ring_moment now = relay_ring_moment(ring);
 	return now.current != since.current || now.position != since.position;
@@ -66,8 +66,9 @@ static __attribute__((noinline, cold)) int note_counts(struct relay_ring *ring, 
 	return 0;
 }
 
-/* The rules of a state by itself: each record takes a header of 8 bytes, and positions are below 2^63. The argument is a
- * private copy. A valid state takes one branch; note_counts() finds out which rule another one breaks. */
+/* Check a state's fields against each other: each record takes a header of 8 bytes, and positions are
+ * below 2^63. The argument is a private copy. A valid state takes one branch; note_counts() finds out
+ * which rule another one breaks. */
 static inline int check_counts(struct relay_ring *ring, const struct relay_ring_counts *counts)
 {
 	uint64_t all = counts->position | counts->records | counts->discarded | counts->bytes | counts->missed;
@@ -78,7 +79,7 @@ static inline int check_counts(struct relay_ring *ring, const struct relay_ring_
 }
 
 /* Correct the state after a consumer that counts no records has advanced the position. */
-static void follow(struct relay_ring_counts *counts, uint64_t position)
+static void accept_position(struct relay_ring_counts *counts, uint64_t position)
 {
 	counts->foreign += position - counts->position;
 	counts->position = position;
@@ -88,14 +89,15 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 {
 	const struct relay_ring_consumer *consumer = ring->consumer;
 	for (int i = 0; i < READ_TRIES; i++) {
-		/* Pairs with the release in relay_ring_consumer_publish() in ring/consumer.h: the copy before the flip. */
+		/* Pairs with the release in relay_ring_consumer_publish() in ring/consumer.h:
+		 * the copy before `current`. */
 		uint32_t current = __atomic_load_n(&consumer->current, __ATOMIC_ACQUIRE);
 		*counts = consumer->counts[current & 1];
-		/* Pairs with the release in relay_ring_consumer_publish(), which stores `current` first: a position after
-		 * counts->position, with `current` unchanged, was stored by a consumer of the kernel's format. */
+		/* Pairs with the release in relay_ring_consumer_publish(), which stores `current` first: a position
+		 * after counts->position, with `current` unchanged, was stored by a consumer of the kernel's format. */
 		uint64_t position = relay_ring_consumed(ring);
-		/* Pairs with the release fence in relay_ring_consumer_publish(): if a later store to this copy was seen, so is a later
-		 * `current`. */
+		/* Pairs with the release fence in relay_ring_consumer_publish(): if a later store to this copy was
+		 * loaded, the load below sees a later `current`. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&consumer->current, __ATOMIC_RELAXED) != current)
 			continue;
@@ -105,23 +107,24 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 		bool follows = ring->mode != RELAY_OVERWRITE ||
 		               (only_looks && !relay_ring_is_behind(relay_ring_produced(ring), position));
 		if (relay_ring_is_behind(counts->position, position) && follows)
-			follow(counts, position);
+			accept_position(counts, position);
 		return relay_damage_above(&ring->damage, "the consumer position", 0, counts->position, INT64_MAX);
 	}
 	return relay_damage_say(&ring->damage, "relay_ring_consumer.current does not come to rest");
 }
 
-/* --- looking --- */
+/* --- finding the next record --- */
 
-/* Overwrite mode: the position of the oldest record that is not overwritten, and the committed records before it, at one
- * moment. */
+/* In overwrite mode: load the position of the oldest record that is not overwritten, and the number of committed
+ * records before it, as they were at one moment. Returns false if they kept changing. */
 static bool read_oldest(const struct relay_ring *ring, uint64_t *oldest, uint64_t *records)
 {
 	if (ring->scheme == RELAY_RSEQ)
 		return relay_latch_read(&ring->state->oldest, oldest, records);
 	const struct relay_u128 *overwritten = &ring->producer->overwritten;
 	for (int i = 0; i < RELAY_LATCH_TRIES; i++) {
-		/* Pairs with the compare-and-swap in change_oldest(), which changes both, and the first one each time. */
+		/* Pairs with the compare-and-swap in change_oldest() in ring/reserve.c, which changes both
+		 * words, and `first` each time. */
 		uint64_t first = __atomic_load_n(&overwritten->first, __ATOMIC_ACQUIRE);
 		*records = __atomic_load_n(&overwritten->second, __ATOMIC_ACQUIRE);
 		*oldest = first & ~RELAY_LATCH_INDEX;
@@ -150,18 +153,20 @@ int relay_ring_consumer_catch_up(struct relay_ring *ring, struct relay_ring_coun
 	return 0;
 }
 
-/* The producer position is pos. true: a reservation at pos had a dead owner and was reaped; check again. */
-static bool is_held_up(struct relay_ring *ring, uint64_t pos)
+/* The producer position is pos. Returns true if a record at pos is reserved, its owner was dead and its
+ * claim was reaped: check again. */
+static bool reap_at_position(struct relay_ring *ring, uint64_t pos)
 {
 	return relay_ring_reserved(ring) != pos && relay_ring_claims_reap_at(ring, pos) == 1;
 }
 
-/* The header at pos is BUSY: reap the reservation if its owner is dead. LOOK_NOTHING, with *again set if the header is no
- * longer BUSY; LOOK_LAPPED; LOOK_DAMAGED: no claim holds the reservation. */
+/* The header at pos is BUSY: reap the reservation if its owner is dead. Returns LOOK_NOTHING, with *again set if the
+ * header is no longer BUSY; LOOK_LAPPED; LOOK_DAMAGED: no claim holds the reservation. */
 static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again)
 {
 	int reaped = relay_ring_claims_reap_at(ring, pos);
-	/* After the search: pairs with end_record() in ring/output.c, whose claim goes after the header. */
+	/* Loaded after the search for the claim. Pairs with end_record() in ring/output.c, which stores the header
+	 * before it frees the claim. */
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
@@ -195,10 +200,10 @@ static enum look look_once(struct relay_ring *ring, uint64_t pos, uint32_t *leng
 	if (pos % 8 || produced % 8 || produced - pos >= ring->size)
 		return look_at_positions(ring, pos, produced);
 	if (produced == pos) {
-		*again = is_held_up(ring, pos);
+		*again = reap_at_position(ring, pos);
 		return LOOK_NOTHING;
 	}
-	/* Pairs with end_record() in ring/output.c, which ends a reservation: the payload before it. */
+	/* Pairs with end_record() in ring/output.c: the record's bytes before the header without BUSY. */
 	*length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
 	if (relay_ring_is_lapped(ring, pos))
 		return LOOK_LAPPED;
@@ -232,8 +237,8 @@ int relay_ring_find_next(struct relay_ring *ring, struct relay_ring_counts *coun
 {
 	int laps = 0;
 	for (; *work && laps < RELAY_RING_LAPPED_TRIES; --*work) {
-		/* Load the flag before the records: those that were there when the ring was closed are still returned. Pairs with
-		 * relay_ring_stop() in ring/control.c. */
+		/* The flag is loaded before the records, so that records from before the ring was closed are still
+		 * returned. Pairs with relay_ring_stop() in ring/control.c. */
 		bool closed = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE) & RELAY_CLOSED;
 		if (relay_ring_consumer_catch_up(ring, counts))
 			return damaged_at(ring, counts->position);

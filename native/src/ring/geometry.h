@@ -12,12 +12,12 @@ struct relay_ring_layout {
 	uint64_t ready_at, claims_at, state_at, file_bytes;
 };
 
-/* Compute the offsets for a ring size in bytes. False: the size is not allowed. */
+/* Compute the offsets for a ring size in bytes. Returns false if the size is not allowed. */
 bool relay_ring_layout_of(uint64_t size, struct relay_ring_layout *layout);
 
 /*
- * Check the geometry of a ring whose file has `bytes`. 0, and the offsets of its parts; -EBADMSG: it is not a ring's;
- * -EMEDIUMTYPE: it is a relay buffer's; -EPROTO: it has another version.
+ * Check the geometry of a ring whose file is file_bytes long, and compute the offsets. Returns 0; -EBADMSG: not that of
+ * a ring; -EMEDIUMTYPE: that of a relay buffer; -EPROTO: of another version.
  */
 int relay_ring_check_geometry(const struct relay_ring_geometry *geometry, uint64_t file_bytes,
                               struct relay_ring_layout *layout);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making the memory files of a channel of rings. */
+/* Making the memory files of a channel of rings: relay_ring_create() of <relayfs/ring_store.h>. */
 #define _GNU_SOURCE
 #include "base/directory.h"
 #include "base/mapping.h"

@@ -2,9 +2,9 @@
 /*
  * Mapping a ring into this process, and finding the ring of a record by its address.
  *
- * The kernel finds a record's ring by the page number in its header. Here the header is in shared memory and not trusted, so
- * a table in private memory has the address ranges of open rings. The table never moves, because signal handlers search it
- * while other threads change it: an entry is valid while its `base` is not 0.
+ * The kernel finds a record's ring by the page number in its header. Here the header is in shared memory and not
+ * trusted, so a table in private memory has the address ranges of open rings. The table never moves, because signal
+ * handlers search it while other threads change it: an entry is valid while its `base` is not 0.
  */
 #define _GNU_SOURCE
 #include "ring/ring.h"
@@ -30,13 +30,13 @@ static struct {
 	struct relay_ring *ring;
 } open_rings[MAX_OPEN];
 
-static uint32_t n_slots; /* used ones are below this */
+static uint32_t n_slots; /* slots that were ever used have smaller numbers */
 static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
 static __thread uint32_t last_slot RELAY_TLS;
 
 /* --- the table --- */
 
-static int enter(struct relay_ring *ring)
+static int add_to_table(struct relay_ring *ring)
 {
 	int err = -EMFILE;
 	pthread_mutex_lock(&open_mutex);
@@ -45,7 +45,7 @@ static int enter(struct relay_ring *ring)
 			continue;
 		open_rings[i].ring = ring;
 		open_rings[i].bytes = RELAY_RING_DATA_AT + 2 * ring->size;
-		/* Pairs with the acquire in is_in(): all of the entry before its address. */
+		/* Pairs with the acquire in is_in(): the other fields before `base`. */
 		__atomic_store_n(&open_rings[i].base, (uintptr_t)ring->mapping.base, __ATOMIC_RELEASE);
 		if (i >= n_slots)
 			__atomic_store_n(&n_slots, i + 1, __ATOMIC_RELEASE);
@@ -57,17 +57,19 @@ static int enter(struct relay_ring *ring)
 	return err;
 }
 
-static void leave(struct relay_ring *ring)
+static void remove_from_table(struct relay_ring *ring)
 {
 	pthread_mutex_lock(&open_mutex);
+	/* Pairs with the acquire in is_in(), which then ignores the entry. */
 	__atomic_store_n(&open_rings[ring->slot].base, 0, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&open_mutex);
 }
 
 static bool is_in(uint32_t slot, const void *record)
 {
+	/* Pairs with the release in add_to_table(): the other fields before `base`. */
 	uintptr_t base = __atomic_load_n(&open_rings[slot].base, __ATOMIC_ACQUIRE);
-	/* Other entries may change meanwhile, but not that of a ring of which the caller has a record. */
+	/* Other entries may change meanwhile, but not the entry of a ring in which the caller has a record. */
 	return base && (uintptr_t)record - base < open_rings[slot].bytes;
 }
 
@@ -75,6 +77,7 @@ struct relay_ring *relay_ring_of(const void *record)
 {
 	if (__builtin_expect(is_in(last_slot, record), 1))
 		return open_rings[last_slot].ring;
+	/* Pairs with the release in add_to_table(): the entry before the count. */
 	for (uint32_t i = 0; i < __atomic_load_n(&n_slots, __ATOMIC_ACQUIRE); i++) {
 		if (!is_in(i, record))
 			continue;
@@ -86,8 +89,8 @@ struct relay_ring *relay_ring_of(const void *record)
 
 /* --- opening --- */
 
-static void place(struct relay_ring *ring, const struct relay_ring_geometry *geometry,
-                  const struct relay_ring_layout *layout)
+static void set_addresses(struct relay_ring *ring, const struct relay_ring_geometry *geometry,
+                          const struct relay_ring_layout *layout)
 {
 	unsigned char *base = ring->mapping.base;
 	ring->consumer = (struct relay_ring_consumer *)base;
@@ -107,14 +110,14 @@ static void place(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	ring->geometry = *geometry;
 }
 
-/* Initialize a ring from its mapped memory, which is unmapped on failure. */
-static int use(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
+/* Set up a ring whose memory is mapped, and enter it into the table. On failure the memory is unmapped. */
+static int set_up(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
 {
 	struct relay_ring_layout layout;
 	int err = relay_ring_check_geometry(geometry, ring->mapping.bytes, &layout);
 	if (!err) {
-		place(ring, geometry, &layout);
-		err = enter(ring);
+		set_addresses(ring, geometry, &layout);
+		err = add_to_table(ring);
 	}
 	if (err) {
 		relay_mapping_unmap(&ring->mapping);
@@ -125,8 +128,8 @@ static int use(struct relay_ring *ring, const struct relay_ring_geometry *geomet
 	return 0;
 }
 
-/* fd belongs to the ring, also on failure. */
-static int init(struct relay_ring *ring, int fd)
+/* Map and set up a ring. fd belongs to the ring, and is closed on failure. */
+static int map_ring(struct relay_ring *ring, int fd)
 {
 	*ring = (struct relay_ring){0};
 	int err = relay_mapping_map(&ring->mapping, fd);
@@ -137,11 +140,11 @@ static int init(struct relay_ring *ring, int fd)
 	/* Copy the geometry once, check the copy, and use it. */
 	struct relay_ring_geometry geometry =
 	    ((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry;
-	return use(ring, &geometry);
+	return set_up(ring, &geometry);
 }
 
-/* Make a ring in private memory. */
-static int init_private(struct relay_ring *ring, int fd, const struct relay_ring_geometry *geometry)
+/* Set up a ring in private memory, of the smallest size. fd belongs to the ring, and is closed on failure. */
+static int map_private(struct relay_ring *ring, int fd, const struct relay_ring_geometry *geometry)
 {
 	struct relay_ring_geometry private = *geometry;
 	private.size = RELAY_PAGE_BYTES;
@@ -153,7 +156,7 @@ static int init_private(struct relay_ring *ring, int fd, const struct relay_ring
 		return err;
 	}
 	((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry = private;
-	return use(ring, &private);
+	return set_up(ring, &private);
 }
 
 struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
@@ -161,7 +164,7 @@ struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const
 {
 	struct relay_ring *ring = malloc(sizeof(*ring));
 	int copy = ring ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
-	int err = !ring ? -ENOMEM : copy < 0 ? -errno : init_private(ring, copy, geometry);
+	int err = !ring ? -ENOMEM : copy < 0 ? -errno : map_private(ring, copy, geometry);
 	if (!err) {
 		ring->remote = remote;
 		return ring;
@@ -179,7 +182,7 @@ static struct relay_ring *open_ring_fd(int fd)
 		return NULL;
 	}
 	struct relay_ring *ring = malloc(sizeof(*ring));
-	int err = ring ? init(ring, fd) : -ENOMEM;
+	int err = ring ? map_ring(ring, fd) : -ENOMEM;
 	if (!err)
 		return ring;
 	if (!ring)
@@ -205,7 +208,7 @@ void relay_ring_close(struct relay_ring *ring)
 	if (!ring)
 		return;
 	relay_ring_abort(ring);
-	leave(ring);
+	remove_from_table(ring);
 	relay_ring_remote_close(ring->remote);
 	relay_mapping_unmap(&ring->mapping);
 	free(ring);

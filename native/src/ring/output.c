@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The producers' functions of <relayfs/ring.h>; ring/reserve.c makes the reservations. */
+/* The producers' functions of <relayfs/ring.h>: writing a record in one step, or by reservation and commit.
+ * ring/reserve.c makes the reservations. */
 #define _GNU_SOURCE
 #include "base/affinity.h"
 #include "base/libc.h"
@@ -10,20 +11,22 @@
 #include <errno.h>
 #include <string.h>
 
-/* A section restarted this often is too long for the signals (or the debugger) around it. */
+/* After so many aborts, output_anyhow() uses a reservation, because the section is too long to complete between the
+ * signals or the stops of a debugger. */
 enum { MAX_ABORTS = 8 };
 
 #define WAKEUP_FLAGS (uint64_t)(RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP)
 #define RESERVE_FLAGS (uint64_t)(RELAY_RING_WILL_RETRY)
 #define OUTPUT_FLAGS (WAKEUP_FLAGS | RESERVE_FLAGS)
 
-/* --- by reservation --- */
+/* --- writing by reservation --- */
 
-/* Store the header's first word, with its final length and flags, which ends the reservation. */
+/* End a reservation: store the header's first word, with its final length and flags, and free the claim. */
 static inline void end_record(struct relay_ring *ring, struct relay_ring_claim *claim, uint64_t pos, uint32_t length,
                               uint64_t flags)
 {
-	/* Pairs with the acquire in is_record_at(), ring/consume.c, and look_once(), ring/consumer.c: the payload before the end of BUSY. */
+	/* Pairs with the acquires in is_record_at() in ring/consume.c and look_once() in ring/consumer.c: the
+	 * record's bytes before the header without BUSY. */
 	__atomic_store_n(relay_ring_length_at(ring, pos), length, __ATOMIC_RELEASE);
 	relay_ring_claim_release(ring, claim);
 	relay_ring_wake(ring, pos, flags);
@@ -64,7 +67,7 @@ static inline int output_claimed(struct relay_ring *ring, const void *data, size
 	return 0;
 }
 
-/* --- in one restartable section --- */
+/* --- writing in one restartable section --- */
 
 /* The slow path, for all cases. */
 __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, const void *data, size_t length,
@@ -109,17 +112,18 @@ static inline __attribute__((always_inline)) int output_restartable(struct relay
 	return output_anyhow(ring, data, length, flags);
 }
 
-/* --- one step of a producer --- */
+/* --- writing and reserving on this CPU --- */
 
-/* The last reservation of this thread, to find its claim again quickly. A signal handler may have changed it, so it is used
- * only if the claim confirms it. */
+/* The last reservation of this thread, by which commit finds its claim quickly. A signal handler may have changed
+ * it, so it is used only if the claim still has this reservation. */
 static __thread struct {
 	struct relay_ring *ring;
 	uint64_t pos;
 	uint32_t claim;
 } latest RELAY_TLS;
 
-/* Write from this CPU. As relay_ring_output(), or RELAY_WRONG_CPU. */
+/* As relay_ring_output(), but returns RELAY_WRONG_CPU if this thread is not on the ring's CPU (scheme
+ * rseq) or the ring is remote. */
 static inline __attribute__((always_inline)) int output_here(struct relay_ring *ring, const void *data, size_t length,
                                                              uint64_t flags)
 {
@@ -127,7 +131,7 @@ static inline __attribute__((always_inline)) int output_here(struct relay_ring *
 	                                  : output_claimed(ring, data, length, flags);
 }
 
-/* Reserve from this CPU. As relay_ring_reserve(), or RELAY_WRONG_CPU. */
+/* As relay_ring_reserve(), but returns the error, or RELAY_WRONG_CPU as output_here(). */
 static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t flags, void **record)
 {
 	struct relay_ring_claim *claim;
@@ -142,12 +146,12 @@ static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t 
 	return 0;
 }
 
-/* --- on whose CPU --- */
+/* --- writing and reserving on any CPU --- */
 
-/* The arguments and result of a producer's step on another CPU. */
+/* What produce_here() shall do, and its result. */
 struct product {
-	const void *data; /* NULL: to be reserved, or ... */
-	bool refused;     /* ... counted as too large */
+	const void *data; /* a record to write; NULL: reserve one, or ... */
+	bool refused;     /* ... count it as too large */
 	size_t length;
 	uint64_t flags;
 	void *record; /* the reservation */
@@ -169,7 +173,7 @@ static int produce_remote(struct relay_ring_remote *remote, struct product *prod
 	return relay_ring_remote_reserve(remote, product->length, &product->record);
 }
 
-/* Produce on another CPU, or through the server. */
+/* Carry out `product` after migrating to the ring's CPU, or through the server. */
 __attribute__((noinline)) static int produce_there(struct relay_ring *ring, struct product *product)
 {
 	if (ring->remote)
@@ -193,7 +197,8 @@ static inline struct relay_ring *ring_of_cpu(const struct relay_rings *rings)
 	return cpu < rings->n ? rings->ring[cpu] : NULL;
 }
 
-/* Produce in the ring of the CPU that this thread runs on, even if it is migrated meanwhile, or through the server. */
+/* Carry out `product` in the ring of the CPU that this thread runs on, even if the thread is migrated
+ * meanwhile, or through the server. */
 __attribute__((noinline)) static int produce_percpu(const struct relay_rings *rings, struct product *product)
 {
 	for (;;) {
@@ -231,7 +236,7 @@ int relay_ring_refuse(struct relay_ring *ring, size_t length)
 	return err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err;
 }
 
-/* noinline: within relay_rings_output() it would have that save registers for a single ring, too. */
+/* noinline: otherwise relay_rings_output() would save registers also for a single ring. */
 __attribute__((noinline)) static int output_percpu(const struct relay_rings *rings, const void *data, size_t length,
                                                    uint64_t flags)
 {
@@ -289,7 +294,7 @@ void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t fla
 	return reserve_percpu(rings, length, flags);
 }
 
-/* --- the second step --- */
+/* --- ending a reservation --- */
 
 /* The slow path, for all cases. */
 __attribute__((noinline)) static int finish_any(const void *record, uint32_t bits, uint64_t flags)
@@ -302,15 +307,15 @@ __attribute__((noinline)) static int finish_any(const void *record, uint32_t bit
 	struct relay_ring_claim *claim = relay_ring_claim_at(ring, record);
 	if (!claim)
 		return -EINVAL;
-	/* Relaxed: the claim is the caller's. */
+	/* Relaxed: only the caller changes the claim. */
 	uint64_t pos = __atomic_load_n(&claim->word.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 	uint32_t length = (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	end_record(ring, claim, pos, length | bits, flags);
 	return 0;
 }
 
-/* Most reservations that end are the thread's latest. Then the addresses of all stores are known at once; finding the claim by
- * dependent loads costs half as much as the rest of the function. */
+/* Usually the reservation that ends is the thread's latest. Then the addresses of all stores are known at once; to
+ * find the claim by dependent loads would take half as long as the rest of the function. */
 static inline int finish(const void *record, uint32_t bits, uint64_t flags)
 {
 	struct relay_ring *ring = latest.ring;
@@ -322,7 +327,7 @@ static inline int finish(const void *record, uint32_t bits, uint64_t flags)
 	                         !relay_ring_claim_holds(ring, claim, pos),
 	                     0))
 		return finish_any(record, bits, flags);
-	/* Relaxed: the claim is the caller's. */
+	/* Relaxed: only the caller changes the claim. */
 	end_record(ring, claim, pos, (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits, flags);
 	return 0;
 }
@@ -337,10 +342,10 @@ int relay_ring_discard(void *record, uint64_t flags)
 	return finish(record, RELAY_RING_DISCARD, flags);
 }
 
-/* --- asking --- */
+/* --- relay_ring_query() --- */
 
-/* The bytes between the positions, which are loaded one after the other. A result that is too large comes from a change
- * meanwhile, or from corruption. */
+/* The bytes between the positions, limited to the ring's size. The positions are loaded one after the other, so
+ * their difference may be too large if they change meanwhile or are damaged. */
 static uint64_t avail_data(const struct relay_ring *ring)
 {
 	uint64_t consumed = relay_ring_consumed(ring), floor = relay_ring_floor(ring);

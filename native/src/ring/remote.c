@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How often to check rings that poll(2) does not wait for. */
+/* LOOK_AGAIN_MS: how often callers check rings for which poll(2) does not wait. */
 enum { LOOK_AGAIN_MS = 50, MAX_RINGS = 127 };
 
 /* A record that was read. */
@@ -28,13 +28,13 @@ struct held {
 struct relay_ring_remote {
 	struct relay_place place;
 	uint32_t cpu;
-	bool readable; /* by read(2): reads tell where records end, and no record is overwritten */
+	bool readable; /* read(2) tells where records end, and no record is overwritten */
 	uint64_t size;
 	int to;   /* descriptor of the relay file for writing */
 	int from; /* descriptor for reading; negative: not open */
 
 	struct held *first, *last; /* records that were read and not released yet */
-	struct held *given;        /* the last of these that next() returned; NULL: none */
+	struct held *given;        /* the last of these that relay_ring_remote_next() has returned; NULL: none */
 
 	/* A record that is being read: its length, then its bytes. */
 	unsigned char prefix[4];
@@ -47,8 +47,8 @@ static struct relay_private reserved;
 
 /* --- opening --- */
 
-/* Parse one of an option's words. */
-static int read_word(const struct relay_place *place, const char *key, uint32_t *to)
+/* Read the option `key` of the channel from the server, and parse it. Returns 0 or -errno. */
+static int read_option(const struct relay_place *place, const char *key, uint32_t *to)
 {
 	const struct relay_option *option = relay_option_find(RELAY_TYPE_RING, key);
 	char text[16];
@@ -74,11 +74,11 @@ int relay_ring_remote_geometry(const struct relay_place *place, struct relay_rin
 	if (!err)
 		err = relay_remote_number(place, "n_buffers", &n);
 	if (!err)
-		err = read_word(place, "mode", &geometry->mode);
+		err = read_option(place, "mode", &geometry->mode);
 	if (!err)
-		err = read_word(place, "buffers", &geometry->buffers);
+		err = read_option(place, "buffers", &geometry->buffers);
 	if (!err)
-		err = read_word(place, "framing", &geometry->framing);
+		err = read_option(place, "framing", &geometry->framing);
 	geometry->n_rings = (uint32_t)n;
 	return !err && (n == 0 || n > RELAY_MAX_BUFFERS || !relay_ring_file_bytes(geometry->size)) ? -EBADMSG : err;
 }
@@ -105,7 +105,7 @@ struct relay_ring_remote *relay_ring_remote_open(const struct relay_place *place
 	return NULL;
 }
 
-static void drop(struct held *held)
+static void free_records(struct held *held)
 {
 	while (held) {
 		struct held *next = held->next;
@@ -119,9 +119,9 @@ void relay_ring_remote_close(struct relay_ring_remote *remote)
 	if (!remote)
 		return;
 	relay_private_close(&reserved, remote);
-	drop(remote->first);
+	free_records(remote->first);
 	free(remote->reading);
-	/* After this close, the server gives a record that was read in part to the next reader. */
+	/* After this close(2), the server returns a record that was read in part to the next reader. */
 	if (remote->from >= 0)
 		close(remote->from);
 	if (remote->to >= 0)
@@ -147,8 +147,8 @@ int relay_ring_remote_output(const struct relay_ring_remote *remote, const void 
 	return err;
 }
 
-/* A record longer than one write(2) can carry is written only in part, which is enough for the server to count it as too
- * large. */
+/* Have the server count a record as too large. A record longer than one write(2) can carry is written only in part,
+ * which is enough for that. Returns -EAGAIN if it was counted. */
 static int refuse_through_server(const struct relay_ring_remote *remote, size_t length)
 {
 	size_t part = length <= RELAY_REMOTE_RECORD_MAX ? length : RELAY_REMOTE_RECORD_MAX + 1;
@@ -189,9 +189,9 @@ int relay_ring_remote_discard(const void *data)
 	return 0;
 }
 
-/* --- asking --- */
+/* --- relay_ring_query() --- */
 
-static uint64_t ask(const struct relay_ring_remote *remote, const char *name)
+static uint64_t read_statistic(const struct relay_ring_remote *remote, const char *name)
 {
 	char path[64];
 	uint64_t number;
@@ -203,13 +203,13 @@ uint64_t relay_ring_remote_query(const struct relay_ring_remote *remote, uint64_
 {
 	switch (what) {
 	case RELAY_RING_AVAIL_DATA:
-		return ask(remote, "unread_bytes");
+		return read_statistic(remote, "unread_bytes");
 	case RELAY_RING_RING_SIZE:
 		return remote->size;
 	case RELAY_RING_CONS_POS:
-		return ask(remote, "consumer_position");
+		return read_statistic(remote, "consumer_position");
 	case RELAY_RING_PROD_POS:
-		return ask(remote, "producer_position");
+		return read_statistic(remote, "producer_position");
 	default:
 		return 0;
 	}
@@ -217,11 +217,12 @@ uint64_t relay_ring_remote_query(const struct relay_ring_remote *remote, uint64_
 
 /* --- consuming --- */
 
-/* Open the descriptor for reading when it is first needed, because the server keeps state for each reader. 0 or -errno. */
+/* Open the descriptor for reading when it is first needed, because the server keeps state for
+ * each reader. 0 or -errno. */
 static int open_source(struct relay_ring_remote *remote)
 {
 	if (remote->from < 0)
-		/* Remove O_NONBLOCK, which the function sets. */
+		/* relay_remote_file_open() sets O_NONBLOCK, so read_on() does not wait. */
 		remote->from = relay_remote_file_open(&remote->place, remote->cpu, O_RDONLY);
 	return remote->from < 0 ? remote->from : 0;
 }
@@ -236,12 +237,13 @@ static int state_of(int fd)
 	       (file.revents & (POLLERR | POLLHUP) ? RELAY_IS_CLOSED : 0);
 }
 
-/* Continue reading up to `size` bytes, of which `*n` were read. 1: done; 0: no more now; or an error of relay_ring_next(). */
+/* Continue reading up to `size` bytes, of which *n were read before. Returns 1: all were read; 0: there are no more
+ * now; or an error of relay_ring_next(). */
 static int read_on(const struct relay_ring_remote *remote, unsigned char *to, size_t *n, size_t size)
 {
 	while (*n < size) {
 		ssize_t got = read(remote->from, to + *n, size - *n);
-		/* ENOBUFS: other readers have read parts of records. */
+		/* ENOBUFS: the server keeps parts of records for too many other readers. */
 		if (got < 0)
 			return errno == EAGAIN ? 0 : errno == ENOBUFS ? -EBUSY : -errno;
 		if (got == 0)
@@ -257,8 +259,8 @@ static uint32_t length_of(const unsigned char prefix[4])
 }
 
 /*
- * Read only one record, so that no other one is lost if this process dies: a read(2) of the length alone gets this part of
- * one record, and the next read gets the rest. Returns as relay_ring_next().
+ * Read only one record, so that no other one is lost if this process dies: a read(2) of the length alone gets this part
+ * of one record, and the next read gets the rest. Returns as relay_ring_next().
  */
 static int read_record(struct relay_ring_remote *remote)
 {
@@ -315,7 +317,7 @@ void relay_ring_remote_release(struct relay_ring_remote *remote)
 	remote->first = remote->given->next;
 	remote->given->next = NULL;
 	remote->given = NULL;
-	drop(given);
+	free_records(given);
 }
 
 void relay_ring_remote_abort(struct relay_ring_remote *remote)
@@ -330,7 +332,7 @@ int relay_ring_remote_state(struct relay_ring_remote *remote)
 	if (remote->first)
 		return RELAY_HAS_DATA;
 	if (open_source(remote))
-		/* next() returns the error. */
+		/* relay_ring_remote_next() returns the error. */
 		return RELAY_LOOK_AGAIN;
 	return state_of(remote->from);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Making reservations. Consumers that know only the kernel's format load the producer position, and then the headers before
- * it: a header must be stored before the position passes it.
+ * Making reservations. Consumers that know only the kernel's format load the producer position, and then the headers
+ * before it. Therefore a header must be stored before the position passes it.
  *
- * Scheme rseq: header and position are stored in one restartable section on the ring's CPU. `last` names the claim.
+ * Scheme rseq: one restartable section on the ring's CPU stores header and position.
+ * relay_ring_producer.last names the claim.
  *
  * Scheme lockless: several CPUs reserve at once, and a header can be stored only after its place is reserved:
  *
@@ -12,10 +13,11 @@
  *     position = end + total                                    ring/publish.c
  *
  * An owner that is interrupted between the first and the third step delays the position, but no other reservation, and
- * readers no more than a BUSY header would.
+ * delays readers no more than a BUSY header would.
  *
- * Mode overwrite: `oldest` passes records one by one until there is room; only then the new record is stored there. A reader
- * copies a record, and its copy is valid if `oldest` has not passed the record afterwards. A BUSY record is not passed.
+ * Mode overwrite: `oldest` (relay_ring_oldest_word()) passes records one by one until there is room; only then the new
+ * record is stored there. A reader copies a record, and the copy is valid if `oldest` has not passed the record
+ * afterwards. A BUSY record is not passed.
  */
 #define _GNU_SOURCE
 #include "ring/reserve.h"
@@ -27,33 +29,39 @@
 
 /* --- latches, in both schemes --- */
 
-/* Retry after the section was interrupted. As change_oldest(). */
-static __attribute__((noinline, cold)) int change_oldest_again(struct relay_ring *ring, const struct relay_tx *tx)
-{
-	enum relay_rseq_result result =
-	    relay_persist_transact(&ring->state->oldest, &ring->producer->flags, tx, ring->cpu);
-	return result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
-}
-
-/* Change `oldest` from the value that was loaded. 0 also if it has changed since; else as relay_rseq_misplaced(). */
-static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
+/* Do what the section of change_oldest() does, after that was aborted. Returns as change_oldest(). */
+static __attribute__((noinline, cold)) int change_oldest_again(struct relay_ring *ring, uint64_t first, uint64_t second,
+                                                               uint64_t pos, uint64_t records)
 {
 	static uint64_t nowhere;
-	struct relay_u128 *overwritten = &ring->producer->overwritten;
-	if (ring->scheme != RELAY_RSEQ) {
-		relay_u128_cmpxchg(overwritten, first, second, pos, records);
-		return 0;
-	}
-	/* If the section is aborted between the stores, the kernel's position is ahead by one record, which is overwritten next;
-	 * no producer has stored there. */
 	struct relay_tx tx = {.expect_first = first,
 	                      .expect_second = second,
 	                      .new_first = pos | (~first & RELAY_LATCH_INDEX),
 	                      .new_second = records,
-	                      .store = {{&overwritten->first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
+	                      .store = {{&ring->producer->overwritten.first, pos}, {&nowhere, 0}, {&nowhere, 0}}};
 	enum relay_rseq_result result =
-	    relay_rseq_transact(&ring->state->oldest, &ring->producer->flags, &tx, ring->cpu);
-	return __builtin_expect(result == RELAY_RSEQ_ABORTED, 0) ? change_oldest_again(ring, &tx) : 0;
+	    relay_persist_transact(&ring->state->oldest, &ring->producer->flags, &tx, ring->cpu);
+	return result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
+}
+
+/* Change `oldest` from {first, second}, which were loaded, to {pos, records}. Returns 0, also if another thread has
+ * changed it since; otherwise as relay_rseq_misplaced(). */
+static int change_oldest(struct relay_ring *ring, uint64_t first, uint64_t second, uint64_t pos, uint64_t records)
+{
+	struct relay_u128 *overwritten = &ring->producer->overwritten;
+	if (ring->scheme != RELAY_RSEQ) {
+		/* A full barrier, so that the change is seen before what is stored in the memory that it frees. Pairs
+		 * with relay_ring_is_lapped() in ring/consumer.h and read_oldest() in ring/consumer.c. */
+		relay_u128_cmpxchg(overwritten, first, second, pos, records);
+		return 0;
+	}
+	/* If the section is aborted between the stores, the kernel's overwrite position is ahead by one record,
+	 * which is the next to be overwritten; no producer has stored there yet. */
+	enum relay_rseq_result result = relay_rseq_pass(&ring->state->oldest, first, pos | (~first & RELAY_LATCH_INDEX),
+	                                                records, &overwritten->first, pos, ring->cpu);
+	return __builtin_expect(result == RELAY_RSEQ_ABORTED, 0)
+	           ? change_oldest_again(ring, first, second, pos, records)
+	           : 0;
 }
 
 /* Not inlined, because that would make overwriting records slower. */
@@ -76,6 +84,7 @@ int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length)
 
 static int refuse_stopped(struct relay_ring *ring, uint64_t length)
 {
+	/* Pairs with relay_ring_stop() and relay_ring_refuse_all() in ring/control.c. */
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
 	if (flags & RELAY_CLOSED)
 		return -EPIPE;
@@ -86,21 +95,26 @@ static int refuse_stopped(struct relay_ring *ring, uint64_t length)
 
 /* --- room --- */
 
-/* The record at `oldest`, as it was loaded, is BUSY. 0: not any more; else as pass_oldest(). */
+/* The record at `first`, the loaded value of `oldest`, is BUSY: reap it if its owner is dead. Returns 0 if it is not
+ * BUSY any more or `oldest` has changed; otherwise as pass_oldest(). */
 static int wait_for_owner(struct relay_ring *ring, uint64_t first)
 {
 	uint64_t pos = first & ~RELAY_LATCH_INDEX;
 	int reaped = relay_ring_claims_reap_at(ring, pos);
+	/* Pairs with end_record() in ring/output.c and reap_record() in ring/claims.c, and the load of
+	 * `oldest` with change_oldest(). */
 	bool busy = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
 	if (reaped == 1 || !busy || __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) != first)
 		return 0;
 	return reaped == 0 ? -EAGAIN : -EBADMSG;
 }
 
-/* Pass the record at `oldest`. 0: it, or another one, has been passed; -EAGAIN: it is BUSY, or not stored yet. */
+/* Move `oldest` past the record there. Returns 0: this or another thread has moved it; -EAGAIN: the record is BUSY,
+ * or not stored yet; -EBADMSG; or as relay_rseq_misplaced(). */
 static int pass_oldest(struct relay_ring *ring)
 {
 	const uint64_t *word = relay_ring_oldest_word(ring);
+	/* Both loads pair with change_oldest(). */
 	uint64_t first = __atomic_load_n(word, __ATOMIC_ACQUIRE);
 	const uint64_t *records =
 	    ring->scheme == RELAY_RSEQ ? &ring->state->oldest.second[first >> 63] : &ring->producer->overwritten.second;
@@ -108,8 +122,9 @@ static int pass_oldest(struct relay_ring *ring)
 	uint64_t pos = first & ~RELAY_LATCH_INDEX, produced = relay_ring_produced(ring);
 	if (pos % 8)
 		return -EBADMSG;
+	/* Pairs with end_record() in ring/output.c; acquire keeps it before the check of `oldest` below. */
 	uint32_t length = __atomic_load_n(relay_ring_length_at(ring, pos), __ATOMIC_ACQUIRE);
-	/* The values loaded before are this record's if it is still the oldest. */
+	/* If `oldest` has not changed, the values loaded above belong to this record. */
 	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != first)
 		return 0;
 	if (produced == pos)
@@ -128,7 +143,7 @@ int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 		int err = ring->mode == RELAY_OVERWRITE ? pass_oldest(ring) : -EAGAIN;
 		if (err)
 			return err;
-		/* Limit the loop: the memory to be reserved cannot hold more records than this. */
+		/* A limit for damaged memory: the room that is needed cannot hold more records than this. */
 		if (__builtin_expect(tries > RELAY_CHANGE_TRIES, 0) &&
 		    (tries - RELAY_CHANGE_TRIES) * RELAY_RING_HEADER_BYTES > end - relay_ring_reserved(ring))
 			return -EBADMSG;
@@ -136,7 +151,8 @@ int relay_ring_make_room(struct relay_ring *ring, uint64_t end)
 	return 0;
 }
 
-/* Refuse a record. uncounted: the producer will try again. */
+/* Make room for a record that ends at `end`; if there is none, count the record as lost, unless `uncounted`. Returns
+ * as relay_ring_make_room(). */
 static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, bool uncounted)
 {
 	int err = relay_ring_make_room(ring, end);
@@ -145,7 +161,8 @@ static int find_room(struct relay_ring *ring, uint64_t end, uint64_t length, boo
 
 /* --- scheme lockless --- */
 
-/* True if there is an entry for one more record that is not passed. Dead producers may hold some. */
+/* True if there is a free entry in `ready` for one more record that is not passed. Reaps claims of dead
+ * producers, which may hold some. */
 static bool has_free_entry(struct relay_ring *ring, uint64_t number)
 {
 	for (int tries = 0; tries < 2; tries++) {
@@ -158,11 +175,13 @@ static bool has_free_entry(struct relay_ring *ring, uint64_t number)
 	return false;
 }
 
-/* Make room for the record at `place`, the next one. turn: the producer position is there. 0 or an error. */
+/* Check that the record at `place`, the next one, may be reserved, and make room for it. *turn: the producer
+ * position is there. Returns 0, or an error of relay_ring_reserve_anyhow(). */
 static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool uncounted,
                        bool *turn)
 {
-	/* Load the flags after the tail: a thread that stops the ring sets the flag, then changes the tail. */
+	/* The flags are loaded after the tail. Pairs with relay_ring_stop() in ring/control.c, which sets the flag
+	 * before seal() changes the tail. */
 	int err = refuse_stopped(ring, length);
 	if (err)
 		return err;
@@ -226,8 +245,8 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 		int err = relay_ring_prepare(ring, length, uncounted, RELAY_RING_BUSY, &put);
 		if (err)
 			return err;
-		/* Load this after the position, which the section checks: `last` names a reservation that exists by now, or never
-		 * will. */
+		/* Loaded after the position, which the section compares: so the reservation that `last` names was
+		 * made by now, or never will be. */
 		uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
 		relay_ring_claims_help(ring);
 		*pos = put.expect;
@@ -252,7 +271,7 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
                               uint64_t *pos)
 {
-	/* A remote ring: see ring/remote.h. */
+	/* For remote rings, the caller then calls the functions of ring/remote.h. */
 	if (ring->remote)
 		return RELAY_WRONG_CPU;
 	if (relay_ring_is_too_large(ring, length)) {

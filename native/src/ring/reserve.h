@@ -6,19 +6,21 @@
 #include "base/rseq.h"
 #include "ring/claims.h"
 
-/* The slow path of relay_ring_reserve_claimed(), for all cases. */
+/* The slow path of relay_ring_reserve_claimed(), for all cases. uncounted: the producer will try again, so a record
+ * without room is not counted as lost. */
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
                               uint64_t *pos);
 
-/* Scheme rseq: make room for a record at the producer position, and return how to store it. uncounted: the producer will try
- * again, so a record without room is not counted as lost. Returns as relay_ring_reserve_slow(). */
+/* Scheme rseq: make room for a record at the producer position, and store in *put how to write it, with `bits` in
+ * its header. Returns as relay_ring_reserve_anyhow(). */
 int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
                        struct relay_ring_put *put);
 
-/* Count a record that is longer than the ring allows. -EAGAIN, or as above. */
+/* Count a record that is longer than the ring allows. Returns -EAGAIN, or an error as relay_refuse(). */
 int relay_ring_refuse_too_large(struct relay_ring *ring, uint64_t length);
 
-/* Make room up to `end`. 0, -EAGAIN: there is none, -EBADMSG, or as relay_rseq_misplaced(). */
+/* Make room for a record that ends at position `end`. Returns 0; -EAGAIN: there is none; -EBADMSG; or
+ * as relay_rseq_misplaced(). */
 int relay_ring_make_room(struct relay_ring *ring, uint64_t end);
 
 static inline bool relay_ring_is_too_large(const struct relay_ring *ring, uint64_t length)
@@ -28,19 +30,20 @@ static inline bool relay_ring_is_too_large(const struct relay_ring *ring, uint64
 
 static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t end)
 {
-	/* Never quite full: see ring_layout.h. */
+	/* The ring is never quite full; see <relayfs/ring_layout.h>. */
 	return end - relay_ring_floor(ring) <= ring->mask;
 }
 
 /* --- scheme lockless --- */
 
-/* Return the place of the next reservation, and, in the tail's top 16 bits, the claim of the last one. */
+/* Return the place of the next reservation; *last_claim receives the claim of the last one, in its top 16 bits. */
 static inline struct relay_ring_place relay_ring_next_place(const struct relay_ring *ring, uint64_t length,
                                                             uint64_t *last_claim)
 {
 	const struct relay_u128 *tail = &ring->producer->tail[0];
-	/* The loads need no order: if they are not of one moment, the compare-and-swap fails. Acquire: the stores that the last
-	 * producer made before, and helped with. */
+	/* The order of the loads does not matter: if they are of different moments, the compare-and-swap fails.
+	 * Acquire: pairs with relay_ring_take_place(), before which the last producer has stored its claim, and the
+	 * word of the claim that it helped. */
 	uint64_t pos = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	uint64_t second = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE);
 	*last_claim = second & ~RELAY_RECORDS_MASK;
@@ -48,8 +51,8 @@ static inline struct relay_ring_place relay_ring_next_place(const struct relay_r
 	    .pos = pos, .end = pos + relay_ring_total(length), .number = second & RELAY_RECORDS_MASK};
 }
 
-/* Reserve the place for a claim that has announced it: the only locked step. A full barrier; false: another record has been
- * reserved. */
+/* Reserve the place for a claim that has announced it, by the only locked instruction of a reservation. It is a full
+ * barrier. Returns false if another record has been reserved there. */
 static inline bool relay_ring_take_place(struct relay_ring *ring, const struct relay_ring_place *place,
                                          uint64_t last_claim, uint64_t name)
 {
@@ -57,12 +60,13 @@ static inline bool relay_ring_take_place(struct relay_ring *ring, const struct r
 	                          ((place->number + 1) & RELAY_RECORDS_MASK) | name);
 }
 
-/* After the reservation: store the header, then pass the record. turn: the producer position was there before. */
+/* After the reservation: store the header, then pass the record (ring/publish.h). turn: the producer
+ * position has been seen there. */
 static inline void relay_ring_show_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length,
                                          bool turn)
 {
 	uint64_t header = relay_ring_header(ring, place->pos, (uint32_t)length | RELAY_RING_BUSY);
-	/* Relaxed: published by what follows. */
+	/* Relaxed: published by relay_ring_pass() or relay_ring_mark_ready(). */
 	__atomic_store_n((uint64_t *)relay_ring_at(ring, place->pos), header, __ATOMIC_RELAXED);
 	if (turn)
 		relay_ring_pass(ring, place);
@@ -71,8 +75,9 @@ static inline void relay_ring_show_place(struct relay_ring *ring, const struct r
 }
 
 /*
- * The fast path, with no call and one locked instruction: this thread has also made the last reservation, the producer
- * position has passed that, and there is room. false: it is not so, and nothing has been changed.
+ * The fast path of scheme lockless, with no call and one locked instruction. It is possible if this thread has also
+ * made the last reservation, the producer position has passed that, and there is room. Otherwise it returns false, and
+ * nothing has been changed.
  */
 static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, uint64_t length,
                                                      struct relay_ring_claim **claim, uint64_t *pos)
@@ -80,7 +85,8 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
 	uint64_t last_claim;
 	struct relay_ring_place place = relay_ring_next_place(ring, length, &last_claim);
-	/* Load the flags after the tail: a thread that stops the ring sets the flag, then changes the tail. */
+	/* The flags are loaded after the tail. Pairs with relay_ring_stop() in ring/control.c, which sets the flag
+	 * before seal() changes the tail. */
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
 	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || flags & RELAY_STOPPED ||
 	    relay_ring_produced(ring) != place.pos || place.pos % 8 || relay_ring_is_too_large(ring, length))
@@ -104,13 +110,13 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 
 /* --- scheme rseq --- */
 
-/* The fast path of scheme rseq, without a locked instruction. */
+/* The fast path of scheme rseq, without a locked instruction. Returns false as above. */
 static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64_t length,
                                                  struct relay_ring_claim **claim, uint64_t *pos)
 {
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
-	/* Load this after the position, as in reserve_rseq(). */
+	/* Loaded after the position, as in reserve_rseq() in ring/reserve.c. */
 	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
 	uint64_t last_claim = last & ~RELAY_RECORDS_MASK;
 	put.next = put.expect + relay_ring_total(length);
@@ -141,8 +147,8 @@ static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t le
 	                                  : relay_ring_reserve_again_lockless(ring, length, claim, pos);
 }
 
-/* Reserve `length` bytes for a claim, which is then the caller's, at *pos. 0, an error of relay_ring_output(), or
- * RELAY_WRONG_CPU. flags: RELAY_RING_WILL_RETRY, or what does not matter here. */
+/* Reserve `length` bytes at *pos, with *claim, which is then the caller's. Returns 0, an error of
+ * relay_ring_output(), or RELAY_WRONG_CPU. Of `flags`, only RELAY_RING_WILL_RETRY has an effect. */
 static inline int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, uint64_t flags,
                                              struct relay_ring_claim **claim, uint64_t *pos)
 {

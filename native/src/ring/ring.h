@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* struct relay_ring: a record ring mapped by this process, with a checked copy of its geometry. */
+/* struct relay_ring: a record ring that this process has mapped, with a checked copy of its geometry.
+ * Also the addresses of records in it, and loads of its positions; <relayfs/ring_layout.h> describes
+ * what is in shared memory. */
 #ifndef RELAYFS_RING_RING_H
 #define RELAYFS_RING_RING_H
 
@@ -16,7 +18,7 @@ struct relay_ring {
 	struct relay_ring_consumer *consumer;
 	unsigned char *data;
 	uint64_t size, mask;
-	uint64_t largest; /* largest record: a header must fit, too, and the ring is never quite full */
+	uint64_t largest; /* bytes of the longest record; a header must fit, too, and the ring is never quite full */
 	uint32_t cpu, mode, scheme;
 	struct relay_ring_claim *claims;
 	struct relay_claim_table claim_table; /* which threads have which claims */
@@ -26,15 +28,17 @@ struct relay_ring {
 	struct relay_mapping mapping;
 	uint32_t slot; /* index in the table of open rings */
 
-	/* Records that next() has returned by this handle, not released yet. */
-	uint64_t
-	    consumed_by; /* owner word of the thread that has the consumer's lock, and the following fields, by this handle */
+	/* Records that relay_ring_next() has returned, and that are not released yet. */
+	/* owner word of the thread that has taken the consumer's lock with this handle, and
+	 * may use the following fields */
+	uint64_t consumed_by;
 	uint32_t n_held;
 	struct relay_ring_counts seen;
 	uint64_t damaged_at;
 	struct relay_damage damage;
 
-	/* Where relay_ring_state() ended its search: from `empty_from` to `empty` there are only records that readers skip. */
+	/* Where relay_ring_state() ended its search: from `empty_from` to `empty` there are only
+	 * records that readers skip. */
 	bool is_empty_known;
 	uint64_t empty_from;
 	struct relay_ring_counts empty;
@@ -56,7 +60,7 @@ static inline unsigned char *relay_ring_at(const struct relay_ring *ring, uint64
 	return ring->data + (pos & ring->mask);
 }
 
-/* The address of the header of a record at pos, both words. */
+/* The value of a record's header at pos, both words. */
 static inline uint64_t relay_ring_header(const struct relay_ring *ring, uint64_t pos, uint32_t length)
 {
 	return length | ((pos & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
@@ -70,19 +74,22 @@ static inline uint32_t *relay_ring_length_at(const struct relay_ring *ring, uint
 
 static inline uint64_t relay_ring_produced(const struct relay_ring *ring)
 {
-	/* Pairs with the change that publishes a record: its header before the position. */
+	/* Pairs with relay_ring_pass(), drain_ready() in ring/publish.c and the sections of base/rseq.h: a record's
+	 * header before the position. */
 	return __atomic_load_n(&ring->producer->position.first, __ATOMIC_ACQUIRE);
 }
 
 static inline uint64_t relay_ring_consumed(const struct relay_ring *ring)
 {
-	/* Pairs with the release in relay_ring_consumer_publish(): the reader's loads before our stores. */
+	/* Pairs with the release in relay_ring_consumer_publish(): the reader's loads of the data before
+	 * this thread's stores to it. */
 	return __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
 }
 
 /* The position up to which records are reserved; the producer position may be before it. */
 static inline uint64_t relay_ring_reserved(const struct relay_ring *ring)
 {
+	/* Pairs with relay_ring_take_place() in ring/reserve.h. */
 	return ring->scheme == RELAY_RSEQ ? relay_ring_produced(ring)
 	                                  : __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_ACQUIRE);
 }
@@ -98,6 +105,7 @@ static inline const uint64_t *relay_ring_oldest_word(const struct relay_ring *ri
 static inline uint64_t relay_ring_floor(const struct relay_ring *ring)
 {
 	if (ring->mode == RELAY_OVERWRITE)
+		/* Pairs with change_oldest() in ring/reserve.c. */
 		return __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_ACQUIRE) & ~RELAY_LATCH_INDEX;
 	return relay_ring_consumed(ring);
 }
@@ -109,8 +117,8 @@ static inline bool relay_ring_fits(const struct relay_ring *ring, uint64_t pos, 
 	return pos % 8 == 0 && produced - pos < ring->size && total <= produced - pos;
 }
 
-/* Make a ring that is used through `remote`, which then belongs to it, also on failure; with private memory. NULL and errno.
- * fd: of its memory file; it stays the caller's. */
+/* Make a ring that is used through `remote` (ring/remote.h), with private memory. The ring owns `remote`, which is
+ * closed on failure. fd is open on any file, and stays the caller's. Returns NULL and sets errno on failure. */
 struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
                                          int fd);
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The readable state of a ring, for callers that wait or count. ring/state.c also defines functions of
- * <relayfs/ring_store.h>. */
+/* What readers can get from a ring, for callers that wait or show statistics. ring/state.c also defines functions
+ * of <relayfs/ring_store.h>. */
 #ifndef RELAYFS_RING_STATE_H
 #define RELAYFS_RING_STATE_H
 
 #include "ring/consumer.h"
 
-/* Copy the counts of consumed and missed records, as the next reader will find them, and check them. 0 or -EBADMSG. */
+/* Copy the counts of consumed and missed records, as the next reader will find them, and check
+ * them. Returns 0 or -EBADMSG. */
 int relay_ring_counts(struct relay_ring *ring, struct relay_ring_counts *counts);
 
-/* 0 or -EBADMSG: the file was truncated. */
+/* Check the ring's magic number. Returns 0; -EBADMSG: the file was truncated. */
 int relay_ring_check_magic(struct relay_ring *ring);
 
 /* How often to try again when a consumer has advanced meanwhile. */

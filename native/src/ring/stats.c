@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Statistics of a ring: the only way from its shared memory to a file server's numbers, as buffer/stats.c is for buffers. All
- * fields are checked and fit into 63 bits; a value out of range is noted, and the result is -EBADMSG.
+ * Statistics of a ring, from its shared memory to the numbers that a file server shows, as buffer/stats.c is for
+ * buffers. Each field of the result is checked and fits into 63 bits; a value that cannot be right yields -EBADMSG
+ * and a note in ring->damage.
  */
 #define _GNU_SOURCE
 #include "base/latch.h"
@@ -11,8 +12,9 @@
 
 #include <errno.h>
 
-static void tell_geometry(const struct relay_ring *ring, struct relay_ring_stats *stats)
+static void fill_in_geometry(const struct relay_ring *ring, struct relay_ring_stats *stats)
 {
+	/* Pairs with relay_ring_stop() in ring/control.c. */
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
 	*stats = (struct relay_ring_stats){.file_bytes = ring->mapping.bytes,
 	                                   .cpu = ring->cpu,
@@ -22,12 +24,15 @@ static void tell_geometry(const struct relay_ring *ring, struct relay_ring_stats
 	relay_options_to_ring_stats(&ring->geometry, stats);
 }
 
-/* Scheme rseq: the producer position and the number of records before it, at one moment. */
+/* Scheme rseq: load the producer position and the number of records before it, as they were at one
+ * moment. Returns 0 or -EBADMSG. */
 static int read_produced_rseq(struct relay_ring *ring, uint64_t *produced, uint64_t *records)
 {
 	const struct relay_ring_producer *producer = ring->producer;
 	for (int i = 0; i < RELAY_LATCH_TRIES; i++) {
 		*produced = relay_ring_produced(ring);
+		/* Pair with the sections of base/rseq.h, which store a tail before the position. The acquires keep
+		 * both loads before the check of the position below. */
 		bool other = __atomic_load_n(&producer->tail[0].first, __ATOMIC_ACQUIRE) != *produced;
 		*records = __atomic_load_n(&producer->tail[other].second, __ATOMIC_ACQUIRE);
 		if (relay_ring_produced(ring) == *produced)
@@ -41,7 +46,7 @@ static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats
 	const struct relay_u128 *tail = &ring->producer->tail[0];
 	struct relay_damage *damage = &ring->damage;
 	uint64_t reserved;
-	/* Load this before the count of records, because each of them was reserved. */
+	/* Loaded before the count of records, because each torn record was reserved. */
 	stats->torn_records = relay_ring_claims_torn(ring);
 	if (ring->scheme == RELAY_RSEQ) {
 		if (read_produced_rseq(ring, &stats->producer_position, &stats->records))
@@ -49,7 +54,8 @@ static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats
 		reserved = stats->producer_position;
 	} else {
 		stats->producer_position = relay_ring_produced(ring);
-		/* In this order: records that are reserved in between only increase the position. */
+		/* The count is loaded before the position: records that are reserved in between
+		 * only increase the position. */
 		stats->records = __atomic_load_n(&tail->second, __ATOMIC_ACQUIRE) & RELAY_RECORDS_MASK;
 		reserved = __atomic_load_n(&tail->first, __ATOMIC_ACQUIRE);
 	}
@@ -65,11 +71,11 @@ static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats
 	return 0;
 }
 
-static void tell_consumer(struct relay_ring_stats *stats, const struct relay_ring_counts *counts)
+static void fill_in_consumer(struct relay_ring_stats *stats, const struct relay_ring_counts *counts)
 {
 	stats->consumer_position = counts->position;
 	stats->foreign_bytes = counts->foreign;
-	/* Not negative: relay_ring_counts() has checked it. */
+	/* Not negative, because relay_ring_counts() has checked it. */
 	stats->read_records = counts->records - counts->missed;
 	stats->read_bytes = counts->bytes;
 	stats->skipped_records = counts->discarded;
@@ -80,13 +86,13 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_stats *stat
 {
 	for (int i = 0;; i++) {
 		struct relay_ring_counts counts;
-		/* Load the consumer first: then the producers' values, loaded later, cannot be before it. */
+		/* The consumer is loaded first, so that the producers' values, loaded later, cannot be before it. */
 		if (relay_ring_counts(ring, &counts) ||
 		    relay_damage_above(&ring->damage, "relay_ring_counts.foreign", 0, counts.foreign,
 		                       counts.position) ||
 		    read_produced(ring, stats))
 			return -EBADMSG;
-		tell_consumer(stats, &counts);
+		fill_in_consumer(stats, &counts);
 		uint64_t produced = stats->producer_position;
 		stats->unread_bytes = produced - counts.position;
 		if (stats->unread_bytes < ring->size)
@@ -110,7 +116,7 @@ static int read_loss(struct relay_ring *ring, const struct relay_latch *latch, c
 static int read_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	const struct relay_ring_state *state = ring->state;
-	tell_geometry(ring, stats);
+	fill_in_geometry(ring, stats);
 	if (relay_ring_check_magic(ring) || read_positions(ring, stats) ||
 	    read_loss(ring, &state->lost_full, "relay_ring_state.lost_full.second", &stats->lost_full_records,
 	              &stats->lost_full_bytes) ||
@@ -124,6 +130,7 @@ static int read_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 	for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++)
 		if (relay_damage_add(&ring->damage, "a part of all lost records", losses[i], &stats->lost_records))
 			return -EBADMSG;
+	/* Relaxed: the field does not depend on others. */
 	stats->wakeups = __atomic_load_n(&state->wake_seq, __ATOMIC_RELAXED);
 	return 0;
 }
@@ -141,7 +148,7 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 	}
 }
 
-/* --- when data last moved --- */
+/* --- time of the last change --- */
 
 void relay_ring_mtime(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sleeping until a ring has a record. */
+/* relay_ring_wait() of <relayfs/ring.h>: sleeping until one of several rings has a record. */
 #define _GNU_SOURCE
 #include "base/futex.h"
 #include "ring/remote.h"
@@ -7,7 +7,8 @@
 
 #include <errno.h>
 
-/* The longest sleep, because a producer can die between its commit and the wake-up, or before its commit. */
+/* The longest sleeps. A producer can die between its commit and the wake-up (LOOK_AGAIN_MS), or before its
+ * commit (LOOK_FOR_DEAD_MS). */
 enum { LOOK_AGAIN_MS = 1000, LOOK_FOR_DEAD_MS = 50 };
 
 static bool is_any_ready(struct relay_ring *const *rings, size_t n)
@@ -18,8 +19,8 @@ static bool is_any_ready(struct relay_ring *const *rings, size_t n)
 	return false;
 }
 
-/* How long to sleep before checking for reservations whose owner has died. */
-static int look_again_ms(struct relay_ring *const *rings, size_t n)
+/* The longest sleep: shorter if one of the rings has a reservation, whose owner may have died. */
+static int longest_sleep_ms(struct relay_ring *const *rings, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (relay_ring_reserved(rings[i]) != relay_ring_consumed(rings[i]))
@@ -51,7 +52,7 @@ static bool is_any_remote(struct relay_ring *const *rings, size_t n)
 	return false;
 }
 
-/* Sleep; seqs: the results of relay_ring_arm() for the rings. 0 or -EINTR. */
+/* Sleep for `ms` at most; seqs: the results of relay_ring_arm() for the rings. Returns 0 or -EINTR. */
 static int sleep_a_while(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, int ms)
 {
 	return is_any_remote(rings, n) ? relay_ring_remote_wait(rings, n, ms)
@@ -76,7 +77,7 @@ int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms)
 			seqs[i] = relay_ring_arm(rings[i]);
 		if (is_any_ready(rings, n))
 			break;
-		int most = look_again_ms(rings, n);
+		int most = longest_sleep_ms(rings, n);
 		int err = sleep_a_while(rings, seqs, n, left < most ? (int)left : most);
 		if (err)
 			return err;

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
+ * The mount MNT and the store STORE of one server are found from each other:
+ *
  *     MNT/.traces/control      its extended attribute user.relayfs.backing is "STORE/.traces"
- *     STORE/.lock              its text says where the server is, or was, mounted; a server that lives has it locked
+ *     STORE/.lock              its text is "process PID, mounted at MNT"; locked by flock(2) while the server runs, and
+ *                              left behind when the server ends
+ *
+ * Mounts are found in /proc/self/mountinfo.
  */
 #define _GNU_SOURCE
 #include "store/find.h"
@@ -29,6 +34,7 @@ const char *relay_named_by(const char *variable)
 bool relay_has_control(const char *root, int how)
 {
 	char *path;
+	/* Through .channels, because a directory that is no relayfs may contain a file `control`, too. */
 	if (asprintf(&path, "%s/.channels/../control", root) < 0)
 		return false;
 	bool has = access(path, how) == 0;
@@ -36,8 +42,8 @@ bool relay_has_control(const char *root, int how)
 	return has;
 }
 
-/* Has this user a number in this user namespace? All who have none look like one user there. *outside: its number where the
- * namespace was made. */
+/* True if uid is mapped in this process's user namespace. All users without a mapping appear there with one and the
+ * same uid, which therefore does not identify a user. *outside receives the uid in the parent namespace. */
 static bool is_mapped(uid_t uid, uid_t *outside)
 {
 	unsigned first, first_outside, n;
@@ -45,7 +51,7 @@ static bool is_mapped(uid_t uid, uid_t *outside)
 	*outside = uid;
 	FILE *map = fopen("/proc/self/uid_map", "re");
 	if (!map)
-		return errno == ENOENT; /* there are no user namespaces */
+		return errno == ENOENT; /* a kernel without user namespaces */
 	while (!found && fscanf(map, "%u %u %u", &first, &first_outside, &n) == 3) {
 		found = uid >= first && uid - first < n;
 		*outside = found ? first_outside + (uid - first) : uid;
@@ -65,16 +71,15 @@ bool relay_store_is_trusted(const char *store)
 
 int relay_store_make(const char *store)
 {
-	/* Only its own user opens a store's files. */
 	if (mkdir(store, STORE_MODE) == 0)
 		return chmod(store, STORE_MODE) ? -errno : 0; /* whatever the umask is */
 	if (errno != EEXIST)
 		return -errno;
-	/* /dev/shm is everybody's: somebody else may have made it just now. */
+	/* Every user may write to /dev/shm, so another user may have made this directory. */
 	return relay_store_is_trusted(store) ? 0 : -EACCES;
 }
 
-/* "/mnt/my\040relay" as mountinfo writes it: blanks and backslashes in octal. In place. */
+/* Decode, in place, the octal escapes of mountinfo for blanks and backslashes: "/mnt/my\040relay". Returns `word`. */
 static char *unescape(char *word)
 {
 	char *to = word;
@@ -89,9 +94,9 @@ static char *unescape(char *word)
 	return word;
 }
 
-/* Does its server belong to root or to this user? Another's could keep us waiting for ever. The kernel shows the user by the
- * number in the user namespace in which the server mounted, which is this one or the one where this one was made. */
-static bool is_trusted(const char *options)
+/* True if the server belongs to root or to this user. `user_id=` is the server's uid in the user namespace in which it
+ * mounted: this process's namespace or its parent. */
+static bool is_server_trusted(const char *options)
 {
 	static const char key[] = "user_id=";
 	const char *user = strstr(options, key);
@@ -100,7 +105,8 @@ static bool is_trusted(const char *options)
 	return uid == 0 || (is_mapped(geteuid(), &outside) && (uid == geteuid() || uid == outside));
 }
 
-/* The mountpoint that a line of mountinfo tells of, inside the line; NULL: it is no relayfs, or not to be trusted. */
+/* Return the mountpoint in a line of mountinfo, which is changed, and in *device the file system's st_dev. NULL: the
+ * line is not that of a relayfs, or its server is not trusted. */
 static char *mountpoint_in(char *line, dev_t *device)
 {
 	char *type = strstr(line, " - "), *word = line;
@@ -109,7 +115,7 @@ static char *mountpoint_in(char *line, dev_t *device)
 		return NULL;
 	*device = makedev(major_number, minor_number);
 	bool ours = strncmp(type, " - fuse.relayfs ", 16) == 0 || strncmp(type, " - fuse relayfs ", 16) == 0;
-	ours = ours && is_trusted(type);
+	ours = ours && is_server_trusted(type);
 	for (int i = 0; i < 4; i++) {
 		word = strchr(word, ' ');
 		if (!word)
@@ -120,7 +126,7 @@ static char *mountpoint_in(char *line, dev_t *device)
 	return ours ? unescape(word) : NULL;
 }
 
-/* All of /proc/self/mountinfo; NULL: it cannot be read. */
+/* Return the text of /proc/self/mountinfo, to be freed. NULL: the file cannot be read, or no memory. */
 static char *read_mounts(void)
 {
 	size_t size = 0, length = 0;
@@ -146,7 +152,8 @@ static char *read_mounts(void)
 	return got == 0 ? text : NULL;
 }
 
-/* The file is closed before anybody looks at a mount, for which the process may have one descriptor left. */
+/* read_mounts() closes its file before fits() is called, because fits() may need this process's last free
+ * descriptor. */
 void relay_each_mount(const char *only, relay_mount_fits *fits, void *arg)
 {
 	struct stat st;
@@ -162,18 +169,18 @@ void relay_each_mount(const char *only, relay_mount_fits *fits, void *arg)
 	free(text);
 }
 
-static bool take(const char *mountpoint, void *arg)
+static bool copy_mountpoint(const char *mountpoint, void *arg)
 {
 	*(char **)arg = strdup(mountpoint);
 	return true;
 }
 
-static bool take_writable(const char *mountpoint, void *arg)
+static bool copy_if_writable(const char *mountpoint, void *arg)
 {
-	return relay_has_control(mountpoint, W_OK) && take(mountpoint, arg);
+	return relay_has_control(mountpoint, W_OK) && copy_mountpoint(mountpoint, arg);
 }
 
-/* $RELAYFS, else the first mount that fits; NULL: there is none. */
+/* Return $RELAYFS, else the first mountpoint that `fits` copies, to be freed. NULL: neither exists, or no memory. */
 static char *first_mount(relay_mount_fits *fits)
 {
 	const char *named = relay_named_by("RELAYFS");
@@ -183,7 +190,8 @@ static char *first_mount(relay_mount_fits *fits)
 	return found;
 }
 
-static int put_path(char *to, const char *path)
+/* `to` has PATH_MAX bytes. 0 or -ENAMETOOLONG. */
+static int copy_path(char *to, const char *path)
 {
 	size_t length = strnlen(path, PATH_MAX);
 	if (length == PATH_MAX)
@@ -194,15 +202,15 @@ static int put_path(char *to, const char *path)
 
 int relay_find_mount(char *mount)
 {
-	char *found = first_mount(take);
-	int err = found ? put_path(mount, found) : -ENOENT;
+	char *found = first_mount(copy_mountpoint);
+	int err = found ? copy_path(mount, found) : -ENOENT;
 	free(found);
 	return err;
 }
 
 char *relay_default_root(void)
 {
-	char store[PATH_MAX], *found = first_mount(take_writable);
+	char store[PATH_MAX], *found = first_mount(copy_if_writable);
 	return found || relay_default_store(store) ? found : strdup(store);
 }
 
@@ -210,14 +218,15 @@ int relay_default_store(char *store)
 {
 	const char *named = relay_named_by("RELAYFS_STORE");
 	if (named)
-		return put_path(store, named);
+		return copy_path(store, named);
 	if (geteuid() == 0)
-		return put_path(store, "/dev/shm/relayfs");
+		return copy_path(store, "/dev/shm/relayfs");
 	snprintf(store, PATH_MAX, "/dev/shm/relayfs-%u", (unsigned)geteuid());
 	return 0;
 }
 
-/* Store the store of a mount, as the file `shown` in the mount tells it, which is `stored` in the store. */
+/* Find the store from the path of the file behind MNT`shown`, which is STORE`stored`. 0; -ENODATA: the path has another
+ * end; or as relay_backing_file(). */
 static int find_store_behind(const char *mount, const char *shown, const char *stored, char *store)
 {
 	char *name;
@@ -237,12 +246,13 @@ static int find_store_behind(const char *mount, const char *shown, const char *s
 int relay_find_store(const char *mount, char *store)
 {
 	int err = find_store_behind(mount, "/.traces/control", "/.traces", store);
-	/* A server that cannot use its traces goes on without. */
+	/* A server whose control file of traces is damaged runs without .traces/control. */
 	return err == -ENOENT ? find_store_behind(mount, "/counters", "/.counters/counters", store) : err;
 }
 
-/* Where the store's server says, or said when it ended, that it is mounted; NULL: nowhere. *is_served: it lives. */
-static char *signed_mountpoint(const char *store, bool *is_served)
+/* Return the mountpoint that the store's server, or its last one, has written to STORE/.lock, to be freed. NULL: there
+ * is none, or no memory. *is_served is set if .lock can be opened: true if the server runs. */
+static char *mountpoint_in_lock(const char *store, bool *is_served)
 {
 	static const char before[] = "mounted at ";
 	char *name, text[8192];
@@ -252,7 +262,6 @@ static char *signed_mountpoint(const char *store, bool *is_served)
 	free(name);
 	if (fd < 0)
 		return NULL;
-	/* Its server holds it as long as it lives; what it wrote stays when it is gone. */
 	*is_served = flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 	ssize_t got = read(fd, text, sizeof(text) - 1);
 	close(fd);
@@ -268,7 +277,7 @@ static char *signed_mountpoint(const char *store, bool *is_served)
 char *relay_store_mountpoint(const char *store)
 {
 	bool is_served = false;
-	char *at = signed_mountpoint(store, &is_served);
+	char *at = mountpoint_in_lock(store, &is_served);
 	if (at && is_served && relay_has_control(at, F_OK))
 		return at;
 	free(at);
@@ -281,7 +290,7 @@ bool relay_default_store_is_meant(const char *store)
 	if (!mount || relay_named_by("RELAYFS_STORE"))
 		return true;
 	bool is_served = false;
-	char *at = signed_mountpoint(store, &is_served);
+	char *at = mountpoint_in_lock(store, &is_served);
 	size_t length = strlen(mount);
 	while (length > 1 && mount[length - 1] == '/')
 		length--;

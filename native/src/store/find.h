@@ -1,38 +1,42 @@
 /* SPDX-License-Identifier: MIT */
-/* Which relayfs is meant where nobody has named one: its mount, and its store. The functions that tools use, too, are in
- * <relayfs/store.h>. */
+/* Finding the mount and the store of a program that names neither. relay_find_mount(), relay_find_store() and
+ * relay_default_store(), which are in find.c, too, are declared in <relayfs/store.h>. */
 #ifndef RELAYFS_STORE_FIND_H
 #define RELAYFS_STORE_FIND_H
 
 #include <relayfs/store.h>
 #include <stdbool.h>
 
-/* Where a path leads that names no directory: $RELAYFS, else the first mount in which this process may make
- * channels, else the default store. NULL: no memory. */
+/* Return the directory of a path that names none, to be freed: $RELAYFS, else the first mount whose control file this
+ * process may write to, else the default store. NULL: no memory, or $RELAYFS_STORE is too long. */
 char *relay_default_root(void);
 
-/* The value of an environment variable; NULL: it is not set, or empty. */
+/* Return the value of an environment variable. NULL: it is not set, or empty. */
 const char *relay_named_by(const char *variable);
 
-/* Ask of each mount that is root's or this user's until one fits; with `only`, of those of the file system in which that path
- * lies. None of their servers is asked. */
+/* Call fits(mountpoint, arg) for each relayfs mount whose server is root's or this user's, until it returns true.
+ * Mounts of other users' servers are left out, because such a server might never answer a request. only: a path; then
+ * only mounts of the file system in which it lies; NULL: all. */
 typedef bool relay_mount_fits(const char *mountpoint, void *arg);
 void relay_each_mount(const char *only, relay_mount_fits *fits, void *arg);
 
-/* Is a relayfs mounted at `root`, and may its control be used so (F_OK, W_OK)? */
+/* True if a relayfs is mounted at `root` and access(2) allows `how` (F_OK, W_OK) for its control file. */
 bool relay_has_control(const char *root, int how);
 
-/* May nobody but this user move things in the store? One that is missing will be ours. */
+/* True if only this user can make, rename and remove files in the store's directory, or if the directory does not
+ * exist, in which case this process will be its owner. */
 bool relay_store_is_trusted(const char *store);
 
-/* Make the store, if it is missing, for this user alone. 0 or -errno: -EACCES, it is not to be trusted. */
+/* Make the store's directory, with mode 0700, unless it exists. 0 or -errno: -EACCES: it exists, and
+ * relay_store_is_trusted() is false. */
 int relay_store_make(const char *store);
 
-/* The mountpoint whose server holds this store, if it can be reached; NULL otherwise. */
+/* Return the mountpoint of the server of a store, to be freed. NULL: no server runs, its mount is not visible to this
+ * process, or no memory. */
 char *relay_store_mountpoint(const char *store);
 
-/* Is the default store that of the mount that $RELAYFS names? True if $RELAYFS names none, if $RELAYFS_STORE says so, or
- * if the store's last server was mounted there; otherwise what lies in the store belongs to another mount. */
+/* True if the default store is that of the mount $RELAYFS: $RELAYFS is not set, $RELAYFS_STORE is set, or the last
+ * server of the store was mounted at $RELAYFS. Otherwise the store belongs to another mount. */
 bool relay_default_store_is_meant(const char *store);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The options of `create`, one table for each type of channel, and of `trace create`.
+ * The options of the control file's `create`, in one table for each type of channel, and those of `trace create`.
  *
- * What a new option takes: a field in struct relay_spec, relay_geometry (layout.h) and relay_stats, or those of rings; a row
- * here; its use; and its paragraph in relayfs(5).
+ * A new option needs a field in struct relay_spec, relay_geometry (layout.h) and relay_stats, or in those of rings; a
+ * row in a table of this file; the code that uses it; and a paragraph in relayfs(5).
  */
 #define _GNU_SOURCE
 #include "store/options.h"
@@ -17,15 +17,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_VALUE = 32, DEFAULT_PERM = 0640 };
-/* Of sub-buffers of a trace: what is smaller would hold little beside the heads of packets. */
-enum { LEAST_TRACE_SUBBUF = 4096 };
+enum {
+	MAX_VALUE = 32, /* bytes of a value, with the null byte */
+	DEFAULT_PERM = 0640,
+	LEAST_TRACE_SUBBUF = 4096 /* bytes; a smaller sub-buffer would hold little besides the packet's header */
+};
 #define TRACE_MEMORY_MAX (1ull << 62) /* bytes */
 
 enum holder { SPEC, GEOMETRY, STATS, N_HOLDERS };
 
-/* An option, and where its value stands: bytes from the beginning of each holder, and how many. Width 0: nowhere; at[GEOMETRY]
- * 0: in specs only. */
+/* An option and the field for its value: `width` bytes, at[HOLDER] bytes from the beginning of the holder's struct.
+ * width 0: there is no field; at[GEOMETRY] 0: there is one in the spec only. */
 struct row {
 	struct relay_option option;
 	size_t at[N_HOLDERS], width;
@@ -67,20 +69,20 @@ static const char *const clocks[] = {"mono", "tsc", NULL};
 	}
 #define DEFAULT(number) .option.initial = (number)
 
-/* The field of a relay channel's spec, geometry and statistics. */
+/* The field of a relay channel, which has the same name in the spec, the geometry and the statistics. */
 #define BUFFER(name)                                                                     \
 	.option.field = #name,                                                           \
 	.at = {offsetof(struct relay_spec, name), offsetof(struct relay_geometry, name), \
 	       offsetof(struct relay_stats, name)},                                      \
 	.width = WIDTH(relay_spec, name)
-/* The same of rings, whose geometry may call it otherwise. */
+/* The field of a ring, which may have another name in the geometry. */
 #define RING(name, of_geometry)                                                                           \
 	.option.field = #name,                                                                            \
 	.at = {offsetof(struct relay_ring_spec, name), offsetof(struct relay_ring_geometry, of_geometry), \
 	       offsetof(struct relay_ring_stats, name)},                                                  \
 	.width = WIDTH(relay_ring_spec, name)
-/* Who may use a channel: its files' permission, user and group, which no geometry tells. The user and group are otherwise those
- * of who makes it. */
+/* The permission, user and group of a channel's files, which only the spec has. The default user and group are those of
+ * the process that makes the channel. */
 #define IN_SPEC(type, name) .option.field = #name, .at = {offsetof(struct type, name)}, .width = WIDTH(type, name)
 #define OWNER(spec)                                                                                  \
 	{HIDDEN_KEY("perm"),          .option.form = RELAY_OPTION_PERM, .option.most = 0666,         \
@@ -90,7 +92,7 @@ static const char *const clocks[] = {"mono", "tsc", NULL};
 		HIDDEN_KEY("gid"), NUMBER(0, UINT32_MAX - 1, "a group's number"), IN_SPEC(spec, gid) \
 	}
 
-/* The field of a trace. */
+/* The field of struct relay_trace. */
 #define TRACE(name) .option.field = #name, .at = {offsetof(struct relay_trace, name)}, .width = WIDTH(relay_trace, name)
 
 #define UNITS "with an optional K, M or G"
@@ -105,7 +107,7 @@ static const struct row relay_rows[] = {
     {KEY("mode"), WORDS(modes), BUFFER(mode)},
     {KEY("buffers"), WORDS(buffers), BUFFER(buffers)},
     {KEY("scheme"), WORDS(schemes), BUFFER(scheme)},
-    /* poll(2) tells of what read(2) would return; the kernel's relay_open() has it otherwise. */
+    /* poll(2) reports each record that read(2) would return. relay_open() passes delivery=bulk, as the kernel does. */
     {KEY("delivery"), WORDS(deliveries), BUFFER(delivery), DEFAULT(RELAY_PACKET)},
     {KEY("read"), WORDS(reads), BUFFER(read)},
     {KEY("reserve"), WORDS(reserves), BUFFER(reserve)},
@@ -130,7 +132,8 @@ static const struct row ring_rows[] = {
     OWNER(relay_ring_spec),
 };
 
-/* clock: the words count from 0, the field from RELAY_MONO, which is 1; the file server adds it. */
+/* clock: the words are numbered from 0, but the field's values from RELAY_MONO, 1; the file server adds the
+ * difference. */
 static const struct row trace_rows[] = {
     {HIDDEN_KEY("subbuf_size"), BYTES(LEAST_TRACE_SUBBUF, UINT32_MAX, "bytes, 4096 to 4294967295, " UNITS),
      TRACE(subbuf_size), DEFAULT(64 << 10)},
@@ -169,7 +172,7 @@ static int parse_word(const struct relay_option *option, const char *value, uint
 	return -EINVAL;
 }
 
-/* Digits of this base up to `end`, which it sets. */
+/* Parse the digits at the beginning of `value`; *end receives the address after them. 0; -EINVAL: none; -ERANGE. */
 static int parse_digits(const char *value, int base, char **end, uint64_t *number)
 {
 	if (*value < '0' || *value > '9')
@@ -254,9 +257,9 @@ int relay_option_format(const struct relay_option *option, uint64_t number, char
 	}
 }
 
-/* --- all of a command's --- */
+/* --- the options of a command --- */
 
-static void store(const struct row *row, void *spec, uint64_t number)
+static void store_value(const struct row *row, void *spec, uint64_t number)
 {
 	void *field = (char *)spec + row->at[SPEC];
 	if (row->width == sizeof(uint64_t))
@@ -265,11 +268,11 @@ static void store(const struct row *row, void *spec, uint64_t number)
 		*(uint32_t *)field = (uint32_t)number;
 }
 
-/* A spec and the options that it was given so far. */
+/* The spec into which options are parsed. */
 struct target {
 	const struct table *table;
 	void *spec;
-	unsigned given; /* bits, of rows */
+	unsigned given; /* a bit for each row whose option was parsed */
 };
 
 static int parse_one(const char *word, size_t length, struct target *target)
@@ -288,12 +291,13 @@ static int parse_one(const char *word, size_t length, struct target *target)
 		memcpy(value, equals + 1, value_length);
 		int err = relay_option_parse(&row->option, value, &number);
 		if (!err)
-			store(row, target->spec, number);
+			store_value(row, target->spec, number);
 		return err;
 	}
 	return -EINVAL;
 }
 
+/* Return the first word at or after `at`. NULL: there is none. */
 static const char *next_word(const char *at, size_t *length)
 {
 	at += strspn(at, " \t");
@@ -347,7 +351,7 @@ static void fill_defaults(uint32_t type, void *spec)
 {
 	const struct table *table = &tables[type];
 	for (const struct row *row = table->rows; row < table->rows + table->n; row++)
-		store(row, spec, row->option.initial);
+		store_value(row, spec, row->option.initial);
 }
 
 void relay_spec_default(struct relay_spec *spec)
@@ -398,7 +402,7 @@ bool relay_options_allow_ring(const struct relay_ring_geometry *geometry)
 	return are_allowed(RELAY_TYPE_RING, GEOMETRY, geometry);
 }
 
-static void copy(uint32_t type, enum holder from, const void *source, enum holder to, void *target)
+static void copy_values(uint32_t type, enum holder from, const void *source, enum holder to, void *target)
 {
 	const struct table *table = &tables[type];
 	for (const struct row *row = table->rows; row < table->rows + table->n; row++)
@@ -408,24 +412,24 @@ static void copy(uint32_t type, enum holder from, const void *source, enum holde
 
 void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geometry *geometry)
 {
-	copy(RELAY_TYPE_RELAY, SPEC, spec, GEOMETRY, geometry);
+	copy_values(RELAY_TYPE_RELAY, SPEC, spec, GEOMETRY, geometry);
 	if (geometry->scheme == RELAY_ANY_SCHEME)
 		geometry->scheme = relay_scheme_default(geometry->buffers);
 }
 
 void relay_options_to_stats(const struct relay_geometry *geometry, struct relay_stats *stats)
 {
-	copy(RELAY_TYPE_RELAY, GEOMETRY, geometry, STATS, stats);
+	copy_values(RELAY_TYPE_RELAY, GEOMETRY, geometry, STATS, stats);
 }
 
 void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct relay_ring_geometry *geometry)
 {
-	copy(RELAY_TYPE_RING, SPEC, spec, GEOMETRY, geometry);
+	copy_values(RELAY_TYPE_RING, SPEC, spec, GEOMETRY, geometry);
 	if (geometry->scheme == RELAY_ANY_SCHEME)
 		geometry->scheme = relay_scheme_default(geometry->buffers);
 }
 
 void relay_options_to_ring_stats(const struct relay_ring_geometry *geometry, struct relay_ring_stats *stats)
 {
-	copy(RELAY_TYPE_RING, GEOMETRY, geometry, STATS, stats);
+	copy_values(RELAY_TYPE_RING, GEOMETRY, geometry, STATS, stats);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The options of the control file's `create`, for channels that are made without a server; <relayfs/store.h> has the table. */
+/* The options of the control file's `create`, for a process that makes a channel itself. A row of the table of options
+ * is a struct relay_option (<relayfs/store.h>). `type` is an enum relay_type. */
 #ifndef RELAYFS_STORE_OPTIONS_H
 #define RELAYFS_STORE_OPTIONS_H
 
@@ -8,27 +9,29 @@
 #include <relayfs/ring_store.h>
 #include <stdbool.h>
 
-/* The row of a key that there is. */
+/* Return the row of a key. NULL: this type has no such option. */
 const struct relay_option *relay_option_find(uint32_t type, const char *key);
 
-/* What holds without options; user and group are this process's. The number of buffers is for who parses them. */
+/* Fill a spec with the default of each option, and with the user and group of this process. The number of buffers is 0
+ * until options are parsed. */
 void relay_spec_default(struct relay_spec *spec);
 void relay_ring_spec_default(struct relay_ring_spec *spec);
 
-/* "key=value ..." into a spec that holds the defaults. 0; -EINVAL: a key or value is not known, or is given twice. */
+/* Parse "key=value ..." into a spec that holds the defaults, and set its number of buffers. 0; -EINVAL: a key is
+ * unknown or is given twice, or its value is not allowed. */
 int relay_options_parse(const char *options, struct relay_spec *spec);
 int relay_options_parse_rings(const char *options, struct relay_ring_spec *spec);
 
-/* Is a key, "perm=", among the words? */
+/* True if an option begins with `key`, for example "perm=". options: NULL: there are none. */
 bool relay_options_have(const char *options, const char *key);
 
-/* Is each value one that its row allows? */
+/* True if each value is one that its row allows. Permission, user and group are not checked, as a geometry has none. */
 bool relay_options_allow_spec(const struct relay_spec *spec);
 bool relay_options_allow(const struct relay_geometry *geometry);
 bool relay_options_allow_ring_spec(const struct relay_ring_spec *spec);
 bool relay_options_allow_ring(const struct relay_ring_geometry *geometry);
 
-/* Copy the values that a geometry has, of which scheme=any becomes this machine's. */
+/* Copy the values that a geometry has. In a geometry, relay_scheme_default() takes the place of scheme=any. */
 void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geometry *geometry);
 void relay_options_to_stats(const struct relay_geometry *geometry, struct relay_stats *stats);
 void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct relay_ring_geometry *geometry);

@@ -15,6 +15,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static int check_component(const char *name, size_t length, size_t max_bytes)
+{
+	if (length == 0 || name[0] == '.')
+		return -EINVAL;
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)name[i] <= ' ' || name[i] == 127 || strchr("\"\\", name[i]))
+			return -EINVAL;
+	return length > max_bytes ? -ENAMETOOLONG : 0;
+}
+
+int relay_check_name(const char *name, size_t max_bytes, size_t max_component_bytes)
+{
+	int err = strnlen(name, max_bytes + 1) > max_bytes ? -ENAMETOOLONG : 0;
+	while (!err && name) {
+		const char *end = strchrnul(name, '/');
+		err = check_component(name, (size_t)(end - name), max_component_bytes);
+		name = *end ? end + 1 : NULL;
+	}
+	return err;
+}
+
 void relay_place_free(struct relay_place *place)
 {
 	free(place->root);
@@ -37,7 +58,7 @@ static bool has_mem(const struct relay_place *place)
 	return has;
 }
 
-/* As the buffer itself has it. */
+/* Reads the geometry in the buffer's last page. */
 static bool is_single_in_store(const struct relay_place *place)
 {
 	struct relay_geometry geometry = {0};
@@ -53,7 +74,7 @@ static bool is_single_in_store(const struct relay_place *place)
 	return known && geometry.magic == RELAY_MAGIC && geometry.buffers == RELAY_SINGLE;
 }
 
-/* As the mount shows it: to open the memory itself would be taken for a mapping. */
+/* Reads the statistic `buffers`, because the server would count an open of the memory file as a mapping. */
 static bool is_single_in_mount(const struct relay_place *place)
 {
 	static const char single[] = "single";
@@ -68,19 +89,21 @@ static bool is_single_in_mount(const struct relay_place *place)
 	return got == sizeof(single) - 1 && memcmp(text, single, sizeof(single) - 1) == 0;
 }
 
-/* Has the channel one relay file, of its own name? */
+/* True if the channel was made with buffers=single, so that its one relay file has its own name, without a number. */
 static bool is_single(const struct relay_place *place)
 {
 	return place->in_store ? is_single_in_store(place) : is_single_in_mount(place);
 }
 
-/* "app/cpu10": cpu1 + 0 or cpu + 10; the mount lets only one of them exist. */
+/* True if place->channel, "app/cpu10", is the name of a relay file: buffer 0 of the channel app/cpu1, or buffer 10 of
+ * app/cpu. The server refuses to make one of these channels while the other exists. Then place->channel and place->cpu
+ * are set to the channel and the buffer. */
 static bool has_numbered_mem(struct relay_place *place)
 {
 	size_t length = strlen(place->channel);
 	for (size_t cut = length; cut > 1 && place->channel[cut - 1] >= '0' && place->channel[cut - 1] <= '9'; cut--) {
 		if (length - cut >= 6 || (place->channel[cut - 1] == '0' && cut < length))
-			continue; /* no such CPU number, or "00" */
+			continue; /* a number of more than six digits, or one that begins with 0 */
 		char *whole = place->channel;
 		char *shorter = strndup(whole, cut - 1);
 		if (!shorter)
@@ -113,6 +136,7 @@ static bool is_new(struct relay_place *place)
 	return place->in_store || relay_has_control(place->root, F_OK);
 }
 
+/* Fill `place`, to which root then belongs. 0; -ENOMEM, also if root is NULL. */
 static int place_at(struct relay_place *place, char *root, bool in_store, const char *channel)
 {
 	*place = (struct relay_place){.root = root, .in_store = in_store, .channel = strdup(channel)};
@@ -122,7 +146,7 @@ static int place_at(struct relay_place *place, char *root, bool in_store, const 
 	return -ENOMEM;
 }
 
-/* Cut the path at each slash, from the right, until `fits`. */
+/* Try each directory in the path as the mountpoint, the longest first, until fits() is true. */
 static int find_mount(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
 {
 	for (const char *cut = path + strlen(path); cut > path;) {
@@ -136,7 +160,7 @@ static int find_mount(struct relay_place *place, const char *path, bool (*fits)(
 		relay_place_free(place);
 		cut = slash;
 	}
-	/* all of it, below the working directory */
+	/* The whole path is below the working directory, or below the root directory. */
 	int err = place_at(place, strdup(path[0] == '/' ? "/" : "."), false, path + (path[0] == '/'));
 	if (err || fits(place))
 		return err;
@@ -144,8 +168,8 @@ static int find_mount(struct relay_place *place, const char *path, bool (*fits)(
 	return -ENOENT;
 }
 
-/* What follows `root` and a slash in path; NULL: path does not lie below it. */
-static const char *below(const char *root, const char *path)
+/* Return the rest of `path` after the directory `root` and the slash. NULL: path is not below root. */
+static const char *path_below(const char *root, const char *path)
 {
 	size_t length = root ? strlen(root) : 0;
 	while (length > 1 && root[length - 1] == '/')
@@ -156,16 +180,16 @@ static const char *below(const char *root, const char *path)
 	return *path ? path : NULL;
 }
 
-/* Below $RELAYFS, at which nothing is mounted, or below the default store. */
+/* Find a path below $RELAYFS, at which nothing is mounted, or below the default store. */
 static int find_in_store(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
 {
 	char store[PATH_MAX];
 	int err = relay_default_store(store);
 	if (err)
 		return err;
-	const char *channel = below(getenv("RELAYFS"), path);
+	const char *channel = path_below(getenv("RELAYFS"), path);
 	if (!channel)
-		channel = below(store, path);
+		channel = path_below(store, path);
 	if (!channel || !relay_store_is_trusted(store))
 		return channel ? -EACCES : -ENOENT;
 	char *mountpoint = relay_store_mountpoint(store);
@@ -189,7 +213,7 @@ int relay_place_new(struct relay_place *place, const char *path)
 	return find(place, path, is_new);
 }
 
-/* Is the path that of a directory in a mount? */
+/* True if the path is that of a directory in a mount. */
 static bool is_directory(const char *path)
 {
 	struct relay_place place;
@@ -200,7 +224,7 @@ static bool is_directory(const char *path)
 	return true;
 }
 
-/* As find(), of what must be there. */
+/* As find(), for a channel or relay file that must exist. */
 static int find_existing(struct relay_place *place, const char *path, bool (*fits)(struct relay_place *))
 {
 	int err = find(place, path, fits);

@@ -1,43 +1,60 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From a path to the files behind it.
+ * Finding a channel by the path that a program gives.
  *
- *     MNT/app/cpu            a mount: MNT/control, MNT/.channels/app/cpu/mem0
- *     $RELAYFS/app/cpu       the same; or, when nothing is mounted there, ...
- *     STORE/app/cpu          ... the default store itself: STORE/app/cpu/mem0
+ *     MNT/app/cpu            in a mount, with the files MNT/control and MNT/.channels/app/cpu/mem0
+ *     $RELAYFS/app/cpu       the same, or, if nothing is mounted at $RELAYFS, in the default store
+ *     STORE/app/cpu          in the default store, with the file STORE/app/cpu/mem0
  *
- * A store that is served is only ever changed through its server, whose mount the store's lock names.
+ * Programs make and remove channels in a store directly only while no server serves it. If one does, a path in the
+ * store leads to the server's mount (relay_store_mountpoint()).
  */
 #ifndef RELAYFS_STORE_PLACE_H
 #define RELAYFS_STORE_PLACE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-/* A path, cut in two: "MNT" or "STORE", and "app/cpu". */
+/* Check a name of components with slashes between. 0, -EINVAL or -ENAMETOOLONG. */
+int relay_check_name(const char *name, size_t max_bytes, size_t max_component_bytes);
+
+/* A path in two parts. */
 struct relay_place {
-	char *root;
-	bool in_store; /* root is a store that nobody serves */
-	char *channel;
-	uint32_t cpu; /* of a relay file */
+	char *root;    /* "MNT" or "STORE" */
+	bool in_store; /* root is a store without a server */
+	char *channel; /* "app/cpu" */
+	uint32_t cpu;  /* the number of the buffer, if the path is that of a relay file; else 0 */
 };
 
-/* 0 or -errno: -ENOENT no relayfs there (or, for the latter two, no such channel or relay file). */
-int relay_place_new(struct relay_place *place, const char *path);     /* a channel that may be made */
-int relay_place_channel(struct relay_place *place, const char *path); /* "MNT/app/cpu" */
-int relay_place_file(struct relay_place *place, const char *path);    /* "MNT/app/cpu0" */
+/*
+ * Find the place of a path, to be freed by relay_place_free(). The path is
+ *
+ *     relay_place_new        that of a channel, which may not exist yet
+ *     relay_place_channel    that of a channel, "MNT/app/cpu"
+ *     relay_place_file       that of a relay file, "MNT/app/cpu0", or, with buffers=single, "MNT/app/cpu"
+ *
+ * 0 or -errno: -ENOENT: the path leads to no mount and not to the default store, or the channel or relay file does not
+ * exist; -EISDIR: it is a directory in a mount; -EINVAL: it is empty or ends in a slash; -EACCES: another user can
+ * change the default store.
+ */
+int relay_place_new(struct relay_place *place, const char *path);
+int relay_place_channel(struct relay_place *place, const char *path);
+int relay_place_file(struct relay_place *place, const char *path);
 void relay_place_free(struct relay_place *place);
 
-/* A place in a store that somebody serves by now becomes one in that mount. */
+/* Turn a place in a store into a place in the mount of the store's server, if there is a server by now. */
 void relay_place_refresh(struct relay_place *place);
 
-/* "MNT/.channels/app/cpu/mem0", "STORE/app/cpu/mem0"; NULL: no memory. */
+/* Return the path of a memory file, "MNT/.channels/app/cpu/mem0" or "STORE/app/cpu/mem0", to be freed. NULL: no
+ * memory. */
 char *relay_place_mem(const struct relay_place *place, uint32_t cpu);
 
-/* In a store: is `path` below its root the name of a directory, a channel or a relay file? */
+/* True if, in the store of this place, the path "STORE/`path`" is that of a directory, a channel or a relay file. */
 bool relay_place_is_taken(const struct relay_place *place, const char *path);
 
-/* Write one line to MNT/control: COMMAND PATH WORDS. */
+/* Write the line "COMMAND CHANNEL WORDS" to MNT/control, for the channel of this place. 0 or -errno, as write(2):
+ * -EINVAL also if the channel's path or the words have a character that ends them. */
 int relay_place_control(const struct relay_place *place, const char *command, const char *words);
 
 #endif

@@ -65,7 +65,7 @@ int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int
 int relay_remote_file_append(const struct relay_place *place, uint32_t buffer)
 {
 	int fd = relay_remote_file_open(place, buffer, O_WRONLY | O_APPEND);
-	/* A full buffer is ENOSPC to writers that would wait, and EAGAIN, which is another error, to those that would not. */
+	/* Without O_NONBLOCK, with which a write to a full buffer fails with EAGAIN instead of ENOSPC. */
 	if (fd >= 0)
 		fcntl(fd, F_SETFL, O_APPEND);
 	return fd;

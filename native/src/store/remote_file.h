@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The files by which a mount lets programs use a channel that they cannot map: its statistics and its relay files. */
+/* Using a channel that this process cannot map, through files of its mount: the statistics in .channels/PATH/ and the
+ * relay files. Functions return 0, or as described, or -errno as open(2), read(2) or write(2). place: in a mount. */
 #ifndef RELAYFS_STORE_REMOTE_FILE_H
 #define RELAYFS_STORE_REMOTE_FILE_H
 
@@ -7,23 +8,24 @@
 
 #include <stddef.h>
 
-/* The longest record that write(2) carries. */
+/* The longest record, in bytes, that one write(2) sends to the server whole. */
 enum { RELAY_REMOTE_RECORD_MAX = (1 << 20) - 4096 };
 
-/* A statistic, as .channels/PATH/NAME shows it. 0 or -errno. */
+/* Read the first line of the statistic .channels/PATH/NAME, without its newline, cut to `size` - 1 bytes. */
 int relay_remote_text(const struct relay_place *place, const char *name, char *text, size_t size);
+/* Read a statistic that is a decimal number. -EBADMSG: it is not. */
 int relay_remote_number(const struct relay_place *place, const char *name, uint64_t *number);
 
-/* Is the channel of this type, "relay" or "ring"? 0, -EMEDIUMTYPE: it is of the other, or -errno. */
+/* Check that the channel's type is `type`, "relay" or "ring". -EMEDIUMTYPE: it is the other; -EBADMSG: neither. */
 int relay_remote_check_type(const struct relay_place *place, const char *type);
 
-/* Open the relay file of a buffer, with O_NONBLOCK. Its descriptor, or -errno. */
+/* Open the relay file of a buffer, with `flags` and O_NONBLOCK. Returns its descriptor. */
 int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int flags);
 
-/* The same for records to be written, each by one write(2). */
+/* Open it for relay_remote_file_write(). Returns its descriptor. */
 int relay_remote_file_append(const struct relay_place *place, uint32_t buffer);
 
-/* Write one record of 1 byte or more. 0, or the error that write(2) has. Async-signal-safe. */
+/* Write one record of 1 byte or more. -ENOSPC: the buffer is full. Async-signal-safe; leaves errno as it was. */
 int relay_remote_file_write(int fd, const void *data, size_t length);
 
 #endif

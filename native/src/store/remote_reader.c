@@ -12,15 +12,16 @@
 #include <unistd.h>
 
 enum {
-	/* As much as one request carries; a longer read(2) would be several, between which others may read. */
+	/* The most that one FUSE request carries. The kernel splits a longer read(2), and another reader may come
+	 * between. */
 	PIECE_BYTES = (1 << 20) - 4096,
-	/* poll(2) calls a file readable when a sub-buffer is finished, and there can be data before that. */
+	/* With delivery=bulk poll(2) reports finished sub-buffers only, but an unfinished one can be read, too. */
 	LOOK_AGAIN_MS = 50
 };
 
 struct relay_remote_reader {
 	int file;
-	size_t held; /* bytes of `piece` that the program has; 0: none */
+	size_t held; /* bytes of `piece` that the program is using; 0: none */
 	unsigned char piece[PIECE_BYTES];
 };
 
@@ -29,7 +30,7 @@ int relay_remote_reader_open(struct relay_remote_reader **to, const char *relay_
 	struct relay_remote_reader *reader = calloc(1, sizeof(*reader));
 	if (!reader)
 		return -ENOMEM;
-	/* O_NONBLOCK, which relay_mapping_open() has. */
+	/* relay_mapping_open() adds O_NONBLOCK. */
 	reader->file = relay_mapping_open(relay_file, O_RDONLY, true);
 	if (reader->file < 0) {
 		int err = reader->file;
@@ -76,7 +77,8 @@ int relay_remote_reader_wait(struct relay_remote_reader *reader, int ms)
 	int n = poll(&file, 1, ms < LOOK_AGAIN_MS ? ms : LOOK_AGAIN_MS);
 	if (n < 0)
 		return -errno;
-	/* Readable, though nothing was there a moment ago: somebody else was faster, or still fills what he has reserved. */
+	/* The file is readable, although relay_remote_reader_take() got nothing: another reader has read the bytes, or
+	 * the first record is reserved and not committed. The pause prevents a busy loop. */
 	if (n > 0 && nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL))
 		return -EINTR;
 	return 0;

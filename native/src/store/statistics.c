@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the file server shows of a buffer or ring: one table for each type of channel.
+ * The statistics that the file server shows in .channels/PATH/: one table for each type of channel.
  *
- * What a new number takes: a field in struct relay_stats (relay_ring_stats), whoever fills it (buffer/stats.c, ring/stats.c), a
- * row here, and its paragraph in relayfs(5).
+ * A new statistic needs a field in struct relay_stats or relay_ring_stats, the code in buffer/stats.c or ring/stats.c
+ * that fills it, a row in a table of this file, and a paragraph in relayfs(5).
  */
 #include <relayfs/ring_store.h>
 #include <stddef.h>
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* COUNTER: buffers add up, and it is also one of the counters that a mount shows; COUNT: buffers add up; LATEST: the largest
- * of the buffers counts. */
+/* The value of a channel is the sum (COUNTER, COUNT) or the maximum (LATEST) of its buffers' values. The statistics
+ * that are COUNTERs are also counters of the mount (<relayfs/counters.h>). */
 #define COUNTER(shown, of, what, text) .name = (shown), .field = #of, .unit = (what), .help = (text)
 #define COUNT(shown, of) .name = (shown), .field = #of
 #define LATEST(shown, of) .name = (shown), .field = #of, .form = RELAY_STATISTIC_LATEST

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TOLD_S = 10 }; /* how long a process may take to lock what it was told of */
+enum { OFFERED_S = 10 }; /* seconds that a process has to lock .events of a directory that it was offered */
 
 int relay_trace_lock_events(int fd)
 {
@@ -22,12 +22,12 @@ int relay_trace_lock_events(int fd)
 
 static bool is_locked(int fd)
 {
-	/* As an open file, so that this process's own locks count, too. */
+	/* F_OFD_GETLK reports also the locks of this process, which F_GETLK leaves out. */
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-bool relay_trace_is_told(int fd)
+bool relay_trace_is_offered(int fd)
 {
 	char line[RELAY_TRACE_LINE_BYTES + 1];
 	struct stat st;
@@ -40,7 +40,7 @@ bool relay_trace_is_told(int fd)
 	if (!is_one_line && strstr(line, " buffers=perprocess "))
 		return false;
 	time_t age = time(NULL) - st.st_mtime;
-	return age >= -1 && age < TOLD_S;
+	return age >= -1 && age < OFFERED_S;
 }
 
 int relay_trace_is_alive(const char *dir)
@@ -51,7 +51,7 @@ int relay_trace_is_alive(const char *dir)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return 0;
-	int alive = is_locked(fd) || relay_trace_is_told(fd);
+	int alive = is_locked(fd) || relay_trace_is_offered(fd);
 	close(fd);
 	return alive;
 }

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* Whether a process takes part in a trace: it holds a lock on the .events of its directory. */
+/* Whether a process writes to a directory of a trace: each such process, or the server for it, holds a lock (fcntl(2),
+ * F_RDLCK) on the directory's .events. */
 #ifndef RELAYFS_TRACE_ALIVE_H
 #define RELAYFS_TRACE_ALIVE_H
 
 #include <stdbool.h>
 
-enum { RELAY_TRACE_LINE_BYTES = 1024 }; /* of the first line of .events, at most */
+enum { RELAY_TRACE_LINE_BYTES = 1024 }; /* maximum length of the first line of .events */
 
-/* Lock .events, for reading: held as long as this process lives, or until it closes any descriptor of the file. 0 or -errno. */
+/* Lock .events for this process, which releases the lock when it ends or closes any descriptor of the file. 0 or
+ * -errno: -EAGAIN or -EACCES: relay_trace_remove_dead() has it locked. */
 int relay_trace_lock_events(int fd);
 
 /*
- * Has a process been told of the directory of this .events, and not had the time to lock it? A process declares its events
- * after it has locked it, so a directory for one process that has more than its first line is nobody's any more.
+ * True if the directory of this .events may have been offered to a process that has not locked it yet: .events was
+ * changed within the last ten seconds, as an offer changes its time. If the directory is for one process, .events must
+ * also have no more than its first line, because a process declares events after it has taken the lock.
  */
-bool relay_trace_is_told(int fd);
+bool relay_trace_is_offered(int fd);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The control file of traces.
+ * The control file of traces, STORE/.traces, tells programs which traces exist and which events they want.
  *
  *     0                       4096          8192                     69632
  *     +-----------------------+-------------+-------------+-- - - ---+
@@ -8,11 +8,13 @@
  *     +-----------------------+-------------+-------------+-- - - ---+
  *       what programs map       {seq, relay_trace}
  *
- * Beside it lie the counts of events that programs have lost because they could get no buffers (trace/lost.c).
+ * Only the server of the store writes to the control file; all other processes map it read-only. A change of a slot
+ * consists of three steps: `seq` becomes odd, the trace is stored, `seq` becomes even again. Readers copy a slot again
+ * if `seq` was odd or has changed meanwhile. After the slot, the page's `generation` is increased. So a reader that has
+ * loaded the new generation copies the new slot; a reader that has copied the new slot under the old generation copies
+ * it again at its next event.
  *
- * One process writes the control file, the store's server; all others map it so that they cannot. A slot is changed between two steps of
- * its `seq`, which is odd meanwhile, and the page's `generation` goes up when the slot is as it shall be: who sees the new
- * generation sees the new slot, and who reads a new slot under the old generation will look again.
+ * The counts of events that programs lose because they get no buffers are in files of their own (trace/lost.c).
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
@@ -36,30 +38,32 @@
 #define TRACES_MAGIC 0x3130454341525452ull /* "RTRACE01", little-endian */
 
 enum {
-	TRACES_VERSION = 3,
+	TRACES_VERSION = 4,
 	TRACES_MODE = 0644,
 	TRACES_BYTES = (1 + RELAY_N_TRACES) * RELAY_PAGE_BYTES,
 	CLOCK_READINGS = 16,
-	MAX_READS = 1000,
+	MAX_READS = 1000, /* tries to copy a slot that changes meanwhile */
 	READ_PAUSE_NS = 100000
 };
 
+/* Writer of both structs: the server. */
 struct traces_page {
-	struct relay_trace_page seen; /* by programs */
-	uint64_t last_id;             /* given to a trace */
-	uint64_t pid_ns;              /* the inode of the server's PID namespace; 0: unknown */
+	struct relay_trace_page seen; /* what programs use */
+	uint64_t last_id;             /* the largest id that a trace has had */
+	uint64_t pid_ns;              /* inode number of the server's PID namespace; 0: unknown */
 };
 
 struct traces_slot {
-	uint64_t seq; /* odd: it changes. Writer: the server, as of all here */
+	uint64_t seq; /* odd: the trace is being changed */
 	struct relay_trace trace;
 };
 
 struct relay_traces {
 	struct relay_mapping mapping;
-	struct relay_lost_page *lost;   /* NULL: this process cannot map it */
-	struct relay_lost_users *users; /* the server's; NULL: there is no memory for them */
-	char *store;                    /* the server's */
+	struct relay_lost_page *lost; /* NULL: this process cannot map it */
+	/* In the server only, else NULL; users is NULL also if there was no memory. */
+	struct relay_lost_users *users;
+	char *store;
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct traces_page) <= RELAY_PAGE_BYTES, "programs map one page");
@@ -78,7 +82,8 @@ static struct traces_slot *slot_of(const struct relay_traces *traces, unsigned s
 
 /* ------------------------------------------------------------------ clocks */
 
-/* Of several readings, those between two of the clock before that lie closest together: the others were interrupted. */
+/* Read CLOCK_REALTIME between two readings of CLOCK_MONOTONIC, several times, and keep the values for which these two
+ * were closest together: least time has passed between the readings of the two clocks. */
 static void read_real(struct relay_clocks *clocks)
 {
 	uint64_t least = UINT64_MAX;
@@ -93,7 +98,7 @@ static void read_real(struct relay_clocks *clocks)
 	}
 }
 
-/* The counter when CLOCK_MONOTONIC was clocks->mono_ns, and both a little later. */
+/* The same for CLOCK_MONOTONIC and the time stamp counter. clocks->real_ns is advanced to the new clocks->mono_ns. */
 static void read_tsc(struct relay_clocks *clocks)
 {
 	uint64_t least = UINT64_MAX, to_real = clocks->real_ns - clocks->mono_ns;
@@ -119,7 +124,7 @@ void relay_clocks_read(struct relay_clocks *clocks)
 
 /* ------------------------------------------------------------------ making and mapping */
 
-static int fill(int fd)
+static int fill_file(int fd)
 {
 	struct traces_page page = {.seen.magic = TRACES_MAGIC, .seen.version = TRACES_VERSION};
 	int err = -posix_fallocate(fd, 0, TRACES_BYTES);
@@ -133,16 +138,14 @@ static int make_file(const char *store, const char *path)
 	int fd = open(store, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	int err = fill(fd);
+	int err = fill_file(fd);
 	if (!err)
 		err = relay_file_name(fd, AT_FDCWD, path);
 	close(fd);
 	return err;
 }
 
-/* ------------------------------------------------------------------ mapping */
-
-static int check(const struct relay_traces *traces)
+static int check_page(const struct relay_traces *traces)
 {
 	const struct relay_trace_page *page = &traces_page_of(traces)->seen;
 	if (page->magic != TRACES_MAGIC)
@@ -150,8 +153,8 @@ static int check(const struct relay_traces *traces)
 	return page->version == TRACES_VERSION ? 0 : -EPROTO;
 }
 
-/* fd becomes the result's. NULL and errno. */
-static struct relay_traces *map(int fd, bool writable)
+/* Map the control file fd, which then belongs to the result; it is closed on failure. NULL and errno. */
+static struct relay_traces *map_file(int fd, bool writable)
 {
 	struct relay_traces *traces = calloc(1, sizeof(*traces));
 	struct stat st;
@@ -161,7 +164,7 @@ static struct relay_traces *map(int fd, bool writable)
 	if (!err)
 		err = relay_mapping_map_ahead(&traces->mapping, fd, TRACES_BYTES, writable);
 	if (!err) {
-		err = check(traces);
+		err = check_page(traces);
 		if (!err)
 			return traces;
 		relay_mapping_unmap(&traces->mapping);
@@ -173,8 +176,8 @@ static struct relay_traces *map(int fd, bool writable)
 	return NULL;
 }
 
-/* A server that was killed may have left a slot half changed: it is one trace's, so it is what it was or what it was to
- * be, word by word. */
+/* Complete changes of slots in which a server was killed. The slot then holds a mixture of the old and the new words of
+ * one and the same trace. */
 static void repair(struct relay_traces *traces)
 {
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++) {
@@ -197,20 +200,21 @@ uint64_t relay_traces_pid_ns(const struct relay_traces *traces)
 	return traces_page_of(traces)->pid_ns;
 }
 
-/* The events that a new trace has lost are none. */
+/* Set the counts of lost events of a new trace to 0. */
 static void begin_lost(struct relay_traces *traces, unsigned slot, uint64_t id)
 {
 	relay_lost_begin(traces->lost, slot, id);
 	relay_lost_users_begin(traces->users, slot, id);
 }
 
-/* Have all programs look. */
+/* Have all programs copy the slots again. */
 static void announce(struct relay_traces *traces)
 {
 	struct relay_trace_page *page = &traces_page_of(traces)->seen;
 	uint32_t changes = page->changes + 1;
-	/* Pairs with the acquire of who looks at its `wanted` anew: the slots as they are now. */
+	/* Pairs with the acquire loads in emit(), trace/tracepoint.c, and look(), trace/process.c: the slots before. */
 	__atomic_store_n(&page->generation, (uint64_t)changes << 32, __ATOMIC_RELEASE);
+	/* Pairs with the futex wait in wait_for_change(), trace/wait.c: a thread that wakes loads this generation. */
 	__atomic_store_n(&page->changes, changes, __ATOMIC_RELEASE);
 	relay_wake_word(&page->changes);
 }
@@ -232,7 +236,7 @@ struct relay_traces *relay_traces_serve(const char *store)
 		}
 		fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	}
-	struct relay_traces *traces = fd < 0 ? NULL : map(fd, true);
+	struct relay_traces *traces = fd < 0 ? NULL : map_file(fd, true);
 	if (!traces)
 		return NULL;
 	traces->lost = relay_lost_map(path, true);
@@ -242,7 +246,7 @@ struct relay_traces *relay_traces_serve(const char *store)
 		begin_lost(traces, i, slot_of(traces, i)->trace.id);
 	repair(traces);
 	traces_page_of(traces)->pid_ns = relay_pid_ns();
-	/* Programs whose sessions were the last server's see that it has gone, and open new ones. */
+	/* Programs with a session (trace/join.h) of the previous server then open a new session. */
 	if (was_there)
 		announce(traces);
 	return traces;
@@ -251,10 +255,11 @@ struct relay_traces *relay_traces_serve(const char *store)
 static struct relay_traces *open_to_read(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct relay_traces *traces = fd < 0 ? NULL : map(fd, false);
+	struct relay_traces *traces = fd < 0 ? NULL : map_file(fd, false);
 	int saved = errno;
 	if (traces) {
-		/* What is mapped needs no descriptor. The process may have no other one for the counts. */
+		/* The mapping stays without it; relay_lost_map() may need the only descriptor that this process has
+		 * left. */
 		relay_descriptor_close(&traces->mapping.file);
 		traces->lost = relay_lost_map(path, false);
 	}
@@ -268,7 +273,7 @@ struct relay_traces *relay_traces_open(const char *file)
 	struct relay_traces *traces = open_to_read(file);
 	if (traces || errno != ENODEV)
 		return traces;
-	/* The mount cannot be mapped. Its store's own user opens the file behind it. */
+	/* Files of this mount cannot be mapped. The store's owner can open the file in the store instead. */
 	return relay_backing_file(file, backing) ? NULL : open_to_read(backing);
 }
 
@@ -288,7 +293,7 @@ void relay_traces_close(struct relay_traces *traces)
 	free(traces);
 }
 
-/* ------------------------------------------------------------------ what was lost without buffers */
+/* ------------------------------------------------------------------ events lost without buffers */
 
 bool relay_traces_note_lost(struct relay_traces *traces, unsigned slot, uint64_t id, uint64_t records)
 {
@@ -335,16 +340,17 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 		return -ENOENT;
 	const struct traces_slot *from = slot_of(traces, slot);
 	for (int tries = 0; tries < MAX_READS; tries++) {
-		/* Pairs with the release in end_change(): the trace as it was left then. */
+		/* Pairs with the release in end_change(): the stores to the trace before it. */
 		uint64_t seq = __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE);
 		if (!(seq & 1)) {
 			memcpy(trace, &from->trace, sizeof(*trace));
-			/* Pairs with the fence in begin_change(): if any of this came of it, `seq` has changed. */
+			/* Pairs with the fence in begin_change(): if memcpy() has loaded a word of a later change, the
+			 * next load of `seq` returns another value. */
 			__atomic_thread_fence(__ATOMIC_ACQUIRE);
 			if (__atomic_load_n(&from->seq, __ATOMIC_RELAXED) == seq)
 				return check_trace(trace);
 		}
-		if (tries % 10 == 9) /* the server is in the middle, and not on a CPU */
+		if (tries % 10 == 9) /* the server was preempted during a change */
 			nanosleep(&(struct timespec){.tv_nsec = READ_PAUSE_NS}, NULL);
 	}
 	return -EAGAIN;
@@ -355,22 +361,22 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 static void begin_change(struct traces_slot *slot)
 {
 	__atomic_store_n(&slot->seq, slot->seq | 1, __ATOMIC_RELAXED);
-	/* Pairs with the fence in relay_traces_get(): `seq` before what follows. */
+	/* Pairs with the fence in relay_traces_get(): `seq` before the stores to the trace. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 static void end_change(struct traces_slot *slot)
 {
-	/* Pairs with the acquire in relay_traces_get(): what came before. */
+	/* Pairs with the acquire load in relay_traces_get(): the stores to the trace before `seq`. */
 	__atomic_store_n(&slot->seq, (slot->seq | 1) + 1, __ATOMIC_RELEASE);
 }
 
-/* Does it matter to programs? That the clocks have been noted does not. */
+/* True if programs have to copy the slot again: anything but `latest`, which they do not use, differs. */
 static bool differs(const struct relay_trace *old, const struct relay_trace *new)
 {
-	struct relay_trace noted = *old;
-	noted.latest = new->latest;
-	return memcmp(&noted, new, sizeof(noted)) != 0;
+	struct relay_trace expected = *old;
+	expected.latest = new->latest;
+	return memcmp(&expected, new, sizeof(expected)) != 0;
 }
 
 void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct relay_trace *trace)
@@ -379,18 +385,18 @@ void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct r
 		return;
 	struct traces_page *page = traces_page_of(traces);
 	struct traces_slot *to = slot_of(traces, slot);
-	bool is_news = to->seq & 1 || differs(&to->trace, trace);
-	bool is_taken_away = !trace->id && to->trace.id;
-	uint32_t bit = (trace->id && trace->is_started) || is_taken_away ? 1u << slot : 0;
+	bool is_change = to->seq & 1 || differs(&to->trace, trace);
+	bool is_removal = !trace->id && to->trace.id;
+	uint32_t bit = (trace->id && trace->is_started) || is_removal ? 1u << slot : 0;
 	if (trace->id > page->last_id)
 		page->last_id = trace->id;
 	begin_lost(traces, slot, trace->id);
 	begin_change(to);
 	memcpy(&to->trace, trace, sizeof(*trace));
 	end_change(to);
-	/* Relaxed: what it leads to looks at the generation. */
+	/* Relaxed: a tracepoint that loads the new value checks the generation in emit(), trace/tracepoint.c. */
 	__atomic_store_n(&page->seen.active, (page->seen.active & ~(1u << slot)) | bit, __ATOMIC_RELAXED);
-	if (is_news)
+	if (is_change)
 		announce(traces);
 }
 
@@ -399,7 +405,7 @@ void relay_traces_settle(struct relay_traces *traces)
 	uint32_t *active = &traces_page_of(traces)->seen.active;
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
 		if (!slot_of(traces, i)->trace.id)
-			/* Relaxed: it only says whether to look. */
+			/* Relaxed: as in relay_traces_set(). */
 			__atomic_store_n(active, *active & ~(1u << i), __ATOMIC_RELAXED);
 }
 
@@ -410,6 +416,6 @@ uint64_t relay_traces_new_id(struct relay_traces *traces)
 
 void relay_traces_set_log(struct relay_traces *traces, uint32_t log)
 {
-	/* Relaxed: whoever sees it asks the server which channel it is. */
+	/* Relaxed: relay_tracepoint_log() loads only this number; the channel is found through the file system. */
 	__atomic_store_n(&traces_page_of(traces)->seen.log, log, __ATOMIC_RELAXED);
 }

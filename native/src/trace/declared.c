@@ -15,8 +15,8 @@ static uint64_t n_declared;
 
 static bool is_same(const struct relay_trace_event *one, const struct relay_trace_event *other)
 {
-	bool same = one->n_fields == other->n_fields && strcmp(one->provider, other->provider) == 0 &&
-	            strcmp(one->name, other->name) == 0;
+	bool same = one->n_fields == other->n_fields && one->level == other->level &&
+	            strcmp(one->provider, other->provider) == 0 && strcmp(one->name, other->name) == 0;
 	for (uint32_t i = 0; same && i < one->n_fields; i++)
 		same = one->fields[i].type == other->fields[i].type &&
 		       strcmp(one->fields[i].name, other->fields[i].name) == 0;
@@ -35,7 +35,7 @@ static uint64_t add_to_hash(uint64_t sum, const char *text)
 
 static uint64_t hash_of(const struct relay_trace_event *event)
 {
-	uint64_t sum = add_to_hash(add_to_hash(0xcbf29ce484222325u, event->provider), event->name);
+	uint64_t sum = add_to_hash(add_to_hash(0xcbf29ce484222325u + event->level, event->provider), event->name);
 	for (uint32_t i = 0; i < event->n_fields; i++)
 		sum = add_to_hash(sum + event->fields[i].type, event->fields[i].name);
 	return sum;
@@ -44,8 +44,9 @@ static uint64_t hash_of(const struct relay_trace_event *event)
 /* In one piece of memory. NULL: there is none. */
 static struct relay_declared *copy_of(const struct relay_trace_event *event)
 {
+	const char *file = event->has_place ? event->file : NULL;
 	size_t bytes = sizeof(struct relay_declared) + event->n_fields * sizeof(struct relay_trace_field) +
-	               strlen(event->provider) + strlen(event->name) + 2;
+	               strlen(event->provider) + strlen(event->name) + 2 + (file ? strlen(file) + 1 : 0);
 	for (uint32_t i = 0; i < event->n_fields; i++)
 		bytes += strlen(event->fields[i].name) + 1;
 	struct relay_declared *copy = calloc(1, bytes);
@@ -53,7 +54,8 @@ static struct relay_declared *copy_of(const struct relay_trace_event *event)
 		return NULL;
 	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
 	char *text = (char *)(fields + event->n_fields);
-	copy->event = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields};
+	copy->event = (struct relay_trace_event){
+	    .fields = fields, .n_fields = event->n_fields, .level = event->level, .has_place = true};
 	copy->event.provider = text;
 	text = stpcpy(text, event->provider) + 1;
 	copy->event.name = text;
@@ -61,6 +63,10 @@ static struct relay_declared *copy_of(const struct relay_trace_event *event)
 	for (uint32_t i = 0; i < event->n_fields; i++) {
 		fields[i] = (struct relay_trace_field){text, event->fields[i].type};
 		text = stpcpy(text, event->fields[i].name) + 1;
+	}
+	if (file) {
+		copy->event.file = strcpy(text, file);
+		copy->event.line = event->line;
 	}
 	return copy;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- *     STORE/.early/NAME/PROCESS-PID/     made by the process as STORE/NAME/PROCESS-PID is of a trace
+ *     STORE/.early/NAME/PROCESS-PID/     the directory of a process, with the same files as STORE/NAME/PROCESS-PID/
  *
- * The server moves the directory into the trace when there is one of that name (relayfs_fuse/fs/early.py), also after the
- * process has ended. What stands in a store on another file system than the mount's is copied by the process.
+ * When the trace NAME is made, the server of STORE moves the directory into it (relayfs_fuse/fs/early.py), also if the
+ * process has ended. If the process finds a mount with another store of this user, it copies the directory into that
+ * store.
  */
 #define _GNU_SOURCE
 #include "trace/early.h"
@@ -24,8 +25,8 @@
 enum {
 	SUBBUF_SIZE = 64 * 1024,
 	N_SUBBUFS = 8,
-	PROCESSES = 16, /* of which the dead give way to the next ones that want to write */
-	EVENTS_BYTES = 16 << 20
+	PROCESSES = 16,         /* so many find memory; for another one, directories of dead processes are removed */
+	EVENTS_BYTES = 16 << 20 /* longest .events that is copied */
 };
 
 static const char early_name[] = "/.early";
@@ -41,7 +42,7 @@ static bool read_boot(char boot[RELAY_TRACE_BOOT_BYTES])
 	return *boot;
 }
 
-/* The words after the name, which are those of the control file's `create`. */
+/* Parse ",key=value,key=value", options of the control file's `create`. `words` is changed. */
 static int parse_options(char *words, struct relay_trace *trace)
 {
 	struct relay_spec spec = {.size = sizeof(spec), .subbuf_size = SUBBUF_SIZE, .n_subbufs = N_SUBBUFS};
@@ -54,14 +55,14 @@ static int parse_options(char *words, struct relay_trace *trace)
 	return err;
 }
 
-bool relay_early_parse(const char *wish, struct relay_trace *trace)
+bool relay_early_parse(const char *value, struct relay_trace *trace)
 {
-	size_t length = strcspn(wish, ",");
+	size_t length = strcspn(value, ",");
 	*trace = (struct relay_trace){.id = RELAY_TRACE_NOT_YET, .is_started = 1, .clock = RELAY_MONO};
 	if (length == 0 || length >= sizeof(trace->name))
 		return false;
-	memcpy(trace->name, wish, length);
-	char *words = strdup(wish + length);
+	memcpy(trace->name, value, length);
+	char *words = strdup(value + length);
 	int err = words ? parse_options(words, trace) : -ENOMEM;
 	free(words);
 	trace->memory =
@@ -74,7 +75,7 @@ static int make_dir(const char *path)
 {
 	if (mkdir(path, RELAY_DIR_MODE))
 		return errno == EEXIST ? 0 : -errno;
-	return chmod(path, RELAY_DIR_MODE) ? -errno : 0; /* whatever the umask is */
+	return chmod(path, RELAY_DIR_MODE) ? -errno : 0; /* mkdir(2) applies the umask */
 }
 
 static int make_home(const char *store, const char *name, char **early)
@@ -94,11 +95,11 @@ static int make_home(const char *store, const char *name, char **early)
 int relay_early_home(const struct relay_trace_home *home, const struct relay_trace *trace,
                      struct relay_trace_home *early)
 {
-	char usual[PATH_MAX];
+	char default_store[PATH_MAX];
 	*early = (struct relay_trace_home){0};
-	int err = home->store ? 0 : relay_default_store(usual);
+	int err = home->store ? 0 : relay_default_store(default_store);
 	if (!err)
-		err = make_home(home->store ? home->store : usual, trace->name, &early->store);
+		err = make_home(home->store ? home->store : default_store, trace->name, &early->store);
 	if (err)
 		relay_trace_home_free(early);
 	return err;
@@ -106,7 +107,7 @@ int relay_early_home(const struct relay_trace_home *home, const struct relay_tra
 
 /* --- to another store --- */
 
-/* What was ever written. */
+/* Copy the parts of a sparse file that have memory. */
 static int copy_file(int from, int to)
 {
 	struct stat st;
@@ -120,7 +121,8 @@ static int copy_file(int from, int to)
 	return err;
 }
 
-/* A copy without a name, in the other store's file system. Its descriptor, or -errno. */
+/* Copy buffer `cpu` of the directory `from` to an unnamed file in the file system of the directory `early`. Returns its
+ * descriptor or -errno. */
 static int copy_buffer(const char *from, uint32_t cpu, const char *early)
 {
 	char path[PATH_MAX];
@@ -137,7 +139,8 @@ static int copy_buffer(const char *from, uint32_t cpu, const char *early)
 	return err ? err : copy;
 }
 
-/* What follows the first line of .events; NULL: it cannot be read. */
+/* Return the text after the first line of .events, to be freed. NULL: it cannot be read or is too long, or no
+ * memory. */
 static char *read_declarations(const char *from)
 {
 	char path[PATH_MAX];
@@ -168,7 +171,7 @@ static int adopt(const char *from, const struct relay_trace_home *early, const s
 	int lock, err = declarations ? relay_trace_adopt(early->store, trace, program_invocation_short_name, fds, n,
 	                                                 declarations, &lock, name)
 	                             : -EIO;
-	/* Nobody writes there. */
+	/* No process writes to the copy, so it needs no lock. */
 	if (!err)
 		close(lock);
 	free(declarations);
@@ -189,6 +192,6 @@ int relay_early_carry(const char *from, const struct relay_trace_home *early, co
 	while (n)
 		close(fds[--n]);
 	free(fds);
-	/* It would be there twice. */
+	/* Otherwise a later trace of that name in the other store would get the same events again. */
 	return err ? err : relay_trace_remove(from);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Several processes declare events in one .events, and agree on ids without a lock, which a process that stops would keep:
+ * Several processes declare events in one .events and agree on their ids without a lock, because a stopped process
+ * would keep a lock:
  *
- *     read what stands there; is the same declaration there?  ---yes--->  its id
- *     append it with an id that is free, and look again
+ *     1. read the new part of .events; if it has the same declaration, take the id from there
+ *     2. else append a declaration with a free id, and go to 1
  *
- * Two may append declarations with the same id at the same time. For all readers the first one counts, so the other process
- * finds that its own does not, and takes another id. What stands there may be anything: a process that writes nonsense spoils the
- * directory's events, which it could do in their buffers, too.
+ * Two processes may append declarations with the same id at the same time. The first declaration of an id is valid for
+ * all readers, so the process that has appended the second one finds no valid declaration of its event, and appends one
+ * with another id. A process may append anything: it can make the events of this directory unreadable, as it can by
+ * writing to the buffers.
  */
 #define _GNU_SOURCE
 #include "trace/event_ids.h"
@@ -28,10 +30,10 @@ enum { MAX_TRIES = 100, N_IDS = RELAY_TRACE_ID_MAX + 1, WORD_BITS = 64 };
 
 struct relay_event_ids {
 	int fd;
-	char *text; /* of .events, as far as it was read */
+	char *text; /* the first `length` bytes of .events */
 	size_t length;
-	size_t scanned; /* up to where `taken` knows it */
-	uint64_t taken[N_IDS / WORD_BITS + 1];
+	size_t scanned;                        /* bytes of `text` whose ids are in `taken` */
+	uint64_t taken[N_IDS / WORD_BITS + 1]; /* a bit for each id */
 };
 
 int relay_events_append(int fd, const char *text, size_t length)
@@ -57,8 +59,8 @@ void relay_event_ids_free(struct relay_event_ids *ids)
 	free(ids);
 }
 
-/* Read what is new. 0 or -errno. */
-static int read_on(struct relay_event_ids *ids)
+/* Read the bytes that were appended since the last call. 0 or -errno. */
+static int read_new(struct relay_event_ids *ids)
 {
 	struct stat st;
 	if (fstat(ids->fd, &st))
@@ -84,7 +86,7 @@ static const char *find_text(const struct relay_event_ids *ids, size_t from, con
 	return from < ids->length ? memmem(ids->text + from, ids->length - from, what, strlen(what)) : NULL;
 }
 
-/* The number at `at`; more than RELAY_TRACE_ID_MAX: it is no id. */
+/* Return the number at `at`; more than RELAY_TRACE_ID_MAX if there is no number or it is not an id. */
 static uint64_t number_at(const struct relay_event_ids *ids, const char *at)
 {
 	uint64_t number = 0;
@@ -95,8 +97,8 @@ static uint64_t number_at(const struct relay_event_ids *ids, const char *at)
 	return number;
 }
 
-/* Note the ids of all that looks like a declaration. */
-static void scan(struct relay_event_ids *ids)
+/* Mark as taken each id in the bytes that are not scanned yet, also if its declaration is not valid. */
+static void scan_ids(struct relay_event_ids *ids)
 {
 	static const char label[] = "\tid = ";
 	for (const char *at; (at = find_text(ids, ids->scanned, label));) {
@@ -107,7 +109,7 @@ static void scan(struct relay_event_ids *ids)
 	}
 }
 
-static uint64_t first_free(const struct relay_event_ids *ids)
+static uint64_t first_free_id(const struct relay_event_ids *ids)
 {
 	uint64_t id = 0;
 	while (id < N_IDS && ids->taken[id / WORD_BITS] & 1ull << id % WORD_BITS)
@@ -115,8 +117,9 @@ static uint64_t first_free(const struct relay_event_ids *ids)
 	return id;
 }
 
-/* Does this block stand at `at`, and none with its id before it? */
-static bool counts(const struct relay_event_ids *ids, const char *at, const char *block, size_t length, uint64_t id)
+/* True if the declaration `block` is at `at` and is the first one with its id. */
+static bool is_valid_at(const struct relay_event_ids *ids, const char *at, const char *block, size_t length,
+                        uint64_t id)
 {
 	char line[32];
 	if ((size_t)(ids->text + ids->length - at) < length || memcmp(at, block, length) != 0)
@@ -126,14 +129,14 @@ static bool counts(const struct relay_event_ids *ids, const char *at, const char
 	return first && first > at && first < at + length;
 }
 
-/* -ENOENT: it is not declared yet. */
+/* Return the id of the valid declaration of an event. -ENOENT: there is none; -EINVAL: the declaration is too long. */
 static int find_id(const struct relay_event_ids *ids, const struct relay_trace_event *event)
 {
 	char block[RELAY_DECLARATION_BYTES];
 	size_t length = relay_tsdl_event(event, 0, block, sizeof(block));
 	if (length >= sizeof(block))
 		return -EINVAL;
-	/* Up to its id. */
+	/* The declaration up to its id. */
 	char begin[sizeof(block)];
 	size_t n = (size_t)((char *)memmem(block, length, "\tid = ", 6) + 6 - block);
 	memcpy(begin, block, n);
@@ -141,13 +144,13 @@ static int find_id(const struct relay_event_ids *ids, const struct relay_trace_e
 	for (const char *at = ids->text; (at = find_text(ids, at ? (size_t)(at - ids->text) : 0, begin)); at++) {
 		uint64_t id = number_at(ids, at + n);
 		length = relay_tsdl_event(event, id, block, sizeof(block));
-		if (id < N_IDS && length < sizeof(block) && counts(ids, at, block, length, id))
+		if (id < N_IDS && length < sizeof(block) && is_valid_at(ids, at, block, length, id))
 			return (int)id;
 	}
 	return -ENOENT;
 }
 
-static int append(const struct relay_event_ids *ids, const struct relay_trace_event *event, uint64_t id)
+static int append_declaration(const struct relay_event_ids *ids, const struct relay_trace_event *event, uint64_t id)
 {
 	char block[RELAY_DECLARATION_BYTES];
 	size_t length = relay_tsdl_event(event, id, block, sizeof(block));
@@ -159,14 +162,14 @@ static int append(const struct relay_event_ids *ids, const struct relay_trace_ev
 int relay_event_ids_get(struct relay_event_ids *ids, const struct relay_trace_event *event)
 {
 	for (int tries = 0; tries < MAX_TRIES; tries++) {
-		int err = read_on(ids);
+		int err = read_new(ids);
 		if (err)
 			return err;
 		int id = find_id(ids, event);
 		if (id != -ENOENT)
 			return id;
-		scan(ids);
-		err = append(ids, event, first_free(ids));
+		scan_ids(ids);
+		err = append_declaration(ids, event, first_free_id(ids));
 		if (err)
 			return err;
 	}

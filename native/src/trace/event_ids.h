@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations of events in .events, and their ids where several processes declare there. */
+/* Appending declarations to .events, and the ids of events in a directory where several processes declare events. */
 #ifndef RELAYFS_TRACE_EVENT_IDS_H
 #define RELAYFS_TRACE_EVENT_IDS_H
 
@@ -7,21 +7,23 @@
 #include <stddef.h>
 
 enum {
-	RELAY_EVENTS_BYTES = 16 << 20,  /* as long as .events may become */
-	RELAY_DECLARATION_BYTES = 16384 /* the longest name and 64 fields of the longest names */
+	RELAY_EVENTS_BYTES = 16 << 20,  /* maximum length of .events */
+	RELAY_DECLARATION_BYTES = 16384 /* room for the declaration of an event with 64 fields and the longest names */
 };
 
-/* Append one declaration. 0 or -errno. */
+/* Append one declaration to the open .events. 0 or -errno: -EFBIG: this process may not write so long a file
+ * (RLIMIT_FSIZE); -ENOSPC: only a part was written. */
 int relay_events_append(int fd, const char *text, size_t length);
 
 struct relay_event_ids;
 
-/* fd: of .events, open for reading and for appending; it stays the caller's. NULL: no memory. */
+/* Allocate the state for one .events. fd: opened for reading and appending; it stays the caller's. NULL: no memory. */
 struct relay_event_ids *relay_event_ids_new(int fd);
 void relay_event_ids_free(struct relay_event_ids *ids);
 
-/* The id of an event, which is declared unless another process has declared the same. Or -ENOSPC: no id is free, or there is
- * no room; -EAGAIN: others were always faster; another -errno. */
+/* Return the id of an event in .events, where it is declared unless the same declaration exists. -ENOSPC: no id is
+ * free, or .events is full; -EAGAIN: other processes have taken each id that this process has tried; -EINVAL: the
+ * declaration is too long; -ENOMEM; or as read(2) and write(2). */
 int relay_event_ids_get(struct relay_event_ids *ids, const struct relay_trace_event *event);
 
 #endif

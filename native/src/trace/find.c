@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whoever may write the control file says what this program does: the mount must be root's, or this user's. Only its own user
- * opens files of a store; all others see them through the mount.
+ * The server, which writes the control file, decides which events this process writes. So the mount has to be root's or
+ * this user's. Files in a store are opened by the store's owner only; processes of other users open them through the
+ * mount.
  */
 #define _GNU_SOURCE
 #include "trace/find.h"
@@ -50,10 +51,10 @@ uint32_t relay_trace_pid(const struct relay_trace_home *home)
 
 struct search {
 	struct relay_trace_home *home;
-	struct relay_traces *traces; /* what was found */
+	struct relay_traces *traces; /* NULL: no control file found */
 };
 
-/* The store's own user opens the file itself, which goes on also when the server has ended. */
+/* The store's owner opens the files in the store, because those of the mount fail when the server has ended. */
 static bool try_mount(const char *mountpoint, void *arg)
 {
 	struct search *search = arg;
@@ -79,8 +80,7 @@ static void try_own_store(struct search *search)
 		    (struct relay_trace_home){.store = strdup(store), .mount = relay_store_mountpoint(store)};
 }
 
-/* The mount that $RELAYFS names is found by its device, as it may be named in many ways. The servers of others are not asked,
- * as they may not answer. */
+/* relay_each_mount() finds the mount $RELAYFS by its device number, because several paths may lead to it. */
 bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces)
 {
 	struct search search = {.home = home};

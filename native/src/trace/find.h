@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where this program's traces are. */
+/* Finding the store or mount whose traces this process writes to. */
 #ifndef RELAYFS_TRACE_FIND_H
 #define RELAYFS_TRACE_FIND_H
 
@@ -7,17 +7,19 @@
 #include <stdbool.h>
 
 struct relay_trace_home {
-	char *store;     /* if it is this user's; NULL: it is another user's, of which only the mount is to be used */
-	char *mount;     /* NULL: nobody serves the store */
-	uint64_t pid_ns; /* the server's; see trace/control_file.h */
+	char *store;     /* NULL: it is another user's, so only the mount's files can be used */
+	char *mount;     /* NULL: the store has no server */
+	uint64_t pid_ns; /* the server's PID namespace, relay_traces_pid_ns() */
 };
 
 /*
- * Find the mount $RELAYFS, else the first one of root's or of this user's, else this user's own store, which nobody serves.
- * *traces is its control file. false: there is none yet, or it cannot be mapped.
+ * Find the mount $RELAYFS, else the first mount whose server is root's or this user's, else this user's default store
+ * without a server, and map the control file: *traces. false: none of them has a control file that can be mapped.
  */
 bool relay_trace_find(struct relay_trace_home *home, struct relay_traces **traces);
-/* Which number this process has in the server's PID namespace; or its own, if the server cannot tell. May ask the server. */
+
+/* Return the pid of this process in the server's PID namespace, or getpid() if the server cannot see this process.
+ * Sends a request to the server if the two namespaces differ. */
 uint32_t relay_trace_pid(const struct relay_trace_home *home);
 
 void relay_trace_home_free(struct relay_trace_home *home);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- *     open MNT/.traces/join
- *     write "TRACE PROGRAM\nimage HEX\n"                read: the directory's name
- *     write "event { ... };\n"                          declared; read at DECLARED_AT: its id, which in a directory of several
- *                                                       processes is not the one that was written
- *     write "allocate CPU\n"                            that CPU's buffer has its memory
+ * The requests of a session, each one write(2) to the open MNT/.traces/join:
  *
- * A process that must not write to files (RLIMIT_FSIZE) sets the extended attribute user.relayfs.join instead, to the number
- * that it reads at TOKEN_AT, which tells the server whose request it is, and the text.
+ *     "TRACE PROGRAM\nimage HEX\n"     opens the session; the directory's name is then read at offset 0
+ *     "event { ... };\n"               declares an event; its id is then read at DECLARED_AT, because in a directory of
+ *                                      several processes it is not the id in the declaration
+ *     "allocate CPU\n"                 allocates the memory of that CPU's buffer
+ *
+ * A process that may not write so many bytes to a file (RLIMIT_FSIZE) sends a request by setting the extended attribute
+ * user.relayfs.join, whose value is a token, by which the server finds the session, and the text. The token is read at
+ * TOKEN_AT.
  */
 #define _GNU_SOURCE
 #include "trace/join.h"
@@ -80,16 +82,16 @@ static int read_name(int session, char name[RELAY_TRACE_NAME_BYTES])
 }
 
 /*
- * What tells this copy of the library from another one of the same process: a second one that a loaded library brings, or that
- * of the program which the process was before execve(2), as the server may not yet know that this one is gone. Each numbers its
- * events in its own way, so no two may declare them in one directory.
+ * Return a number that identifies this copy of the library in this process. A process may have a second copy, linked
+ * into a shared library, or may have had one before execve(2), whose end the server may not have noticed yet. Each copy
+ * numbers events on its own, so the server gives each its own directory.
  */
 static uint64_t image(void)
 {
 	static uint64_t number;
-	/* The address differs between copies of one program, and the time between programs of one process. */
+	/* The address differs between copies in one program, the time between programs before and after execve(2). */
 	uint64_t none = 0, made = (relay_clock_ns(CLOCK_MONOTONIC) + (uintptr_t)&number) | 1;
-	/* Relaxed: a number only, which every thread finds the same once it is there. */
+	/* Relaxed: no other memory depends on the number. Of several threads one stores it, and all return it. */
 	if (__atomic_compare_exchange_n(&number, &none, made, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return made;
 	return none;

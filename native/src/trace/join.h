@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process's part in a trace where the file server does what the process may not do itself: an open MNT/.traces/join. As long as
- * it is open the server counts the process among those that write.
+ * Sessions. A process that cannot open files of the store, or may not write files of that size, has the server make its
+ * directory in a trace and write .events there. The session is an open descriptor of MNT/.traces/join; the server
+ * regards the process as a writer of the directory until the descriptor is closed.
  */
 #ifndef RELAYFS_TRACE_JOIN_H
 #define RELAYFS_TRACE_JOIN_H
@@ -10,19 +11,20 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Ask to take part; `name` receives the directory's name. A descriptor, or -errno. */
+/* Open a session for a trace. program: the name of this program. `name` receives the name of the directory in the
+ * trace. Returns a descriptor or -errno. */
 int relay_session_open(const char *mount, const char *trace, const char *program, char name[RELAY_TRACE_NAME_BYTES]);
 
-/* Ask for something: a declaration, for example. 0 or -errno. */
+/* Send a request, one of those in join.c. 0 or -errno: -EMSGSIZE: it is too long; or the server's answer. */
 int relay_session_ask(int session, const char *text, size_t length);
 
-/* The id that the server gave the event that was declared last: or -errno. */
+/* Return the id that the server has given to the event of the last declaration, or -errno. */
 int relay_session_declared(int session);
 
-/* Does its server live? */
+/* True if the server that opened the session still runs. */
 bool relay_session_is_served(int session);
 
-/* May this process write so many bytes to a file, or make one of that size? If not, it would be sent SIGXFSZ. */
+/* True if RLIMIT_FSIZE allows files of so many bytes; a longer write would raise SIGXFSZ. */
 bool relay_may_write(uint64_t bytes);
 
 #endif

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * relay_tracings[] lies in memory that the kernel clears in a child (MADV_WIPEONFORK): a child never writes into its parent's
- * buffers.
+ * relay_tracings[] is in memory that the kernel clears in the child of fork() (MADV_WIPEONFORK), so that a child never
+ * writes to its parent's buffers. joined[] has the same pointers and is not cleared, so that the child can free what
+ * they point to.
+ *
+ * Events that a process cannot write because it cannot join their trace are counted in the page of trace/lost.c, and in
+ * failed[]; when the trace is joined, the count moves into the first buffer.
  */
 #define _GNU_SOURCE
 #include "trace/joined.h"
@@ -18,24 +22,24 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 100 };
+enum { RETRY_MS = 100 }; /* after a trace could not be joined */
 
 struct relay_tracing **relay_tracings;
-static struct relay_tracing *joined[RELAY_N_TRACINGS]; /* the same, for a child of fork() */
+static struct relay_tracing *joined[RELAY_N_TRACINGS];
 static bool is_silent;
 
-/* Traces that could not be joined: when to try again, CLOCK_MONOTONIC, and what was lost meanwhile. */
+/* For each slot, the trace that could not be joined. */
 static struct {
-	uint64_t id;
-	int64_t again_ms;
+	uint64_t id;      /* 0: none */
+	int64_t again_ms; /* CLOCK_MONOTONIC, when to try again */
 	uint64_t lost_records, lost_bytes;
-	uint64_t n_noted; /* of the records, those that relay_traces_note_lost() has taken */
+	uint64_t n_noted; /* how many of the records relay_traces_note_lost() has counted */
 } failed[RELAY_N_TRACINGS];
 
-static void set(unsigned slot, struct relay_tracing *tracing)
+static void set_tracing(unsigned slot, struct relay_tracing *tracing)
 {
 	joined[slot] = tracing;
-	/* Pairs with the acquire in emit(): all of it before the pointer. */
+	/* Pairs with the acquire in emit(), trace/tracepoint.c: the struct's members before the pointer. */
 	__atomic_store_n(&relay_tracings[slot], tracing, __ATOMIC_RELEASE);
 }
 
@@ -52,9 +56,9 @@ static void close_tracing(void *tracing)
 void relay_joined_leave(unsigned slot)
 {
 	struct relay_tracing *tracing = joined[slot];
-	set(slot, NULL);
+	set_tracing(slot, NULL);
 	if (relay_tracings[RELAY_EARLY] == tracing)
-		set(RELAY_EARLY, NULL);
+		set_tracing(RELAY_EARLY, NULL);
 	relay_trace_retire(&tracing->retired, close_tracing, tracing);
 }
 
@@ -92,9 +96,10 @@ void relay_joined_declare_again(void)
 
 /* --- joining --- */
 
-/* What was lost while there were no buffers stands in the first of them, which nobody else writes yet. Buffers of several
- * processes are written by others, so there it stays where note_failed() has put it. */
-static void say_lost(struct relay_traces *control, unsigned slot, struct relay_tracing *tracing)
+/* Move the count of events that were lost before the trace was joined from the page of trace/lost.c to the first
+ * buffer, which no thread writes yet. If several processes write to the buffers, others may be writing, so the count
+ * stays in the page. */
+static void move_lost(struct relay_traces *control, unsigned slot, struct relay_tracing *tracing)
 {
 	struct relay_latch *lost = &tracing->chan->bufs[0].control->lost_full;
 	if (tracing->pid == 0 && failed[slot].id == tracing->id) {
@@ -104,14 +109,15 @@ static void say_lost(struct relay_traces *control, unsigned slot, struct relay_t
 	failed[slot].id = 0;
 }
 
-static void note_failed(struct relay_traces *control, unsigned slot, uint64_t id, size_t length)
+/* Count an event that is lost because its trace cannot be joined. */
+static void count_not_joined(struct relay_traces *control, unsigned slot, uint64_t id, size_t length)
 {
 	if (failed[slot].id != id)
 		memset(&failed[slot], 0, sizeof(failed[slot]));
 	failed[slot].id = id;
 	failed[slot].lost_records++;
 	failed[slot].lost_bytes += length;
-	/* Perhaps there will never be a buffer to say so. */
+	/* At once, because this process may end before it gets a buffer for the count. */
 	if (relay_traces_note_lost(control, slot, id, 1))
 		failed[slot].n_noted++;
 }
@@ -136,16 +142,16 @@ struct relay_tracing *relay_joined_join(const struct relay_trace_home *home, str
 		tracing = slot == RELAY_EARLY ? open_early(home, trace) : relay_tracing_open(home, trace);
 	if (!tracing) {
 		if (length)
-			note_failed(control, slot, trace->id, length);
+			count_not_joined(control, slot, trace->id, length);
 		if (is_time)
 			failed[slot].again_ms = now + RETRY_MS;
 		return NULL;
 	}
-	say_lost(control, slot, tracing);
+	move_lost(control, slot, tracing);
 	if (is_silent)
 		relay_tracing_silence(tracing);
 	declare_all(tracing);
-	set(slot, tracing);
+	set_tracing(slot, tracing);
 	return tracing;
 }
 
@@ -164,7 +170,7 @@ bool relay_joined_is_silent(void)
 
 /* --- early events --- */
 
-/* Do early events lie in the store of our traces? */
+/* True if the early events are in this store. */
 static bool is_early_in(const char *store)
 {
 	const char *root = joined[RELAY_EARLY]->chan->place.root;
@@ -185,10 +191,11 @@ void relay_joined_end_early(const struct relay_trace_home *home, struct relay_tr
 	}
 	if (!tracing)
 		return;
-	/* Who is about to write to it still finds it in its old place. */
+	/* relay_tracings[RELAY_EARLY] stays until relay_joined_leave(), for threads that decided before to write
+	 * there. */
 	if (is_early_in(home->store) && !joined[slot] && relay_tracing_move(tracing, home->store, trace)) {
 		joined[RELAY_EARLY] = NULL;
-		set(slot, tracing);
+		set_tracing(slot, tracing);
 	} else {
 		relay_joined_leave(RELAY_EARLY);
 	}
@@ -200,7 +207,7 @@ char *relay_joined_carry(const struct relay_trace_home *home)
 		return NULL;
 	const struct relay_place *place = &joined[RELAY_EARLY]->chan->place;
 	char *dir;
-	/* Without its channel, cpu. */
+	/* The channel is NAME/PROCESS-PID/cpu. */
 	int length = (int)(strrchr(place->channel, '/') - place->channel);
 	if (asprintf(&dir, "%s/%.*s", place->root, length, place->channel) < 0)
 		dir = NULL;
@@ -230,5 +237,5 @@ void relay_joined_begin_child(void)
 		if (joined[slot])
 			relay_joined_leave(slot);
 	relay_trace_free_retired();
-	memset(failed, 0, sizeof(failed)); /* the parent says it itself */
+	memset(failed, 0, sizeof(failed)); /* these events are the parent's */
 }

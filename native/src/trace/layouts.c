@@ -5,8 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* More fields than any event has. */
-enum { N_TYPES_MAX = 65536 };
+enum { N_TYPES_MAX = 65536 }; /* fields of an event */
 
 const uint32_t relay_type_bytes[RELAY_N_TRACE_TYPES] = {
     [RELAY_TRACE_U8] = 1,  [RELAY_TRACE_U16] = 2, [RELAY_TRACE_U32] = 4, [RELAY_TRACE_U64] = 8, [RELAY_TRACE_I8] = 1,
@@ -33,8 +32,8 @@ void relay_layouts_free(struct relay_layouts *layouts)
 	free(layouts);
 }
 
-/* Where an id is, or would be. */
-static size_t place_of(const struct relay_layouts *layouts, uint64_t id)
+/* Return the index of the layout of an id, or the index at which it would be inserted. */
+static size_t index_of(const struct relay_layouts *layouts, uint64_t id)
 {
 	size_t low = 0, high = layouts->n;
 	while (low < high) {
@@ -49,9 +48,9 @@ static size_t place_of(const struct relay_layouts *layouts, uint64_t id)
 
 const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id)
 {
-	/* Most processes declare 0, 1, 2 ... */
-	size_t place = id < layouts->n && layouts->at[id].id == id ? id : place_of(layouts, id);
-	return place < layouts->n && layouts->at[place].id == id ? &layouts->at[place] : NULL;
+	/* The index is the id if the process has declared the ids 0, 1, 2 ..., as most do. */
+	size_t i = id < layouts->n && layouts->at[id].id == id ? id : index_of(layouts, id);
+	return i < layouts->n && layouts->at[i].id == id ? &layouts->at[i] : NULL;
 }
 
 static struct relay_step *make_steps(const uint32_t *types, uint32_t n_types, uint32_t context_bytes)
@@ -83,6 +82,7 @@ static int make_room(struct relay_layouts *layouts)
 	return 0;
 }
 
+/* event: NULL or a copy, which belongs to the layouts on success. */
 static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types,
                struct relay_trace_event *event)
 {
@@ -97,9 +97,9 @@ static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types
 	struct relay_step *steps = err ? NULL : make_steps(types, n_types, layouts->context_bytes);
 	if (!steps)
 		return -ENOMEM;
-	size_t place = place_of(layouts, id);
-	memmove(&layouts->at[place + 1], &layouts->at[place], (layouts->n - place) * sizeof(*layouts->at));
-	layouts->at[place] = (struct relay_layout){id, steps, event};
+	size_t i = index_of(layouts, id);
+	memmove(&layouts->at[i + 1], &layouts->at[i], (layouts->n - i) * sizeof(*layouts->at));
+	layouts->at[i] = (struct relay_layout){id, steps, event};
 	layouts->n++;
 	return 0;
 }
@@ -109,7 +109,7 @@ int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t
 	return add(layouts, id, types, n_types, NULL);
 }
 
-/* Copy a string to *to, and move that behind it. */
+/* Copy a string to *to, advance *to behind it, and return the copy. */
 static const char *copy_name(char **to, const char *name)
 {
 	char *copy = *to;
@@ -117,7 +117,7 @@ static const char *copy_name(char **to, const char *name)
 	return copy;
 }
 
-/* A copy in one piece, fields and names behind it; NULL: no memory. */
+/* Return a copy of an event in one allocation: the event, its fields, all names. NULL: no memory. */
 static struct relay_trace_event *copy_event(const struct relay_trace_event *event)
 {
 	size_t bytes = sizeof(*event) + event->n_fields * sizeof(*event->fields);
@@ -129,7 +129,7 @@ static struct relay_trace_event *copy_event(const struct relay_trace_event *even
 		return NULL;
 	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
 	char *names = (char *)(fields + event->n_fields);
-	*copy = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields};
+	*copy = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields, .level = event->level};
 	copy->provider = copy_name(&names, event->provider);
 	copy->name = copy_name(&names, event->name);
 	for (uint32_t i = 0; i < event->n_fields; i++)

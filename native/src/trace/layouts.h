@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the events of a process look like in its packets, and how to go from one event of a packet to the next.
+ * The lengths of a process's events, and a cursor that goes from one event of a packet to the next.
  *
- *     |id|time|fields|id|time|fields|65535|id|time|fi        each event: a head (trace_store.h), then
- *      'head-'                                                bytes of fixed length, a string or a byte array,
- *                                                             bytes of fixed length, ...
+ *     |id|time|fields|id|time|fields|65535|id|time|fields|      a packet: each event is a header (trace_store.h) and
+ *     '-header'                                                 fields
  *
- * An event is passed in steps, which relay_layouts_add() makes of the types of its fields. Nothing is read beyond the packet,
- * whatever is in it or declared.
+ * The length of an event is found in steps, which relay_layouts_add() makes from the types of the event's fields: a
+ * step is a number of bytes and then a string, an array of bytes or the end of the event. No function reads beyond the
+ * packet, whatever the packet contains and whatever was declared.
  */
 #ifndef RELAYFS_TRACE_LAYOUTS_H
 #define RELAYFS_TRACE_LAYOUTS_H
@@ -19,40 +19,42 @@
 enum relay_step_end { RELAY_EVENT_ENDS, RELAY_STRING_FOLLOWS, RELAY_ARRAY_FOLLOWS };
 
 struct relay_step {
-	uint32_t bytes; /* of fixed length, before what `end` says */
+	uint32_t bytes; /* length of the fields before `end`, of types with a fixed length */
 	uint32_t end;   /* enum relay_step_end */
 };
 
+/* The layout of the events of one id. */
 struct relay_layout {
 	uint64_t id;
-	struct relay_step *steps; /* the last of which is RELAY_EVENT_ENDS */
-	/* Of relay_layouts_declare(), in one piece of memory with all names; NULL: only the types are known. */
+	struct relay_step *steps; /* the last one ends with RELAY_EVENT_ENDS */
+	/* Copied by relay_layouts_declare(), in one allocation with all names; NULL: relay_layouts_add() was called. */
 	struct relay_trace_event *event;
 };
 
 struct relay_layouts {
-	struct relay_layout *at; /* by rising id */
+	struct relay_layout *at; /* n of them, sorted by id */
 	size_t n, capacity;
-	uint32_t context_bytes; /* between each event's head and its fields */
+	uint32_t context_bytes; /* between each event's header and its fields */
 };
 
-/* The bytes of a field of each type; 0: they vary. */
+/* The length in bytes of a field of each type; 0: it varies. */
 extern const uint32_t relay_type_bytes[RELAY_N_TRACE_TYPES];
 
-/* NULL: no event of this id is declared. */
+/* Return the layout of an id. NULL: no event of this id was added. */
 const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id);
 
-/* Where in a packet's events a reader is. */
+/* A position in the events of a packet. The caller sets layouts; at and stop, the next event and the end of all; time
+ * and end, the packet's timestamp_begin and timestamp_end; and sets the rest to 0. */
 struct relay_event_cursor {
 	const struct relay_layouts *layouts;
 	const unsigned char *at, *stop;
-	uint64_t time, end;                /* of the last event, at first the packet's timestamp_begin; timestamp_end */
-	uint64_t id;                       /* of the last event, or of the wrong one */
+	uint64_t time, end;                /* time: of the last event */
+	uint64_t id;                       /* of the last event, or of the event with a fault */
 	const struct relay_layout *layout; /* of the last event */
 	const unsigned char *context;      /* of the last event, followed by its fields, which end at `at` */
 };
 
-/* Where the event ends whose first step begins at `at`; NULL: not before `end`. */
+/* Return the end of an event, whose fields begin at `at` with this step. NULL: its fields extend beyond `end`. */
 static inline const unsigned char *relay_pass_event(const struct relay_step *step, const unsigned char *at,
                                                     const unsigned char *end)
 {
@@ -73,7 +75,7 @@ static inline const unsigned char *relay_pass_event(const struct relay_step *ste
 		if ((size_t)(end - at) < sizeof(length))
 			return NULL;
 		memcpy(&length, at, sizeof(length));
-		/* Loaded once: the packet may lie in a file that somebody writes to. */
+		/* Prevents a second load of `length`, which may differ: the packet may be in a mapped file. */
 		__asm__("" : "+r"(length));
 		at += sizeof(length);
 		if ((size_t)(end - at) < length)
@@ -87,7 +89,8 @@ struct relay_event_head {
 	size_t bytes;
 };
 
-/* The head at `at`, of an event after one of the time `last`. false: it is cut. */
+/* Read the header of an event. at: the header, at most `left` bytes long; last: the time of the event before. false:
+ * `left` is too small. */
 static inline bool relay_read_head(const unsigned char *at, size_t left, uint64_t last, struct relay_event_head *head)
 {
 	const uint64_t mask = (1ull << RELAY_TRACE_TIME_BITS) - 1;
@@ -99,7 +102,7 @@ static inline bool relay_read_head(const unsigned char *at, size_t left, uint64_
 	*head = (struct relay_event_head){word & RELAY_TRACE_EXTENDED, (last & ~mask) | word >> RELAY_TRACE_ID_BITS,
 	                                  sizeof(word)};
 	if (head->id != RELAY_TRACE_EXTENDED) {
-		/* As readers take it: the first time after the last one that ends in these bits. */
+		/* The first time at or after `last` that has the low bits of the header, as CTF readers compute it. */
 		head->time += head->time < last ? mask + 1 : 0;
 		return true;
 	}
@@ -112,7 +115,8 @@ static inline bool relay_read_head(const unsigned char *at, size_t left, uint64_
 	return true;
 }
 
-/* Go on to the event at cursor->at, which is before cursor->stop. A fault leaves cursor->at and cursor->time as they were. */
+/* Read the event at cursor->at, which is before cursor->stop, and advance cursor->at behind it. Returns
+ * RELAY_PACKET_GOOD, or another value, and cursor->at and cursor->time are unchanged. */
 static inline enum relay_packet_fault relay_next_event(struct relay_event_cursor *cursor)
 {
 	struct relay_event_head head;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * relay_log(): lines of text for the channel `log`, while there is one.
+ * relay_log(): write lines of text to the channel `log`, if it exists.
  *
- * The page says which: a number that changes whenever somebody makes or removes one. Then what was attached is let go, when
- * no thread is inside any more, and the new one is attached.
+ * relay_trace_page.log, which the file server writes, is 0 while there is no such channel, and a new number each time
+ * one is made. A thread that sees a new number attaches the channel anew; the previous one is freed when no thread is
+ * writing to it.
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
@@ -18,9 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 1024 };
+enum { LINE_BYTES = 1024 }; /* longer lines are built in allocated memory */
 
-/* One channel `log`. */
+/* An attached channel `log`. */
 struct logging {
 	uint32_t number;    /* relay_trace_page.log */
 	struct rchan *chan; /* NULL: it could not be attached, for `err` */
@@ -50,8 +51,8 @@ static void free_logging(void *arg)
 	free(old);
 }
 
-/* The one of this number; inside. NULL: no memory. */
-static struct logging *change(uint32_t number)
+/* Attach the channel `log` with this number and retire the previous one. The caller is inside. NULL: no memory. */
+static struct logging *attach_anew(uint32_t number)
 {
 	sigset_t before;
 	struct logging *new = calloc(1, sizeof(*new));
@@ -61,7 +62,7 @@ static struct logging *change(uint32_t number)
 	attach_log(new);
 	relay_trace_lock(&before);
 	struct logging *old = logging;
-	/* Pairs with the acquire in the_log(): all of it before the pointer. */
+	/* Pairs with the acquire in logging_of(): the struct's members before the pointer. */
 	__atomic_store_n(&logging, new, __ATOMIC_RELEASE);
 	if (old)
 		relay_trace_retire(&old->retired, free_logging, old);
@@ -70,10 +71,12 @@ static struct logging *change(uint32_t number)
 	return new;
 }
 
-static struct logging *the_log(uint32_t number)
+/* Return the attached channel with this number. The caller is inside (relay_trace_enter()). NULL: no memory. */
+static struct logging *logging_of(uint32_t number)
 {
+	/* Pairs with the release in attach_anew(). */
 	struct logging *now = __atomic_load_n(&logging, __ATOMIC_ACQUIRE);
-	return now && now->number == number ? now : change(number);
+	return now && now->number == number ? now : attach_anew(number);
 }
 
 int relay_log_is_heard(void)
@@ -81,7 +84,7 @@ int relay_log_is_heard(void)
 	return relay_tracepoint_log() != 0;
 }
 
-/* "[12345.678901] program[1234]: " */
+/* Store "[12345.678901] program[1234]: ". Returns its length. */
 static size_t put_head(char *line)
 {
 	uint64_t us = relay_clock_ns(CLOCK_MONOTONIC) / 1000;
@@ -102,7 +105,7 @@ static int write_line(uint32_t number, const char *text, size_t length)
 	memcpy(line + head, text, length);
 	line[whole - 1] = '\n';
 	relay_trace_enter();
-	struct logging *log = the_log(number);
+	struct logging *log = logging_of(number);
 	int err = !log ? -ENOMEM : log->err ? log->err : relay_write(log->chan, line, whole);
 	relay_trace_leave();
 	if (line != room)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- *     STORE/.traces-lost          mapped by programs of the store's own user and root
- *     STORE/.traces-lost-UID      mapped by programs of user UID, as MNT/.traces/lost
+ *     STORE/.traces-lost          mapped by programs of the store's owner and of root
+ *     STORE/.traces-lost-UID      mapped, as MNT/.traces/lost, by programs of user UID
  *
  *     |id 64|records 64|id 64|records 64|...      one pair for each slot of the control file
  *
- * Programs have a page mapped from the beginning, because whoever gets no buffers may have no descriptors, no room and no path
- * either, and count there at once, so that a count outlives its program. A user can spoil the counts of that user alone.
+ * A program maps its page when it maps the control file, because a program that cannot get buffers may be short of
+ * descriptors or memory as well. It counts each event at once, so that the count remains when the program ends. A user
+ * can store wrong counts only for that user's own programs.
  */
 #define _GNU_SOURCE
 #include "trace/lost.h"
@@ -25,13 +26,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { USERS_MAX = 1024 };
+enum { USERS_MAX = 1024 }; /* pages of other users */
 
 static const char user_prefix[] = ".traces-lost-", in_mount[] = "/.traces/control";
 
 struct lost {
 	uint64_t id;      /* of the trace. Writer: the server */
-	uint64_t records; /* Writers: any of the programs, and the server for a new trace */
+	uint64_t records; /* Writers: programs of the page's users; the server when a trace is made */
 };
 
 struct relay_lost_page {
@@ -49,11 +50,11 @@ struct relay_lost_users {
 	unsigned n;
 };
 
-RELAY_STATIC_ASSERT(sizeof(struct relay_lost_page) <= RELAY_PAGE_BYTES, "they lie in one page");
+RELAY_STATIC_ASSERT(sizeof(struct relay_lost_page) <= RELAY_PAGE_BYTES, "one page is mapped");
 
 /* ------------------------------------------------------------------ one page */
 
-/* fd is closed. NULL: it cannot be mapped, or it is none. */
+/* Map a page and close fd. NULL: fd is negative, its file is too short, or it cannot be mapped. */
 static struct relay_lost_page *map_fd(int fd)
 {
 	struct stat st;
@@ -65,7 +66,8 @@ static struct relay_lost_page *map_fd(int fd)
 	return page == MAP_FAILED ? NULL : page;
 }
 
-/* Its memory is there from the beginning: a store into the mapping never fails. */
+/* Open a page, made if it does not exist, and allocate its memory, so that no store to the mapping raises SIGBUS.
+ * Returns its descriptor or -errno. */
 static int open_filled(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -96,13 +98,15 @@ void relay_lost_unmap(struct relay_lost_page *page)
 void relay_lost_begin(struct relay_lost_page *page, unsigned slot, uint64_t id)
 {
 	struct lost *lost = page ? &page->of[slot] : NULL;
+	/* Relaxed: only this process stores `id`. */
 	if (!lost || !id || __atomic_load_n(&lost->id, __ATOMIC_RELAXED) == id)
 		return;
 	__atomic_store_n(&lost->records, 0, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in find_lost(): the count of this trace after it was set to 0. */
+	/* Pairs with the acquire in find_lost(): the count is 0 before a program adds to it for this id. */
 	__atomic_store_n(&lost->id, id, __ATOMIC_RELEASE);
 }
 
+/* Return the count of a trace. NULL: the page has none. */
 static const struct lost *find_lost(const struct relay_lost_page *page, unsigned slot, uint64_t id)
 {
 	const struct lost *lost = page && slot < RELAY_N_TRACES ? &page->of[slot] : NULL;
@@ -114,7 +118,7 @@ bool relay_lost_add(struct relay_lost_page *page, unsigned slot, uint64_t id, ui
 {
 	if (!find_lost(page, slot, id))
 		return false;
-	/* Relaxed: a count, which nothing else follows from. */
+	/* Relaxed: no other memory depends on the count. */
 	__atomic_fetch_add(&page->of[slot].records, records, __ATOMIC_RELAXED);
 	return true;
 }
@@ -124,7 +128,8 @@ uint64_t relay_lost_get(const struct relay_lost_page *page, unsigned slot, uint6
 	const struct lost *lost = find_lost(page, slot, id);
 	/* Relaxed: as in relay_lost_add(). */
 	uint64_t records = lost ? __atomic_load_n(&lost->records, __ATOMIC_RELAXED) : 0;
-	/* Who takes its part back before another one has added its own leaves less than 0 for a moment; so does nonsense. */
+	/* The count is below 0 if programs have subtracted more than they have added since relay_lost_begin(), which a
+	 * program can do by mistake or on purpose. */
 	return records > INT64_MAX ? 0 : records;
 }
 
@@ -143,15 +148,15 @@ int relay_traces_lost_in(const char *file, uint64_t ids[RELAY_N_TRACES], uint64_
 	return err;
 }
 
-/* ------------------------------------------------------------------ those of all users */
+/* ------------------------------------------------------------------ pages of other users */
 
 static struct relay_lost_page *lost_page_of(const struct user *user)
 {
 	return (struct relay_lost_page *)user->mapping.base;
 }
 
-/* fd becomes the list's. */
-static int add(struct relay_lost_users *users, uint32_t uid, int fd)
+/* Map a user's page. fd then belongs to the list; it is closed on failure. 0 or -errno. */
+static int add_user(struct relay_lost_users *users, uint32_t uid, int fd)
 {
 	struct user *user = calloc(1, sizeof(*user));
 	int err = user ? relay_mapping_map(&user->mapping, fd) : -ENOMEM;
@@ -167,7 +172,7 @@ static int add(struct relay_lost_users *users, uint32_t uid, int fd)
 	return 0;
 }
 
-/* Whose page a file of the store is. false: it is none. */
+/* Get the user from the name of a file in the store. false: the file is not a page. */
 static bool parse_name(const char *name, uint32_t *uid)
 {
 	char end;
@@ -185,7 +190,7 @@ struct relay_lost_users *relay_lost_users_open(const char *store)
 			continue;
 		int fd = relay_file_openat(dirfd(listing), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 		if (fd >= 0)
-			add(users, uid, fd);
+			add_user(users, uid, fd);
 	}
 	if (listing)
 		closedir(listing);
@@ -209,7 +214,7 @@ void relay_lost_users_begin(struct relay_lost_users *users, unsigned slot, uint6
 		relay_lost_begin(lost_page_of(user), slot, id);
 }
 
-/* A server that is not root makes all of them its own: they are mapped through the mount alone. */
+/* Only root can give the file to its user. The file of another server is mapped through the mount. */
 static int make_lost_file(struct relay_lost_users *users, const char *store, uint32_t uid)
 {
 	char path[PATH_MAX];
@@ -219,7 +224,7 @@ static int make_lost_file(struct relay_lost_users *users, const char *store, uin
 	int err = fd < 0 ? fd : geteuid() == 0 ? relay_mapping_own(fd, 0600, uid, getegid()) : 0;
 	if (err && fd >= 0)
 		close(fd);
-	return err ? err : add(users, uid, fd);
+	return err ? err : add_user(users, uid, fd);
 }
 
 int relay_lost_users_get(struct relay_lost_users *users, const char *store, uint32_t uid,

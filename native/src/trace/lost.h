@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Events of traces that programs have lost because they could get no buffers to write them to: a page of counts, mapped. */
+/* Pages of counts, mapped: for each slot of the control file, the events that programs have lost because they got no
+ * buffers in the slot's trace. Functions ignore a page that is NULL. */
 #ifndef RELAYFS_TRACE_LOST_H
 #define RELAYFS_TRACE_LOST_H
 
@@ -8,27 +9,33 @@
 
 struct relay_lost_page;
 
-/* Map the counts beside a control file: STORE/.traces-lost of STORE/.traces, or .traces/lost of a mount's .traces/control.
- * `makes`: make the first where it is missing. NULL: this process cannot write them. */
+/* Map the page beside a control file: STORE/.traces-lost for STORE/.traces, MNT/.traces/lost for MNT/.traces/control.
+ * makes: make STORE/.traces-lost if it does not exist. NULL: there is no page, or this process may not write to it. */
 struct relay_lost_page *relay_lost_map(const char *control, bool makes);
 void relay_lost_unmap(struct relay_lost_page *page);
 
-/* Count for the trace of this id in this slot. false: the page has another trace there. */
+/* Add `records` to the count of the trace with this id in this slot. false: the page counts for another trace there. */
 bool relay_lost_add(struct relay_lost_page *page, unsigned slot, uint64_t id, uint64_t records);
+
+/* Return the count of the trace with this id in this slot. 0 also if the page counts for another trace there. */
 uint64_t relay_lost_get(const struct relay_lost_page *page, unsigned slot, uint64_t id);
 
-/* For the server: a new trace has lost none. */
+/* Begin to count, from 0, for a new trace with this id; nothing changes if the id is 0 or not new. For the server. */
 void relay_lost_begin(struct relay_lost_page *page, unsigned slot, uint64_t id);
 
-/* For the server: the pages of other users than its own, each of which only programs of that user write. */
+/* The pages of users other than the server's, STORE/.traces-lost-UID, to each of which only programs of that user can
+ * write. For the server. */
 struct relay_lost_users;
 
-/* Map those that an earlier server has made in a store. NULL: no memory. */
+/* Map the pages that exist in a store. NULL: no memory. */
 struct relay_lost_users *relay_lost_users_open(const char *store);
 void relay_lost_users_close(struct relay_lost_users *users);
+
+/* relay_lost_begin() for each page. users may be NULL. */
 void relay_lost_users_begin(struct relay_lost_users *users, unsigned slot, uint64_t id);
 
-/* The page of a user, made if there is none; `ids` are the traces of all slots. Its descriptor, or -errno. */
+/* Return the descriptor of a user's page, which is made if it does not exist; it stays that of `users`. ids: of the
+ * traces in all slots. -ENOSPC: there are 1024 pages, or no memory on the file system; or another -errno. */
 int relay_lost_users_get(struct relay_lost_users *users, const char *store, uint32_t uid,
                          const uint64_t ids[RELAY_N_TRACES]);
 

@@ -18,24 +18,25 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-/* This part of the machine's memory, 1/LEFT, is for others: to take the last of it ends programs. */
+/* 1/LEFT of the machine's memory is left for other programs, because the kernel kills programs when memory runs out. */
 enum { LEFT = 16 };
 
 static const char given_up_name[] = ".given-up";
 
-/* A process's directory, of one that is dead. */
+/* The directory of a dead process. */
 struct dead {
 	char name[RELAY_TRACE_NAME_BYTES];
-	int64_t since; /* when its directory was changed last */
-	uint64_t unread;
+	int64_t since;   /* when the directory was last changed, CLOCK_REALTIME, ns */
+	uint64_t unread; /* records */
 };
 
+/* The size of all buffers of a process. */
 static uint64_t bytes_of_process(const struct relay_trace *trace)
 {
 	return relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs) * relay_n_possible_cpus();
 }
 
-/* What a directory's making takes, and the first CPU that writes. */
+/* The memory of new buffers after the first write. With buffers=perprocess, only one CPU's data has memory then. */
 static uint64_t bytes_at_first(const struct relay_trace *trace)
 {
 	uint64_t each = relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs);
@@ -44,15 +45,15 @@ static uint64_t bytes_at_first(const struct relay_trace *trace)
 	                                                : bytes_of_process(trace);
 }
 
-/* Whoever may map a file can take all of its memory by storing there. So a file of another user than the store's counts as
- * long as it is. */
+/* A user who can map a file can allocate all its memory by storing to it. So a file whose owner is not the store's
+ * owner counts with its length, if that is more than is allocated. */
 static uint64_t bytes_of_file(const struct stat *st, uid_t owner)
 {
 	uint64_t taken = (uint64_t)st->st_blocks * 512, length = (uint64_t)st->st_size;
 	return st->st_uid != owner && length > taken ? length : taken;
 }
 
-/* Of a process's directory. */
+/* The memory of the buffers in a process's directory. */
 static uint64_t bytes_of(int dir_fd, const char *name, uid_t owner)
 {
 	char path[NAME_MAX + 32];
@@ -75,7 +76,7 @@ static DIR *open_listing(int dir_fd)
 	return listing;
 }
 
-/* What is being made counts as whole, `making` bytes. */
+/* The memory of all buffers in a trace. making: bytes that each directory counts with which is being made. */
 static uint64_t used(int dir_fd, uint64_t making)
 {
 	uint64_t sum = 0;
@@ -104,7 +105,7 @@ static uint64_t available(void)
 	return at ? strtoull(at + strlen("MemAvailable:"), NULL, 10) * 1024 : UINT64_MAX;
 }
 
-/* Would the machine have too little left? */
+/* True if the machine would have less than 1/LEFT of its memory left after an allocation of `need` bytes. */
 static bool is_scarce(uint64_t need)
 {
 	struct sysinfo info;
@@ -112,9 +113,9 @@ static bool is_scarce(uint64_t need)
 	return left < need || left - need < total / LEFT;
 }
 
-/* --- the dead --- */
+/* --- directories of dead processes --- */
 
-/* Records that nobody has consumed. A buffer that is damaged has none that anybody could. */
+/* The number of records in a directory that were not consumed. Damaged buffers, which cannot be read, have none. */
 static uint64_t unread_in(const char *dir)
 {
 	char path[PATH_MAX + 32];
@@ -133,7 +134,7 @@ static uint64_t unread_in(const char *dir)
 	return sum;
 }
 
-/* The drained before the others, then the older before the younger. */
+/* True if `one` is to be removed before `other`. */
 static bool goes_before(const struct dead *one, const struct dead *other)
 {
 	if (!one->unread != !other->unread)
@@ -141,7 +142,7 @@ static bool goes_before(const struct dead *one, const struct dead *other)
 	return one->since < other->since;
 }
 
-/* The one to go next; its name is "" if nobody is dead. */
+/* Find the directory to be removed next; its name is "" if there is no dead process. */
 static struct dead find_dead(int dir_fd, const char *dir)
 {
 	struct dead found = {.name = ""}, here;
@@ -167,19 +168,19 @@ static struct dead find_dead(int dir_fd, const char *dir)
 	return found;
 }
 
-static void say_given_up(int dir_fd, const struct dead *dead)
+static void log_given_up(int dir_fd, const struct dead *dead)
 {
 	char line[RELAY_TRACE_NAME_BYTES + 32];
 	int length = snprintf(line, sizeof(line), "%s %" PRIu64 "\n", dead->name, dead->unread);
 	int fd = openat(dir_fd, given_up_name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-	/* If it cannot be said there is no memory for this line. */
+	/* A failure is ignored: there is no memory for the line either. */
 	if (fd >= 0 && write(fd, line, (size_t)length) != length)
 		errno = 0;
 	if (fd >= 0)
 		close(fd);
 }
 
-/* true: one has gone, or somebody else has seen to it. */
+/* Remove the directory of a dead process. true: it was removed, here or by another process. */
 static bool remove_one(int dir_fd, const char *dir)
 {
 	char path[PATH_MAX];
@@ -188,7 +189,7 @@ static bool remove_one(int dir_fd, const char *dir)
 		return false;
 	int err = relay_trace_remove_dead(path);
 	if (!err && dead.unread)
-		say_given_up(dir_fd, &dead);
+		log_given_up(dir_fd, &dead);
 	return !err || err == -ENOENT;
 }
 
@@ -197,13 +198,14 @@ int relay_trace_make_room(int dir_fd, const char *dir, const struct relay_trace 
 	while (trace->memory && used(dir_fd, bytes_of_process(trace)) > trace->memory)
 		if (!remove_one(dir_fd, dir))
 			return -ENOSPC;
-	/* What others than this trace take is no reason to give its events up. */
+	/* If other programs take the memory, no directories of this trace are removed for that. */
 	return is_scarce(bytes_at_first(trace)) ? -ENOSPC : 0;
 }
 
 /* --- one CPU's data --- */
 
-/* What the buffer is going to take more. Directories that are being made have been told that there is room for them. */
+/* Make sure that `more` bytes do not exceed the limit. Directories that are being made are not counted here, because
+ * relay_trace_make_room() has found room for them. */
 static int find_room(int dir_fd, const char *dir, uint64_t memory, uint64_t more)
 {
 	while (memory && used(dir_fd, 0) + more > memory)
@@ -212,7 +214,8 @@ static int find_room(int dir_fd, const char *dir, uint64_t memory, uint64_t more
 	return 0;
 }
 
-/* Others may have looked at the same moment: who finds afterwards that it is too much takes none. */
+/* Two processes may find room for themselves at the same moment. So the sum is checked again after the allocation,
+ * which is undone if the limit is exceeded. */
 static int allocate_own(int dir_fd, const char *dir, uint64_t memory, int mem_fd, uint64_t bytes)
 {
 	int err = find_room(dir_fd, dir, memory, bytes);
@@ -230,14 +233,15 @@ int relay_trace_allocate(const char *dir, uint64_t memory, int mem_fd, uint64_t 
 	struct stat mem, trace;
 	if (fstat(mem_fd, &mem))
 		return -errno;
-	/* All of it is there, if whoever allocated it was killed before he could say so. */
+	/* The memory is allocated already if a process was killed after it had allocated it. */
 	if ((uint64_t)mem.st_blocks * 512 >= (uint64_t)mem.st_size)
 		return 0;
 	if (is_scarce(bytes))
 		return -ENOSPC;
 	int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	/* A program that has changed its user or its root directory goes on with what was granted when it joined; and what
-	 * belongs to another user counts as whole from the beginning. */
+	/* The limit is not checked if the directory cannot be opened, because the process has changed its user or root
+	 * directory since it has joined the trace; or if the buffer's owner is not the trace's, because the whole
+	 * buffer counts already. */
 	bool is_granted = dir_fd < 0 || fstat(dir_fd, &trace) || trace.st_uid != mem.st_uid;
 	int err = is_granted ? relay_mapping_fill(mem_fd, bytes) : allocate_own(dir_fd, dir, memory, mem_fd, bytes);
 	if (dir_fd >= 0)

@@ -12,7 +12,7 @@ union relay_traced_page relay_traced_own
     __attribute__((aligned(RELAY_TRACE_PAGE_BYTES))) = {.page = {.log = RELAY_TRACED_NOT_BEGUN}};
 
 static struct relay_trace_object *objects;
-static struct relay_declared *declared; /* at run time */
+static struct relay_declared *declared; /* events that were declared at run time */
 
 /* --- events --- */
 
@@ -49,22 +49,24 @@ void relay_objects_each_event(void (*act)(struct relay_trace_event *event, void 
 
 /* --- pages --- */
 
-/* Let it see the control file's first page where its own was. If that fails it stays as it is: nobody traces. */
+/* Map the control file's first page over an object's page. If that fails, the object's page stays zero, and its events
+ * are not traced. */
 static void map_page(struct relay_trace_page *page, const struct relay_traces *control)
 {
-	/* A size of 0 maps the same pages once more: without a descriptor, and without asking a server. */
+	/* mremap(2) with an old size of 0 makes a second mapping of the same page. Unlike mmap(2) it needs no
+	 * descriptor and sends no request to a server. */
 	mremap(relay_traces_page(control), 0, (size_t)sysconf(_SC_PAGESIZE), MREMAP_MAYMOVE | MREMAP_FIXED, page);
 }
 
-/* While events wait for their trace, the page is the object's own, in which all of them are wanted; the thread of trace/wait.c
- * brings it up to date. Relaxed: the generation, which comes last, is what others follow. */
+/* Copy the control file's page, if there is one, with the bit of RELAY_EARLY. The thread of trace/wait.c makes a new
+ * copy when the control file changes. Relaxed: the release store of `generation` orders the other stores before it. */
 static void copy_page(struct relay_trace_page *page, const struct relay_traces *control, uint64_t generation)
 {
 	const struct relay_trace_page *from = control ? relay_traces_page(control) : NULL;
 	uint32_t active = from ? __atomic_load_n(&from->active, __ATOMIC_RELAXED) : 0;
 	__atomic_store_n(&page->log, from ? __atomic_load_n(&from->log, __ATOMIC_RELAXED) : 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->active, active | 1u << RELAY_EARLY, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in emit(), trace/tracepoint.c. */
+	/* Pairs with the acquire load in emit(), trace/tracepoint.c: `log` and `active` before it. */
 	__atomic_store_n(&page->generation, generation, __ATOMIC_RELEASE);
 }
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The events of this process: of its program and of each library, where they lie together, and those declared at run time. Each
- * such object has a page on which its tracepoints look. Under relay_trace_lock(). */
+/*
+ * The events of this process, and the pages by which tracepoints know whether a trace wants an event. An object is the
+ * program or a shared library; each has a section with pointers to its events, and a page (struct relay_trace_object).
+ * Events that are declared at run time belong to this library, whose page is relay_traced_own. Callers of all functions
+ * hold relay_trace_lock().
+ */
 #ifndef RELAYFS_TRACE_OBJECTS_H
 #define RELAYFS_TRACE_OBJECTS_H
 
@@ -8,27 +12,34 @@
 
 #include <relayfs/trace_store.h>
 
-/* relay_trace_page.log before anybody has looked for the traces. */
+/* relay_trace_page.log before this process has searched for the traces. */
 #define RELAY_TRACED_NOT_BEGUN UINT32_MAX
 
-/* This library's own look at the control file's first page. */
+/* This library's own page. Its size is that of the pages of objects. */
 union relay_traced_page {
 	struct relay_trace_page page;
 	char bytes[RELAY_TRACE_PAGE_BYTES];
 };
 extern union relay_traced_page relay_traced_own __attribute__((visibility("hidden")));
 
+/* Add an object, or remove it when it is unloaded; add an event that was declared at run time. */
 void relay_objects_add(struct relay_trace_object *object);
 void relay_objects_remove(const struct relay_trace_object *object);
 void relay_objects_add_declared(struct relay_declared *declared);
+
+/* Call act(event, arg) for each event of all objects, and for each event that was declared at run time. */
 void relay_objects_each_event(void (*act)(struct relay_trace_event *event, void *arg), void *arg);
 
 /*
- * Have tracepoints look at the control file's first page, where there is one; or, while events wait for their trace, at a copy.
+ * Show an object's tracepoints the control file's first page, by mapping it over the object's page; or, while early
+ * events are written, store a copy there in which RELAY_EARLY is active, too.
  *
- * waiting    the generation that the copy shows; 0: no events wait
+ * control    NULL: there is no control file yet
+ * waiting    the generation to store in the copy; 0: no early events are written
  */
 void relay_object_show(struct relay_trace_object *object, const struct relay_traces *control, uint64_t waiting);
-void relay_objects_show(const struct relay_traces *control, uint64_t waiting); /* of all, and of this library itself */
+
+/* The same for all objects and for relay_traced_own. */
+void relay_objects_show(const struct relay_traces *control, uint64_t waiting);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The traces of this process: a copy of the control file, which events each of them wants, and when this process joins and leaves
- * them.
+ * This process's copy of the traces in the control file. It is made anew by the first event after a change: the
+ * server's change increases relay_trace_page.generation, and each event stores the generation at which it was decided
+ * who wants it in the upper half of `wanted`.
  */
 #define _GNU_SOURCE
 #include "trace/process.h"
@@ -18,26 +19,26 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The generation of a page before there is a control file. */
+/* The generation for early events while there is no control file, or one whose generation is 0. */
 #define BEFORE_ANY (1ull << 32)
-/* No control file has it: its lower half is 0 in all of them. */
+/* A generation that no control file has, because the lower half of theirs is 0. */
 #define NO_GENERATION 1ull
 
-/* Of the traces that look() found. Writer: note_largest(), under relay_trace_lock(). */
+/* The largest sub-buffer of all traces in bytes. Writer: note_largest(), under relay_trace_lock(). */
 static uint64_t largest_subbuf;
 
 /* Under relay_trace_lock(). */
 static struct {
-	bool is_on;
+	bool is_on; /* relay_traced_begin() had memory */
 	struct relay_trace_home home;
-	struct relay_traces *control;                /* NULL: not connected */
-	uint64_t generation;                         /* of `traces` */
-	struct relay_trace traces[RELAY_N_TRACINGS]; /* a copy; id 0: there is none. RELAY_EARLY: see trace/early.h */
+	struct relay_traces *control;                /* NULL: no control file was found yet */
+	uint64_t generation;                         /* of the copy in `traces` */
+	struct relay_trace traces[RELAY_N_TRACINGS]; /* id 0: no trace. [RELAY_EARLY]: the trace of early events */
 } all;
 
 /* --- what traces want --- */
 
-static bool takes_term(const char *term)
+static bool matches_term(const char *term)
 {
 	unsigned long number;
 	char rest;
@@ -48,73 +49,79 @@ static bool takes_term(const char *term)
 	return fnmatch(term, program_invocation_short_name, 0) == 0;
 }
 
-static bool takes_us(const struct relay_trace *trace)
+/* True if the trace's filter selects this process. */
+static bool wants_process(const struct relay_trace *trace)
 {
 	char filter[RELAY_TRACE_FILTER_BYTES], *next = filter, *term;
 	memcpy(filter, trace->filter, sizeof(filter));
 	if (!*filter)
 		return true;
 	while ((term = strsep(&next, ",")))
-		if (takes_term(term))
+		if (matches_term(term))
 			return true;
 	return false;
 }
 
-static bool takes_event(const struct relay_trace *trace, const struct relay_trace_event *event)
+/* True if the trace's rules select the event. */
+static bool wants_event(const struct relay_trace *trace, const struct relay_trace_event *event)
 {
 	char rules[RELAY_TRACE_RULES_BYTES], name[2 * RELAY_TRACE_NAME_BYTES], *next = rules, *rule;
 	memcpy(rules, trace->rules, sizeof(rules));
 	snprintf(name, sizeof(name), "%s:%s", event->provider, event->name);
-	bool taken = rules[0] != '+';
+	bool wants = rules[0] != '+';
 	while ((rule = strsep(&next, "\n")))
 		if (*rule && fnmatch(rule + 1, name, 0) == 0)
-			taken = *rule == '+';
-	return taken;
+			wants = *rule == '+';
+	return wants;
 }
 
-static uint32_t who_wants(const struct relay_trace_event *event)
+/* Return a bit for each slot whose trace wants the event. */
+static uint32_t slots_that_want(const struct relay_trace_event *event)
 {
 	uint32_t bits = 0;
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++) {
 		const struct relay_trace *trace = &all.traces[slot];
-		if (trace->id && trace->is_started && takes_us(trace) && takes_event(trace, event))
+		if (trace->id && trace->is_started && wants_process(trace) && wants_event(trace, event))
 			bits |= 1u << slot;
 	}
 	return event->id ? bits : 0;
 }
 
-/* --- what the program sees --- */
+/* --- what tracepoints load: the pages of objects, and `wanted` of each event --- */
 
-/* Of what `wanted` of an event is decided now. That of a control file in which nothing has changed yet is 0, at which events are
- * wanted by nobody. */
+/* Return the generation to store in `wanted`. It must not be 0 while early events are written, because an event whose
+ * `wanted` is equal to the page's generation is not written, and both are 0 at first. */
 static uint64_t generation_now(void)
 {
 	return all.traces[RELAY_EARLY].id && all.generation < BEFORE_ANY ? BEFORE_ANY : all.generation;
 }
 
-static void remember(struct relay_trace_event *event, void *arg)
+/* Decide which traces want the event, and add their bits to *arg. */
+static void decide_wanted(struct relay_trace_event *event, void *arg)
 {
-	uint64_t *wanted = arg, now = generation_now() | who_wants(event);
+	uint64_t *wanted = arg, now = generation_now() | slots_that_want(event);
 	*wanted |= now;
+	/* As in relay_traced_decide(). */
 	if (!relay_joined_has_retired())
 		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
 }
 
-static void forget(struct relay_trace_event *event, void *unused)
+static void clear_wanted(struct relay_trace_event *event, void *unused)
 {
 	(void)unused;
+	/* Relaxed: emit(), trace/tracepoint.c, finds that the generation in `wanted` is not the page's. */
 	__atomic_store_n(&event->wanted, 0, __ATOMIC_RELAXED);
 }
 
-/* Have each event find out anew who wants it. */
-static void forget_wanted(void)
+/* Have each event call relay_traced_decide() the next time; or decide here, for threads that may make no system calls
+ * and therefore cannot take relay_trace_lock(). */
+static void renew_wanted(void)
 {
 	uint64_t unused = 0;
-	/* Threads that make no system calls cannot find out. */
-	relay_objects_each_event(relay_joined_is_silent() ? remember : forget, &unused);
+	relay_objects_each_event(relay_joined_is_silent() ? decide_wanted : clear_wanted, &unused);
 }
 
-/* Of the pages while events wait for their trace; 0: none do. */
+/* Return the generation in the pages of objects while early events are written; 0: none are. */
 static uint64_t waiting_generation(void)
 {
 	return all.traces[RELAY_EARLY].id ? generation_now() : 0;
@@ -123,13 +130,13 @@ static uint64_t waiting_generation(void)
 static void show_all(void)
 {
 	relay_objects_show(all.control, waiting_generation());
-	forget_wanted();
+	renew_wanted();
 }
 
 /* --- traces come and go --- */
 
-/* It may be another server that has changed the control file. */
-static void renew_all(void)
+/* If another server has changed the control file, open a new session (trace/join.h) with it for each joined trace. */
+static void renew_sessions(void)
 {
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++) {
 		const struct relay_trace *trace = &all.traces[slot];
@@ -139,7 +146,7 @@ static void renew_all(void)
 	}
 }
 
-/* Is the trace there that early events wait for? */
+/* If the trace of early events exists now, add the early events to it. */
 static void look_for_early(void)
 {
 	for (unsigned slot = 0; all.traces[RELAY_EARLY].id && slot < RELAY_N_TRACES; slot++)
@@ -150,30 +157,31 @@ static void look_for_early(void)
 	show_all();
 }
 
-/* An event that no trace's sub-buffers hold is not worth the memory to make it in. */
+/* Set largest_subbuf, by which borrow_much(), trace/tracepoint.c, allocates no memory for an event that is too large
+ * for all traces. */
 static void note_largest(void)
 {
 	uint64_t largest = 0;
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if (all.traces[slot].id && all.traces[slot].subbuf_size > largest)
 			largest = all.traces[slot].subbuf_size;
-	/* Relaxed: a number only, with which relay_traced_holds() compares. */
+	/* Relaxed: no other memory depends on the number, which relay_traced_holds() loads. */
 	__atomic_store_n(&largest_subbuf, largest, __ATOMIC_RELAXED);
 }
 
-/* Copy the control file, if it has changed. */
+/* Copy the traces if the control file has changed, and leave joined traces that have gone. */
 static void look(void)
 {
 	uint64_t generation;
 	bool is_early = all.traces[RELAY_EARLY].id;
-	/* Acquire: what the server changed before it. */
+	/* Pairs with the release in announce(), trace/control_file.c: the slots that were changed before. */
 	while (all.control && (generation = __atomic_load_n(&relay_traces_page(all.control)->generation,
 	                                                    __ATOMIC_ACQUIRE)) != all.generation) {
 		for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 			if (relay_traces_get(all.control, slot, &all.traces[slot]))
 				all.traces[slot].id = 0;
 		all.generation = generation;
-		renew_all();
+		renew_sessions();
 		relay_joined_declare_again();
 		if (is_early)
 			look_for_early();
@@ -185,7 +193,7 @@ static void look(void)
 	note_largest();
 }
 
-/* What this process has of the trace in a slot, or can have of it now; NULL: nothing. */
+/* Return the tracing of a slot, joined if it is not yet. NULL: no trace is started there, or joining has failed. */
 static struct relay_tracing *join(unsigned slot, size_t length)
 {
 	const struct relay_trace *trace = &all.traces[slot];
@@ -211,8 +219,9 @@ void relay_traced_look(void *unused)
 uint64_t relay_traced_decide(struct relay_trace_event *event)
 {
 	look();
-	uint64_t wanted = generation_now() | who_wants(event);
-	/* Relaxed: an older answer is found out by its generation. While something is to be freed the next event looks again. */
+	uint64_t wanted = generation_now() | slots_that_want(event);
+	/* Relaxed: emit(), trace/tracepoint.c, compares the generation in `wanted` with the page's. `wanted` is not
+	 * stored while a left trace is to be freed, so that the next event calls look(), which frees it, again. */
 	if (!relay_joined_has_retired())
 		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
 	return wanted;
@@ -229,20 +238,20 @@ void relay_traced_prepare(void)
 	uint64_t wanted = 0;
 	look();
 	relay_joined_silence();
-	relay_objects_each_event(remember, &wanted);
+	relay_objects_each_event(decide_wanted, &wanted);
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
 		if ((uint32_t)wanted & 1u << slot)
 			join(slot, 0);
 }
 
-/* --- for the program's objects --- */
+/* --- for the objects of the program --- */
 
 static bool waits(void)
 {
 	return !all.control || all.traces[RELAY_EARLY].id;
 }
 
-/* The traces of this control file are ours, from now on. */
+/* Use the traces of this control file from now on; `home` and `control` then belong to `all`. */
 static void connect(const struct relay_trace_home *home, struct relay_traces *control)
 {
 	struct relay_trace_home old_home = all.home;
@@ -275,8 +284,8 @@ bool relay_traced_begin(const char *early)
 bool relay_traced_begin_child(void)
 {
 	relay_joined_begin_child();
-	/* A filter may take the one and not the other. */
-	forget_wanted();
+	/* A filter pid:N may select the parent and not the child, or the reverse. */
+	renew_wanted();
 	if (!all.is_on || !waits())
 		return false;
 	show_all();
@@ -310,9 +319,9 @@ bool relay_traced_place(struct relay_place *place, const char *channel)
 	return false;
 }
 
-/* --- for the thread that waits for a mount --- */
+/* --- for the thread of trace/wait.c --- */
 
-/* Leave the traces of a store that is no longer ours to look at. */
+/* Leave all traces but that of early events, because another control file is to be used. */
 static void leave_store(void)
 {
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++) {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One process's directory in a trace.
+ * Making the directory of a process in a trace.
  *
- *     STORE/NAME/.new-PID-N       being made: hidden, until rename(2) shows it whole
+ *     STORE/NAME/.new-PID-N       the directory while it is made; rename(2) then gives it its name
  *     STORE/NAME/PROCESS-PID/     .events  cpu/mem0 .. memN-1
- *     STORE/NAME/.removed-PID-N   being removed
+ *     STORE/NAME/.removed-PID-N   the directory while it is removed (trace/remove.c)
  *
- * Whether a process writes there is said by the kernel: each of them holds a lock on .events, which no child inherits and
- * which goes with the process, however that ends. Between being told of a directory and locking it a process is believed
- * for a while. The directories belong to the store's owner; .events and the buffers to whoever writes them, who may put
- * anything there.
+ * Each process that writes to the directory holds a lock on .events (trace/alive.h), which the kernel releases when the
+ * process ends; a child of fork() does not inherit it. If the server makes the directory for a process, the process
+ * takes the lock a moment later, so for ten seconds the directory counts as if it were locked. The directories belong
+ * to the store's owner. .events and the buffers belong to the user whose processes write to them, and may contain
+ * anything.
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
@@ -32,22 +33,22 @@
 #include <unistd.h>
 
 enum {
-	PROCESS_BYTES = 64, /* of a program's name, with the null byte */
-	MAX_TRIES = 10000,  /* names that are taken */
-	REMOVAL_PAUSE_NS = 1000000
+	PROCESS_BYTES = 64,        /* of a program's name, with the null byte */
+	MAX_TRIES = 10000,         /* to find a free name, or to make or join a directory of several processes */
+	REMOVAL_PAUSE_NS = 1000000 /* between two tries to join a directory that is being removed */
 };
 
-/* What is to be made, in a trace's directory. */
+/* The directory that is made. */
 struct making {
 	const char *store;
 	const struct relay_trace *trace;
 	char process[PROCESS_BYTES];
 	uint32_t pid, vpid, uid, gid;
-	const int *fds; /* of buffers that there are already, n_fds of them; NULL: they are to be made */
+	const int *fds; /* n_fds existing buffers to be adopted; NULL: buffers are made */
 	uint32_t n_fds;
-	const char *declarations; /* of their events */
+	const char *declarations; /* of the events in the adopted buffers */
 	int trace_fd;             /* STORE/NAME */
-	char hidden[PATH_MAX];    /* while it is made */
+	char hidden[PATH_MAX];    /* ".new-PID-N" */
 	int events_fd;            /* .events, open for appending */
 };
 
@@ -59,7 +60,7 @@ static bool is_plain(char c)
 	       (c && strchr("._+@:=-", c));
 }
 
-/* What may stand in a path, in a comment of .events, and in a trace's metadata. */
+/* Replace characters that are not allowed in a path, a comment in .events or the trace's metadata. */
 static void clean_name(char to[PROCESS_BYTES], const char *from)
 {
 	size_t n = 0;
@@ -70,7 +71,7 @@ static void clean_name(char to[PROCESS_BYTES], const char *from)
 	to[n] = 0;
 }
 
-/* The name that is tried after `tries` others. */
+/* Get the directory's name. tries: how many names were taken already. */
 static void dir_name(const struct making *making, unsigned tries, char name[RELAY_TRACE_NAME_BYTES])
 {
 	char again[16] = "";
@@ -88,7 +89,7 @@ static void dir_name(const struct making *making, unsigned tries, char name[RELA
 	}
 }
 
-/* STORE/NAME. */
+/* Open STORE/NAME. A descriptor or -errno: -ENOENT: there is no such directory; -EINVAL: NAME is not allowed. */
 static int open_trace(const struct making *making)
 {
 	char path[PATH_MAX];
@@ -115,7 +116,7 @@ static int write_first_line(const struct making *making)
 	static const char *const buffers[] = {"perprocess", "peruser", "shared"};
 	const struct relay_trace *trace = making->trace;
 	char line[RELAY_TRACE_LINE_BYTES];
-	/* While the trace is not there yet its numbers are as long as any may be that will replace them. */
+	/* For early events (trace/early.h) the numbers are padded, because the server replaces them in place later. */
 	int digits = trace->id == UINT64_MAX ? 20 : 1;
 	int length = snprintf(
 	    line, sizeof(line),
@@ -129,7 +130,7 @@ static int write_first_line(const struct making *making)
 	return write(making->events_fd, line, (size_t)length) == length ? 0 : errno == 0 ? -ENOSPC : -errno;
 }
 
-/* The process that has it locked from the beginning needs no time for it. */
+/* Set an old time of change, because relay_trace_is_offered() need not wait for a process whose lock was taken here. */
 static int mark_as_locked(int fd)
 {
 	const struct timespec long_ago[2] = {{.tv_sec = 0}, {.tv_sec = 0}};
@@ -158,7 +159,7 @@ static int make_events(struct making *making, bool lock)
 	return err;
 }
 
-/* Where its buffers are made. */
+/* Get the path of the channel with the buffers. 0 or -ENAMETOOLONG. */
 static int buffers_path(const struct making *making, char path[PATH_MAX])
 {
 	int length = snprintf(path, PATH_MAX, "%s/%s/%s/cpu", making->store, making->trace->name, making->hidden);
@@ -191,12 +192,13 @@ static int make_buffers(const struct making *making)
 	    .format = RELAY_PACKETS,
 	    .pid = trace->buffers == RELAY_TRACE_PERPROCESS ? making->pid : 0,
 	};
-	/* Those of several programs are there once, and whoever joins finds them with sub-buffers that have begun. */
+	/* The data of the buffers of a single process get memory when the process first writes to them. Buffers of
+	 * several processes get it here. */
 	return trace->buffers == RELAY_TRACE_PERPROCESS ? relay_store_create_sparse(path, &spec)
 	                                                : relay_store_create(path, &spec);
 }
 
-/* -EEXIST: every name is taken. */
+/* Rename the hidden directory. `name` receives its name. 0 or -errno: -EEXIST: every name is taken. */
 static int show(const struct making *making, char name[RELAY_TRACE_NAME_BYTES])
 {
 	unsigned tries = making->trace->buffers == RELAY_TRACE_PERPROCESS ? MAX_TRIES : 1;
@@ -208,15 +210,18 @@ static int show(const struct making *making, char name[RELAY_TRACE_NAME_BYTES])
 	return err;
 }
 
-/* Note that a process is told of it now. */
-static int touch(int fd)
+/* Set the time of change of .events, by which relay_trace_is_offered() knows that a process is offered the directory
+ * now. 0 or -errno: -EAGAIN or -EACCES: it is being removed. */
+static int mark_offered(int fd)
 {
-	/* Goes with the descriptor. Whoever removes it has looked already, or will see what we do. */
+	/* Pairs with lock_against_processes(), trace/remove.c: either its lock makes this one fail, or it is taken
+	 * after the time was set. close(2) of fd releases this lock. */
 	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
 	return fcntl(fd, F_OFD_SETLK, &lock) || futimens(fd, NULL) ? -errno : 0;
 }
 
-/* Take part in one that is there. -ENOENT: it is gone; -EEXIST: it is going. */
+/* Join the directory of several processes. lock: receives a locked descriptor of .events; NULL: offer the directory to
+ * another process. 1; -ENOENT: it does not exist; -EEXIST: it is being removed; or another -errno. */
 static int join_dir(const struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	char path[2 * NAME_MAX];
@@ -226,12 +231,12 @@ static int join_dir(const struct making *making, int *lock, char name[RELAY_TRAC
 	int fd = openat(making->trace_fd, path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return -errno;
-	int err = lock ? relay_trace_lock_events(fd) : touch(fd);
+	int err = lock ? relay_trace_lock_events(fd) : mark_offered(fd);
 	if (err == -EAGAIN || err == -EACCES) {
 		nanosleep(&(struct timespec){.tv_nsec = REMOVAL_PAUSE_NS}, NULL);
 		err = -EEXIST;
 	}
-	/* Whoever removes it may have looked before. */
+	/* The directory may have been removed between the open and the lock. */
 	if (!err && (fstatat(making->trace_fd, path, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)))
 		err = -ENOENT;
 	if (!err && lock)
@@ -241,17 +246,18 @@ static int join_dir(const struct making *making, int *lock, char name[RELAY_TRAC
 	return err ? err : 1;
 }
 
-/* Its own hidden directory is there. */
+/* The hidden directory exists already, because relay_trace_make_room() counts it. */
 static int make_room_for_dir(const struct making *making)
 {
 	char dir[PATH_MAX];
-	if (making->fds) /* they have their memory already */
+	if (making->fds) /* adopted buffers have their memory already */
 		return 0;
 	snprintf(dir, sizeof(dir), "%s/%s", making->store, making->trace->name);
 	return relay_trace_make_room(making->trace_fd, dir, making->trace);
 }
 
-/* Remove the hidden directory by the names of all that can be in it: the process may have no descriptor left to list it. */
+/* Remove the hidden directory and each file that can be in it. The directory is not listed, because the process may
+ * have no descriptor left for that. */
 static void unmake(const struct making *making)
 {
 	char path[PATH_MAX + sizeof("/.events")];
@@ -262,6 +268,7 @@ static void unmake(const struct making *making)
 	unlinkat(making->trace_fd, making->hidden, AT_REMOVEDIR);
 }
 
+/* Make the directory. 0 or -errno: -EEXIST: its name is taken. */
 static int make_new(struct making *making, int *lock, char name[RELAY_TRACE_NAME_BYTES])
 {
 	int err = relay_hidden_make(making->trace_fd, "", making->hidden);
@@ -288,7 +295,7 @@ static int make_or_join_dir(struct making *making, int *lock, char name[RELAY_TR
 {
 	bool is_own = making->trace->buffers == RELAY_TRACE_PERPROCESS;
 	int err;
-	/* Others make and remove the same directory. */
+	/* Other processes may make or remove the same directory at the same time. */
 	for (int tries = 0; tries < MAX_TRIES; tries++) {
 		err = is_own ? -ENOENT : join_dir(making, lock, name);
 		if (err == -ENOENT)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Removing the directory of a process in a trace: relay_trace_remove() and relay_trace_remove_dead(). */
 #define _GNU_SOURCE
 #include "base/directory.h"
 #include "base/immutable.h"
@@ -14,11 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_DEPTH = 3 }; /* of what is removed */
+enum { MAX_DEPTH = 3 }; /* of directories in the directory */
 
 static void empty_dir(int fd, int depth);
 
-/* A file, or a directory with all that is in it. Directories are nobody's but the store's owner's. */
+/* Remove a file, or a directory with everything in it. Only the store's owner can make directories there, so that no
+ * other user can make them deeper than MAX_DEPTH. */
 static void remove_entry(int dir_fd, const char *name, int depth)
 {
 	int err = relay_file_unlinkat(dir_fd, name);
@@ -32,7 +34,7 @@ static void remove_entry(int dir_fd, const char *name, int depth)
 	unlinkat(dir_fd, name, AT_REMOVEDIR);
 }
 
-/* fd is closed. */
+/* Remove everything in the directory fd, and close fd. */
 static void empty_dir(int fd, int depth)
 {
 	DIR *dir = fdopendir(fd);
@@ -46,7 +48,7 @@ static void empty_dir(int fd, int depth)
 	closedir(dir);
 }
 
-/* Writers that are still there find the buffers closed. */
+/* Close the buffers, so that processes that have them mapped stop writing. */
 static void close_buffers(int dir_fd)
 {
 	char name[64];
@@ -64,7 +66,7 @@ static void close_buffers(int dir_fd)
 	}
 }
 
-/* Put it out of sight, then take it apart. The caller sees to it that nobody writes there, or does not care. */
+/* Rename the directory to a hidden name, then remove everything in it. Processes may still be writing to it. */
 static int remove_named(int parent_fd, const char *name)
 {
 	char hidden[PATH_MAX];
@@ -96,17 +98,19 @@ int relay_trace_remove(const char *dir)
 	return err;
 }
 
-/* As long as the descriptor is open no process can take part; -EBUSY: one does. */
+/* Lock .events so that no process can join the directory until fd is closed. 0 or -errno: -EBUSY: a process writes to
+ * the directory, or was offered it. */
 static int lock_against_processes(int fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	if (fcntl(fd, F_OFD_SETLK, &lock))
 		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
-	/* Pairs with touch() in trace/process_dir.c: whoever was told after this look will find it gone. */
-	return relay_trace_is_told(fd) ? -EBUSY : 0;
+	/* Pairs with mark_offered(), trace/process_dir.c: an offer was made before this lock was taken and is found
+	 * here, or it fails while the lock is held. */
+	return relay_trace_is_offered(fd) ? -EBUSY : 0;
 }
 
-/* Does the name still lead to what is open? */
+/* True if fd is open on the file with this path. */
 static bool is_at(const char *path, int fd)
 {
 	struct stat by_name, opened;
@@ -116,7 +120,9 @@ static bool is_at(const char *path, int fd)
 
 int relay_trace_remove_dead(const char *dir)
 {
-	/* First the directory: one without .events is nobody's, as they appear whole; one that comes now is another. */
+	/* Another process may remove the directory and make a new one with the same name meanwhile, which is_at()
+	 * finds. A directory without .events has no writer, because directories get their names when they are
+	 * complete. */
 	int dir_fd = relay_directory_open(dir);
 	if (dir_fd < 0)
 		return dir_fd;

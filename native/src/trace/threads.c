@@ -3,6 +3,7 @@
 #include "trace/threads.h"
 
 #include "base/futex.h"
+#include "base/libc.h"
 #include "base/quiet.h"
 #include "base/stack.h"
 
@@ -14,9 +15,10 @@ __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
 static struct relay_trace_thread *threads; /* under threads_lock */
 static struct relay_retired *retired;      /* under lock */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_key_t ends;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* relay_trace_lock() */
+static pthread_key_t ends;                               /* its destructor is forget_thread() */
 
+/* Block all signals and lock the mutex. */
 static void block(pthread_mutex_t *mutex, sigset_t *before)
 {
 	sigset_t all;
@@ -57,6 +59,10 @@ void relay_trace_know_thread(void)
 {
 	struct relay_trace_thread *self = &relay_trace_self;
 	sigset_t before;
+	/* The id is stored before is_plain, because a signal handler of this thread that finds is_plain set writes without coming
+	 * here. A thread that became quiet has its id from relay_trace_prepare(). */
+	if (!self->tid)
+		self->tid = (uint32_t)syscall(SYS_gettid);
 	self->is_plain = !relay_is_quiet();
 	if (self->is_known)
 		return;
@@ -70,34 +76,37 @@ void relay_trace_know_thread(void)
 		threads = self;
 	}
 	unblock(&threads_lock, &before);
-	/* The first keys of a thread need no memory. */
+	/* pthread_setspecific(3) allocates no memory for the first 32 keys of a process. */
 	pthread_setspecific(ends, self);
 }
 
-/* Is this the only thread that has ever written? Others will not find what is retired by now. */
+/* True if no other thread is in the list: then no fence is needed, because a thread that writes its first event later
+ * takes threads_lock before it loads a pointer. */
 static bool is_alone(void)
 {
 	return !threads || (threads == &relay_trace_self && !threads->next);
 }
 
-/* Note who is inside. false: that cannot be known. */
+/* Set `awaited` of each thread. false: it is not known who is inside, because the threads cannot be fenced. */
 static bool note_inside(void)
 {
 	sigset_t before;
 	block(&threads_lock, &before);
 	bool is_known = is_alone() || relay_fence_writers();
 	for (struct relay_trace_thread *thread = threads; is_known && thread; thread = thread->next) {
+		/* Pairs with the release in relay_trace_leave(): a thread that has left does not use the memory. */
 		uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
-		bool counts = (inside & RELAY_TRACE_NESTED) > (thread == &relay_trace_self);
-		thread->awaited = counts ? inside : 0;
+		bool is_inside = (inside & RELAY_TRACE_NESTED) > (thread == &relay_trace_self);
+		thread->awaited = is_inside ? inside : 0;
 	}
 	unblock(&threads_lock, &before);
 	return is_known;
 }
 
+/* True if the thread has left since note_inside(). */
 static bool has_left(const struct relay_trace_thread *thread)
 {
-	/* Pairs with the release in relay_trace_leave(): all of its write is done. */
+	/* Pairs with the release in relay_trace_leave(): the thread no longer uses the memory. */
 	uint32_t inside = __atomic_load_n(&thread->inside, __ATOMIC_ACQUIRE);
 	return !thread->awaited || (inside ^ thread->awaited) & ~(uint32_t)RELAY_TRACE_NESTED;
 }
@@ -144,6 +153,7 @@ void relay_trace_forget_threads(void)
 	pthread_mutex_init(&threads_lock, NULL);
 	pthread_mutex_init(&lock, NULL);
 	relay_trace_self.next = relay_trace_self.previous = NULL;
+	relay_trace_self.tid = (uint32_t)syscall(SYS_gettid);
 	threads = relay_trace_self.is_known ? &relay_trace_self : NULL;
 }
 

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who is writing an event: what is taken away under a writer's eyes is freed when all who were inside have left.
+ * Which threads are writing an event, so that memory which they may be using is freed only when they have left; and the
+ * lock for everything but writing.
  *
- *     writer                                        who takes away
- *     inside++                                      pointer = NULL
- *     pointer? write                                fence all threads of this process (membarrier(2))
- *     inside--; the last one out: passed++          who is inside?   ... they have passed since: free
+ *     a thread that writes                        a thread that retires memory
  *
- * The writer's two steps, the store of `inside` and the load of the pointer, are plain and without a fence. The fence stands between
- * the other's store of NULL and its load of `inside`, and orders the writer's two steps, too: either the writer sees the NULL, or the
- * other sees it inside. The store by which a writer leaves is a release, which pairs with the acquire of who frees.
+ *     relay_trace_enter(): inside++               pointer = NULL
+ *     load the pointer; if it is not NULL,        relay_trace_retire(): membarrier(2); load each thread's `inside`
+ *       use the memory                            relay_trace_free_retired(): load each `inside` again; free the memory
+ *     relay_trace_leave(): inside--; and            once each thread that was inside has left since
+ *       passed++ if it is 0 then
+ *
+ * The store to `inside` and the load of the pointer in the thread that writes are plain instructions without a fence
+ * between them. The membarrier(2) orders them, as well as the store of NULL before the load of `inside`: either the
+ * thread that writes loads NULL, or relay_trace_retire() finds it inside.
  */
 #ifndef RELAYFS_TRACE_THREADS_H
 #define RELAYFS_TRACE_THREADS_H
@@ -20,31 +24,39 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The parts of relay_trace_thread.inside. */
+/* relay_trace_thread.inside is |passed 16|nested 16|. */
 enum { RELAY_TRACE_NESTED = 0xffff, RELAY_TRACE_PASSED = 0x10000 };
 
 struct relay_trace_thread {
-	uint32_t
-	    inside; /* nested as often: a signal handler may write, too; how often it has left. Writer: the thread */
-	uint32_t awaited; /* `inside` when something was last retired; 0: it was not inside. Under a lock */
-	bool is_known;
-	bool is_plain; /* known, and not quiet (base/quiet.h) */
+	/* nested: how many events it is writing, more than one if signal handlers write, too; passed: how often nested
+	 * has become 0. Writer: the thread */
+	uint32_t inside;
+	uint32_t awaited; /* `inside` at the last relay_trace_retire(); 0: it was not inside. Under threads_lock */
+	uint32_t tid;     /* gettid(2), for the events' context; 0: not asked yet */
+	bool is_known;    /* in the list of threads */
+	bool is_plain;    /* is_known, and not quiet (base/quiet.h) */
 	struct relay_trace_thread *next, *previous;
 };
 
 extern __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
 
-/* Once, before any other of these. false: no key is left for what is to be done at a thread's end. */
+/* To be called once, before the other functions. false: no pthread key is left. */
 bool relay_trace_begin_threads(void);
 
+/* Add the calling thread to the list of threads, unless it is in it, and find out its id, and if it is quiet. */
 void relay_trace_know_thread(void);
 
+/* relay_trace_enter() for a thread that is in the list. */
 static inline void relay_trace_enter_known(void)
 {
+	/* Pairs with relay_fence_writers() in note_inside(), which orders this store before the caller's load of a
+	 * pointer. Here only the compiler has to keep the order. */
 	__atomic_store_n(&relay_trace_self.inside, relay_trace_self.inside + 1, __ATOMIC_RELAXED);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
+/* The calling thread begins to write an event: memory to which it loads a pointer now is not freed until it calls
+ * relay_trace_leave(). Calls may nest. */
 static inline void relay_trace_enter(void)
 {
 	if (__builtin_expect(!relay_trace_self.is_plain, 0))
@@ -55,34 +67,38 @@ static inline void relay_trace_enter(void)
 static inline void relay_trace_leave(void)
 {
 	uint32_t inside = relay_trace_self.inside - 1;
-	/* Release: all of the write comes before. */
+	/* Pairs with the acquire loads in has_left() and note_inside(): the thread's use of the memory before it. */
 	__atomic_store_n(&relay_trace_self.inside, inside & RELAY_TRACE_NESTED ? inside : inside + RELAY_TRACE_PASSED,
 	                 __ATOMIC_RELEASE);
 }
 
-/* Something that no thread finds any more, but that some may be using. */
+/* Memory to be freed, to which no thread can load a pointer any more, but which some may be using. */
 struct relay_retired {
 	void (*free)(void *arg);
 	void *arg;
 	struct relay_retired *next;
 };
 
-/* Have relay_trace_free_retired() call free(arg) once all threads have left that are inside now; a caller that is inside once itself
- * does not count. It stays for good where that cannot be known, because the kernel has no membarrier(2). Under relay_trace_lock(). */
+/* Have relay_trace_free_retired() call free(arg) when all threads that are inside now have left. The calling thread may
+ * be inside once itself, which does not count. On a kernel without membarrier(2) the memory is never freed, unless only
+ * one thread writes. `retired` is part of the memory. The caller holds relay_trace_lock(). */
 void relay_trace_retire(struct relay_retired *retired, void (*free)(void *arg), void *arg);
-/* True if something that this function frees is not freed yet. */
+/* True if memory that was retired with this function is not freed yet. The caller holds relay_trace_lock(). */
 bool relay_trace_has_retired(void (*free)(void *arg));
+/* Free all retired memory, unless a thread may still be using some of it. The caller holds relay_trace_lock(). */
 void relay_trace_free_retired(void);
 
-/* In the child of a fork() there is this thread only. */
+/* In the child of fork(), where only the calling thread exists, with another id: forget the other threads, and release the
+ * locks. */
 void relay_trace_forget_threads(void);
 
-/* The lock under which all that is not writing is done, with signals blocked: a handler that writes must not find
- * its own thread in there. */
+/* The lock of trace/ for everything but writing events. It blocks all signals, because a signal handler that writes an
+ * event may need the lock, which its own thread would hold. `before` receives the previous signal mask. */
 void relay_trace_lock(sigset_t *before);
 void relay_trace_unlock(const sigset_t *before);
 
-/* Run something under it, on the library's stack: paths and declarations need more of one than a thread may have. errno stays. */
+/* Call run(arg) with the lock, on the library's own stack (base/stack.h), because paths and declarations need more
+ * stack than a thread may have. Leaves errno unchanged. */
 void relay_trace_locked(void (*run)(void *arg), void *arg);
 
 #endif

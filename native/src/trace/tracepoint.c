@@ -110,10 +110,19 @@ void relay_trace_give_back(struct relay_trace_record *record)
 typedef uint64_t write_function(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
                                 size_t length);
 
+/* Before the fields, where it stands in each trace. */
+static inline void note_thread(struct relay_trace_record *record)
+{
+	if (__builtin_expect(record != NULL, 1))
+		memcpy((unsigned char *)(record + 1) - RELAY_TRACE_TID_BYTES, &relay_trace_self.tid,
+		       RELAY_TRACE_TID_BYTES);
+}
+
 static inline __attribute__((always_inline)) void
 emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length, write_function *write_event)
 {
 	relay_trace_enter_known();
+	note_thread(record);
 	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_RELAXED);
 	/* Acquire: what the server changed before it. */
 	if (__builtin_expect((wanted ^ __atomic_load_n(&relay_traced_own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
@@ -243,16 +252,20 @@ void relay_trace_unregister(struct relay_trace_object *object)
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
                                               const struct relay_trace_field *fields, uint32_t n_fields)
 {
-	const struct relay_trace_event event = {
-	    .provider = provider, .name = name, .fields = fields, .n_fields = n_fields};
+	return relay_trace_declare_event(
+	    &(struct relay_trace_event){.provider = provider, .name = name, .fields = fields, .n_fields = n_fields});
+}
+
+struct relay_trace_event *relay_trace_declare_event(const struct relay_trace_event *event)
+{
 	sigset_t before;
-	if (!relay_tsdl_allows(&event)) {
+	if (!relay_tsdl_allows(event)) {
 		errno = EINVAL;
 		return NULL;
 	}
 	relay_trace_lock(&before);
 	begin();
-	struct relay_declared *declared = relay_declared_get(&event);
+	struct relay_declared *declared = relay_declared_get(event);
 	int err = declared ? 0 : errno;
 	if (declared && !declared->event.id) {
 		declared->event.id = declared->number;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What trace/tracepoint.c has for the library besides its API. */
+/* The function of trace/tracepoint.c for trace/log.c. */
 #ifndef RELAYFS_TRACE_TRACEPOINT_H
 #define RELAYFS_TRACE_TRACEPOINT_H
 
 #include <stdint.h>
 
-/* relay_trace_page.log as it is now, once the traces have been looked for. */
+/* Return relay_trace_page.log. The first call in this process searches for the traces. */
 uint32_t relay_tracepoint_log(void);
 
 #endif

@@ -4,6 +4,8 @@
  *         name = "server:request";
  *         id = 0;
  *         stream_id = 0;
+ *         loglevel = 6;                                          only of those that have one
+ *         model.emf.uri = "src/server.c:12";                     where it is declared, if that is known
  *         fields := struct {
  *                 uint32_t _id;                                  readers leave out the first underscore: names that are
  *                 string { encoding = UTF8; } _path;             words of the language are no problem
@@ -21,7 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 127, MOST_FIELDS = 64 };
+enum { NAME_BYTES = 127, MOST_FIELDS = 64, FILE_BYTES = 255 };
 
 static const char *const types[RELAY_N_TRACE_TYPES] = {
     [RELAY_TRACE_U8] = "uint8_t",
@@ -61,7 +63,8 @@ static bool has_two(const struct relay_trace_event *event, uint32_t field)
 
 bool relay_tsdl_allows(const struct relay_trace_event *event)
 {
-	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > MOST_FIELDS)
+	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > MOST_FIELDS ||
+	    event->level > RELAY_N_TRACE_LEVELS)
 		return false;
 	for (uint32_t i = 0; i < event->n_fields; i++)
 		if (event->fields[i].type >= RELAY_N_TRACE_TYPES || !is_name(event->fields[i].name, "") ||
@@ -85,11 +88,27 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 	text->length += n > 0 ? (size_t)n : 0;
 }
 
+/* The end of a path that is too long tells more than its beginning. */
+static void add_place(struct text *text, const struct relay_trace_event *event)
+{
+	size_t length = strlen(event->file);
+	const char *at = event->file + (length > FILE_BYTES ? length - FILE_BYTES : 0);
+	add(text, "\tmodel.emf.uri = \"");
+	for (; *at; at++)
+		add(text, "%c", *at >= ' ' && *at <= '~' && *at != '"' && *at != '\\' ? *at : '_');
+	add(text, ":%u\";\n", event->line);
+}
+
 size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *at, size_t size)
 {
 	struct text text = {at, size, 0};
-	add(&text, "event {\n\tname = \"%s:%s\";\n\tid = %llu;\n\tstream_id = 0;\n\tfields := struct {\n",
-	    event->provider, event->name, (unsigned long long)id);
+	add(&text, "event {\n\tname = \"%s:%s\";\n\tid = %llu;\n\tstream_id = 0;\n", event->provider, event->name,
+	    (unsigned long long)id);
+	if (event->level)
+		add(&text, "\tloglevel = %u;\n", event->level - 1u);
+	if (event->has_place && event->file)
+		add_place(&text, event);
+	add(&text, "\tfields := struct {\n");
 	for (uint32_t i = 0; i < event->n_fields; i++) {
 		const char *name = event->fields[i].name;
 		if (event->fields[i].type == RELAY_TRACE_BYTES)

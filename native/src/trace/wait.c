@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A thread that waits for a mount and, where $RELAYFS_TRACE_EARLY names a trace, for that.
+ * A thread that waits for a control file of traces and, if $RELAYFS_TRACE_EARLY names a trace, for this trace:
  *
- *     mounted?  --> connect; early events that lie in another store of this user's are copied into this one
- *        '- is there a trace of that name?  --> they are part of it; done
+ *     1. When a mount or a store without a mount appears, the thread connects to its control file, and copies early
+ *        events that are in another store of this user into this store.
+ *     2. When the trace of the early events is made, relay_traced_waits() adds them to it, and the thread ends.
  */
 #define _GNU_SOURCE
 #include "trace/wait.h"
@@ -23,13 +24,14 @@
 
 enum {
 	STACK_BYTES = 256 * 1024,
-	LOOK_MS = 10000, /* for what is mounted elsewhere, in a store that this process sees */
-	TRACE_MS = 1000, /* for a trace */
-	LEAVE_NS = 1000000
+	LOOK_MS = 10000,   /* between searches for a control file, which a server in another mount namespace may make */
+	TRACE_MS = 1000,   /* between searches for the trace */
+	LEAVE_NS = 1000000 /* between checks if threads are writing early events */
 };
 
-/* Copy what was written to another store; if that fails it waits there for a mount of that store. */
-static void carry(const char *from, const struct relay_trace_home *home, const struct relay_trace *trace)
+/* Copy the directory of early events `from` into the store of `home`. If that fails, it stays in its store until a
+ * server of that store makes the trace. */
+static void copy_early(const char *from, const struct relay_trace_home *home, const struct relay_trace *trace)
 {
 	struct relay_trace_home early;
 	while (!relay_traced_has_left())
@@ -40,7 +42,7 @@ static void carry(const char *from, const struct relay_trace_home *home, const s
 	relay_trace_home_free(&early);
 }
 
-/* A mount, in the place of a store that nobody serves, or of nothing. */
+/* Connect to a mount; or to a store without a server, if the process is not connected to one yet. */
 static void try_to_connect(const struct relay_traced_state *state)
 {
 	struct relay_trace_home home;
@@ -53,20 +55,20 @@ static void try_to_connect(const struct relay_traced_state *state)
 		relay_trace_home_free(&home);
 		return;
 	}
-	/* The library's own from now on, which the copy outlives. */
+	/* A copy, because `home` then belongs to the library, which may free it while `to` is used. */
 	struct relay_trace_home to = {.store = home.store ? strdup(home.store) : NULL};
 	relay_traced_connect(&home, traces, &carried);
 	if (carried && to.store)
-		carry(carried, &to, &state->early);
+		copy_early(carried, &to, &state->early);
 	free(carried);
 	relay_trace_home_free(&to);
 }
 
-/* Returns when something may be new. */
-static void wait_for_news(const struct relay_traced_state *state, int mounts)
+/* Sleep until the control file or the mounts of this process may have changed. mounts: /proc/self/mountinfo. */
+static void wait_for_change(const struct relay_traced_state *state, int mounts)
 {
 	struct relay_futex change = {state->changes, state->changed};
-	/* Says that something was mounted since the last time, or since the open. */
+	/* The kernel reports POLLPRI once after each change of the mounts. */
 	struct pollfd mounted = {.fd = mounts, .events = POLLPRI};
 	if (state->has_mount)
 		relay_futex_wait_any(&change, 1, TRACE_MS);
@@ -85,7 +87,7 @@ static void *wait_for_mount(void *unused)
 			if (!relay_traced_waits(&state))
 				break;
 		}
-		wait_for_news(&state, mounts);
+		wait_for_change(&state, mounts);
 	}
 	if (mounts >= 0)
 		close(mounts);
@@ -96,7 +98,7 @@ void relay_trace_wait(void)
 {
 	pthread_t thread;
 	pthread_attr_t attr;
-	/* Signals are blocked, as they are here: they are for the program's threads. */
+	/* The thread inherits the caller's mask of blocked signals, so signals go to the program's own threads. */
 	if (pthread_attr_init(&attr))
 		return;
 	pthread_attr_setstacksize(&attr, STACK_BYTES);

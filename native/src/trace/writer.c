@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/quiet.h"
-#include "base/scratch.h"
 #include "buffer/subbuf_start.h"
 #include "buffer/try_reserve.h"
 #include "buffer/write.h"
@@ -329,12 +328,17 @@ void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_a
 
 /* --- events --- */
 
+/* Between an event's head and its fields. */
+static size_t context_bytes(const struct relay_tracing *tracing)
+{
+	return RELAY_TRACE_TID_BYTES + (tracing->pid ? RELAY_TRACE_PID_BYTES : 0);
+}
+
 /* An event of which there is no record, because it is longer than any trace's sub-buffers, or for want of memory to make it in. */
 static void count_lost(const struct relay_tracing *tracing, size_t length)
 {
 	const struct rchan *chan = tracing->chan;
-	size_t head_bytes = sizeof(uint64_t) + (tracing->pid ? sizeof(tracing->pid) : 0);
-	size_t bytes = length - sizeof(struct relay_trace_record) + head_bytes;
+	size_t bytes = length - sizeof(struct relay_trace_record) + RELAY_TRACE_HEAD_BYTES + context_bytes(tracing);
 	for (int err = RELAY_WRONG_CPU; err == RELAY_WRONG_CPU;) {
 		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu() : (uint32_t)sched_getcpu();
 		struct rchan_buf *buf = &chan->bufs[cpu < chan->n_buffers ? cpu : 0];
@@ -342,19 +346,17 @@ static void count_lost(const struct relay_tracing *tracing, size_t length)
 	}
 }
 
-/* Write the event with the head that it has in this trace (trace_store.h), which ends, with the pid, where the fields begin. */
-static int write_with_head(const struct relay_tracing *tracing, uint16_t id, struct relay_trace_record *record,
-                           size_t length, struct relay_record_time *time)
+/* Write the event with the head and the context that it has in this trace (trace_store.h). The thread stands before the fields. */
+static int write_with_head(const struct relay_tracing *tracing, struct relay_trace_record *record, size_t length,
+                           struct relay_record_time *time)
 {
-	const uint16_t extended[] = {RELAY_TRACE_EXTENDED, id};
-	size_t pid_bytes = tracing->pid ? sizeof(tracing->pid) : 0;
-	size_t head_bytes = (time->is_short ? 0 : sizeof(extended)) + sizeof(time->clock) + pid_bytes;
-	unsigned char *fields = (unsigned char *)(record + 1), *head = fields - head_bytes;
-	memcpy(fields - pid_bytes, &tracing->pid, pid_bytes);
-	memcpy(head, extended, time->is_short ? 0 : sizeof(extended));
-	time->at = head + (time->is_short ? 0 : sizeof(extended));
-	time->bytes = length - (size_t)((unsigned char *)time->at - (unsigned char *)record);
-	return relay_chan_write_timed(tracing->chan, head, length - sizeof(*record) + head_bytes, time);
+	const size_t head_bytes = time->is_short ? RELAY_TRACE_HEAD_BYTES : RELAY_TRACE_LONG_HEAD_BYTES;
+	unsigned char *fields = (unsigned char *)(record + 1), *context = fields - context_bytes(tracing);
+	if (tracing->pid)
+		memcpy(context, &tracing->pid, RELAY_TRACE_PID_BYTES);
+	time->rest = context - (head_bytes - RELAY_TRACE_HEAD_BYTES);
+	return relay_chan_write_timed(tracing->chan, head_bytes + context_bytes(tracing) + length - sizeof(*record),
+	                              time);
 }
 
 /* Its id, + 1; 0: it has none, as for want of room for its declaration. */
@@ -373,10 +375,10 @@ uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number
 	if (!record || !id) {
 		count_lost(tracing, length);
 	} else {
-		err = write_with_head(tracing, time.id, record, length, &time);
+		err = write_with_head(tracing, record, length, &time);
 		time.is_short = false;
 		if (err == RELAY_TIME_IS_LONG)
-			err = write_with_head(tracing, time.id, record, length, &time);
+			err = write_with_head(tracing, record, length, &time);
 	}
 	errno = saved;
 	return err ? 0 : time.clock;

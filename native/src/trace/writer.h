@@ -70,14 +70,13 @@ static inline uint64_t relay_tracing_write(struct relay_tracing *tracing, uint64
 {
 	uint32_t cpu = relay_rseq_cpu();
 	if (__builtin_expect(cpu < tracing->n_bufs && record, 1)) {
-		uint64_t *head = &record->room[1];
-		length -= sizeof(record->room[0]);
-		struct relay_record_time time = {
-		    .at = head, .bytes = length, .is_short = true, .id = (uint16_t)(number - 1)};
-		int err = relay_write_rseq_here(&tracing->bufs[cpu], head, length, &time, false);
+		struct relay_record_time time = {.rest = (unsigned char *)(record + 1) - RELAY_TRACE_TID_BYTES,
+		                                 .is_short = true,
+		                                 .id = (uint16_t)(number - 1)};
+		size_t bytes = length - sizeof(*record) + RELAY_TRACE_HEAD_BYTES + RELAY_TRACE_TID_BYTES;
+		int err = relay_write_rseq_here(&tracing->bufs[cpu], NULL, bytes, &time, false);
 		if (__builtin_expect(err <= 0, 1))
 			return err ? 0 : time.clock; /* written, or counted as lost */
-		length += sizeof(record->room[0]);
 	}
 	return relay_tracing_write_slow(tracing, number, record, length);
 }

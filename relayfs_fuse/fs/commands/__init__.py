@@ -1,1 +1,1 @@
-"""The language of the control file, and what its commands do to channels; fs/traces does the trace commands."""
+"""Parsing the commands of `control`, and carrying out those about channels; those about traces are in fs/traces."""

@@ -1,7 +1,8 @@
-"""What `adopt` is given: descriptors of a program's files that have no names yet, and are to become a channel.
+"""Checking the files that `adopt PATH FD,FD,...` is to make a channel of.
 
-Nothing about them is trusted. They are opened anew through /proc, and taken only if they belong to the caller and are
-the buffers of one channel, all of them.
+A program that ran without a server has made the buffers in files without names, and passes its descriptors of them. The
+server opens the files again through /proc, trusts nothing about them, and takes them only if they belong to the caller
+and are all buffers of one channel.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from relayfs_fuse.native.tables import RELAY_OPTIONS
 if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.control import Command
 
-# What all buffers of a channel have in common.
+# The statistics that are the same in all buffers of a channel.
 _COMMON = (
     *("n_buffers", "format"),
     *(option.field for option in RELAY_OPTIONS.values() if option.field and option.file),
@@ -25,11 +26,11 @@ _COMMON = (
 
 
 def take(command: Command, process: int, uid: int, store: str) -> list[native.Buffer]:
-    """Map the buffers that a command names; CommandError: they cannot be taken.
+    """Map the buffers that a command names, and return them in the order of its descriptors; CommandError.
 
-    process: that opened control
+    process: the process that opened control; 0: it is not visible to the server
     uid: its user
-    store: the directory where they will get names
+    store: the directory where the files will get names
     """
     if process == 0:
         raise command.refuse(
@@ -55,7 +56,7 @@ def take(command: Command, process: int, uid: int, store: str) -> list[native.Bu
 def _take_one(command: Command, path: str, descriptor: int, uid: int, store: str) -> native.Buffer:
     what = f"descriptor {descriptor}"
     try:
-        # Only looked at so far: to open a device or a pipe can have effects of its own.
+        # O_PATH, because opening a device or a pipe can have side effects.
         seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         code = errno.EBADF if error.errno == errno.ENOENT else error.errno or errno.EIO

@@ -1,13 +1,12 @@
-"""What the commands of the control file do.
+"""Carrying out the commands of the control file.
 
-Names change one command at a time. Each command is a generator: it runs in the server's thread, where names and inodes
-may be changed, and yields the jobs that may block; whoever drives it runs those in a worker thread and sends back what
-they returned. Jobs map the buffers anew, because a mapping is for one thread at a time. A job that a program may hold
-up is a Patient one: other commands go on meanwhile.
+Each command is a generator that runs in the server's thread, where the tree may be changed. It yields the jobs that may
+block. Acts.command() (requests/acts.py) runs those in a worker thread, and sends back what they returned. Jobs map the
+buffers again, because a mapping may be used by one thread at a time only. While a command runs, no other command may
+add or remove names, except while one of its jobs is a LongJob, which other programs may hold up.
 
-Several lines in one write are carried out in order. The first that is refused makes the write(2) fail with its errno;
-lines before it have been carried out, those after it have not; error_log tells which it was. A write of too many lines
-is refused as a whole.
+Several lines in one write(2) are carried out in order. If a line is refused, the write(2) fails with its errno,
+error_log has the line, and the lines after it are not carried out. A write of too many lines is refused as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands import adoption, control, trace_control
-from relayfs_fuse.fs.commands.jobs import Patient, for_each
+from relayfs_fuse.fs.commands.jobs import LongJob, for_each
 from relayfs_fuse.fs.kinds.channel import KINDS
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import Directory
@@ -41,15 +40,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Where relay_log() writes to.
+# The path of the channel that relay_log() writes to.
 LOG_CHANNEL = "log"
 
 
 class Commands:
-    """Carry out commands on a store and show the results in a tree.
+    """The commands on the channels of a store, and on the tree that shows them.
 
-    removed: is told of a channel that is about to go
-    traces: those of the store; None: they cannot be used
+    removed: is called with a channel that is about to be removed
+    traces: carries out `trace ...`; None: the traces of this store cannot be used
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Commands:
         self._removed = removed
 
     def lines(self, text: bytes) -> list[str]:
-        """Take a write apart; CommandError: it is too much for one."""
+        """Return the lines of a write(2); CommandError: there are too many."""
         try:
             return control.split_write(text)
         except CommandError as error:
@@ -75,7 +74,7 @@ class Commands:
             raise
 
     def run(self, line: str, opener: Opener) -> LineWork:
-        """Carry out a line; return the path of the channel that it has removed."""
+        """Carry out a line; return the path of the channel that it has removed, or None; CommandError."""
         try:
             about_trace = trace_control.parse(line)
             command = None if about_trace else control.parse(line)
@@ -104,7 +103,7 @@ class Commands:
         if isinstance(channel, DamagedChannel):
             raise command.refuse(errno.EBADMSG, f"{channel.path} is damaged ({channel.damage}): it can only be removed")
         try:
-            yield Patient(lambda: self._act(command, channel))
+            yield LongJob(lambda: self._act(command, channel))
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
         return None
@@ -154,11 +153,11 @@ class Commands:
             try:
                 channel.close()
             except OSError as error:
-                # A CPU that this process may not visit, where a write may still end, in memory that is mapped; or a
-                # damaged buffer, which must not make the channel immortal.
+                # The server may not run on a CPU, where a write may still be in progress: it ends in memory that stays
+                # mapped. Or a buffer is damaged, which must not keep the channel from being removed.
                 log.info("remove %s: not all of it could be stopped: %s", channel.path, error.strerror)
 
-        yield Patient(take_away)
+        yield LongJob(take_away)
         if channel.removed:
             raise command.refuse(errno.ENOENT, f"another command has removed {channel.path} meanwhile")
         channel.removed = True
@@ -173,8 +172,8 @@ class Commands:
         except CommandError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            # The names may be taken meanwhile: all is checked again.
-            yield Patient(self._store.make_room)
+            # While make_room() runs, another command may take the names, so _plan() checks everything again.
+            yield LongJob(self._store.make_room)
             spec, notice = self._plan(command, opener)
         with self._store.claim_room(KINDS[command.type].file_bytes(spec), opener.uid):
             yield from self._make(command, opener, lambda: self._store.create(command.path, command.type, spec))
@@ -187,12 +186,13 @@ class Commands:
         try:
             stats = buffers[0].stats()
             need = stats.file_bytes * len(buffers)
-            yield Patient(lambda: self._ensure_room(command, need, opener))
+            yield LongJob(lambda: self._ensure_room(command, need, opener))
             self._check_names(command, stats.buffers, len(buffers), opener)
             perm = command.options.get("perm", RELAY_OPTIONS["perm"].initial)
             uid = command.options.get("uid", opener.uid)
             gid = command.options.get("gid", opener.gid)
-            # Who keeps a descriptor of a store file could truncate it: other users' memory is copied.
+            # The caller keeps its descriptors, with which it could truncate the store's files. So the files of other
+            # users are copied.
             take = self._store.adopt if opener.uid == os.geteuid() else self._store.copy
             with self._store.ledger.claim(need, opener.uid):
                 yield from self._make(command, opener, lambda: take(command.path, buffers, perm, uid, gid))
@@ -201,7 +201,7 @@ class Commands:
                 buffer.close()
 
     def _make(self, command: control.Command, opener: Opener, job: Callable[[], StoredChannel]) -> Work:
-        """Make the directories above a channel, then the channel itself, and show them."""
+        """Make the missing directories above a channel; have `job` make the channel; show all that in the tree."""
         made = []
         try:
             for path in self._tree.missing_directories(command.path):
@@ -219,7 +219,7 @@ class Commands:
         self._note_log(channel.path)
 
     def _plan(self, command: control.Command, opener: Opener) -> tuple[dict[str, int], str | None]:
-        """Return the fields of the spec, and what must be said of sizes that had to be reduced."""
+        """Check a `create`; return the fields of the spec, and the text for error_log if default sizes were reduced."""
         options = OPTIONS[command.type].values()
         spec = {option.field: command.options.get(option.key, option.initial) for option in options if option.field}
         spec["uid"], spec["gid"] = command.options.get("uid", opener.uid), command.options.get("gid", opener.gid)
@@ -244,7 +244,7 @@ class Commands:
             raise command.refuse(error.errno, error.message) from None
 
     def _check_room(self, command: control.Command, spec: dict[str, int], plan: Plan, opener: Opener) -> None:
-        """Refuse what there is no memory for."""
+        """Refuse a channel that there is no memory for."""
         try:
             self._store.check_room(KINDS[command.type].file_bytes(spec), opener.uid)
         except CommandError as error:
@@ -252,14 +252,14 @@ class Commands:
             raise command.refuse(error.errno, f"{plan.what}: {error.message}", key) from None
 
     def _ensure_room(self, command: control.Command, need: int, opener: Opener) -> None:
-        """Do so, after a second look; may block."""
+        """Refuse a channel that there is no memory for, even after Store.make_room(); may block."""
         try:
             self._store.ensure_room(need, opener.uid)
         except CommandError as error:
             raise command.refuse(error.errno, error.message) from None
 
     def _check_machine(self, command: control.Command, buffers: int) -> None:
-        """Refuse what is not to be had here."""
+        """Refuse options that this machine does not support."""
         if command.options.get("scheme") == native.SCHEME_RSEQ and (
             native.scheme_default(buffers) != native.SCHEME_RSEQ
         ):
@@ -291,5 +291,5 @@ def _explain(path: str, error: OSError) -> str:
     if error.errno == errno.EEXIST:
         return f"the store holds something at {path} that cannot be shown: see the server's log"
     if error.errno == errno.EXDEV:
-        return "you are in another mount namespace than this mount's server, which only root's server can cope with"
+        return "you are in another mount namespace than this mount's server, which works only with a server of root"
     return f"the store could not make it: {error.strerror}"

@@ -5,8 +5,8 @@
     adopt PATH FD,FD,... [key=value ...]
     trace ...                      see trace_control.py
 
-Words are separated by spaces or tabs; empty lines and lines that begin with `#` mean nothing. This module knows
-what may be said, not what is: whether PATH exists is found out by those who carry the command out.
+Words are separated by spaces or tabs. Empty lines and lines that begin with `#` are ignored. This module checks the
+syntax of a line and the values of options; channel.py checks whether PATH exists.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.tables import Option
 
 VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace")
-# Bytes of a sub-buffer that no record takes.
+# The options whose bytes of a sub-buffer records cannot use.
 RESERVED = ("start_reserve", "end_reserve", "channel_start_reserve")
-# What is not decided before there are files.
+# The options of `adopt`; all others are decided by the program that made the files.
 ADOPT_OPTIONS = {key: RELAY_OPTIONS[key] for key in ("perm", "uid", "gid")}
 
-# Of a sub-buffer, in bytes, and how many there are.
+# The default size of a sub-buffer, in bytes, and number of sub-buffers.
 DEFAULT_SIZES = RELAY_OPTIONS["subbuf_size"].initial, RELAY_OPTIONS["n_subbufs"].initial
-# What the defaults are reduced to at most: below this a channel is of little use to anybody.
+# The smallest values to which the defaults are reduced if little memory is free.
 LEAST_SUBBUF_SIZE = 4096
 LEAST_N_SUBBUFS = 2
 
-# Leaves room, within the 255 bytes of a file name, for a CPU number and for the name while it is made.
+# Bytes of a name and of a PATH. A file name has at most 255 bytes, of which a CPU number, and the temporary name while
+# a directory is made, need some.
 NAME_MAX = 200
 PATH_MAX = 1024
-# What one write may hold. A write is carried out in one go for who made it, so this bounds how long that takes.
+# Lines and bytes of one write(2). A user's next command waits until the write is carried out, so its length is limited.
 LINES_MAX = 1024
 WRITE_MAX = 64 << 10
-# What commands of this kind are called elsewhere.
+# Names of such commands in other programs, for suggestions.
 _SYNONYMS = {
     **dict.fromkeys(("delete", "del", "destroy", "rm", "unlink"), "remove"),
     **dict.fromkeys(("add", "make", "mk", "new", "open"), "create"),
@@ -66,10 +67,13 @@ class Word:
 
 @dataclass
 class Command:
-    """A command that could be understood.
+    """A command whose syntax is correct.
 
-    options: of create and adopt; keys that were not given are not in it
-    columns: where each key's word begins
+    column: where the path begins in the line; columns count from 0
+    line: the whole line
+    options: the values of the options of create and adopt, by key; keys that were not given are missing
+    columns: where the word of each option begins, by key; of other commands, "cpu" and "descriptors"
+    cpu, count: of consumed
     descriptors: of adopt
     """
 
@@ -85,7 +89,7 @@ class Command:
 
     @property
     def type(self) -> str:
-        """What it makes; see OPTIONS."""
+        """The type of the channel that create makes: a key of OPTIONS."""
         return TYPES[self.options.get("type", 0)]
 
     @property
@@ -94,22 +98,22 @@ class Command:
         return sum(self.options.get(key, 0) for key in RESERVED)
 
     def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
-        """Make the error that points at a key's word, or at the path."""
+        """Return the error that points at the word of `key` in the line, or at the path."""
         return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
 
 
 class Options(Protocol):
-    """A command with options; see Command."""
+    """A command with options, of channels (Command) or traces (TraceCommand)."""
 
     options: dict[str, int]
     columns: dict[str, int]
 
     def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
-        """Make the error that points at a key's word."""
+        """Return the error that points at the word of `key` in the line."""
 
 
 class Sizes(Options, Protocol):
-    """One that makes buffers."""
+    """A command that makes relay buffers."""
 
     @property
     def reserved(self) -> int:
@@ -117,7 +121,7 @@ class Sizes(Options, Protocol):
 
 
 def split_write(text: bytes) -> list[str]:
-    """Take apart what was written to a file of commands; CommandError: it is too much for one write."""
+    """Return the lines of one write(2) that are not blank; CommandError: E2BIG, too many bytes or lines."""
     if len(text) > WRITE_MAX:
         raise CommandError(
             errno.E2BIG, f"a write of {len(text)} bytes: at most {WRITE_MAX} are allowed; nothing of it was done"
@@ -131,7 +135,7 @@ def split_write(text: bytes) -> list[str]:
 
 
 def parse(line: str) -> Command | None:
-    """Understand one line; None: there is no command in it.
+    """Parse one line; None: it is blank or a comment; CommandError.
 
     line: without its newline
     """
@@ -161,19 +165,22 @@ def parse(line: str) -> Command | None:
 
 
 def _is_quoted(words: Sequence[Word]) -> bool:
-    """Tell whether a path with blanks stands in quotes: they are part of names, so a lone one may begin a path."""
+    """Whether the PATH is in quotes and has blanks. A quote that is not closed is an ordinary character of a path."""
     quote = words[0].text[0] if words else ""
     return quote in ("'", '"') and any(word.text.endswith(quote) and "=" not in word.text for word in words[1:])
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """Say which of the known words may have been meant."""
+    """Return "; did you mean ...?" if a word is similar to one of the known words, else ""."""
     meant = _SYNONYMS.get(word.lower()) or next(iter(difflib.get_close_matches(word.lower(), known, 1)), None)
     return f"; did you mean {meant}?" if meant in known else ""
 
 
 def check_path(path: str, column: int = 0) -> None:
-    """Refuse what cannot be a channel's path."""
+    """Check the path of a channel; CommandError: EINVAL, ENAMETOOLONG.
+
+    column: where the path begins in the line
+    """
     if len(os.fsencode(path)) > PATH_MAX:
         raise CommandError(errno.ENAMETOOLONG, f"PATH is longer than {PATH_MAX} bytes", column)
     at = column
@@ -185,7 +192,10 @@ def check_path(path: str, column: int = 0) -> None:
 
 
 def check_name(name: str, column: int = 0) -> None:
-    """Refuse what cannot be the name of a channel or a directory."""
+    """Check the name of a channel or directory; CommandError: EINVAL, ENAMETOOLONG.
+
+    column: where the name begins in the line
+    """
     if name.startswith("."):
         raise CommandError(errno.EINVAL, f"{name!r}: names that begin with a dot belong to relayfs", column)
     if len(os.fsencode(name)) > NAME_MAX:
@@ -195,7 +205,7 @@ def check_name(name: str, column: int = 0) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Understand a number of bytes with an optional K, M or G; ValueError otherwise."""
+    """Parse a number of bytes with an optional K, M or G (powers of 1024, in either case); ValueError."""
     match = re.fullmatch(r"([0-9]{1,20})([KMG]?)", text, re.IGNORECASE)
     if not match:
         raise ValueError(text)
@@ -203,7 +213,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """Write a number of bytes as parse_size() reads it, as short as is exact."""
+    """Format a number of bytes for parse_size(), with the largest unit that is exact."""
     for unit in ("G", "M", "K"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
@@ -221,15 +231,17 @@ def _number(text: str, largest: int) -> int:
 
 
 def _type_of(words: Sequence[Word]) -> str:
-    """Find the type, which may stand anywhere; what is none is refused where it stands."""
+    """Return the type of the channel, TYPES[0] if none is given; _parse_options() refuses an unknown one."""
     given = (word.text.partition("=")[2] for word in words if word.text.startswith("type="))
     return next((name for name in given if name in TYPES), TYPES[0])
 
 
 def split_option(command: Options, word: Word, allowed: Mapping[str, str]) -> tuple[str, str]:
-    """Return KEY and VALUE of an option that is not given yet.
+    """Return KEY and VALUE of `KEY=VALUE`, and note the word's column in the command.
 
-    allowed: the keys that there are, and what values are allowed
+    CommandError: EINVAL if the key is unknown, has no value, or is given twice.
+
+    allowed: by key, the allowed values in words
     """
     key, equals, value = word.text.partition("=")
     if key not in allowed:
@@ -243,7 +255,7 @@ def split_option(command: Options, word: Word, allowed: Mapping[str, str]) -> tu
 
 
 def parse_value(command: Options, word: Word, option: Option, value: str) -> None:
-    """Understand the VALUE of an option."""
+    """Parse the VALUE of an option into command.options; CommandError: EINVAL."""
     try:
         command.options[option.key] = option.parse(value)
     except ValueError:
@@ -256,9 +268,9 @@ def _unknown(word: Word, message: str, keys: Sequence[str]) -> CommandError:
 
 
 def _parse_options(command: Command, words: Sequence[Word], type_of: str | None) -> None:
-    """Understand keys and values.
+    """Parse `key=value` words.
 
-    type_of: what is to be made; None: it is there already
+    type_of: the type of the channel that create makes; None: the command is adopt
     """
     options = OPTIONS[type_of] if type_of else ADOPT_OPTIONS
     for word in words:
@@ -273,7 +285,10 @@ def _parse_options(command: Command, words: Sequence[Word], type_of: str | None)
 
 
 def check_sizes(command: Sizes) -> None:
-    """Refuse what no buffer can have, whatever the defaults become."""
+    """Check subbuf_size and n_subbufs against the largest buffer; CommandError: EINVAL.
+
+    An option that was not given counts as the smallest value that its default may be reduced to.
+    """
     subbuf_size = command.options.get("subbuf_size", LEAST_SUBBUF_SIZE)
     n_subbufs = command.options.get("n_subbufs", LEAST_N_SUBBUFS)
     if not native.buf_file_bytes(subbuf_size, n_subbufs):
@@ -328,13 +343,13 @@ def choose_geometry(
     free_bytes: int,
     default: tuple[int, int] = DEFAULT_SIZES,
 ) -> tuple[int, int, str | None]:
-    """Choose sizes for a channel: what was asked for, else defaults that leave room for others.
+    """Choose the sizes of relay buffers: the options, or defaults reduced to a sixteenth of the free memory.
 
-    n_buffers: how many buffers it will have
-    free_bytes: how much of the store is free
-    default: size of a sub-buffer, and their number
+    n_buffers: how many buffers there will be
+    free_bytes: how many bytes of the store are free
+    default: the size of a sub-buffer in bytes, and the number of sub-buffers
 
-    Returns sub-buffer size, their number, and what must be said when the defaults had to be reduced.
+    Returns the size, the number, and the text for error_log if a default was reduced.
     """
     subbuf_size = command.options.get("subbuf_size", default[0])
     n_subbufs = command.options.get("n_subbufs", default[1])
@@ -361,9 +376,9 @@ def choose_geometry(
 
 
 def format_create(path: str, type_of: str, stats: Fields, owner: Mapping[str, int]) -> str:
-    """Write the command that would make this channel again.
+    """Return the `create` command that would make this channel again.
 
-    owner: perm, uid and gid
+    owner: the values of perm, uid and gid
     """
     words = [f"type={type_of}"] if type_of != TYPES[0] else []
     for key, option in OPTIONS[type_of].items():

@@ -1,4 +1,4 @@
-"""What commands do in worker threads; see channel.py."""
+"""The jobs of commands, which run in worker threads; channel.py explains who runs them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.kinds.base import Memory, Stored
 
+# A command: yields jobs, and receives what they returned.
 Work = Generator[Callable[[], Any], Any, None]
-# That of a line, which returns the path of the channel that it has removed.
+# A line of commands: also returns the path of the channel that it has removed, or None.
 LineWork = Generator[Callable[[], Any], Any, str | None]
 
-# How long a command waits for a program that holds a buffer's lock, and how often it looks.
+# How long a command tries to get a buffer's lock that a program holds, and the pause between two tries.
 BUSY_S = 1.0
 BUSY_PAUSE_S = 0.001
 
 
-class Patient:
-    """A job that waits for programs which may be stopped, or hostile: names may change while it runs."""
+class LongJob:
+    """A job that may wait for programs, which may be stopped or hostile: other commands may run meanwhile."""
 
     def __init__(self, job: Callable[[], Any]) -> None:
         self.job = job
 
     def __call__(self) -> Any:
-        """Do it."""
+        """Call the job."""
         return self.job()
 
 
 def for_each(map_anew: Callable[[int], Memory], buffers: Sequence[Stored[Any]], act: Callable[[Memory], None]) -> None:
-    """Map each of these buffers anew, and do something with it; raise the first failure after all are done.
+    """Map each buffer again and call `act` with it; after all are done, raise the first OSError.
 
-    Not by their paths: the channel may be removed meanwhile, and another one made of the same path.
+    map_anew: maps the file of a descriptor. A path would not do: the channel may be removed meanwhile, and another one
+        made with the same path.
     """
     failure: OSError | None = None
     for stored in buffers:
@@ -51,11 +53,11 @@ def for_each(map_anew: Callable[[int], Memory], buffers: Sequence[Stored[Any]], 
         try:
             raise failure
         finally:
-            del failure  # else its traceback, which knows this frame, keeps the buffers mapped
+            del failure  # otherwise its traceback, which refers to this frame, keeps the buffers mapped
 
 
 def _act_patiently(act: Callable[[Memory], None], buffer: Memory) -> None:
-    """Wait for a program that reads or writes this very moment; not for ever."""
+    """Call `act`, and again while it fails with EBUSY because a program reads or writes, for at most BUSY_S seconds."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:

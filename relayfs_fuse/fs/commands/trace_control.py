@@ -1,9 +1,9 @@
-"""The language of the control file, as far as it is about traces.
+"""Parsing the commands of the control file that are about traces.
 
     trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB
     trace remove NAME                    trace stop NAME     trace disable NAME GLOB
 
-Like control.py, this module knows what may be said, not what is.
+Like control.py, this module checks the syntax; traces/registry.py checks whether NAME exists.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 VERB = "trace"
 ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
-# What is allowed of each key.
+# The allowed values of each key, in words.
 ALLOWED = {**{key: option.allowed for key, option in TRACE_OPTIONS.items()}, "filter": "TERM,TERM..."}
 
 DEFAULT_SIZES = TRACE_OPTIONS["subbuf_size"].initial, TRACE_OPTIONS["n_subbufs"].initial
 
-# What may stand in a name: it goes into paths, and into the metadata of traces.
+# The name of a trace is a part of paths, and of CTF metadata.
 _NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
 _GLOB = re.compile(r"[!-~]+")
 _NUMBER = re.compile(r"[0-9]{1,10}")
@@ -39,13 +39,15 @@ _ID_MAX = 2**32 - 1
 
 @dataclass
 class TraceCommand:
-    """A command about a trace that could be understood.
+    """A command about a trace, whose syntax is correct.
 
     action: one of ACTIONS
-    options: of create; keys that were not given are not in it
+    column: where the name begins in the line; columns count from 0
+    line: the whole line
+    options: the values of the options of create, by key; keys that were not given are missing
+    columns: where the word of each option begins, by key; and "glob"
     filter: of create
     glob: of enable and disable
-    columns: where each key's word begins, and the glob
     """
 
     action: str
@@ -59,16 +61,16 @@ class TraceCommand:
 
     @property
     def reserved(self) -> int:
-        """How many bytes of a sub-buffer no event takes."""
+        """How many bytes of a sub-buffer are the packet's header."""
         return native_trace.PACKET_HEAD_BYTES
 
     def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
-        """Make the error that points at a key's word, or at the name."""
+        """Return the error that points at the word of `key` in the line, or at the name."""
         return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
 
 
 def parse(line: str) -> TraceCommand | None:
-    """Understand one line; None: it is not about traces."""
+    """Parse one line; None: it is not about traces; CommandError."""
     words = [Word(match.group(), match.start()) for match in re.finditer(r"[^ \t]+", line)]
     if not words or words[0].text != VERB:
         return None
@@ -119,12 +121,12 @@ def _parse_options(command: TraceCommand, words: Sequence[Word]) -> None:
 
 
 def _is_glob(text: str) -> bool:
-    """Tell whether it is a pattern as fnmatch(3) has them; one whose [ nobody closes is a slip."""
+    """Whether a text is a pattern of fnmatch(3) of printable ASCII characters in which each [ is closed."""
     at = 0
     while at < len(text):
         if text[at] == "[":
             begin = at + (2 if text[at + 1 : at + 2] in ("!", "^") else 1)
-            at = text.find("]", begin + 1)  # one that comes first stands for itself
+            at = text.find("]", begin + 1)  # a ] at `begin` is an ordinary character
             if at < 0:
                 return False
         at += 2 if text[at] == "\\" else 1
@@ -132,6 +134,7 @@ def _is_glob(text: str) -> bool:
 
 
 def _filter(word: Word) -> str:
+    """Check the value of filter= and return it; CommandError: EINVAL, ENOSPC."""
     if len(word.text) > native_trace.FILTER_MAX:
         raise CommandError(errno.ENOSPC, f"a filter is longer than {native_trace.FILTER_MAX} bytes", word.column)
     at = word.column
@@ -169,9 +172,10 @@ def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
 
 
 def add_rule(rules: str, command: TraceCommand) -> str:
-    """Return the rules of a trace with one more: its last that matches an event decides.
+    """Return the rules of a trace with that of an `enable` or `disable` added; CommandError: ENOSPC.
 
-    The first rule stays, for it says whether events that none matches are taken.
+    Each line is + or - and a pattern. Of the rules that match an event the last decides; if none does, the event is
+    recorded if the first rule is a -, so the first rule is kept.
     """
     rule = ("+" if command.action == "enable" else "-") + command.glob
     first, *others = rules.split("\n")[:-1] or [rule]
@@ -187,7 +191,7 @@ def add_rule(rules: str, command: TraceCommand) -> str:
 
 
 def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
-    """Write the commands that would make this trace again, where memory= is this by default."""
+    """Return the commands that would make this trace again; they leave out memory= if it is `default_memory` bytes."""
     numbers = {key: getattr(trace, option.field) for key, option in TRACE_OPTIONS.items()}
     numbers["clock"] -= native_trace.CLOCK_MONO
     words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers.items()}

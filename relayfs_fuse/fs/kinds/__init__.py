@@ -1,1 +1,1 @@
-"""What a channel may be made of (relay buffers, a ring, damaged memory), its statistics files, and open files."""
+"""The types of channels (relay buffers, rings, damaged ones), their statistics files, and open files of the mount."""

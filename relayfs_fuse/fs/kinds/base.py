@@ -1,4 +1,9 @@
-"""What a channel may be made of: a kind of memory, of which relay.py and ring.py have one each."""
+"""The base of the types of channels: relay buffers (`type=relay`, relay.py) and rings (`type=ring`, ring.py).
+
+A Kind describes such a type: how the files of a channel are made, mapped and sized, and what commands do to them. A
+Stored is one mapped buffer of a channel: it tells size, time and readiness of its relay file, and opens it. The rest of
+the server calls these two and does not ask which type a channel has.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +34,26 @@ READABLE = select.POLLIN | select.POLLRDNORM
 WRITABLE = select.POLLOUT | select.POLLWRNORM
 GONE = select.POLLERR | select.POLLHUP
 
-# Programs that obey st_blksize, as cat does, read as much at a time as one request carries. One that writes as much
-# would be refused: of a write(2) that fills a request it is not known whether it is all of a record.
+# st_blksize, in bytes, for programs that read: the most that one FUSE request carries. Programs such as cat read and
+# write so much at a time. Writers get less, because a write must be shorter than a full request; see RECORD_MAX.
 BLOCK_SIZE = 1 << 20
 WRITE_BLOCK_MAX = BLOCK_SIZE // 2
-# Of stdio, shells among its users, less would make several records of a line that is too long, and nobody were told.
+# stdio writes st_blksize bytes at a time. If that is less than a line, the line silently becomes several records.
 WRITE_BLOCK_MIN = 4096
-# The kernel cuts a write(2) into requests of at most 256 pages. A request that is not shorter than what the first 256
-# pages of a longer write hold could be a piece of one, and a piece is not a record. A read(2) is cut in the same way.
+# The kernel splits a read(2) or write(2) into requests of at most 256 pages. The first request of a long write has more
+# than 255 pages, so a write of at most 255 pages is certainly complete. A longer one may be a part of a record.
 RECORD_MAX = BLOCK_SIZE - 4096
-# What st_size can say.
+# The largest st_size.
 SIZE_MAX = 2**63 - 1
 
 
 class Plan(NamedTuple):
-    """How large the memory of a new channel is to be.
+    """The sizes chosen for a new channel.
 
-    fields: of the spec
-    what: says it, to who does not get so much
-    keys: of the options that say how much
-    notice: what must be said of sizes that had to be reduced; None: nothing
+    fields: the fields of the spec (struct relay_spec or relay_ring_spec) that have the sizes
+    what: the sizes in words, for the error message if there is no room for them
+    keys: the options that determine the sizes; the error points at the first one that was given
+    notice: the text for error_log if default sizes had to be reduced; None: they were not
     """
 
     fields: dict[str, int]
@@ -59,17 +64,17 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Kind(Generic[Memory]):
-    """One kind of memory.
+    """A type of channels.
 
-    name: its word in `create PATH type=NAME`
-    memory: maps a mem file of it
-    stored: stands for a mem file of a channel: its index and its memory are given, too
-    create: makes a channel's directory with all mem files; what is in the spec, the plan says and the options
-    file_bytes: counts the bytes of all files that a spec asks for
-    plan: chooses sizes for a command, a number of buffers, and so many free bytes
-    acts: what the verbs of control do to each buffer, in a worker thread
-    refused: the verbs that it does not have, and why
-    takes_log: whether relay_log() can write to it
+    name: NAME in `create PATH type=NAME`
+    memory: the class that maps a mem file; it is called with the file's path
+    stored: makes the Stored of a mem file, from the channel, the file's index in it, and the mapped memory
+    create: makes a channel's directory and all its mem files, from the directory's path and the spec; may block
+    file_bytes: returns the size of all files together that a spec asks for, in bytes
+    plan: chooses sizes for a `create` command, a number of buffers, and a number of free bytes in the store
+    acts: for each verb of control, the function that is applied to each buffer; it runs in a worker thread
+    refused: the verbs that this type does not have, and the reason for the error message
+    takes_log: whether relay_log() can write to such a channel
     """
 
     name: str
@@ -87,10 +92,10 @@ class Kind(Generic[Memory]):
 class Backing:
     """A file of the store that programs map through the mount.
 
-    descriptor: it
-    path: where it lay when it was opened
-    is_writable: whether they may write to it
-    number: the kernel's for it; None: not asked for yet; 0: cannot be had
+    descriptor: the server's descriptor of the file
+    path: the file's path in the store when it was opened
+    is_writable: whether programs may map it for writing
+    number: the backing id that FUSE passthrough gave the file; None: not requested yet; 0: the kernel refused
     """
 
     descriptor: int
@@ -100,19 +105,20 @@ class Backing:
 
 
 class Stored(ABC, Generic[Memory]):
-    """One mem file of a channel; it stays mapped as long as anybody refers to it.
+    """One buffer of a channel: a mem file, which stays mapped as long as this object is referenced.
 
     channel: the channel it belongs to
-    index: which of the channel's
-    buffer: its memory
-    descriptor: its file
-    backing: the same, for who maps it
-    readers: open relay files of it; of relay buffers those that read
-    memories: open memory files of it, by their tokens
-    moved_field: of its counters, the one that changes when data moves
-    closed: are called, in another thread, once nobody refers to it, the memory is unmapped and its file closed
-    wakes_for_records: whether poll(2) tells of each record, and not of finished sub-buffers only
-    rests_until: when those who wait for its next record may arm it again, by trio's clock; None: at any time
+    index: its number in the channel: the N of memN
+    buffer: the mapped memory
+    descriptor: the descriptor of the mem file
+    backing: the mem file as programs map it through the mount
+    readers: the open relay files (of relay buffers, only those open for reading)
+    memories: the open memory files of the mount (.channels/PATH/memN), by token
+    moved_field: the statistic that changes whenever a record is written
+    closed: functions that the unmapper's thread calls after it has unmapped the memory and closed the file
+    wakes_for_records: whether poll(2) reports each record, and not only finished sub-buffers
+    rests_until: the time, by trio's clock, before which the buffer is not armed again to be woken for the next record;
+        None: it can be armed at any time
     """
 
     moved_field: ClassVar[str]
@@ -130,14 +136,14 @@ class Stored(ABC, Generic[Memory]):
         self.memories: dict[int, MemHandle] = {}
         moved = self._moved_by(buffer.stats())
         self._moved, self._mtime_ns = buffer.mtime()
-        if not 0 < self._mtime_ns <= time.time_ns():  # nobody has kept one, or somebody nonsense
+        if not 0 < self._mtime_ns <= time.time_ns():  # none is stored yet, or it was overwritten with nonsense
             self._keep(moved, time.time_ns())
         self._mtime(moved)
 
-    # ---------------------------------------------------------------- what it says of itself
+    # ---------------------------------------------------------------- size, time and readiness
 
     def stats(self) -> Fields:
-        """Read its counters; what is wrong with them is noted."""
+        """Read the statistics; OSError: EBADMSG if the memory is damaged, and the channel is marked so."""
         try:
             return self.buffer.stats()
         except OSError as error:
@@ -145,9 +151,9 @@ class Stored(ABC, Generic[Memory]):
             raise
 
     def measure(self, pid: int) -> tuple[int, int]:
-        """Return the relay file's size and time; a damaged one is empty, so that its directory can be listed.
+        """Return the relay file's st_size and st_mtime (ns); size 0 if damaged, so that its directory can be listed.
 
-        pid: the thread that asks, for it may be a reader itself
+        pid: the thread that asks; if it has the relay file open, the size is that which its own descriptor sees
         """
         try:
             stats = self.stats()
@@ -159,87 +165,90 @@ class Stored(ABC, Generic[Memory]):
 
     @abstractmethod
     def _size(self, stats: Fields, pid: int) -> int:
-        """Count the bytes of the relay file."""
+        """Return the bytes of the relay file, as the thread `pid` sees it."""
 
     def n_moved(self) -> int:
-        """Count what its writers have moved: each honest wake-up tells of some."""
+        """Return the statistic that grows with each record; OSError as of stats().
+
+        If a wake-up came and this number has not changed, the wake-up did not come from a producer.
+        """
         return self._moved_by(self.stats())
 
     def _moved_by(self, stats: Fields) -> int:
         return int(getattr(stats, self.moved_field))
 
     def block_size(self, pid: int) -> int:
-        """Tell how much to read or write at a time.
-
-        To a thread that reads it is what one request carries, to others what fits a record.
-        """
+        """Return st_blksize: BLOCK_SIZE for a thread that has the relay file open to read, else what fits a record."""
         if any(reader.pid == pid and reader.reads for reader in self.readers):
             return BLOCK_SIZE
-        # A power of two, as the kernel rounds it to one.
+        # The kernel rounds st_blksize to a power of two.
         fits = 1 << self.channel.stats.largest_record.bit_length() - 1
         return max(WRITE_BLOCK_MIN, min(fits, WRITE_BLOCK_MAX))
 
     @abstractmethod
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
-        """Return the events of poll(2) that hold now, and a number that grows when more becomes readable.
+        """Return the events of poll(2) that hold now, and a number that changes whenever more becomes readable.
 
-        by_mem: through the memory file, where consumers of a ring skip discarded records themselves
+        by_mem: for a descriptor of the memory file; consumers of a ring that use it skip discarded records themselves
         """
 
     def has_news(self) -> bool:
-        """Whether somebody who sleeps should look again."""
+        """Whether a sleeping reader should try again: there may be data, or the buffer is closed or damaged."""
         return self.buffer.state() != 0
 
     def is_held_up(self) -> bool:
-        """Whether to look again soon: a reservation that is not ended, or another reader, keeps readers waiting."""
+        """Whether to look again soon without a wake-up: more is to be skipped first, or another reader has the lock."""
         return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))
 
     def skip_discarded(self) -> bool:
-        """Pass discarded records for a reader that polls, as read(2) gives nothing of them; tell whether any were."""
+        """Skip discarded records at the consumer's position; return whether there were any.
+
+        A reader that polls does not call read(2) while there is no data, so producers would never get their room back.
+        """
         return False
 
-    # ---------------------------------------------------------------- open files of it
+    # ---------------------------------------------------------------- open files
 
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
-        """Decide how its relay file is opened; return how many seconds to wait before.
+        """Decide whether the relay file is opened as a stream or to be mapped; return the seconds to wait before.
 
-        backing: returns the kernel's number for mapping it; 0: it cannot be mapped
+        backing: returns the backing id for mapping the file; 0: it cannot be mapped
         """
         return 0.0
 
     def abandon(self, opening: Opening) -> None:
-        """Undo prepare(), because the open fails."""
+        """Undo prepare(), because the open has failed."""
 
     @abstractmethod
     def open(self, opening: Opening) -> RelayHandle:
-        """Open its relay file."""
+        """Open the relay file."""
 
     def count_mapped(self, opened: bool) -> None:
-        """Tell the channel's maker of an open file that can be mapped, or of its end."""
+        """Count a file that other processes can map, opened or closed, in the memory: the channel's maker is told."""
 
     def forget_mapped(self) -> None:
-        """Take all open files for ended: they were another server's."""
+        """Reset the count of count_mapped(), when a server starts: the files were open in the server before it."""
 
-    # ---------------------------------------------------------------- what is noted
+    # ---------------------------------------------------------------- damage, and the time of the last record
 
     def note(self, error: OSError) -> None:
-        """Mark the channel as damaged if this error says so."""
+        """Mark the channel as damaged if this error is EBADMSG."""
         if error.errno == errno.EBADMSG:
             self.channel.note_damage(f"mem{self.index}: {self.buffer.damage() or error.strerror}")
 
     def note_state(self, state: int) -> None:
-        """Mark the channel as damaged if a buffer's state says so."""
+        """Mark the channel as damaged if the buffer's state (the bits of state()) says so."""
         if state & native.IS_DAMAGED:
             self.note(OSError(errno.EBADMSG, os.strerror(errno.EBADMSG)))
 
     def _mtime(self, moved: int) -> int:
-        """Tell when data last moved: at the latest when it was first seen to have moved."""
+        """Return the time of the last record, in ns: that at which this function first saw the statistic `moved`."""
         if moved != self._moved:
             self._keep(moved, max(time.time_ns(), self._mtime_ns + 1))
         return self._mtime_ns
 
     def _keep(self, moved: int, mtime_ns: int) -> None:
-        """Remember it, and let the next server know."""
+        """Remember the time that belongs to `moved`, and store it in the memory for the next server."""
         self._moved, self._mtime_ns = moved, mtime_ns
         self.buffer.keep_mtime(moved, mtime_ns)
 

@@ -1,4 +1,4 @@
-"""A channel of the store: a directory with mem files of one kind."""
+"""A channel of the store: a directory whose files mem0, mem1 .. are the buffers, all of the same type."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _REASONS = {
 
 
 class BadMemoryError(StoreError):
-    """Say why a mem file cannot be used.
+    """A mem file cannot be used.
 
     path: of the file
     reason: what is wrong with it
+    damage: the name of the file and the reason, as .channels/PATH/state shows them
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -49,13 +50,16 @@ class BadMemoryError(StoreError):
 
 
 class StoredChannel:
-    """A channel; each of its buffers stays mapped as long as anybody refers to it.
+    """A channel whose mem files are mapped; StoreError: they are not those of a channel, or cannot be used.
 
     path: its path in the mount
-    directory: where it lies
-    maker: the process that made it; 0: it is not known any more
-    kind: what it is made of
-    damage: where its memory contradicts itself, and how; "": nowhere, as far as anybody has looked
+    directory: its directory in the store
+    maker: the process that made it; 0: unknown, as another server ran then
+    kind: its type
+    damage: the first inconsistency found in its memory; "": none was found
+    stats: the statistics of the first buffer as they were when it was mapped, for the fields that do not change
+    buffers: its buffers; empty after the channel was removed
+    removed: whether a command has removed it
     """
 
     def __init__(self, path: str, directory: str) -> None:
@@ -64,7 +68,8 @@ class StoredChannel:
         self.removed = False
         self.maker = 0
         self.damage = ""
-        # For whom create_line() was made last, and the line: there can be thousands, and each stat(2) of control asks.
+        # The last result of create_line(), and the mode and owner it was made for. It is kept because each stat(2) of
+        # `control` needs the lines of all channels, and there can be thousands.
         self._created: tuple[dict[str, int], str] | None = None
         self.buffers: Sequence[Stored[Any]] = []
         self.kind, mapped = _map_files(directory)
@@ -73,25 +78,25 @@ class StoredChannel:
 
     @property
     def flush_interval_ms(self) -> int:
-        """How often it is flushed; 0: never."""
+        """The interval at which the server flushes it, in ms; 0: never."""
         return self.stats.flush_interval_ms
 
     @property
     def uid(self) -> int:
-        """Its owner."""
+        """The user who owns the mem files."""
         return os.fstat(self.buffers[0].descriptor).st_uid
 
     def relay_path(self, index: int) -> str:
-        """Name the relay file of a buffer."""
+        """Return the path of a buffer's relay file in the mount."""
         return self.path if self.stats.buffers == native.BUFFERS_SINGLE else f"{self.path}{index}"
 
     @property
     def relay_paths(self) -> list[str]:
-        """Name the relay files of all."""
+        """The paths of all relay files in the mount."""
         return [self.relay_path(stored.index) for stored in self.buffers]
 
     def create_line(self) -> str:
-        """Write the command that would make it again."""
+        """Return the `create` command that would make this channel again."""
         status = os.fstat(self.buffers[0].descriptor)
         owner = {"perm": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
         if self._created is None or self._created[0] != owner:
@@ -99,13 +104,13 @@ class StoredChannel:
         return self._created[1]
 
     def note_damage(self, damage: str) -> None:
-        """Mark it as damaged; the log says so once."""
+        """Mark it as damaged, and log that once."""
         if not self.damage:
-            log.warning("%s is damaged: %s; `remove %s` takes it away", self.path, damage, self.path)
+            log.warning("%s is damaged: %s; `remove %s` removes it", self.path, damage, self.path)
             self.damage = damage
 
     def state(self) -> str:
-        """Look whether its memory is sound, and whether it is in use."""
+        """Check all buffers; return the text of .channels/PATH/state."""
         stats: list[Fields] = []
         states = 0
         for stored in self.buffers:
@@ -123,26 +128,29 @@ class StoredChannel:
         return "disabled" if any(one.disabled for one in stats) else "ok"
 
     def close(self) -> None:
-        """Tell the programs that write to it; may block."""
+        """Mark all buffers as closed, which stops the programs that write to them; may block."""
         for_each(self.kind.memory.of_descriptor, self.buffers, lambda memory: memory.stop(native.CLOSED, True))
 
     def is_protected(self) -> bool:
-        """Tell whether another user may have one of its files mapped for writing."""
+        """Whether a mem file is immutable, because another user may have it mapped for writing; see protection.py."""
         return any(native.file_is_protected(stored.descriptor) for stored in self.buffers)
 
     def change_owner(self, mode: int, uid: int, gid: int) -> None:
-        """Give all of its files this mode, owner and group."""
+        """Set mode, owner and group of all mem files."""
         for stored in self.buffers:
             native.file_change_owner(stored.descriptor, mode, uid, gid)
 
 
 def mem_names(directory: str) -> list[str]:
-    """List the mem files of a channel, and what else has no hidden name there."""
+    """Return the names of all files in a channel's directory that do not begin with a dot; OSError."""
     return [name for name in os.listdir(directory) if not name.startswith(".")]
 
 
 def _map_files(directory: str) -> tuple[Kind[Any], list[native.ChannelMemory]]:
-    """Map all mem files of a channel; StoreError: they are none, or cannot be used."""
+    """Map all mem files of a channel.
+
+    BadMemoryError: a mem file cannot be used. StoreError: this is not the directory of a channel.
+    """
     names = mem_names(directory)
     expected = [f"mem{index}" for index in range(len(names))]
     strangers = set(names) - set(expected)
@@ -173,7 +181,7 @@ def _map_files(directory: str) -> tuple[Kind[Any], list[native.ChannelMemory]]:
 
 
 def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
-    """Map a mem file; BadMemoryError: what is in it does not let us."""
+    """Map a mem file; BadMemoryError: its contents are wrong; StoreError: it could not be opened for another reason."""
     try:
         kind, memory = _map_any(path)
         try:
@@ -184,7 +192,7 @@ def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
     except OSError as error:
         code, message = error.errno or 0, error.strerror or ""
         if code == errno.EPERM:
-            # A server that was killed leaves files immutable that others may have mapped; see protection.py.
+            # A server that was killed has left the file immutable; see protection.py.
             message = "it is immutable, and to open it nevertheless takes CAP_LINUX_IMMUTABLE"
         if code not in _REASONS:
             raise StoreError(f"{path} cannot be used: {message}") from error
@@ -193,7 +201,7 @@ def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
 
 
 def _map_any(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
-    """Map a mem file of the kind that it is; of none: the last one's error."""
+    """Map a mem file with the first Kind that recognizes it; OSError."""
     for kind in KINDS.values():
         try:
             return kind, kind.memory(path)

@@ -1,4 +1,4 @@
-"""A channel of the store whose memory cannot be used: it is shown, and can be removed, but not opened."""
+"""A channel whose mem files cannot be used: the mount shows it, and it can be removed, but no file of it opened."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class DamagedChannel:
-    """Stand for it.
+    """A damaged channel; it has the attributes of StoredChannel that do not need the memory.
 
     path: its path in the mount
-    directory: where it lies
-    names: of its files
+    directory: its directory in the store
+    names: of its mem files
     damage: which file is damaged, and how
-    buffers: none that could be used
+    buffers: always empty
     """
 
     buffers: Sequence[Stored[Any]] = ()
@@ -36,24 +36,27 @@ class DamagedChannel:
 
     @property
     def uid(self) -> int:
-        """Its owner."""
+        """The user who owns the channel."""
         return self.status(self.names[0]).st_uid
 
     @property
     def relay_paths(self) -> dict[str, str]:
-        """Name the relay files, and the mem file behind each: whether they had numbers cannot be known."""
+        """The paths of the relay files in the mount, and the name of the mem file behind each.
+
+        Whether the channel was made with buffers=single, whose relay file has no number, cannot be known: all get one.
+        """
         return {self.path + name.removeprefix("mem"): name for name in self.names}
 
     def status(self, name: str) -> os.stat_result:
-        """Say what stat(2) says of one of its files."""
+        """Return the stat(2) of a mem file; OSError."""
         return os.lstat(os.path.join(self.directory, name))
 
     def state(self) -> str:
-        """Say what is wrong, as StoredChannel.state() does."""
+        """Return the text of .channels/PATH/state."""
         return f"damaged: {self.damage}"
 
     def close(self) -> None:
-        """Tell the programs that write to those of its buffers that are sound."""
+        """Mark the buffers that are not damaged as closed, which stops the programs that write to them."""
         for name in self.names:
             for kind in KINDS.values():
                 with suppress(OSError), closing(kind.memory(os.path.join(self.directory, name))) as memory:

@@ -1,6 +1,7 @@
-"""Open files, apart from how the kernel asks for them.
+"""Handles: the open files of the mount, and what read(2), write(2) and close(2) do to them.
 
-Those of relay files are in relay.py and ring.py. What takes time they ask of `acts` (requests/acts.py).
+A node (nodes.py) makes a handle in its open(); requests/files.py calls the handle's methods. Handles of relay files are
+in relay.py and ring.py. What may block, a handle has done by `acts` (requests/acts.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import errno
 import os
 import secrets
 import struct
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,15 +28,15 @@ if TYPE_CHECKING:
 TOKEN_BYTES = 8
 
 
-class Handle:
+class Handle(ABC):
     """An open file.
 
-    number: the kernel's for it
-    stored: the memory that it may wait for; None: it is always ready
-    is_stream: whether it has no position, and cannot be mapped
-    by_mem: whether it is open on the memory itself
-    skips: whether discarded records are skipped for who polls it
-    needs_kept: whether nothing can be read of it without what it keeps
+    number: the file handle that the kernel uses in requests (fuse_open_out.fh)
+    stored: the buffer that poll(2) asks about; None: the file is always ready
+    is_stream: whether the file has no position (FOPEN_STREAM) and cannot be mapped
+    by_mem: whether it is a memory file
+    skips: whether discarded records of `stored` are skipped while a program polls the file
+    needs_kept: whether a read fails if the data that the handle keeps does not fit the user's budget
     """
 
     stored: Stored[Any] | None = None
@@ -48,43 +50,43 @@ class Handle:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a part of a record was given, and the rest comes next."""
+        """Whether a part of a record was returned by the last read, and the next read returns more of it."""
         return False
 
     @property
     def kept_bytes(self) -> int:
-        """How much of the server's memory it takes, at its opener's charge, to give the same again."""
+        """The bytes of data that it keeps so that the same can be read again; they count for its opener's budget."""
         return 0
 
+    @abstractmethod
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is at an offset, or next."""
-        raise NotImplementedError
+        """Return at most `size` bytes, from `offset` or, if it is a stream, the next ones; OSError."""
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
-        """Take what is written; by default, refuse."""
+        """Carry out a request to write; by default, OSError: EINVAL."""
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     def ended(self) -> Iterable[Handle]:
-        """Return the open files that end, now that the kernel has closed this one."""
+        """Return the handles to close, now that the kernel has released this one."""
         return (self,)
 
     async def close(self, acts: Acts) -> None:
-        """Let go of what it has."""
+        """Release what the handle holds; no other method is called after this one."""
 
     def drop_kept(self) -> None:
-        """Take none of the server's memory."""
+        """Free the data that `kept_bytes` counts."""
 
     def note_terminal(self) -> None:
-        """Note that somebody has asked whether it is a terminal."""
+        """Note that a program has called isatty(3) for this file."""
 
 
 # ---------------------------------------------------------------- texts
 
 
 class TextHandle(Handle):
-    """An open text: what it was when it was last read from the beginning.
+    """An open text file, whose contents are made at each read from offset 0, and kept for the reads that follow.
 
-    opener: who opened it, and decides what a write may do
+    opener: the credentials of open(2), which decide what a write may do
     """
 
     needs_kept = True
@@ -96,7 +98,7 @@ class TextHandle(Handle):
         self._text: bytes | None = None
 
     def part(self, offset: int, size: int) -> bytes:
-        """Return a part of it."""
+        """Return at most `size` bytes of the contents from `offset`; OSError: ENODEV if the node was removed before."""
         if self.node.read is not None:
             return self.node.read(offset, size)
         if (offset == 0 or self._text is None) and not self.node.removed:
@@ -106,37 +108,39 @@ class TextHandle(Handle):
         return self._text[offset : offset + size]
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return a part of it; others are served while a text is made that takes long."""
+        """Return part(); a text that takes long is made in a worker thread."""
         if self.node.is_slow:
             return await acts.in_turn(self.opener, lambda: self.part(offset, size))
         return self.part(offset, size)
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
-        """Do what the file is for."""
+        """Have the node carry out the write."""
         await self.node.write(acts, data, self.opener)
 
     @property
     def kept_bytes(self) -> int:
-        """How much of the server's memory it takes."""
+        """The length of the text that is kept."""
         return len(self._text or b"")
 
     def drop_kept(self) -> None:
-        """Take none of it."""
+        """Free the text."""
         self._text = None
 
 
 class JoinHandle(TextHandle):
-    """An open `join`: a process takes part in a trace as long as it is.
+    """An open `.traces/join`; its process takes part in a trace while it is open.
 
-    session: where; None: nowhere yet
-    token: names this handle in requests that are no write(2)
-    is_busy: a request of it is being carried out
-    is_closed: the kernel has closed it
+    The process writes requests (traces/registry.py) and reads the answer, the name of its directory.
+
+    session: the process's part in a trace; None: it has not joined one
+    token: the bytes by which setxattr(2) names this handle
+    is_busy: whether a request is being carried out
+    is_closed: whether the kernel has released the handle
     """
 
-    # Where the token is to be read: behind the end of every answer.
+    # The file offset at which the token can be read; no answer is so long.
     TOKEN_AT = 1 << 20
-    # Where the id of the event is to be read that was declared last.
+    # The file offset at which the id of the event declared last can be read.
     DECLARED_AT = 2 << 20
 
     def __init__(self, node: JoinFile, opening: Opening) -> None:
@@ -150,23 +154,23 @@ class JoinHandle(TextHandle):
         self._open[self.token] = self
 
     def part(self, offset: int, size: int) -> bytes:
-        """Return a part of the directory's name, the token, or an event's id."""
+        """Return a part of the answer, of the token, or of an event's id (uint64_t, little endian)."""
         if offset == self.TOKEN_AT:
             return self.token[:size]
         if offset == self.DECLARED_AT:
             return struct.pack("<Q", self.session.declared_id)[:size] if self.session else b""
         if offset < self._begin:
-            self._begin = 0  # by pread(2): for that reader the answer begins at 0
+            self._begin = 0  # the process uses pread(2), which finds the answer at offset 0
         answer = os.fsencode(f"{self.session.name}\n") if self.session else b""
         return answer[offset - self._begin :][:size]
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
-        """Carry out a request; who writes and reads at the descriptor's position finds the answer behind it."""
+        """Carry out a request; the answer begins at the offset behind it, where a following read(2) looks."""
         await acts.ask(self, data)
         self._begin = offset + len(data)
 
     async def close(self, acts: Acts) -> None:
-        """Take part no longer."""
+        """End the process's part in its trace."""
         self.is_closed = True
         del self._open[self.token]
         await acts.leave(self)
@@ -176,7 +180,7 @@ class JoinHandle(TextHandle):
 
 
 class StoredHandle(Handle):
-    """An open file of a buffer."""
+    """An open file of a buffer: a relay file or a memory file."""
 
     stored: Stored[Any]
     _is_told = False
@@ -186,14 +190,14 @@ class StoredHandle(Handle):
         self.stored = stored
 
     def tell_maker(self, opening: Opening) -> None:
-        """Tell the channel's maker that somebody else can map it, and later of its end."""
+        """Tell the process that made the channel that another process can map the file, until the file is closed."""
         maker = self.stored.channel.maker
         self._is_told = not (maker and opening.opener.pid == maker)
         if self._is_told:
             self.stored.count_mapped(True)
 
     async def close(self, acts: Acts) -> None:
-        """Let nobody wait for it any more."""
+        """Take back tell_maker(), and end poll(2) of the file."""
         if self._is_told:
             self.stored.count_mapped(False)
         acts.streams.waiting.forget(self.stored, self.number)
@@ -212,22 +216,25 @@ class RelayHandle(StoredHandle):
         self.reads = opening.reads
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is next, or leave it to the tap to put it into the reply."""
+        """Return what take() returns; OSError: EINTR if the request is interrupted."""
         return await acts.streams.read(self, offset, size, request)
 
+    @abstractmethod
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
-        """Do so; is cancelled if the read(2) is interrupted."""
-        raise NotImplementedError
+        """Consume and return the next data, or return b"" if tap.read() puts the data into the reply.
+
+        Streams.read() calls this, and cancels it if the read(2) is interrupted.
+        """
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
-        """Write a record."""
+        """Write one record."""
         await acts.streams.write(self.stored, data, request)
 
 
-def is_patient(offset: int, request: tap.Request) -> bool:
-    """Whether a read(2) of a stream may sleep.
+def read_may_sleep(offset: int, request: tap.Request) -> bool:
+    """Whether a request to read a stream may wait for data.
 
-    A stream has no position: an offset means that this is the rest of a long read(2), part of which was served.
+    A stream has no position, so only the rest of a long read(2), of which a part was served already, has an offset.
     """
     return offset == 0 and not request.nonblocking
 
@@ -235,10 +242,11 @@ def is_patient(offset: int, request: tap.Request) -> bool:
 class MemHandle(StoredHandle):
     """An open memory file.
 
-    opener: who opened it
-    token: names it in the memory itself, so that what a producer had reserved is known when the producer dies
-    n_open: how many open files keep it open: itself, and those of class HoldHandle
-    unlist: is called when it ends, if somebody has looked for the HoldFile that stands for it
+    opener: the credentials of open(2)
+    token: a random number that producers which use this open file write into their claims; when the file is closed,
+        the server resolves the claims that have it
+    n_open: how many open files keep this one open: itself, and each HoldHandle of it
+    unlist: a function to call at close(), if a program has looked up the HoldFile of this open file
     """
 
     by_mem = True
@@ -253,21 +261,21 @@ class MemHandle(StoredHandle):
         stored.memories[self.token] = self
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return a part of the memory; the token to who asks at its very end for just that many bytes.
+        """Return a part of the memory; a read of TOKEN_BYTES at the end of the file returns the token, little endian.
 
-        Everybody else finds the end of the file there, so that memory can be copied like a file.
+        Any other read there returns b"", so that programs can copy the file.
         """
         if offset == self.stored.channel.stats.file_bytes and size == TOKEN_BYTES:
             return self.token.to_bytes(TOKEN_BYTES, "little")
         return os.pread(self.stored.descriptor, size, offset)
 
     def ended(self) -> Iterable[Handle]:
-        """Return it, if nothing else keeps it open."""
+        """Return this handle, unless a HoldHandle keeps it open."""
         self.n_open -= 1
         return () if self.n_open else (self,)
 
     async def close(self, acts: Acts) -> None:
-        """End what was reserved through it."""
+        """Resolve the claims of producers that used this open file, and wake readers."""
         del self.stored.memories[self.token]
         if self.unlist is not None:
             self.unlist()
@@ -277,7 +285,7 @@ class MemHandle(StoredHandle):
 
 
 class HoldHandle(TextHandle):
-    """An open file that keeps a memory file open."""
+    """An open HoldFile, which keeps an open memory file open; OSError: ESTALE if that is closed already."""
 
     def __init__(self, node: HoldFile, opening: Opening) -> None:
         super().__init__(node, opening)
@@ -288,5 +296,5 @@ class HoldHandle(TextHandle):
         self._held = held
 
     def ended(self) -> Iterable[Handle]:
-        """Return it, and the memory file, if nothing else keeps that open."""
+        """Return this handle and, if nothing else keeps it open, the memory file's."""
         return self, *self._held.ended()

@@ -1,7 +1,7 @@
-"""Relay buffers of the store, and open relay files of them, apart from how the kernel asks for them.
+"""Channels of relay buffers (type=relay): their Kind, their buffers, and the open relay files.
 
-A relay file of relay buffers is a queue of bytes: reading consumes. It is opened as a stream, as a pipe is, or as a
-file with offsets, that can be mapped.
+A relay file is a queue of bytes: read(2) consumes what it returns. It is opened as a stream without offsets, like a
+pipe (StreamHandle), or as a file with offsets, which can be mapped (SeekableHandle).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from relayfs_fuse import native
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands.control import choose_geometry
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, RECORD_MAX, WRITABLE, Kind, Plan, Stored
-from relayfs_fuse.fs.kinds.handles import RelayHandle, is_patient
+from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.native.library import Fields
 
-# How long the kernel may take to finish an open that was answered.
+# How long the kernel may take to finish an open(2) after the server's answer.
 SETTLE_S = 0.1
-# How much of what was given last can be given again. Of large blocks only the end: a copy takes time.
+# How many of the bytes returned last a handle keeps, so that they can be read again. Of a read of LARGE_BYTES or more
+# only the last KEPT_OF_LARGE bytes are kept, because copying all would slow down readers of much data.
 KEPT_MAX = 1 << 20
 LARGE_BYTES = 128 << 10
 KEPT_OF_LARGE = 16 << 10
-# Readers of lines ask for no more at a time.
+# Shells that read lines read at most so many bytes at a time.
 LINE_BYTES = 4096
 
 
 class StoredBuffer(Stored[native.Buffer]):
-    """One buffer of a channel.
+    """A relay buffer of a channel.
 
-    mappable: open relay files that can be mapped, by number; where readers wait for data
-    last_stream: when one was opened that cannot
+    mappable: with read=wait, the numbers of the open relay files that can be mapped
+    last_stream: when a relay file was last opened as a stream, which cannot be mapped (time.monotonic())
     """
 
     readers: list[BufferHandle]
@@ -55,13 +56,13 @@ class StoredBuffer(Stored[native.Buffer]):
         self.wakes_for_records = channel.stats.delivery != native.DELIVERY_BULK
 
     def _size(self, stats: Fields, pid: int) -> int:
-        """Count what its reader was given since the open, and what is unread."""
+        """Return the bytes consumed since the relay file was opened, plus those unread."""
         readers = [reader for reader in self.readers if reader.pid == pid] or self.readers
         start = min((reader.start_for_size(stats) for reader in readers), default=stats.passed_bytes)
         return stats.passed_bytes + stats.unread_bytes - stats.unread_holes - start
 
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
-        """Return the events of poll(2), and the bytes or sub-buffers written."""
+        """Return the events of poll(2), and the bytes written or, with delivery=bulk, the sub-buffers finished."""
         state = self.buffer.state()
         stats = self.stats()
         bulk = stats.delivery == native.DELIVERY_BULK
@@ -71,10 +72,10 @@ class StoredBuffer(Stored[native.Buffer]):
             self.note_state(state)
             return GONE, progress
         if state & native.IS_CLOSED:
-            # What is left can be read on to the end, finished or not.
+            # Nothing will finish the last sub-buffer, so what is in it can be read now.
             events |= GONE
             bulk = False
-        # While another reader holds the reader's lock, a read would wait.
+        # While another reader holds the lock, a read would wait.
         if state & (native.HAS_FINISHED if bulk else native.HAS_DATA) and not state & native.IS_HELD:
             events |= READABLE
         if _has_room(stats):
@@ -82,11 +83,12 @@ class StoredBuffer(Stored[native.Buffer]):
         return events, progress
 
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
-        """Decide whether it is opened as a stream: where readers wait, unless somebody may map it.
+        """Open as a stream if the channel has read=wait, unless a program may want to map the file.
 
-        A stream cannot be mapped. Who opens to map, opens for both, or, as he never sleeps, with O_NONBLOCK. While such
-        a file is open, the kernel refuses all others to be streams, also one that has been answered, but whose opener
-        has not run since.
+        A program that maps the file opens it with O_RDWR or, if it only reads, with O_RDONLY | O_NONBLOCK. While a file
+        that can be mapped is open, the kernel does not let others be opened as streams. It refuses even an open(2) that
+        the server has answered as a stream, if the thread has not run since. So a file that can be mapped is opened at
+        the earliest SETTLE_S after the last stream.
         """
         if self.channel.stats.read != native.READ_WAIT:
             return 0.0
@@ -99,32 +101,33 @@ class StoredBuffer(Stored[native.Buffer]):
         return self.last_stream + SETTLE_S - time.monotonic()
 
     def abandon(self, opening: Opening) -> None:
-        """Undo prepare(), because the open fails."""
+        """Undo prepare(), because the open has failed."""
         self.mappable.discard(opening.number)
 
     def open(self, opening: Opening) -> BufferHandle:
-        """Open its relay file."""
+        """Open the relay file; OSError: EBADMSG."""
         handle = (StreamHandle if opening.as_stream else SeekableHandle)(self, opening, self.stats())
         if opening.reads:
             self.readers.append(handle)
         return handle
 
     def count_mapped(self, opened: bool) -> None:
-        """Tell the channel's maker (native/src/channel/buf_mapped.c)."""
+        """Count an opened or closed file, and wake the channel's maker (native/src/channel/buf_mapped.c)."""
         self.buffer.count_mapped(self._first(), opened)
 
     def forget_mapped(self) -> None:
-        """Take all open files for ended."""
+        """Set the count to 0."""
         self.buffer.forget_mapped(self._first())
 
     def _first(self) -> native.Buffer:
-        """Return the buffer whose maker sleeps on it; of a channel that was removed, nobody does."""
+        """Return the buffer on which the channel's maker sleeps, the first; if the channel was removed, any will do."""
         buffers = self.channel.buffers
         first: native.Buffer = buffers[0].buffer if buffers else self.buffer
         return first
 
 
 def _has_room(stats: Fields) -> bool:
+    """Whether a record written through the mount would probably be accepted."""
     if stats.suspended:
         return False
     if stats.mode == native.MODE_OVERWRITE:
@@ -132,8 +135,8 @@ def _has_room(stats: Fields) -> bool:
     if stats.mode == native.MODE_NO_OVERWRITE:
         unread = stats.produced - stats.consumed
         return unread < stats.n_subbufs - (stats.offset >= stats.largest_offset)
-    # A program's callback lets sub-buffers begin; what is written through the mount fills those that have, or, where
-    # the program is one of <relayfs/classic.h>, whose channels have timestamps, has it asked.
+    # In mode callback the program's subbuf_start() must allow each new sub-buffer, so only the current one can be
+    # filled through the mount. Programs of <relayfs/classic.h>, whose channels have timestamps, are asked when needed.
     return bool(stats.timestamp) or 0 < stats.offset < stats.largest_offset
 
 
@@ -143,7 +146,7 @@ def _has_room(stats: Fields) -> bool:
 class BufferHandle(RelayHandle):
     """An open relay file.
 
-    start: how many bytes had passed at the open: to whoever opened it, the file begins there
+    start: the stream position (passed_bytes) at open(2), where the file begins for this reader
     """
 
     stored: StoredBuffer
@@ -153,56 +156,57 @@ class BufferHandle(RelayHandle):
         self.start = stats.passed_bytes
 
     def start_for_size(self, stats: Fields) -> int:
-        """Tell where the file begins; a reset begins a new one."""
+        """Return the stream position at which the file begins for st_size; 0 if the buffer was reset since."""
         return self.start if self.start <= stats.passed_bytes else 0
 
     async def close(self, acts: Acts) -> None:
-        """Let go of it."""
+        """Take the handle off the lists of its buffer."""
         await super().close(acts)
         self.stored.mappable.discard(self.number)
         if self.reads:
             self.stored.readers.remove(self)
 
-    async def _take(self, streams: Streams, size: int, unique: int, patient: bool) -> tuple[int, int]:
-        """Let the reply carry what is next; return how many bytes, and the stream position behind them."""
+    async def _take(self, streams: Streams, size: int, unique: int, may_sleep: bool) -> tuple[int, int]:
+        """Have the tap put the next data into the reply; return the length, and the stream position after the data."""
         address, overwrite = self.stored.buffer.address, self.stored.channel.stats.mode != native.MODE_NO_OVERWRITE
-        got, behind = await streams.when_free(lambda: tap.read(unique, address, size, overwrite), patient)
+        got, behind = await streams.when_free(lambda: tap.read(unique, address, size, overwrite), may_sleep)
         if got:
             streams.waiting.changed(self.stored)
         return got, behind
 
 
 class StreamHandle(BufferHandle):
-    """One without a position: its readers wait for data, as with a pipe."""
+    """An open relay file without offsets, whose readers wait for data, as with a pipe."""
 
     is_stream = True
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is next."""
-        patient = is_patient(offset, request)
-        while not (await self._take(streams, size, request.unique, patient))[0]:
-            if not await streams.wait(self.stored, patient):
+        """Consume the next data, waiting for it if the read(2) may sleep; the tap puts it into the reply."""
+        may_sleep = read_may_sleep(offset, request)
+        while not (await self._take(streams, size, request.unique, may_sleep))[0]:
+            if not await streams.wait(self.stored, may_sleep):
                 break
         return b""  # the tap replaces it
 
 
 class SeekableHandle(BufferHandle):
-    """An open relay file that can be sought, though it is a stream.
+    """An open relay file with offsets: a queue in which a reader can seek.
 
                       end: the next unread byte
           0            v
-          |... given ..|.... looked at ....|          the descriptor's offsets
+          |.. consumed |.. looked at, unread ..|      the descriptor's offsets
             '-- kept --'
 
-    Reading on from `end` consumes. A read further on looks at data that stays unread, so that `tail` finds the end of
-    a file and `head -n -5` may return to its beginning; whoever then reads on where it has looked, or closes, has read
-    all up to there. Programs that took more than they need and go back, as shells do, get what is kept again.
+    A read at `end` consumes. A read at a higher offset returns data but leaves it unread, so that `tail` can find the
+    end of the file, and `head -n -5` can return to the beginning. If the program then reads at the offset where it has
+    looked last, or closes the file, all data before that is consumed. A read at a lower offset returns the kept copy:
+    shells read a block and seek back to the end of the first line.
 
-    end: offset of what is given next
-    looked: offset up to which it has looked last, and the stream position there; None: never
-    seen: stream position up to which it has looked at most
-    written: offset to which a write has moved the descriptor; None: it was moved otherwise since
-    by_line: the next short read gets a line at most, as from a terminal
+    end: the offset of the next byte to consume
+    looked: the offset after the last read beyond `end`, and the stream position there; None: there was none
+    seen: the highest stream position of any read beyond `end`
+    written: the offset after the last write(2), which has moved the descriptor there; None: there was a read since
+    by_line: whether the next read of at most LINE_BYTES returns one line at most, as a terminal does
     """
 
     def __init__(self, stored: StoredBuffer, opening: Opening, stats: Fields) -> None:
@@ -212,56 +216,55 @@ class SeekableHandle(BufferHandle):
         self.seen = 0
         self.written: int | None = None
         self.by_line = False
-        self._consumed = stats.consumed_bytes  # up to here in the stream, at least
+        self._consumed = stats.consumed_bytes  # a stream position; all before it has been consumed
         self._kept = bytearray()
         self._goes_back = False
-        # Who opens a relay file only to read hardly ever maps it.
+        # Programs that open a relay file only for reading hardly ever map it.
         if opening.is_for_both:
             self.tell_maker(opening)
 
-    # ---------------------------------------------------------------- what it has given
+    # ---------------------------------------------------------------- offsets and kept data
 
     def start_for_size(self, stats: Fields) -> int:
-        """Tell where the file begins."""
+        """Return the stream position at which the file begins for st_size; 0 if the buffer was reset since."""
         return 0 if self._was_reset(stats) else self.start
 
     def note_terminal(self) -> None:
-        """Give the next reader of lines a line."""
+        """Let the next short read return one line; see _line()."""
         self.by_line = True
 
     def _was_reset(self, stats: Fields) -> bool:
-        """Tell whether the stream began anew: less of it is consumed than was when something was given here."""
+        """Whether the buffer was reset since the last read: fewer bytes are consumed now than there were then."""
         return stats.consumed_bytes < self._consumed
 
     def _begin_anew(self, offset: int) -> None:
-        """Let what is next in a new stream be that at an offset; what was kept is of no use then."""
+        """Start over after a reset: the next byte of the buffer is the one at `offset`, and nothing is kept."""
         self.start = self._consumed = self.seen = 0
         self.end, self.looked = offset, None
         self._kept.clear()
 
     def _again(self, offset: int, size: int) -> bytes:
-        """Return what was given at this offset before."""
+        """Return kept data from an offset below `end`; OSError: ESPIPE if it is not kept any more."""
         back = self.end - offset
         if back > len(self._kept):
-            # It was consumed, and is no longer kept.
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
         self._goes_back = True
         first = len(self._kept) - back
         return bytes(self._kept[first : first + size])
 
     def _keeps_of(self, length: int) -> int:
-        """Tell how many of the bytes that are given now are worth a copy.
+        """Return how many of the last `length` bytes to keep: all, unless the reader takes large blocks one by one.
 
-        All, unless somebody reads large blocks one after the other, and has never gone back.
+        The first block is kept whole, and all blocks once the reader has gone back.
         """
         if length < LARGE_BYTES or self._goes_back or not self._kept:
             return length
         return KEPT_OF_LARGE
 
     def _skip(self, offset: int, kept: bytes) -> None:
-        """Note that all is read up to an offset.
+        """Note that all data before an offset is consumed.
 
-        kept: its last bytes, or all
+        kept: the last bytes before the offset, or all since `end`
         """
         if len(kept) < offset - self.end:
             self._kept.clear()
@@ -271,43 +274,44 @@ class SeekableHandle(BufferHandle):
 
     @property
     def kept_bytes(self) -> int:
-        """How much of the server's memory it takes."""
+        """The number of bytes that are kept to be read again."""
         return len(self._kept)
 
     def drop_kept(self) -> None:
-        """Take none of it: what was given cannot be given again."""
+        """Free the kept data, after which a read below `end` fails."""
         self._kept = bytearray()
 
     # ---------------------------------------------------------------- requests
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is at an offset."""
+        """Return what is at an offset; with read=wait, wait until there is something."""
         if self.stored.channel.stats.read == native.READ_WAIT:
-            # Short of what could be a piece of a long read(2): the rest would be another request, and sleep.
+            # A request of more than RECORD_MAX may be the first piece of a longer read(2). A short answer ends that
+            # read(2); otherwise the next piece would be a request that sleeps.
             size = min(size, RECORD_MAX)
         while True:
             data = await self._try(streams, offset, size, request)
-            # Another thread may read on meanwhile, so all is looked at anew.
+            # While this task sleeps another thread may read, so _try() starts from the beginning.
             if data is not None or not await streams.wait(self.stored, not request.nonblocking):
                 return data or b""
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
-        """Write a record."""
+        """Write one record, and note the offset after it."""
         await super().write(acts, offset, data, request)
         self.written = offset + len(data)
 
     async def close(self, acts: Acts) -> None:
-        """Let go of it: what it has looked at is read now."""
+        """Consume all data that was read without consuming it."""
         await super().close(acts)
         if self.seen and not self._was_reset(self.stored.stats()):
             await acts.streams.when_free(lambda: self.stored.buffer.consume_to(self.seen), True)
             acts.streams.waiting.changed(self.stored)
 
     async def _try(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes | None:
-        """Return what is at an offset; None: there is nothing yet."""
-        patient = not request.nonblocking
+        """Return what is at an offset, or b"" if the tap has put it into the reply; None: there is nothing yet."""
+        may_sleep = not request.nonblocking
         if offset == self.written:
-            # A write has moved the descriptor there: reading goes on where it was.
+            # Only the last write(2) has moved the descriptor, so the read continues where the last read ended.
             if self.looked:
                 self.looked = self.looked[0] + offset - self.end, self.looked[1]
             self.end = offset
@@ -319,12 +323,12 @@ class SeekableHandle(BufferHandle):
             elif offset < self.end:
                 return self._again(offset, size)
             elif self.looked and offset == self.looked[0]:
-                await self._pass(streams, *self.looked, patient)
+                await self._pass(streams, *self.looked, may_sleep)
             else:
-                return await self._look(streams, offset, size, stats, patient)
+                return await self._look(streams, offset, size, stats, may_sleep)
         if self.by_line and size <= LINE_BYTES:
-            size = await self._line(streams, size, patient)
-        got, behind = await self._take(streams, size, request.unique, patient) if size else (0, 0)
+            size = await self._line(streams, size, may_sleep)
+        got, behind = await self._take(streams, size, request.unique, may_sleep) if size else (0, 0)
         if not got:
             return None
         kept = tap.read_copy(self._keeps_of(got))
@@ -334,42 +338,46 @@ class SeekableHandle(BufferHandle):
         self._consumed = behind
         return b""  # the tap replaces it
 
-    async def _look(self, streams: Streams, offset: int, size: int, stats: Fields, patient: bool) -> bytes | None:
-        """Return what is further on, and leave it unread; None: this is where the next data will be."""
+    async def _look(self, streams: Streams, offset: int, size: int, stats: Fields, may_sleep: bool) -> bytes | None:
+        """Return data at an offset above `end` and leave it unread; None: the offset is where the next data will be."""
         ahead = offset - self.end
         data, behind = b"", stats.bytes
         readable = stats.unread_bytes - stats.unread_holes
         if ahead < readable:
-            data, behind = await self._peek(streams, ahead, min(size, readable - ahead), patient)
+            data, behind = await self._peek(streams, ahead, min(size, readable - ahead), may_sleep)
         if data or ahead == readable:
             self.looked = offset + len(data), behind
             if data:
                 self.seen = max(self.seen, behind)
         return None if ahead == readable else data
 
-    async def _line(self, streams: Streams, size: int, patient: bool) -> int:
-        """Return how much of what is next ends a line, or else the size; 0: there is nothing.
+    async def _line(self, streams: Streams, size: int, may_sleep: bool) -> int:
+        """Return the length of the next line, or `size` if that is less; 0: there is no data.
 
-        bash's `read` asks first whether it reads from a terminal, then takes a block of what can be sought, and goes
-        back to the end of the line. If it closes then, as in `read line <file`, the rest of the block would be lost.
+        bash's `read` calls isatty(3), then reads a block, and seeks back to the end of the first line. If it closes the
+        file then, as in `read line <file`, the rest of the block would be consumed and lost.
         """
-        data, _ = await self._peek(streams, 0, size, patient)
+        data, _ = await self._peek(streams, 0, size, may_sleep)
         length = data.find(b"\n") + 1
         self.by_line = not length
         return length or (size if data else 0)
 
-    async def _pass(self, streams: Streams, offset: int, position: int, patient: bool) -> None:
-        """Consume what is unread before an offset, which has this position in the stream; keep the last of it."""
+    async def _pass(self, streams: Streams, offset: int, position: int, may_sleep: bool) -> None:
+        """Consume the unread data before an offset, and keep the last of it.
+
+        position: the stream position that the offset corresponds to
+        """
         length = offset - self.end
         skip = max(0, length - KEPT_MAX)
-        data, behind = await self._peek(streams, skip, length - skip, patient)
-        await streams.when_free(lambda: self.stored.buffer.consume_to(position), patient)
+        data, behind = await self._peek(streams, skip, length - skip, may_sleep)
+        await streams.when_free(lambda: self.stored.buffer.consume_to(position), may_sleep)
         self._skip(offset, data if behind == position else b"")
         streams.waiting.changed(self.stored)
 
-    async def _peek(self, streams: Streams, skip: int, size: int, patient: bool) -> tuple[bytes, int]:
+    async def _peek(self, streams: Streams, skip: int, size: int, may_sleep: bool) -> tuple[bytes, int]:
+        """Return unread data and the stream position after it, as tap.peek() does."""
         address = self.stored.buffer.address
-        return await streams.when_free(lambda: tap.peek(address, skip, size), patient)
+        return await streams.when_free(lambda: tap.peek(address, skip, size), may_sleep)
 
 
 # ---------------------------------------------------------------- the kind

@@ -1,9 +1,9 @@
-"""Rings of the store, and open relay files of them, apart from how the kernel asks for them.
+"""Channels of record rings (type=ring): their Kind, their rings, and the open relay files.
 
-A ring's relay file is a stream, as a pipe is: a read(2) gets as many whole records as fit, framed as the ring says.
-Only of a record that alone is longer than that it gets a part, and the next reads of the same descriptor get the rest:
-to copy byte by byte loses nothing. Who closes in the middle of a record has not read it. It was taken out of the ring,
-but is kept for the next reader here, who gets all of it.
+A ring's relay file is a stream, like a pipe. A read(2) returns as many whole records as fit, each framed as the option
+`framing` says. If the first record alone is longer than the read(2), it returns a part of the record, and the next
+reads of the same descriptor return the rest, so that a program which reads byte by byte loses nothing. If the file is
+closed in the middle of a record, the next reader gets the whole record: it has left the ring, but the server keeps it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import native
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE, Kind, Plan, Stored
-from relayfs_fuse.fs.kinds.handles import RelayHandle, is_patient
+from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
 from relayfs_fuse.native.ring import HEADER_BYTES, RingMemory, ring_create, ring_file_bytes
 from relayfs_fuse.native.tables import RING_OPTIONS
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.library import Fields
 
 DEFAULT_RING_SIZE = RING_OPTIONS["size"].initial
-# What the default is reduced to at most.
+# The smallest size to which the default is reduced if little memory is free.
 LEAST_RING_SIZE = 64 << 10
 
 
 class StoredRing(Stored[RingMemory]):
-    """One ring of a channel.
+    """A ring of a channel.
 
-    returned: records that somebody has read a part of
+    returned: framed records that were taken out of the ring, and whose reader closed its file in the middle of them
     """
 
     readers: list[RingHandle]
@@ -50,15 +50,19 @@ class StoredRing(Stored[RingMemory]):
         self.returned: deque[bytes] = deque()
 
     def _size(self, stats: Fields, pid: int) -> int:
-        """Count what a reader was given since its open, and what is unread, with its headers.
+        """Return the bytes that the thread has read since it opened the file, plus those unread with their headers.
 
-        It is no less than what reads will give. It never shrinks to a reader, so that `tail -f` reads on.
+        That is at least what reads will return. It never shrinks while the file is open, as `tail -f` would take a
+        smaller size for a truncated file.
         """
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
         return given + stats.unread_bytes + sum(map(len, self.returned))
 
     def take(self, size: int) -> bytes:
-        """Take whole records, framed, at most so many bytes; or one that is longer; or none."""
+        """Consume and return whole framed records of at most `size` bytes together, or one longer record, or b"".
+
+        OSError: ENOBUFS if the server keeps too many parts of longer records.
+        """
         if self.returned:
             return self.returned.popleft()
         try:
@@ -69,9 +73,10 @@ class StoredRing(Stored[RingMemory]):
         return self._take_long(size)
 
     def _take_long(self, size: int) -> bytes:
-        """Take one record that is longer; no record fills its file.
+        """Consume and return the next record, which is longer than `size`.
 
-        What is left of it is kept here, where it no longer takes room in the ring: only as much as the ring has.
+        The server keeps the rest of it for the next reads. The record's room in the ring is free by then, so what the
+        server keeps of one ring is limited to the ring's size.
         """
         stats = self.channel.stats
         if sum(map(len, self.returned)) + sum(reader.rest_bytes for reader in self.readers) >= stats.ring_size:
@@ -85,14 +90,11 @@ class StoredRing(Stored[RingMemory]):
                     raise
 
     def has_news(self) -> bool:
-        """Whether somebody who sleeps should look again."""
+        """Whether a sleeping reader should try again."""
         return bool(self.returned) or super().has_news()
 
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
-        """Return the events of poll(2), and the wake-up counter.
-
-        A wake-up means: a record came to a consumer that had read all before it.
-        """
+        """Return the events of poll(2), and the wake-up counter, which grows when a record arrives in an empty ring."""
         state = self.buffer.state()
         progress = self.buffer.wake_seq()
         if state & native.IS_DAMAGED:
@@ -107,44 +109,44 @@ class StoredRing(Stored[RingMemory]):
         return events, progress
 
     def skip_discarded(self) -> bool:
-        """Give producers the room of discarded records at the consumer's position."""
+        """Skip discarded records at the consumer's position, if no record follows them that could be read."""
         state = self.buffer.state()
         if not state & native.HAS_DISCARDED or state & (native.HAS_DATA | native.IS_DAMAGED):
             return False
         try:
             self.buffer.skip()
         except OSError as error:
-            # Who consumes at this moment skips them.
+            # Another consumer is at work, and skips them.
             if error.errno != errno.EBUSY:
                 raise
         return True
 
     def is_held_up(self) -> bool:
-        """Whether to look again soon; also where nothing is ready, and something is there."""
+        """Whether to look again soon; also if the ring holds only reservations that are not committed yet."""
         state = self.buffer.state()
         return bool(state & (native.LOOK_AGAIN | native.IS_HELD)) or (state == 0 and self.buffer.avail_data() > 0)
 
     def _has_room(self) -> bool:
-        """Whether a record can be written, if it is short enough."""
+        """Whether a short record can be written."""
         stats = self.channel.stats
         return stats.mode == native.MODE_OVERWRITE or self.buffer.avail_data() + 2 * HEADER_BYTES < stats.ring_size
 
     def open(self, opening: Opening) -> RingHandle:
-        """Open its relay file."""
+        """Open the relay file."""
         return RingHandle(self, opening)
 
     def note(self, error: OSError) -> None:
-        """Mark the channel as damaged if this error says so."""
+        """Mark the channel as damaged if this error is EBADMSG, and let the ring refuse further records."""
         super().note(error)
         if error.errno == errno.EBADMSG:
-            # Who went on writing would be told that records are written which nobody can reach.
+            # Writes would succeed otherwise, although no consumer can get past the damage.
             self.buffer.refuse_all()
 
 
 class RingHandle(RelayHandle):
     """An open relay file of a ring.
 
-    given: how many bytes it has been given
+    given: how many bytes its reads have returned
     """
 
     stored: StoredRing
@@ -160,25 +162,25 @@ class RingHandle(RelayHandle):
 
     @property
     def is_inside(self) -> bool:
-        """Whether a part of a record was given, and the rest comes next."""
+        """Whether a part of a record was returned by the last read, and the next read returns more of it."""
         return self._at < len(self._record)
 
     @property
     def rest_bytes(self) -> int:
-        """How much of the server's memory such a record takes."""
+        """The length of that record, all of which is kept; 0: there is none."""
         return len(self._record)
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is next."""
-        patient = is_patient(offset, request)
-        while not (data := await streams.when_free(lambda: self._take(size), patient)):
-            if not await streams.wait(self.stored, patient):
+        """Return the next data, waiting for it if the read(2) may sleep; b"": end of file."""
+        may_sleep = read_may_sleep(offset, request)
+        while not (data := await streams.when_free(lambda: self._take(size), may_sleep)):
+            if not await streams.wait(self.stored, may_sleep):
                 break
         streams.waiting.changed(self.stored)
         return data
 
     async def close(self, acts: Acts) -> None:
-        """Give a record back that was not read to its end."""
+        """Leave a record that was not read to its end to the next reader."""
         await super().close(acts)
         self.stored.readers.remove(self)
         if self.is_inside:
@@ -203,12 +205,12 @@ class RingHandle(RelayHandle):
 
 
 def choose_ring_size(command: Command, n_rings: int, free_bytes: int) -> tuple[int, str | None]:
-    """Choose a size: what was asked for, else a default that leaves room for others.
+    """Choose the size of a channel's rings: the option size=, or a default reduced to a part of the free memory.
 
-    n_rings: how many rings it will have
-    free_bytes: how much of the store is free
+    n_rings: how many rings the channel will have
+    free_bytes: how many bytes of the store are free
 
-    Returns the size, and what must be said when the default had to be reduced.
+    Returns the size in bytes, and the text for error_log if the default was reduced.
     """
     if "size" in command.options:
         return command.options["size"], None
@@ -249,7 +251,7 @@ RING = Kind(
         "flush": "a record can be read as soon as it is committed: there is nothing to flush",
         "reset": "a ring cannot be reset: remove it and create it anew, or read it empty",
         "resume": "only a relay channel can be suspended",
-        "consumed": "who maps a ring consumes by moving the consumer position",
+        "consumed": "programs that map a ring consume by storing its consumer position",
     },
     takes_log=False,
 )

@@ -1,10 +1,10 @@
-"""The files of .channels/PATH/: one statistic each, as a number or a word and a newline.
+"""The files of .channels/PATH/, each of which has one number or word and a newline.
 
-.channels/PATH/NAME           what the channel was made with, and the statistics of all its buffers
+.channels/PATH/NAME           an option that the channel was made with, or a statistic of all its buffers
 .channels/PATH/state          ok, disabled, closed, or `damaged: memN: ` and what is wrong
-.channels/PATH/bufferN/NAME   the statistics of one buffer
+.channels/PATH/bufferN/NAME   a statistic of one buffer
 
-Which there are, the library's tables say (native/tables.py); relayfs(5) says what each means.
+The names come from the library's tables (native/tables.py); relayfs(5) explains them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.library import Fields
     from relayfs_fuse.native.tables import Option, Statistic
 
-# A file's name, and what makes its text.
+# A file's name, and the function that returns its contents.
 File: TypeAlias = "tuple[str, Callable[[], bytes]]"
 
 
 def of_channel(channel: StoredChannel) -> Iterator[File]:
-    """Make the files of a channel."""
+    """Yield the files of .channels/PATH/."""
     yield "state", lambda: _line(channel.state())
     yield "n_buffers", lambda: _line(channel.stats.n_buffers)
     for option in OPTIONS[channel.kind.name].values():
@@ -40,7 +40,7 @@ def of_channel(channel: StoredChannel) -> Iterator[File]:
 
 
 def of_buffer(channel: StoredChannel, stored: Stored[Any]) -> Iterator[File]:
-    """Make the files of one of its buffers."""
+    """Yield the files of .channels/PATH/bufferN/."""
     for statistic in STATISTICS[channel.kind.name]:
         yield statistic.name, partial(_statistic, statistic, [stored])
 
@@ -57,7 +57,10 @@ def _option(option: Option, channel: StoredChannel) -> bytes:
 
 
 def _is_unknown(statistic: Statistic, stats: Fields) -> bool:
-    """Tell whether consumers count it, of whom one knows only the BPF ring's format and counts nothing."""
+    """Whether a statistic cannot be known, because a consumer has read that knows only the BPF ring's format.
+
+    Such a consumer counts nothing, so what consumers would count is missing.
+    """
     if not statistic.source or not stats.foreign_bytes:
         return False
     return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE

@@ -1,4 +1,4 @@
-"""Unmap memory that nobody refers to any more, in a thread of its own: that takes long when it is large."""
+"""A thread that unmaps buffers which are not referenced any more: unmapping a large buffer takes long."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Unmapper:
         self._thread: threading.Thread | None = None
 
     def put(self, *acts: Callable[[], object]) -> None:
-        """Have the thread do these, one after the other."""
+        """Have the thread call these functions, one after the other."""
         if sys.is_finalizing():
-            return  # no thread can be started, and all memory is unmapped anyway
+            return  # no thread can be started any more; the kernel unmaps the memory when the process ends
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unmapper", daemon=True)
             self._thread.start()
@@ -30,7 +30,7 @@ class _Unmapper:
             self._queue.put(act)
 
     def wait(self, deadline_s: float) -> None:
-        """Wait until what was put here is done, but not longer than this."""
+        """Wait until the thread has called all that was put before, but at most `deadline_s` seconds."""
         if self._thread is not None:
             done = threading.Event()
             self._queue.put(done.set)

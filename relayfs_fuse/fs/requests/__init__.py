@@ -1,1 +1,1 @@
-"""The handlers of FUSE requests, and what sleeps for them."""
+"""The handlers of FUSE requests, and the tasks that wait for buffers and for other users on their behalf."""

@@ -1,6 +1,7 @@
-"""What open files ask for that takes time: it is done in worker threads, or in turn with others.
+"""What handles and nodes have done in worker threads: commands, changes of counters, and requests of traced programs.
 
-Handles (kinds/handles.py) and nodes (nodes.py) decide what a request does; they call this to have it done.
+Handles (kinds/handles.py) and nodes (nodes.py) decide what a request does, and call the methods of Acts. Of each user
+one such request is carried out at a time, so that one user cannot occupy all worker threads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import trio
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands.control import split_write
-from relayfs_fuse.fs.commands.jobs import Patient
+from relayfs_fuse.fs.commands.jobs import LongJob
 from relayfs_fuse.fs.requests.turns import Turns
 
 if TYPE_CHECKING:
@@ -40,11 +41,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class Acts:
-    """Do it.
+    """Everything that handles and nodes need from the server.
 
-    streams, commands, counters, tracing, errors: what does it, and where is said what was refused
-    naming: is held while names come and go
-    implicit: removes directories above a channel that has gone
+    streams: reads and writes relay files
+    commands, counters, tracing: carry out commands and requests; counters is None if they cannot be used
+    errors: error_log
+    naming: the lock that is held while names are added or removed
+    implicit: removes directories above a removed channel
     """
 
     streams: Streams
@@ -58,12 +61,12 @@ class Acts:
     _joins: Turns = field(default_factory=Turns)
 
     async def in_turn(self, opener: Opener, act: Callable[[], Result]) -> Result:
-        """Do what takes long in a worker thread; otherwise one user's requests could take all threads of the server."""
+        """Call a function in a worker thread, once the user's earlier requests are done; return what it returns."""
         async with self._joins.of(opener.uid):
             return await trio.to_thread.run_sync(act)
 
     async def change_counters(self, text: bytes, opener: Opener) -> None:
-        """Carry out what was written to counters.names; a line that is refused ends it."""
+        """Carry out the lines written to counters.names; CommandError: the first line that was refused."""
         counters = self.counters
         assert counters is not None
         line = ""
@@ -76,14 +79,16 @@ class Acts:
             raise
 
     async def ask(self, handle: JoinHandle, request: bytes) -> None:
-        """Let a process take part in a trace, or do what it asks for as one that does."""
+        """Carry out what a process wrote to `join`: take part in a trace, declare an event, or allocate a buffer.
+
+        OSError: EMSGSIZE; EBUSY, the handle's last request is not done yet. CommandError: the request was refused.
+        """
         if len(request) > JOIN_REQUEST_MAX:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if handle.is_busy:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         handle.is_busy = True
         try:
-            # Otherwise one user's requests could take all threads of the server.
             async with self._joins.of(handle.opener.uid):
                 await self._take_part(handle, request)
         finally:
@@ -101,25 +106,25 @@ class Acts:
             handle.session = await self.tracing.join(os.fsdecode(request), handle.opener)
 
     async def leave(self, handle: JoinHandle) -> None:
-        """Let a process take part no longer."""
+        """End a process's part in a trace."""
         session, handle.session = handle.session, None
         if session is not None:
             await self.tracing.leave(session)
 
     async def command(self, text: bytes, opener: Opener) -> None:
-        """Carry out commands; what blocks runs in a worker thread."""
+        """Carry out the lines written to `control`; CommandError: the first line that was refused."""
         async with self._turns.of(opener.uid):
             for line in self.commands.lines(text):
-                # Others' commands, and their requests about names, come in between.
+                # Released between lines, for other users' commands, mkdir(2) and rmdir(2).
                 async with self.naming:
                     removed = await self._carry_out(self.commands.run(line, opener))
                 if removed is not None:
                     await self.implicit.remove_above(removed)
-        # What was removed is hidden, and the kernel told of it, which tells us: not while names are kept from changing.
+        # This makes and removes directories through the mount, whose handlers wait for `naming`.
         await self.tracing.compare_all()
 
     async def _carry_out(self, work: LineWork) -> str | None:
-        """Do the jobs of a command, in worker threads; return the path of a channel that it has removed."""
+        """Run the jobs that a command yields; return the path of the channel that it has removed, or None."""
         try:
             job = next(work)
             while True:
@@ -134,7 +139,8 @@ class Acts:
             return removed
 
     async def _do(self, job: Callable[[], Any]) -> Any:
-        if not isinstance(job, Patient):
+        """Call a job in a worker thread; if it is a LongJob, without holding `naming`."""
+        if not isinstance(job, LongJob):
             return await trio.to_thread.run_sync(job)
         self.naming.release()
         try:

@@ -1,22 +1,22 @@
-"""Names that come and go without anybody's asking, made known to the kernel.
+"""Directories that the server itself adds to the mount and removes from it, such as those of traced processes.
 
-inotify(7) tells of what is done through the mount, and of nothing else. So a thread of the server makes and removes
-such names through its own mount, as anybody would; the handlers let that thread alone do so:
+inotify(7) reports only what is done through the mount. So the *announcing thread* of the server makes and removes such
+directories by mkdir(2) and rmdir(2) in the server's own mount. The handlers of these requests ask take() whether a
+request comes from that thread, and what is to be changed in the tree then:
 
-    make(), remove()           the announcing thread   the handler
-    in the server's thread     mkdir(2), rmdir(2) ->   in the server's thread
-    wait for it             <-                         take() says what is to be done
+    the server's thread        the announcing thread          the handler, in the server's thread
+    make(), remove() wait  ->  mkdir(2), rmdir(2) wait  ->    calls take(), and the function that it returns
 
-Whoever calls make() or remove() must hold nothing that a handler could wait for.
+The caller of make() or remove() must not hold a lock that the handlers take.
 
-The thread waits while another process has the kernel's lock of the directory above; a process that sleeps in
-getdents(2), because the memory for the answer is not there, has it for as long as it likes. What the thread has not
-done after TELL_S seconds is done without being announced, and so is everything that follows, until the thread goes on.
-Its request comes too late then, and is refused.
+The announcing thread has to wait while another process has the kernel's lock of the parent directory. That can take
+arbitrarily long: a process has the lock while its getdents(2) waits for a page of its buffer. If the thread has not
+finished after TELL_S seconds, the change is made without it, and so are all further changes until the thread has
+finished. A request of the thread that arrives later than that is refused.
 
-The thread shares no descriptor with the others, because a server that is killed while the thread waits for its own
-mount would never end otherwise: the kernel ends the wait when the last descriptor of /dev/fuse is closed, and threads
-share theirs. So the thread cannot write to the log; what went wrong is returned.
+The thread has a descriptor table of its own. If a server is killed while this thread waits for the server's own mount,
+the kernel ends the wait only when the last descriptor of /dev/fuse is closed, and with a shared table that would be
+after the thread has ended. So the thread cannot write to the log, and returns errors to its callers.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.nodes import Node
 
-    # What is done in the tree when the kernel hears of a name.
+    # Changes the tree when the request for a name arrives. Returns the node of a new directory.
     Change = Callable[[], Node | None]
+    # Does something with a name in a directory, given by its descriptor, in the announcing thread.
     Act = Callable[[str, int], None]
 
 log = logging.getLogger(__name__)
 
-# How long a change waits for the announcing thread.
+# How long a change waits for the announcing thread, in seconds.
 TELL_S = 10.0
 
 _SYS_CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = 436, 2
@@ -54,51 +55,55 @@ T = TypeVar("T")
 
 
 class Announcements:
-    """Make and remove directories through the mount.
+    """The announcing thread and the changes that it is asked to make.
 
-    mountpoint: where it is
+    mountpoint: of the server's own mount
     """
 
     def __init__(self, mountpoint: str) -> None:
         self._mountpoint = mountpoint
         self._pending: dict[str, Change] = {}
         self._telling = trio.Lock()
-        # Of one thread: who is held up has it until the announcing thread goes on.
+        # One worker thread, which waits for the announcing thread: while it waits, there is no token left.
         self._limiter = trio.CapacityLimiter(1)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._device: int | None = None
 
     def begin(self) -> int:
-        """Wait until the file system answers, and return its device number; blocks. OSError: it has ended."""
+        """Wait until the mount answers, and return its st_dev; blocks. OSError: it is not mounted any more."""
         self._device = self._do(self._find_device)
         return self._device
 
     async def make(self, parent: str, changes: Mapping[str, Change]) -> None:
-        """Make directories in another, each by its change."""
+        """Make directories in `parent`, a path in the mount; `changes` has a function for each name."""
         await self._change(_make, parent, changes)
 
     async def remove(self, parent: str, changes: Mapping[str, Change]) -> None:
-        """Remove directories in another, each by its change."""
+        """Remove directories in `parent`, a path in the mount; `changes` has a function for each name."""
         await self._change(_remove, parent, changes)
 
     async def ask_to_remove(self, parent: str, name: str) -> OSError | None:
-        """Remove a directory as anybody may; return why it could not be removed, if the thread has found out."""
+        """Remove a directory without a change of its own, as any user can.
+
+        Returns the error of rmdir(2). None: it was removed, or the thread has not finished.
+        """
         return (await self._tell(_remove, parent, [name]) or {}).get(name)
 
     async def look_up(self, parent: str, names: Iterable[str]) -> bool:
-        """Have the kernel find out that names in a directory are gone; False: the thread is held up."""
+        """Look up names that were removed, so that the kernel drops them; False: the thread has not finished."""
         return await self._tell(_look_up, parent, names) is not None
 
     def is_asking(self, thread: int) -> bool:
-        """Whether a request of this thread is the server's own."""
+        """Whether a thread is the announcing thread."""
         return self._thread is not None and thread == self._thread.native_id
 
     def take(self, thread: int, path: str) -> Change | None:
-        """Return what a request of this thread about a name is to do; None: it is anybody's request."""
+        """Return the change that the request of this thread for this path is to make, once; None: there is none."""
         return self._pending.pop(path, None) if self.is_asking(thread) else None
 
     async def _change(self, act: Act, parent: str, changes: Mapping[str, Change]) -> None:
+        """Have the thread make requests for all names; then make the changes that no request has made."""
         expected = {f"{parent}/{name}": change for name, change in changes.items()}
         self._pending.update(expected)
         await self._tell(act, parent, changes)
@@ -108,27 +113,27 @@ class Announcements:
                 change()
 
     async def _tell(self, act: Act, parent: str, names: Iterable[str]) -> dict[str, OSError] | None:
-        """Have the thread do one thing with each name, and return what did not succeed; None: it is held up."""
+        """Have the thread call `act` for each name; return the errors by name, or None: it has not finished."""
         async with self._telling:
             with trio.move_on_after(TELL_S if self._limiter.available_tokens else 0):
-                # Abandoned also when the server ends: nobody answers its own requests any more.
+                # Also abandoned when the server ends, as it does not answer requests of its own thread any more.
                 return await trio.to_thread.run_sync(
                     self._act, act, parent, list(names), limiter=self._limiter, abandon_on_cancel=True
                 )
         return None
 
     def _act(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
-        """Do so; blocks."""
+        """Do the work of _tell() in a worker thread; blocks."""
         try:
             failed = self._do(partial(self._act_on_all, act, parent, names))
         except OSError as error:
-            failed = {parent: error}  # it is unmounted, or the mount ends
+            failed = {parent: error}  # the parent could not be opened, as it is not mounted any more
         for name, reason in failed.items():
             log.debug("%s is not announced: %s", name, reason)
         return failed
 
     def _do(self, job: Callable[[], T]) -> T:
-        """Have the thread do something; blocks."""
+        """Have the announcing thread call a function, and return what it returns; blocks."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="announcements", daemon=True)
             self._thread.start()
@@ -150,7 +155,7 @@ class Announcements:
         failed = {}
         above = os.open(os.path.join(self._mountpoint, parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Otherwise these are somebody else's names: it is unmounted, or something is mounted over it.
+            # Not so if the server is not mounted any more, or something is mounted over it.
             if os.fstat(above).st_dev == self._device:
                 for name in names:
                     try:
@@ -181,9 +186,9 @@ def _look_up(name: str, above: int) -> None:
 
 
 def _unshare_descriptors() -> None:
-    """Give this thread a table of descriptors of its own, where nothing is open but /dev/null as the standard ones.
+    """Give this thread a descriptor table of its own, with only /dev/null, as descriptors 0 to 2.
 
-    Before Linux 5.9 it goes on with those of all threads.
+    On Linux before 5.9 the thread shares the table of the other threads.
     """
     if _libc.syscall(_SYS_CLOSE_RANGE, ctypes.c_uint(0), ctypes.c_uint(-1), _CLOSE_RANGE_UNSHARE) == 0:
         for _ in range(3):

@@ -1,7 +1,7 @@
-"""How much of the server's own memory the open files of users may keep.
+"""How much of the server's own memory the open files of users may take.
 
-An open file keeps what it gave last, so that it can give that again: texts as they were at the beginning, and the end
-of what was read from a relay file. Each is bounded, but a user can have as many open files as he starts processes.
+An open file keeps data that may be read again: a text as it was at the read from offset 0, and the last bytes read from
+a relay file. For each file that is bounded, but the number of a user's open files is not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 from collections import Counter
 
-# What an open file takes, be there anything kept or not; and a name in the list that an open directory keeps.
+# Bytes that an open file takes besides the data it keeps; and a name in the list that an open directory keeps.
 HANDLE_BYTES = 2048
 NAME_BYTES = 64
 USER_BYTES = 64 << 20
@@ -18,7 +18,7 @@ ALL_USERS_BYTES = 4 * USER_BYTES
 
 
 class Budget:
-    """Account for what open files keep; those of root and of the server's user are not counted."""
+    """The sums of what open files keep, by user; files opened by root and by the server's user are not counted."""
 
     def __init__(self) -> None:
         self._privileged = {0, os.geteuid()}
@@ -27,9 +27,9 @@ class Budget:
         self._used_by_all = 0
 
     def hold(self, handle: int, n_bytes: int, uid: int | None = None) -> None:
-        """Say how much an open file keeps by now, besides itself; OSError: ENOMEM, it is too much.
+        """Set how many bytes of data an open file keeps; OSError: ENOMEM, the user or all users would keep too much.
 
-        uid: who opens it; None: it was opened before
+        uid: the user who opens the file; None: the file was passed here before
         """
         owner, before = (uid, 0) if uid is not None else self._kept.get(handle, (0, 0))
         if owner in self._privileged:
@@ -42,7 +42,7 @@ class Budget:
         self._kept[handle] = owner, HANDLE_BYTES + n_bytes
 
     def release(self, handle: int) -> None:
-        """Forget an open file."""
+        """Subtract what an open file keeps: it is being closed."""
         owner, n_bytes = self._kept.pop(handle, (0, 0))
         self._used[owner] -= n_bytes
         self._used_by_all -= n_bytes

@@ -1,7 +1,7 @@
 """The handlers of FUSE requests about inodes and open files; those about names are in names.py.
 
-Nodes (nodes.py) and open files (kinds/) decide what a request does; what takes time is in acts.py and streams.py.
-Handlers run in one thread, so between two awaits a handler is alone.
+Nodes (nodes.py) and handles (kinds/handles.py) decide what a request does; what may block is in acts.py and streams.py.
+All handlers run in one thread, so nothing changes between two awaits of a handler.
 """
 
 from __future__ import annotations
@@ -42,17 +42,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Of memory files and others that can be mapped: the path of the file in the store.
 BACKING_XATTR = b"user.relayfs.backing"
-# Of `.traces/control`: which process asks, in the server's PID namespace; 0: it cannot be seen from there.
+# Of `.traces/control`: the calling process's number in the server's PID namespace; 0: it is not visible there.
 PID_XATTR = b"user.relayfs.pid"
-# Of `join`: a token and a request, from processes that may not write to files (RLIMIT_FSIZE).
+# Of `.traces/join`: a JoinHandle's token and a request, for processes that cannot write to files (RLIMIT_FSIZE).
 JOIN_XATTR = b"user.relayfs.join"
 
 
 class Operations(NameOperations):
-    """Answer the kernel.
+    """All handlers.
 
-    store, tree, commands, errors, streams, counters, tracing, flushing: what it answers from
+    store, tree, errors: see NameOperations
+    commands: carries out what is written to control
+    streams: reads and writes relay files
+    counters: the counters; None: they cannot be used
+    tracing: the traces, and the announcing thread
+    flushing: flushes a channel before it is opened
     """
 
     def __init__(
@@ -76,7 +82,7 @@ class Operations(NameOperations):
     # ---------------------------------------------------------------- attributes
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """Say what stat(2) wants to know, and lseek(2) where the end is."""
+        """Return what stat(2) shows; ESPIPE if lseek(2) looks for the end of a file that has none."""
         node = self._node(inode)
         if tap.request().seeks_end and not node.has_end:
             raise pyfuse3.FUSEError(errno.ESPIPE)
@@ -90,7 +96,7 @@ class Operations(NameOperations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        """Change mode and owner; the kernel has checked who may."""
+        """Set size, mode, owner or group; the kernel has checked permissions."""
         node = self._node(inode)
         if fields.update_size:
             node.truncate(attr.st_size)
@@ -103,7 +109,7 @@ class Operations(NameOperations):
         return self._entry(node)
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        """Tell of the store's memory."""
+        """Return the size of the store's memory, and how much of it is free."""
         space = space_of(self._store)
         data = pyfuse3.StatvfsData()
         data.f_bsize = data.f_frsize = space.block_size
@@ -114,7 +120,7 @@ class Operations(NameOperations):
         return data
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Name the file behind a memory, or the process that asks."""
+        """Return BACKING_XATTR or PID_XATTR."""
         node = self._node(inode)
         if name == PID_XATTR and isinstance(node, MappedFile):
             return str(process_of(tap.request().pid)).encode("ascii")
@@ -123,12 +129,12 @@ class Operations(NameOperations):
         return os.fsencode(node.backing_path)
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
-        """Name the attribute that memories have."""
+        """List BACKING_XATTR, if the file has it."""
         node = self._node(inode)
         return [BACKING_XATTR] if node.backing_path is not None and not node.removed else []
 
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Take a request of a process that may not write to files; refuse anything else."""
+        """Carry out a request of JOIN_XATTR; refuse other attributes."""
         node = self._node(inode)
         if not isinstance(node, JoinFile) or name != JOIN_XATTR:
             raise pyfuse3.FUSEError(errno.ENOTSUP)
@@ -138,7 +144,7 @@ class Operations(NameOperations):
         await self._acts.ask(handle, value[TOKEN_BYTES:])
 
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Refuse."""
+        """Refuse: no attribute can be removed."""
         raise pyfuse3.FUSEError(errno.ENOTSUP)
 
     # ---------------------------------------------------------------- open files
@@ -146,8 +152,8 @@ class Operations(NameOperations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """Open a file.
 
-        A relay file is a file as the kernel's are, with offsets and mappings, or, where readers wait for data, a
-        stream as a pipe is: there the kernel must not keep a second reader of a descriptor waiting for the first.
+        A relay file whose readers wait for data is opened as a stream if possible. For other files the kernel serves
+        one read(2) of a descriptor at a time: while one sleeps, a second one waits and cannot be interrupted.
         """
         request = tap.request()
         node = self._node(inode)
@@ -172,13 +178,13 @@ class Operations(NameOperations):
         return pyfuse3.FileInfo(fh=handle.number, direct_io=True, keep_cache=False)
 
     async def release(self, fh: int) -> None:
-        """Close a file."""
+        """Close a file, and those files that only this one kept open."""
         for handle in self._handles.pop(fh).ended():
             self._budget.release(handle.number)
             await handle.close(self._acts)
 
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        """Read."""
+        """Read from an open file; before, tell handles that isatty(3) was called for them."""
         request = tap.request()
         while terminal := tap.next_terminal():
             if asked := self._handles.get(terminal):
@@ -189,14 +195,14 @@ class Operations(NameOperations):
         return data
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        """Write a record, or commands."""
+        """Write to an open file."""
         await self._handles[fh].write(self._acts, off, bytes(buf), tap.request())
         return len(buf)
 
     async def poll(
         self, inode: int, fh: int, poll_handle: pyfuse3.PollHandle | None, ctx: pyfuse3.RequestContext
     ) -> int:
-        """Say what a descriptor is ready for, and keep the handle to tell of changes."""
+        """Return the events that hold now; `poll_handle` notifies the kernel when they change."""
         handle = self._handles[fh]
         if handle.stored is None:
             return READABLE | WRITABLE
@@ -206,16 +212,19 @@ class Operations(NameOperations):
     # ---------------------------------------------------------------- helpers
 
     async def _prepare(self, node: RelayFile, opening: Opening) -> None:
-        """Flush what a reader is about to open, and wait until it can be opened as its kind wants it."""
+        """Flush a buffer that a reader opens, call Stored.prepare(), and wait as long as that says."""
         if opening.reads:
             await self._flushing.before_open(node.stored.channel)
-        node.check_usable()  # a removed channel's file would stay registered with the kernel
+        node.check_usable()  # prepare() may register the file with the kernel, which must not happen after its removal
         pause_s = node.stored.prepare(opening, lambda: self._backing_of(node))
         if pause_s > 0:
             await trio.sleep(pause_s)
 
     def _keep(self, handle: Handle) -> None:
-        """Let an open file keep what it gave; a text that is too much cannot be read, other data not again."""
+        """Charge what an open file keeps to its opener; if that is too much, the data is dropped.
+
+        OSError: ENOMEM, if the file cannot be read without what it keeps.
+        """
         try:
             self._budget.hold(handle.number, handle.kept_bytes)
         except OSError:
@@ -225,9 +234,9 @@ class Operations(NameOperations):
                 raise
 
     def _backing_of(self, node: Node) -> int:
-        """Return the kernel's number of the file that an open file is to be mapped from; 0: it cannot be mapped.
+        """Return the backing id of the file that mappings of the node show; 0: it cannot be mapped.
 
-        It is registered once, because all opens of an inode need the same registration.
+        The file is registered once, because all opens of an inode must use the same backing id.
         """
         backing = node.mapped() if tap.has_passthrough() else None
         if backing is None:
@@ -237,7 +246,7 @@ class Operations(NameOperations):
         return backing.number
 
     def _register(self, backing: Backing) -> int:
-        """Register a file to be mapped; 0: it cannot be."""
+        """Register a file with the kernel and return its backing id; 0: the kernel refuses."""
         try:
             if backing.is_writable:
                 self._store.protection.add(backing.descriptor)

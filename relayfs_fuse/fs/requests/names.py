@@ -1,6 +1,6 @@
 """The handlers of FUSE requests about names: looking up, listing, making and removing.
 
-Handlers run in one thread, so between two awaits a handler is alone.
+All handlers run in one thread, so nothing changes between two awaits of a handler.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ log = logging.getLogger(__name__)
 
 
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Turn what a handler raises into an errno: pyfuse3 ends the mount for anything but FUSEError.
+    """Wrap a handler so that it raises only FUSEError, because pyfuse3 ends the mount at any other exception.
 
-    OSError and CommandError carry their own; anything else is unexpected, logged, and becomes EIO. Counts what it does.
+    OSError and CommandError have an errno. Any other exception is a bug: it is logged and becomes EIO. The wrapper also
+    counts requests and errors in operations.requests.
     """
 
     async def translated(*args: Any) -> Any:
@@ -68,12 +69,17 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 
 
 class NameOperations(pyfuse3.Operations):
-    """Answer the kernel's requests about names.
+    """The handlers; requests/files.py adds those about inodes and open files.
 
-    store, tree, errors, announcements: what it answers from
+    store: the files behind the mount
+    tree: the names in the mount
+    errors: error_log
+    announcements: says which requests are the server's own
+    requests: counts requests and errors
+    begun: is set when the kernel's first request, FUSE_INIT, is being answered
     """
 
-    # Names that begin with a dot are ours, and the tree does not know "." and "..".
+    # The kernel must not look up "." and "..", which the tree does not have.
     supports_dot_lookup = False
 
     def __init__(self, store: Store, tree: Tree, errors: ErrorLog, announcements: Announcements) -> None:
@@ -85,19 +91,18 @@ class NameOperations(pyfuse3.Operations):
         self._budget = Budget()
         self._listings: dict[int, list[tuple[str, Node]]] = {}
         self._next_handle = 1
-        # Names come and go one change at a time.
+        # Held while names are added to the tree or removed from it by commands, mkdir(2) and rmdir(2).
         self._naming = trio.Lock()
         self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
         self.requests = Requests()
-        # The kernel is told now what this file system can do; only then can anybody use it.
         self.begun = trio.Event()
 
     def init(self) -> None:
-        """Note that the kernel's first request is being answered: tasks run only after the answer is sent."""
+        """Note that FUSE_INIT is being answered; tasks that wait for `begun` run only after the answer is sent."""
         self.begun.set()
 
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        """Find a name."""
+        """Look up a name in a directory."""
         parent, text = self._directory(parent_inode), os.fsdecode(name)
         node = parent.children.get(text) or self._unlisted(parent, text)
         if node is None:
@@ -108,14 +113,14 @@ class NameOperations(pyfuse3.Operations):
         return entry
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
-        """Let go of inodes."""
+        """Subtract lookups that the kernel has forgotten; nodes without any are freed if they were removed."""
         for inode, lookups in inode_list:
             node = self._tree.node(inode)
             if node is not None:
                 self._tree.forget(node, lookups)
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        """List a directory as it is now."""
+        """Open a directory: readdir(2) will list it as it is now."""
         listing = list(self._directory(inode).children.items())
         handle = self._new_handle()
         self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
@@ -123,7 +128,7 @@ class NameOperations(pyfuse3.Operations):
         return handle
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """Give as much of the list as the kernel takes."""
+        """List a directory from entry `start_id` on, as far as the reply has room."""
         uid = tap.request().uid
         listing = self._listings[fh]
         for index in range(max(0, start_id), len(listing)):
@@ -136,7 +141,7 @@ class NameOperations(pyfuse3.Operations):
             node.lookups += 1
 
     async def releasedir(self, fh: int) -> None:
-        """Drop the list."""
+        """Close a directory."""
         self._listings.pop(fh, None)
         self._budget.release(fh)
 
@@ -148,7 +153,7 @@ class NameOperations(pyfuse3.Operations):
         if announced is not None:
             return announced
         if self._announcements.is_asking(tap.request().pid):
-            raise pyfuse3.FUSEError(errno.EPERM)  # it comes too late
+            raise pyfuse3.FUSEError(errno.EPERM)  # too late: the change was made without being announced
         async with self._naming:
             parent, text = self._directory(parent_inode), os.fsdecode(name)
             if parent.store_path is None:
@@ -181,17 +186,18 @@ class NameOperations(pyfuse3.Operations):
                 raise pyfuse3.FUSEError(errno.EPERM)
             if node.children:
                 raise pyfuse3.FUSEError(errno.ENOTEMPTY)
-            # The announcing thread may come late, when somebody else has made a directory of this name.
+            # If the announcing thread is late, another program may have made a directory of the same name meanwhile.
             if by_server and not self._store.is_implicit(node.store_path):
                 raise pyfuse3.FUSEError(errno.EPERM)
             self._store.remove_directory(node.store_path)
             self._tree.detach(node)
-            # Only the removal of a channel empties a directory that goes; the next server removes all that are empty.
+            # An implicit directory goes with the last channel in it, or when the next server finds it empty. A user has
+            # emptied this one, so it is to stay.
             if not by_server and not parent.children and parent.store_path:
                 self._store.keep_directory(parent.store_path)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Refuse: files go with their channel."""
+        """Refuse, because only `remove` in control removes the files of a channel; error_log says so."""
         node = self._directory(parent_inode).children.get(os.fsdecode(name))
         if isinstance(node, BufferFile):
             hint = f"a channel goes as a whole: write `remove {node.stored.channel.path}` to control"
@@ -207,25 +213,25 @@ class NameOperations(pyfuse3.Operations):
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> None:
-        """Refuse: names say what is behind them."""
+        """Refuse, because the paths of the store are those of the mount."""
         raise pyfuse3.FUSEError(errno.EPERM)
 
     async def link(
         self, inode: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Refuse, as rename does."""
+        """Refuse hard links."""
         raise pyfuse3.FUSEError(errno.EPERM)
 
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Refuse: the store holds no links."""
+        """Refuse symbolic links."""
         raise pyfuse3.FUSEError(errno.EPERM)
 
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Refuse, as debugfs does: files come from commands."""
+        """Refuse, as debugfs does: files are made by commands."""
         raise pyfuse3.FUSEError(errno.EACCES)
 
     async def create(
@@ -235,7 +241,7 @@ class NameOperations(pyfuse3.Operations):
         raise pyfuse3.FUSEError(errno.EACCES)
 
     def _unlisted(self, parent: Directory, name: str) -> Node | None:
-        """Find a name that a directory has for those who know it; see MemFile.hold()."""
+        """Find a file that readdir(2) does not list: memN.TOKEN, see MemFile.hold()."""
         mem_name, _, token = name.partition(".")
         node = parent.children.get(mem_name)
         if not isinstance(node, MemFile):
@@ -246,12 +252,13 @@ class NameOperations(pyfuse3.Operations):
         return hold
 
     def _change(self, parent_inode: int, name: bytes) -> Callable[[], Node | None] | None:
-        """Return what the server itself wants to be done about a name; None: somebody else asks."""
+        """Return the change that the announcing thread's request for a name is to make; None: another thread asks."""
         parent = self._directory(parent_inode)
         path = f"{parent.path}/{os.fsdecode(name)}"
         return self._announcements.take(tap.request().pid, path)
 
     def _announced(self, parent_inode: int, name: bytes) -> pyfuse3.EntryAttributes | None:
+        """Make a directory that the announcing thread asks for; None: another thread asks."""
         change = self._change(parent_inode, name)
         node = change() if change is not None else None
         if node is None:
@@ -292,6 +299,6 @@ def _entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
     entry.st_blksize = attributes.block_size
     entry.st_atime_ns = entry.st_mtime_ns = attributes.mtime_ns
     entry.st_ctime_ns = attributes.ctime_ns
-    # Everything changes without the kernel's knowledge.
+    # 0: the kernel must ask every time, because everything can change without its knowledge.
     entry.attr_timeout = entry.entry_timeout = 0
     return entry

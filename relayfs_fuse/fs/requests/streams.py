@@ -1,8 +1,8 @@
-"""Reading and writing relay files on behalf of read(2) and write(2): what their handles wait with.
+"""Reading and writing relay files: waiting for data, for another reader's lock, and for the locks of writers.
 
-A sleeping read(2) can be interrupted: the kernel sends FUSE_INTERRUPT with the request's number, the tap queues it, and
-the handler that sleeps for this request is cancelled and answers EINTR. Data is taken only in the last step before a
-reply, so what was interrupted has consumed nothing.
+A sleeping read(2) can be interrupted: the kernel sends FUSE_INTERRUPT with the number of the request, the tap queues
+the number, and the task that sleeps for this request is cancelled and answers EINTR. Data is consumed only in the last
+step before the reply, so an interrupted read(2) has consumed nothing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# How soon to look again whether another reader is done with its piece, and how rarely at last.
+# The first and the longest pause before trying again to take the reader's lock, which another reader holds.
 BUSY_FIRST_S = 0.0005
 BUSY_LAST_S = 0.02
-# How long to wait for it: EBUSY then. It may be stopped, or no reader at all, but a lock that somebody scribbled on.
+# How long to try; then the read fails with EBUSY. The other reader may be stopped, or the lock word may be garbage.
 BUSY_MAX_S = 10.0
-# How long to wait for other writers, in scheme locking.
+# How long to wait for other writers in scheme locking.
 WRITERS_S = 1.0
 
 
 class Streams:
-    """Read and write relay files.
+    """Reads and writes of relay files.
 
-    waiting: wakes sleepers
+    waiting: tells when a buffer has data
     """
 
     def __init__(self, waiting: Waiting) -> None:
@@ -46,7 +46,7 @@ class Streams:
         self._sleeping: dict[int, trio.CancelScope] = {}
 
     async def serve_interrupts(self) -> None:
-        """Cancel sleeping reads that the kernel wants ended."""
+        """Cancel the reads that the kernel wants to be interrupted; runs until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(tap.interrupt_fd())
             while unique := tap.next_interrupt():
@@ -55,7 +55,11 @@ class Streams:
                     scope.cancel()
 
     async def read(self, handle: RelayHandle, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is next, or leave it to the tap to put it into the reply."""
+        """Have the handle consume and return data, as RelayHandle.take() does.
+
+        OSError: EINTR, the read(2) was interrupted; EINVAL, the kernel reads for its page cache, as mmap(2) does, whose
+        data might never reach a program.
+        """
         if request.from_page_cache:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         with trio.CancelScope() as scope:
@@ -69,17 +73,24 @@ class Streams:
                 del self._sleeping[request.unique]
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
 
-    async def wait(self, stored: Stored[Any], patient: bool) -> bool:
-        """Sleep until there may be data, though another reader may be faster; False: there will be none."""
+    async def wait(self, stored: Stored[Any], may_sleep: bool) -> bool:
+        """Sleep until there may be data, and return True; another reader may consume it first.
+
+        False: there is nothing to wait for, as the channel has read=nowait or is closed. OSError: EAGAIN, if the
+        request may not sleep; EBADMSG.
+        """
         if stored.channel.stats.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
             return False
-        if not patient:
+        if not may_sleep:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         await self.waiting.sleep(stored)
         return True
 
-    async def when_free(self, act: Callable[[], Result], patient: bool) -> Result:
-        """Do what takes the reader's lock; if patient, wait while another reader has it, but not for ever: EBUSY."""
+    async def when_free(self, act: Callable[[], Result], may_sleep: bool) -> Result:
+        """Call a function that takes the reader's lock, and again while that fails because another reader has the lock.
+
+        OSError: EAGAIN, if the request may not sleep; EBUSY after BUSY_MAX_S seconds.
+        """
         pause = BUSY_FIRST_S
         deadline = trio.current_time() + BUSY_MAX_S
         while True:
@@ -88,13 +99,16 @@ class Streams:
             except OSError as error:
                 if error.errno not in (errno.EBUSY, errno.EAGAIN) or trio.current_time() >= deadline:
                     raise
-            if not patient:
+            if not may_sleep:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             await trio.sleep(pause)
             pause = min(pause * 2, BUSY_LAST_S)
 
     async def write(self, stored: Stored[Any], data: bytes, request: tap.Request) -> None:
-        """Write one record."""
+        """Write one record.
+
+        OSError: EAGAIN instead of ENOSPC for O_NONBLOCK; EBUSY, another writer has the lock for more than WRITERS_S.
+        """
         if len(data) > RECORD_MAX:
             stored.buffer.refuse_too_large(len(data))
         deadline = trio.current_time() + WRITERS_S
@@ -106,7 +120,7 @@ class Streams:
                 if error.errno == errno.ENOSPC and request.nonblocking:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
                 stored.note(error)
-                # Another program is in the middle of a write: it has the channel's lock.
+                # EBUSY: another program has the buffer's lock, in scheme locking.
                 if error.errno != errno.EBUSY or trio.current_time() >= deadline:
                     raise
             await trio.sleep(BUSY_FIRST_S)

@@ -1,4 +1,7 @@
-"""Users take turns: whoever asks for much waits for himself, and not the others for him."""
+"""Fairness between users: Turns carries out one request of each user at a time, Share bounds the time of a task.
+
+A user who makes many requests waits for his own, and does not delay those of other users.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,22 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, uid: int) -> AsyncIterator[None]:
-        """Wait until no other request of a user is at work; first come, first served."""
+        """Wait until no other request of a user is being carried out; first come, first served."""
         lock = self._locks.setdefault(uid, trio.Lock())
         try:
             async with lock:
                 yield
         finally:
-            # A lock that somebody waits for is locked again already.
+            # If a task was waiting for the lock, the lock is locked again by now.
             if not lock.locked():
                 self._locks.pop(uid, None)
 
 
 class Share:
-    """What takes no more than a share of the server's time, over any longer while.
+    """A limit on the time that a task takes, averaged over some seconds.
 
-    share: of each second
-    saved_s: how much of its time it can save up, to take it at once
+    share: the part of each second that it may take
+    saved_s: how many seconds of unused time it can save, and then take at once
     """
 
     def __init__(self, share: float, saved_s: float) -> None:
@@ -44,11 +47,11 @@ class Share:
         self._paid_at = -math.inf
 
     def spend(self, seconds: float) -> None:
-        """Note how much time it took."""
+        """Note that the task has taken so much time."""
         self._paid_at = max(self._paid_at, trio.current_time()) + seconds / self._share
 
     async def ready(self) -> None:
-        """Wait until it may go on."""
+        """Wait until the task may go on."""
         pause_s = self._paid_at - trio.current_time() - self._saved_s / self._share
         if pause_s > 0:
             await trio.sleep(pause_s)

@@ -1,23 +1,24 @@
-"""Sleeping readers and poll(2).
+"""Waiting for buffers: sleeping read(2) requests, and poll(2).
 
-Producers wake whoever armed a buffer (see native/src/base/arm.h). One task per group of buffers does the arming, and
-sleeps, in a worker thread, until one of its buffers or the group's own word changes:
+A producer wakes sleepers only if the buffer was armed (native/src/base/arm.h), which a wake-up undoes. Buffers are
+in groups of as many as one thread can sleep on. A task for each group arms them and sleeps in a worker thread, until
+the wake-up word of one of its buffers or the group's own word changes:
 
-    loop:  arm each buffer whose arming was used up
-           look: data for a sleeper?  wake it.  more to read, or another readiness?  notify poll(2)
-           sleep
+    repeat:  arm each buffer that is not armed any more
+             check each: if there is data, wake its sleeping readers; if its readiness has changed, notify poll(2)
+             sleep
 
-Arming comes before looking, so nothing falls between the two. A producer can be killed between writing a record and
-waking: all is looked at again every second.
+Since a buffer is armed before it is checked, no record is missed. A producer can be killed after it has written a
+record and before it wakes anybody, so all buffers are checked every SAFETY_MS.
 
-A buffer that wakes with each record is armed at most every REST_MS: its writer pays a system call for a wake-up, which
-must not happen for each of many records while a reader keeps up with them. Meanwhile it is looked at unarmed.
+If a buffer is to wake at each record, it is armed at most every REST_MS, and checked unarmed in between. A wake-up
+costs its writer a system call, which must not happen for each of many records while a reader keeps up with them.
 
-A buffer that cannot be looked at, because somebody has damaged it, fails those who wait for it and nobody else.
+If a buffer is damaged, the requests that wait for it fail, and no others.
 
-Whoever may write a buffer can change the word that its wake-ups change, and as often as he likes. So a buffer whose
-wake-ups bring nothing new rests between two looks, longer and longer, and so does one that takes long to look at; all
-looks together take no more than a share of the server's time (turns.py).
+A program that may write to a buffer can change its wake-up word as often as it likes. So a buffer that is woken without
+new records is not checked for a while (it rests), longer and longer; likewise one whose check takes long. All checks
+together take no more than a share of the server's time (turns.py).
 """
 
 from __future__ import annotations
@@ -43,22 +44,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The longest time between two checks of a buffer.
 SAFETY_MS = 1000
-# The same where a look has not come to the next data yet, or another reader holds a lock; and while a reservation keeps
-# readers of a ring waiting, whose owner may be dead.
+# The same while Stored.is_held_up(), when no wake-up will come for what readers wait for. In a ring that may be a
+# reservation whose owner is dead.
 RESERVED_MS = 50
-# From one arming for the next record to the following one.
+# The shortest time between arming a buffer for the next record and arming it so again.
 REST_MS = 1
-# So many wake-ups in a row may bring nothing new. A buffer that wakes yet again rests: first REST_MS, at last so long.
+# After more than VAIN_MAX wake-ups in a row without new records a buffer rests: at first for REST_MS, at most for
+# REST_LAST_MS.
 VAIN_MAX = 8
 REST_LAST_MS = 64
-# A buffer that takes longer than this to look at rests so many times as long.
+# If a check takes longer than QUICK_S, the buffer rests for REST_TIMES of that.
 QUICK_S = 0.001
 REST_TIMES = 10
-# Of the server's time all looks together take at most so much; a flurry of them may take all of it for a moment.
+# The share of the server's time that checks take, and for how long they may take all of it.
 LOOKS_SHARE = 0.25
 FLURRY_S = 0.05
-# What it costs beside the looks to sleep in another thread.
+# The processor time to send a job to another thread and to get its result, estimated.
 SLEEP_COST_S = 0.0001
 
 # The task's name in the log.
@@ -66,12 +69,14 @@ WAITING = "waiting for buffers"
 
 
 class _Poll:
-    """A descriptor somebody polls: how to tell the kernel, and what it was told last.
+    """A descriptor that a program polls.
 
-    Telling once is not enough: an edge-triggered epoll waits for each new piece of data.
-
-    by_mem: it is open on the memory file
-    skips: a ring's discarded records are skipped for it, because its read(2) gives nothing of them
+    handle: notifies the kernel
+    reported: the events that the kernel was told last
+    progress: the progress, as of Stored.readiness(), that the kernel was told last. The kernel is notified again when
+        it changes, because an edge-triggered epoll waits for new data even if the descriptor is readable already.
+    by_mem: whether the descriptor is one of the memory file
+    skips: whether discarded records of a ring are to be skipped for it; see Stored.skip_discarded()
     """
 
     def __init__(
@@ -84,22 +89,26 @@ class _Poll:
         self.skips = skips
 
     def announce(self, events: int, progress: int) -> None:
+        """Notify the kernel of new events, or of more data."""
         if events & ~self.reported or (progress != self.progress and events & READABLE):
             self.reported = events
             self.progress = progress
             try:
                 self.handle.notify()
             except OSError as error:
-                # The kernel forgets a descriptor that is being closed before we hear of it.
+                # The descriptor is being closed: the kernel has dropped the handle, and RELEASE will follow.
                 log.debug("poll notification: %s", error)
 
 
 class _Waiter:
-    """Everybody who waits for one buffer.
+    """The sleeping reads and the polled descriptors of one buffer.
 
-    patience_ms: when to look again at the latest
-    rests_until: when to look again at the earliest, by trio's clock
-    failure: why nobody can wait for it any more
+    patience_ms: the buffer is checked again after so many milliseconds at the latest
+    rests_until: the buffer is not checked before this time, by trio's clock
+    sleepers: the events that sleeping reads wait for
+    polls: by descriptor
+    seq: the value of the wake-up word when the buffer was armed
+    failure: the error for those who wait, once the buffer could not be checked
     """
 
     def __init__(self, stored: Stored[Any]) -> None:
@@ -119,7 +128,7 @@ class _Waiter:
         return bool(self.sleepers or self.polls)
 
     def look(self) -> None:
-        """Arm the buffer if that was used up, then tell whom it concerns what there is, or that it cannot be known."""
+        """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
         begun_s = time.thread_time()
         try:
             is_woken = self.stored.buffer.wake_seq() != self.seq
@@ -137,7 +146,7 @@ class _Waiter:
             self._rest(REST_TIMES * took_s)
 
     def _rest_if_in_vain(self) -> None:
-        """Rest if wake-ups have brought no data for a while: no writer has woken anybody, then."""
+        """Rest if no record was written between the last wake-ups, which then do not come from producers."""
         moved = self.stored.n_moved()
         self._n_vain = self._n_vain + 1 if moved == self._moved else 0
         self._moved = moved
@@ -148,7 +157,7 @@ class _Waiter:
         self.rests_until = max(self.rests_until, trio.current_time() + seconds)
 
     def _fail(self, error: OSError) -> None:
-        # A copy: the traceback of the error itself would keep the buffer mapped.
+        # A copy, because the traceback of the error itself refers to frames that keep the buffer mapped.
         self.failure = OSError(error.errno, error.strerror)
         for event in self.sleepers:
             event.set()
@@ -157,6 +166,7 @@ class _Waiter:
         self.polls.clear()
 
     def _look(self) -> None:
+        """Arm the buffer if necessary; wake sleeping reads if there is data; notify poll(2) of changes."""
         buffer = self.stored.buffer
         for_records = self.sleepers or (self.polls and self.stored.wakes_for_records)
         bits = native.ARM_RECORD if for_records else 0
@@ -176,7 +186,7 @@ class _Waiter:
                     poll.announce(events, progress)
 
     def _arm(self, bits: int) -> None:
-        """Arm the buffer; or not yet, if it was armed for a record just now."""
+        """Arm the buffer; if it was armed for a record less than REST_MS ago, check it again after REST_MS instead."""
         buffer, now = self.stored.buffer, trio.current_time()
         if self.stored.rests_until is not None and bits & native.ARM_RECORD:
             if now < self.stored.rests_until:
@@ -189,9 +199,11 @@ class _Waiter:
 
 
 class _Group:
-    """As many buffers of one kind as one thread can sleep on.
+    """Buffers that one thread waits for: at most native.WAIT_MAX, all of the same type.
 
     memory: the class of their memory
+    waiters: by buffer
+    stopped: run() is to return
     """
 
     def __init__(self, memory: type[native.ChannelMemory], limiter: trio.CapacityLimiter, share: Share) -> None:
@@ -204,11 +216,12 @@ class _Group:
         self._news = trio.Event()
 
     def tell(self) -> None:
-        """Have the group look at its waiters again."""
+        """Have run() check its buffers now."""
         self._news.set()
         self._word.change()
 
     async def run(self) -> None:
+        """Arm, check and sleep until `stopped`; see the first comment of this file."""
         while not self.stopped:
             self._news = trio.Event()
             value = self._word.value
@@ -228,7 +241,7 @@ class _Group:
             )
 
     async def _look(self) -> list[_Waiter]:
-        """Look at all that do not rest, when there is time for it; return those that wait on."""
+        """Check the buffers that do not rest; return the waiters of all buffers that somebody still waits for."""
         await self._share.ready()
         begun_s = time.thread_time()
         for waiter in list(self.waiters.values()):
@@ -238,7 +251,7 @@ class _Group:
         return self._remaining([waiter for waiter in self.waiters.values() if waiter.wanted])
 
     def _remaining(self, waiters: list[_Waiter]) -> list[_Waiter]:
-        """Drop those that failed."""
+        """Remove the waiters that failed from the group; return the others."""
         for waiter in waiters:
             if waiter.failure is not None:
                 self.waiters.pop(waiter.stored, None)
@@ -246,7 +259,7 @@ class _Group:
 
 
 class Waiting:
-    """Wake sleepers and notify pollers."""
+    """All groups of buffers."""
 
     def __init__(self) -> None:
         self._groups: list[_Group] = []
@@ -256,20 +269,20 @@ class Waiting:
         self._stopped = trio.Event()
 
     async def run(self) -> None:
-        """Serve until stop()."""
+        """Run the tasks of all groups until stop()."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self._stopped.wait()
 
     def stop(self) -> None:
-        """End run() soon."""
+        """Let run() return soon."""
         self._stopped.set()
         for group in self._groups:
             group.stopped = True
             group.tell()
 
     async def sleep(self, stored: Stored[Any]) -> None:
-        """Return when there is data, or the buffer is closed, or for no reason; OSError: it is damaged."""
+        """Return when there is data, when the buffer is closed, or spuriously; OSError: the buffer is damaged."""
         event = trio.Event()
         group, waiter = self._waiter(stored)
         waiter.sleepers.add(event)
@@ -290,10 +303,11 @@ class Waiting:
         by_mem: bool = False,
         skips: bool = False,
     ) -> int:
-        """Return what holds now; keep the handle, if there is one, to tell of what comes.
+        """Return the events that hold now; GONE if the buffer is damaged.
 
-        by_mem: it is a memory file's descriptor
-        skips: it is one that reads a ring's relay file
+        handle: notifies the kernel of later changes, until forget(); None: the program does not wait for any
+        by_mem: whether the descriptor is one of the memory file
+        skips: whether to skip discarded records; see Stored.skip_discarded()
         """
         try:
             if skips and stored.skip_discarded():
@@ -309,7 +323,7 @@ class Waiting:
         return events
 
     def forget(self, stored: Stored[Any], descriptor: int) -> None:
-        """Drop what poll() kept: the descriptor is closed."""
+        """Drop the handle that poll() kept, because the descriptor is closed."""
         for group in self._groups:
             waiter = group.waiters.get(stored)
             if waiter is not None:
@@ -317,14 +331,14 @@ class Waiting:
                 self._tidy(group, waiter)
 
     def changed(self, stored: Stored[Any]) -> None:
-        """Look again: data was consumed, so there may be room to write."""
+        """Check a buffer again if somebody polls it to write, because data was consumed."""
         for group in self._groups:
             waiter = group.waiters.get(stored)
             if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
                 group.tell()
 
     def tell(self, stored: Stored[Any]) -> None:
-        """Look again: there may be something to read."""
+        """Check a buffer again, because there may be something to read."""
         for group in self._groups:
             if stored in group.waiters:
                 group.tell()
@@ -340,6 +354,7 @@ class Waiting:
         return group, waiter
 
     def _tidy(self, group: _Group, waiter: _Waiter) -> None:
+        """Remove a waiter for which nobody waits any more."""
         if not waiter.wanted and group.waiters.get(waiter.stored) is waiter:
             del group.waiters[waiter.stored]
 

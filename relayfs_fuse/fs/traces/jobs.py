@@ -1,4 +1,4 @@
-"""What is done to the directories of traces in worker threads, where it may take long."""
+"""Jobs on the directories of traces: flushing and removing them. All of these functions may block."""
 
 from __future__ import annotations
 
@@ -24,31 +24,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a command waits for a job on buffers that a stopped or hostile process holds; the job then goes on in its
-# thread.
+# How long a command waits for a job; a stopped or hostile process may hold the lock of a buffer. After that time the
+# job goes on in its thread.
 PATIENCE_S = 5.0
-# What `trace remove` waits for the recorder of the trace to write all that there is, and how often it looks.
+# How long `trace remove` waits for the recorder of the trace to end, and the pause between two checks.
 RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
 # How old a hidden directory must be before sweep() removes it.
 STALE_S = 10.0
 
 
 def patiently(job: Callable[[], object], what: str) -> None:
-    """Do a job that a hostile process may hold up; wait for it, but not for ever."""
+    """Call a job in a thread of its own, and wait for it for at most PATIENCE_S seconds.
+
+    what: the thread's name, for the log
+    """
     thread = threading.Thread(target=job, name=what, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
     if thread.is_alive():
-        log.info("%s: somebody holds it up; it goes on behind the scenes", what)
+        log.info("%s: a program holds the lock of a buffer; the job goes on in its thread", what)
 
 
 def visits() -> Iterator[int]:
-    """Move the calling thread to each CPU in turn, so that all buffers of one CPU are handled in one visit."""
+    """Move the calling thread to each possible CPU in turn, and yield the number of the CPU.
+
+    A buffer is best flushed on its own CPU. This way all buffers of one CPU are handled at a time.
+    """
     before = os.sched_getaffinity(0)
     try:
         for cpu in range(native.n_possible_cpus()):
             if cpu in before:
-                with contextlib.suppress(OSError):  # it has been taken away
+                with contextlib.suppress(OSError):  # the CPU is offline now
                     os.sched_setaffinity(0, {cpu})
             yield cpu
     finally:
@@ -56,7 +62,7 @@ def visits() -> Iterator[int]:
 
 
 def attempt(job: Callable[[], object]) -> None:
-    """Do one of several jobs: the others are done, too, if it fails."""
+    """Call a job and log its exception, if any, so that the caller can go on with the next job."""
     try:
         job()
     except OSError as error:
@@ -83,9 +89,9 @@ def await_recorder(directory: str) -> bool:
 
 
 def delete_trace(directory: str, unread: dict[str, int]) -> None:
-    """Remove a trace's directory; who still writes finds the buffers closed.
+    """Remove a trace's directory, and mark its buffers as closed, which stops the processes that write to them.
 
-    unread: receives, by process, how many events nobody has read, of those that have some
+    unread: receives the number of unread events by process, if it is not 0
     """
     with os.scandir(directory) as entries:
         paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -98,24 +104,25 @@ def delete_trace(directory: str, unread: dict[str, int]) -> None:
 
 
 def not_recorded(unread: dict[str, int], waits: str) -> str:
-    """Say what a recorder has not written of a trace that is gone.
+    """Return the message about events that a recorder has not recorded of a removed trace.
 
-    waits: which one has not even ended; empty: it has
+    unread: the number of unread events by process
+    waits: names the recorder, if it has not ended; "": it has
     """
     events = f"{sum(unread.values())} events"
     if unread:
         events += f" of {', '.join(sorted(unread)[:8])}"
     if waits:
         return f"its recorder ({waits}) did not end within {RECORDER_S:g} s; {events} were unread, and may be lost"
-    return f"{events} are lost, which its recorder left in the buffers"
+    return f"{events} that its recorder left in the buffers are lost"
 
 
 def _remove_process(directory: str) -> int:
-    """Remove a process's directory; return how many events are unread once nobody writes there any more."""
+    """Remove a process's directory, and close its buffers; return the number of events that are unread then."""
     with contextlib.ExitStack() as stack:
         buffers = []
         for cpu in range(native.n_possible_cpus()):
-            with contextlib.suppress(OSError):  # it is damaged
+            with contextlib.suppress(OSError):  # the buffer is damaged
                 buffers.append(stack.enter_context(contextlib.closing(
                     native.Buffer(os.path.join(directory, f"cpu/mem{cpu}"))
                 )))  # fmt: skip
@@ -135,7 +142,7 @@ def _n_unread(buffer: native.Buffer) -> int:
 
 
 def remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
-    """Finish what dead processes have written, and remove the directories of which all has been read."""
+    """Finish the buffers of dead processes, and remove the directories in which nothing is left to be read."""
     for cpu in visits() if dead else ():
         for process, trace in dead:
             attempt(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
@@ -144,7 +151,7 @@ def remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
             if process.is_over(trace.mode == native.MODE_OVERWRITE) and not _is_to_be_recorded(process):
                 native_trace.trace_remove_dead(process.directory)
         except OSError as error:
-            # Gone already, or another process takes part in it by now.
+            # The directory is gone already, or another process has joined it.
             log.debug("%s: %s", process.directory, error)
 
 
@@ -153,7 +160,7 @@ def _is_to_be_recorded(process: TraceProcess) -> bool:
 
 
 def sweep(directory: str) -> None:
-    """Remove hidden directories, half made or half removed, that are older than STALE_S and whose process is dead."""
+    """Remove hidden directories older than STALE_S whose process is dead: it died while it made or removed them."""
     try:
         with os.scandir(directory) as entries:
             hidden = [entry for entry in entries if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
@@ -167,10 +174,13 @@ def sweep(directory: str) -> None:
 
 
 def read_given_up(directory: str) -> list[str]:
-    """Return, once, what programs have noted of directories that gave way (native/src/trace/memory.c)."""
+    """Return a message for each directory that programs have removed because memory= of the trace was used up.
+
+    Programs write these to .given-up (native/src/trace/memory.c); each one is returned once.
+    """
     path, taken = os.path.join(directory, ".given-up"), os.path.join(directory, ".given-up-taken")
     try:
-        # Who has it open at this moment still writes to it, so it is read a while later.
+        # A program that has the file open still writes to it, so it is read at the next call.
         if not os.path.exists(taken):
             os.rename(path, taken)
             return []

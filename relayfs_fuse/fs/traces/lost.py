@@ -1,4 +1,8 @@
-"""What programs lose for want of buffers of a trace: they count it in files of the store (native/src/trace/lost.c)."""
+"""Counts of the events that programs have lost because they could get no buffers of a trace.
+
+Programs count in files of the store, STORE/.traces-lost for trusted users and STORE/.traces-lost-UID for each other
+user (native/src/trace/lost.c). They map these files through the mount, at .traces/lost.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +30,29 @@ log = logging.getLogger(__name__)
 
 
 class Losses:
-    """Keep these files, and say what is in them.
+    """The files of counts, and the messages about them.
 
-    store: its directory
-    control: its traces
-    errors: where it is said
+    store: the store's directory
+    control: the control file of its traces
+    errors: error_log, which gets the messages
     """
 
     def __init__(self, store: str, control: native_trace.Traces, errors: ErrorLog) -> None:
         self._store = store
         self._control = control
         self._errors = errors
-        # By the trace's id and the user (None: all who are trusted), how many events were lost when it was said last.
+        # By the trace's id and the user (None: all trusted users), the number of lost events in the last message.
         self._said: dict[tuple[int, int | None], int] = {}
         self._by_user: dict[int, dict[int, int]] = {}
         self._files: dict[int, Backing] = {}
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the files."""
         for backing in self._files.values():
             os.close(backing.descriptor)
 
     def file(self, uid: int) -> Backing:
-        """Return the file in which programs of a user count; make it if need be."""
+        """Return the file in which the programs of a user count, and make it if it is missing; OSError."""
         backing = self._files.get(uid)
         if backing is None:
             is_own = uid in (0, os.geteuid())
@@ -58,15 +62,15 @@ class Losses:
         return backing
 
     def count(self) -> None:
-        """Read what users count that are not trusted; blocks."""
+        """Read the files of users who are not trusted; blocks."""
         self._by_user = native_trace.lost_by_user(self._store)
 
     def of(self, trace: Trace | None) -> Unbuffered:
-        """Tell how many events were lost of a trace, as far as it is still there."""
+        """Return the numbers of lost events of a trace, of trusted and of other users; (0, 0) if there is no trace."""
         return (0, 0) if trace is None else (self._control.lost(trace), sum(self._by_user.get(trace.id, {}).values()))
 
     def say(self, trace: Trace) -> None:
-        """Say how many: at first, and each time when it is ten times as much."""
+        """Write the number of lost events to error_log and the log if it is over ten times the one written last."""
         for uid, lost in [(None, self._control.lost(trace)), *self._by_user.get(trace.id, {}).items()]:
             if lost <= 10 * self._said.get((trace.id, uid), 0):
                 continue
@@ -76,14 +80,14 @@ class Losses:
             log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
 
     def forget_said(self) -> None:
-        """Forget what was said, when a trace goes: at most, something is said twice."""
+        """Forget which messages were written, because a trace was removed; a message about another may come again."""
         self._said.clear()
 
 
 class LostFile(TextFile):
-    """What a program maps to count what it loses for want of buffers; each user maps a file of the store of his own.
+    """The file .traces/lost, which programs map to count lost events; each user sees a file of the store of his own.
 
-    file_of: returns that file, of a user
+    file_of: returns the file of a user
     """
 
     LENGTH = 4096
@@ -95,11 +99,11 @@ class LostFile(TextFile):
         self._file_of = file_of
 
     def open(self, opening: Opening) -> TextHandle:
-        """Open it, to map it for writing."""
+        """Open the file with O_RDWR; OSError: EACCES for any other access."""
         if opening.truncates or not opening.is_for_both:
             raise failure(errno.EACCES)
         return super().open(opening)
 
     def mapped(self) -> Backing:
-        """Return what is mapped of it: the user's whose view this is."""
+        """Return the file of the user to whom this node is shown."""
         return self._file_of(self.view_of[1] if self.view_of else os.geteuid())

@@ -1,10 +1,11 @@
-"""What one process (user, everybody) writes to a trace: a directory of the store, and what the mount shows of it.
+"""A directory of a trace: what one process writes (with buffers=peruser or shared, all processes of a user, or all).
 
     STORE/TRACE/PROCESS/          MNT/TRACE/PROCESS/    MNT/.channels/TRACE/PROCESS/
         .events                       metadata
         cpu/mem0 ..                   cpu0 ..               cpu/...
 
-Its memory is mapped when somebody looks, for there can be thousands of them at whom nobody does.
+TraceProcess shows the directory in the mount, and finishes its buffers when the process has ended. The buffers are
+mapped only when somebody looks into the directory, since there can be thousands of directories.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# So often a dead process's buffer is tried to be finished, which takes a second if somebody has spoiled its locks.
+# How often the server tries to finish a buffer of a dead process. A try takes a second if the buffer's lock is damaged.
 FAILURES_MAX = 3
-# How long a recorder is given to say of a dead process that it has damaged its buffers.
+# How long a damaged directory of a dead process stays, so that a recorder can report the damage.
 DAMAGED_S = 30.0
-# More than the first line of .events takes.
+# Bytes that are enough for the first line of .events.
 _LINE_MAX = 4096
-# Declarations up to here are read at each stat(2).
+# If .events is not longer than this, stat(2) of `metadata` makes the metadata to find out its length.
 _EXACT_MAX = 65536
-# More than comes before the declarations.
+# Bytes that are enough for the metadata before the declarations of events.
 _PREAMBLE_MAX = 8192
-# Of a buffer that is of no use to anybody.
+# The errors of a buffer that can never be read.
 _SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
 
 class TraceChannel(StoredChannel):
     """The buffers of a directory of a trace.
 
-    flush_interval_ms: how often they are flushed while somebody reads them; 0: never
+    flush_interval_ms: the interval at which they are flushed while somebody reads them; 0: never
     """
 
     def __init__(self, path: str, directory: str, flush_interval_ms: int) -> None:
@@ -59,23 +60,24 @@ class TraceChannel(StoredChannel):
 
     @property
     def flush_interval_ms(self) -> int:
-        """As the trace has it; what its memory says is its process's."""
+        """The option of the trace; the value in the buffers may have been changed by the process."""
         return self._flush_interval_ms
 
     @property
     def is_being_read(self) -> bool:
-        """Whether somebody has one of its relay files open to read."""
+        """Whether a relay file of it is open for reading."""
         return any(stored.readers for stored in self.buffers)
 
 
 class TraceProcess:
     """One directory of a trace.
 
-    trace, name: of which, and its own
-    directory: where it lies in the store
-    describe: makes metadata of what `.events` holds; ValueError: these are no events of the trace
+    trace: the name of the trace
+    name: the name of the directory
+    directory: its path in the store
+    describe: returns the CTF metadata for the contents of `.events`; ValueError: these are no events of the trace
     flush_interval_ms: see TraceChannel
-    channel: its buffers, once somebody has looked at them
+    channel: its buffers, once somebody has looked into the directory
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class TraceProcess:
     # ---------------------------------------------------------------- what the mount shows
 
     def show(self, tree: Tree, parent: Directory, stats_parent: Directory) -> Node:
-        """Show it in two directories."""
+        """Show it in a trace's directory and in one of .channels; return the node in the former."""
         files = StatsDirectory(self.name, tree, self._files, n_directories=0)
         stats = StatsDirectory(self.name, tree, lambda: self._stats(tree), n_directories=1)
         self._nodes = [files, stats]
@@ -107,7 +109,10 @@ class TraceProcess:
         return files
 
     def hide(self, tree: Tree, unregister: Callable[[StoredChannel], None]) -> None:
-        """Show it no longer; who reads a file of it to its end may."""
+        """Remove it from the mount; open files of it can still be read.
+
+        unregister: is called with its buffers, if they were mapped
+        """
         for node in self._nodes:
             tree.detach(node)
         channel, self.channel = self.channel, None
@@ -117,7 +122,7 @@ class TraceProcess:
             channel.buffers = ()
 
     def metadata(self) -> bytes:
-        """Describe its events, in TSDL, as they are declared by now."""
+        """Return the CTF metadata (TSDL) of the events declared so far; b"" if `.events` is invalid."""
         try:
             return self._describe(self._events())
         except ValueError as error:
@@ -125,7 +130,7 @@ class TraceProcess:
             return b""
 
     def metadata_length(self) -> int:
-        """Tell how long metadata() is, or, where much is declared, how long it is at most: that takes no time."""
+        """Return the length of metadata() in bytes; if `.events` is long, an upper limit that costs nothing."""
         length = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_size
         if length <= _EXACT_MAX:
             return len(self.metadata())
@@ -144,7 +149,7 @@ class TraceProcess:
             yield StatsDirectory("cpu", tree, partial(tree.channel_stats, channel))
 
     def _map(self) -> StoredChannel | None:
-        """Map its buffers, once; None: its process has damaged them."""
+        """Return its buffers, which are mapped at the first call; None: they cannot be mapped."""
         if self.channel is None:
             try:
                 self.channel = TraceChannel(
@@ -162,15 +167,18 @@ class TraceProcess:
         finally:
             os.close(descriptor)
 
-    # ---------------------------------------------------------------- what becomes of it; all of this blocks
-    # A buffer is best flushed on its CPU: see visits() in jobs.py.
+    # ---------------------------------------------------------------- flushing and finishing; all of this may block
+    # flush() and finish() are best called on the buffer's CPU: see visits() in jobs.py.
 
     def flush(self, cpu: int) -> None:
-        """Finish the sub-buffer of a CPU if something is in it: only then can it be read."""
+        """Finish the current sub-buffer of a CPU if it has events, so that they can be read."""
         _with_buffer(partial(self._open, cpu), _flush_used)
 
     def belongs_to(self, process: Process) -> bool:
-        """Tell whether it is this very process's; whose it says it is, its owner may have written."""
+        """Whether this is the directory of a process that lives.
+
+        `.events` may have been written by its owner, so the user it names is compared with the owner of the file.
+        """
         try:
             owner = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_uid
             origin = ctf.Origin.of(self._events(_LINE_MAX))
@@ -180,25 +188,25 @@ class TraceProcess:
         return is_named and origin.buffers == "perprocess" and native_trace.trace_is_alive(self.directory)
 
     def is_alive(self) -> bool:
-        """Tell whether a process writes here, or is about to."""
+        """Whether a process that can write here lives."""
         return native_trace.trace_is_alive(self.directory)
 
     def finish(self, cpu: int, closes: bool) -> None:
-        """Finish what its process, which is dead, has begun in a CPU's buffer.
+        """Finish the last sub-buffer of a CPU's buffer, after the process has ended.
 
-        closes: nobody else will write to it once all of it is consumed
+        closes: mark the buffer as closed when all of it is consumed, because no other process writes to it
         """
         self._left[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
 
     def unfinished(self) -> str:
-        """Say, once, what of its process, which is dead, cannot be read because it could not be finished."""
+        """Return a message about buffers that could not be finished after the process has ended, once; otherwise ""."""
         if not self._unfinished or self._has_said_unfinished:
             return ""
         self._has_said_unfinished = True
         return f"{self.name} has ended, and what it wrote last cannot be read: {'; '.join(self._unfinished.values())}"
 
     def is_to_be_seen(self) -> bool:
-        """Tell whether its process, which is dead, has damaged it, and a recorder is to have the time to see that."""
+        """Whether finish() found damage less than DAMAGED_S ago, so that a recorder may still have to report it."""
         if not any(isinstance(stats, OSError) for stats in self._left.values()):
             return False
         if self._found_damaged is None:
@@ -206,9 +214,10 @@ class TraceProcess:
         return time.monotonic() - self._found_damaged < DAMAGED_S
 
     def is_over(self, is_kept: bool) -> bool:
-        """Tell whether all is consumed in the buffers that have been finished.
+        """Whether nothing is left to be read in any buffer that finish() was called for.
 
-        is_kept: what nobody has read is not to go either: somebody may want to see the last of it
+        is_kept: a buffer with events that has never been read counts as unread (mode overwrite): somebody may want the
+            last events
         """
         left = self._left.values()
         if any(stats is None for stats in left):
@@ -217,9 +226,9 @@ class TraceProcess:
         return not is_kept or any(stats.reads for stats in seen) or not any(stats.records for stats in seen)
 
     def _finish(self, cpu: int, closes: bool, buffer: native.Buffer) -> native.Stats | None:
-        """Finish a buffer; return what is known when all of it is consumed, else None."""
+        """Finish a buffer; return its statistics if it is finished and all of it is consumed, else None."""
         before = buffer.stats()
-        # A packet more, though it be empty: only packets say what was lost.
+        # If events were lost, one more packet is needed, even an empty one, because packets carry their number.
         says_loss = cpu not in self._told and _lost(before) > 0
         if says_loss or _is_unfinished(before):
             failure = self._try_flush(cpu, buffer)
@@ -228,7 +237,7 @@ class TraceProcess:
         stats = buffer.stats()
         if stats.produced != before.produced:
             self._told.add(cpu)
-        # Behind what is finished there may be the room for the next packet's head.
+        # In a finished buffer at most the header of the next packet is reserved.
         is_finished = stats.offset <= stats.reserved_at_start or self._failures[cpu] >= FAILURES_MAX
         if not is_finished or stats.produced != stats.consumed:
             return None
@@ -237,11 +246,11 @@ class TraceProcess:
         return stats
 
     def _try_flush(self, cpu: int, buffer: native.Buffer) -> str:
-        """Finish what is begun; return why that failed."""
+        """Flush a buffer; return why that failed, or "". OSError: EPERM."""
         try:
             buffer.flush()
         except OSError as error:
-            if error.errno == errno.EPERM:  # the server may not run on that CPU; who reads it perhaps may
+            if error.errno == errno.EPERM:  # the server may not run on that CPU, but a reader perhaps may
                 raise
             self._failures[cpu] += 1
             held = "another program keeps its last sub-buffer from being finished"
@@ -249,7 +258,10 @@ class TraceProcess:
         return ""
 
     def _open(self, cpu: int) -> native.Buffer:
-        """Map a buffer by the descriptor that there is: to open a protected file anew takes its protection away."""
+        """Map a buffer, from the descriptor of `channel` if it is mapped there.
+
+        A protected (immutable) file would have to lose its protection to be opened again.
+        """
         channel = self.channel
         buffers = channel.buffers if channel is not None else ()
         if cpu < len(buffers):
@@ -262,13 +274,13 @@ def _lost(stats: native.Stats) -> int:
 
 
 def _is_unfinished(stats: native.Stats) -> bool:
-    """Whether something is in its sub-buffer; or it has none, since who was to begin the next one was killed."""
+    """Whether a buffer must be flushed: its sub-buffer has events, or the process died while it began the next one."""
     return stats.offset > stats.reserved_at_start or (stats.records > 0 and stats.offset < stats.reserved_at_start)
 
 
 def _flush_used(buffer: native.Buffer) -> None:
     stats = buffer.stats()
-    # Only a packet says that all events were lost, as for want of memory.
+    # If all events were lost, as without memory for the buffer, an empty packet must carry their number.
     lost_all = not stats.records and not stats.produced and _lost(stats) > 0
     if lost_all or _is_unfinished(stats):
         buffer.flush()
@@ -277,10 +289,10 @@ def _flush_used(buffer: native.Buffer) -> None:
 def _with_buffer(
     map_it: Callable[[], native.Buffer], act: Callable[[native.Buffer], native.Stats | None]
 ) -> native.Stats | OSError | None:
-    """Map a buffer and do something with it.
+    """Map a buffer and call `act` with it.
 
-    Returns what came of it. An error: its process has damaged it, and there is nothing to be had. None also if it
-    cannot be told now.
+    Returns what `act` returns. An OSError that is returned says that the buffer is damaged and can never be read; any
+    other OSError counts as None, as the next call may succeed.
     """
     try:
         buffer = map_it()

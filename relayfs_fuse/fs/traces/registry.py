@@ -1,11 +1,11 @@
-"""The traces of a mount: what the `trace` commands do, and which processes' directories there are.
+"""The registry of a mount's traces: it carries out `trace` commands, and shows the directories of traced processes.
 
-    STORE/.traces        the control file, which every traced program maps: what is wanted, and of whom
-    STORE/TRACE/         a trace
+    STORE/.traces        the control file, which every traced program maps: which traces there are, and what they record
+    STORE/TRACE/         a trace; the directory alone, without an entry in the control file, is none
     STORE/TRACE/.new-*   a process is making its directory; .removed-*: somebody is removing one
 
-Directories come from the processes themselves, or from join(); they go when their process is dead and what it wrote is
-consumed. The control file alone says which traces there are: a directory of the store that it does not name is none.
+The directories in a trace are made by the processes themselves, or by join() for those that may not write to the store.
+They are removed when the process is dead and all that it wrote is consumed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import choose_geometry, format_size
-from relayfs_fuse.fs.commands.jobs import Patient
+from relayfs_fuse.fs.commands.jobs import LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirectory
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long programs are told that a trace has gone, so that they let go of its buffers at their next event.
+# How long the control file says that a trace was removed, for programs to unmap its buffers at their next event.
 LINGER_S = 5.0
-# Which copy of the library asks: see native/src/trace/join.c.
+# The line by which a copy of the library identifies itself in `join`: see native/src/trace/join.c.
 _IMAGE = re.compile("image [0-9a-f]{1,16}")
-# How often a stopped trace is flushed again, for processes that were in the middle of an event.
+# How often a trace is flushed again after `trace stop`, for processes that were in the middle of an event.
 N_FLUSHES = 3
 
 
 class Traces:
-    """Serve the traces of a store.
+    """The traces of a store; OSError if the control file cannot be used.
 
-    store, tree, errors: where they are, are shown, and where it is said what is wrong
-    unregister: is told of a channel that is about to go
+    store, tree, errors: the store, the tree that shows the traces, and error_log
+    unregister: is called with a channel that is about to be removed
     """
 
     def __init__(self, store: Store, tree: Tree, errors: ErrorLog, unregister: Callable[[StoredChannel], None]) -> None:
@@ -84,7 +84,7 @@ class Traces:
         self._to_flush: dict[str, int] = {}
         self._settled_at: float | None = time.monotonic() + LINGER_S
         self.sessions = Sessions()
-        # What is to be said of directories of which something is lost: the trace, and what of it.
+        # Messages for error_log about directories whose last events are lost: the trace's name, and the text.
         self._given_up: deque[tuple[str, str]] = deque()
         self._losses = Losses(store.directory, self._control, errors)
         self.inotify = Inotify()
@@ -92,7 +92,7 @@ class Traces:
         self._attach_files()
 
     def close(self) -> None:
-        """Let go of them; they stay as they are."""
+        """Close all files; the traces stay as they are."""
         self.sessions.close_all()
         self.inotify.close()
         os.close(self._descriptor)
@@ -109,25 +109,25 @@ class Traces:
         self._tree.attach(directory, JoinFile("join"))
         self._tree.attach(directory, LostFile("lost", self._losses.file))
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- traces
 
     @property
     def names(self) -> set[str]:
-        """The traces there are."""
+        """The names of all traces."""
         return set(self._slots)
 
     def find(self, name: str) -> Trace | None:
-        """Return a trace as it is now."""
+        """Return what the control file says of a trace; None: there is no such trace."""
         slot = self._slots.get(name)
         return None if slot is None else self._control.get(slot)
 
     def lines(self) -> list[str]:
-        """Write the commands that would make all of them again."""
+        """Return the commands that would make all traces again."""
         traces = [trace for name in sorted(self._slots) if (trace := self.find(name)) is not None]
         return [line for trace in traces for line in trace_control.format_trace(trace, self._default_memory(trace))]
 
     def load(self) -> None:
-        """Take over what another server has left, before anything is shown."""
+        """Take over the traces of the server before, without showing them; remove entries that have no directory."""
         there = self._control.all()
         for slot in range(native_trace.N_TRACES):
             trace = there.get(slot)
@@ -142,7 +142,7 @@ class Traces:
                 self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
 
     def show_all(self) -> None:
-        """Show what was loaded."""
+        """Show all traces in the tree, and what is in them."""
         for name in sorted(self._slots):
             self._add(name)
             self.show_trace(name)
@@ -150,17 +150,17 @@ class Traces:
                 self.show(name, directory)
 
     def _add(self, name: str) -> None:
-        """Watch what comes into a trace, and goes."""
+        """Watch the directory of a trace by inotify(7)."""
         self._processes[name] = {}
         watch = self.inotify.add(self._store.locate(name), MOVED_TO | MOVED_FROM | ONLY_DIRECTORIES)
         self._watches[watch] = name
 
     def hidden(self) -> set[str]:
-        """Return the traces that are not shown yet."""
+        """Return the names of traces that are not shown yet."""
         return {name for name in self._slots if self._tree.find(name) is None}
 
     def show_trace(self, name: str) -> Node | None:
-        """Show a trace, still empty; None: it is shown, or gone."""
+        """Show an empty directory for a trace; None: it is shown already, or the trace was removed."""
         if name not in self.hidden():
             return None
         directory = TraceDirectory(name)
@@ -170,14 +170,14 @@ class Traces:
     # ---------------------------------------------------------------- directories
 
     def touched(self) -> set[str]:
-        """Return the traces in whose directories names have come or gone."""
+        """Return the names of traces in whose directories inotify(7) has seen names added or removed."""
         events = self.inotify.events()
         if any(mask & QUEUE_OVERFLOW for _, mask, _ in events):
             return self.names
         return {name for watch, _, _ in events if (name := self._watches.get(watch)) is not None}
 
     def changes(self, name: str) -> tuple[list[str], list[str]]:
-        """Compare a trace's directory with what is shown of it: what is to be shown, and what to be hidden."""
+        """Compare a trace's directory with the tree; return the names to show, and the names to hide."""
         present = set(self._present(name)) if name in self._slots else set()
         shown = self._processes.get(name, {}).keys()
         return sorted(present - shown), sorted(shown - present)
@@ -194,7 +194,7 @@ class Traces:
             log.info("trace %s: %s", name, error)
 
     def show(self, name: str, directory: str) -> Node | None:
-        """Show a process's directory; None: there is no such trace any more."""
+        """Show a process's directory; None: it is shown already, or the trace was removed."""
         parent = self._tree.find(name)
         if not isinstance(parent, TraceDirectory) or directory in self._processes.get(name, {}):
             return None
@@ -210,19 +210,19 @@ class Traces:
         return process.show(self._tree, parent, self._tree.stats_directory(name))
 
     def being_read(self) -> list[TraceChannel]:
-        """Return the buffers that somebody has open to read."""
+        """Return the buffers of all processes that somebody has open for reading."""
         processes = (process for of_trace in self._processes.values() for process in of_trace.values())
         return [process.channel for process in processes if process.channel and process.channel.is_being_read]
 
     def hide(self, name: str, directory: str) -> None:
-        """Show it no longer."""
+        """Remove a process's directory from the tree."""
         process = self._processes.get(name, {}).pop(directory, None)
         if process is not None:
             process.hide(self._tree, self._unregister)
             self._tree.prune_stats(name)
 
     def forget(self, name: str) -> None:
-        """Show a trace that was removed no longer, once all of its directories are hidden."""
+        """Remove the directory of a removed trace from the tree, once all directories in it are hidden."""
         node = self._tree.find(name)
         if name in self._slots or not isinstance(node, TraceDirectory):
             return
@@ -230,20 +230,22 @@ class Traces:
         self._tree.detach(node)
 
     def removed(self) -> set[str]:
-        """Return the traces that are still shown, but are none any more."""
+        """Return the names of removed traces that are still shown."""
         return self._processes.keys() - self._slots.keys()
 
     def _clocks(self, name: str) -> Clocks:
-        """Return the clocks as they are, or were last while the trace could be written to."""
+        """Return the clocks now; of a trace from before the last boot, as note_clocks() noted them last."""
         trace = self.find(name)
         if trace is not None and trace.boot != self._boot:
             return trace.latest
         return native_trace.read_clocks()
 
     def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
-        """Understand what a process wrote to `join`: which trace, and what lets it take part there; may block.
+        """Parse what a process wrote to `join`: "TRACE PROGRAM", and a line with its image or nothing; CommandError.
 
-        opener: the process; pid 0: it is not known
+        Returns the trace's name, and the function that makes the session, which may block.
+
+        opener: the process; pid 0: it is not visible to the server
         """
         request, _, image = line.removesuffix("\n").partition("\n")
         name, _, program = request.partition(" ")
@@ -262,14 +264,14 @@ class Traces:
 
     def _take_part(self, trace: Trace, process: Process, known: Iterable[TraceProcess], image: str) -> Session:
         own = [place for place in known if not self.sessions.has_other_image(place.directory, process.pid, image)]
-        # Who asks again gets the directory that he has been given before, or means to fill the store.
+        # A process that asks again gets the same directory; otherwise it could fill the store.
         place = next((place.name for place in own if place.belongs_to(process)), None)
         place = place or self._make_place(trace, process)
         directory = os.path.join(self._store.locate(trace.name), place)
         return self.sessions.open(directory, process.uid, process.pid, image)
 
     def _make_place(self, trace: Trace, process: Process) -> str:
-        """Make a directory for a process that is charged for its memory."""
+        """Make a directory for a process, and charge its memory to the process's user; return the directory's name."""
         need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
         self._store.ensure_room(need, process.uid)
         with self._store.ledger.claim(need, process.uid):
@@ -278,9 +280,9 @@ class Traces:
         return name
 
     def allocate(self, session: Session, request: str) -> Callable[[], None]:
-        """Understand "allocate CPU", and return what gives that buffer of a process its memory; that may block.
+        """Parse "allocate CPU"; return the function that allocates the memory of that buffer, which may block.
 
-        The process was charged for all of it when it joined, as it can take it by storing into its mapping.
+        The memory was charged when the process joined, as a process can also allocate it by storing into its mapping.
         """
         number = request.removeprefix("allocate ").rstrip("\n")
         n_cpus = native.n_possible_cpus()
@@ -294,7 +296,7 @@ class Traces:
     # ---------------------------------------------------------------- from time to time
 
     def note_clocks(self) -> None:
-        """Keep what the clocks are, for who reads this after the machine has been started anew."""
+        """Write the current clocks to the control file, for programs that read the traces after a reboot."""
         clocks = native_trace.read_clocks()
         for name, slot in self._slots.items():
             trace = self.find(name)
@@ -302,13 +304,13 @@ class Traces:
                 self._control.set(slot, replace(trace, latest=clocks))
 
     def settle(self) -> None:
-        """Let programs forget what has gone for long."""
+        """Let the control file forget traces that were removed LINGER_S ago."""
         if self._settled_at is not None and time.monotonic() >= self._settled_at:
             self._settled_at = None
             self._control.settle()
 
     def note_log(self) -> None:
-        """Say whether there is a channel for relay_log(), and which: its file's number."""
+        """Write to the control file which channel relay_log() writes to: the inode of its file, 31 bits; 0: none."""
         channel = self._tree.channels.get("log")
         if channel is None or not channel.kind.takes_log:
             self._control.set_log(0)
@@ -317,7 +319,7 @@ class Traces:
             self._control.set_log(number & 0x7FFFFFFF or 1)
 
     def tidy(self) -> Callable[[], None]:
-        """Return the job that does what is due: it blocks."""
+        """Write what the last job found to error_log; return the job that flushes and removes what is due."""
         traces = {name: trace for name in self._slots if (trace := self.find(name)) is not None}
         processes = [(process, trace) for name, trace in traces.items() for process in self._processes[name].values()]
         to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]
@@ -348,7 +350,7 @@ class Traces:
     # ---------------------------------------------------------------- commands
 
     def run(self, command: TraceCommand, uid: int) -> Work:
-        """Carry out a command for a user; see commands/channel.py."""
+        """Carry out a command for a user; commands/channel.py explains the jobs that it yields. CommandError."""
         if uid not in (0, os.geteuid()):
             raise command.refuse(errno.EPERM, f"traces are for root and user {os.geteuid()}, whose mount this is")
         if command.action == "create":
@@ -375,7 +377,7 @@ class Traces:
         slot = self._free_slot(command)
         self._check_name(command)
         trace, notice = self._plan(command)
-        # Before the directory: one that the control file does not name would be taken for somebody's.
+        # Before the directory is made, because a directory without an entry is taken for a plain one.
         self._control.set(slot, trace)
         try:
             yield lambda: self._make_directory(trace)
@@ -408,6 +410,7 @@ class Traces:
             raise command.refuse(errno.EEXIST, f"{command.name} exists: the trace's directory would have its name")
 
     def _plan(self, command: TraceCommand) -> tuple[Trace, str | None]:
+        """Return the trace to create, and the text for error_log if default sizes were reduced; CommandError."""
         clock = native_trace.CLOCK_MONO + command.options.get("clock", 0)
         if clock == native_trace.CLOCK_TSC and not native.has_tsc():
             raise command.refuse(
@@ -450,7 +453,7 @@ class Traces:
         return trace, notice
 
     def _default_memory(self, trace: Trace) -> int:
-        """Half of what the mount's channels and traces may have, or room for one process."""
+        """Return the default of memory=: half of the store's limit, but at least what one process needs, in bytes."""
         need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
         return max(min(self._store.ledger.size, TRACE_OPTIONS["memory"].most) // 2, need)
 
@@ -471,19 +474,20 @@ class Traces:
         yield lambda: jobs.patiently(lambda: jobs.flush(processes), f"trace stop {trace.name}")
 
     def _remove(self, command: TraceCommand) -> Work:
+        """Hide the trace's directory, change the control file, wait for the recorder, and delete the directory."""
         name = command.name
         try:
             hidden: str = yield lambda: self._store.hide(name)
         except OSError as error:
-            raise command.refuse(error.errno or errno.EIO, f"the store refuses: {error.strerror}") from error
+            raise command.refuse(error.errno or errno.EIO, f"it cannot be renamed: {error.strerror}") from error
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
         self._losses.forget_said()
         self._unwatch(name)
-        # The recorder has the directory open, and sees by its new name that it is to end.
+        # The recorder has the directory open, and sees by the changed name that the trace is removed.
         recorder = yield lambda: recorder_lock.holder(hidden)
-        has_ended = recorder is None or (yield Patient(lambda: jobs.await_recorder(hidden)))
+        has_ended = recorder is None or (yield LongJob(lambda: jobs.await_recorder(hidden)))
         unread: dict[str, int] = {}
         yield lambda: jobs.patiently(lambda: jobs.delete_trace(hidden, unread), f"trace remove {name}")
         if recorder is not None and (unread or not has_ended):

@@ -1,10 +1,11 @@
-"""Processes that take part in a trace through an open `join`, because they open no file of the store.
+"""Sessions: processes that take part in a trace through an open `.traces/join`, as they may not open the store's files.
 
-    STORE/TRACE/PROCESS/.events       locked by the server as long as one of them is there
-                        .processes    "PID START" of each, and its image's line, for the next server: they write on when
-                                      this one is killed
+    STORE/TRACE/PROCESS/.events       the server keeps it locked while a process has a session in this directory, which
+                                      then counts as the directory of a process that lives
+                        .processes    "PID START" of each such process, and the line of its image. If this server is
+                                      killed, the processes go on writing, and the next server inherits the sessions
 
-What a program says of its events is checked before it stands in .events.
+A session checks the declarations of events that its process passes, and appends them to .events.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Each takes a descriptor of the server; 16 are enough for a process, one for each trace.
+# The sessions of one user. Each takes a descriptor of the server; a process needs one for each of at most 16 traces.
 USER_SESSIONS = 1024
-# Bytes of declarations, of which the server remembers the ids as long as their processes take part.
+# The bytes of declarations, in the directories of one user's sessions, that the server keeps in mind.
 USER_DECLARED = 64 << 20
 PROCESSES_NAME = ".processes"
-# Longer than two declarations, as none is longer than a request.
+# The bytes of .events that are read at a time: longer than two declarations, each of which is at most a request long.
 _PIECE = 65536
 _DECLARE_TRIES = 100
 _ID_BITS = 16
@@ -50,7 +51,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def start_of(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since the machine did; None: there is none that lives."""
+    """Return the start time of a process, in clock ticks since boot; None: there is no such process, or it is dead."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
@@ -60,20 +61,20 @@ def start_of(pid: int) -> int | None:
 
 
 def _hash(declaration: Declaration) -> int:
-    """Return a number that nobody can find another declaration for."""
+    """Return a keyed hash of a declaration without its id: programs cannot construct two with the same hash."""
     text = declaration.with_id(0).text
     return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES, key=_KEY).digest(), "little")
 
 
 class Totals:
-    """How many bytes of declarations the server knows of each user's."""
+    """How many bytes of declarations the server keeps in mind, by user."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._bytes: Counter[int] = Counter()
 
     def add(self, uid: int, n_bytes: int) -> None:
-        """Charge a user, or with a negative number give it back; CommandError: ENOSPC."""
+        """Add bytes to those of a user, or subtract them if negative; CommandError: ENOSPC, more than USER_DECLARED."""
         with self._lock:
             if uid and n_bytes > 0 and self._bytes[uid] + n_bytes > USER_DECLARED:
                 raise CommandError(
@@ -85,12 +86,13 @@ class Totals:
 
 
 class Declared:
-    """Which events are declared in a directory: all sessions in it share this.
+    """The events declared in a directory; all sessions in it share this object.
 
-    uid: whose first session it was, who is charged
+    lock: to be held for all methods except forget()
+    uid: the user of the first session, to whom the bytes are charged
 
-    A word for each declaration tells its text's hash and its id. They are kept in order in an array, since a dictionary
-    would take ten times the memory.
+    For each declaration there is a 64-bit word with the hash of its text and its id. The words are in a sorted array,
+    because a dictionary would take ten times the memory.
     """
 
     def __init__(self, uid: int, totals: Totals) -> None:
@@ -105,39 +107,42 @@ class Declared:
         return bool(self._taken[id_])
 
     def find(self, one: Declaration) -> int | None:
-        """Return the id of a declaration that says the same."""
+        """Return the id of a declaration with the same text except for the id; None: there is none."""
         word = _hash(one) << _ID_BITS
         at = bisect_left(self._words, word)
         found = at < len(self._words) and self._words[at] >> _ID_BITS == word >> _ID_BITS
         return self._words[at] & ctf.ID_MASK if found else None
 
     def free_id(self) -> int:
-        """Return an id that is not taken; CommandError: ENOSPC."""
+        """Return the lowest id that is not taken; CommandError: ENOSPC."""
         at = self._taken.find(0)
         if at < 0:
             raise CommandError(errno.ENOSPC, f"{ctf.ID_MAX + 1} events are declared, as many as there can be")
         return at
 
     def read_on(self, descriptor: int, length: int) -> None:
-        """Find out what has been declared since; CommandError: ENOSPC, too much for one user."""
+        """Read what was appended to .events since the last call; CommandError: ENOSPC, more than USER_DECLARED.
+
+        descriptor, length: of .events
+        """
         end = min(length, ctf.EVENTS_MAX)
         while self._read < end:
             data = os.pread(descriptor, min(_PIECE, end - self._read), self._read)
             found, passed = ctf.declarations_from(data, 0)
             if not passed and len(data) == _PIECE:
-                passed = _PIECE // 2  # nothing the library has written
+                passed = _PIECE // 2  # this is no declaration that the library has written
             if not passed:
                 return
             self._totals.add(self.uid, passed)
             self._read += passed
-            # Of an id the first declaration counts, as for all readers.
+            # If two declarations have the same id, the first one is valid, as for all readers.
             for one in found:
                 if not self._taken[one.id]:
                     self._taken[one.id] = 1
                     insort(self._words, _hash(one) << _ID_BITS | one.id)
 
     def forget(self) -> None:
-        """Charge nobody any more."""
+        """Free the memory, and subtract the bytes from those of the user."""
         with self.lock:
             self._totals.add(self.uid, -self._read)
             self._read = 0
@@ -146,10 +151,11 @@ class Declared:
 
 
 class Image(NamedTuple):
-    """A program that a process is, until it ends or becomes another one.
+    """One execution of a program by a process; execve(2) begins another one.
 
-    start: of the process, see start_of()
-    line: what the library says of itself, see native/src/trace/join.c; empty: nothing
+    pid: of the process, in the server's PID namespace
+    start: the process's start time, see start_of()
+    line: the line by which the library identifies the execution, see native/src/trace/join.c; "": it sent none
     """
 
     pid: int
@@ -158,12 +164,12 @@ class Image(NamedTuple):
 
 
 class Session:
-    """One process's part in a directory of a trace.
+    """One process's part in a trace; OSError if the directory's .events cannot be opened and locked.
 
-    directory: where that is in the store
-    uid, image: whose it is
-    declared: what is known of the directory
-    declared_id: of the event that was declared last
+    directory: the directory in the store to whose buffers the process writes
+    uid, image: the process's user and program
+    declared: the events declared in the directory
+    declared_id: the id of the event that the process declared last; before, an invalid one
     """
 
     def __init__(self, directory: str, uid: int, image: Image, declared: Declared) -> None:
@@ -178,7 +184,8 @@ class Session:
         try:
             line = os.pread(self._descriptor, ctf.LINE_BYTES, 0).partition(b"\n")[0]
             self._is_shared = b" buffers=perprocess " not in line
-            # Of the open file: another one of the same file may be closed without an end to it.
+            # A lock of the open file description. A lock of the process would end when any descriptor of the file is
+            # closed.
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         except OSError:
             os.close(self._descriptor)
@@ -190,20 +197,23 @@ class Session:
         return os.path.basename(self.directory)
 
     def close(self) -> None:
-        """Take part no longer."""
+        """Release the lock of .events; waits for a declare() that is in progress."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
 
     def lives(self) -> bool:
-        """Tell whether the process does."""
+        """Whether the process lives."""
         return start_of(self.image.pid) == self.image.start
 
     def declare(self, text: bytes) -> None:
-        """Add declarations of events that are not there yet; may block. CommandError: EINVAL, EEXIST, ENOSPC, EAGAIN.
+        """Append declarations of events to .events, unless they are there; may block.
 
-        Where several processes declare events, the id that is written is not the one that an event gets.
+        If several processes write to the directory, the server chooses the ids; `declared_id` is the one chosen last.
+
+        CommandError: EINVAL, text is not what the library writes; EEXIST, the id is another event's; ENOSPC; EAGAIN;
+        EBADF, the session is closed.
         """
         found = ctf.declarations(b"\n" + text)
         if b"".join(one.text for one in found) != text:
@@ -213,7 +223,7 @@ class Session:
                 self._declare(one)
 
     def _declare(self, one: Declaration) -> None:
-        """Append it until the first declaration of its id is this one: others append at the same time."""
+        """Append a declaration, and again with another id if a process has appended one with the same id before."""
         for _ in range(_DECLARE_TRIES):
             if self._descriptor < 0:
                 raise CommandError(errno.EBADF, "the process takes part no longer")
@@ -237,7 +247,7 @@ class Session:
         raise CommandError(errno.EAGAIN, "other processes declare events all the time")
 
     def allocate(self, cpu: int, trace: Trace) -> None:
-        """Give the data of a CPU's buffer their memory; may block. OSError: ENOSPC, there is none."""
+        """Allocate the memory of a CPU's buffer; may block. OSError: ENOSPC."""
         descriptor = native.file_open(os.path.join(self.directory, f"cpu/mem{cpu}"))
         try:
             native_trace.trace_allocate(os.path.dirname(self.directory), trace, descriptor)
@@ -246,7 +256,7 @@ class Session:
 
 
 class Sessions:
-    """All of them; every method can be called in any thread, and may block."""
+    """All sessions; every method can be called in any thread, and may block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -257,13 +267,16 @@ class Sessions:
         self._totals = Totals()
 
     def has_other_image(self, directory: str, pid: int, line: str) -> bool:
-        """Tell whether a process takes part in a directory as another program, which it may have been before."""
+        """Whether a process has a session in a directory with another `line`, from before an execve(2)."""
         with self._lock:
             images = [session.image for session in self._open.get(directory, [])]
         return any(image.pid == pid and image.line != line for image in images)
 
     def open(self, directory: str, uid: int, pid: int, line: str) -> Session:
-        """Let a process take part in a directory; CommandError: ESRCH, ENOSPC."""
+        """Make a session of a process in a directory, in place of one that was inherited.
+
+        CommandError: ESRCH, the process has ended; ENOSPC, the user has USER_SESSIONS already. OSError.
+        """
         start = start_of(pid)
         if start is None:
             raise CommandError(errno.ESRCH, f"process {pid} has ended")
@@ -280,13 +293,13 @@ class Sessions:
             return session
 
     def close(self, session: Session) -> None:
-        """Let its process take part no longer."""
+        """End a session."""
         with self._lock:
             self._drop(session)
             self._write(session.directory)
 
     def inherit(self, directory: str) -> None:
-        """Let the processes take part that did so through another server, and live."""
+        """Make sessions for the processes that had one in another server and live; OSError."""
         with self._lock:
             for image in _read(directory):
                 if start_of(image.pid) == image.start:
@@ -294,14 +307,14 @@ class Sessions:
                     self._inherited.append(self._add(directory, uid, image))
 
     def sweep(self) -> None:
-        """Let go of what was inherited from processes that have ended: their `join` is another server's."""
+        """End the inherited sessions whose processes have ended; no close(2) of `join` ends those."""
         with self._lock:
             for session in [other for other in self._inherited if not other.lives()]:
                 self._drop(session)
                 self._write(session.directory)
 
     def close_all(self) -> None:
-        """Let go of all of them, for the next server to inherit."""
+        """Close all sessions, but leave .processes as it is, so that the next server inherits them."""
         with self._lock:
             for sessions in self._open.values():
                 for session in sessions:
@@ -326,13 +339,12 @@ class Sessions:
         if not sessions:
             self._open.pop(session.directory, None)
             self._declared.pop(session.directory, None)
-        # A call that declares something may be at work: its end is waited for.
-        session.close()
+        session.close()  # waits for a declare() in progress, which uses `declared`
         if not sessions:
             session.declared.forget()
 
     def _write(self, directory: str) -> None:
-        """Note who takes part; whole at every moment, as this server may be killed at any."""
+        """Write .processes of a directory; by rename(2), since this server may be killed at any moment."""
         images = [session.image for session in self._open.get(directory, [])]
         text = "".join(f"{image.pid} {image.start} {image.line}\n" for image in images)
         path, new = os.path.join(directory, PROCESSES_NAME), os.path.join(directory, f"{PROCESSES_NAME}.new")
@@ -346,10 +358,11 @@ class Sessions:
         except FileNotFoundError:
             log.debug("%s has been removed", directory)
         except OSError as error:
-            log.info("%s: who takes part cannot be noted: %s", directory, error.strerror)
+            log.info("%s/.processes cannot be written: %s", directory, error.strerror)
 
 
 def _read(directory: str) -> Iterator[Image]:
+    """Yield the processes in .processes of a directory; none if there is no such file."""
     try:
         with open(os.path.join(directory, PROCESSES_NAME), encoding="ascii") as file:
             lines = file.read().splitlines()

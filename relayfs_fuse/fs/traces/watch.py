@@ -1,7 +1,8 @@
-"""What happens in the traces of a mount without a command: processes come, and go.
+"""The tasks of the server that keep its traces up to date, and the requests of traced processes.
 
-A process's directory appears in the store, which inotify tells; it is shown in the mount, and the kernel hears of it
-(requests/announcements.py). Whatever the events are, the store is what is compared with, so none can be missed.
+When the directory of a traced process appears in the store or goes, inotify(7) wakes a task, which compares the store
+with what the mount shows, and adds and removes directories (requests/announcements.py). An event only says that a
+trace is to be compared, so it does no harm if events are lost or merged. A second task does what is due every second.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The pause of the task that calls Traces.tidy().
 TIDY_S = 1.0
-# Where many processes come and go, those that follow one within this time are shown together.
+# The pause after a comparison, so that many processes which start one after the other are shown together.
 GATHER_S = 0.01
 
 
 class Tracing:
-    """Keep what is shown of traces up to date.
+    """The tasks, and the requests of traced processes.
 
-    traces: what there is
-    announcements: tell the kernel
+    traces: the registry; None: the traces of this store cannot be used
+    announcements: adds directories to the mount and removes them
     """
 
     def __init__(self, traces: Traces | None, announcements: Announcements) -> None:
@@ -42,14 +44,17 @@ class Tracing:
         self._comparing = trio.Lock()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Run the tasks until cancelled."""
         if self._traces is not None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep, partial(self._watch, self._traces), "watching traces")
                 nursery.start_soon(keep, partial(self._tidy, self._traces), "tidying traces")
 
     async def join(self, line: str, opener: Opener) -> Session:
-        """Let a process take part in a trace, and show where it writes."""
+        """Let a process take part in a trace, and show its directory; CommandError, OSError.
+
+        line: what it wrote to `join`; see Traces.join()
+        """
         if self._traces is None:
             raise CommandError(errno.ENOENT, "this store has no traces")
         name, make = self._traces.join(line, opener)
@@ -58,17 +63,20 @@ class Tracing:
         return session
 
     async def allocate(self, session: Session, request: str) -> None:
-        """Give a buffer of a process its memory."""
+        """Allocate the memory of one of a process's buffers; see Traces.allocate()."""
         if self._traces is not None:
             await trio.to_thread.run_sync(self._traces.allocate(session, request))
 
     async def leave(self, session: Session) -> None:
-        """Let a process take part no longer."""
+        """End a process's part in a trace."""
         if self._traces is not None:
             await trio.to_thread.run_sync(self._traces.sessions.close, session)
 
     async def compare(self, name: str) -> None:
-        """Show of a trace what is in the store; not for who holds what a handler of names waits for."""
+        """Compare the directories of a trace in the store with those that the mount shows, and change the latter.
+
+        The caller must not hold the lock of names, because this makes and removes directories through the mount.
+        """
         traces = self._traces
         if traces is None:
             return
@@ -84,7 +92,7 @@ class Tracing:
                 await self.announcements.remove("", {name: partial(traces.forget, name)})
 
     async def compare_all(self) -> None:
-        """Do so for traces that were made or removed."""
+        """Call compare() for all traces that were made or removed and are not shown so yet."""
         if self._traces is not None:
             for name in self._traces.hidden() | self._traces.removed():
                 await self.compare(name)

@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from holding import holding
 from making import GEOMETRY, Maker, environment_of, making
 from mounts import NOBODY, Mount, truncate, wait_until, watching
+from traffic import at_once
 
 from relayfs_fuse import native
 
@@ -32,9 +32,9 @@ def directories(mount: Mount) -> list[str]:
 # --- what goes ---
 
 
+@pytest.mark.one_mount
 @pytest.mark.parametrize("options", [SMALL, "", "type=ring size=4K"])
-def test_what_create_made_goes_with_remove(cleared_mount: Mount, options: str) -> None:
-    mount = cleared_mount
+def test_what_create_made_goes_with_remove(mount: Mount, options: str) -> None:
     mount.create("a/b/c", options)
     assert directories(mount) == ["a", "a/b"]
     mount.command("remove a/b/c")
@@ -42,8 +42,8 @@ def test_what_create_made_goes_with_remove(cleared_mount: Mount, options: str) -
     assert os.listdir(mount.path / ".channels") == []
 
 
-def test_it_goes_with_the_last_of_several_channels(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_it_goes_with_the_last_of_several_channels(mount: Mount) -> None:
     for path in ("a/b/c", "a/b/d", "a/e"):
         mount.create(path, SMALL)
     for path, left in (("a/b/c", ["a", "a/b"]), ("a/b/d", ["a"]), ("a/e", [])):
@@ -51,14 +51,14 @@ def test_it_goes_with_the_last_of_several_channels(cleared_mount: Mount) -> None
         assert directories(mount) == left
 
 
-def test_each_line_of_a_write_finds_what_those_before_it_have_left(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_each_line_of_a_write_finds_what_those_before_it_have_left(mount: Mount) -> None:
     mount.command(f"create a/b {SMALL}\nremove a/b\ncreate a {SMALL}\n")
     assert (mount.path / "a").is_file()
 
 
-def test_a_refused_line_leaves_what_those_before_it_did(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_a_refused_line_leaves_what_those_before_it_did(mount: Mount) -> None:
     with pytest.raises(OSError):
         mount.command(f"create a/b {SMALL}\nremove a/b\nnonsense\n")
     assert directories(mount) == []
@@ -98,8 +98,8 @@ def test_it_goes_although_somebody_holds_the_directory_above(mount: Mount) -> No
     assert directories(mount) == []
 
 
-def test_a_process_may_be_in_it(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_a_process_may_be_in_it(mount: Mount) -> None:
     mount.create("a/b/c", SMALL)
     with subprocess.Popen(["cat"], cwd=mount.path / "a/b", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as inside:
         mount.command("remove a/b/c")
@@ -112,8 +112,8 @@ def test_a_process_may_be_in_it(cleared_mount: Mount) -> None:
 # --- what stays ---
 
 
-def test_a_directory_that_was_there_stays(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_a_directory_that_was_there_stays(mount: Mount) -> None:
     (mount.path / "a").mkdir()
     mount.create("a/b/c", SMALL)
     mount.command("remove a/b/c")
@@ -132,8 +132,8 @@ def test_a_directory_that_was_there_stays(cleared_mount: Mount) -> None:
     ],
     ids=["another mode", "its mode", "another group", "its group", "a directory in it"],
 )
-def test_who_changes_it_has_made_it_his_own(cleared_mount: Mount, change: Callable[[Path], object]) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_who_changes_it_has_made_it_his_own(mount: Mount, change: Callable[[Path], object]) -> None:
     mount.create("a/b/c/d", SMALL)
     change(mount.path / "a/b")
     mount.command("remove a/b/c/d")
@@ -162,8 +162,8 @@ def test_what_rmdir_empties_stays(mount: Mount) -> None:
     assert directories(mount) == ["a"]
 
 
-def test_where_something_is_mounted_it_stays(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_where_something_is_mounted_it_stays(mount: Mount) -> None:
     mount.create("a/b/c", SMALL)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64K", "tmpfs", mount.path / "a/b"], check=True)
     try:
@@ -181,8 +181,8 @@ def test_what_the_store_holds_besides_keeps_it(mount: Mount) -> None:
     assert (mount.path / "a").is_dir()
 
 
-def test_its_mark_is_not_seen_and_cannot_be_set(cleared_mount: Mount) -> None:
-    mount = cleared_mount
+@pytest.mark.one_mount
+def test_its_mark_is_not_seen_and_cannot_be_set(mount: Mount) -> None:
     mount.create("a/b/c", SMALL)
     assert stat.S_IMODE((mount.path / "a").stat().st_mode) == 0o755
     (mount.path / "own").mkdir()
@@ -283,24 +283,6 @@ def test_a_channel_that_is_closed_while_nobody_can_remove_it_takes_them_along_at
 # --- side by side ---
 
 
-def all_at_once(jobs: list[Callable[[], object]]) -> list[str]:
-    """Do all of them, and return what went wrong."""
-    failed: list[str] = []
-
-    def do(job: Callable[[], object]) -> None:
-        try:
-            job()
-        except (OSError, AssertionError) as error:
-            failed.append(repr(error))
-
-    threads = [threading.Thread(target=do, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failed
-
-
 N_ROUNDS = 40
 
 
@@ -331,7 +313,7 @@ def test_no_create_fails_because_a_remove_takes_its_directory_away(mount: Mount,
                     assert error.errno == errno.ENOTEMPTY, error
 
     jobs = [lambda number=number: by_command(number) for number in range(3)]
-    assert all_at_once([*jobs, by_library, by_mkdir]) == []
+    at_once(lambda job: job(), [*jobs, by_library, by_mkdir])
     assert directories(mount) == []
 
 
@@ -344,5 +326,5 @@ def test_no_program_without_a_server_takes_anothers_directory_away(make_mount: C
                 maker.ask(f"open a/b/{name} - 4096 2")
                 maker.ask("close")
 
-    assert all_at_once([lambda name=name: make_and_close(name) for name in ("x", "y")]) == []
+    at_once(make_and_close, ("x", "y"))
     assert [name for name in os.listdir(mount.store) if not name.startswith(".")] == []

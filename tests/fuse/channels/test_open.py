@@ -180,37 +180,35 @@ def n_descriptors(maker: Maker) -> int:
     return len(os.listdir(f"/proc/{maker.process.pid}/fd"))
 
 
-@pytest.mark.parametrize("where", ["a mount", "a store"])
-def test_a_channel_keeps_no_descriptors_and_closes_none_of_the_programs(
-    make_mount: Callable[..., Mount], where: str
-) -> None:
-    with making(environment_of(make_mount(start=where == "a mount"))) as maker:
-        before = n_descriptors(maker)
-        maker.ask(f"open cpu - {GEOMETRY}")
-        assert n_descriptors(maker) == before
-        maker.ask("closefrom 100")
-        maker.ask("write hello")
-        maker.ask("close")
-        maker.ask("own 100")
-        maker.ask(f"open cpu - {GEOMETRY}")
-        maker.ask("close")
-        maker.ask("own 100")
+@pytest.fixture(params=["a mount", "a store"])
+def anywhere(request: pytest.FixtureRequest, make_mount: Callable[..., Mount]) -> Iterator[Maker]:
+    with making(environment_of(make_mount(start=request.param == "a mount"))) as maker:
+        yield maker
 
 
-@pytest.mark.parametrize("where", ["a mount", "a store"])
-def test_a_channel_without_files_keeps_descriptors_until_it_has_files(
-    make_mount: Callable[..., Mount], where: str
-) -> None:
-    with making(environment_of(make_mount(start=where == "a mount"))) as maker:
-        before = n_descriptors(maker)
-        maker.ask(f"open - - {GEOMETRY}")
-        assert n_descriptors(maker) == before + N_CPUS
-        maker.ask("write hello")
-        maker.ask("late cpu -")
-        assert n_descriptors(maker) == before
-        maker.ask("closefrom 100")
-        maker.ask("close")
-        maker.ask("own 100")
+def test_a_channel_keeps_no_descriptors_and_closes_none_of_the_programs(anywhere: Maker) -> None:
+    before = n_descriptors(anywhere)
+    anywhere.ask(f"open cpu - {GEOMETRY}")
+    assert n_descriptors(anywhere) == before
+    anywhere.ask("closefrom 100")
+    anywhere.ask("write hello")
+    anywhere.ask("close")
+    anywhere.ask("own 100")
+    anywhere.ask(f"open cpu - {GEOMETRY}")
+    anywhere.ask("close")
+    anywhere.ask("own 100")
+
+
+def test_a_channel_without_files_keeps_descriptors_until_it_has_files(anywhere: Maker) -> None:
+    before = n_descriptors(anywhere)
+    anywhere.ask(f"open - - {GEOMETRY}")
+    assert n_descriptors(anywhere) == before + N_CPUS
+    anywhere.ask("write hello")
+    anywhere.ask("late cpu -")
+    assert n_descriptors(anywhere) == before
+    anywhere.ask("closefrom 100")
+    anywhere.ask("close")
+    anywhere.ask("own 100")
 
 
 def test_late_files_of_a_channel_whose_descriptors_the_program_has_closed_are_refused(

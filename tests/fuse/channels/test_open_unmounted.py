@@ -12,6 +12,7 @@ import pytest
 from build import compile_c
 from making import GEOMETRY, Maker, contents, environment_of, making, numbered, relay_files
 from mounts import DEADLINE_S, Mount, wait_until
+from traffic import at_once
 
 
 def test_what_is_made_without_a_mount_has_the_same_delivery(late_mount: Mount, early: Maker) -> None:
@@ -205,14 +206,7 @@ def test_several_programs_make_channels_in_one_store_at_once(nowhere: Path, late
     environment = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
     makers = [Maker(environment) for _ in range(4)]
     try:
-        threads = [
-            threading.Thread(target=lambda i=i: [makers[i](f"open app{n}/m{i} - 4096 2") for n in range(20)])  # type: ignore[misc]
-            for i in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda i: [makers[i](f"open app{n}/m{i} - 4096 2") for n in range(20)], range(4))
     finally:
         for maker in makers:
             maker.kill()

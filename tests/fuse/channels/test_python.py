@@ -19,11 +19,7 @@ from mounts import DEADLINE_S, Mount
 
 from relayfs_fuse import Channel, Reader, Ring
 
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
+pytestmark = pytest.mark.one_mount
 
 
 @pytest.fixture

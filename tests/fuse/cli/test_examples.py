@@ -142,7 +142,10 @@ def test_reader_tells_why_it_cannot(mount, reader: Program):
 
 # --- traces ---
 
-TRACED = re.compile(r"(?P<process>\S+):\(\d+\) (?P<name>\w+:\w+): \{ cpu_id = \d+, pid = \d+ \}, \{ (?P<fields>.*) \}")
+TRACED = re.compile(
+    r"(?P<process>\S+):\(\d+\) (?P<name>\w+:\w+): "
+    r"\{ cpu_id = \d+, pid = \d+ \}, \{ vtid = \d+ \}, \{ (?P<fields>.*) \}"
+)
 
 
 def test_programs_of_two_languages_are_traced_and_recorded(mount):

@@ -15,20 +15,22 @@ import pytest
 import zstandard
 from build import compile_c
 from mounts import DEADLINE_S, wait_until
-from tracing import RELAYCTL, Store, finish, recording, relayctl
+from tracing import EVENT_BYTES, RELAYCTL, Store, finish, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.events import LEVELS
 from relayfs_fuse.record.packet import HEAD_BYTES, walk
 
 TICKETS = Path(__file__).with_name("export_tickets.c")
 N_PROCESSES, N_THREADS, N_TICKETS = 4, 4, 2000
 BABELTRACE = re.compile(
     r"\[(?P<time>[\d.]+)\] \S+:(?P<name>[\w.-]+):\((?P<pid>\d+)\) (?P<event>[\w.]+:\w+): "
-    r"\{ cpu_id = (?P<cpu>\d+), pid = \d+ \}, (?P<fields>\{.*\})"
+    r"\{ cpu_id = (?P<cpu>\d+), pid = \d+ \}, \{ vtid = (?P<tid>\d+) \}, (?P<fields>\{.*\})"
 )
 TEXT = re.compile(
-    r"\[(?P<time>[\d.]+)\] (?P<name>[\w.-]+)-(?P<pid>\d+) cpu(?P<cpu>\d+) (?P<event>[\w.]+:\w+): (?P<fields>\{.*\})"
+    r"\[(?P<time>[\d.]+)\] (?P<name>[\w.-]+)-(?P<pid>\d+)/(?P<tid>\d+) cpu(?P<cpu>\d+) "
+    r"(?P<event>[\w.]+:\w+): (?P<fields>\{.*\})"
 )
 LOST = re.compile(r"\[[\d.]+\] [\w.-]+-\d+ cpu\d+ lost (\d+) events? since \[[\d.]+\]")
 ALL_TYPES = (
@@ -38,10 +40,10 @@ ALL_TYPES = (
 
 @dataclass(frozen=True)
 class Event:
-    """One, as it is shown; process: name and pid."""
+    """One, as it is shown; writer: name, pid and thread."""
 
     time: str
-    process: tuple[str, int]
+    writer: tuple[str, int, int]
     cpu: int
     name: str
     fields: str
@@ -54,8 +56,8 @@ def events(text: str, line: re.Pattern[str]) -> list[Event]:
             continue
         match = line.fullmatch(shown)
         assert match, shown
-        process = match["name"], int(match["pid"])
-        found.append(Event(match["time"], process, int(match["cpu"]), match["event"], match["fields"]))
+        writer = match["name"], int(match["pid"]), int(match["tid"])
+        found.append(Event(match["time"], writer, int(match["cpu"]), match["event"], match["fields"]))
     return found
 
 
@@ -68,7 +70,7 @@ def babeltrace(*directories: Path) -> list[Event]:
 
 def by_time(found: list[Event]) -> list[Event]:
     """In an order that does not depend on how streams are sorted that have events of the same time."""
-    return sorted(found, key=lambda event: (event.time, event.process, event.cpu))
+    return sorted(found, key=lambda event: (event.time, event.writer, event.cpu))
 
 
 def exported(directory: Path, *options: object) -> str:
@@ -135,10 +137,10 @@ def test_events_by_the_time_stamp_counter_come_in_the_same_order(store, run, out
         pytest.skip("this machine has no time stamp counter to trace with")
     two_programs(store, run, out, clock=native_trace.CLOCK_TSC)
     ours, theirs = events(exported(out, "--time", "seconds"), TEXT), babeltrace(out)
-    assert Counter((e.process, e.cpu, e.fields) for e in ours) == Counter((e.process, e.cpu, e.fields) for e in theirs)
-    for process in {event.process for event in ours}:
-        mine = [event for event in ours if event.process == process]
-        other = [event for event in theirs if event.process == process]
+    assert Counter((e.writer, e.cpu, e.fields) for e in ours) == Counter((e.writer, e.cpu, e.fields) for e in theirs)
+    for writer in {event.writer for event in ours}:
+        mine = [event for event in ours if event.writer == writer]
+        other = [event for event in theirs if event.writer == writer]
         assert [event.fields for event in mine] == [event.fields for event in other]
         # babeltrace2 counts in doubles, and with the metadata of each process alone.
         assert all(abs(float(a.time) - float(b.time)) < 1e-3 for a, b in zip(mine, other, strict=True))
@@ -170,7 +172,7 @@ raw._handle.emit(bytearray(16) + b"a\\xff\\xc3\\xbc\\xed\\xa0\\x80\\0")
     )
     assert 'f_f32 = Infinity, f_f64 = NaN, f_string = "", f_bytes = <> }' in special
     assert "f_f32 = 1.5, f_f64 = 0.1, " in plain
-    assert none.endswith(f"-{pid} cpu{none.partition(' cpu')[2].partition(' ')[0]} other:none: {{ }}")
+    assert none.endswith(f"-{pid}/{pid} cpu{none.partition(' cpu')[2].partition(' ')[0]} other:none: {{ }}")
     assert raw.endswith('raw:text: { s = "a\\xffü\\xed\\xa0\\x80" }')
     found = objects(out)
     assert [one["event"] for one in found] == ["all.types:e"] * 3 + ["other:none", "raw:text"]
@@ -183,6 +185,25 @@ raw._handle.emit(bytearray(16) + b"a\\xff\\xc3\\xbc\\xed\\xa0\\x80\\0")
     assert found[3]["fields"] == {}
     # As Python does it: bytes.decode("utf-8", "backslashreplace").
     assert found[4]["fields"] == {"s": "a\\xffü\\xed\\xa0\\x80"}
+
+
+def test_levels_are_shown(store, out):
+    store.create("t")
+    run_python(
+        store,
+        """
+from relayfs_fuse.native.events import LEVELS
+from relayfs_fuse.trace import Event
+for level in LEVELS:
+    Event("app", f"is_{level}", level=level)()
+Event("app", "none")()
+""",
+    )
+    snapshot(store, out)
+    *lines, none = [line.partition(" cpu")[2].partition(" ")[2] for line in exported(out).splitlines()]
+    assert lines == [f"{level} app:is_{level}: {{ }}" for level in LEVELS]
+    assert none == "app:none: { }"
+    assert [one.get("level") for one in objects(out)] == [*LEVELS, None]
 
 
 @pytest.mark.parametrize("clock", [native_trace.CLOCK_MONO, native_trace.CLOCK_TSC])
@@ -203,6 +224,8 @@ def test_tickets_of_many_threads_come_in_their_order(store, out, clock, buffers)
     n = N_PROCESSES * N_THREADS * N_TICKETS
     assert sorted(tickets) == list(range(n))
     assert len({one["pid"] for one in found}) == N_PROCESSES
+    by_thread = Counter((one["pid"], one["tid"]) for one in found)
+    assert list(by_thread.values()) == [N_TICKETS] * (N_PROCESSES * N_THREADS)
     assert [one["ns"] for one in found] == sorted(one["ns"] for one in found)
     wrong = [(a, b) for a, b in itertools.pairwise(found) if a["fields"]["ticket"] > b["fields"]["ticket"]]
     assert not [(a, b) for a, b in wrong if a["ns"] != b["ns"]]
@@ -342,10 +365,10 @@ def test_a_damaged_packet_costs_its_rest_alone(store, run, out):
         packets = [(at, head) for at, head in walk(file.fileno(), stream.stat().st_size) if not head.is_empty]
         at, head = packets[1]
         # The id of its third event.
-        file.seek(at + HEAD_BYTES + 2 * 24)
+        file.seek(at + HEAD_BYTES + 2 * EVENT_BYTES)
         file.write(b"\x99\x99")
-    n = (packets[0][1].content_bytes - HEAD_BYTES) // 24
-    n_damaged = (head.content_bytes - HEAD_BYTES) // 24
+    n = (packets[0][1].content_bytes - HEAD_BYTES) // EVENT_BYTES
+    n_damaged = (head.content_bytes - HEAD_BYTES) // EVENT_BYTES
     done = relayctl("export", out, "--json")
     assert done.returncode == 0
     assert done.stderr == "relayctl: 1 packets end in what is no declared event\n"

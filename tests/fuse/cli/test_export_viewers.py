@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from build import compile_c
 from mounts import DEADLINE_S
 from trace_processor import Query, trace_processor
 from tracing import Store, finish, recording, relayctl
@@ -46,6 +47,27 @@ for i in range({N}):
     scoped("E", "", i % 2)
     span("I", "moment", i)
     span("E", "", i)
+"""
+
+
+SPANS = Path(__file__).with_name("export_spans.c")
+PYTHON_SPANS = """
+import threading
+from relayfs_fuse.trace import Span, counter, span
+outer, level = Span("spans", "outer", {"n": "u32"}), counter("spans", "level", "i16")
+def run():
+    for n in range(30):
+        try:
+            with outer(n), span("inner"):
+                level(-n)
+                if n % 2:
+                    raise ValueError
+        except ValueError:
+            pass
+thread = threading.Thread(target=run)
+thread.start()
+run()
+thread.join()
 """
 
 
@@ -98,12 +120,15 @@ def test_slices_nest_and_tracks_belong_to_processes(exported):
     query, pids = exported
     assert rows(query, WRONG) == []
     assert rows(query, "select pid, name from process where pid > 0 order by pid") == [(pid, "python") for pid in pids]
+    # Chrome's format has other tracks as threads of higher numbers.
+    threads = rows(query, "select tid, name from thread where tid > 0 and tid < 5000000 order by tid")
+    assert threads == [(pid, "python") for pid in pids]
     slices = "select name, depth, count(*) from slice where dur {} group by name, depth order by name"
     assert rows(query, slices.format("> 0")) == [
         ("disk", 0, 2 * N), ("inner", 1, 2 * N), ("outer", 0, 2 * N), ("step", 0, 2 * N),
     ]  # fmt: skip
     assert rows(query, slices.format("= 0")) == [
-        ("app:none", 0, 2), ("app:odd", 0, 2), ("moment", 1, 2 * N), ("other.app:plain", 0, 2 * N),
+        ("app:none", 0, 2), ("app:odd", 0, 2), ("moment", 1, 2 * N), ("other.app:plain", 2, 2 * N),
     ]  # fmt: skip
     assert rows(query, slices.format("< 0")) == []
     assert rows(
@@ -157,6 +182,68 @@ def test_counters_are_drawn(exported):
     assert [(name.removesuffix(" value"), *rest) for name, *rest in found] == [
         ("app:load", 2 * N, 0.0, (N - 1) / 4, 2), ("queue length", 2 * N, -2.0, N - 3, 2),
     ]  # fmt: skip
+
+
+SLICES = "select tid, slice.name, depth, count(*) from slice join thread_track on track_id = thread_track.id \
+join thread using (utid) where dur > 0 group by tid, slice.name, depth"
+
+
+@pytest.mark.parametrize("form", ["--perfetto", "--chrome"])
+def test_spans_are_slices_of_their_threads(store, out, form):
+    store.create("t", n_subbufs=64)
+    store.run(compile_c([SPANS]), 30)
+    snapshot(store, out)
+    slices = [("spans:by_hand", 1, 20), ("spans:inner", 1, 50), ("spans:inner", 2, 10), ("spans:outer", 0, 30)]
+    with loaded(out, form) as query:
+        assert rows(query, WRONG) == []
+        found = rows(query, f"{SLICES} order by tid, slice.name, depth")
+        assert [row[1:] for row in found] == slices * 2
+        assert len({row[0] for row in found}) == 2
+        assert rows(query, "select count(*) from slice where dur <= 0") == [(0,)]
+        arguments = rows(
+            query,
+            "select key, coalesce(string_value, int_value), count(*) from slice join args using (arg_set_id) "
+            "where slice.name = 'spans:outer' group by 1, 2 order by 1, 2",
+        )
+        keys = [(key.removeprefix("debug.").removeprefix("args."), value, n) for key, value, n in arguments]
+        assert sorted(keys, key=str) == sorted([*(("n", n, 2) for n in range(30)), ("text", "text", 60)], key=str)
+        counters = rows(
+            query,
+            "select t.name, count(*), min(value), max(value), count(distinct track_id) from counter c "
+            "join track t on c.track_id = t.id group by t.name order by t.name",
+        )
+    # Both threads count in one.
+    assert [(name.removesuffix(" value"), *rest) for name, *rest in counters] == [
+        ("spans:level", 40, -29.0, 0.0, 1), ("spans:load", 2, 0.5, 0.5, 1),
+    ]  # fmt: skip
+
+
+def test_spans_of_python_are_slices_of_their_threads(store, out):
+    store.create("t", n_subbufs=64)
+    run_programs(store, PYTHON_SPANS, 1)
+    snapshot(store, out)
+    with loaded(out, "--perfetto") as query:
+        assert rows(query, WRONG) == []
+        found = rows(query, f"{SLICES} order by tid, depth")
+        assert [row[1:] for row in found] == [("spans:outer", 0, 30), ("inner", 1, 30)] * 2
+        assert len({row[0] for row in found}) == 2
+        assert rows(query, "select count(*), min(value) from counter") == [(60, -29.0)]
+
+
+def test_a_span_that_began_before_the_trace_does_not_end_in_it(store, out):
+    trace = store.create("t", is_started=False)
+    program = "import sys\nfrom relayfs_fuse.trace import span\nwith span('a'):\n    print(flush=True)\n    input()\n"
+    environment = {**os.environ, "RELAYFS_STORE": str(store.path), "RELAYFS": str(store.path / "nowhere")}
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{program}with span('b'):\n    pass"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=environment, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        store.change(trace, is_started=True)
+        process.communicate("\n", timeout=DEADLINE_S)
+    snapshot(store, out)
+    assert [one["fields"]["track_event_type"] for one in objects(out)] == [ord("B"), ord("E")]
 
 
 def test_times_are_those_of_the_monotonic_clock(exported, out):
@@ -216,8 +303,7 @@ def test_chrome_json_is_json(store, out):
     assert json.loads(empty.stdout)["traceEvents"] == []
 
 
-def test_events_that_tell_their_threads_are_on_tracks_of_these(out):
-    """As the library will write them: the context has the process and the thread."""
+def test_events_are_on_tracks_of_their_threads(out):
     boot = "11111111-2222-3333-4444-555555555555"
     line = (
         "/* relayfs trace=t id=3 process=p pid=42 uid=0 buffers=shared clock=mono tsc=0 mono=5000"
@@ -227,11 +313,8 @@ def test_events_that_tell_their_threads_are_on_tracks_of_these(out):
         'event {\n\tname = "app:work";\n\tid = 0;\n\tstream_id = 0;\n\tfields := struct {\n'
         "\t\tuint8_t _track_event_type;\n\t};\n};\n"
     )
-    metadata = ctf.metadata((line + declared).encode(), native_trace.Clocks(0, 6000, 0))
-    context = b"\t\tuint32_t _vpid;\n"
-    assert metadata.count(context) == 1
     out.mkdir()
-    (out / "metadata").write_bytes(metadata.replace(context, context + b"\t\tuint32_t _vtid;\n"))
+    (out / "metadata").write_bytes(ctf.metadata((line + declared).encode(), native_trace.Clocks(0, 6000, 0)))
     for cpu, thread in enumerate([70, 71]):
         kinds = [(7000 + cpu, "B"), (7010 + cpu, "B"), (7020 + cpu, "E"), (7030 + cpu, "I"), (7040 + cpu, "E")]
         events = [struct.pack("<QIIB", time << 16, 60, thread, ord(kind)) for time, kind in kinds]

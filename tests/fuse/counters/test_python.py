@@ -1,10 +1,10 @@
 """Counters in Python: counting, reading, and looking at the memory without a copy."""
 
 import errno
-import threading
 
 import numpy
 import pytest
+from traffic import at_once
 
 from relayfs_fuse import Counters
 
@@ -17,11 +17,7 @@ def counters(mount):
 
 def test_threads_count_exactly(counters):
     counter = counters.add("app/requests")
-    threads = [threading.Thread(target=lambda: [counter.adjust() for _ in range(20_000)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda n: [counter.adjust() for _ in range(n)], [20_000] * 4)
     assert counters.value("app/requests") == counters.values()["app/requests"] == 80_000
     assert sum(counters.per_cpu(counter.number)) == 80_000
     assert len(counters.per_cpu(counter.number)) == counters.n_cpus + 1

@@ -17,6 +17,8 @@ from traffic import Stream, lines, streaming, wait_open
 
 from relayfs_fuse import Channel
 
+pytestmark = pytest.mark.one_mount
+
 READ_BYTES = 1 << 20
 N_LINES = 1000
 N_SWITCHES = 1_000_000
@@ -40,12 +42,6 @@ def read_what_there_is(descriptor: int) -> bytes:
     except BlockingIOError:
         pass
     return got
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 @pytest.fixture(params=["", "read=nowait", "delivery=packet read=wait"])

@@ -10,6 +10,8 @@ import pytest
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines
 
+pytestmark = pytest.mark.one_mount
+
 # Level-triggered, as selectors use epoll.
 PYTHON_SELECTORS = """
 import os, selectors, sys
@@ -63,12 +65,6 @@ def follow(tmp_path: Path) -> Iterator[Callable[[str, Stream], Follower]]:
     yield start
     for follower in followers:
         follower.end()
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 FROM_THE_BEGINNING = [

@@ -11,15 +11,11 @@ from traffic import LINE_BYTES, append, lines
 
 from relayfs_fuse import Channel
 
+pytestmark = pytest.mark.one_mount
+
 SOURCE = Path(__file__).parent / "killed_reader.c"
 # More than all readers of a test take together.
 N_LINES = 40_000
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 def preloaded(mount: Mount, options: str) -> Path:

@@ -16,6 +16,8 @@ from traffic import LINE_BYTES, Stream, drain, lines, open_at_once, streaming
 
 from relayfs_fuse import Channel, Reader
 
+pytestmark = pytest.mark.one_mount
+
 SUBBUF_BYTES = 4096
 N_SUBBUFS = 64
 DATA_BYTES = SUBBUF_BYTES * N_SUBBUFS
@@ -38,12 +40,6 @@ def map_file() -> Iterator[Map]:
 
 
 @pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
-
-
-@pytest.fixture
 def stream(mount: Mount) -> Iterator[Stream]:
     with streaming(mount, f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS} perm=0640") as stream:
         yield stream
@@ -61,15 +57,17 @@ def in_memory(n: int) -> bytes:
     )
 
 
-TARGETS = pytest.mark.parametrize("target", [mem_of, lambda stream: stream.file], ids=["memory", "relay file"])
+@pytest.fixture(params=["memory", "relay file"])
+def target(request: pytest.FixtureRequest, stream: Stream) -> Path:
+    """Each file that can be mapped."""
+    return mem_of(stream) if request.param == "memory" else stream.file
 
 
-@TARGETS
 @pytest.mark.usefixtures("mapped_through")
 def test_a_mapping_shows_what_producers_write_while_others_read_the_stream(
-    stream: Stream, map_file: Map, target: Callable[[Stream], Path], tmp_path: Path
+    stream: Stream, map_file: Map, target: Path, tmp_path: Path
 ) -> None:
-    mapper = map_file(target(stream))
+    mapper = map_file(target)
     assert mapper.answer == "mapped"
     with (tmp_path / "out").open("wb") as out:
         reader = subprocess.Popen(["tail", "-n", "+1", "-f", "-s", "0.05", stream.file], stdout=out)
@@ -83,13 +81,10 @@ def test_a_mapping_shows_what_producers_write_while_others_read_the_stream(
     assert (tmp_path / "out").read_bytes() == lines(3000)
 
 
-@TARGETS
 @pytest.mark.usefixtures("mapped_through")
-def test_what_is_written_through_a_mapping_is_read_from_the_ring(
-    stream: Stream, map_file: Map, target: Callable[[Stream], Path]
-) -> None:
+def test_what_is_written_through_a_mapping_is_read_from_the_ring(stream: Stream, map_file: Map, target: Path) -> None:
     stream.write(2)
-    mapper = map_file(target(stream))
+    mapper = map_file(target)
     assert mapper.ask("put 0 LINE") == "done"
     assert mapper.ask(f"put {LINE_BYTES} Line") == "done"
     with Reader(stream.file, timeout=0) as reader:
@@ -118,13 +113,10 @@ def test_memory_can_be_mapped_with_its_control_area_and_not_beyond(stream: Strea
     assert mapper.show(size - 4096, 8) == b"RELYFS01"
 
 
-@TARGETS
 @pytest.mark.usefixtures("mapped_through")
-def test_a_file_opened_for_reading_is_mapped_for_reading(
-    stream: Stream, map_file: Map, target: Callable[[Stream], Path]
-) -> None:
+def test_a_file_opened_for_reading_is_mapped_for_reading(stream: Stream, map_file: Map, target: Path) -> None:
     stream.write(3)
-    mapper = map_file(target(stream), "ro")
+    mapper = map_file(target, "ro")
     assert mapper.show(0, 3 * LINE_BYTES) == lines(3)
     # Through a mapping nothing is consumed.
     assert drain(stream.file) == lines(3)
@@ -184,9 +176,8 @@ def test_bash_loses_nothing_when_it_opens_for_both_and_reads_lines(stream: Strea
     assert got + stream.rest() == lines(stream.written)
 
 
-@TARGETS
-def test_memory_and_relay_files_poll_alike(stream: Stream, target: Callable[[Stream], Path]) -> None:
-    descriptor = os.open(target(stream), os.O_RDWR)
+def test_memory_and_relay_files_poll_alike(stream: Stream, target: Path) -> None:
+    descriptor = os.open(target, os.O_RDWR)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     assert poll.poll(0) == []

@@ -15,7 +15,7 @@ from mapping import Mapper
 from mounts import DEADLINE_S, Mount, shell, wait_until
 from traffic import append, open_at_once, short_lines, wait_asleep
 
-pytestmark = pytest.mark.usefixtures("mapped_through")
+pytestmark = [pytest.mark.one_mount, pytest.mark.usefixtures("mapped_through")]
 
 SUBBUF_BYTES, N_SUBBUFS = 4096, 4
 DATA_BYTES = SUBBUF_BYTES * N_SUBBUFS
@@ -27,12 +27,6 @@ file = os.open(sys.argv[1], os.O_RDWR)
 while data := os.read(file, 1 << 20):
     os.write(1, data)
 """
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 @pytest.fixture

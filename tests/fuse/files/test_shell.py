@@ -8,6 +8,8 @@ import pytest
 from mounts import DEADLINE_S, LISTED, Mount
 from traffic import drain, lines
 
+pytestmark = pytest.mark.one_mount
+
 N = 200
 
 
@@ -16,12 +18,6 @@ def run(script: str, mount: Mount, shell: str = "bash") -> subprocess.CompletedP
         [*shell.split(), "-c", script], cwd=mount.path, env={**os.environ, "LC_ALL": "C"},
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 SESSION = """

@@ -8,16 +8,12 @@ import subprocess
 import threading
 
 import pytest
-from mounts import DEADLINE_S, Mount, shell
+from mounts import DEADLINE_S, shell
 from traffic import append, short_lines, wait_asleep
 
+pytestmark = pytest.mark.one_mount
+
 MIB = 1 << 20
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 # --- reading and writing ---

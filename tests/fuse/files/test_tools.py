@@ -21,6 +21,8 @@ from build import compile_c, run_command
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines, streaming
 
+pytestmark = pytest.mark.one_mount
+
 # Reading byte by byte, as shells do, is slower than writing: they would never see an end.
 AT_MOST = 2000
 
@@ -31,12 +33,6 @@ def shell(script: str, stream: Stream, program: str = "bash") -> subprocess.Comp
         [program, "-c", script], cwd=stream.mount.path, env={**os.environ, "F": stream.name, "LC_ALL": "C"},
         capture_output=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 @pytest.fixture

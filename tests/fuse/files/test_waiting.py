@@ -20,6 +20,8 @@ from traffic import LINE_BYTES, Stream, lines, n_asleep, streaming, wait_asleep
 from relayfs_fuse import Channel
 from relayfs_fuse.native import Buffer
 
+pytestmark = pytest.mark.one_mount
+
 # What is promised (100 ms, 50 ms) benchmarks/bench_latency.py measures; here a noisy machine must not fail.
 # The server looks again every second on its own: who hears of data only then was not woken.
 WAKE_MEDIAN_S = 0.3
@@ -45,12 +47,6 @@ def start_cat(file: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_asleep(process, file)
     return process
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 @pytest.fixture

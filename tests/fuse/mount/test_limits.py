@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
+from mounts import NOBODY, Mount, User, wait_until
+from traffic import at_once
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.cgroup import memory_limit
@@ -211,15 +211,7 @@ def test_a_channel_that_changes_hands_is_charged_to_who_has_it(open_mount: Mount
 
 
 def test_two_commands_at_once_do_not_share_the_last_of_the_room(open_mount: Mount, unprivileged: User) -> None:
-    answers: list[str] = []
-    threads = [
-        threading.Thread(target=lambda i=i: answers.append(create(unprivileged, open_mount, f"create c{i} {FOUR_MIB}")))
-        for i in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    answers = at_once(lambda i: create(unprivileged, open_mount, f"create c{i} {FOUR_MIB}"), range(6))
     assert sorted(answers) == ["0", "0", *["ENOSPC"] * 4]
 
 

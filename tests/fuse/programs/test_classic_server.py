@@ -14,6 +14,8 @@ from making import Maker, environment_of, making
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import append
 
+pytestmark = pytest.mark.one_mount
+
 SOURCE = Path(__file__).with_name("classic_client.c")
 CHANNEL = "xlog/9"
 LOCKLESS, LOCKING = 1, 2
@@ -22,12 +24,6 @@ RECORD = b"x" * 40  # one of them fills a sub-buffer of 64 bytes
 FIRST = b"HEADCHANNEL" + RECORD  # the first sub-buffer, without its footer
 OTHER = b"HEAD" + RECORD
 Client = Callable[..., Maker]
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from build import MEMORY, PLAIN, THREADS, builds, compile_c, native_prefix, run_
 from mounts import Mount
 from traffic import drain
 
+pytestmark = pytest.mark.one_mount
+
 KLOGGER = Path(__file__).with_name("klogger.c")
 DEADLINE_S = 900
 N_REGISTRATIONS = 20
@@ -21,12 +23,6 @@ STATEMENT = """
 void statement(int n) { klog("%d\\n", n); }
 int main(void) { statement(1); return klog_raw("x", 1); }
 """
-
-
-@pytest.fixture
-def mount(cleared_mount: Mount) -> Mount:
-    """One for all tests of this file."""
-    return cleared_mount
 
 
 def run(*arguments: object, sanitize: str = PLAIN) -> str:

@@ -48,7 +48,7 @@ def test_a_full_disk_is_waited_for(store, run, small, check):
     trace = store.create("t", subbuf_size=1 << 16)
     with recording("t", "--store", store.path, "-o", out, "--check", check) as process:
         app = run(trace, "app")
-        app.start_patiently(60_000)
+        app.start_patiently(50_000)
         assert waits(process).endswith(f"/out/{app.name}/cpu0: {WAITS}\n")
         first = read(out).events["app"]
         assert first == list(range(len(first)))
@@ -63,7 +63,7 @@ def test_a_full_disk_is_waited_for(store, run, small, check):
         wait_until(lambda: store.programs(trace) == [app.name], "the removal of the dead program's buffers")
         said = finish(process)
     seen = read(out)
-    assert seen.events["app"] == list(range(60_000))
+    assert seen.events["app"] == list(range(50_000))
     assert len(seen.events["other"]) == 40_000 - lost
     assert seen.lost == refused + lost
     assert f"{seen.lost} events lost" in said
@@ -111,13 +111,13 @@ def read_archive(path: Path, out: Path) -> Read:
 def test_an_archive_on_a_full_disk_is_whole_when_there_is_room(store, run, small, out):
     program = run(store.create("t", subbuf_size=1 << 16), "app")
     with archiving(store, small / "tar") as process:
-        program.start_patiently(60_000)
+        program.start_patiently(50_000)
         assert waits(process) == f"relayctl: the archive: {WAITS}\n"
         (small / "somebody's").unlink()
         refused = program.done()
         finish(process)
     seen = read_archive(small / "tar", out)
-    assert (seen.events["app"], seen.lost) == (list(range(60_000)), refused)
+    assert (seen.events["app"], seen.lost) == (list(range(50_000)), refused)
 
 
 @pytest.fixture
@@ -129,16 +129,16 @@ def smaller(small: Path) -> Path:
 
 
 def test_the_end_of_an_archive_waits_for_room_although_no_more_events_come(store, run, smaller, out):
-    assert run(store.create("t", subbuf_size=1 << 16), "app").write(20_000) == 0
+    assert run(store.create("t", subbuf_size=1 << 16), "app").write(18_000) == 0
     with archiving(store, smaller / "tar") as process:
         assert waits(process) == f"relayctl: the archive: {WAITS}\n"
         (smaller / "more").unlink()
         finish(process)
-    assert read_archive(smaller / "tar", out).events["app"] == list(range(20_000))
+    assert read_archive(smaller / "tar", out).events["app"] == list(range(18_000))
 
 
 def test_an_archive_that_is_ended_while_a_disk_is_full_says_what_is_missing(store, run, smaller):
-    assert run(store.create("t", subbuf_size=1 << 16), "app").write(20_000) == 0
+    assert run(store.create("t", subbuf_size=1 << 16), "app").write(18_000) == 0
     path = smaller / "tar"
     with archiving(store, path) as process:
         assert WAITS in waits(process)

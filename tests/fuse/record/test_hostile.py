@@ -24,7 +24,7 @@ from making import Maker
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
 from traced import environment_of, start_trace, traced
-from tracing import RELAYCTL, catches, finish, recorded, recording, relayctl
+from tracing import EVENT_BYTES, finish, recorded, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
@@ -39,7 +39,7 @@ ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"
 SEEDS = range(1, 30 if is_long() else 6)
 # struct relay_control is the last page; where its words lie in it.
 CONTROL_BYTES, LOST_FULL_AT, READER_LOCK_AT = 4096, 192, 336
-HEAD_BYTES, EVENT_BYTES = 72, 24  # of a packet; of one of event_writer.c's events
+HEAD_BYTES = 72  # of a packet
 
 
 @contextmanager
@@ -418,22 +418,6 @@ def test_more_declarations_than_are_read_are_left_out(store, run, record, out):
 # --- open files ---
 
 
-def limited(n_files: int, *command: object) -> list[str]:
-    return ["prlimit", f"--nofile={n_files}:{n_files}", *map(str, command)]
-
-
-@contextmanager
-def recording_with(n_files: int, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Record with so many open files at most."""
-    command = limited(n_files, RELAYCTL, "record", *arguments)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")
-            yield process
-        finally:
-            process.kill()
-
-
 def n_files_for(n_processes: int) -> int:
     """How many open files let so many processes be recorded at once."""
     return next(n for n in itertools.count(32) if n - 32 - max(4, n // 8) == n_processes)
@@ -442,7 +426,7 @@ def n_files_for(n_processes: int) -> int:
 def test_a_process_takes_one_open_file(store, run, out):
     """However many CPUs there are, and files that it is recorded to."""
     trace = store.create("t")
-    with recording_with(n_files_for(12), "t", "--store", store.path, "-o", out) as process:
+    with recording("t", "--store", store.path, "-o", out, n_files=n_files_for(12)) as process:
         programs = [run(trace, f"app{i}", cpu=i % native.n_possible_cpus()) for i in range(12)]
         for _ in range(3):
             for app in programs:
@@ -460,7 +444,7 @@ def test_processes_wait_if_there_are_too_few_open_files(store, run, out):
     for i, app in enumerate(programs):
         app.write(10 + i)
     n_files = n_files_for(2)
-    with recording_with(n_files, "t", "--store", store.path, "-o", out) as process:
+    with recording("t", "--store", store.path, "-o", out, n_files=n_files) as process:
         for app in programs:
             app.end()
         wait_until(lambda: not store.programs(trace), "the removal of what all have left")
@@ -475,7 +459,7 @@ def test_one_user_cannot_take_all_open_files(mount: Mount, unprivileged: User, o
     with ExitStack() as stack:
         for _ in range(12):
             stack.enter_context(traced(mount, user=NOBODY)).ask("emit 200")
-        process = stack.enter_context(recording_with(n_files, "t", "-m", mount.path, "-o", out))
+        process = stack.enter_context(recording("t", "-m", mount.path, "-o", out, n_files=n_files))
         wait_until(lambda: len(list(out.glob("traced-*"))) == 3, "three are recorded")
         honest = stack.enter_context(traced(mount))
         emit(honest, 500)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from babeltrace import read
 from mounts import DEADLINE_S, Mount, User, wait_until
-from tracing import RELAYCTL, Program, Served, finish, recorded, recording, relayctl
+from tracing import EVENT_BYTES, RELAYCTL, Program, Served, finish, recorded, recording, relayctl
 
 from relayfs_fuse.record.packet import HEAD_BYTES
 
@@ -157,12 +157,12 @@ def test_a_program_that_writes_little_is_seen_through_the_mount(served, mount, r
     wait_until(lambda: processes(mount) == [program.name], "it is shown")
     with (served.default_mount / "t" / program.name / "cpu0").open("rb") as file:
         n_bytes = len(file.read())
-        assert n_bytes == HEAD_BYTES + 5 * 24  # to open it was enough
+        assert n_bytes == HEAD_BYTES + 5 * EVENT_BYTES  # to open it was enough
         program.write(7)
         follower = subprocess.Popen(["tail", "-c", "+1", "-f", file.name], stdout=subprocess.PIPE)
         try:
             assert follower.stdout is not None
-            assert len(follower.stdout.read(HEAD_BYTES + 7 * 24)) == HEAD_BYTES + 7 * 24
+            assert len(follower.stdout.read(HEAD_BYTES + 7 * EVENT_BYTES)) == HEAD_BYTES + 7 * EVENT_BYTES
         finally:
             follower.kill()
             follower.communicate()

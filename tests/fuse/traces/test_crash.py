@@ -12,17 +12,8 @@ from babeltrace import Trace, babeltrace
 from build import compile_c, run_environment
 from mounts import Mount, wait_until
 from stress import is_long
-from traced import (
-    Ledger,
-    check_summary,
-    environment_of,
-    record_stopped,
-    recording,
-    relayctl,
-    start_trace,
-    traced,
-    wait_gone,
-)
+from traced import Ledger, check_summary, environment_of, record_stopped, relayctl, start_trace, traced, wait_gone
+from tracing import finish, recording
 from traffic import some_cpu
 
 KILLED, STUCK = (Path(__file__).with_name(name) for name in ("trace_kill.c", "trace_stuck.c"))
@@ -142,7 +133,7 @@ def test_programs_are_killed_at_full_speed(mount: Mount, tmp_path: Path, mode: s
 def test_what_a_killed_program_wrote_is_read_at_once_and_its_directory_goes(mount: Mount, tmp_path: Path) -> None:
     start_trace(mount, "t")
     ledger = Ledger(tmp_path / "ledger")
-    with recording(mount, "t", tmp_path / "out") as recorder:
+    with recording("t", "-m", mount.path, "-o", tmp_path / "out") as recorder:
         with traced(mount, ledger.path) as victim:
             victim.ask("emit 500")
             directory = mount.path / "t" / f"traced-{victim.process.pid}"
@@ -151,7 +142,7 @@ def test_what_a_killed_program_wrote_is_read_at_once_and_its_directory_goes(moun
         wait_gone(directory)
         trace = babeltrace(tmp_path / "out")
         assert (trace.numbers(), trace.lost) == (list(range(500)), 0)
-        check_summary(recorder.finish())
+        check_summary(finish(recorder))
     assert babeltrace(tmp_path / "out").numbers() == list(range(500))
 
 
@@ -194,7 +185,7 @@ def flooded(mount: Mount, tmp_path: Path) -> Iterator[Ledger]:
     ledger = Ledger(tmp_path / "ledger")
     # On one CPU: what it wrote on another one is seen when that one's sub-buffer is finished.
     with traced(mount, ledger.path, cpus=[some_cpu()]) as program:
-        program.start("flood 20 1000")
+        program.start("flood 5 1000")
         ledger.wait(100)
         yield ledger
 
@@ -204,11 +195,9 @@ def test_a_recorder_that_is_killed_and_started_again_neither_loses_nor_repeats(
 ) -> None:
     chance = random.Random(2)
     out = tmp_path / "out"
-    with recording(mount, "t", out) as recorder:
-        for _ in range(N_KILLS):
+    for _ in range(N_KILLS):
+        with recording("t", "-m", mount.path, "-o", out):
             flooded.wait(flooded.written + chance.randrange(500, 5000))
-            recorder.kill()
-            recorder.start()
     trace = record_stopped(mount, "t", out)
     written = flooded.written
     seen = trace.numbers()
@@ -221,7 +210,7 @@ def test_a_recorder_that_is_killed_and_started_again_neither_loses_nor_repeats(
 def test_babeltrace_reads_a_recording_at_every_moment(mount: Mount, tmp_path: Path, flooded: Ledger) -> None:
     out = tmp_path / "out"
     seen = 0
-    with recording(mount, "t", out) as recorder:
+    with recording("t", "-m", mount.path, "-o", out) as recorder:
         wait_until(lambda: list(out.rglob("metadata")), "the recorder has begun")
         for _ in range(10 * N_KILLS // 6):
             flooded.wait(flooded.written + 500)
@@ -229,7 +218,7 @@ def test_babeltrace_reads_a_recording_at_every_moment(mount: Mount, tmp_path: Pa
             assert numbers == list(range(len(numbers)))
             assert len(numbers) >= seen
             seen = len(numbers)
-        check_summary(recorder.finish())
+        check_summary(finish(recorder))
     numbers = babeltrace(out).numbers()
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= seen > 0

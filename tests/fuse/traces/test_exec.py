@@ -8,7 +8,8 @@ import pytest
 from babeltrace import Trace, babeltrace
 from build import compile_c
 from mounts import NOBODY, Mount, User, wait_until
-from traced import check_summary, record_stopped, recording, start_trace, traced
+from traced import check_summary, record_stopped, start_trace, traced
+from tracing import finish, recording
 
 N = 20
 ANOTHER = Path(__file__).with_name("another.c")
@@ -56,10 +57,10 @@ def test_each_image_is_recorded_while_others_come(
 ) -> None:
     start_trace(mount, "t", ROOM)
     out = tmp_path / "out"
-    with recording(mount, "t", out) as recorder:
+    with recording("t", "-m", mount.path, "-o", out) as recorder:
         wait_until(out.is_dir, "the recorder has begun")
         pid = become_often(mount, user)
-        check_summary(recorder.finish())
+        check_summary(finish(recorder))
     check(babeltrace(out), pid)
     # What has been recorded is removed, and its name is free for the next image; in the recording it is not.
     found = visible(out)

@@ -11,7 +11,8 @@ import pytest
 from babeltrace import babeltrace
 from build import compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
-from traced import environment_of, record_stopped, recording, start_trace
+from traced import environment_of, record_stopped, start_trace
+from tracing import finish, recording
 
 PROGRAM = Path(__file__).with_name("trace_frugal.c")
 ROOM = "subbuf_size=128K n_subbufs=4"
@@ -112,7 +113,7 @@ def test_a_prepared_program_is_traced_in_seccomps_strict_mode(
 ) -> None:
     start_trace(mount, "t", f"{ROOM} buffers={buffers} mode=overwrite")
     out = tmp_path / "out"
-    with recording(mount, "t", out) as recorder, restricted(mount, user) as emit:
+    with recording("t", "-m", mount.path, "-o", out) as recorder, restricted(mount, user) as emit:
         for _ in range(20):
             emit()
         wait_until(lambda: list(out.rglob("cpu*")), "it is recorded")
@@ -123,7 +124,7 @@ def test_a_prepared_program_is_traced_in_seccomps_strict_mode(
         emit()
         mount.command("trace stop t")
         emit()
-        recorder.finish()
+        finish(recorder)
     trace = babeltrace(out)
     # Time is that of the last clock tick, and nothing says which of two CPUs' events came first in one tick.
     steps = [seq for _, seq in sorted((event.ns, event["seq"]) for event in trace.named("frugal:step"))]

@@ -54,6 +54,7 @@ def check_for_trace_compass(metadata: str) -> dict[int, str]:
 
     EventIDParser: an id is an int. CTFStream.addEvent(): each once. UUIDParser: a UUID. CTFPacketReader: an integer or
     enum `id`, and the id of the variant `v` if that has one. LttngUstTrace.validate(): the domain is "ust".
+    LttngUst20EventLayout: _vtid and _vpid in the event's context.
     """
     events = re.findall(r'event \{\n\tname = "([^"]+)";\n\tid = (\d+);\n\tstream_id = 0;', metadata)
     ids = [int(number) for _, number in events]
@@ -67,6 +68,12 @@ def check_for_trace_compass(metadata: str) -> dict[int, str]:
     for word in ("tracer_major", "tracer_minor", "tracer_patch"):
         assert re.search(rf"\t{word} = \d+;\n", metadata)
     assert "enum : uint16_t { compact = 0 ... 65534, extended = 65535 } id;\n\t\tvariant <id> {" in metadata
+    context = re.search(r"\tevent\.context := struct \{\n(.*?)\t\};\n", metadata, re.DOTALL)
+    assert context
+    numbers = re.findall(r"\t\tint32_t (\w+);\n", context[1])
+    assert numbers == (["_vtid"] if "buffers=perprocess" in metadata else ["_vpid", "_vtid"])
+    if "buffers=perprocess" in metadata:
+        assert re.search(r'\tprocname = ".+";\n\tvpid = \d+;\n', metadata)
     return {int(number): name for name, number in events}
 
 

@@ -11,7 +11,8 @@ import pytest
 from babeltrace import babeltrace
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
-from traced import environment_of, program, recording, relayctl, start_trace, traced
+from traced import environment_of, program, relayctl, start_trace, traced
+from tracing import finish, recording
 
 from relayfs_fuse.tracefiles.recorder_lock import holder
 
@@ -88,7 +89,7 @@ def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_p
     mount.expect("damaged|positions")
     start_trace(mount, "t", ROOM)
     out = tmp_path / "out"
-    with recording(mount, "t", out) as recorder, traced(mount, user=HONEST) as honest:
+    with recording("t", "-m", mount.path, "-o", out) as recorder, traced(mount, user=HONEST) as honest:
         wait_until(lambda: holder(str(mount.store / "t")), "the recorder has begun")
         honest.ask("emit 1000")
         with spoiling(mount, NOBODY, seed, 50) as hostile:
@@ -102,7 +103,7 @@ def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_p
         honest.ask("emit 1000")
         name = f"traced-{honest.process.pid}"
         wait_until(lambda: list(out.rglob(name)), "the honest one is recorded")
-        said = recorder.finish()
+        said = finish(recorder)
     trace = babeltrace(out / name)
     assert (trace.numbers(), trace.lost) == (list(range(3000)), 0)
     # It says which, and nothing of others.

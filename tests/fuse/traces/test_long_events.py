@@ -13,8 +13,8 @@ from traced import environment_of, program, record_stopped, start_trace
 KIB = 1024
 SUBBUF = 256 * KIB
 ROOM = f"subbuf_size={SUBBUF} n_subbufs=8"
-# Of a packet's head, an event's, its two numbers, and a string's null byte.
-LONGEST = SUBBUF - 72 - 8 - 2 * 4 - 1
+# Of a packet's head, an event's, its thread, its two numbers, and a string's null byte.
+LONGEST = SUBBUF - 72 - 8 - 4 - 2 * 4 - 1
 LENGTHS = [0, 3, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 200 * KIB, LONGEST - 1, LONGEST]
 TOO_LONG = [LONGEST + 1, LONGEST + 2, 4 * SUBBUF]
 IN_PYTHON = """

@@ -12,7 +12,8 @@ import pytest
 from babeltrace import babeltrace
 from making import Maker, making
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
-from traced import lost_without_buffers, program, record_stopped, recording, relayctl, start_trace, traced
+from traced import lost_without_buffers, program, record_stopped, relayctl, start_trace, traced
+from tracing import recording
 
 from relayfs_fuse import native
 
@@ -35,7 +36,7 @@ def metadata(trace: Path) -> str:
 
 def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
-    with ExitStack() as stack, recording(mount, "t", tmp_path / "out") as recorder:
+    with ExitStack() as stack, recording("t", "-m", mount.path, "-o", tmp_path / "out") as recorder:
         first = stack.enter_context(traced(mount, cpus=[0]))
         first.ask("emit 100")
         others = [stack.enter_context(traced(mount, cpus=[0])) for _ in range(3)]
@@ -50,8 +51,7 @@ def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) 
         assert lost_without_buffers(mount) == 3000
         assert "\tlost_without_buffers = 3000;\n" in metadata(mount.path / "t")
         mount.command("trace remove t")
-        assert recorder.process is not None
-        said = recorder.process.communicate(timeout=DEADLINE_S)[1]
+        said = recorder.communicate(timeout=DEADLINE_S)[1]
     assert " 0 events lost, and 3000 of programs that could get no buffers\n" in said
     assert "\tlost_without_buffers = 3000;\n" in metadata(tmp_path / "out")
     assert len(babeltrace(tmp_path / "out").events) == 100
@@ -111,7 +111,7 @@ def test_the_count_outlives_a_server(mount: Mount) -> None:
 
 def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
-    with traced(mount, cpus=[0]) as own, recording(mount, "t", tmp_path / "out") as recorder:
+    with traced(mount, cpus=[0]) as own, recording("t", "-m", mount.path, "-o", tmp_path / "out") as recorder:
         own.ask("emit 1")
         with traced(mount, user=NOBODY) as one, traced(mount, user=NOBODY) as other:
             one.ask("emit 500")
@@ -126,8 +126,7 @@ def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivi
             text = "\tlost_without_buffers_of_users = 507;\n"
             wait_until(lambda: text in metadata(mount.path / "t"), "it is in the metadata")
         mount.command("trace remove t")
-        assert recorder.process is not None
-        said = recorder.process.communicate(timeout=DEADLINE_S)[1]
+        said = recorder.communicate(timeout=DEADLINE_S)[1]
     assert f" 0 events lost, and 507 of programs of user {NOBODY} that could get no buffers\n" in said
     assert text in metadata(tmp_path / "out")
 

@@ -66,6 +66,22 @@ event(self=2, x=1, **{"class": "three"})
     assert store.events("t") == [f'a:b: {{ x = 1, class = "{word}", self = 2 }}' for word in ("one", "two", "three")]
 
 
+def test_declarations_tell_levels_and_places(store):
+    code = """
+Event("a", "plain")()
+Event("a", "grave", level="crit")()
+log = Event
+log("a", "detail", {"n": "u8"}, level="debug")(1)
+"""
+    run(store, code)
+    assert store.events("t") == ["a:plain: { }", "a:grave: { }", "a:detail: { n = 1 }"]
+    declared = (store.processes("t")[0] / ".events").read_text()
+    levels = re.findall(r'name = "a:(\w+)";\n.*\n.*\n(?:\tloglevel = (\d+);\n)?\tmodel\.emf\.uri = "(.*)";\n', declared)
+    assert levels == [("plain", "", "<string>:3"), ("grave", "2", "<string>:4"), ("detail", "14", "<string>:6")]
+    with pytest.raises(ValueError, match="level 'loud' is not one of emerg, alert, "):
+        Event("a", "b", level="loud")
+
+
 def test_events_whose_declaration_is_refused_are_lost_until_there_is_room_for_it(store):
     """Nobody could read them."""
     code = """

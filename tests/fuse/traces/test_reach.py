@@ -9,7 +9,8 @@ import pytest
 from babeltrace import babeltrace
 from making import making
 from mounts import DEADLINE_S, NOBODY, Mount, User, tmpfs_directory
-from traced import RELAYCTL, environment_of, lost_without_buffers, program, record_stopped, start_trace, traced
+from traced import environment_of, lost_without_buffers, program, record_stopped, start_trace, traced
+from tracing import RELAYCTL
 
 N = 100
 SOMEBODY = 60_003

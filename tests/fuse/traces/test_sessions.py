@@ -9,7 +9,8 @@ import pytest
 from babeltrace import babeltrace
 from making import Maker
 from mounts import NOBODY, Mount, User, wait_until
-from traced import check_threads, record_stopped, recording, start_trace, traced
+from traced import check_threads, record_stopped, start_trace, traced
+from tracing import finish, recording
 
 from relayfs_fuse.native import trace as native_trace
 
@@ -111,12 +112,12 @@ def test_it_is_dead_for_the_next_server_if_it_dies_before_that(mount: Mount, unp
 def test_it_is_recorded_while_it_runs(mount: Mount, unprivileged: User, tmp_path: Path) -> None:
     start_trace(mount, "t", "subbuf_size=4K n_subbufs=256")
     out = tmp_path / "out"
-    with recording(mount, "t", out) as recorder, traced(mount, user=NOBODY) as program:
+    with recording("t", "-m", mount.path, "-o", out) as recorder, traced(mount, user=NOBODY) as program:
         program.ask("emit 1000")
         wait_until(lambda: list(out.rglob(f"traced-{program.process.pid}")), "it is recorded")
         program.ask("emit 1000")
         mount.command("trace stop t")
-        recorder.finish()
+        finish(recorder)
     assert babeltrace(out).numbers() == list(range(2000))
 
 

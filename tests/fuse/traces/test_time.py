@@ -13,7 +13,8 @@ import pytest
 from babeltrace import babeltrace
 from making import Maker, making
 from mounts import Mount, wait_until
-from traced import check_summary, program, record_stopped, recording, start_trace, traced
+from traced import check_summary, program, record_stopped, start_trace, traced
+from tracing import finish, recording
 
 N_TURNS = 5000
 N_MARKERS = 2000
@@ -85,15 +86,16 @@ def real_minus_mono(mount: Mount, name: str) -> int:
 def test_timestamps_are_those_of_clock_monotonic(mount: Mount, tmp_path: Path, clock: str) -> None:
     start_trace(mount, "t", f"{ROOM} clock={clock}")
     out = tmp_path / "out"
-    # From the first moment on, when least is known of the counter's frequency, to some seconds later.
-    with recording(mount, "t", out) as recorder, traced(mount) as program:
+    with traced(mount) as program:
+        # From the first moment on, when least is known of the counter's frequency, to some seconds later.
         program.ask(f"clocks {N_CLOCKS}")
         origin = real_minus_mono(mount, "t")
-        wait_until(lambda: list(out.rglob("metadata")), "it is recorded")
-        time.sleep(LATER_S)  # time itself is what is tested
-        program.ask(f"clocks {N_CLOCKS}")
-        mount.command("trace stop t")
-        check_summary(recorder.finish())
+        with recording("t", "-m", mount.path, "-o", out) as recorder:
+            wait_until(lambda: list(out.rglob("metadata")), "it is recorded")
+            time.sleep(LATER_S)  # time itself is what is tested
+            program.ask(f"clocks {N_CLOCKS}")
+            mount.command("trace stop t")
+            check_summary(finish(recorder))
     trace = babeltrace(out)
     assert len(trace.events) == 4 * N_CLOCKS
     near_ns = NEAR_NS if clock == "tsc" else 0

@@ -16,14 +16,13 @@ import pytest
 from holding import holding
 from making import N_CPUS, environment_of
 from mounts import DEADLINE_S, KEPT_IN_STORE, NOBODY, Mount, User, shell, wait_until, watching
-from traced import directory_of, processes, program, read_cpu_steps, read_steps, start_trace, traced
+from traced import STEP, directory_of, processes, program, read_cpu_steps, read_steps, start_trace, traced
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 
-# Where several processes write, each event has a pid before its fields.
 SMALL = "subbuf_size=4K n_subbufs=8"
-EVENT_WITH_PID = struct.Struct("<QIQ")
+EVENT_WITH_PID = struct.Struct("<QiiQ")  # head, process, thread, number
 
 
 def refused(mount: Mount, line: str) -> tuple[int, str]:
@@ -492,7 +491,7 @@ def test_a_user_traces_in_a_mount_of_his_own(
     directory = f"{mount.path}/t/traced-{process.pid}"
     wait_until(lambda: unprivileged.run("ls", directory).returncode == 0, "the directory appears")
     wait_until(
-        lambda: int(unprivileged.run("sh", "-c", f"cat {directory}/cpu* | wc -c").stdout) > 50 * 16, "it is read"
+        lambda: int(unprivileged.run("sh", "-c", f"cat {directory}/cpu* | wc -c").stdout) > 50 * STEP.size, "it is read"
     )
     wait_until(lambda: unprivileged.run("ls", directory).returncode != 0, "the directory goes")
 

@@ -147,8 +147,7 @@ TEST(many_holes_are_passed_in_pieces)
 	CHECK_EQ(relay_buf_state(v.buf), RELAY_HAS_DATA);
 	for (calls = 0; stats_of(v.buf).unread_holes < (uint64_t)N_HOLES * HOLE; calls++)
 		CHECK(calls < MOST_CALLS);
-	CHECK_EQ(stats_of(v.buf).unread_holes, (uint64_t)N_HOLES * HOLE);
-	CHECK_EQ(stats_of(v.buf).unread_bytes, SUBBUF);
+	CHECK_STATS(v.buf, (unread_holes, (uint64_t)N_HOLES * HOLE), (unread_bytes, SUBBUF));
 	for (calls = 0; (n = relay_consume_begin(v.buf, 1 << 20, &span, 1, &total)) == -EBUSY; calls++)
 		CHECK(calls < MOST_CALLS);
 	CHECK(calls > 0);
@@ -156,9 +155,7 @@ TEST(many_holes_are_passed_in_pieces)
 	CHECK_EQ(total, HOLE);
 	CHECK_EQ(*(const char *)span.data, 'r');
 	relay_consume_end(v.buf);
-	CHECK_EQ(stats_of(v.buf).unread_bytes, 0);
-	CHECK_EQ(stats_of(v.buf).discarded_records, N_HOLES);
-	CHECK_EQ(stats_of(v.buf).read_records, 1);
+	CHECK_STATS(v.buf, (unread_bytes, 0), (discarded_records, N_HOLES), (read_records, 1));
 	relay_buf_release(v.buf);
 }
 
@@ -175,7 +172,7 @@ static void discard_some(struct rchan_buf *buf, int n)
 /* So many that one call does not pass them: whoever looks at what lies behind comes again, and comes nearer each time. */
 static void look_behind_holes(uint32_t mode)
 {
-	struct rchan_buf *buf = make_buf(SUBBUF, 2, mode);
+	AUTOPTR(rchan_buf) buf = make_buf(SUBBUF, 2, mode);
 	struct relay_span spans[2];
 	size_t total;
 	uint64_t end;
@@ -197,7 +194,6 @@ static void look_behind_holes(uint32_t mode)
 	CHECK_EQ(relay_consume_begin(buf, 8, spans, 1, &total), 1);
 	CHECK_EQ(*(const char *)spans[0].data, 'a');
 	relay_consume_end(buf);
-	relay_buf_release(buf);
 }
 
 TEST(who_looks_behind_many_holes_comes_nearer_each_time)
@@ -252,7 +248,7 @@ TEST(of_lists_that_have_no_room_together_some_are_finished)
 /* The list grows while it is looked at. */
 TEST(discarded_records_are_all_counted_while_more_come)
 {
-	struct rchan_buf *buf = make_buf(1 << 20, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(1 << 20, 2, RELAY_NO_OVERWRITE);
 	uint64_t read = 0;
 	char out[64];
 
@@ -269,7 +265,6 @@ TEST(discarded_records_are_all_counted_while_more_come)
 		read += consume_into(buf, out, sizeof(out));
 	CHECK_EQ(read, HONEST / 1000 * 20);
 	CHECK_STATS(buf, (discarded_records, HONEST), (unread_bytes, 0));
-	relay_buf_release(buf);
 }
 
 /* --- words that do not come to rest --- */

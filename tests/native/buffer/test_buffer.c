@@ -13,44 +13,29 @@ SCHEMES(rseq, lockless, locking);
 
 TEST(a_new_buffer_is_empty)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	struct relay_stats f = stats_of(buf);
 
 	CHECK_DRAINS(buf, "");
 	CHECK_EQ(relay_buf_state(buf), 0);
-	CHECK_EQ(f.subbuf_size, 256);
-	CHECK_EQ(f.n_subbufs, 4);
-	CHECK_EQ(f.mode, RELAY_NO_OVERWRITE);
-	CHECK_EQ(f.scheme, scheme);
-	CHECK_EQ(f.cpu, home_cpu);
-	CHECK_EQ(f.n_buffers, relay_n_possible_cpus());
+	CHECK_FIELDS(f, (subbuf_size, 256), (n_subbufs, 4), (mode, RELAY_NO_OVERWRITE), (scheme, scheme),
+	             (cpu, home_cpu), (n_buffers, relay_n_possible_cpus()));
 	CHECK_EQ(f.file_bytes, relay_buf_file_bytes(256, 4));
 	CHECK_EQ(f.produced | f.consumed | f.offset | f.records | f.bytes | f.padding | f.unread_bytes, 0);
 	CHECK_EQ(f.read_records | f.read_bytes | f.reads | f.wakeups, 0);
-	relay_buf_release(buf);
 }
 
 TEST(records_come_out_as_they_went_in)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
-	struct relay_stats f;
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(relay_buf_write(buf, "one ", 4), 0);
 	CHECK_EQ(relay_buf_write(buf, "two", 3), 0);
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA);
-	f = stats_of(buf);
-	CHECK_EQ(f.records, 2);
-	CHECK_EQ(f.bytes, 7);
-	CHECK_EQ(f.unread_bytes, 7);
-	CHECK_EQ(f.offset, 7);
+	CHECK_STATS(buf, (records, 2), (bytes, 7), (unread_bytes, 7), (offset, 7));
 	CHECK_DRAINS(buf, "one two");
-	f = stats_of(buf);
-	CHECK_EQ(f.read_records, 2);
-	CHECK_EQ(f.read_bytes, 7);
-	CHECK_EQ(f.unread_bytes, 0);
-	CHECK_EQ(f.reads, 1);
+	CHECK_STATS(buf, (read_records, 2), (read_bytes, 7), (unread_bytes, 0), (reads, 1));
 	CHECK_EQ(relay_buf_state(buf), 0);
-	relay_buf_release(buf);
 }
 
 /*
@@ -74,7 +59,7 @@ TEST(every_geometry_from_one_byte_up_works)
 
 	for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		for (j = 0; j < sizeof(counts) / sizeof(*counts); j++) {
-			struct rchan_buf *buf = make_buf(sizes[i], counts[j], RELAY_NO_OVERWRITE);
+			AUTOPTR(rchan_buf) buf = make_buf(sizes[i], counts[j], RELAY_NO_OVERWRITE);
 
 			/* Three laps and a bit. */
 			for (k = 0; k < 3 * counts[j] + 1; k++) {
@@ -84,7 +69,6 @@ TEST(every_geometry_from_one_byte_up_works)
 				CHECK_EQ(memcmp(out, out + 1, sizes[i] - 1), 0);
 				leave_single_subbuf(buf, counts[j]);
 			}
-			relay_buf_release(buf);
 		}
 	}
 	free(out);
@@ -94,7 +78,7 @@ TEST(memory_is_what_the_geometry_says)
 {
 	struct relay_spec spec = a_spec(1000, 9, RELAY_NO_OVERWRITE);
 	const char *path = make_channel(&spec);
-	struct rchan_buf *buf = relay_buf_open(path);
+	AUTOPTR(rchan_buf) buf = relay_buf_open(path);
 	struct stat st;
 
 	CHECK(buf != NULL);
@@ -109,7 +93,6 @@ TEST(memory_is_what_the_geometry_says)
 		CHECK_EQ(pread(relay_buf_fd(buf), begin, 10, 0), 10);
 		CHECK_EQ(memcmp(begin, "xxxxxxxxxx", 10), 0);
 	}
-	relay_buf_release(buf);
 }
 
 TEST(nonsense_geometry_is_refused)
@@ -173,7 +156,7 @@ TEST(rseq_needs_per_cpu_buffers)
 
 TEST(an_exact_fit_leaves_no_padding)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 4), 0);
 	CHECK_EQ(write_letters(buf, 'b', 6), 0);
@@ -183,12 +166,11 @@ TEST(an_exact_fit_leaves_no_padding)
 	CHECK_STATS(buf, (produced, 1), (offset, 1), (padding, 0));
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA | RELAY_HAS_FINISHED);
 	CHECK_DRAINS(buf, "aaaabbbbbbc");
-	relay_buf_release(buf);
 }
 
 TEST(padding_is_counted_and_left_out)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 7), 0);
 	CHECK_EQ(write_letters(buf, 'b', 4), 0);
@@ -196,32 +178,24 @@ TEST(padding_is_counted_and_left_out)
 	CHECK_STATS(buf, (produced, 2), (padding, 3 + 6), (bytes, 20), (unread_bytes, 20));
 	CHECK_DRAINS(buf, "aaaaaaabbbbccccccccc");
 	CHECK_STATS(buf, (read_records, 3), (consumed, 2));
-	relay_buf_release(buf);
 }
 
 TEST(a_full_buffer_refuses_and_keeps_what_it_has)
 {
-	struct rchan_buf *buf = make_buf(10, 3, RELAY_NO_OVERWRITE);
-	struct relay_stats f;
+	AUTOPTR(rchan_buf) buf = make_buf(10, 3, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_each(buf, "abc", 10), 0);
 	CHECK_EQ(write_letters(buf, 'd', 3), -ENOSPC);
 	CHECK_EQ(write_letters(buf, 'e', 10), -ENOSPC);
-	f = stats_of(buf);
-	CHECK_EQ(f.lost_full_records, 2);
-	CHECK_EQ(f.lost_full_bytes, 13);
-	CHECK_EQ(f.records, 3);
-	CHECK_EQ(f.bytes, 30);
-	CHECK_EQ(f.unread_bytes, 30);
+	CHECK_STATS(buf, (lost_full_records, 2), (lost_full_bytes, 13), (records, 3), (bytes, 30), (unread_bytes, 30));
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbbcccccccccc");
 	CHECK_EQ(write_letters(buf, 'f', 10), 0);
 	CHECK_DRAINS(buf, "ffffffffff");
-	relay_buf_release(buf);
 }
 
 TEST(reading_one_sub_buffer_makes_room_for_one)
 {
-	struct rchan_buf *buf = make_buf(4, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4, 3, RELAY_NO_OVERWRITE);
 	char out[16];
 
 	CHECK_EQ(write_each(buf, "abc", 4), 0);
@@ -230,12 +204,11 @@ TEST(reading_one_sub_buffer_makes_room_for_one)
 	CHECK_EQ(write_letters(buf, 'd', 4), 0);
 	CHECK_EQ(write_letters(buf, 'e', 4), -ENOSPC);
 	CHECK_DRAINS(buf, "bbbbccccdddd");
-	relay_buf_release(buf);
 }
 
 TEST(one_sub_buffer_alone_is_a_buffer)
 {
-	struct rchan_buf *buf = make_buf(8, 1, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(8, 1, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 8), 0);
 	CHECK_EQ(write_letters(buf, 'b', 1), -ENOSPC);
@@ -245,35 +218,32 @@ TEST(one_sub_buffer_alone_is_a_buffer)
 	CHECK_DRAINS(buf, "ccccc");
 	CHECK_EQ(write_letters(buf, 'e', 5), 0);
 	CHECK_DRAINS(buf, "eeeee");
-	relay_buf_release(buf);
 }
 
 TEST(a_record_larger_than_a_sub_buffer_is_refused_and_counted)
 {
-	struct rchan_buf *buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'x', 11), -EMSGSIZE);
 	CHECK_EQ(relay_buf_write(buf, "never looked at", (size_t)-1), -EMSGSIZE);
 	CHECK_STATS(buf, (lost_too_large_records, 2), (records, 0));
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
-	relay_buf_release(buf);
 }
 
 TEST(a_record_of_no_length_is_no_record)
 {
-	struct rchan_buf *buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
 	CHECK_EQ(relay_buf_write(buf, NULL, 0), 0);
 	CHECK_EQ(stats_of(buf).records, 0);
 	CHECK_DRAINS(buf, "");
-	relay_buf_release(buf);
 }
 
 TEST(flush_finishes_the_sub_buffer)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_EQ(relay_buf_state(buf), RELAY_HAS_DATA);
@@ -282,12 +252,11 @@ TEST(flush_finishes_the_sub_buffer)
 	CHECK_STATS(buf, (produced, 1), (padding, 7));
 	CHECK_EQ(write_letters(buf, 'b', 3), 0);
 	CHECK_DRAINS(buf, "aaabbb");
-	relay_buf_release(buf);
 }
 
 TEST(flush_of_an_empty_sub_buffer_switches_too)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
@@ -295,12 +264,11 @@ TEST(flush_of_an_empty_sub_buffer_switches_too)
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_DRAINS(buf, "aaa");
 	CHECK_EQ(stats_of(buf).consumed, 2);
-	relay_buf_release(buf);
 }
 
 TEST(flush_of_a_full_buffer_loses_nothing)
 {
-	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 	int i;
 
 	CHECK_EQ(write_each(buf, "ab", 4), 0);
@@ -311,12 +279,11 @@ TEST(flush_of_a_full_buffer_loses_nothing)
 	CHECK_DRAINS(buf, "aaaabbbb");
 	CHECK_EQ(write_letters(buf, 'd', 4), 0);
 	CHECK_DRAINS(buf, "dddd");
-	relay_buf_release(buf);
 }
 
 TEST(flush_after_full_and_room_again_begins_the_next_sub_buffer)
 {
-	struct rchan_buf *buf = make_buf(64, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 2, RELAY_NO_OVERWRITE);
 	int by_flush;
 
 	for (by_flush = 0; by_flush <= 1; by_flush++) {
@@ -334,7 +301,6 @@ TEST(flush_after_full_and_room_again_begins_the_next_sub_buffer)
 		CHECK_STATS(buf, (produced, 3), (padding, 14), (lost_full_records, !by_flush));
 		CHECK_EQ(relay_buf_reset(buf), 0);
 	}
-	relay_buf_release(buf);
 }
 
 /* Two sub-buffers of four bytes, and a record that was refused for want of a third. */
@@ -349,7 +315,7 @@ static struct rchan_buf *make_full(void)
 
 TEST(a_record_of_no_length_begins_nothing)
 {
-	struct rchan_buf *buf = make_full();
+	AUTOPTR(rchan_buf) buf = make_full();
 
 	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
 	CHECK_EQ(stats_of(buf).lost_full_records, 1);
@@ -357,24 +323,22 @@ TEST(a_record_of_no_length_begins_nothing)
 	CHECK_EQ(relay_buf_write(buf, "", 0), 0);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 2);
-	relay_buf_release(buf);
 }
 
 TEST(a_second_flush_after_full_finishes_an_empty_sub_buffer)
 {
-	struct rchan_buf *buf = make_full();
+	AUTOPTR(rchan_buf) buf = make_full();
 
 	CHECK_DRAINS(buf, "aaaabbbb");
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_STATS(buf, (produced, 3), (padding, 4));
-	relay_buf_release(buf);
 }
 
 TEST(a_reset_forgets_that_the_buffer_was_full)
 {
-	struct rchan_buf *buf = make_full();
+	AUTOPTR(rchan_buf) buf = make_full();
 
 	CHECK_EQ(relay_buf_reset(buf), 0);
 	CHECK_EQ(write_letters(buf, 'd', 4), 0);
@@ -385,12 +349,11 @@ TEST(a_reset_forgets_that_the_buffer_was_full)
 	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 3);
-	relay_buf_release(buf);
 }
 
 TEST(reset_is_the_initial_state)
 {
-	struct rchan_buf *buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 2, RELAY_NO_OVERWRITE);
 	struct relay_stats f;
 	int i;
 
@@ -406,12 +369,11 @@ TEST(reset_is_the_initial_state)
 	CHECK_EQ(write_each(buf, "bc", 8), 0);
 	CHECK_EQ(write_letters(buf, 'd', 8), -ENOSPC);
 	CHECK_DRAINS(buf, "bbbbbbbbcccccccc");
-	relay_buf_release(buf);
 }
 
 TEST(a_disabled_buffer_refuses_and_counts)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
@@ -422,12 +384,11 @@ TEST(a_disabled_buffer_refuses_and_counts)
 	CHECK_EQ(write_letters(buf, 'c', 3), 0);
 	CHECK_DRAINS(buf, "aaaccc");
 	CHECK_EQ(stats_of(buf).disabled, 0);
-	relay_buf_release(buf);
 }
 
 TEST(a_closed_buffer_is_read_to_its_end)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_CLOSED, 1), 0);
@@ -437,7 +398,6 @@ TEST(a_closed_buffer_is_read_to_its_end)
 	CHECK(relay_buf_state(buf) & RELAY_HAS_DATA);
 	CHECK_DRAINS(buf, "aaa");
 	CHECK_EQ(relay_buf_state(buf), RELAY_IS_CLOSED);
-	relay_buf_release(buf);
 }
 
 static void *write_when_armed(void *argument)
@@ -459,7 +419,7 @@ static void *write_when_armed(void *argument)
 /* A producer on a mapping of its own wakes the reader, once per arming. */
 TEST(an_armed_reader_is_woken)
 {
-	struct rchan_buf *reader = make_buf(10, 4, RELAY_NO_OVERWRITE), *writer = open_again(reader);
+	AUTOPTR(rchan_buf) reader = make_buf(10, 4, RELAY_NO_OVERWRITE), *writer = open_again(reader);
 	pthread_t thread;
 	uint32_t seq;
 
@@ -472,13 +432,11 @@ TEST(an_armed_reader_is_woken)
 	CHECK_EQ(write_letters(writer, 'x', 5), 0);
 	CHECK_EQ(stats_of(reader).wakeups, 1);
 	CHECK_DRAINS(reader, "wwwwwxxxxx");
-	relay_buf_release(reader);
-	relay_buf_release(writer);
 }
 
 TEST(an_arm_for_switches_ignores_records)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 	uint32_t seq;
 
 	CHECK_EQ(relay_buf_arm(buf, RELAY_ARM_SWITCH, &seq), 0);
@@ -486,7 +444,6 @@ TEST(an_arm_for_switches_ignores_records)
 	CHECK_EQ(relay_buf_wake_seq(buf), seq);
 	CHECK_EQ(write_letters(buf, 'b', 9), 0);
 	CHECK_EQ(relay_buf_wake_seq(buf), seq + 1);
-	relay_buf_release(buf);
 }
 
 /* As relay_open() returns it when it fails. */

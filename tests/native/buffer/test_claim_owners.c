@@ -64,7 +64,7 @@ TEST(claims_that_other_threads_commit_can_be_taken_again)
 /* The file server knows a thread's open files by their tokens: one may be closed while another one is written to. */
 TEST(a_claim_belongs_to_the_open_file_that_took_it)
 {
-	struct rchan_buf *closed = make_buf(100, 3, RELAY_NO_OVERWRITE), *open = open_again(closed);
+	AUTOPTR(rchan_buf) closed = make_buf(100, 3, RELAY_NO_OVERWRITE), *open = open_again(closed);
 	void *to;
 	relay_buf_set_token(closed, 7);
 	relay_buf_set_token(open, 9);
@@ -77,14 +77,12 @@ TEST(a_claim_belongs_to_the_open_file_that_took_it)
 	relay_buf_commit(open, to);
 	CHECK_DRAINS(open, "aaaaaaaaaabbbbbbbbbb");
 	check_torn(open, 0, 0);
-	relay_buf_release(closed);
-	relay_buf_release(open);
 }
 
 /* Nobody writes or reads: the file server resolves, and a reader that waits gets the data. */
 TEST(resolve_counts_the_dead_and_lets_data_through)
 {
-	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	struct writer writer[2] = {start_claimed(buf, 'x', 20), start_claimed(buf, 'y', 20)};
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
@@ -97,13 +95,12 @@ TEST(resolve_counts_the_dead_and_lets_data_through)
 	CHECK(relay_buf_state(buf) & RELAY_HAS_DATA);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	check_torn(buf, 2, 40);
-	relay_buf_release(buf);
 }
 
 /* Its parent has not asked for its status yet. */
 TEST(a_zombie_is_dead)
 {
-	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	struct writer writer = start_claimed(buf, 'x', 20);
 	siginfo_t info;
 
@@ -113,13 +110,12 @@ TEST(a_zombie_is_dead)
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	check_torn(buf, 1, 20);
 	CHECK_EQ(WTERMSIG(end_writer(&writer)), SIGKILL);
-	relay_buf_release(buf);
 }
 
 /* A living thread has the id that the owner had: told by the start time. */
 TEST(who_got_the_owners_id_is_not_the_owner)
 {
-	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	struct writer writer = start_claimed(buf, 'x', 20);
 	off_t claims = claims_at(buf);
 	struct relay_claim claim;
@@ -139,13 +135,12 @@ TEST(who_got_the_owners_id_is_not_the_owner)
 	CHECK_DRAINS(buf, "");
 	check_torn(buf, 1, 20);
 	kill_writer(&writer);
-	relay_buf_release(buf);
 }
 
 /* The token is the server's knowledge that nobody has the file open any more, whatever process ids say. */
 TEST(resolve_by_token_needs_no_process_id)
 {
-	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	unsigned faults = scheme == RELAY_RSEQ ? FAULTS_TO_FALLBACK : 1;
 	struct writer gone = start_writer(buf, 'x', 20, 7, faults), there = start_writer(buf, 'y', 20, 8, faults);
 
@@ -157,13 +152,12 @@ TEST(resolve_by_token_needs_no_process_id)
 	CHECK_DRAINS(buf, "yyyyyyyyyyyyyyyyyyyyaaaaaaaaaa");
 	kill_writer(&gone);
 	check_torn(buf, 1, 20);
-	relay_buf_release(buf);
 }
 
 /* A reader that dies between begin and end has consumed nothing, and nobody waits for it. */
 TEST(a_dead_readers_lock_is_taken_over)
 {
-	struct rchan_buf *buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 3, RELAY_NO_OVERWRITE);
 	struct relay_span spans[4];
 	size_t total;
 	pid_t pid;
@@ -180,13 +174,12 @@ TEST(a_dead_readers_lock_is_taken_over)
 	CHECK_EQ(WTERMSIG(result_of(pid)), SIGKILL);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	CHECK_EQ(stats_of(buf).reads, 1);
-	relay_buf_release(buf);
 }
 
 /* A buffer that was mapped before fork() serves both, each in its own name. */
 TEST(after_fork_both_write)
 {
-	struct rchan_buf *buf = make_buf(1000, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(1000, 3, RELAY_NO_OVERWRITE);
 	int i;
 	pid_t pid;
 
@@ -202,5 +195,4 @@ TEST(after_fork_both_write)
 	CHECK_EQ(result_of(pid), 0);
 	CHECK_EQ(strlen(drain(buf)), 201);
 	CHECK_EQ(stats_of(buf).records, 201);
-	relay_buf_release(buf);
 }

@@ -9,7 +9,7 @@ SCHEMES(rseq, lockless);
 
 TEST(a_restartable_write_that_dies_was_never_there)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	/* In lockless the claim is there at the first fault already. */
@@ -18,12 +18,11 @@ TEST(a_restartable_write_that_dies_was_never_there)
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
 	CHECK_STATS(buf, (lost_torn_records, scheme == RELAY_RSEQ ? 0 : 1), (records, scheme == RELAY_RSEQ ? 2 : 3));
-	relay_buf_release(buf);
 }
 
 TEST(a_restarted_write_is_written_once)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
@@ -33,7 +32,6 @@ TEST(a_restarted_write_is_written_once)
 		CHECK_DRAINS(buf, "bbbbbbbbbbxxxxxxxxxxxxxxxxxxxx");
 	else
 		CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxbbbbbbbbbb");
-	relay_buf_release(buf);
 }
 
 /* A writer in the middle of a record of 20 bytes, between two records of n bytes. */
@@ -47,32 +45,30 @@ static struct writer start_between(struct rchan_buf *buf, size_t n)
 
 TEST(a_hole_is_skipped_and_its_neighbours_kept)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_between(buf, 10);
 
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaabbbbbbbbbb");
 	check_torn(buf, 1, 20);
 	CHECK_EQ(stats_of(buf).records, 3);
-	relay_buf_release(buf);
 }
 
 TEST(a_hole_may_begin_the_sub_buffer)
 {
-	struct rchan_buf *buf = make_buf(40, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(40, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_claimed(buf, 'x', 20);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	kill_writer(&writer);
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
 	check_torn(buf, 1, 20);
-	relay_buf_release(buf);
 }
 
 /* The dead writer had switched, too. */
 TEST(a_hole_may_follow_a_switch)
 {
-	struct rchan_buf *buf = make_buf(40, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(40, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 30), 0);
 	struct writer writer = start_claimed(buf, 'x', 20);
@@ -82,12 +78,11 @@ TEST(a_hole_may_follow_a_switch)
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbcccccccccccccccccccc");
 	check_torn(buf, 1, 20);
 	CHECK_STATS(buf, (produced, 2), (padding, 10));
-	relay_buf_release(buf);
 }
 
 TEST(a_hole_may_fill_the_sub_buffer)
 {
-	struct rchan_buf *buf = make_buf(20, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(20, 3, RELAY_NO_OVERWRITE);
 	struct writer writer = start_between(buf, 20);
 
 	kill_writer(&writer);
@@ -96,12 +91,11 @@ TEST(a_hole_may_fill_the_sub_buffer)
 	check_torn(buf, 1, 20);
 	CHECK_EQ(write_letters(buf, 'c', 20), 0);
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
-	relay_buf_release(buf);
 }
 
 TEST(several_holes_in_one_sub_buffer)
 {
-	struct rchan_buf *buf = make_buf(200, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(200, 3, RELAY_NO_OVERWRITE);
 	struct writer writer[5];
 	char expected[51];
 	int i;
@@ -117,13 +111,12 @@ TEST(several_holes_in_one_sub_buffer)
 		kill_writer(&writer[i * 3 % 5]);
 	CHECK_DRAINS(buf, expected);
 	check_torn(buf, 5, 60);
-	relay_buf_release(buf);
 }
 
 /* Data before a slow writer is there, data behind it waits, and comes in order. */
 TEST(a_slow_writer_holds_back_what_follows)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_between(buf, 10);
 
 	CHECK_DRAINS(buf, "aaaaaaaaaa");
@@ -132,12 +125,11 @@ TEST(a_slow_writer_holds_back_what_follows)
 	continue_writer(&writer);
 	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxbbbbbbbbbb");
 	check_torn(buf, 0, 0);
-	relay_buf_release(buf);
 }
 
 TEST(a_slow_writer_keeps_its_memory_from_being_overwritten)
 {
-	struct rchan_buf *buf = make_buf(20, 3, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(20, 3, RELAY_OVERWRITE);
 	int i, err = 0;
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
@@ -151,12 +143,11 @@ TEST(a_slow_writer_keeps_its_memory_from_being_overwritten)
 	CHECK_EQ(write_each(buf, "kkkk", 20), 0);
 	CHECK_DRAINS(buf, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
 	check_torn(buf, 0, 0);
-	relay_buf_release(buf);
 }
 
 TEST(a_dead_writers_memory_is_overwritten)
 {
-	struct rchan_buf *buf = make_buf(20, 3, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(20, 3, RELAY_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	leave_hole(buf, 10);
@@ -166,12 +157,11 @@ TEST(a_dead_writers_memory_is_overwritten)
 	CHECK_EQ(stats_of(buf).read_records + stats_of(buf).lost_overwritten_records + stats_of(buf).lost_torn_records,
 	         10);
 	CHECK_EQ(stats_of(buf).read_bytes + stats_of(buf).lost_overwritten_bytes + stats_of(buf).lost_torn_bytes, 180);
-	relay_buf_release(buf);
 }
 
 TEST(the_buffer_goes_on_for_laps_after_a_hole)
 {
-	struct rchan_buf *buf = make_buf(50, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(50, 3, RELAY_NO_OVERWRITE);
 	int i;
 
 	leave_hole(buf, 20);
@@ -180,13 +170,12 @@ TEST(the_buffer_goes_on_for_laps_after_a_hole)
 		CHECK_EQ(strlen(drain(buf)), 30);
 	}
 	check_torn(buf, 1, 20);
-	relay_buf_release(buf);
 }
 
 /* More dead than there are claims. */
 TEST(claims_of_the_dead_are_used_again)
 {
-	struct rchan_buf *buf = make_buf(50, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(50, 3, RELAY_NO_OVERWRITE);
 	int i;
 
 	for (i = 0; i < RELAY_N_CLAIMS + 20; i++) {
@@ -195,14 +184,13 @@ TEST(claims_of_the_dead_are_used_again)
 		CHECK_EQ(strlen(drain(buf)), 30);
 	}
 	check_torn(buf, RELAY_N_CLAIMS + 20, 20 * (RELAY_N_CLAIMS + 20));
-	relay_buf_release(buf);
 }
 
 /* Who reads packets gets finished sub-buffers only. */
 TEST(a_sub_buffer_in_which_the_dead_hold_all_claims_can_be_finished)
 {
 	enum { LENGTH = 20, N = RELAY_N_RESERVATIONS };
-	struct rchan_buf *buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
 
 	die_with_all_reservations(buf, LENGTH);
 	CHECK_EQ(stats_of(buf).lost_full_records, 1);
@@ -214,13 +202,12 @@ TEST(a_sub_buffer_in_which_the_dead_hold_all_claims_can_be_finished)
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_DRAINS(buf, "bbbbbbbbbb");
 	check_torn(buf, N, N * LENGTH);
-	relay_buf_release(buf);
 }
 
 /* A writer of scheme lockless needs a claim for each record, one of scheme rseq does not. */
 TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_them)
 {
-	struct rchan_buf *buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
 	void *to;
 	int i;
 
@@ -232,14 +219,13 @@ TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_in_which_the_dead_hold_
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_DRAINS(buf, "bbbbbbbbbb");
 	check_torn(buf, RELAY_N_RESERVATIONS, 20 * RELAY_N_RESERVATIONS);
-	relay_buf_release(buf);
 }
 
 /* Nobody reads, so that the claims come free when the holes are overwritten. */
 TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 {
 	enum { N_SUBBUFS = 3, N = RELAY_N_RESERVATIONS };
-	struct rchan_buf *buf = make_buf(8192, N_SUBBUFS, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(8192, N_SUBBUFS, RELAY_OVERWRITE);
 	void *to;
 	int i;
 
@@ -252,7 +238,6 @@ TEST(writers_overwrite_what_the_dead_hold_all_claims_in)
 	CHECK_DRAINS(buf, "bbbbbbbbbbcccccccccc");
 	CHECK_STATS(buf, (lost_full_records, 1 + N_SUBBUFS), (lost_overwritten_records, N));
 	check_torn(buf, 0, 0);
-	relay_buf_release(buf);
 }
 
 /* Make a reservation and end it; was its claim one that threads do not keep, so that they look for another next time? */
@@ -283,7 +268,7 @@ static int count_unkept_claims(struct rchan_buf *buf, int n_reservations)
 /* They keep a claim each, and do not die in the middle of anything. */
 TEST(processes_that_come_and_go_leave_claims_to_keep)
 {
-	struct rchan_buf *buf = make_buf(1000, 3, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(1000, 3, RELAY_OVERWRITE);
 	int i;
 	pid_t pid;
 
@@ -294,7 +279,6 @@ TEST(processes_that_come_and_go_leave_claims_to_keep)
 		CHECK_EQ(result_of(pid), 0);
 	}
 	CHECK_EQ(count_unkept_claims(buf, 1000), 0);
-	relay_buf_release(buf);
 }
 
 static void *reserve_once(void *buf)
@@ -306,7 +290,7 @@ static void *reserve_once(void *buf)
 /* Of one process, which asks who is dead now and then only. */
 TEST(threads_that_come_and_go_leave_claims_to_keep)
 {
-	struct rchan_buf *buf = make_buf(1000, 3, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(1000, 3, RELAY_OVERWRITE);
 	pthread_t thread;
 	int n_unkept, i;
 
@@ -316,5 +300,4 @@ TEST(threads_that_come_and_go_leave_claims_to_keep)
 	}
 	n_unkept = count_unkept_claims(buf, 1000);
 	CHECK(n_unkept > 0 && n_unkept < 64);
-	relay_buf_release(buf);
 }

@@ -13,7 +13,7 @@ SCHEMES(rseq, lockless, locking);
 
 TEST(partial_reads_join_to_the_whole)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 	char out[64] = {0};
 	size_t used = 0, n;
 
@@ -24,12 +24,11 @@ TEST(partial_reads_join_to_the_whole)
 		used += n;
 	CHECK_EQ(strcmp(out, "0123456789abcdefghij"), 0);
 	CHECK_STATS(buf, (read_records, 3), (read_bytes, 20));
-	relay_buf_release(buf);
 }
 
 TEST(a_sub_buffer_read_in_part_is_not_free)
 {
-	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 	char out[8];
 
 	CHECK_EQ(write_each(buf, "ab", 4), 0);
@@ -38,12 +37,11 @@ TEST(a_sub_buffer_read_in_part_is_not_free)
 	CHECK_EQ(consume_into(buf, out, 1), 1);
 	CHECK_EQ(write_letters(buf, 'c', 1), 0);
 	CHECK_DRAINS(buf, "bbbbc");
-	relay_buf_release(buf);
 }
 
 TEST(one_read_spans_several_sub_buffers)
 {
-	struct rchan_buf *buf = make_buf(10, 8, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 8, RELAY_NO_OVERWRITE);
 	struct relay_span spans[8];
 	size_t total;
 	int i;
@@ -61,12 +59,11 @@ TEST(one_read_spans_several_sub_buffers)
 	CHECK_EQ(total, 14);
 	relay_consume_end(buf);
 	CHECK_DRAINS(buf, "cccccccdddddddeeeeeee");
-	relay_buf_release(buf);
 }
 
 TEST(an_aborted_read_leaves_all_unread)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 	struct relay_span spans[4];
 	size_t total;
 
@@ -77,12 +74,11 @@ TEST(an_aborted_read_leaves_all_unread)
 	relay_consume_end(buf); /* of nothing: no harm */
 	CHECK_EQ(stats_of(buf).reads, 0);
 	CHECK_DRAINS(buf, "aaaaaaa");
-	relay_buf_release(buf);
 }
 
 TEST(one_consumer_at_a_time)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE), *other = open_again(buf);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE), *other = open_again(buf);
 	struct relay_span spans[4];
 	size_t total;
 
@@ -94,14 +90,11 @@ TEST(one_consumer_at_a_time)
 	relay_consume_end(buf);
 	CHECK_EQ(write_letters(buf, 'b', 3), 0);
 	CHECK_DRAINS(other, "bbb");
-	relay_buf_release(other);
-	relay_buf_release(buf);
 }
 
 TEST(overwrite_loses_the_oldest_and_counts_it)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_OVERWRITE);
-	struct relay_stats f;
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_OVERWRITE);
 	int i;
 
 	for (i = 0; i < 10; i++) {
@@ -109,30 +102,23 @@ TEST(overwrite_loses_the_oldest_and_counts_it)
 		CHECK_EQ(write_letters(buf, (char)('a' + i), 5), 0);
 	}
 	CHECK_DRAINS(buf, "gggggggghhhhhhhhiiiiiiiijjjjjjjj");
-	f = stats_of(buf);
-	CHECK_EQ(f.lost_overwritten_records, 12);
-	CHECK_EQ(f.lost_overwritten_bytes, 48);
-	CHECK_EQ(f.read_records, 8);
-	CHECK_EQ(f.read_bytes, 32);
-	CHECK_EQ(f.records, 20);
-	CHECK_EQ(f.lost_full_records, 0);
-	relay_buf_release(buf);
+	CHECK_STATS(buf, (lost_overwritten_records, 12), (lost_overwritten_bytes, 48), (read_records, 8),
+	            (read_bytes, 32), (records, 20), (lost_full_records, 0));
 }
 
 TEST(overwrite_with_one_sub_buffer_keeps_the_newest)
 {
-	struct rchan_buf *buf = make_buf(4, 1, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4, 1, RELAY_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 4), 0);
 	CHECK_EQ(write_letters(buf, 'b', 3), 0);
 	CHECK_DRAINS(buf, "bbb");
 	CHECK_EQ(stats_of(buf).lost_overwritten_bytes, 4);
-	relay_buf_release(buf);
 }
 
 TEST(a_lapped_reader_is_told)
 {
-	struct rchan_buf *buf = make_buf(4, 2, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4, 2, RELAY_OVERWRITE);
 	struct relay_span spans[4];
 	size_t total;
 
@@ -146,12 +132,11 @@ TEST(a_lapped_reader_is_told)
 	relay_consume_abort(buf);
 	CHECK_DRAINS(buf, "bbbbcccc");
 	CHECK_STATS(buf, (lost_overwritten_records, 1), (read_records, 2));
-	relay_buf_release(buf);
 }
 
 TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 {
-	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 2, RELAY_OVERWRITE);
 	char out[16];
 
 	CHECK_EQ(write_letters(buf, 'a', 5), 0);
@@ -160,7 +145,6 @@ TEST(overwrite_after_a_partial_read_counts_what_was_not_read)
 	CHECK_EQ(write_each(buf, "cccc", 5), 0);
 	CHECK_DRAINS(buf, "cccccccccccccccccccc");
 	CHECK_STATS(buf, (lost_overwritten_records, 1), (lost_overwritten_bytes, 5));
-	relay_buf_release(buf);
 }
 
 static uint64_t looked_to; /* stream position behind what look() returned last */
@@ -184,7 +168,7 @@ static const char *look(struct rchan_buf *buf, uint64_t skip, size_t max)
 
 TEST(what_is_looked_at_stays_unread)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_each(buf, "abc", 7), 0);
 	CHECK_EQ(strcmp(look(buf, 0, 3), "aaa"), 0);
@@ -197,12 +181,11 @@ TEST(what_is_looked_at_stays_unread)
 	CHECK_EQ(strcmp(look(buf, 1000, 100), ""), 0);
 	CHECK_STATS(buf, (unread_bytes, 21), (reads, 0));
 	CHECK_DRAINS(buf, "aaaaaaabbbbbbbccccccc");
-	relay_buf_release(buf);
 }
 
 TEST(looking_begins_where_reading_ended)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 	char out[8];
 
 	CHECK_EQ(write_each(buf, "ab", 4), 0);
@@ -210,12 +193,11 @@ TEST(looking_begins_where_reading_ended)
 	CHECK_EQ(strcmp(look(buf, 0, 100), "abbbb"), 0);
 	CHECK_EQ(strcmp(look(buf, 1, 2), "bb"), 0);
 	CHECK_EQ(looked_to, 6);
-	relay_buf_release(buf);
 }
 
 TEST(consume_to_passes_over_data_and_padding)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_each(buf, "abcd", 7), 0);
 	CHECK_EQ(write_letters(buf, 'e', 7), -ENOSPC);
@@ -228,23 +210,21 @@ TEST(consume_to_passes_over_data_and_padding)
 	CHECK_EQ(relay_consume_to(buf, 1000), 0);
 	CHECK_EQ(stats_of(buf).read_records, 5);
 	CHECK_DRAINS(buf, "");
-	relay_buf_release(buf);
 }
 
 TEST(looking_ahead_counts_from_what_is_left_of_overwritten_data)
 {
-	struct rchan_buf *buf = make_buf(10, 2, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 2, RELAY_OVERWRITE);
 
 	CHECK_EQ(write_each(buf, "abcd", 10), 0);
 	CHECK_EQ(strcmp(look(buf, 0, 100), "ccccccccccdddddddddd"), 0);
 	CHECK_EQ(strcmp(look(buf, 5, 7), "cccccdd"), 0);
 	CHECK_EQ(looked_to, 32);
-	relay_buf_release(buf);
 }
 
 TEST(subbufs_consumed_does_as_the_kernel)
 {
-	struct rchan_buf *buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_each(buf, "abc", 9), 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 5), 0);
@@ -254,7 +234,6 @@ TEST(subbufs_consumed_does_as_the_kernel)
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 4), 0);
 	CHECK_EQ(stats_of(buf).consumed, 2);
 	CHECK_DRAINS(buf, "ccccccccc");
-	relay_buf_release(buf);
 }
 
 /* Each look begins with a stop. */
@@ -285,7 +264,7 @@ static bool step(pid_t pid, unsigned n)
 /* Readers may go on, and writers a lap farther, between a look at the one and at the other. */
 TEST(what_moves_while_it_is_looked_at_is_not_damaged)
 {
-	struct rchan_buf *buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 	pid_t pid = fork();
 	int status;
 
@@ -305,5 +284,4 @@ TEST(what_moves_while_it_is_looked_at_is_not_damaged)
 	}
 	CHECK_EQ(kill(pid, SIGKILL), 0);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	relay_buf_release(buf);
 }

@@ -405,11 +405,8 @@ TEST(any_word_of_a_ledger_may_be_nonsense)
 
 TEST(any_word_of_a_buffer_of_packets_may_be_nonsense)
 {
-	struct relay_spec spec = a_spec(300, 5, RELAY_NO_OVERWRITE);
+	struct relay_spec spec = a_packet_spec(300, 5, RELAY_NO_OVERWRITE);
 
-	spec.timestamp = RELAY_MONO;
-	spec.start_reserve = sizeof(struct relay_packet);
-	spec.format = RELAY_PACKETS;
 	each_word_of(spec);
 	spec.mode = RELAY_OVERWRITE;
 	each_word_of(spec);

@@ -10,7 +10,7 @@ SCHEMES(locking);
 
 TEST(a_killed_writer_loses_the_lock_and_its_record)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 10), 0);
 	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
@@ -20,12 +20,11 @@ TEST(a_killed_writer_loses_the_lock_and_its_record)
 	CHECK_EQ(write_letters(buf, 'c', 10), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaacccccccccc");
 	CHECK_STATS(buf, (lost_torn_records, 1), (lost_torn_bytes, 20), (records, 3));
-	relay_buf_release(buf);
 }
 
 TEST(a_flush_takes_the_lock_from_the_dead)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 
 	kill_writer(&writer);
@@ -33,12 +32,11 @@ TEST(a_flush_takes_the_lock_from_the_dead)
 	CHECK_EQ(stats_of(buf).produced, 1);
 	CHECK_DRAINS(buf, "");
 	CHECK_STATS(buf, (lost_torn_records, 1), (unread_bytes, 0));
-	relay_buf_release(buf);
 }
 
 TEST(a_stopped_writer_goes_on_where_it_was)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 	void *to;
 
@@ -50,13 +48,12 @@ TEST(a_stopped_writer_goes_on_where_it_was)
 	relay_buf_commit(buf, to);
 	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxrrrrrrrrrr");
 	CHECK_EQ(stats_of(buf).lost_torn_records, 0);
-	relay_buf_release(buf);
 }
 
 /* It has reserved its record already. */
 TEST(a_buffer_that_is_disabled_keeps_the_record_of_the_writer_that_is_in_it)
 {
-	struct rchan_buf *buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(100, 4, RELAY_NO_OVERWRITE);
 	struct writer writer = start_writer(buf, 'x', 20, 0, 1);
 
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
@@ -66,13 +63,12 @@ TEST(a_buffer_that_is_disabled_keeps_the_record_of_the_writer_that_is_in_it)
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_letters(buf, 'a', 3), 0);
 	CHECK_DRAINS(buf, "xxxxxxxxxxxxxxxxxxxxaaa");
-	relay_buf_release(buf);
 }
 
 /* Nobody else may flush it, so that the writer finishes the sub-buffer under its own lock. */
 TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_under_its_lock)
 {
-	struct rchan_buf *buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(8192, 3, RELAY_NO_OVERWRITE);
 
 	die_with_all_reservations(buf, 20);
 	for (int i = 0; i < 3; i++)
@@ -82,7 +78,6 @@ TEST(a_writer_that_gets_no_claim_finishes_the_sub_buffer_under_its_lock)
 	CHECK_EQ(stats_of(buf).lost_torn_records, RELAY_N_RESERVATIONS);
 	CHECK_EQ(write_letters(buf, 'b', 10), 0);
 	CHECK_DRAINS(buf, "bbbbbbbbbb");
-	relay_buf_release(buf);
 }
 
 /* --- SIGKILL at every instruction --- */

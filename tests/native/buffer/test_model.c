@@ -177,15 +177,10 @@ static void check_stats(const struct model *m, struct rchan_buf *buf)
 {
 	struct relay_stats f = stats_of(buf);
 
-	CHECK_EQ(f.produced, m->number);
-	CHECK_EQ(f.offset, m->offset);
-	CHECK_EQ(f.records, m->n_records);
-	CHECK_EQ(f.bytes, m->n_bytes);
-	CHECK_EQ(f.padding, m->padding);
-	CHECK_EQ(f.lost_full_records, m->full_records);
-	CHECK_EQ(f.lost_full_bytes, m->full_bytes);
-	CHECK_EQ(f.lost_too_large_records, m->large_records);
-	CHECK_EQ(f.lost_disabled_records, m->disabled_records);
+	CHECK_FIELDS(f, (produced, m->number), (offset, m->offset), (records, m->n_records), (bytes, m->n_bytes),
+	             (padding, m->padding), (lost_full_records, m->full_records));
+	CHECK_FIELDS(f, (lost_full_bytes, m->full_bytes), (lost_too_large_records, m->large_records),
+	             (lost_disabled_records, m->disabled_records));
 	CHECK_EQ(f.lost_torn_records | f.lost_torn_bytes, 0);
 	CHECK(f.consumed <= f.produced);
 	if (m->mode == RELAY_NO_OVERWRITE) {

@@ -26,7 +26,7 @@ static char *reserve(struct rchan_buf *buf, char letter, size_t n)
 
 TEST(a_reserved_record_is_read_when_it_is_committed)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *first = reserve(buf, 'a', 3);
 
 	CHECK_DRAINS(buf, "");
@@ -34,12 +34,11 @@ TEST(a_reserved_record_is_read_when_it_is_committed)
 	CHECK_EQ(stats_of(buf).records, 1);
 	relay_buf_commit(buf, first);
 	CHECK_DRAINS(buf, "aaa");
-	relay_buf_release(buf);
 }
 
 TEST(later_records_wait_for_a_reserved_one)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 
 	CHECK_EQ(write_letters(buf, 'a', 2), 0);
 	char *second = reserve(buf, 'b', 2), *third = reserve(buf, 'c', 2);
@@ -50,12 +49,11 @@ TEST(later_records_wait_for_a_reserved_one)
 	relay_buf_commit(buf, second);
 	CHECK_DRAINS(buf, "bbccdd");
 	CHECK_EQ(stats_of(buf).read_records, 4);
-	relay_buf_release(buf);
 }
 
 TEST(discarded_records_are_skipped_and_counted)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *some[5];
 
 	for (int i = 0; i < 5; i++)
@@ -69,12 +67,11 @@ TEST(discarded_records_are_skipped_and_counted)
 	CHECK_DRAINS(buf, "eeeeeeeeeeeeeeeeeeee");
 	CHECK_STATS(buf, (discarded_records, 3), (discarded_bytes, 60), (read_records, 2), (lost_torn_records, 0),
 	            (unread_bytes, 0));
-	relay_buf_release(buf);
 }
 
 TEST(short_discarded_records_are_skipped_too)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *some[20];
 
 	for (int i = 0; i < 20; i++)
@@ -93,12 +90,11 @@ TEST(short_discarded_records_are_skipped_too)
 		relay_buf_discard(buf, reserve(buf, 'x', 1));
 		CHECK_DRAINS(buf, "");
 	}
-	relay_buf_release(buf);
 }
 
 TEST(short_discarded_records_leave_claims_for_others)
 {
-	struct rchan_buf *buf = make_buf(4096, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(4096, 4, RELAY_NO_OVERWRITE);
 	void *to;
 	int n = 0;
 
@@ -112,14 +108,13 @@ TEST(short_discarded_records_leave_claims_for_others)
 	CHECK_EQ(write_letters(buf, 'b', 1), 0);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaab");
 	CHECK_EQ(stats_of(buf).discarded_records, n);
-	relay_buf_release(buf);
 }
 
 TEST(any_number_of_records_can_be_discarded)
 {
 	enum { SUBBUF = 1 << 16, RECORD = 16, N = 3 * SUBBUF / RECORD };
 	static char data[4 * SUBBUF];
-	struct rchan_buf *buf = make_buf(SUBBUF, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(SUBBUF, 4, RELAY_NO_OVERWRITE);
 	size_t kept = 0, got = 0;
 
 	for (int i = 0; i < N; i++) {
@@ -137,12 +132,11 @@ TEST(any_number_of_records_can_be_discarded)
 	for (size_t i = 0; i < got; i++)
 		CHECK_EQ(data[i], (char)(i / RECORD * 7 + 3));
 	CHECK_STATS(buf, (discarded_records, N - kept / RECORD), (read_records, kept / RECORD));
-	relay_buf_release(buf);
 }
 
 TEST(holes_of_before_a_reset_are_forgotten)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *a = reserve(buf, 'a', 20), *b = reserve(buf, 'b', 20);
 
 	relay_buf_discard(buf, a);
@@ -155,12 +149,11 @@ TEST(holes_of_before_a_reset_are_forgotten)
 	relay_buf_discard(buf, b);
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaa");
 	CHECK_EQ(stats_of(buf).discarded_records, 1);
-	relay_buf_release(buf);
 }
 
 TEST(a_reset_whose_process_is_killed_while_it_waits_does_not_happen)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *a = reserve(buf, 'a', 20);
 	int err;
 	pid_t pid = fork_child();
@@ -177,12 +170,11 @@ TEST(a_reset_whose_process_is_killed_while_it_waits_does_not_happen)
 	CHECK(strncmp(drain(buf), "aaaaaaaaaaaaaaaaaaaa", 20) == 0);
 	CHECK_EQ(write_letters(buf, 'c', 1), 0);
 	CHECK_DRAINS(buf, "c");
-	relay_buf_release(buf);
 }
 
 TEST(a_record_that_does_not_fit_goes_to_the_next_subbuf)
 {
-	struct rchan_buf *buf = make_buf(32, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(32, 4, RELAY_NO_OVERWRITE);
 	char *a = reserve(buf, 'a', 20), *b = reserve(buf, 'b', 20);
 	void *to;
 
@@ -197,12 +189,11 @@ TEST(a_record_that_does_not_fit_goes_to_the_next_subbuf)
 	CHECK(to != NULL);
 	relay_buf_commit(buf, to);
 	CHECK_EQ(stats_of(buf).records, 2);
-	relay_buf_release(buf);
 }
 
 TEST(a_full_buffer_refuses_reservations)
 {
-	struct rchan_buf *buf = make_buf(32, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(32, 2, RELAY_NO_OVERWRITE);
 	void *to;
 
 	relay_buf_commit(buf, reserve(buf, 'a', 32));
@@ -213,12 +204,11 @@ TEST(a_full_buffer_refuses_reservations)
 	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -ECANCELED);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_CLOSED, 1), 0);
 	CHECK_EQ(relay_buf_reserve(buf, 1, &to), -EPIPE);
-	relay_buf_release(buf);
 }
 
 TEST(an_open_reservation_is_not_overwritten)
 {
-	struct rchan_buf *buf = make_buf(32, 2, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(32, 2, RELAY_OVERWRITE);
 	char *a = reserve(buf, 'a', 32);
 
 	CHECK_EQ(write_letters(buf, 'b', 32), 0);
@@ -228,12 +218,11 @@ TEST(an_open_reservation_is_not_overwritten)
 	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
 	CHECK_DRAINS(buf, "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 	                  "dddddddddddddddddddddddddddddddd");
-	relay_buf_release(buf);
 }
 
 TEST(a_hole_that_is_lapped_and_made_again_is_not_forgotten)
 {
-	struct rchan_buf *buf = make_buf(64, 2, RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 2, RELAY_OVERWRITE);
 	struct relay_span spans[4];
 	size_t total;
 
@@ -248,7 +237,6 @@ TEST(a_hole_that_is_lapped_and_made_again_is_not_forgotten)
 	relay_consume_end(buf);
 	CHECK_EQ(write_letters(buf, 'd', 8), 0);
 	CHECK(!strchr(drain(buf), 'y'));
-	relay_buf_release(buf);
 }
 
 TEST(with_reserve_visible_a_record_is_read_at_once)
@@ -272,7 +260,7 @@ TEST(with_reserve_visible_a_record_is_read_at_once)
 
 TEST(addresses_that_were_not_reserved_are_ignored)
 {
-	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
 	char *a = reserve(buf, 'a', 8);
 
 	relay_buf_commit(buf, a + 1);
@@ -283,7 +271,6 @@ TEST(addresses_that_were_not_reserved_are_ignored)
 	relay_buf_commit(buf, a);
 	relay_buf_discard(buf, a);
 	CHECK_DRAINS(buf, "aaaaaaaa");
-	relay_buf_release(buf);
 }
 
 static struct rchan_buf *signalled;
@@ -393,18 +380,17 @@ static void *commit_job(void *arg)
 TEST(another_thread_may_commit)
 {
 	pthread_t thread;
-	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
 	struct job job = {buf, reserve(buf, 'a', 4)};
 
 	CHECK_EQ(pthread_create(&thread, NULL, commit_job, &job), 0);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK_DRAINS(buf, "aaaa");
-	relay_buf_release(buf);
 }
 
 TEST(what_a_dead_process_had_reserved_is_torn)
 {
-	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
 	pid_t pid = fork_child();
 
 	if (pid == 0) {
@@ -416,12 +402,11 @@ TEST(what_a_dead_process_had_reserved_is_torn)
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
 	CHECK_DRAINS(buf, "zzzz");
 	CHECK_STATS(buf, (lost_torn_records, 1), (discarded_records, 1));
-	relay_buf_release(buf);
 }
 
 TEST(a_list_of_holes_that_lies_ends)
 {
-	struct rchan_buf *buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
 	char *a = reserve(buf, 'a', 32), *b = reserve(buf, 'b', 32);
 	struct relay_hole loop = {.next = 1, .length = 32, .count = 1}, beyond = {.next = 3000, .length = 16};
 	char out[256];
@@ -435,12 +420,11 @@ TEST(a_list_of_holes_that_lies_ends)
 	memcpy(a, &beyond, sizeof(beyond));
 	CHECK_EQ(write_letters(buf, 'd', 32), 0);
 	CHECK(consume_into(buf, out, sizeof(out)) <= 64);
-	relay_buf_release(buf);
 }
 
 TEST(consumed_stops_at_an_open_reservation_and_counts_what_was_none)
 {
-	struct rchan_buf *buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 4, RELAY_NO_OVERWRITE);
 	char *a, *b;
 
 	relay_buf_discard(buf, reserve(buf, 'x', 16));
@@ -460,5 +444,4 @@ TEST(consumed_stops_at_an_open_reservation_and_counts_what_was_none)
 		CHECK_EQ(relay_buf_flush(buf), 0);
 		CHECK_EQ(relay_buf_subbufs_consumed(buf, 1), 0);
 	}
-	relay_buf_release(buf);
 }

@@ -98,21 +98,15 @@ static struct rchan_buf *full_buffer(const struct relay_spec *spec, const struct
 TEST(a_reader_that_asks_what_a_callback_decided_can_be_stopped_anywhere)
 {
 	struct relay_spec spec = a_spec(SUBBUF_SIZE, 4, RELAY_CALLBACK);
-	struct rchan_buf *buf = full_buffer(&spec, &keeping);
+	AUTOPTR(rchan_buf) buf = full_buffer(&spec, &keeping);
 
 	step_through_consumption(buf);
-	relay_buf_release(buf);
 }
 
 TEST(a_reader_of_packets_that_tells_when_the_last_one_ended_can_be_stopped_anywhere)
 {
-	struct relay_spec spec = a_spec(SUBBUF_SIZE, 2, RELAY_NO_OVERWRITE);
-
-	spec.format = RELAY_PACKETS;
-	spec.timestamp = RELAY_MONO;
-	spec.start_reserve = sizeof(struct relay_packet);
-	struct rchan_buf *buf = full_buffer(&spec, NULL);
+	struct relay_spec spec = a_packet_spec(SUBBUF_SIZE, 2, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = full_buffer(&spec, NULL);
 
 	step_through_consumption(buf);
-	relay_buf_release(buf);
 }

@@ -87,17 +87,16 @@ static unsigned header_at(struct rchan_buf *buf, unsigned index, uint64_t subbuf
 
 TEST(the_first_subbuf_is_begun_with_the_callback)
 {
-	struct rchan_buf *buf = make_with(&keeping, 64, 4);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 4);
 
 	CHECK_EQ(seen.calls, 1);
 	CHECK(seen.prev_subbuf == NULL && seen.subbuf != NULL);
 	CHECK_STATS(buf, (offset, sizeof(unsigned)), (records, 0));
-	relay_buf_release(buf);
 }
 
 TEST(padding_of_the_previous_subbuf_is_told_and_stored)
 {
-	struct rchan_buf *buf = make_with(&keeping, 64, 4);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 4);
 
 	CHECK_EQ(write_letters(buf, 'a', 40), 0); /* 4 + 40: 20 left */
 	CHECK_EQ(seen.calls, 1);
@@ -109,26 +108,24 @@ TEST(padding_of_the_previous_subbuf_is_told_and_stored)
 	CHECK_EQ(stats_of(buf).padding, 20);
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(header_at(buf, 1, 64), 30);
-	relay_buf_release(buf);
 }
 
 TEST(headers_are_read_with_the_data_and_records_counted_without)
 {
 	char data[256];
-	struct rchan_buf *buf = make_with(&keeping, 64, 4);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 4);
 
 	CHECK_EQ(write_each(buf, "ab", 50), 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 2 * (4 + 50));
 	CHECK_EQ(data[4], 'a');
 	CHECK_EQ(data[54 + 4], 'b');
 	CHECK_STATS(buf, (read_records, 2), (read_bytes, 108));
-	relay_buf_release(buf);
 }
 
 TEST(a_client_that_keeps_refuses_when_full_and_is_asked_again)
 {
 	char data[256];
-	struct rchan_buf *buf = make_with(&keeping, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 2);
 
 	CHECK_EQ(write_each(buf, "ab", 60), 0);
 	CHECK_EQ(write_letters(buf, 'c', 60), -ENOSPC);
@@ -144,38 +141,35 @@ TEST(a_client_that_keeps_refuses_when_full_and_is_asked_again)
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
 	CHECK_EQ(data[4], 'b');
 	CHECK_EQ(data[68], 'e');
-	relay_buf_release(buf);
 }
 
 TEST(a_client_that_overwrites_loses_the_oldest_and_counts_it)
 {
 	char data[512];
-	struct rchan_buf *buf = make_with(&overwriting, 64, 3);
+	AUTOPTR(rchan_buf) buf = make_with(&overwriting, 64, 3);
 
 	CHECK_EQ(write_each(buf, "abcdefgh", 60), 0);
 	CHECK_STATS(buf, (lost_full_records, 0), (lost_overwritten_records, 5));
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 3 * 64);
 	CHECK(data[4] == 'f' && data[68] == 'g' && data[132] == 'h');
 	CHECK_EQ(stats_of(buf).read_records, 3);
-	relay_buf_release(buf);
 }
 
 TEST(a_record_that_the_header_leaves_no_room_for_is_too_large_after_the_switch)
 {
-	struct rchan_buf *buf = make_with(&keeping, 64, 4);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 4);
 
 	CHECK_EQ(write_letters(buf, 'a', 60), 0);
 	CHECK_EQ(write_letters(buf, 'b', 61), -EMSGSIZE);
 	CHECK_STATS(buf, (produced, 1), (lost_too_large_records, 1));
 	CHECK_EQ(write_letters(buf, 'c', 65), -EMSGSIZE);
 	CHECK_EQ(stats_of(buf).produced, 1);
-	relay_buf_release(buf);
 }
 
 TEST(without_a_header_a_subbuf_begins_too)
 {
 	char data[512];
-	struct rchan_buf *buf = make_with(&going_on, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&going_on, 64, 2);
 
 	CHECK_EQ(write_each(buf, "abcde", 64), 0);
 	CHECK_EQ(seen.calls, 5);
@@ -187,23 +181,21 @@ TEST(without_a_header_a_subbuf_begins_too)
 	CHECK_EQ(seen.calls, 7);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 10);
 	CHECK_EQ(data[0], 'f');
-	relay_buf_release(buf);
 }
 
 TEST(a_header_can_be_all_of_a_subbuf_and_no_more)
 {
-	struct rchan_buf *buf = make_buf(64, 4, RELAY_CALLBACK);
+	AUTOPTR(rchan_buf) buf = make_buf(64, 4, RELAY_CALLBACK);
 
 	CHECK_EQ(stats_of(buf).offset, 0);
 	relay_buf_set_callbacks(buf, &keeping);
 	subbuf_start_reserve(buf, 1000); /* outside a callback: no effect */
 	CHECK_EQ(stats_of(buf).offset, 4);
-	relay_buf_release(buf);
 }
 
 TEST(flush_asks_at_once_and_what_is_finished_has_been_seen)
 {
-	struct rchan_buf *buf = make_with(&keeping, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 2);
 
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_STATS(buf, (produced, 1), (offset, 4));
@@ -213,13 +205,12 @@ TEST(flush_asks_at_once_and_what_is_finished_has_been_seen)
 	CHECK_EQ(relay_buf_flush(buf), 0);
 	CHECK_EQ(stats_of(buf).produced, 2);
 	CHECK_EQ(seen.calls, 4);
-	relay_buf_release(buf);
 }
 
 TEST(reset_begins_the_first_one_again)
 {
 	char data[128];
-	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&overwriting, 64, 2);
 
 	CHECK_EQ(write_each(buf, "abcde", 60), 0);
 	CHECK_EQ(relay_buf_reset(buf), 0);
@@ -228,12 +219,11 @@ TEST(reset_begins_the_first_one_again)
 	CHECK_EQ(write_letters(buf, 'z', 60), 0);
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
 	CHECK_EQ(data[4], 'z');
-	relay_buf_release(buf);
 }
 
 TEST(who_has_no_callback_fills_what_has_begun_and_begins_nothing)
 {
-	struct rchan_buf *other = make_buf(64, 4, RELAY_CALLBACK), *buf = open_again(other);
+	AUTOPTR(rchan_buf) other = make_buf(64, 4, RELAY_CALLBACK), *buf = open_again(other);
 
 	CHECK_EQ(write_letters(other, 'x', 1), -ENOSPC);
 	relay_buf_set_callbacks(buf, &keeping);
@@ -244,8 +234,6 @@ TEST(who_has_no_callback_fills_what_has_begun_and_begins_nothing)
 	CHECK_EQ(write_letters(buf, 'z', 60), 0);
 	CHECK_EQ(header_at(buf, 0, 64), 0);
 	CHECK_EQ(stats_of(buf).lost_full_records, 2);
-	relay_buf_release(buf);
-	relay_buf_release(other);
 }
 
 /* --- writing in the callback --- */
@@ -263,12 +251,11 @@ static int write_in_callback(struct rchan_buf *buf, void *subbuf, void *prev_sub
 TEST(a_callback_may_not_write_to_its_channel)
 {
 	const struct rchan_callbacks cb = {.subbuf_start = write_in_callback};
-	struct rchan_buf *buf = make_with(&cb, 64, 4);
+	AUTOPTR(rchan_buf) buf = make_with(&cb, 64, 4);
 
 	CHECK_EQ(write_each(buf, "ab", 64), 0);
 	CHECK_EQ(results[0], -EDEADLK);
 	CHECK_EQ(stats_of(buf).records, 2);
-	relay_buf_release(buf);
 }
 
 /* --- signals --- */
@@ -346,11 +333,10 @@ static pid_t stopped_writer(const struct rchan_buf *shared, char letter)
 
 static void *write_c(void *shared)
 {
-	struct rchan_buf *buf = open_again(shared);
+	AUTOPTR(rchan_buf) buf = open_again(shared);
 
 	relay_buf_set_callbacks(buf, &overwriting);
 	CHECK_EQ(write_letters(buf, 'c', 60), 0);
-	relay_buf_release(buf);
 	return NULL;
 }
 
@@ -358,7 +344,7 @@ TEST(other_writers_wait_for_a_callback_and_readers_read_on)
 {
 	char data[256];
 	pthread_t thread;
-	struct rchan_buf *buf = make_with(&overwriting, 64, 4);
+	AUTOPTR(rchan_buf) buf = make_with(&overwriting, 64, 4);
 
 	CHECK_EQ(write_letters(buf, 'a', 60), 0);
 	pid_t pid = stopped_writer(buf, 'b');
@@ -370,7 +356,6 @@ TEST(other_writers_wait_for_a_callback_and_readers_read_on)
 	CHECK_EQ(result_of(pid), 0);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK_EQ(stats_of(buf).records, 3);
-	relay_buf_release(buf);
 }
 
 TEST(who_has_no_callback_waits_for_none)
@@ -404,7 +389,7 @@ TEST(who_has_no_callback_waits_for_none)
 TEST(a_writer_killed_in_the_callback_is_replaced_and_what_it_spoiled_is_not_read)
 {
 	char data[512];
-	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&overwriting, 64, 2);
 
 	CHECK_EQ(write_each(buf, "ab", 60), 0);
 	pid_t pid = stopped_writer(buf, 'c'); /* in the memory of a */
@@ -414,7 +399,6 @@ TEST(a_writer_killed_in_the_callback_is_replaced_and_what_it_spoiled_is_not_read
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
 	CHECK(data[4] == 'b' && data[68] == 'd');
 	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
-	relay_buf_release(buf);
 }
 
 TEST(a_reader_finds_what_a_killed_callback_spoiled)
@@ -422,7 +406,7 @@ TEST(a_reader_finds_what_a_killed_callback_spoiled)
 	size_t total;
 	char data[512];
 	struct relay_span span;
-	struct rchan_buf *buf = make_with(&overwriting, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&overwriting, 64, 2);
 
 	CHECK_EQ(write_each(buf, "ab", 60), 0);
 	pid_t pid = stopped_writer(buf, 'c');
@@ -435,13 +419,12 @@ TEST(a_reader_finds_what_a_killed_callback_spoiled)
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
 	CHECK_EQ(data[4], 'b');
 	CHECK_EQ(stats_of(buf).lost_overwritten_records, 1);
-	relay_buf_release(buf);
 }
 
 TEST(a_full_buffer_is_read_whole_though_the_callback_is_asked_all_the_time)
 {
 	char data[256];
-	struct rchan_buf *buf = make_with(&keeping, 64, 2);
+	AUTOPTR(rchan_buf) buf = make_with(&keeping, 64, 2);
 
 	CHECK_EQ(write_each(buf, "ab", 60), 0);
 	for (int i = 0; i < 100; i++)
@@ -449,5 +432,4 @@ TEST(a_full_buffer_is_read_whole_though_the_callback_is_asked_all_the_time)
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
 	CHECK(data[4] == 'a' && data[68] == 'b');
 	CHECK_EQ(stats_of(buf).lost_overwritten_records, 0);
-	relay_buf_release(buf);
 }

@@ -13,7 +13,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
 #include <sched.h>
@@ -27,6 +26,7 @@
 
 #include "stress.h"
 #include "stress_callback.h"
+#include "stress_options.h"
 
 enum { MAX_BUFFERS = 1024, MAX_PIDS = 64, PAUSE_NS = 500000, UNPLUGGED_NS = 20000000, RESET_TRIES = 20000 };
 
@@ -266,34 +266,22 @@ static void map_ledger(void)
 	close(fd);
 }
 
+static void add_pid(const char *value)
+{
+	if (options.n_pids < MAX_PIDS)
+		options.pids[options.n_pids++] = atoi(value);
+}
+
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {{"ledger", 1, 0, 'l'},   {"store", 1, 0, 'd'}, {"seed", 1, 0, 'r'},
-	                                      {"callback", 1, 0, 'C'}, {"pid", 1, 0, 'p'},   {0}};
-	int c;
+	static const struct stress_option known[] = {{"ledger", .text = &options.ledger_file},
+	                                             {"store", .text = &options.store},
+	                                             {"seed", .number = &options.seed},
+	                                             {"callback", .text = &options.callback},
+	                                             {"pid", .call = add_pid},
+	                                             {0}};
 
-	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
-		switch (c) {
-		case 'l':
-			options.ledger_file = optarg;
-			break;
-		case 'd':
-			options.store = optarg;
-			break;
-		case 'r':
-			options.seed = strtoull(optarg, NULL, 0);
-			break;
-		case 'C':
-			options.callback = optarg;
-			break;
-		case 'p':
-			if (options.n_pids < MAX_PIDS)
-				options.pids[options.n_pids++] = atoi(optarg);
-			break;
-		default:
-			exit(2);
-		}
-	}
+	stress_parse_options(argc, argv, known);
 	if (!options.ledger_file || !options.store || optind == argc)
 		die("arguments", EINVAL);
 }

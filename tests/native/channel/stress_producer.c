@@ -17,7 +17,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
@@ -33,6 +32,7 @@
 #include <unistd.h>
 
 #include "stress_callback.h"
+#include "stress_options.h"
 #include "stress_stream.h"
 
 #ifndef sigev_notify_thread_id
@@ -52,9 +52,9 @@ struct worker {
 
 static struct {
 	const char *ledger_file, *channel, *store, *late, *scheme, *callback;
-	unsigned first_stream, fork_stream, n_threads;
-	uint64_t n_records, signal_us, migrate, seed;
-	bool forks, reserves, unplugged;
+	uint64_t first_stream, n_threads, n_records, signal_us, migrate, seed;
+	uint64_t fork_stream; /* 0: it does not fork */
+	bool reserves, unplugged;
 } options = {.n_threads = 2, .n_records = 10000, .seed = 1};
 
 static struct rchan *chan;
@@ -293,7 +293,7 @@ static void run_streams(struct worker *w)
 		return;
 	}
 	w->failed = write_records(w, half) != 0;
-	if (options.forks && w->number == 0)
+	if (options.fork_stream && w->number == 0)
 		child = fork_writer(w, half);
 	w->failed |= write_records(w, options.n_records - half) != 0;
 	if (child) {
@@ -338,66 +338,17 @@ static void map_ledger(void)
 
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {
-	    {"ledger", 1, 0, 'l'},  {"stream", 1, 0, 'i'},    {"channel", 1, 0, 'c'}, {"store", 1, 0, 'd'},
-	    {"threads", 1, 0, 't'}, {"records", 1, 0, 'n'},   {"signals", 1, 0, 's'}, {"migrate", 1, 0, 'm'},
-	    {"fork", 1, 0, 'f'},    {"seed", 1, 0, 'r'},      {"reserve", 0, 0, 'R'}, {"callback", 1, 0, 'C'},
-	    {"late", 1, 0, 'L'},    {"unplugged", 0, 0, 'U'}, {"scheme", 1, 0, 'S'},  {0}};
-	int c;
+	static const struct stress_option known[] = {
+	    {"ledger", .text = &options.ledger_file},  {"stream", .number = &options.first_stream},
+	    {"channel", .text = &options.channel},     {"store", .text = &options.store},
+	    {"late", .text = &options.late},           {"threads", .number = &options.n_threads},
+	    {"records", .number = &options.n_records}, {"signals", .number = &options.signal_us},
+	    {"migrate", .number = &options.migrate},   {"fork", .number = &options.fork_stream},
+	    {"seed", .number = &options.seed},         {"reserve", .flag = &options.reserves},
+	    {"unplugged", .flag = &options.unplugged}, {"callback", .text = &options.callback},
+	    {"scheme", .text = &options.scheme},       {0}};
 
-	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
-		uint64_t number = optarg ? strtoull(optarg, NULL, 0) : 0;
-
-		switch (c) {
-		case 'l':
-			options.ledger_file = optarg;
-			break;
-		case 'i':
-			options.first_stream = (unsigned)number;
-			break;
-		case 'c':
-			options.channel = optarg;
-			break;
-		case 'd':
-			options.store = optarg;
-			break;
-		case 't':
-			options.n_threads = (unsigned)number;
-			break;
-		case 'n':
-			options.n_records = number;
-			break;
-		case 's':
-			options.signal_us = number;
-			break;
-		case 'm':
-			options.migrate = number;
-			break;
-		case 'f':
-			options.fork_stream = (unsigned)number, options.forks = true;
-			break;
-		case 'r':
-			options.seed = number;
-			break;
-		case 'R':
-			options.reserves = true;
-			break;
-		case 'C':
-			options.callback = optarg;
-			break;
-		case 'U':
-			options.unplugged = true;
-			break;
-		case 'L':
-			options.late = optarg;
-			break;
-		case 'S':
-			options.scheme = optarg;
-			break;
-		default:
-			exit(2);
-		}
-	}
+	stress_parse_options(argc, argv, known);
 	errno = EINVAL;
 	if (!options.ledger_file || !!options.channel + !!options.store + !!options.late != 1 ||
 	    options.n_threads > MAX_THREADS || options.first_stream + 2 * options.n_threads > STRESS_SUBBUF ||

@@ -18,7 +18,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
@@ -33,6 +32,7 @@
 #include <unistd.h>
 
 #include "stress_callback.h"
+#include "stress_options.h"
 #include "stress_verify.h"
 
 enum { MAX_BUFFERS = 1024, READ_BYTES = 1 << 20 };
@@ -305,46 +305,18 @@ static void *run_source(void *argument)
 
 static void parse_options(int argc, char **argv)
 {
-	static const struct option names[] = {{"ledger", 1, 0, 'l'},    {"reader", 1, 0, 'r'},
-	                                      {"overwrite", 0, 0, 'o'}, {"killed", 0, 0, 'k'},
-	                                      {"reopen", 0, 0, 'O'},    {"max", 1, 0, 'm'},
-	                                      {"passed", 0, 0, 'p'},    {"resets", 0, 0, 'R'},
-	                                      {"callback", 1, 0, 'C'},  {0}};
-	int c;
+	static const struct stress_option known[] = {{"ledger", .text = &options.ledger_file},
+	                                             {"reader", .text = &options.reader},
+	                                             {"overwrite", .flag = &options.account.overwrite},
+	                                             {"killed", .flag = &options.account.killed},
+	                                             {"reopen", .flag = &options.reopen},
+	                                             {"max", .number = &options.max_bytes},
+	                                             {"passed", .flag = &options.account.passed},
+	                                             {"resets", .flag = &options.account.resets},
+	                                             {"callback", .text = &options.callback},
+	                                             {0}};
 
-	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
-		switch (c) {
-		case 'l':
-			options.ledger_file = optarg;
-			break;
-		case 'r':
-			options.reader = optarg;
-			break;
-		case 'o':
-			options.account.overwrite = true;
-			break;
-		case 'k':
-			options.account.killed = true;
-			break;
-		case 'O':
-			options.reopen = true;
-			break;
-		case 'p':
-			options.account.passed = true;
-			break;
-		case 'R':
-			options.account.resets = true;
-			break;
-		case 'C':
-			options.callback = optarg;
-			break;
-		case 'm':
-			options.max_bytes = strtoull(optarg, NULL, 0);
-			break;
-		default:
-			exit(2);
-		}
-	}
+	stress_parse_options(argc, argv, known);
 	n_sources = (unsigned)(argc - optind) / 2;
 	errno = EINVAL;
 	if (!options.ledger_file || n_sources == 0 || n_sources > MAX_BUFFERS || (argc - optind) % 2)

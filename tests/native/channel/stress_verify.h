@@ -28,7 +28,7 @@ struct verify_options {
 	const char *ledger_file, *reader, *callback;
 	struct account_options account;
 	bool reopen;
-	size_t max_bytes;
+	uint64_t max_bytes;
 };
 
 extern struct verify_options options;

@@ -34,10 +34,8 @@ static void check_lost(struct rchan *chan, uint64_t full, uint64_t too_large, ui
 {
 	struct relay_stats stats = stats_of(&chan->bufs[home_cpu]);
 
-	CHECK_EQ(stats.lost_full_records, full);
-	CHECK_EQ(stats.lost_full_bytes, full * RECORD);
-	CHECK_EQ(stats.lost_too_large_records, too_large);
-	CHECK_EQ(stats.lost_disabled_records, disabled);
+	CHECK_FIELDS(stats, (lost_full_records, full), (lost_full_bytes, full * RECORD),
+	             (lost_too_large_records, too_large), (lost_disabled_records, disabled));
 }
 
 static void try_in_vain(struct rchan *chan)

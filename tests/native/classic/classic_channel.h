@@ -133,6 +133,14 @@ static inline uint32_t scheme_flag(void)
 	return scheme == RELAY_LOCKING ? RELAY_SCHEME_LOCKING : RELAY_SCHEME_LOCKLESS;
 }
 
+/* An id that is closed where its block ends. */
+#define AUTO_ID __attribute__((cleanup(close_id))) int
+
+static inline void close_id(const int *id)
+{
+	CHECK_EQ(relay_close(*id), 0);
+}
+
 static inline int open_path(const char *path, uint32_t size, uint32_t n, uint32_t flags,
                             const struct rchan_callbacks *callbacks)
 {
@@ -195,11 +203,9 @@ static inline struct rchan_buf *open_memory(void)
 /* Everything that is unread, as read(2) gives it. */
 static inline const char *read_all(void)
 {
-	struct rchan_buf *buf = open_memory();
-	const char *text = drain(buf);
+	AUTOPTR(rchan_buf) buf = open_memory();
 
-	relay_buf_release(buf);
-	return text;
+	return drain(buf);
 }
 
 #define CHECK_READS(expected) CHECK_TEXT(read_all(), expected)

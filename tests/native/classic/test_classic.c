@@ -13,17 +13,16 @@ SCHEMES(lockless, locking);
 
 TEST(the_first_sub_buffer_starts_in_relay_open)
 {
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 
 	CHECK_CALLS("s");
 	CHECK_EQ(calls[0].id, id);
 	CHECK_EQ(calls[0].number, 0);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_write_that_does_not_fit_ends_delivers_and_starts)
 {
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 
 	CHECK_EQ(write_n(id, 'a', 40), 40);
 	CHECK_CALLS("s");
@@ -34,12 +33,11 @@ TEST(a_write_that_does_not_fit_ends_delivers_and_starts)
 	CHECK_CALLS(""); /* full to the last byte: the next write finds out */
 	CHECK_READS(
 	    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbcccccccccccccccccccccccc");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_full_buffer_asks_before_it_overwrites)
 {
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 
 	CHECK_EQ(write_n(id, 'a', 64), 64);
 	CHECK_EQ(write_n(id, 'b', 64), 64);
@@ -50,9 +48,7 @@ TEST(a_full_buffer_asks_before_it_overwrites)
 	CHECK_EQ(last('s')->number, 2);
 	CHECK_EQ(write_n(id, 'd', 10), 10);
 	CHECK_CALLS("edfs");
-	CHECK_EQ(info_of(id).suspended, 0);
-	CHECK_EQ(info_of(id).events_lost, 0);
-	CHECK_EQ(relay_close(id), 0);
+	CHECK_FIELDS(info_of(id), (suspended, 0), (events_lost, 0));
 }
 
 TEST(each_callback_may_be_missing)
@@ -81,19 +77,17 @@ TEST(each_callback_may_be_missing)
 
 TEST(without_a_table_a_channel_goes_on_over_the_oldest)
 {
-	int id = open_channel(64, BULK, NULL, 8, 8, 8);
+	AUTO_ID id = open_channel(64, BULK, NULL, 8, 8, 8);
 
 	for (char letter = 'a'; letter <= 'd'; letter++)
 		CHECK_EQ(write_n(id, letter, 48), 48);
 	CHECK_EQ(info_of(id).bufs_produced, 4); /* the first held none: channel_start_reserve */
 	CHECK_EQ(info_of(id).suspended, 0);
-	struct rchan_buf *buf = open_memory();
+	AUTOPTR(rchan_buf) buf = open_memory();
 	char data[256];
 	/* Zeros in place of the headers, nothing in place of the footers. */
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 2 * (8 + 48));
 	CHECK(memcmp(data, "\0\0\0\0\0\0\0\0ccc", 11) == 0 && memcmp(data + 56, "\0\0\0\0\0\0\0\0ddd", 11) == 0);
-	relay_buf_release(buf);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(callbacks_are_called_in_the_process_that_writes)
@@ -118,8 +112,7 @@ TEST(callbacks_are_called_in_the_process_that_writes)
 	CHECK_CALLS(""); /* here */
 	CHECK_EQ(write_n(id, 'c', 20), 20);
 	CHECK_EQ(last('s')->pid, getpid());
-	CHECK_EQ(info_of(id).bufs_produced, 1);
-	CHECK_EQ(info_of(id).cur_idx, 64 + 40);
+	CHECK_FIELDS(info_of(id), (bufs_produced, 1), (cur_idx, 64 + 40));
 	CHECK_EQ(relay_close(id), 0);
 }
 
@@ -128,7 +121,7 @@ TEST(callbacks_are_called_in_the_process_that_writes)
 TEST(buffer_start_is_given_the_reserve_of_each_sub_buffer)
 {
 	answers.header = "<head>..";
-	int id = open_channel(64, BULK, &noting, 8, 0, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 8, 0, 0);
 	char *memory = info_of(id).buf_addr;
 
 	CHECK(last('s')->at == memory);
@@ -137,14 +130,13 @@ TEST(buffer_start_is_given_the_reserve_of_each_sub_buffer)
 	CHECK_EQ(write_n(id, 'b', 1), 1);
 	CHECK(last('s')->at == memory + 64);
 	CHECK_READS("<head>..aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa<head>..b");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(the_first_sub_buffer_has_room_for_the_channels_header)
 {
 	answers.header = "<head>";
 	answers.first_header = "<head><of the channel>";
-	int id = open_channel(64, BULK, &noting, 6, 0, 16);
+	AUTO_ID id = open_channel(64, BULK, &noting, 6, 0, 16);
 
 	CHECK_EQ(last('s')->number, 0);
 	CHECK_EQ(info_of(id).cur_idx, 22);
@@ -156,26 +148,23 @@ TEST(the_first_sub_buffer_has_room_for_the_channels_header)
 	char expected[256];
 	snprintf(expected, sizeof(expected), "<head><of the channel>%s<head>%s", text_of('a', 42), text_of('b', 58));
 	CHECK_READS(expected);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_record_that_only_the_first_sub_buffer_has_no_room_for_goes_into_the_second)
 {
 	answers.header = "head";
 	answers.first_header = "head+channel";
-	int id = open_channel(64, BULK, &noting, 4, 0, 8);
+	AUTO_ID id = open_channel(64, BULK, &noting, 4, 0, 8);
 
 	CHECK_EQ(write_n(id, 'a', 60), 60);
 	CHECK_CALLS("seds");
-	CHECK_EQ(info_of(id).buf_id, 1);
-	CHECK_EQ(info_of(id).events_lost, 0);
-	CHECK_EQ(relay_close(id), 0);
+	CHECK_FIELDS(info_of(id), (buf_id, 1), (events_lost, 0));
 }
 
 TEST(what_buffer_start_leaves_of_its_reserve_is_zero)
 {
 	answers.header = "head";
-	int id = open_channel(64, BULK, &noting, 8, 0, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 8, 0, 0);
 
 	/* Also where a lap before there was something else. */
 	for (char letter = 'a'; letter <= 'c'; letter++)
@@ -184,40 +173,34 @@ TEST(what_buffer_start_leaves_of_its_reserve_is_zero)
 	answers.header = NULL; /* returns 0 */
 	CHECK_EQ(write_n(id, 'd', 56), 56);
 	CHECK(memcmp(info_of(id).buf_addr + 64, "\0\0\0\0\0\0\0\0ddd", 11) == 0);
-	struct rchan_buf *buf = open_memory();
+	AUTOPTR(rchan_buf) buf = open_memory();
 	char data[256];
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 128);
-	relay_buf_release(buf);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(buffer_end_is_given_what_is_unused)
 {
-	int id = open_channel(64, BULK, &noting, 0, 8, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 0, 8, 0);
 	char *memory = info_of(id).buf_addr;
 
 	CHECK_EQ(write_n(id, 'a', 40), 40);
 	CHECK_EQ(write_n(id, 'b', 17), 17);
-	CHECK_EQ(last('e')->id, id);
-	CHECK(last('e')->at == memory + 40);
-	CHECK(last('e')->end == memory + 64);
+	CHECK_FIELDS(*last('e'), (id, id), (at, memory + 40), (end, memory + 64));
 	CHECK_EQ(write_n(id, 'c', 39), 39);
 	CHECK_EQ(write_n(id, 'd', 1), 1);
 	CHECK(last('e')->at == memory + 64 + 56); /* end_reserve at least */
 	CHECK(last('e')->end == memory + 128);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(what_buffer_end_writes_is_read_behind_the_records)
 {
 	answers.footer = "[foot]";
-	int id = open_channel(64, BULK, &noting, 0, 8, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 0, 8, 0);
 
 	CHECK_EQ(write_n(id, 'a', 40), 40);
 	CHECK_EQ(write_n(id, 'b', 40), 40);
 	CHECK_READS("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa[foot]bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
 	CHECK_EQ(info_of(id).unused_bytes[0], 64 - 46);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 static int store_but_say(int result, char *at)
@@ -233,42 +216,47 @@ static int end_that_says(int id, char *at, char *end, struct timeval time, uint6
 	return store_but_say(said, at);
 }
 
+static int open_saying(void)
+{
+	static struct rchan_callbacks saying;
+
+	saying = noting;
+	saying.buffer_end = end_that_says;
+	return open_channel(64, BULK, &saying, 0, 8, 0);
+}
+
+static void write_and_say(int id, char letter, int n, int result)
+{
+	said = result;
+	CHECK_EQ(write_n(id, letter, (size_t)n), n);
+}
+
 TEST(what_buffer_end_stores_and_does_not_return_is_not_read)
 {
-	struct rchan_callbacks saying = noting;
+	AUTO_ID id = open_saying();
 
-	saying.buffer_end = end_that_says;
-	int id = open_channel(64, BULK, &saying, 0, 8, 0);
 	CHECK_EQ(write_n(id, 'a', 40), 40);
-	said = 0;
-	CHECK_EQ(write_n(id, 'b', 40), 40);
+	write_and_say(id, 'b', 40, 0);
 	CHECK_EQ(info_of(id).unused_bytes[0], 24);
-	said = 3;
-	CHECK_EQ(write_n(id, 'c', 40), 40);
+	write_and_say(id, 'c', 40, 3);
 	CHECK_EQ(info_of(id).unused_bytes[1], 21);
 	CHECK_READS("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb###cccccccccccccccccccccccccccccccccccccccc");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(nonsense_that_buffer_end_returns_is_cut_to_what_there_is)
 {
-	struct rchan_callbacks saying = noting;
+	AUTO_ID id = open_saying();
 
-	saying.buffer_end = end_that_says;
-	int id = open_channel(64, BULK, &saying, 0, 8, 0);
 	CHECK_EQ(write_n(id, 'a', 56), 56);
-	said = 1000;
-	CHECK_EQ(write_n(id, 'b', 56), 56);
+	write_and_say(id, 'b', 56, 1000);
 	CHECK_EQ(info_of(id).unused_bytes[0], 0);
-	said = -1;
-	CHECK_EQ(write_n(id, 'c', 56), 56);
+	write_and_say(id, 'c', 56, -1);
 	CHECK_EQ(info_of(id).unused_bytes[1], 8);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(reserves_leave_so_much_less_for_records)
 {
-	int id = open_channel(64, BULK, &noting, 10, 6, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 10, 6, 0);
 
 	CHECK_EQ(write_n(id, 'a', 49), -EMSGSIZE);
 	CHECK_EQ(write_n(id, 'a', 65), -EMSGSIZE);
@@ -278,10 +266,8 @@ TEST(reserves_leave_so_much_less_for_records)
 	CHECK_EQ(write_n(id, 'b', 1), 1);
 	CHECK_CALLS("eds");
 	CHECK_EQ(info_of(id).events_lost, 0); /* those that were too large are counted as such */
-	struct rchan_buf *buf = open_memory();
+	AUTOPTR(rchan_buf) buf = open_memory();
 	CHECK_EQ(stats_of(buf).lost_too_large_records, 2);
-	relay_buf_release(buf);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 /* --- clocks --- */
@@ -312,7 +298,7 @@ TEST(start_and_end_are_told_both_clocks)
 	for (uint32_t flag = 0; flag <= RELAY_TIMESTAMP_TSC; flag += RELAY_TIMESTAMP_TSC) {
 		int using_tsc = flag && relay_has_tsc();
 		uint64_t us[2] = {us_now()}, tsc[2] = {relay_clock_tsc()};
-		int id = open_channel(64, BULK | flag, &noting, 0, 0, 0);
+		AUTO_ID id = open_channel(64, BULK | flag, &noting, 0, 0, 0);
 		us[1] = us_now(), tsc[1] = relay_clock_tsc();
 		check_clocks(last('s'), us, tsc, using_tsc);
 		CHECK_EQ(write_n(id, 'a', 64), 64);
@@ -322,7 +308,6 @@ TEST(start_and_end_are_told_both_clocks)
 		check_clocks(last('e'), us, tsc, using_tsc);
 		check_clocks(last('s'), us, tsc, using_tsc);
 		CHECK_EQ(info_of(id).flags & RELAY_TIMESTAMP_TSC, using_tsc ? RELAY_TIMESTAMP_TSC : 0);
-		CHECK_EQ(relay_close(id), 0);
 	}
 }
 
@@ -332,19 +317,16 @@ TEST(bulk_delivers_each_sub_buffer_with_header_and_footer)
 {
 	answers.header = "head";
 	answers.footer = "feet";
-	int id = open_channel(64, BULK, &noting, 4, 4, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 4, 4, 0);
 	char *memory = info_of(id).buf_addr;
 
 	CHECK_EQ(write_n(id, 'a', 40), 40);
 	CHECK_CALLS("s");
 	CHECK_EQ(write_n(id, 'b', 40), 40);
-	CHECK_EQ(last('d')->id, id);
-	CHECK(last('d')->at == memory);
-	CHECK_EQ(last('d')->length, 48);
+	CHECK_FIELDS(*last('d'), (id, id), (at, memory), (length, 48));
 	CHECK(memcmp(memory, "headaaaa", 8) == 0 && memcmp(memory + 44, "feet", 4) == 0);
 	CHECK_EQ(write_n(id, 'c', 40), 40);
 	CHECK(last('d')->at == memory + 64);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 static void check_delivered(const struct call *call)
@@ -361,13 +343,10 @@ TEST(packet_delivers_each_write)
 	answers.in = check_delivered;
 	CHECK_EQ(write_n(id, 'a', 10), 10);
 	CHECK_CALLS("sd");
-	CHECK(last('d')->at == memory);
-	CHECK_EQ(last('d')->length, 10);
+	CHECK_FIELDS(*last('d'), (at, memory), (length, 10));
 	CHECK_EQ(write_n(id, 'b', 20), 20);
 	CHECK_CALLS("d");
-	CHECK(last('d')->at == memory + 10);
-	CHECK_EQ(last('d')->length, 20);
-	CHECK_EQ(last('d')->id, id);
+	CHECK_FIELDS(*last('d'), (at, memory + 10), (length, 20), (id, id));
 	answers.in = NULL;
 	/* That a sub-buffer is finished, buffer_end() tells. */
 	CHECK_EQ(write_n(id, 'c', 40), 40);
@@ -380,7 +359,7 @@ TEST(packet_delivers_each_write)
 TEST(a_refused_write_delivers_nothing)
 {
 	answers.full = 1;
-	int id = open_channel(64, PACKET, &noting, 0, 0, 0);
+	AUTO_ID id = open_channel(64, PACKET, &noting, 0, 0, 0);
 
 	CHECK_EQ(write_n(id, 'a', 64), 64);
 	CHECK_EQ(write_n(id, 'b', 64), 64);
@@ -388,7 +367,6 @@ TEST(a_refused_write_delivers_nothing)
 	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
 	CHECK_EQ(write_n(id, 'd', 65), -EMSGSIZE);
 	CHECK_CALLS("ef");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 /* --- relay_close --- */
@@ -431,8 +409,7 @@ TEST(close_finishes_the_last_sub_buffer)
 	CHECK_EQ(relay_close(id), 0);
 	CHECK_CALLS("ed");
 	CHECK(last('e')->at == memory + 30 && last('e')->end == memory + 64);
-	CHECK(last('d')->at == memory);
-	CHECK_EQ(last('d')->length, 34);
+	CHECK_FIELDS(*last('d'), (at, memory), (length, 34));
 	/* Who has it open reads on to the end. */
 	CHECK_STATS(buf, (closed, 1), (produced, 1));
 	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaafeet");

@@ -63,7 +63,7 @@ TEST(the_documents_sequence_writes_a_record)
 
 TEST(a_reserved_record_is_read_once_it_is_committed)
 {
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 	char *reserved = reserve_n(rchan, 'r', 10);
 
@@ -74,14 +74,13 @@ TEST(a_reserved_record_is_read_once_it_is_committed)
 	relay_commit(rchan, reserved, 10);
 	CHECK_READS("rrrrrrrrrraaaaa");
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(reserving_begins_sub_buffers_as_writing_does)
 {
 	answers.header = "head";
 	answers.footer = "feet";
-	int id = open_channel(64, RELAY_DELIVERY_BULK, &noting, 4, 4, 0);
+	AUTO_ID id = open_channel(64, RELAY_DELIVERY_BULK, &noting, 4, 4, 0);
 	char expected[256];
 
 	CHECK_EQ(write_directly(id, text_of('a', 50), 50), 50);
@@ -91,27 +90,24 @@ TEST(reserving_begins_sub_buffers_as_writing_does)
 	CHECK_CALLS("edfs");
 	snprintf(expected, sizeof(expected), "head%sfeethead%s", text_of('b', 50), text_of('c', 50));
 	CHECK_READS(expected);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(packet_delivers_what_is_committed)
 {
-	int id = open_channel(64, RELAY_DELIVERY_PACKET, &noting, 0, 0, 0);
+	AUTO_ID id = open_channel(64, RELAY_DELIVERY_PACKET, &noting, 0, 0, 0);
 	struct rchan *rchan = rchan_get(id);
 	char *reserved = reserve_n(rchan, 'r', 10);
 
 	CHECK_CALLS("s");
 	relay_commit(rchan, reserved, 10);
 	CHECK_CALLS("d");
-	CHECK(last('d')->at == reserved);
-	CHECK_EQ(last('d')->length, 10);
+	CHECK_FIELDS(*last('d'), (at, reserved), (length, 10));
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_sub_buffer_is_delivered_when_its_last_reservation_is_committed)
 {
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 	char *first = reserve_n(rchan, 'r', 10), *second = reserve_n(rchan, 's', 10);
 
@@ -126,17 +122,15 @@ TEST(a_sub_buffer_is_delivered_when_its_last_reservation_is_committed)
 	CHECK_EQ(info_of(id).buffer_complete[0], 0);
 	relay_commit(rchan, first, 10);
 	CHECK_CALLS("d");
-	CHECK(last('d')->at == first);
-	CHECK_EQ(last('d')->length, 60);
+	CHECK_FIELDS(*last('d'), (at, first), (length, 60));
 	CHECK_EQ(info_of(id).buffer_complete[0], 1);
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(sub_buffers_are_delivered_in_order)
 {
 	use_store();
-	int id = relay_open("/log/1", 64, 4, RELAY_SCHEME_LOCKLESS | RELAY_DELIVERY_BULK, &noting, 0, 0, 0);
+	AUTO_ID id = relay_open("/log/1", 64, 4, RELAY_SCHEME_LOCKLESS | RELAY_DELIVERY_BULK, &noting, 0, 0, 0);
 	struct rchan *rchan = rchan_get(id);
 	char *memory = info_of(id).buf_addr, *reserved = reserve_n(rchan, 'r', 64);
 
@@ -149,32 +143,29 @@ TEST(sub_buffers_are_delivered_in_order)
 	CHECK_CALLS("dd");
 	CHECK(calls[n_calls - 2].at == memory && calls[n_calls - 1].at == memory + 64);
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(what_a_slow_writer_has_reserved_is_not_overwritten)
 {
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 	char *reserved = reserve_n(rchan, 'r', 64);
 
 	CHECK_EQ(write_n(id, 'a', 64), 64);
 	CHECK_EQ(write_n(id, 'b', 64), -ENOSPC);
-	CHECK_EQ(info_of(id).suspended, 0);
-	CHECK_EQ(info_of(id).events_lost, 1);
+	CHECK_FIELDS(info_of(id), (suspended, 0), (events_lost, 1));
 	relay_commit(rchan, reserved, 64);
 	CHECK_EQ(write_n(id, 'c', 64), 64);
 	char expected[256];
 	snprintf(expected, sizeof(expected), "%s%s", text_of('a', 64), text_of('c', 64));
 	CHECK_READS(expected);
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(errors_of_a_reservation_are_those_of_a_write)
 {
 	answers.full = 1;
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 
 	CHECK_EQ(error_of_reserve(rchan, 65), -EMSGSIZE);
@@ -182,12 +173,10 @@ TEST(errors_of_a_reservation_are_those_of_a_write)
 	CHECK_EQ(write_n(id, 'a', 64), 64);
 	CHECK_EQ(write_n(id, 'b', 64), 64);
 	CHECK_EQ(error_of_reserve(rchan, 1), -ENOSPC);
-	CHECK_EQ(info_of(id).suspended, 1);
-	CHECK_EQ(info_of(id).events_lost, 1);
+	CHECK_FIELDS(info_of(id), (suspended, 1), (events_lost, 1));
 	relay_resume(id);
 	relay_commit(rchan, reserve_n(rchan, 'r', 64), 64);
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_reservation_of_the_dead_is_skipped_and_counted)
@@ -222,7 +211,7 @@ static void *write_b(void *id)
 TEST(who_holds_the_lock_is_the_only_writer)
 {
 	pthread_t thread;
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 
 	CHECK_EQ(relay_lock_channel(rchan), 0);
@@ -242,7 +231,6 @@ TEST(who_holds_the_lock_is_the_only_writer)
 		relay_unlock_channel(rchan);
 	}
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 static void *lock_and_tell(void *rchan)
@@ -258,7 +246,7 @@ TEST(a_lock_that_is_held_too_long_or_twice_is_refused)
 {
 	pthread_t thread;
 	void *err;
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 
 	CHECK_EQ(relay_lock_channel(rchan), 0);
@@ -269,13 +257,12 @@ TEST(a_lock_that_is_held_too_long_or_twice_is_refused)
 	relay_unlock_channel(rchan);
 	CHECK_EQ((intptr_t)lock_and_tell(rchan), 0);
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(signals_are_blocked_while_the_lock_is_held)
 {
 	sigset_t now;
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 	struct rchan *rchan = rchan_get(id);
 
 	CHECK_EQ(relay_lock_channel(rchan), 0);
@@ -286,7 +273,6 @@ TEST(signals_are_blocked_while_the_lock_is_held)
 	CHECK_EQ(sigprocmask(SIG_SETMASK, NULL, &now), 0);
 	CHECK_EQ(sigismember(&now, SIGUSR1), 0);
 	rchan_put(rchan);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 /* --- many at once --- */

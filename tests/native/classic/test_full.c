@@ -18,12 +18,11 @@ static int fill(void)
 TEST(a_suspended_channel_discards_and_counts_until_it_is_resumed)
 {
 	answers.full = 1;
-	int id = fill();
+	AUTO_ID id = fill();
 
 	CHECK_EQ(write_n(id, 'c', 10), -ENOSPC);
 	CHECK_CALLS("edf");
-	CHECK_EQ(info_of(id).suspended, 1);
-	CHECK_EQ(info_of(id).events_lost, 1);
+	CHECK_FIELDS(info_of(id), (suspended, 1), (events_lost, 1));
 	for (int i = 0; i < 5; i++)
 		CHECK_EQ(write_n(id, 'd', 10), -ENOSPC);
 	CHECK_CALLS(""); /* nobody is asked again */
@@ -38,17 +37,15 @@ TEST(a_suspended_channel_discards_and_counts_until_it_is_resumed)
 	CHECK_CALLS("s");
 	CHECK_EQ(info_of(id).events_lost, 7);
 	CHECK_READS("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbffffffffff");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(resume_catches_consumed_up_with_produced)
 {
 	answers.full = 1;
-	int id = fill();
+	AUTO_ID id = fill();
 
 	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
-	CHECK_EQ(info_of(id).bufs_produced, 2);
-	CHECK_EQ(info_of(id).bufs_consumed, 0);
+	CHECK_FIELDS(info_of(id), (bufs_produced, 2), (bufs_consumed, 0));
 	relay_resume(id);
 	CHECK_EQ(info_of(id).bufs_consumed, 2);
 	/* So two more fit before somebody is asked; readers get what is left. */
@@ -60,37 +57,34 @@ TEST(resume_catches_consumed_up_with_produced)
 	char expected[256];
 	snprintf(expected, sizeof(expected), "%s%s", text_of('d', 64), text_of('e', 64));
 	CHECK_READS(expected);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(what_is_unread_can_be_read_after_a_resume)
 {
 	answers.full = 1;
-	int id = fill();
+	AUTO_ID id = fill();
 
 	CHECK_EQ(write_n(id, 'c', 64), -ENOSPC);
 	relay_resume(id);
 	char expected[256];
 	snprintf(expected, sizeof(expected), "%s%s", text_of('a', 64), text_of('b', 64));
 	CHECK_READS(expected);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(resume_of_what_is_not_suspended_means_that_all_is_consumed)
 {
-	int id = fill();
+	AUTO_ID id = fill();
 
 	relay_resume(id);
 	CHECK_EQ(info_of(id).bufs_consumed, 1);
 	CHECK_EQ(write_n(id, 'c', 64), 64);
 	CHECK_CALLS("eds");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_client_that_consumes_what_is_delivered_is_never_full)
 {
 	answers.full = 1;
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 
 	for (char letter = 'a'; letter <= 'j'; letter++) {
 		CHECK_EQ(write_n(id, letter, 64), 64);
@@ -99,18 +93,16 @@ TEST(a_client_that_consumes_what_is_delivered_is_never_full)
 	}
 	for (unsigned i = 0; i < n_calls; i++)
 		CHECK(calls[i].kind != 'f');
-	CHECK_EQ(info_of(id).bufs_produced, 9);
-	CHECK_EQ(info_of(id).bufs_consumed, 9);
+	CHECK_FIELDS(info_of(id), (bufs_produced, 9), (bufs_consumed, 9));
 	/* Nobody else is given them. */
 	CHECK_READS("jjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjjj");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(what_readers_have_read_is_consumed)
 {
 	answers.full = 1;
-	int id = fill();
-	struct rchan_buf *buf = open_memory();
+	AUTO_ID id = fill();
+	AUTOPTR(rchan_buf) buf = open_memory();
 	char data[64];
 
 	CHECK_EQ(consume_into(buf, data, sizeof(data)), 64);
@@ -119,13 +111,11 @@ TEST(what_readers_have_read_is_consumed)
 	CHECK_CALLS("eds");
 	CHECK_EQ(write_n(id, 'd', 64), -ENOSPC);
 	CHECK_CALLS("edf");
-	relay_buf_release(buf);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(no_more_is_consumed_than_is_produced)
 {
-	int id = fill();
+	AUTO_ID id = fill();
 
 	relay_buffers_consumed(id, 0);
 	CHECK_EQ(info_of(id).bufs_consumed, 0);
@@ -133,7 +123,6 @@ TEST(no_more_is_consumed_than_is_produced)
 	CHECK_EQ(info_of(id).bufs_consumed, 1);
 	relay_buffers_consumed(id, 100);
 	CHECK_EQ(info_of(id).bufs_consumed, 1);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 /* --- from within a callback --- */
@@ -148,13 +137,12 @@ TEST(deliver_may_consume_what_it_is_given)
 {
 	answers.full = 1;
 	answers.in = consume_delivered;
-	int id = open_plain();
+	AUTO_ID id = open_plain();
 
 	for (char letter = 'a'; letter <= 'j'; letter++)
 		CHECK_EQ(write_n(id, letter, 64), 64);
 	CHECK_CALLS("sedsedsedsedsedsedsedsedseds");
 	CHECK_EQ(info_of(id).bufs_consumed, 9);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 static struct rchan_info told_inside[4];
@@ -167,7 +155,7 @@ static void ask_info(const struct call *call)
 TEST(callbacks_may_ask_for_info)
 {
 	answers.in = ask_info;
-	int id = fill();
+	AUTO_ID id = fill();
 
 	CHECK_EQ(write_n(id, 'c', 64), 64);
 	CHECK_CALLS("edfs");
@@ -177,7 +165,6 @@ TEST(callbacks_may_ask_for_info)
 	CHECK_EQ(told_inside[3].bufs_consumed, 0);
 	CHECK_EQ(told_inside[3].events_lost, 0);
 	CHECK_EQ(told_inside[0].n_bufs, 2);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 static void resume_at_once(const struct call *call)
@@ -189,12 +176,11 @@ static void resume_at_once(const struct call *call)
 TEST(buffers_full_may_resume)
 {
 	answers.in = resume_at_once;
-	int id = fill();
+	AUTO_ID id = fill();
 
 	CHECK_EQ(write_n(id, 'c', 64), 64);
 	CHECK_CALLS("edfs");
 	CHECK_EQ(info_of(id).bufs_consumed, 2);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 static int results[4];
@@ -207,7 +193,7 @@ static void write_inside(const struct call *call)
 TEST(callbacks_may_not_write_what_needs_a_callback)
 {
 	answers.in = write_inside;
-	int id = fill();
+	AUTO_ID id = fill();
 
 	CHECK_EQ(write_n(id, 'c', 64), 64);
 	CHECK_CALLS("edfs");
@@ -215,7 +201,6 @@ TEST(callbacks_may_not_write_what_needs_a_callback)
 		CHECK_EQ(results[i], -EDEADLK);
 	CHECK_EQ(info_of(id).bufs_produced, 2);
 	answers.in = NULL;
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(close_of_a_suspended_channel_ends_nothing_twice)

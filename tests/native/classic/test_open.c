@@ -19,12 +19,10 @@ static const uint32_t timestamps[] = {0, RELAY_TIMESTAMP_TSC};
 
 static struct relay_stats stats_at(const char *path)
 {
-	struct rchan_buf *buf = memory_of(path);
+	AUTOPTR(rchan_buf) buf = memory_of(path);
 
 	CHECK(buf != NULL);
-	struct relay_stats stats = stats_of(buf);
-	relay_buf_release(buf);
-	return stats;
+	return stats_of(buf);
 }
 
 TEST(each_combination_of_flags_makes_a_channel_of_one_buffer)
@@ -32,7 +30,7 @@ TEST(each_combination_of_flags_makes_a_channel_of_one_buffer)
 	for (unsigned i = 0; i < 24; i++) {
 		uint32_t asked = schemes[i / 8], delivery = deliveries[i / 2 % 2], timestamp = timestamps[i % 2];
 		uint32_t usage = usages[i / 4 % 2], got = asked == RELAY_SCHEME_ANY ? RELAY_SCHEME_LOCKLESS : asked;
-		int id = open_path("/xlog/9", 4096, 2, asked | usage | delivery | timestamp, &noting);
+		AUTO_ID id = open_path("/xlog/9", 4096, 2, asked | usage | delivery | timestamp, &noting);
 		CHECK(id >= 0);
 		CHECK_EQ(info_of(id).flags, got | usage | delivery | (relay_has_tsc() ? timestamp : 0));
 		struct relay_stats stats = stats_at("/xlog/9");
@@ -44,25 +42,22 @@ TEST(each_combination_of_flags_makes_a_channel_of_one_buffer)
 		CHECK_EQ(stats.mode, RELAY_CALLBACK);
 		CHECK_EQ(write_n(id, 'a', 100), 100);
 		CHECK_EQ(stats_at("/xlog/9").records, 1);
-		CHECK_EQ(relay_close(id), 0);
 	}
 }
 
 TEST(without_callbacks_it_is_an_overwrite_channel)
 {
-	int id = open_path("/log/1", 4096, 2, USUAL, NULL);
+	AUTO_ID id = open_path("/log/1", 4096, 2, USUAL, NULL);
 
 	CHECK_EQ(stats_at("/log/1").mode, RELAY_OVERWRITE);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(without_a_usage_it_is_global)
 {
-	int id = open_path("/log/1", 4096, 2, RELAY_SCHEME_LOCKING | RELAY_DELIVERY_BULK, &noting);
+	AUTO_ID id = open_path("/log/1", 4096, 2, RELAY_SCHEME_LOCKING | RELAY_DELIVERY_BULK, &noting);
 
 	CHECK(id >= 0);
 	CHECK(!(info_of(id).flags & RELAY_USAGE_SMP));
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(flags_that_contradict_each_other_are_refused)
@@ -140,9 +135,7 @@ static int try_reserves(uint32_t start, uint32_t end, uint32_t channel_start)
 	if (id < 0)
 		return id;
 	struct relay_stats stats = stats_at("/log/1");
-	CHECK_EQ(stats.start_reserve, start);
-	CHECK_EQ(stats.end_reserve, end);
-	CHECK_EQ(stats.channel_start_reserve, channel_start);
+	CHECK_FIELDS(stats, (start_reserve, start), (end_reserve, end), (channel_start_reserve, channel_start));
 	return relay_close(id);
 }
 
@@ -162,7 +155,7 @@ TEST(reserves_are_less_than_a_sub_buffer)
 
 TEST(paths_are_absolute_and_directories_come_by_themselves)
 {
-	int id = open_path("/a/b/c", 64, 2, USUAL, &noting);
+	AUTO_ID id = open_path("/a/b/c", 64, 2, USUAL, &noting);
 
 	CHECK(id >= 0);
 	CHECK_EQ(stats_at("/a/b/c").n_subbufs, 2);
@@ -171,7 +164,6 @@ TEST(paths_are_absolute_and_directories_come_by_themselves)
 	CHECK_EQ(open_path("/", 64, 2, USUAL, &noting), -EINVAL);
 	CHECK_EQ(open_path(NULL, 64, 2, USUAL, &noting), -EINVAL);
 	CHECK(open_path("/a/b/c/d", 64, 2, USUAL, &noting) < 0); /* a file is no directory */
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_path_that_is_open_is_refused)
@@ -234,13 +226,12 @@ TEST(a_closed_id_is_not_that_of_the_next_channel)
 	int old = open_path("/log/1", 64, 2, USUAL, &noting);
 
 	CHECK_EQ(relay_close(old), 0);
-	int id = open_path("/log/1", 64, 2, USUAL, &noting);
+	AUTO_ID id = open_path("/log/1", 64, 2, USUAL, &noting);
 	CHECK(id >= 0 && id != old);
 	CHECK_EQ(write_n(old, 'a', 1), -EBADF);
 	CHECK(rchan_get(old) == NULL);
 	CHECK_EQ(relay_close(old), -EBADF);
 	CHECK_EQ(write_n(id, 'a', 1), 1);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(many_channels_can_be_open)
@@ -270,7 +261,7 @@ TEST(many_channels_can_be_open)
 TEST(time_deltas_must_fit_into_the_record)
 {
 	char record[16] = "0123456789abcde";
-	int id = open_path("/log/1", 64, 2, USUAL, &noting);
+	AUTO_ID id = open_path("/log/1", 64, 2, USUAL, &noting);
 
 	CHECK_EQ(relay_write(id, record, 16, 8), 16);
 	CHECK_EQ(relay_write(id, record, 16, 9), -EINVAL);
@@ -281,21 +272,18 @@ TEST(time_deltas_must_fit_into_the_record)
 	CHECK_EQ(relay_write(id, record, 16, INT32_MIN), 16);
 	CHECK_EQ(stats_at("/log/1").records, 3);
 	CHECK_EQ(info_of(id).events_lost, 0);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_disabled_channel_refuses_and_counts)
 {
-	int id = open_path("/log/1", 64, 2, USUAL, &noting);
-	struct rchan_buf *buf = memory_of("/log/1");
+	AUTO_ID id = open_path("/log/1", 64, 2, USUAL, &noting);
+	AUTOPTR(rchan_buf) buf = memory_of("/log/1");
 
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 1), 0);
 	CHECK_EQ(write_n(id, 'a', 10), -ECANCELED);
 	CHECK_EQ(stats_of(buf).lost_disabled_records, 1);
 	CHECK_EQ(relay_buf_stop(buf, RELAY_DISABLED, 0), 0);
 	CHECK_EQ(write_n(id, 'a', 10), 10);
-	relay_buf_release(buf);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 /* --- references --- */
@@ -332,8 +320,7 @@ TEST(what_is_reserved_when_the_channel_is_closed_is_delivered_with_its_commit)
 	memcpy(reserved, "deliver!", 8);
 	relay_commit(rchan, reserved, 8);
 	CHECK_CALLS("d");
-	CHECK(last('d')->at == reserved);
-	CHECK_EQ(last('d')->length, 8);
+	CHECK_FIELDS(*last('d'), (at, reserved), (length, 8));
 	rchan_put(rchan);
 }
 

@@ -40,7 +40,7 @@ static uint64_t delta_at(const char *at)
 TEST(the_time_delta_is_stored_at_its_offset_and_nowhere_else)
 {
 	const char record[] = "abc########defgh";
-	int id = open_channel(64, BULK, &noting, 0, 0, 0);
+	AUTO_ID id = open_channel(64, BULK, &noting, 0, 0, 0);
 	uint64_t started = us_of(last('s')->time);
 
 	CHECK_EQ(relay_write(id, record, 16, 3), 16);
@@ -51,23 +51,21 @@ TEST(the_time_delta_is_stored_at_its_offset_and_nowhere_else)
 	CHECK_EQ(relay_write(id, record, 16, 0), 16);
 	CHECK_EQ(relay_write(id, record, 16, 8), 16);
 	CHECK(memcmp(memory + 24, "###defgh", 8) == 0 && memcmp(memory + 32, "abc#####", 8) == 0);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(nothing_of_time_is_written_unless_asked)
 {
-	int id = open_channel(64, BULK | RELAY_TIMESTAMP_TSC, &noting, 0, 0, 0);
+	AUTO_ID id = open_channel(64, BULK | RELAY_TIMESTAMP_TSC, &noting, 0, 0, 0);
 
 	CHECK_EQ(relay_write(id, "just this", 9, -1), 9);
 	CHECK_EQ(relay_write(id, " and this", 9, -1000), 9);
 	CHECK_READS("just this and this");
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(without_tsc_the_delta_is_the_microseconds_since_buffer_start)
 {
 	char record[8] = "";
-	int id = open_channel(16, BULK, &noting, 0, 0, 0);
+	AUTO_ID id = open_channel(16, BULK, &noting, 0, 0, 0);
 
 	for (int i = 0; i < 20; i++) {
 		uint64_t before = us_now();
@@ -77,13 +75,12 @@ TEST(without_tsc_the_delta_is_the_microseconds_since_buffer_start)
 		CHECK(started + delta + 3 >= before && started + delta <= after + 1);
 	}
 	CHECK_EQ(last('s')->number, 9);
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(with_tsc_the_delta_is_the_current_tsc)
 {
 	char record[8] = "";
-	int id = open_channel(16, BULK | RELAY_TIMESTAMP_TSC, &noting, 0, 0, 0);
+	AUTO_ID id = open_channel(16, BULK | RELAY_TIMESTAMP_TSC, &noting, 0, 0, 0);
 
 	for (int i = 0; i < 20 && relay_has_tsc(); i++) {
 		uint64_t before = relay_clock_tsc();
@@ -92,7 +89,6 @@ TEST(with_tsc_the_delta_is_the_current_tsc)
 		uint64_t delta = delta_at(info_of(id).buf_addr + info_of(id).cur_idx - 8);
 		CHECK(delta >= before && delta <= after && delta >= last('s')->tsc);
 	}
-	CHECK_EQ(relay_close(id), 0);
 }
 
 TEST(a_reservation_tells_its_time_both_ways)

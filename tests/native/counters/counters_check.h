@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+DEFINE_AUTOPTR(relay_counters, relay_counters_close)
+
 static inline const char *store(void)
 {
 	static char path[4096];

@@ -16,7 +16,7 @@ enum { MAX_NAMES = 700 };
 
 TEST(a_name_has_one_number_for_ever)
 {
-	struct relay_counters *one = make_counters(100), *other = open_counters();
+	AUTOPTR(relay_counters) one = make_counters(100), *other = open_counters();
 	int n = relay_perf_add(one, "disk/sda/write_io");
 	CHECK(n > 0);
 	CHECK_EQ(relay_perf_add(one, "disk/sda/write_io"), n);
@@ -26,13 +26,11 @@ TEST(a_name_has_one_number_for_ever)
 	CHECK_EQ(relay_counters_find(other, "disk/sda/write_io"), -ENOENT);
 	CHECK_EQ(relay_perf_add(other, "disk/sda/write_io"), n);
 	CHECK_EQ(relay_counters_find(one, "disk/sda/write_io"), n);
-	relay_counters_close(one);
-	relay_counters_close(other);
 }
 
 TEST(a_deleted_counter_goes_on_where_it_was)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	int n = relay_perf_add(counters, "a/b");
 	CHECK_EQ(relay_perf_adjust(counters, n, 5), 0);
 	CHECK_EQ(relay_perf_del(counters, n), 0);
@@ -40,12 +38,11 @@ TEST(a_deleted_counter_goes_on_where_it_was)
 	CHECK_EQ(relay_perf_add(counters, "a/b"), n);
 	CHECK_EQ(relay_perf_adjust(counters, n, -2), 0);
 	CHECK_EQ(sum_of(counters, n), 3);
-	relay_counters_close(counters);
 }
 
 TEST(what_is_said_of_a_name_is_listed)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	struct relay_perf_spec spec = a_spec_of(-1u, 0220);
 	struct relay_perf_info info;
 	spec.kind = RELAY_PERF_GAUGE;
@@ -55,20 +52,16 @@ TEST(what_is_said_of_a_name_is_listed)
 	CHECK(n > 0);
 	CHECK(relay_counters_refresh(counters) >= 0);
 	CHECK_EQ(relay_counters_next(counters, 0, &info), 1);
-	CHECK_EQ(info.instance, n);
-	CHECK_EQ(info.kind, RELAY_PERF_GAUGE);
-	CHECK_EQ(info.uid, geteuid());
-	CHECK_EQ(info.mode, 0220);
+	CHECK_FIELDS(info, (instance, n), (kind, RELAY_PERF_GAUGE), (uid, geteuid()), (mode, 0220));
 	CHECK(strcmp(info.name, "mem/used") == 0);
 	CHECK(strcmp(info.unit, "bytes") == 0);
 	CHECK(strcmp(info.help, spec.help) == 0);
 	CHECK_EQ(relay_counters_next(counters, n, &info), 0);
-	relay_counters_close(counters);
 }
 
 TEST(names_that_are_not_allowed_are_refused)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	static const char *const wrong[] = {"",      "/a",   "a/",   "a//b", "a b",  "a\nb", "a\tb",
 	                                    "a\x7f", "a\"b", "a\\b", ".",    "a/..", ".a/b"};
 	char longest[RELAY_PERF_NAME_BYTES + 1] = "";
@@ -82,12 +75,11 @@ TEST(names_that_are_not_allowed_are_refused)
 	CHECK_EQ(relay_counters_next(counters, 0, &info), 0);
 	longest[RELAY_PERF_NAME_BYTES - 1] = 0;
 	CHECK(relay_perf_add(counters, longest) > 0);
-	relay_counters_close(counters);
 }
 
 TEST(attributes_that_are_not_allowed_are_refused)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	struct relay_perf_spec spec = a_spec_of(-1u, 0);
 	spec.kind = 2;
 	CHECK_EQ(relay_perf_add_as(counters, "a", &spec), -EINVAL);
@@ -105,7 +97,6 @@ TEST(attributes_that_are_not_allowed_are_refused)
 	spec.size = 1;
 	CHECK_EQ(relay_perf_add_as(counters, "a", &spec), -EINVAL);
 	CHECK_EQ(relay_counters_find(counters, "a"), -ENOENT);
-	relay_counters_close(counters);
 }
 
 TEST(the_limit_of_names_is_the_limit)
@@ -128,7 +119,7 @@ TEST(the_limit_of_names_is_the_limit)
 
 TEST(values_are_read_by_cpu_and_as_a_sum)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	uint32_t nr_cpus = relay_counters_header(counters)->nr_cpus;
 	int n = relay_perf_add(counters, "a");
 	int64_t value = 1, sum = 0;
@@ -144,12 +135,11 @@ TEST(values_are_read_by_cpu_and_as_a_sum)
 	CHECK_EQ(sum, INT64_MIN);
 	CHECK_EQ(sum_of(counters, n), INT64_MIN);
 	CHECK_EQ(relay_counters_read(counters, nr_cpus + 1, n, &value), -ENOENT);
-	relay_counters_close(counters);
 }
 
 TEST(all_are_copied_as_they_are_read)
 {
-	struct relay_counters *counters = make_counters(2000);
+	AUTOPTR(relay_counters) counters = make_counters(2000);
 	static int64_t values[64 * 2048] __attribute__((aligned(16)));
 	const struct relay_perf_header *header = relay_counters_header(counters);
 	char name[32];
@@ -177,7 +167,6 @@ TEST(all_are_copied_as_they_are_read)
 	CHECK_EQ(values[header->nr_blocks * 600], 0x0101010101010101);
 	CHECK_EQ(relay_counters_copy(counters, values, 3), -EINVAL);
 	CHECK_EQ(relay_counters_copy(counters, values + 1, 2), -EINVAL);
-	relay_counters_close(counters);
 }
 
 /* In which any system call but exit(2) kills. */
@@ -198,16 +187,15 @@ static int count_without_system_calls(struct relay_counters *counters, int n)
 
 TEST(counting_and_reading_make_no_system_call)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	int n = relay_perf_add(counters, "a");
 	CHECK_EQ(relay_counters_refresh(counters), 1);
 	CHECK_EQ(count_without_system_calls(counters, n), 0);
-	relay_counters_close(counters);
 }
 
 TEST(numbers_that_nobody_added_do_no_harm)
 {
-	struct relay_counters *counters = make_counters(100), *other = open_counters();
+	AUTOPTR(relay_counters) counters = make_counters(100), *other = open_counters();
 	int n = relay_perf_add(counters, "a");
 	static const int wrong[] = {0, -1, 512, 513 + 512, 1 << 20, INT32_MAX, INT32_MIN};
 	int64_t value;
@@ -218,8 +206,6 @@ TEST(numbers_that_nobody_added_do_no_harm)
 		CHECK_EQ(relay_counters_read(counters, 0, wrong[i], &value), -ENOENT);
 		CHECK_EQ(relay_perf_del(counters, wrong[i]), -ENOENT);
 	}
-	relay_counters_close(counters);
-	relay_counters_close(other);
 }
 
 static struct relay_counters *in_handler;
@@ -250,7 +236,7 @@ TEST(a_signal_handler_may_adjust)
 
 TEST(a_child_goes_on_counting)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	int n = relay_perf_add(counters, "a");
 	pid_t child = fork();
 	if (!child)
@@ -259,5 +245,4 @@ TEST(a_child_goes_on_counting)
 	CHECK_EQ(result_of(child), 0);
 	CHECK_EQ(sum_of(counters, n), 7);
 	CHECK(relay_counters_find(counters, "b") > 0);
-	relay_counters_close(counters);
 }

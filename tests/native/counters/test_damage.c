@@ -59,7 +59,7 @@ TEST(damage_is_found_when_counters_are_opened)
 TEST(a_reader_survives_truncation)
 {
 	CHECK_EQ(relay_guard_install(), 0);
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	int n = relay_perf_add(counters, "a");
 	CHECK_EQ(sum_of(counters, n), 0);
 	CHECK_EQ(truncate(in_store("counters"), 100), 0);
@@ -68,7 +68,6 @@ TEST(a_reader_survives_truncation)
 	CHECK_EQ(value, 0);
 	CHECK_EQ(relay_counters_refresh(counters), -EBADMSG);
 	CHECK(relay_perf_add(counters, "b") < 0);
-	relay_counters_close(counters);
 }
 
 TEST(a_directory_that_is_no_store_has_no_counters)
@@ -158,7 +157,7 @@ static void check_list(struct relay_counters *counters)
 
 TEST(death_in_the_middle_of_a_change_leaves_no_trace)
 {
-	struct relay_counters *counters = make_counters(1000);
+	AUTOPTR(relay_counters) counters = make_counters(1000);
 	int known[N_NAMES] = {0};
 	char name[32];
 	for (unsigned kill_number = 0; kill_number < KILLS; kill_number++) {
@@ -172,19 +171,17 @@ TEST(death_in_the_middle_of_a_change_leaves_no_trace)
 		}
 	}
 	CHECK(relay_perf_add(counters, "still/works") > 0);
-	relay_counters_close(counters);
 }
 
 TEST(a_change_that_nobody_ended_is_told)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	CHECK(relay_perf_add(counters, "a") > 0);
 	spoil("counters", offsetof(struct relay_perf_header, gen1), 77);
 	CHECK_EQ(relay_counters_refresh(counters), -EAGAIN);
 	CHECK_EQ(relay_counters_repair(counters), 0);
 	CHECK_EQ(relay_counters_refresh(counters), 1);
 	CHECK_EQ(relay_counters_header(counters)->gen2, 77);
-	relay_counters_close(counters);
 }
 
 /* As relay_counters_open() returns it when it fails. */

@@ -42,7 +42,7 @@ static int try_as_nobody(const char *name, int expected)
 
 TEST(as_root_a_group_is_adjusted_by_whom_its_mode_lets)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	struct relay_perf_spec own = a_spec_of(NOBODY, 0200), all = a_spec_of(0, 0222), other = a_spec_of(1234, 0200);
 	int n_own = relay_perf_add_as(counters, "nobody/a", &own);
 	int n_all = relay_perf_add_as(counters, "all/a", &all);
@@ -64,7 +64,6 @@ TEST(as_root_a_group_is_adjusted_by_whom_its_mode_lets)
 	CHECK_EQ(sum_of(counters, n_own), 2);
 	CHECK_EQ(sum_of(counters, n_all), 1);
 	CHECK_EQ(sum_of(counters, n_other) + sum_of(counters, n_root), 0);
-	relay_counters_close(counters);
 }
 
 /* Nobody spoils his own group's memory: all of it, then its length. */
@@ -88,7 +87,7 @@ static int spoil_as_nobody(const char *name)
 TEST(as_root_a_hostile_writer_spoils_its_own_group_only)
 {
 	CHECK_EQ(relay_guard_install(), 0);
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	struct relay_perf_spec own = a_spec_of(NOBODY, 0200);
 	int n_own = relay_perf_add_as(counters, "nobody/a", &own), n_root = relay_perf_add(counters, "root/a");
 	int64_t flag = 0;
@@ -108,12 +107,11 @@ TEST(as_root_a_hostile_writer_spoils_its_own_group_only)
 	CHECK_EQ(relay_perf_adjust(counters, n_own, 1), 0); /* into nowhere */
 	CHECK_EQ(relay_perf_adjust(counters, n_root, 1), 0);
 	CHECK_EQ(sum_of(counters, n_root), 43);
-	relay_counters_close(counters);
 }
 
 TEST(as_root_the_store_is_its_owners)
 {
-	struct relay_counters *counters = make_counters(100);
+	AUTOPTR(relay_counters) counters = make_counters(100);
 	struct relay_perf_spec all = a_spec_of(NOBODY, 0222);
 	CHECK(relay_perf_add_as(counters, "all/a", &all) > 0);
 	pid_t child = fork();
@@ -125,7 +123,6 @@ TEST(as_root_the_store_is_its_owners)
 		_exit(0);
 	}
 	CHECK_EQ(result_of(child), 0);
-	relay_counters_close(counters);
 }
 
 /* ------------------------------------------------------------------ quotas, and what is freed */
@@ -141,7 +138,7 @@ static int add_for(struct relay_counters *counters, uint32_t uid, uint32_t mode,
 TEST(as_root_each_user_has_a_quota_of_names)
 {
 	enum { LIMIT = 1600, QUOTA = LIMIT / 16 };
-	struct relay_counters *counters = make_counters(LIMIT);
+	AUTOPTR(relay_counters) counters = make_counters(LIMIT);
 	CHECK_EQ(relay_counters_limit(counters), LIMIT);
 	for (unsigned i = 0; i < QUOTA; i++)
 		CHECK(add_for(counters, 1000, 0222, i % 2, i) > 0);
@@ -152,13 +149,12 @@ TEST(as_root_each_user_has_a_quota_of_names)
 	CHECK_EQ(relay_counters_enter(counters, "u1000-222-0/more", &other), -EDQUOT);
 	CHECK(relay_counters_enter(counters, "u1000-222-0/more", &root) > 0);
 	CHECK(add_for(counters, 1001, 0200, 0, 0) > 0);
-	relay_counters_close(counters);
 }
 
 TEST(as_root_others_leave_some_names_to_the_owner)
 {
 	enum { LIMIT = 80, LEFT = LIMIT / 8 };
-	struct relay_counters *counters = make_counters(LIMIT);
+	AUTOPTR(relay_counters) counters = make_counters(LIMIT);
 	char name[32];
 	unsigned n = 0;
 	while (add_for(counters, 1000 + n / 10, 0200, 0, n) > 0)
@@ -170,26 +166,24 @@ TEST(as_root_others_leave_some_names_to_the_owner)
 		CHECK(relay_perf_add(counters, name) > 0);
 	}
 	CHECK_EQ(relay_perf_add(counters, "mine/more"), -ENOSPC);
-	relay_counters_close(counters);
 }
 
 TEST(as_root_only_so_many_owners_have_room)
 {
 	enum { OTHERS = 239 };
-	struct relay_counters *counters = make_counters(1000);
+	AUTOPTR(relay_counters) counters = make_counters(1000);
 	for (unsigned i = 0; i < OTHERS; i++)
 		CHECK(add_for(counters, 1000 + i, 0200, 0, 0) > 0);
 	CHECK_EQ(add_for(counters, 5000, 0200, 0, 0), -ENOSPC);
 	/* The store's owner has room for each of his modes. */
 	CHECK(add_for(counters, 0, 0222, 0, 0) > 0);
 	CHECK(add_for(counters, 0, 0220, 0, 0) > 0);
-	relay_counters_close(counters);
 }
 
 TEST(as_root_no_user_has_more_than_some_owners_places)
 {
 	static const uint32_t modes[] = {0200, 0220, 0222, 0202, 0002};
-	struct relay_counters *counters = make_counters(1000);
+	AUTOPTR(relay_counters) counters = make_counters(1000);
 	int n = 0;
 	for (unsigned i = 0; i < 4; i++) {
 		n = add_for(counters, 1000, modes[i], 0, 0);
@@ -203,7 +197,6 @@ TEST(as_root_no_user_has_more_than_some_owners_places)
 	CHECK_EQ(relay_perf_del(counters, relay_counters_find(counters, "u1000-202-1/n0")), 0);
 	CHECK(add_for(counters, 1000, modes[4], 0, 0) > 0);
 	CHECK(access(in_store("1000-1000-0606"), F_OK) < 0);
-	relay_counters_close(counters);
 }
 
 /* All names of a user: added, checked to count from zero, deleted. `stale` is a number that another handle has. */
@@ -228,7 +221,7 @@ static void use_quota(struct relay_counters *counters, unsigned round, unsigned 
 TEST(as_root_names_of_groups_that_were_deleted_are_used_again)
 {
 	enum { LIMIT = 1600, QUOTA = LIMIT / 16, ROUNDS = 40 };
-	struct relay_counters *counters = make_counters(LIMIT), *other = open_counters();
+	AUTOPTR(relay_counters) counters = make_counters(LIMIT), *other = open_counters();
 	int stale = 0;
 	/* Who counts in a group that has gone counts into nothing, and not for whoever has its number. */
 	for (unsigned round = 0; round < ROUNDS; round++)
@@ -239,14 +232,12 @@ TEST(as_root_names_of_groups_that_were_deleted_are_used_again)
 	CHECK_EQ(relay_perf_adjust(other, n, 3), 0);
 	CHECK_EQ(relay_counters_mirror(counters), 1);
 	CHECK_EQ(sum_of(counters, n), 3);
-	relay_counters_close(other);
-	relay_counters_close(counters);
 }
 
 TEST(what_is_freed_is_used_again_and_counts_from_zero)
 {
 	enum { LIMIT = 600, ROUNDS = 5000 };
-	struct relay_counters *counters = make_counters(LIMIT), *reader = open_counters();
+	AUTOPTR(relay_counters) counters = make_counters(LIMIT), *reader = open_counters();
 	char name[64];
 	CHECK(relay_perf_add(counters, "relayfs/server/requests") > 0);
 	CHECK(relay_counters_refresh(reader) >= 0);
@@ -265,14 +256,12 @@ TEST(what_is_freed_is_used_again_and_counts_from_zero)
 	/* Who has read the list is told that it is another one. */
 	CHECK_EQ(relay_counters_refresh(reader), 1);
 	CHECK(relay_counters_header(reader)->gen2 >= before + 2 * ROUNDS);
-	relay_counters_close(reader);
-	relay_counters_close(counters);
 }
 
 TEST(names_are_found_whatever_was_freed_between_them)
 {
 	enum { N = 500, ROUNDS = 20 };
-	struct relay_counters *counters = make_counters(N + 1);
+	AUTOPTR(relay_counters) counters = make_counters(N + 1);
 	int numbers[N] = {0};
 	char name[64];
 	CHECK(relay_perf_add(counters, "g/first") > 0);
@@ -289,5 +278,4 @@ TEST(names_are_found_whatever_was_freed_between_them)
 			CHECK(numbers[which] > 0);
 		}
 	}
-	relay_counters_close(counters);
 }

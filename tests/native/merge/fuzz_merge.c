@@ -5,37 +5,15 @@
  *
  * An input is declarations, then packets:
  *
- *     n  {id n_fields {type name}*}*n   has_context   {length begin end discarded events...}...        a byte each but the events
+ *     n  {id n_fields {type name}*}*n   context   {length begin end discarded events...}...        a byte each but the events
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
 #include "merge/merge.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "fuzz.h"
 
 enum { MOST_FIELDS = 12, N_STREAMS = 3 };
-
-static void must(bool true_always, const char *what)
-{
-	if (true_always)
-		return;
-	fprintf(stderr, "fuzz_merge: %s\n", what);
-	abort();
-}
-
-struct input {
-	const uint8_t *at;
-	size_t left;
-};
-
-static uint8_t take(struct input *input)
-{
-	if (!input->left)
-		return 0;
-	input->left--;
-	return *input->at++;
-}
 
 /* Names that mean something to viewers, too. */
 static const char *const names[] = {"n", "track_event_type", "slice_name", "track_name", "counter_value", "scope_x"};
@@ -92,19 +70,20 @@ static void close_source(struct relay_source *source)
 static struct relay_merge *merge_of(struct input input)
 {
 	struct relay_merge *merge = relay_merge_new(0, UINT64_MAX);
-	bool has_context = input.left && input.at[input.left - 1] & 1;
+	/* Numbers in the context: none, as earlier versions wrote it; the thread; the process and the thread. */
+	const uint32_t context = input.left ? input.at[input.left - 1] % 3 : 0;
 	struct relay_merge_process process = {.name = "app",
-	                                      .pid = has_context ? 0 : 42,
-	                                      .vpid_at = has_context ? 0 : -1,
-	                                      .vtid_at = has_context ? 4 : -1,
+	                                      .pid = context == 2 ? 0 : 42,
+	                                      .vpid_at = context == 2 ? 0 : -1,
+	                                      .vtid_at = context ? 4 * ((int32_t)context - 1) : -1,
 	                                      .freq = 1000000000,
-	                                      .layouts = relay_layouts_new(has_context ? 8 : 0)};
+	                                      .layouts = relay_layouts_new(4 * context)};
 	declare(process.layouts, &input);
 	must(relay_merge_add_process(merge, &process) == 0, "no process");
 	for (size_t i = 0; i < N_STREAMS; i++) {
 		struct source *source = calloc(1, sizeof(*source));
 		size_t part = input.left / (N_STREAMS - i);
-		*source = (struct source){.source = {next, close_source}, .input = {input.at, part}};
+		*source = (struct source){.source = {.next = next, .close = close_source}, .input = {input.at, part}};
 		input.at += part;
 		input.left -= part;
 		must(relay_merge_add_source(merge, 0, (uint32_t)i, &source->source, 0) == 0, "no stream");
@@ -117,7 +96,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t counts[4];
 	for (uint32_t format = RELAY_EXPORT_TEXT; format <= RELAY_EXPORT_PERFETTO; format++) {
 		struct relay_merge *merge = merge_of((struct input){data, size});
-		struct relay_export_options options = {.format = format, .times = format, .mono_offset = 10};
+		struct relay_export_options options = {.format = format,
+		                                       .times = format,
+		                                       .has_colours = size % 2,
+		                                       .is_brief = size / 2 % 2,
+		                                       .marks_late = size / 4 % 2,
+		                                       .mono_offset = 10};
 		struct relay_export *exporter = relay_export_new(merge, &options);
 		struct relay_merge_stats stats;
 		const char *text;

@@ -7,6 +7,8 @@
 
 #include "merge/merge.h"
 
+DEFINE_AUTOPTR(relay_merge, relay_merge_free)
+
 /* A packet that is being made. Its head's sizes and times are set as events are put in. */
 struct made {
 	struct relay_packet head;
@@ -101,7 +103,7 @@ static inline void give(struct queue *queue, struct made *made)
 
 static inline void add_queue(struct relay_merge *merge, int process, uint32_t cpu, struct queue *queue)
 {
-	queue->source = (struct relay_source){next_of_queue, close_queue};
+	queue->source = (struct relay_source){.next = next_of_queue, .close = close_queue};
 	CHECK_EQ(relay_merge_add_source(merge, process, cpu, &queue->source, queue->watermark), 0);
 }
 

@@ -55,16 +55,14 @@ TEST(events_come_in_the_order_of_their_times)
 	add_queue(merge, 0, 2, &c);
 	CHECK_TEXT(given(merge), "a10 c15 b20 b30 a40 a40 a60 c65 b70");
 	CHECK(relay_merge_is_ended(merge));
-	CHECK_EQ(stats(merge).events, 9);
-	CHECK_EQ(stats(merge).late, 0);
-	CHECK_EQ(stats(merge).time, 70);
+	CHECK_FIELDS(stats(merge), (events, 9), (late, 0), (time, 70));
 	relay_merge_free(merge);
 	CHECK(a.n_closed == 1 && b.n_closed == 1 && c.n_closed == 1);
 }
 
 TEST(of_the_same_time_the_stream_that_was_added_first_comes_first)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true}, b = a, c = a;
 
 	give(&a, packet_of(0, 0, TIMES(5, 7)));
@@ -74,15 +72,13 @@ TEST(of_the_same_time_the_stream_that_was_added_first_comes_first)
 	add_queue(merge, 0, 1, &b);
 	add_queue(merge, 0, 2, &c);
 	CHECK_TEXT(given(merge), "c4 a5 b5 b5 c5 a7 b7 c7");
-	relay_merge_free(merge);
 }
 
 TEST(a_merge_of_nothing_has_ended)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	CHECK(relay_merge_next(merge) == NULL && relay_merge_is_ended(merge));
-	relay_merge_free(merge);
 }
 
 TEST(random_streams_of_any_number_are_sorted)
@@ -91,7 +87,7 @@ TEST(random_streams_of_any_number_are_sorted)
 
 	for (unsigned seed = 1; seed <= SEEDS; seed++) {
 		unsigned n = seed < 10 ? seed : (unsigned)rand() % MANY + 1;
-		struct relay_merge *merge = merge_of(0, EVER);
+		AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 		uint64_t last = 0, count = 0, next[MANY] = {0};
 		const struct relay_event *event;
 
@@ -115,13 +111,12 @@ TEST(random_streams_of_any_number_are_sorted)
 			last_stream = stream;
 		}
 		CHECK_EQ(count, (uint64_t)n * EVENTS_EACH);
-		relay_merge_free(merge);
 	}
 }
 
 TEST(an_empty_stream_holds_back_what_is_not_older_than_its_watermark)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.watermark = 0}, b = {.watermark = 0};
 
 	give(&a, packet_of(0, 0, TIMES(10, 20, 30)));
@@ -142,12 +137,11 @@ TEST(an_empty_stream_holds_back_what_is_not_older_than_its_watermark)
 	CHECK_TEXT(given(merge), "");
 	CHECK(relay_merge_is_ended(merge));
 	CHECK_EQ(stats(merge).late, 0);
-	relay_merge_free(merge);
 }
 
 TEST(empty_streams_whose_watermarks_rise_are_asked_once_a_call)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue queues[3] = {0};
 
 	for (unsigned i = 0; i < 3; i++)
@@ -158,12 +152,11 @@ TEST(empty_streams_whose_watermarks_rise_are_asked_once_a_call)
 		CHECK(relay_merge_next(merge) == NULL);
 		CHECK(queues[0].n_asked <= n && queues[1].n_asked <= n && queues[2].n_asked <= n);
 	}
-	relay_merge_free(merge);
 }
 
 TEST(what_comes_late_is_given_out_at_once_and_counted)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true}, b = {.watermark = 50}, late = {.is_ended = true};
 
 	give(&a, packet_of(0, 0, TIMES(10, 40, 60)));
@@ -176,10 +169,7 @@ TEST(what_comes_late_is_given_out_at_once_and_counted)
 	give(&late, packet_of(2, 0, TIMES(5, 58)));
 	add_queue(merge, 0, 2, &late);
 	CHECK_TEXT(given(merge), "c5 b30 b55 c58 a60");
-	CHECK_EQ(stats(merge).late, 2);
-	CHECK_EQ(stats(merge).events, 7);
-	CHECK_EQ(stats(merge).time, 60);
-	relay_merge_free(merge);
+	CHECK_FIELDS(stats(merge), (late, 2), (events, 7), (time, 60));
 }
 
 static struct made *losing(uint64_t time, uint64_t discarded)
@@ -192,7 +182,7 @@ static struct made *losing(uint64_t time, uint64_t discarded)
 
 TEST(losses_are_given_out_where_the_packet_begins_that_counts_them)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true}, b = a;
 
 	give(&a, begin_packet(9, 0));
@@ -207,14 +197,12 @@ TEST(losses_are_given_out_where_the_packet_begins_that_counts_them)
 	add_queue(merge, 0, 0, &a);
 	add_queue(merge, 0, 1, &b);
 	CHECK_TEXT(given(merge), "A10 a10 b20 a30 A50 a50 b50 a60");
-	CHECK_EQ(stats(merge).lost, 10);
-	CHECK_EQ(stats(merge).events, 6);
-	relay_merge_free(merge);
+	CHECK_FIELDS(stats(merge), (lost, 10), (events, 6));
 }
 
 TEST(events_before_and_after_the_limits_are_left_out)
 {
-	struct relay_merge *merge = merge_of(20, 50);
+	AUTOPTR(relay_merge) merge = merge_of(20, 50);
 	struct queue a = {.is_ended = true};
 
 	give(&a, begin_packet(1, 0));
@@ -225,12 +213,11 @@ TEST(events_before_and_after_the_limits_are_left_out)
 	add_queue(merge, 0, 0, &a);
 	CHECK_TEXT(given(merge), "a20 a21 a50 A50 a50");
 	CHECK_EQ(stats(merge).lost, 7);
-	relay_merge_free(merge);
 }
 
 TEST(events_without_names_are_left_out)
 {
-	struct relay_merge *merge = relay_merge_new(0, EVER);
+	AUTOPTR(relay_merge) merge = relay_merge_new(0, EVER);
 	struct relay_merge_process process = a_process(one_u32());
 	struct queue a = {.is_ended = true};
 
@@ -241,12 +228,11 @@ TEST(events_without_names_are_left_out)
 	put_event(a.packets[0], 12, 0, "1234", 4);
 	add_queue(merge, 0, 0, &a);
 	CHECK_TEXT(given(merge), "a10 a12");
-	relay_merge_free(merge);
 }
 
 TEST(what_is_no_event_ends_its_packet_alone)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true};
 
 	give(&a, packet_of(0, 0, TIMES(10, 11)));
@@ -259,7 +245,6 @@ TEST(what_is_no_event_ends_its_packet_alone)
 	add_queue(merge, 0, 0, &a);
 	CHECK_TEXT(given(merge), "a10 a11 a20 a30 a40");
 	CHECK_EQ(stats(merge).damaged, 3);
-	relay_merge_free(merge);
 }
 
 /* --- clocks, contexts, fields --- */
@@ -296,7 +281,7 @@ TEST(ticks_become_ns_since_1970)
 
 TEST(a_process_that_cannot_be_is_refused)
 {
-	struct relay_merge *merge = relay_merge_new(0, EVER);
+	AUTOPTR(relay_merge) merge = relay_merge_new(0, EVER);
 	struct relay_merge_process process = a_process(one_u32());
 	struct queue a = {.is_ended = true};
 
@@ -305,10 +290,9 @@ TEST(a_process_that_cannot_be_is_refused)
 	process = a_process(one_u32());
 	process.vpid_at = 0;
 	CHECK_EQ(relay_merge_add_process(merge, &process), -EINVAL);
-	a.source = (struct relay_source){next_of_queue, close_queue};
+	a.source = (struct relay_source){.next = next_of_queue, .close = close_queue};
 	CHECK_EQ(relay_merge_add_source(merge, 0, 0, &a.source, 0), -EINVAL);
 	CHECK_EQ(a.n_closed, 1);
-	relay_merge_free(merge);
 }
 
 TEST(the_context_says_whose_an_event_is)
@@ -316,7 +300,7 @@ TEST(the_context_says_whose_an_event_is)
 	static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}};
 	static const struct relay_trace_event declared = {
 	    .provider = "p", .name = "e", .fields = fields, .n_fields = 1};
-	struct relay_merge *merge = relay_merge_new(0, EVER);
+	AUTOPTR(relay_merge) merge = relay_merge_new(0, EVER);
 	struct relay_merge_process process = a_process(relay_layouts_new(8));
 	struct queue a = {.is_ended = true};
 
@@ -333,7 +317,6 @@ TEST(the_context_says_whose_an_event_is)
 	CHECK_EQ(relay_event_tid(event), 77);
 	CHECK_EQ(relay_event_pid(event), 55);
 	CHECK_EQ(number_of(event), 1234);
-	relay_merge_free(merge);
 }
 
 TEST(fields_of_all_types_have_their_values)
@@ -424,7 +407,7 @@ static void add_path(struct relay_merge *merge, const char *first, const char *s
 
 TEST(a_stream_goes_on_in_the_next_file)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const char *first = path_of("cpu0"), *second = path_of("cpu0_1"), *other = path_of("cpu1");
 
 	append_packet(first, begin_packet(9, 0));
@@ -435,24 +418,22 @@ TEST(a_stream_goes_on_in_the_next_file)
 	add_path(merge, other, NULL);
 	CHECK_TEXT(given(merge), "A10 a10 b20 A30 a30 b40");
 	CHECK_EQ(stats(merge).error, 0);
-	relay_merge_free(merge);
 }
 
 TEST(a_file_that_has_gone_is_an_error)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const char *first = path_of("cpu0");
 
 	append_packet(first, packet_of(0, 0, TIMES(10)));
 	add_path(merge, first, path_of("missing"));
 	CHECK_TEXT(given(merge), "a10");
 	CHECK_EQ(stats(merge).error, -ENOENT);
-	relay_merge_free(merge);
 }
 
 TEST(the_room_at_the_end_of_a_file_is_no_packet)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const char *path = path_of("cpu0");
 	struct made *made = packet_of(0, 0, TIMES(10)), *room = begin_packet(11, 7);
 
@@ -464,13 +445,12 @@ TEST(the_room_at_the_end_of_a_file_is_no_packet)
 	add_path(merge, path, NULL);
 	CHECK_TEXT(given(merge), "a10");
 	CHECK_EQ(stats(merge).damaged + stats(merge).lost, 0);
-	relay_merge_free(merge);
 }
 
 /* As a recorder leaves it for a moment: its packet_size was to be next. */
 TEST(a_packet_that_still_fills_the_file_is_read)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const char *path = path_of("cpu0");
 	struct made *made = packet_of(0, 0, TIMES(10, 20));
 
@@ -480,12 +460,11 @@ TEST(a_packet_that_still_fills_the_file_is_read)
 	add_path(merge, path, NULL);
 	CHECK_TEXT(given(merge), "a10 a20");
 	CHECK_EQ(stats(merge).damaged, 0);
-	relay_merge_free(merge);
 }
 
 TEST(a_file_that_cannot_be_read_is_told)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	CHECK_EQ(mkdir(path_of("cpu0"), 0700), 0);
 	add_path(merge, path_of("cpu0"), NULL);
@@ -493,12 +472,11 @@ TEST(a_file_that_cannot_be_read_is_told)
 	add_path(merge, path_of("cpu1"), NULL);
 	CHECK_TEXT(given(merge), "b10");
 	CHECK_EQ(stats(merge).error, -EBADMSG);
-	relay_merge_free(merge);
 }
 
 TEST(a_file_that_is_truncated_while_it_is_read_ends_there)
 {
-	struct relay_merge *merge = merge_of(0, EVER);
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const char *path = path_of("cpu0");
 
 	CHECK_EQ(relay_guard_install(), 0);
@@ -511,13 +489,12 @@ TEST(a_file_that_is_truncated_while_it_is_read_ends_there)
 		;
 	CHECK(relay_merge_is_ended(merge));
 	CHECK(stats(merge).events < 200);
-	relay_merge_free(merge);
 }
 
 TEST(files_of_anything_are_read_to_their_end)
 {
 	for (unsigned seed = 0; seed < SEEDS; seed++) {
-		struct relay_merge *merge = merge_of(0, EVER);
+		AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 		struct made *made = packet_of(0, 0, TIMES(10, 20, 30, 40));
 		unsigned char *bytes = (unsigned char *)&made->head;
 		char name[16];
@@ -534,6 +511,5 @@ TEST(files_of_anything_are_read_to_their_end)
 		add_path(merge, path_of(name), NULL);
 		given(merge);
 		CHECK(relay_merge_is_ended(merge));
-		relay_merge_free(merge);
 	}
 }

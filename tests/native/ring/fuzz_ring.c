@@ -8,8 +8,8 @@
 #define _GNU_SOURCE
 #include "ring/ring.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "fuzz.h"
+
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,14 +22,6 @@ static struct kind {
 	unsigned char *memory, *as_made;
 	size_t bytes;
 } kinds[] = {{.mode = RELAY_NO_OVERWRITE}, {.mode = RELAY_OVERWRITE}};
-
-static void must(bool true_always, const char *what)
-{
-	if (true_always)
-		return;
-	fprintf(stderr, "fuzz_ring: %s\n", what);
-	abort();
-}
 
 /* Records of many lengths, past the end and round; one discarded, one open. */
 static void fill(struct relay_ring *ring)

@@ -16,6 +16,8 @@
 
 enum { PAGE = 4096 };
 
+DEFINE_AUTOPTR(relay_ring, relay_ring_close)
+
 static inline struct relay_ring_spec a_ring_spec(uint64_t ring_size, uint32_t mode)
 {
 	return (struct relay_ring_spec){.size = sizeof(struct relay_ring_spec),

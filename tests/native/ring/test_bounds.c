@@ -58,7 +58,7 @@ static void fill_with_skipped(uint64_t *words)
 
 TEST(records_to_skip_are_skipped_in_pieces)
 {
-	struct relay_ring *ring = make_ring(SIZE, 0), *other = relay_ring_fdopen(relay_ring_fd(ring));
+	AUTOPTR(relay_ring) ring = make_ring(SIZE, 0), *other = relay_ring_fdopen(relay_ring_fd(ring));
 	uint64_t begin, longest = 0, all;
 	const void *data;
 	size_t length;
@@ -89,10 +89,7 @@ TEST(records_to_skip_are_skipped_in_pieces)
 	CHECK(calls > 4);
 	CHECK_EQ(got, 8);
 	CHECK_EQ(memcmp(out, "rrrrrrrr", 8), 0);
-	CHECK_EQ(ring_stats(ring).skipped_records, N_SKIPPED);
-	CHECK_EQ(ring_stats(ring).read_records, 1);
-	relay_ring_close(other);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (skipped_records, N_SKIPPED), (read_records, 1));
 }
 
 /* --- words that do not come to rest --- */
@@ -198,7 +195,7 @@ static struct relay_ring_claim *claims_of(struct relay_ring *ring, uint64_t *wor
 
 TEST(claims_that_hold_nonsense_cost_one_long_search)
 {
-	struct relay_ring *ring = make_ring(SMALL, 0);
+	AUTOPTR(relay_ring) ring = make_ring(SMALL, 0);
 	uint64_t *words = words_of(ring);
 	struct relay_ring_claim *claims = claims_of(ring, words);
 	void *record = relay_ring_reserve(ring, 8, 0);
@@ -222,7 +219,6 @@ TEST(claims_that_hold_nonsense_cost_one_long_search)
 	record = relay_ring_reserve(ring, 8, 0);
 	CHECK(record != NULL);
 	CHECK_EQ(relay_ring_discard(record, 0), 0);
-	relay_ring_close(ring);
 }
 
 /* --- one handle, two threads --- */

@@ -153,7 +153,7 @@ static void use_spoilt_rings(uint32_t mode)
 
 	alarm(WATCHDOG_S);
 	for (round = 0; round < ROUNDS; round++) {
-		struct relay_ring *ring = make_ring(SIZE, mode);
+		AUTOPTR(relay_ring) ring = make_ring(SIZE, mode);
 		struct spoilt file = map_words(ring);
 
 		for (i = 0; i < 20; i++)
@@ -164,7 +164,6 @@ static void use_spoilt_rings(uint32_t mode)
 			do_something(ring);
 		}
 		munmap(file.words, file.n * 8 + PAGE);
-		relay_ring_close(ring);
 	}
 }
 
@@ -186,7 +185,7 @@ TEST(rubbish_harms_nobody)
 
 	alarm(WATCHDOG_S);
 	for (round = 0; round < ROUNDS / 15; round++) {
-		struct relay_ring *ring = make_ring(SIZE, round % 2);
+		AUTOPTR(relay_ring) ring = make_ring(SIZE, round % 2);
 		struct spoilt file = map_words(ring);
 
 		for (k = 0; k < file.n; k++)
@@ -194,7 +193,6 @@ TEST(rubbish_harms_nobody)
 		for (i = 0; i < 20; i++)
 			do_something(ring);
 		munmap(file.words, file.n * 8 + PAGE);
-		relay_ring_close(ring);
 	}
 }
 
@@ -218,7 +216,7 @@ static void *scribble(void *argument)
 
 TEST(rings_that_change_all_the_time_harm_nobody)
 {
-	struct relay_ring *ring = make_ring(SIZE, 0);
+	AUTOPTR(relay_ring) ring = make_ring(SIZE, 0);
 	struct spoilt file = map_words(ring);
 	pthread_t thread;
 	int i;
@@ -229,7 +227,6 @@ TEST(rings_that_change_all_the_time_harm_nobody)
 		do_something(ring);
 	__atomic_store_n(&scribbled, true, __ATOMIC_RELAXED);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
-	relay_ring_close(ring);
 }
 
 /* --- what is said of it --- */
@@ -237,7 +234,7 @@ TEST(rings_that_change_all_the_time_harm_nobody)
 /* Two records of 16 bytes with their headers, then what `change` does to the words of the file. */
 static void check_damage(void (*change)(uint64_t *words), uint64_t at, int n_good)
 {
-	struct relay_ring *ring = make_ring(SIZE, 0);
+	AUTOPTR(relay_ring) ring = make_ring(SIZE, 0);
 	struct spoilt file = map_words(ring);
 	const void *data;
 	size_t length;
@@ -256,7 +253,6 @@ static void check_damage(void (*change)(uint64_t *words), uint64_t at, int n_goo
 	CHECK_EQ(relay_ring_wait(&ring, 1, -1), 1);
 	CHECK_EQ(relay_ring_read(ring, NULL, 0, NULL), -EBADMSG);
 	CHECK_EQ(relay_ring_consume(ring, NULL, NULL, 0), -EBADMSG);
-	relay_ring_close(ring);
 }
 
 static void make_second_too_long(uint64_t *words)
@@ -307,12 +303,11 @@ TEST(damage_is_reported_with_its_place)
 
 TEST(producers_store_nothing_where_positions_contradict)
 {
-	struct relay_ring *ring = make_ring(SIZE, 0);
+	AUTOPTR(relay_ring) ring = make_ring(SIZE, 0);
 	struct spoilt file = map_words(ring);
 
 	file.words[PAGE / 8] = file.words[PAGE / 8 + 4] = 12; /* position, tail */
 	CHECK_EQ(output_letters(ring, 'a', 8, 0), -EBADMSG);
-	relay_ring_close(ring);
 }
 
 static void check_refused(struct spoilt *file, int fd, uint64_t at, uint64_t value, int err)
@@ -367,7 +362,7 @@ TEST(a_truncated_ring_is_damaged)
 TEST(who_asks_a_damaged_ring_for_a_record_hears_what_who_waits_does)
 {
 	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
-		struct relay_ring *ring = make_ring(SIZE, mode);
+		AUTOPTR(relay_ring) ring = make_ring(SIZE, mode);
 		struct spoilt file = map_words(ring);
 		char to[SIZE];
 		const void *data;
@@ -380,6 +375,5 @@ TEST(who_asks_a_damaged_ring_for_a_record_hears_what_who_waits_does)
 			CHECK_EQ(relay_ring_next(ring, &data, &length), -EBADMSG);
 		CHECK_EQ(relay_ring_read(ring, to, sizeof(to), NULL), -EBADMSG);
 		munmap(file.words, PAGE + 8 * file.n);
-		relay_ring_close(ring);
 	}
 }

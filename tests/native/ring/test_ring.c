@@ -92,7 +92,7 @@ static void check_output(struct relay_ring *ring, const struct kernel_ring *k, s
 /* "4. record layout" */
 TEST(records_lie_as_in_the_kernel)
 {
-	struct relay_ring *ring = make_ring(8192, 0);
+	AUTOPTR(relay_ring) ring = make_ring(8192, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 8192);
 	char *record;
 
@@ -112,12 +112,11 @@ TEST(records_lie_as_in_the_kernel)
 	CHECK_EQ(relay_ring_commit(record, 0), 0);
 	CHECK_EQ(kernel_header(&k, 216)[0], 0x10);
 	CHECK_EQ((uintptr_t)record % 8, 0);
-	relay_ring_close(ring);
 }
 
 TEST(the_second_header_word_counts_pages)
 {
-	struct relay_ring *ring = make_ring(8192, 0);
+	AUTOPTR(relay_ring) ring = make_ring(8192, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 8192);
 
 	CHECK_EQ(output_letters(ring, 'a', 3000, 0), 0);
@@ -127,13 +126,12 @@ TEST(the_second_header_word_counts_pages)
 	CHECK_EQ(kernel_header(&k, 0)[1], 3);
 	CHECK_EQ(kernel_header(&k, 3008)[1], 3);
 	CHECK_EQ(kernel_header(&k, 6016)[1], 4);
-	relay_ring_close(ring);
 }
 
 /* A program that knows nothing but the kernel's layout, over many laps, with all lengths. */
 TEST(the_kernels_layout_is_all_that_a_consumer_needs)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096);
 	const unsigned char *data;
 	uint32_t length, expected = 0, n = 0;
@@ -155,13 +153,12 @@ TEST(the_kernels_layout_is_all_that_a_consumer_needs)
 		kernel_done(&k, expected++);
 	}
 	CHECK(*k.producer > 100 * 4096);
-	relay_ring_close(ring);
 }
 
 /* "wrap: record at pos 4000 contiguous through 2nd mapping" */
 TEST(a_record_that_wraps_is_in_one_piece)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096);
 	const unsigned char *data;
 	uint32_t length, i;
@@ -178,7 +175,6 @@ TEST(a_record_that_wraps_is_in_one_piece)
 		CHECK_EQ(data[i], 'w');
 	CHECK_EQ(relay_ring_next(ring, &there, &taken), 1);
 	CHECK(taken == 600 && memcmp(there, data, 600) == 0);
-	relay_ring_close(ring);
 }
 
 /* --- room --- */
@@ -186,7 +182,7 @@ TEST(a_record_that_wraps_is_in_one_piece)
 /* "5. space rule" */
 TEST(the_largest_record_is_16_bytes_less_than_the_ring)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	const size_t wrong[] = {4096, 4089, 4088, 4087, 4081, 0x40000000, 0xffffffff, SIZE_MAX};
 	unsigned i;
 
@@ -198,14 +194,12 @@ TEST(the_largest_record_is_16_bytes_less_than_the_ring)
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 0);
 	CHECK_EQ(output_letters(ring, 'a', 4080, 0), 0);
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 4088);
-	CHECK_EQ(ring_stats(ring).lost_too_large_records, 16);
-	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (lost_too_large_records, 16), (lost_full_records, 0));
 }
 
 TEST(a_ring_is_never_quite_full)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	const void *data;
 	size_t length;
 	int i;
@@ -220,26 +214,22 @@ TEST(a_ring_is_never_quite_full)
 	CHECK_EQ(output_letters(ring, 'b', 56, 0), 0);
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_PROD_POS), 4096);
 	CHECK_EQ(output_letters(ring, 'b', 56, 0), -EAGAIN);
-	CHECK_EQ(ring_stats(ring).lost_full_records, 3);
-	CHECK_EQ(ring_stats(ring).lost_full_bytes, 3 * 56);
-	CHECK_EQ(ring_stats(ring).records, 64);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (lost_full_records, 3), (lost_full_bytes, 3 * 56), (records, 64));
 }
 
 /* "user sets cons_pos > prod_pos" */
 TEST(a_consumer_position_ahead_of_the_producer_refuses_records)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096);
 
 	*k.consumer = 64;
 	CHECK_EQ(output_letters(ring, 'a', 8, 0), -EAGAIN);
-	relay_ring_close(ring);
 }
 
 TEST(other_flags_are_refused)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	void *record;
 
 	CHECK_EQ(relay_ring_output(ring, "a", 1, 4), -EINVAL);
@@ -252,13 +242,12 @@ TEST(other_flags_are_refused)
 	CHECK_EQ(relay_ring_discard(&record, 0), -EINVAL);
 	CHECK_EQ(relay_ring_output(ring, "a", 1, RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP), 0);
 	CHECK_EQ(relay_ring_output(ring, NULL, 0, 0), 0);
-	relay_ring_close(ring);
 }
 
 /* "6. query" */
 TEST(query_tells_five_things)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 
 	CHECK_EQ(output_letters(ring, 'a', 8, 0), 0);
 	CHECK_EQ(relay_ring_query(ring, 0), 16);
@@ -270,14 +259,13 @@ TEST(query_tells_five_things)
 	CHECK_LETTERS(ring, "a");
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_AVAIL_DATA), 0);
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_CONS_POS), 16);
-	relay_ring_close(ring);
 }
 
 /* --- order --- */
 
 TEST(records_come_in_the_order_of_their_reservations)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	char *a = reserve_letters(ring, 'a', 10), *b = reserve_letters(ring, 'b', 20),
 	     *c = reserve_letters(ring, 'c', 0);
 
@@ -288,12 +276,11 @@ TEST(records_come_in_the_order_of_their_reservations)
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_AVAIL_DATA), 24 + 32 + 8 + 16);
 	CHECK_EQ(relay_ring_commit(a, 0), 0);
 	CHECK_LETTERS(ring, "ab.d");
-	relay_ring_close(ring);
 }
 
 TEST(discarded_records_are_skipped_and_make_room)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	char *a = reserve_letters(ring, 'a', 4000), *b;
 
 	CHECK_EQ(relay_ring_discard(a, 0), 0);
@@ -305,17 +292,13 @@ TEST(discarded_records_are_skipped_and_make_room)
 	CHECK_EQ(relay_ring_discard(b, 0), 0);
 	CHECK_EQ(relay_ring_commit(a, 0), 0);
 	CHECK_LETTERS(ring, "ac");
-	CHECK_EQ(ring_stats(ring).skipped_records, 2);
-	CHECK_EQ(ring_stats(ring).read_records, 2);
-	CHECK_EQ(ring_stats(ring).read_bytes, 101);
-	CHECK_EQ(ring_stats(ring).torn_records, 0);
-	CHECK_EQ(ring_stats(ring).records, 4);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (skipped_records, 2), (read_records, 2), (read_bytes, 101), (torn_records, 0),
+	             (records, 4));
 }
 
 TEST(as_many_reservations_as_there_are_claims)
 {
-	struct relay_ring *ring = make_ring(65536, 0);
+	AUTOPTR(relay_ring) ring = make_ring(65536, 0);
 	void *record[RELAY_N_CLAIMS];
 	int i;
 
@@ -329,7 +312,6 @@ TEST(as_many_reservations_as_there_are_claims)
 	CHECK_EQ(strlen(drain_letters(ring)), RELAY_N_CLAIMS);
 	for (i = 0; i < RELAY_N_CLAIMS; i++)
 		CHECK_EQ(relay_ring_discard(reserve_letters(ring, 'd', 8), 0), 0);
-	relay_ring_close(ring);
 }
 
 static struct relay_ring *interrupted;
@@ -344,7 +326,7 @@ static void reserve_in_handler(int signal)
 
 TEST(a_signal_handler_reserves_over_an_open_reservation)
 {
-	struct relay_ring *ring = interrupted = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = interrupted = make_ring(4096, 0);
 	char *a = reserve_letters(ring, 'a', 10);
 
 	signal(SIGUSR1, reserve_in_handler);
@@ -353,7 +335,6 @@ TEST(a_signal_handler_reserves_over_an_open_reservation)
 	CHECK_LETTERS(ring, "a");
 	CHECK_EQ(relay_ring_commit(from_handler, 0), 0);
 	CHECK_LETTERS(ring, "ho");
-	relay_ring_close(ring);
 }
 
 static void *commit_it(void *record)
@@ -363,7 +344,7 @@ static void *commit_it(void *record)
 
 TEST(another_thread_of_the_process_commits)
 {
-	struct relay_ring *ring = make_ring(4096, 0), *other = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0), *other = make_ring(4096, 0);
 	char *a = reserve_letters(ring, 'a', 10), *b = reserve_letters(other, 'b', 10);
 	pthread_t thread;
 	void *result;
@@ -375,15 +356,13 @@ TEST(another_thread_of_the_process_commits)
 	CHECK_EQ(relay_ring_commit(a, 0), 0);
 	CHECK_LETTERS(ring, "a");
 	CHECK_LETTERS(other, "b");
-	relay_ring_close(ring);
-	relay_ring_close(other);
 }
 
 /* --- consuming --- */
 
 TEST(next_holds_records_until_release)
 {
-	struct relay_ring *ring = make_ring(4096, 0), *second = open_ring(make_ring_file(4096, 0));
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0), *second = open_ring(make_ring_file(4096, 0));
 	const void *a, *b;
 	size_t length;
 
@@ -401,8 +380,6 @@ TEST(next_holds_records_until_release)
 	relay_ring_release(ring);
 	CHECK_EQ(relay_ring_query(ring, RELAY_RING_CONS_POS), 24);
 	CHECK_LETTERS(ring, "b");
-	relay_ring_close(ring);
-	relay_ring_close(second);
 }
 
 struct each {
@@ -421,7 +398,7 @@ static int note(void *context, const void *data, size_t length)
 
 TEST(a_function_gets_each_record)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	struct each each = {.stop_after = 3};
 	const char *letter;
 
@@ -433,12 +410,11 @@ TEST(a_function_gets_each_record)
 	CHECK_EQ(relay_ring_consume(ring, note, &each, 0), 3);
 	CHECK_EQ(relay_ring_consume(ring, note, &each, 0), 0);
 	CHECK(each.n == 6 && memcmp(each.letters, "abcdef", 6) == 0);
-	relay_ring_close(ring);
 }
 
 TEST(a_copying_reader_says_what_does_not_fit)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	char data[16];
 
 	CHECK_EQ(output_letters(ring, 'a', 10, 0), 0);
@@ -448,7 +424,6 @@ TEST(a_copying_reader_says_what_does_not_fit)
 	CHECK(memcmp(data, "aaaaaaaaaa", 10) == 0);
 	CHECK_EQ(relay_ring_read(ring, data, 0, NULL), 0);
 	CHECK_EQ(relay_ring_read(ring, data, 10, NULL), -EAGAIN);
-	relay_ring_close(ring);
 }
 
 static void *consume_elsewhere(void *ring)
@@ -462,7 +437,7 @@ static void *consume_elsewhere(void *ring)
 TEST(there_is_one_consumer_at_a_time)
 {
 	const char *path = make_ring_file(4096, 0);
-	struct relay_ring *ring = open_ring(path), *other = open_ring(path);
+	AUTOPTR(relay_ring) ring = open_ring(path), *other = open_ring(path);
 	const void *data;
 	size_t length;
 	pthread_t thread;
@@ -476,13 +451,11 @@ TEST(there_is_one_consumer_at_a_time)
 	CHECK_EQ((intptr_t)result, -EBUSY);
 	relay_ring_release(ring);
 	CHECK_EQ(relay_ring_next(other, &data, &length), 0);
-	relay_ring_close(ring);
-	relay_ring_close(other);
 }
 
 TEST(the_state_follows_who_consumes_by_the_kernels_format)
 {
-	struct relay_ring *ring = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096);
 	const unsigned char *data;
 	uint32_t length;
@@ -496,5 +469,4 @@ TEST(the_state_follows_who_consumes_by_the_kernels_format)
 	CHECK_EQ(output_letters(ring, 'c', 10, 0), 0);
 	CHECK_EQ(kernel_next(&k, &data, &length), 1);
 	CHECK_EQ(data[0], 'c');
-	relay_ring_close(ring);
 }

@@ -14,7 +14,7 @@ SCHEMES(rseq, lockless);
 
 TEST(in_overwrite_mode_the_oldest_give_way)
 {
-	struct relay_ring *ring = make_ring(4096, RELAY_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(4096, RELAY_OVERWRITE);
 	char data[100];
 	uint64_t missed, i;
 	const void *there;
@@ -30,16 +30,13 @@ TEST(in_overwrite_mode_the_oldest_give_way)
 		CHECK_EQ(missed, i == 745 ? 745 : 0);
 	}
 	CHECK_EQ(relay_ring_read(ring, data, sizeof(data), &missed), -EAGAIN);
-	CHECK_EQ(ring_stats(ring).lost_overwritten_records, 745);
-	CHECK_EQ(ring_stats(ring).read_records, 255);
-	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (lost_overwritten_records, 745), (read_records, 255), (lost_full_records, 0));
 }
 
 /* bpf_ringbuf_query() and the words of the producer's page, of BPF_F_RB_OVERWRITE. */
 TEST(the_overwrite_position_lies_where_the_kernel_has_it)
 {
-	struct relay_ring *ring = make_ring(4096, RELAY_OVERWRITE), *other = make_ring(4096, 0);
+	AUTOPTR(relay_ring) ring = make_ring(4096, RELAY_OVERWRITE), *other = make_ring(4096, 0);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096), o = kernel_map(relay_ring_fd(other), 4096);
 	unsigned char *data = malloc(4096);
 	uint64_t i, pos = 0;
@@ -76,8 +73,6 @@ TEST(the_overwrite_position_lies_where_the_kernel_has_it)
 	CHECK_EQ(o.producer[2], 0);
 	CHECK_EQ(relay_ring_query(other, RELAY_RING_OVERWRITE_POS), 0);
 	free(data);
-	relay_ring_close(ring);
-	relay_ring_close(other);
 }
 
 struct overwriter {
@@ -110,7 +105,7 @@ static void *overwrite(void *argument)
 TEST(a_consumer_of_the_kernels_format_copies_whole_records_while_they_are_overwritten)
 {
 	enum { SIZE = 4096 };
-	struct relay_ring *ring = make_ring(SIZE, RELAY_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(SIZE, RELAY_OVERWRITE);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), SIZE);
 	unsigned n = scheme == RELAY_RSEQ ? 1 : N_OVERWRITERS;
 	uint64_t data[SIZE / 8], pos = 0, next[N_OVERWRITERS] = {0}, got = 0;
@@ -143,12 +138,11 @@ TEST(a_consumer_of_the_kernels_format_copies_whole_records_while_they_are_overwr
 	for (unsigned i = 0; i < n; i++)
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
 	CHECK(got > 0);
-	relay_ring_close(ring);
 }
 
 TEST(what_was_discarded_is_not_missed)
 {
-	struct relay_ring *ring = make_ring(4096, RELAY_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(4096, RELAY_OVERWRITE);
 	char data[100], *record;
 	uint64_t missed;
 	int i;
@@ -163,12 +157,11 @@ TEST(what_was_discarded_is_not_missed)
 	CHECK_EQ(missed, 115);
 	CHECK_EQ(relay_ring_read(ring, data, sizeof(data), &missed), -EAGAIN);
 	CHECK_EQ(missed, 0);
-	relay_ring_close(ring);
 }
 
 TEST(a_reservation_is_never_overwritten)
 {
-	struct relay_ring *ring = make_ring(4096, RELAY_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(4096, RELAY_OVERWRITE);
 	char *a = reserve_letters(ring, 'a', 8), data[100];
 	int n = 0;
 
@@ -181,7 +174,6 @@ TEST(a_reservation_is_never_overwritten)
 	CHECK_EQ(output_letters(ring, 'c', 8, 0), 0);
 	CHECK_EQ(relay_ring_read(ring, data, sizeof(data), NULL), 8);
 	CHECK_EQ(data[0], 'b');
-	relay_ring_close(ring);
 }
 
 /* --- death --- */
@@ -207,7 +199,7 @@ static void reserve_and_die(const char *path, char letter, size_t n, uint64_t to
 TEST(a_dead_producers_reservation_is_discarded_when_a_consumer_meets_it)
 {
 	const char *path = make_ring_file(4096, 0);
-	struct relay_ring *ring = open_ring(path);
+	AUTOPTR(relay_ring) ring = open_ring(path);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), 4096);
 
 	reserve_and_die(path, 'a', 100, 0);
@@ -217,19 +209,16 @@ TEST(a_dead_producers_reservation_is_discarded_when_a_consumer_meets_it)
 	CHECK_EQ(kernel_header(&k, 0)[0], 100 | RELAY_RING_DISCARD);
 	CHECK_EQ(ring_stats(ring).torn_records, 1);
 	CHECK_LETTERS(ring, "bc");
-	CHECK_EQ(ring_stats(ring).torn_records, 1);
-	CHECK_EQ(ring_stats(ring).skipped_records, 1);
-	CHECK_EQ(ring_stats(ring).read_records, 2);
+	CHECK_FIELDS(ring_stats(ring), (torn_records, 1), (skipped_records, 1), (read_records, 2));
 	/* In scheme lockless its other record took a claim, too. */
 	CHECK_EQ(relay_ring_resolve(ring, 0), scheme == RELAY_LOCKLESS);
 	CHECK_EQ(relay_ring_resolve(ring, 0), 0);
-	relay_ring_close(ring);
 }
 
 TEST(a_reservation_is_resolved_by_the_servers_token)
 {
 	const char *path = make_ring_file(4096, 0);
-	struct relay_ring *ring = open_ring(path), *mine = open_ring(path);
+	AUTOPTR(relay_ring) ring = open_ring(path), *mine = open_ring(path);
 
 	relay_ring_set_token(mine, 7);
 	CHECK(relay_ring_reserve(mine, 10, 0) != NULL);
@@ -239,14 +228,12 @@ TEST(a_reservation_is_resolved_by_the_servers_token)
 	CHECK_EQ(relay_ring_resolve(ring, 7), 1);
 	CHECK_LETTERS(ring, "b");
 	CHECK_EQ(ring_stats(ring).torn_records, 1);
-	relay_ring_close(ring);
-	relay_ring_close(mine);
 }
 
 TEST(overwriting_passes_the_reservation_of_the_dead)
 {
 	const char *path = make_ring_file(4096, RELAY_OVERWRITE);
-	struct relay_ring *ring = open_ring(path);
+	AUTOPTR(relay_ring) ring = open_ring(path);
 	char data[16];
 	uint64_t missed;
 	int i;
@@ -257,13 +244,12 @@ TEST(overwriting_passes_the_reservation_of_the_dead)
 	CHECK_EQ(ring_stats(ring).torn_records, 1);
 	CHECK_EQ(relay_ring_read(ring, data, sizeof(data), &missed), 8);
 	CHECK_EQ(missed, 746); /* what the dead one committed is among them */
-	relay_ring_close(ring);
 }
 
 TEST(a_dead_consumers_lock_is_taken_over)
 {
 	const char *path = make_ring_file(4096, 0);
-	struct relay_ring *ring = open_ring(path);
+	AUTOPTR(relay_ring) ring = open_ring(path);
 	const void *data;
 	size_t length;
 	int status;
@@ -277,12 +263,11 @@ TEST(a_dead_consumers_lock_is_taken_over)
 	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_LETTERS(ring, "a");
-	relay_ring_close(ring);
 }
 
 TEST(after_fork_both_produce)
 {
-	struct relay_ring *ring = make_ring(65536, 0);
+	AUTOPTR(relay_ring) ring = make_ring(65536, 0);
 	char *mine = reserve_letters(ring, 'm', 8);
 	int status, i;
 	pid_t pid = fork();
@@ -298,7 +283,6 @@ TEST(after_fork_both_produce)
 	CHECK_EQ(relay_ring_commit(mine, 0), 0);
 	CHECK_EQ(strlen(drain_letters(ring)), 201);
 	CHECK_EQ(ring_stats(ring).records, 201);
-	relay_ring_close(ring);
 }
 
 /* --- several rings --- */
@@ -400,7 +384,7 @@ TEST(calls_without_a_ring_do_nothing)
 TEST(the_largest_record_fits_exactly)
 {
 	enum { SIZE = 4096 };
-	struct relay_ring *ring = make_ring(SIZE, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(SIZE, RELAY_NO_OVERWRITE);
 	static char data[SIZE];
 
 	for (size_t length = SIZE - 24; length <= SIZE; length++) {
@@ -415,14 +399,12 @@ TEST(the_largest_record_fits_exactly)
 	}
 	CHECK_EQ(relay_ring_output(ring, data, SIZE_MAX, 0), -EAGAIN);
 	CHECK_EQ(relay_ring_output(ring, data, SIZE_MAX - 7, 0), -EAGAIN);
-	CHECK_EQ(ring_stats(ring).lost_full_records, 0);
-	CHECK_EQ(ring_stats(ring).lost_too_large_records, 2 * 16 + 2);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (lost_full_records, 0), (lost_too_large_records, 2 * 16 + 2));
 }
 
 TEST(what_a_consumer_of_the_kernels_format_passed_is_told_in_bytes)
 {
-	struct relay_ring *ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), PAGE);
 	const unsigned char *data;
 	uint32_t length;
@@ -434,36 +416,30 @@ TEST(what_a_consumer_of_the_kernels_format_passed_is_told_in_bytes)
 		CHECK_EQ(kernel_next(&k, &data, &length), 1);
 		kernel_done(&k, length);
 	}
-	CHECK_EQ(ring_stats(ring).foreign_bytes, 32);
-	CHECK_EQ(ring_stats(ring).consumer_position, 32);
+	CHECK_FIELDS(ring_stats(ring), (foreign_bytes, 32), (consumer_position, 32));
 	/* Others go on from there, and it is not forgotten. */
 	CHECK_LETTERS(ring, "cd");
-	CHECK_EQ(ring_stats(ring).foreign_bytes, 32);
-	CHECK_EQ(ring_stats(ring).read_records, 2);
-	CHECK_EQ(ring_stats(ring).consumer_position, 64);
-	relay_ring_close(ring);
+	CHECK_FIELDS(ring_stats(ring), (foreign_bytes, 32), (read_records, 2), (consumer_position, 64));
 }
 
 TEST(an_overwritten_ring_of_a_consumer_of_the_kernels_format_shows_its_position)
 {
-	struct relay_ring *ring = make_ring(PAGE, RELAY_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(PAGE, RELAY_OVERWRITE);
 	struct kernel_ring k = kernel_map(relay_ring_fd(ring), PAGE);
 
 	for (int i = 0; i < 10; i++)
 		CHECK_EQ(output_letters(ring, 'a', 8, 0), 0);
 	__atomic_store_n(k.consumer, 80, __ATOMIC_RELEASE);
-	CHECK_EQ(ring_stats(ring).consumer_position, 80);
-	CHECK_EQ(ring_stats(ring).foreign_bytes, 80);
+	CHECK_FIELDS(ring_stats(ring), (consumer_position, 80), (foreign_bytes, 80));
 	for (int i = 0; i < PAGE / 8; i++)
 		CHECK_EQ(output_letters(ring, 'b', 8, 0), 0);
 	CHECK_EQ(ring_stats(ring).lost_overwritten_records, 0);
 	CHECK(ring_stats(ring).consumer_position > 80);
-	relay_ring_close(ring);
 }
 
 TEST(a_producer_that_will_try_again_has_lost_nothing)
 {
-	struct relay_ring *ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_ring) ring = make_ring(PAGE, RELAY_NO_OVERWRITE);
 	static char data[PAGE];
 	void *record;
 
@@ -488,5 +464,4 @@ TEST(a_producer_that_will_try_again_has_lost_nothing)
 	CHECK(record != NULL);
 	CHECK_EQ(relay_ring_commit(record, RELAY_RING_WILL_RETRY), -EINVAL);
 	CHECK_EQ(relay_ring_commit(record, 0), 0);
-	relay_ring_close(ring);
 }

@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <relayfs/layout.h>
 #include <relayfs/store.h>
+#include <relayfs/trace_store.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -75,6 +76,16 @@ static unsigned home_cpu; /* where this thread runs, and whose buffer is tested 
 #define LIBRARY(...) _Static_assert(1, #__VA_ARGS__)
 #define STORE(...) _Static_assert(1, #__VA_ARGS__)
 
+/* AUTOPTR(rchan_buf) buf = make_buf(64, 2, mode); a pointer that is released where its block ends. */
+#define AUTOPTR(type) __attribute__((cleanup(release_##type))) struct type *
+#define DEFINE_AUTOPTR(type, release)                       \
+	static inline void release_##type(struct type **at) \
+	{                                                   \
+		release(*at);                               \
+	}
+
+DEFINE_AUTOPTR(rchan_buf, relay_buf_release)
+
 static inline struct relay_spec a_spec(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
 {
 	return (struct relay_spec){.size = sizeof(struct relay_spec),
@@ -110,6 +121,26 @@ static inline struct rchan_buf *make_buf(uint64_t subbuf_size, uint64_t n_subbuf
 	return buf;
 }
 
+/* Of a buffer of packets, as traces have them. */
+static inline struct relay_spec a_packet_spec(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+{
+	struct relay_spec spec = a_spec(subbuf_size, n_subbufs, mode);
+
+	spec.timestamp = RELAY_MONO;
+	spec.start_reserve = sizeof(struct relay_packet);
+	spec.format = RELAY_PACKETS;
+	return spec;
+}
+
+static inline struct rchan_buf *make_packet_buf(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+{
+	struct relay_spec spec = a_packet_spec(subbuf_size, n_subbufs, mode);
+	struct rchan_buf *buf = relay_buf_open(make_channel(&spec));
+
+	CHECK(buf != NULL);
+	return buf;
+}
+
 /* The same buffer, opened a second time: in this process or in a child. */
 static inline struct rchan_buf *open_again(const struct rchan_buf *buf)
 {
@@ -132,21 +163,23 @@ static inline struct relay_stats stats_of(struct rchan_buf *buf)
 	return stats;
 }
 
-/* Up to six counts of a buffer, read at once: CHECK_STATS(buf, (records, 3), (bytes, 30)); */
-#define CHECK_STATS(buf, ...)                                                                           \
-	do {                                                                                            \
-		struct relay_stats stats_ = stats_of(buf);                                              \
-		STATS_PICK_(__VA_ARGS__, STATS_6_, STATS_5_, STATS_4_, STATS_3_, STATS_2_, STATS_1_, 0) \
-		(__VA_ARGS__)                                                                           \
+/* Up to six fields of a struct: CHECK_FIELDS(stats_of(buf), (records, 3), (bytes, 30)); */
+#define CHECK_FIELDS(struct_, ...)                                                                             \
+	do {                                                                                                   \
+		__typeof__(struct_) fields_ = struct_;                                                         \
+		FIELDS_PICK_(__VA_ARGS__, FIELDS_6_, FIELDS_5_, FIELDS_4_, FIELDS_3_, FIELDS_2_, FIELDS_1_, 0) \
+		(__VA_ARGS__)                                                                                  \
 	} while (0)
-#define STATS_PICK_(a, b, c, d, e, f, picked, ...) picked
-#define STATS_ONE_(field, expected) CHECK_EQ(stats_.field, expected);
-#define STATS_1_(pair) STATS_ONE_ pair
-#define STATS_2_(pair, ...) STATS_ONE_ pair STATS_1_(__VA_ARGS__)
-#define STATS_3_(pair, ...) STATS_ONE_ pair STATS_2_(__VA_ARGS__)
-#define STATS_4_(pair, ...) STATS_ONE_ pair STATS_3_(__VA_ARGS__)
-#define STATS_5_(pair, ...) STATS_ONE_ pair STATS_4_(__VA_ARGS__)
-#define STATS_6_(pair, ...) STATS_ONE_ pair STATS_5_(__VA_ARGS__)
+#define FIELDS_PICK_(a, b, c, d, e, f, picked, ...) picked
+#define FIELDS_ONE_(field, expected) CHECK_EQ(fields_.field, expected);
+#define FIELDS_1_(pair) FIELDS_ONE_ pair
+#define FIELDS_2_(pair, ...) FIELDS_ONE_ pair FIELDS_1_(__VA_ARGS__)
+#define FIELDS_3_(pair, ...) FIELDS_ONE_ pair FIELDS_2_(__VA_ARGS__)
+#define FIELDS_4_(pair, ...) FIELDS_ONE_ pair FIELDS_3_(__VA_ARGS__)
+#define FIELDS_5_(pair, ...) FIELDS_ONE_ pair FIELDS_4_(__VA_ARGS__)
+#define FIELDS_6_(pair, ...) FIELDS_ONE_ pair FIELDS_5_(__VA_ARGS__)
+
+#define CHECK_STATS(buf, ...) CHECK_FIELDS(stats_of(buf), __VA_ARGS__)
 
 /* Write n times `letter`. */
 static inline int write_letters(struct rchan_buf *buf, char letter, size_t n)

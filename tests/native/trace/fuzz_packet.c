@@ -9,35 +9,13 @@
  * Ids are small so that events that the fuzzer makes up have declared ones.
  */
 #define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <relayfs/trace_store.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_TYPES = 64 };
 static const uint64_t begin = 100, end = 1ull << 40;
-
-static void must(bool true_always, const char *what)
-{
-	if (true_always)
-		return;
-	fprintf(stderr, "fuzz_packet: %s\n", what);
-	abort();
-}
-
-struct input {
-	const uint8_t *at;
-	size_t left;
-};
-
-static uint8_t take(struct input *input)
-{
-	if (!input->left)
-		return 0;
-	input->left--;
-	return *input->at++;
-}
 
 static void declare(struct relay_layouts *layouts, struct input *input)
 {

@@ -67,14 +67,13 @@ static inline void add_process(struct written *sum, const char *trace, const cha
 	sum->n_processes++;
 	for (unsigned cpu = 0; cpu < relay_n_possible_cpus(); cpu++) {
 		snprintf(name, sizeof(name), "%s/cpu/mem%u", process, cpu);
-		struct rchan_buf *buf = relay_buf_open(path_of(trace, name));
+		AUTOPTR(rchan_buf) buf = relay_buf_open(path_of(trace, name));
 		CHECK(buf != NULL);
 		struct relay_stats stats = stats_of(buf);
 		sum->events += stats.records;
 		sum->bytes += stats.bytes;
 		sum->lost += stats.lost_full_records;
 		sum->too_large += stats.lost_too_large_records;
-		relay_buf_release(buf);
 	}
 }
 

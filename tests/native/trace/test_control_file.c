@@ -19,6 +19,8 @@ static const char *file_of_traces(void)
 	return path;
 }
 
+DEFINE_AUTOPTR(relay_traces, relay_traces_close)
+
 static struct relay_traces *serve(void)
 {
 	struct relay_traces *traces = relay_traces_serve(scratch);
@@ -47,7 +49,7 @@ static const struct relay_trace_page *map_page(void)
 
 TEST(a_trace_is_read_as_it_was_set)
 {
-	struct relay_traces *server = serve(), *other = look();
+	AUTOPTR(relay_traces) server = serve(), *other = look();
 	struct relay_trace trace = a_trace(RELAY_TRACE_SHARED), got;
 	CHECK_EQ(relay_traces_get(other, 3, &got), -ENOENT);
 	relay_traces_set(server, 3, &trace);
@@ -55,13 +57,11 @@ TEST(a_trace_is_read_as_it_was_set)
 	CHECK(memcmp(&trace, &got, sizeof(got)) == 0);
 	relay_traces_set(server, 3, &(struct relay_trace){.id = 0});
 	CHECK_EQ(relay_traces_get(other, 3, &got), -ENOENT);
-	relay_traces_close(server);
-	relay_traces_close(other);
 }
 
 TEST(programs_see_what_is_started_and_each_change)
 {
-	struct relay_traces *server = serve();
+	AUTOPTR(relay_traces) server = serve();
 	const struct relay_trace_page *page = map_page();
 	struct relay_trace trace = a_trace(RELAY_TRACE_PERPROCESS);
 	CHECK(page->magic != 0 && page->active == 0 && page->generation == 0);
@@ -80,12 +80,11 @@ TEST(programs_see_what_is_started_and_each_change)
 	CHECK_EQ(page->changes, 3);
 	relay_traces_set_log(server, 9);
 	CHECK_EQ(page->log, 9);
-	relay_traces_close(server);
 }
 
 TEST(what_is_taken_away_is_active_until_programs_have_let_go_of_it)
 {
-	struct relay_traces *server = serve();
+	AUTOPTR(relay_traces) server = serve();
 	const struct relay_trace_page *page = map_page();
 	struct relay_trace trace = a_trace(RELAY_TRACE_PERPROCESS);
 	relay_traces_set(server, 1, &trace);
@@ -97,12 +96,11 @@ TEST(what_is_taken_away_is_active_until_programs_have_let_go_of_it)
 	CHECK_EQ(page->active, 0xa);
 	relay_traces_settle(server);
 	CHECK_EQ(page->active, 0x2);
-	relay_traces_close(server);
 }
 
 TEST(there_are_sixteen)
 {
-	struct relay_traces *server = serve();
+	AUTOPTR(relay_traces) server = serve();
 	const struct relay_trace_page *page = map_page();
 	struct relay_trace trace = a_trace(RELAY_TRACE_PERPROCESS), got;
 	for (unsigned i = 0; i < RELAY_N_TRACES; i++)
@@ -111,7 +109,6 @@ TEST(there_are_sixteen)
 	relay_traces_set(server, RELAY_N_TRACES, &trace);
 	CHECK_EQ(page->changes, RELAY_N_TRACES);
 	CHECK_EQ(relay_traces_get(server, RELAY_N_TRACES, &got), -ENOENT);
-	relay_traces_close(server);
 }
 
 TEST(an_id_is_never_given_again)
@@ -129,13 +126,12 @@ TEST(an_id_is_never_given_again)
 
 TEST(its_memory_is_allocated)
 {
-	struct relay_traces *server = serve();
+	AUTOPTR(relay_traces) server = serve();
 	struct stat st;
 	CHECK_EQ(stat(file_of_traces(), &st), 0);
 	CHECK_EQ(st.st_size, FILE_BYTES);
 	CHECK(st.st_blocks * 512 >= st.st_size);
 	CHECK_EQ(st.st_mode & 0777, 0644);
-	relay_traces_close(server);
 }
 
 /* Every mapping of the control file, but for the server's. The counts beside it are the programs' own to write. */
@@ -164,9 +160,8 @@ static unsigned try_to_write(const struct relay_trace_page *page)
 TEST(programs_cannot_write_what_they_map)
 {
 	relay_traces_close(serve());
-	struct relay_traces *other = look();
+	AUTOPTR(relay_traces) other = look();
 	CHECK_EQ(try_to_write(map_page()), 2);
-	relay_traces_close(other);
 }
 
 /* A trace all of whose words say the same. */
@@ -189,7 +184,7 @@ static void check_uniform(const struct relay_trace *trace)
 
 TEST(readers_never_see_half_a_change)
 {
-	struct relay_traces *server = serve(), *other = look();
+	AUTOPTR(relay_traces) server = serve(), *other = look();
 	struct relay_trace a = uniform('a'), b = uniform('b'), got;
 	relay_traces_set(server, 1, &a);
 	pid_t child = fork();
@@ -211,8 +206,6 @@ TEST(readers_never_see_half_a_change)
 		n += !err;
 	}
 	CHECK(n > 0);
-	relay_traces_close(server);
-	relay_traces_close(other);
 }
 
 TEST(a_server_that_was_killed_in_a_change_leaves_a_trace_that_can_be_read)
@@ -273,7 +266,7 @@ TEST(what_is_no_control_file_is_refused)
 
 TEST(a_trace_that_makes_no_sense_is_refused)
 {
-	struct relay_traces *server = serve();
+	AUTOPTR(relay_traces) server = serve();
 	struct relay_trace trace = a_trace(RELAY_TRACE_PERPROCESS), got;
 	static const char *const wrong[] = {"", ".t", "a/b"};
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -288,7 +281,6 @@ TEST(a_trace_that_makes_no_sense_is_refused)
 	memset(trace.rules, 'x', sizeof(trace.rules));
 	relay_traces_set(server, 0, &trace);
 	CHECK_EQ(relay_traces_get(server, 0, &got), -EBADMSG);
-	relay_traces_close(server);
 }
 
 static uint64_t ns_of(clockid_t clock)

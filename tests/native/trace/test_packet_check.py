@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import ROOT
+from fuzzing import fuzz
 from stress import is_long
 
 from relayfs_fuse.native.events import FIELD_TYPES
@@ -84,7 +84,7 @@ def test_babeltrace2_reads_what_passes(tmp_path: Path, seed: int, buffers: str) 
         events, times = [], sorted(chance.randrange(begin, begin + 9000) for _ in range(chance.randrange(1, 20)))
         for time in times:
             kind = chance.randrange(len(kinds))
-            context = struct.pack("<I", 7) if buffers == "shared" else b""
+            context = struct.pack(f"<{len(origin.context)}i", *range(7, 7 + len(origin.context)))
             events.append(
                 struct.pack("<Q", time << 16 | 1000 + kind) + context + b"".join(value(chance, w) for w in kinds[kind])
             )
@@ -158,13 +158,5 @@ def test_many_declarations_are_found() -> None:
 
 @pytest.mark.stress
 def test_nothing_is_read_beyond_a_packet(tmp_path: Path) -> None:
-    program = tmp_path / "fuzz_packet"
-    flags = ["-std=gnu11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-    sources = [ROOT / "native/src/trace" / name for name in ("packet_check.c", "layouts.c")]
-    include = [f"-I{ROOT / 'native/include'}", f"-I{ROOT / 'native/src'}"]
-    fuzz = Path(__file__).with_name("fuzz_packet.c")
-    subprocess.run(["clang", *flags, *include, "-o", program, fuzz, *sources], check=True)
-    limits = [f"-runs={RUNS}", "-max_len=600", "-timeout=60", "-seed=1", f"-artifact_prefix={tmp_path}/"]
-    done = subprocess.run([program, *limits], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert f"Done {RUNS} runs" in done.stderr
+    library = ("trace/packet_check.c", "trace/layouts.c")
+    fuzz(Path(__file__).with_name("fuzz_packet.c"), RUNS, tmp_path, "-max_len=600", library=library)

@@ -74,12 +74,8 @@ TEST(a_directory_has_all_that_a_process_needs)
 	struct rchan_buf *buf = relay_buf_open(in_trace("a_program__-42/cpu/mem0"));
 	CHECK(buf != NULL);
 	struct relay_stats stats = stats_of(buf);
-	CHECK_EQ(stats.subbuf_size, 4096);
-	CHECK_EQ(stats.n_subbufs, 4);
-	CHECK_EQ(stats.timestamp, RELAY_MONO);
-	CHECK_EQ(stats.start_reserve, 72);
-	CHECK_EQ(stats.format, RELAY_PACKETS);
-	CHECK_EQ(stats.pid, 42);
+	CHECK_FIELDS(stats, (subbuf_size, 4096), (n_subbufs, 4), (timestamp, RELAY_MONO), (start_reserve, 72),
+	             (format, RELAY_PACKETS), (pid, 42));
 	relay_buf_release(buf);
 	CHECK_EQ(n_entries(in_trace("a_program__-42/cpu")), relay_n_possible_cpus());
 	CHECK_EQ(n_entries(in_trace("")), 1);
@@ -277,14 +273,13 @@ TEST(what_is_removed_is_closed_and_gone)
 	char name[RELAY_TRACE_NAME_BYTES];
 	make_trace_dir();
 	CHECK_EQ(make(RELAY_TRACE_PERPROCESS, "a", NULL, name), 0);
-	struct rchan_buf *buf = relay_buf_open(in_trace("a-42/cpu/mem0"));
+	AUTOPTR(rchan_buf) buf = relay_buf_open(in_trace("a-42/cpu/mem0"));
 	CHECK(buf != NULL);
 	CHECK(!(relay_buf_state(buf) & RELAY_IS_CLOSED));
 	CHECK_EQ(relay_trace_remove(in_trace(name)), 0);
 	CHECK(relay_buf_state(buf) & RELAY_IS_CLOSED);
 	CHECK_EQ(n_entries(in_trace("")), 0);
 	CHECK_EQ(relay_trace_remove(in_trace(name)), -ENOENT);
-	relay_buf_release(buf);
 }
 
 TEST(only_what_is_dead_is_removed_as_such)

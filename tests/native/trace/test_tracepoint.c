@@ -140,8 +140,8 @@ TEST(an_event_that_is_too_large_is_counted)
 	large.n_subbufs = 8;
 	start(0, "t");
 	show(1, &large);
-	/* 8 of the event's head, 4 of the length; a packet has a head, too. */
-	size_t head = sizeof(struct relay_packet) + 12;
+	/* 8 of the event's head, 4 of the thread, 4 of the length; a packet has a head, too. */
+	size_t head = sizeof(struct relay_packet) + 16;
 	size_t longest = LARGE_SUBBUF_SIZE - head, longest_there = SUBBUF_SIZE - head;
 	trace_other_data(data, longest_there);
 	trace_other_data(data, longest_there + 1);
@@ -261,7 +261,51 @@ TEST(an_event_that_is_declared_twice_is_one)
 	relay_trace_emit(event, &record.head, sizeof(record.head) + sizeof(record.n));
 	trace_test_number(5);
 	CHECK_EQ(events_in("t"), 2);
-	CHECK_EQ(written_to("t").bytes, sizeof(struct relay_packet) + 2 * 12);
+	CHECK_EQ(written_to("t").bytes, sizeof(struct relay_packet) + 2 * 16);
+}
+
+TEST(events_that_differ_in_their_level_are_two)
+{
+	struct relay_trace_event said = {.provider = "test", .name = "level", .has_place = 1, .file = "a.c", .line = 7};
+	struct relay_trace_event *plain = relay_trace_declare_event(&said);
+	CHECK(plain != NULL && plain->level == 0 && plain->line == 7);
+	said.level = RELAY_TRACE_LEVEL_ERR + 1;
+	struct relay_trace_event *error = relay_trace_declare_event(&said);
+	CHECK(error != NULL && error->id != plain->id && error->level == said.level);
+	said.file = "b.c";
+	CHECK(relay_trace_declare_event(&said) == error);
+	CHECK_EQ(strcmp(error->file, "a.c"), 0);
+	said.level = RELAY_N_TRACE_LEVELS + 1;
+	CHECK(relay_trace_declare_event(&said) == NULL && errno == EINVAL);
+}
+
+/* It ends where its memory ends. */
+TEST(an_event_of_a_program_that_was_compiled_earlier_is_written)
+{
+	struct {
+		const char *provider, *name;
+		const struct relay_trace_field *fields;
+		uint32_t n_fields, unused;
+		uint64_t id, wanted;
+	} * earlier;
+	static union relay_trace_own_page_ own __attribute__((aligned(RELAY_TRACE_PAGE_BYTES)));
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory != MAP_FAILED);
+	CHECK_EQ(mprotect(memory + page, page, PROT_NONE), 0);
+	earlier = (void *)(memory + page - sizeof(*earlier));
+	earlier->provider = "earlier";
+	earlier->name = "event";
+	struct relay_trace_event *const event = (void *)earlier;
+	struct relay_trace_object object = {.page = &own.page, .events = &event, .events_end = &event + 1};
+	struct relay_trace_record record;
+	start(0, "t");
+	relay_trace_register(&object);
+	CHECK(RELAY_TRACE_IS_WANTED(&own.page, event));
+	relay_trace_emit(event, &record, sizeof(record));
+	CHECK_EQ(events_in("t"), 1);
+	relay_trace_unregister(&object);
+	munmap(memory, 2 * page);
 }
 
 static int refused(const char *provider, const char *name, const struct relay_trace_field *fields, uint32_t n)

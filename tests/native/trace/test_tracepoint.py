@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build import PLAIN, compile_c, native_prefix
 from mounts import DEADLINE_S, tmpfs_directory
-from tracing import Store
+from tracing import Store, relayctl
 
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.native import trace as native_trace
@@ -155,6 +155,41 @@ def test_who_shares_buffers_says_who_it_is(store, tmp_path):
     assert len(store.processes("t")) == 3
     pids = [path.name.removeprefix("prog-") for path in store.processes("t")]
     assert sorted(store.events("shared")) == sorted(f"app:tick: {{ vpid = {pid} }}, {{ }}" for pid in pids)
+
+
+def test_declarations_tell_levels_and_places(store, tmp_path):
+    declared = """
+#define ERR a macro of the program
+RELAY_TRACE_EVENT_LEVEL(ERR, app, failed, (u32, level))
+RELAY_TRACE_EVENT_LEVEL(DEBUG, app, detail)
+RELAY_TRACE_EVENT(app, plain)
+"""
+    source = tmp_path / "prog.c"
+    first = PROGRAM.partition("%s")[0].count("\n") + declared.count("\n", 0, declared.index("RELAY")) + 1
+    store.run(program(tmp_path, declared, "trace_app_failed(3);\ntrace_app_detail();\ntrace_app_plain();"))
+    assert relayctl("snapshot", "t", "--store", store.path, "-o", tmp_path / "out").returncode == 0
+    done = subprocess.run(
+        ["babeltrace2", "-f", "loglevel,emf", tmp_path / "out"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    found = re.findall(r"^\[.*?\] \S+ (?:(TRACE_\w+ \(\d+\)):)?(\S+) app:(\w+): ", done.stdout, re.MULTILINE)
+    assert found == [
+        ("TRACE_ERR (3)", f"{source}:{first}", "failed"),
+        ("TRACE_DEBUG (14)", f"{source}:{first + 1}", "detail"),
+        ("", f"{source}:{first + 2}", "plain"),
+    ]
+
+
+def test_any_path_of_a_source_can_be_declared(store, tmp_path):
+    declared = f"""
+#line 5 "{"x" * 300}/a \\"source\\"\\\\\xff.c"
+RELAY_TRACE_EVENT(app, tick)"""
+    store.run(program(tmp_path, declared, "trace_app_tick();"))
+    assert store.events("t") == ["app:tick: { }"]
+    place = re.search(r'model\.emf\.uri = "(.*)";', (store.processes("t")[0] / ".events").read_text())
+    assert place
+    assert place[1].endswith("x/a _source____.c:5")
+    assert len(place[1]) == 255 + len(":5")
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="reads x86-64's assembly")

@@ -5,6 +5,11 @@
  * The last store is a store-release: payload, ledger and the second word are visible before it.
  */
 
+/* The signature before the abort handlers, for C libraries that do not define it; the same as glibc's. */
+#ifndef RSEQ_SIG
+#define RSEQ_SIG 0xd428bc00
+#endif
+
 /* One instruction a line: */
 /* clang-format off */
 
@@ -59,51 +64,61 @@
 	"strb w9, [x11]\n"												\
 	"15:\n"
 
+/* Before the copy: may this record be written here? */
+#define RELAY_RECORD_CHECK												\
+	"ldr w9, [%[flags]]\n"												\
+	"tst w9, %[stopped]\n"												\
+	"b.ne %l[refused]\n"												\
+	"ldr x9, [%[head]]\n"												\
+	"cmp x9, %[expect]\n"												\
+	"b.ne %l[moved]\n"
+
+/* Also before it: the 8 bytes with which the record begins; the copy comes behind them. */
+#define RELAY_RECORD_STAMP "str %[stamp], [%[to], #-8]\n"
+
+/* After it: second[!t] = second[t] + 1, unless its top 16 bits name a claim; then first. */
+#define RELAY_RECORD_COMMIT												\
+	"lsr x9, %[expect], #63\n"											\
+	"add x10, %[head], x9, lsl #3\n"										\
+	"ldr x11, [x10, #8]\n"												\
+	"lsr x12, x11, %[owner_shift]\n"										\
+	"cbnz x12, %l[moved]\n"												\
+	"add x11, x11, #1\n"												\
+	"eor x9, x9, #1\n"												\
+	"add x10, %[head], x9, lsl #3\n"										\
+	"str x11, [x10, #8]\n"												\
+	"stlr %[next], [%[head]]\n"
+
+#define RELAY_RECORD_INPUTS												\
+	[head] "r"(&control->head), [flags] "r"(&control->flags), [expect] "r"(expect), [next] "r"(next), [to] "r"(to),	\
+	    [from] "r"(from), [length] "r"(length), [stopped] "i"(RELAY_STOPPED), [owner_shift] "i"(RELAY_OWNER_SHIFT)
+
+#define RELAY_COPY_CLOBBERS "x9", "x10", "x11", "x12", "x13"
+
 static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
                                                        void *to, const void *from, uint64_t length, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
-	    "ldr w9, [%[flags]]\n"
-	    "tst w9, %[stopped]\n"
-	    "b.ne %l[stopped_label]\n"
-	    "ldr x9, [%[head]]\n"
-	    "cmp x9, %[expect]\n"
-	    "b.ne %l[moved]\n"
-	    RELAY_COPY
-	    "lsr x9, %[expect], #63\n"
-	    "add x10, %[head], x9, lsl #3\n"
-	    "ldr x11, [x10, #8]\n"
-	    "lsr x12, x11, %[owner_shift]\n"
-	    "cbnz x12, %l[moved]\n"
-	    "add x11, x11, #1\n"
-	    "eor x9, x9, #1\n"
-	    "add x10, %[head], x9, lsl #3\n"
-	    "str x11, [x10, #8]\n"
-	    "stlr %[next], [%[head]]\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [head] "r"(&control->head), [flags] "r"(&control->flags), [expect] "r"(expect),
-	      [next] "r"(next), [to] "r"(to), [from] "r"(from), [length] "r"(length), [stopped] "i"(RELAY_STOPPED),
-	      [owner_shift] "i"(RELAY_OWNER_SHIFT)
-	    : "memory", "cc", "x9", "x10", "x11", "x12", "x13"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_COPY RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),
+	    RELAY_COPY_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *latch, const uint32_t *flags,
-                                                         const struct relay_tx *tx, uint32_t cpu)
+static inline enum relay_rseq_result relay_rseq_stamped_record(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                               void *to, uint64_t stamp, const void *from, uint64_t length,
+                                                               uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	to = (char *)to + sizeof(stamp);
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY RELAY_RECORD_COMMIT,
+	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_CLOBBERS)
+}
+
+static inline enum relay_rseq_result relay_rseq_change(struct relay_latch *latch, const uint32_t *flags,
+                                                       const struct relay_tx *tx, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(
 	    "ldr w9, [%[tx], %[refuse]]\n"
 	    "ldr w10, [%[flags]]\n"
 	    "tst w9, w10\n"
-	    "b.ne %l[stopped]\n"
+	    "b.ne %l[refused]\n"
 	    "ldr x9, [%[tx], %[expect_first]]\n"
 	    "ldr x10, [%[latch]]\n"
 	    "cmp x9, x10\n"
@@ -128,31 +143,29 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *lat
 	    "ldr x11, [%[tx], %[new_second]]\n"
 	    "str x11, [x10, #8]\n"
 	    "ldr x11, [%[tx], %[new_first]]\n"
-	    "stlr x11, [%[latch]]\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
-	      [refuse] "i"(offsetof(struct relay_tx, refuse)),
-	      [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
-	      [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
-	      [new_first] "i"(offsetof(struct relay_tx, new_first)),
-	      [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))
-	    : "memory", "cc", "x9", "x10", "x11"
-	    : moved, stopped, aborted);
+	    "stlr x11, [%[latch]]\n",
+	    RELAY_INPUTS([latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
+	        [refuse] "i"(offsetof(struct relay_tx, refuse)),
+	        [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
+	        [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
+	        [new_first] "i"(offsetof(struct relay_tx, new_first)),
+	        [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))),
+	    "x9", "x10", "x11")
+}
+
+static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *latch, const uint32_t *flags,
+                                                         const struct relay_tx *tx, uint32_t cpu)
+{
+	enum relay_rseq_result result = relay_rseq_change(latch, flags, tx, cpu);
 	/* The next stores go into a sub-buffer that readers may still look at: not before the switch is seen. */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	if (result == RELAY_RSEQ_DONE)
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return result;
 }
 
 static inline enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	RELAY_RSEQ_SECTION(
 	    "ldr x9, [%[latch]]\n"
 	    "lsr x10, x9, #63\n"
 	    "add x11, %[latch], x10, lsl #3\n"
@@ -163,40 +176,54 @@ static inline enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch,
 	    "str x12, [x11, #8]\n"
 	    "add x9, x9, #1\n"
 	    "eor x9, x9, #0x8000000000000000\n"
-	    "stlr x9, [%[latch]]\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [length] "r"(length)
-	    : "memory", "cc", "x9", "x10", "x11", "x12"
-	    : aborted);
-	return RELAY_RSEQ_DONE;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    "stlr x9, [%[latch]]\n",
+	    RELAY_INPUTS([latch] "r"(latch), [length] "r"(length)),
+	    "x9", "x10", "x11", "x12")
 }
 
 static inline enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	RELAY_RSEQ_SECTION(
 	    "ldr x9, [%[word]]\n"
 	    "add x9, x9, %[delta]\n"
-	    "str x9, [%[word]]\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [word] "r"(word), [delta] "r"(delta)
-	    : "memory", "cc", "x9"
-	    : aborted);
-	return RELAY_RSEQ_DONE;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    "str x9, [%[word]]\n",
+	    RELAY_INPUTS([word] "r"(word), [delta] "r"(delta)),
+	    "x9")
 }
 
 /* --- record rings (ring_layout.h) --- */
+
+static inline enum relay_rseq_result relay_rseq_store_passed(struct relay_latch *latch, uint64_t expect, uint64_t next,
+                                                             uint64_t records, uint64_t *word, uint64_t passed, uint32_t cpu)
+{
+	uint64_t *second = &latch->second[!(expect >> 63)];
+	RELAY_RSEQ_SECTION(
+	    "ldr x9, [%[latch]]\n"
+	    "cmp x9, %[expect]\n"
+	    "b.ne %l[moved]\n"
+	    "str %[records], [%[second]]\n"
+	    "str %[passed], [%[word]]\n"
+	    "stlr %[next], [%[latch]]\n",
+	    RELAY_INPUTS([latch] "r"(latch), [expect] "r"(expect), [next] "r"(next), [second] "r"(second),
+	        [records] "r"(records), [word] "r"(word), [passed] "r"(passed)),
+	    "x9")
+}
+
+static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, uint64_t expect, uint64_t next,
+                                                     uint64_t records, uint64_t *word, uint64_t passed, uint32_t cpu)
+{
+	enum relay_rseq_result result = relay_rseq_store_passed(latch, expect, next, records, word, passed, cpu);
+	/* The next stores overwrite the record, of which a reader may have a copy: not before it is seen to be passed. */
+	if (result == RELAY_RSEQ_DONE)
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return result;
+}
 
 /* May something be put where the producer is? */
 #define RELAY_RING_CHECK												\
 	"ldr w9, [%[producer], %[flags]]\n"										\
 	"tst w9, %[stopped]\n"												\
-	"b.ne %l[stopped_label]\n"											\
+	"b.ne %l[refused]\n"											\
 	"ldr x9, [%[producer]]\n"											\
 	"cmp x9, %[expect]\n"												\
 	"b.ne %l[moved]\n"
@@ -227,18 +254,9 @@ static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_pr
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK RELAY_COPY RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)
-	    : "memory", "cc", "x9", "x10", "x11", "x12", "x13"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK RELAY_COPY RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)),
+	    RELAY_COPY_CLOBBERS)
 }
 
 static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
@@ -247,24 +265,15 @@ static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_p
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK
 	    "ldr x9, [%[producer], %[last]]\n"
 	    "cmp x9, %[old]\n"
 	    "b.ne %l[moved]\n"
 	    "str %[new], [%[producer], %[last]]\n"
-	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
-	      [last] "i"(offsetof(struct relay_ring_producer, last))
-	    : "memory", "cc", "x9", "x10", "x11"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
+	        [last] "i"(offsetof(struct relay_ring_producer, last))),
+	    "x9", "x10", "x11")
 }
 
 /* clang-format on */

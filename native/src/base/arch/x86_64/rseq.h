@@ -5,6 +5,11 @@
  * Stores become visible in program order on x86 (TSO), so the last one is a plain store.
  */
 
+/* The signature before the abort handlers, for C libraries that do not define it; the same as glibc's. */
+#ifndef RSEQ_SIG
+#define RSEQ_SIG 0x53053053
+#endif
+
 /* One instruction a line: */
 /* clang-format off */
 
@@ -37,9 +42,12 @@
 /* Before the copy: may this record be written here? */
 #define RELAY_RECORD_CHECK                                                                                            \
 	"testl %[stopped], %c[flags](%[control])\n"                                                                    \
-	"jnz %l[stopped_label]\n"                                                                                      \
+	"jnz %l[refused]\n"                                                                                      \
 	"cmpq %[expect], %c[head](%[control])\n"                                                                       \
 	"jnz %l[moved]\n"
+
+/* Also before it: the 8 bytes with which the record begins; the copy comes behind them. */
+#define RELAY_RECORD_STAMP "movq %[stamp], -8(%[to])\n"
 
 /* After it: second[!t] = second[t] + 1, unless its top 16 bits name a claim; then first. */
 #define RELAY_RECORD_COMMIT                                                                                   \
@@ -62,7 +70,7 @@
 /* Above this `rep movsb` is faster than 16-byte moves. */
 enum { RELAY_REP_MOVSB_BYTES = 768 };
 
-/* Up to RELAY_REP_MOVSB_BYTES, 1 at least: pairs of overlapping moves below 64 bytes, then 64 at a time. */
+/* Up to RELAY_REP_MOVSB_BYTES: pairs of overlapping moves below 64 bytes, then 64 at a time. */
 #define RELAY_COPY_SHORT												\
 	"cmpq $16, %[length]\n"												\
 	"jb 10f\n"													\
@@ -87,7 +95,9 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 	"movl %%eax, (%[to])\n"												\
 	"movl %%ecx, -4(%[to], %[length])\n"										\
 	"jmp 19f\n"													\
-	"13: movb (%[from]), %%al\n"                       /* 1 .. 3: first, last, middle */				\
+	"13: testl %k[length], %k[length]\n"										\
+	"jz 19f\n"													\
+	"movb (%[from]), %%al\n"                           /* 1 .. 3: first, last, middle */				\
 	"movb -1(%[from], %[length]), %%cl\n"										\
 	"movb %%al, (%[to])\n"												\
 	"movb %%cl, -1(%[to], %[length])\n"										\
@@ -136,42 +146,21 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 	"movq %[length], %%rcx\n"											\
 	"rep movsb\n"
 
+#define RELAY_COPY_SHORT_CLOBBERS "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3"
+#define RELAY_COPY_LONG_CLOBBERS "rax", "rcx", "rsi", "rdi"
+
 static inline enum relay_rseq_result relay_rseq_record_short(struct relay_control *control, uint64_t expect, uint64_t next,
                                                              void *to, const void *from, uint64_t length, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RECORD_CHECK
-	    RELAY_COPY_SHORT
-	    RELAY_RECORD_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RECORD_INPUTS
-	    : "memory", "cc", "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_COPY_SHORT RELAY_RECORD_COMMIT,
+	    RELAY_INPUTS(RELAY_RECORD_INPUTS), RELAY_COPY_SHORT_CLOBBERS)
 }
 
 static inline enum relay_rseq_result relay_rseq_record_long(struct relay_control *control, uint64_t expect, uint64_t next,
                                                             void *to, const void *from, uint64_t length, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RECORD_CHECK
-	    RELAY_COPY_LONG
-	    RELAY_RECORD_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RECORD_INPUTS
-	    : "memory", "cc", "rax", "rcx", "rsi", "rdi"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_COPY_LONG RELAY_RECORD_COMMIT,
+	    RELAY_INPUTS(RELAY_RECORD_INPUTS), RELAY_COPY_LONG_CLOBBERS)
 }
 
 static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
@@ -182,13 +171,39 @@ static inline enum relay_rseq_result relay_rseq_record(struct relay_control *con
 	return relay_rseq_record_long(control, expect, next, to, from, length, cpu);
 }
 
+static inline enum relay_rseq_result relay_rseq_stamped_short(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                              void *to, uint64_t stamp, const void *from, uint64_t length,
+                                                              uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY_SHORT RELAY_RECORD_COMMIT,
+	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_SHORT_CLOBBERS)
+}
+
+static inline enum relay_rseq_result relay_rseq_stamped_long(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                             void *to, uint64_t stamp, const void *from, uint64_t length,
+                                                             uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY_LONG RELAY_RECORD_COMMIT,
+	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_LONG_CLOBBERS)
+}
+
+static inline enum relay_rseq_result relay_rseq_stamped_record(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                               void *to, uint64_t stamp, const void *from, uint64_t length,
+                                                               uint32_t cpu)
+{
+	to = (char *)to + sizeof(stamp);
+	if (__builtin_expect(length < RELAY_REP_MOVSB_BYTES, 1))
+		return relay_rseq_stamped_short(control, expect, next, to, stamp, from, length, cpu);
+	return relay_rseq_stamped_long(control, expect, next, to, stamp, from, length, cpu);
+}
+
 static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *latch, const uint32_t *flags,
                                                          const struct relay_tx *tx, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	RELAY_RSEQ_SECTION(
 	    "movl %c[refuse](%[tx]), %%eax\n"
 	    "testl %%eax, (%[flags])\n"
-	    "jnz %l[stopped]\n"
+	    "jnz %l[refused]\n"
 	    "movq %c[expect_first](%[tx]), %%rax\n"
 	    "cmpq %%rax, (%[latch])\n"
 	    "jnz %l[moved]\n"
@@ -209,29 +224,19 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *lat
 	    "movq %c[new_second](%[tx]), %%rcx\n"
 	    "movq %%rcx, 8(%[latch], %%rax, 8)\n"
 	    "movq %c[new_first](%[tx]), %%rcx\n"
-	    "movq %%rcx, (%[latch])\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
-	      [refuse] "i"(offsetof(struct relay_tx, refuse)),
-	      [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
-	      [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
-	      [new_first] "i"(offsetof(struct relay_tx, new_first)),
-	      [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))
-	    : "memory", "cc", "rax", "rcx", "rdx"
-	    : moved, stopped, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    "movq %%rcx, (%[latch])\n",
+	    RELAY_INPUTS([latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
+	        [refuse] "i"(offsetof(struct relay_tx, refuse)),
+	        [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
+	        [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
+	        [new_first] "i"(offsetof(struct relay_tx, new_first)),
+	        [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))),
+	    "rax", "rcx", "rdx")
 }
 
 static inline enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
+	RELAY_RSEQ_SECTION(
 	    "movq (%[latch]), %%rax\n"
 	    "movq %%rax, %%rcx\n"
 	    "shrq $63, %%rcx\n"
@@ -241,37 +246,40 @@ static inline enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch,
 	    "movq %%rdx, 8(%[latch], %%rcx, 8)\n"
 	    "incq %%rax\n"
 	    "btcq $63, %%rax\n"
-	    "movq %%rax, (%[latch])\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [latch] "r"(latch), [length] "r"(length)
-	    : "memory", "cc", "rax", "rcx", "rdx"
-	    : aborted);
-	return RELAY_RSEQ_DONE;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    "movq %%rax, (%[latch])\n",
+	    RELAY_INPUTS([latch] "r"(latch), [length] "r"(length)),
+	    "rax", "rcx", "rdx")
 }
 
 static inline enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
 {
-	__asm__ goto volatile(RELAY_RSEQ_ENTER
-	    "addq %[delta], (%[word])\n"
-	    RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, [word] "r"(word), [delta] "r"(delta)
-	    : "memory", "cc", "rax"
-	    : aborted);
-	return RELAY_RSEQ_DONE;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	RELAY_RSEQ_SECTION(
+	    "addq %[delta], (%[word])\n",
+	    RELAY_INPUTS([word] "r"(word), [delta] "r"(delta)),
+	    "rax")
 }
 
 /* --- record rings (ring_layout.h) --- */
 
+static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, uint64_t expect, uint64_t next,
+                                                     uint64_t records, uint64_t *word, uint64_t passed, uint32_t cpu)
+{
+	uint64_t *second = &latch->second[!(expect >> 63)];
+	RELAY_RSEQ_SECTION(
+	    "cmpq %[expect], (%[latch])\n"
+	    "jnz %l[moved]\n"
+	    "movq %[records], (%[second])\n"
+	    "movq %[passed], (%[word])\n"
+	    "movq %[next], (%[latch])\n",
+	    RELAY_INPUTS([latch] "r"(latch), [expect] "r"(expect), [next] "r"(next), [second] "r"(second),
+	        [records] "r"(records), [word] "r"(word), [passed] "r"(passed)),
+	    "rax")
+}
+
 /* May something be put where the producer is? */
 #define RELAY_RING_CHECK												\
 	"testl %[stopped], %c[flags](%[producer])\n"									\
-	"jnz %l[stopped_label]\n"											\
+	"jnz %l[refused]\n"											\
 	"cmpq %[expect], (%[producer])\n"										\
 	"jnz %l[moved]\n"
 
@@ -300,22 +308,11 @@ static inline enum relay_rseq_result relay_rseq_ring_short(struct relay_ring_pro
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
-	    "testq %[length], %[length]\n"
-	    "jz 19f\n"
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK
 	    RELAY_COPY_SHORT
-	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)
-	    : "memory", "cc", "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)),
+	    RELAY_COPY_SHORT_CLOBBERS)
 }
 
 static inline enum relay_rseq_result relay_rseq_ring_long(struct relay_ring_producer *producer,
@@ -324,18 +321,9 @@ static inline enum relay_rseq_result relay_rseq_ring_long(struct relay_ring_prod
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK RELAY_COPY_LONG RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [from] "r"(from), [length] "m"(length)
-	    : "memory", "cc", "rax", "rcx", "rsi", "rdi"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK RELAY_COPY_LONG RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] "m"(length)),
+	    RELAY_COPY_LONG_CLOBBERS)
 }
 
 static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,
@@ -353,23 +341,14 @@ static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_p
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
-	__asm__ goto volatile(RELAY_RSEQ_ENTER RELAY_RING_CHECK
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK
 	    "cmpq %[old], %c[last](%[producer])\n"
 	    "jnz %l[moved]\n"
 	    "movq %[new], %c[last](%[producer])\n"
-	    RELAY_RING_COMMIT RELAY_RSEQ_LEAVE
-	    :
-	    : RELAY_RSEQ_INPUTS, RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
-	      [last] "i"(offsetof(struct relay_ring_producer, last))
-	    : "memory", "cc", "rax", "rcx"
-	    : moved, stopped_label, aborted);
-	return RELAY_RSEQ_DONE;
-moved:
-	return RELAY_RSEQ_MOVED;
-stopped_label:
-	return RELAY_RSEQ_STOPPED;
-aborted:
-	return RELAY_RSEQ_ABORTED;
+	    RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
+	        [last] "i"(offsetof(struct relay_ring_producer, last))),
+	    "rax", "rcx")
 }
 
 /* clang-format on */

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* arm64: see base/cpu.h. */
+#ifndef RELAYFS_BASE_ARCH_AARCH64_CPU_H
+#define RELAYFS_BASE_ARCH_AARCH64_CPU_H
+
+static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first, uint64_t old_second,
+                                      uint64_t new_first, uint64_t new_second)
+{
+	uint64_t first, second;
+	uint32_t failed;
+	do {
+		__asm__ volatile("ldaxp %[f], %[s], %[two]"
+		                 : [f] "=&r"(first), [s] "=&r"(second)
+		                 : [two] "Q"(*two)
+		                 : "memory");
+		/* The two loads are atomic only if stlxp succeeds, so it stores the loaded values if they are not the
+		 * old ones. */
+		bool same = first == old_first && second == old_second;
+		uint64_t f = same ? new_first : first, s = same ? new_second : second;
+		__asm__ volatile("stlxp %w[failed], %[f], %[s], %[two]"
+		                 : [failed] "=&r"(failed), [two] "+Q"(*two)
+		                 : [f] "r"(f), [s] "r"(s)
+		                 : "memory");
+	} while (failed);
+	/* A full barrier, as on x86-64: stlxp alone does not order later loads after it. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return first == old_first && second == old_second;
+}
+
+static inline bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t new)
+{
+	/* Acquire: what the thread or handler stored that released the word. */
+	return __atomic_compare_exchange_n(word, &old, new, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t relay_clock_tsc(void)
+{
+	uint64_t count;
+	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(count) : : "memory");
+	return count;
+}
+
+/* The generic timer, which every arm64 CPU has. */
+static inline bool relay_cpu_has_tsc(void)
+{
+	return true;
+}
+
+static inline void relay_relax(void)
+{
+	__asm__ volatile("yield");
+}
+
+#endif

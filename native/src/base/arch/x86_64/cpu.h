@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* x86-64: see base/cpu.h. */
+#ifndef RELAYFS_BASE_ARCH_X86_64_CPU_H
+#define RELAYFS_BASE_ARCH_X86_64_CPU_H
+
+#include <cpuid.h>
+
+static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first, uint64_t old_second,
+                                      uint64_t new_first, uint64_t new_second)
+{
+	bool swapped;
+	__asm__ volatile("lock cmpxchg16b %[two]"
+	                 : "=@ccz"(swapped), [two] "+m"(*two), "+a"(old_first), "+d"(old_second)
+	                 : "b"(new_first), "c"(new_second)
+	                 : "memory");
+	return swapped;
+}
+
+/* Without a lock prefix, because a signal handler of this thread interrupts between instructions. */
+static inline bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t new)
+{
+	bool is_swapped;
+	__asm__ volatile("cmpxchgq %[new], %[word]"
+	                 : "=@ccz"(is_swapped), [word] "+m"(*word), "+a"(old)
+	                 : [new] "r"(new)
+	                 : "memory");
+	return is_swapped;
+}
+
+static inline uint64_t relay_clock_tsc(void)
+{
+	uint32_t low, high, cpu;
+	/* rdtscp waits for earlier loads, as lfence does, but does not delay later instructions. */
+	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(cpu) : : "memory");
+	return (uint64_t)high << 32 | low;
+}
+
+static inline bool relay_cpu_has_tsc(void)
+{
+	enum { RDTSCP_LEAF = 0x80000001, RDTSCP_BIT = 1 << 27, INVARIANT_LEAF = 0x80000007, INVARIANT_BIT = 1 << 8 };
+	unsigned eax, ebx, ecx, edx;
+	return __get_cpuid(RDTSCP_LEAF, &eax, &ebx, &ecx, &edx) && edx & RDTSCP_BIT &&
+	       __get_cpuid(INVARIANT_LEAF, &eax, &ebx, &ecx, &edx) && edx & INVARIANT_BIT;
+}
+
+static inline void relay_relax(void)
+{
+	__builtin_ia32_pause();
+}
+
+#endif

@@ -1,0 +1,39 @@
+"""Times as users write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import click
+
+from relayfs_fuse.native.merge import EVER
+
+_NS = 1_000_000_000
+_TIME = re.compile(
+    r"(?:(?P<seconds>[0-9]{1,10})|(?:(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ])?"
+    r"(?P<clock>[0-9]{2}:[0-9]{2}(?::[0-9]{2})?))(?:\.(?P<ns>[0-9]{1,9}))?"
+)
+
+
+def moment(text: str | None, day_ns: int, default: int) -> int:
+    """Return ns since 1970.
+
+    day_ns: a time of the day that is meant if none is given
+    """
+    if text is None:
+        return default
+    day = datetime.fromtimestamp(day_ns // _NS).astimezone().date()
+    found = _TIME.fullmatch(text)
+    if found and found["seconds"]:
+        seconds = int(found["seconds"])
+    else:
+        try:
+            if not found:
+                raise ValueError
+            seconds = int(datetime.fromisoformat(f"{found['date'] or day}T{found['clock']}").timestamp())
+        except (ValueError, OverflowError):
+            raise click.UsageError(
+                f"{text} is no time: seconds since 1970, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with decimals"
+            ) from None
+    return max(0, min(seconds * _NS + int((found["ns"] or "").ljust(9, "0")), EVER))

@@ -1,0 +1,72 @@
+"""A trace that lives as long as the command that makes it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import explain
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.fs.commands import trace_control
+from relayfs_fuse.record.recording import reason
+from relayfs_fuse.record.source import find_mount, find_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@contextmanager
+def own_trace(mount: str | None, patterns: Sequence[str]) -> Iterator[str]:
+    """Make and start a trace of events of these names, and remove it in the end; yield its name.
+
+    mount: as find_mount() has it
+
+    RelayError: there is no mount, or it refuses, or the trace stays, because its removal fails; CommandError: a pattern
+    is wrong
+    """
+    place = find_mount(mount)
+    if place is None:
+        raise RelayError("no relayfs is mounted; --mount tells which one to use")
+    if find_store(place) == place:
+        raise RelayError(f"{place} is a store; --event alone makes a trace, which needs a mount")
+    name = f"view-{os.getpid()}"
+    enable = [f"trace enable {name} {pattern}" for pattern in patterns]
+    for line in enable:
+        trace_control.parse(line)
+    _command(place, f"trace create {name}")
+    try:
+        for line in enable:
+            _command(place, line)
+        _command(place, f"trace start {name}")
+        yield name
+    finally:
+        _remove(place, name)
+
+
+def _command(mount: str, line: str) -> None:
+    try:
+        _write(mount, line)
+    except OSError as error:
+        raise RelayError(f"{line}: {explain.refused_command(mount, line) or reason(error)}") from error
+
+
+def _remove(mount: str, name: str) -> None:
+    line = f"trace remove {name}"
+    try:
+        _write(mount, line)
+    except OSError as error:
+        # Somebody else has removed it; an error of open(2), though, which has a file name, is that of control itself.
+        if error.errno == errno.ENOENT and error.filename is None:
+            return
+        raise RelayError(f"{reason(error)}; the trace {name} stays: `{line}`") from error
+
+
+def _write(mount: str, line: str) -> None:
+    # It is never made: what is mounted may have gone.
+    control = os.open(os.path.join(mount, "control"), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(control, f"{line}\n".encode("ascii"))
+    finally:
+        os.close(control)

@@ -1,0 +1,177 @@
+"""relayctl view: show the events of a recording, or of a trace while programs write them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from contextlib import ExitStack, closing, suppress
+
+import click
+
+from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
+from relayfs_fuse.cli.lines import Lines, Stopped
+from relayfs_fuse.cli.moment import moment
+from relayfs_fuse.cli.own_trace import own_trace
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.merge import EVER, Export, Style
+from relayfs_fuse.record.live import Live, Wanted
+from relayfs_fuse.record.room import permit_many_files
+from relayfs_fuse.record.source import Source, find_store
+from relayfs_fuse.tracefiles.merged import matches, merge
+from relayfs_fuse.tracefiles.recorded import Recording
+
+# How often buffers are looked at: so often in a delay, and as often as programs need it, which are to have room.
+_LOOKS = 8
+_LONGEST_WAIT_S = 0.025
+_NS_IN_MS = 1_000_000
+_NS_IN_S = 1_000_000_000
+# On a terminal that is narrower, lines are brief.
+_USUAL_COLUMNS = 60
+
+
+@click.command()
+@click.argument("what", metavar="[TRACE|DIR]", required=False)
+@mount_option
+@store_option
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until ^C or the trace is removed.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N of what is there.")
+@click.option("--since", metavar="TIME", help="Leave out what was before.")
+@click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
+@click.option(
+    "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
+    help="How long an event may be under way before it is shown out of order.",
+)  # fmt: skip
+def view(  # noqa: PLR0913, PLR0917  # an option each
+    what: str | None,
+    mount: str | None,
+    store: str | None,
+    follow: bool,
+    lines: int | None,
+    since: str | None,
+    patterns: tuple[str, ...],
+    json_wanted: bool,
+    delay: int,
+) -> None:
+    """Show the events of the trace TRACE, or of the recording DIR, in the order of their times.
+
+    Without either, show what programs write of the events that --event names, in a trace made for this, until ^C.
+
+    TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
+    PATTERN is a glob of PROVIDER:NAME.
+    """
+    if sys.stdout is None:
+        raise RelayError("the standard output is closed")
+    style = _style(json_wanted)
+    is_recording = what is not None and mount is None and store is None and os.path.isdir(what)
+    if is_recording and follow:
+        raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
+    if what is None and not patterns:
+        raise click.UsageError("TRACE, DIR or --event is missing")
+    if what is None and store is not None:
+        raise click.UsageError("--event alone makes a trace, which needs a mount")
+    # Whoever has enough, at the keyboard or behind the pipe, ends it, and nothing is wrong.
+    with Lines(lines, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
+        if what is not None and is_recording:
+            _show_recording(what, style, out, since, patterns)
+            return
+        permit_many_files()
+        earliest = moment(since, time.time_ns(), 0)
+        with ExitStack() as stack:
+            name = what if what is not None else stack.enter_context(own_trace(mount, patterns))
+            source = stack.enter_context(closing(Source(name, find_store(mount, store))))
+            follows = follow or what is None
+            # Of its own trace the programs write nothing else.
+            wanted = Wanted(patterns if what is not None else (), earliest)
+            live = stack.enter_context(Live(source, wanted, _say, consumes=follows, is_own=what is None))
+            exporter = stack.enter_context(closing(Export(live.merged, style)))
+            if follows:
+                with out.showing():
+                    _follow(live, exporter, out, delay * _NS_IN_MS, source)
+            else:
+                _show_what_is_there(live, exporter, out)
+                if not live.has_wanted:
+                    _say_nothing_matches(name)
+                    sys.exit(NOTHING_MATCHES)
+
+
+def _say(line: str) -> None:
+    click.echo(f"relayctl: {line}", err=True)
+
+
+def _say_nothing_matches(where: str) -> None:
+    _say(f"{where}: no event is declared so far whose name matches")
+
+
+def _style(json_wanted: bool) -> Style:
+    is_terminal = sys.stdout.isatty()
+    return Style(
+        "json" if json_wanted else "text",
+        has_colours=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        is_brief=is_terminal and shutil.get_terminal_size().columns < _USUAL_COLUMNS,
+        marks_late=True,
+    )
+
+
+def _show_recording(directory: str, style: Style, out: Lines, since: str | None, patterns: tuple[str, ...]) -> None:
+    with ExitStack() as stack:
+        recording = stack.enter_context(closing(Recording(directory)))
+        parts = recording.parts
+        if not any(matches(one, patterns) for part in parts for one in part.declarations):
+            _say_nothing_matches(directory)
+            sys.exit(NOTHING_MATCHES)
+        earliest = moment(since, min(part.origin.real for part in parts), 0)
+        merged = stack.enter_context(closing(merge(parts, patterns, earliest)))
+        exporter = stack.enter_context(closing(Export(merged, style)))
+        for piece in exporter.pieces():
+            out.write(piece)
+        out.end_history()
+        stats = merged.stats()
+    if stats.error:
+        raise RelayError(f"a stream cannot be read: {os.strerror(-stats.error)}")
+    if stats.damaged:
+        _say(f"{stats.damaged} packets end in what is no declared event")
+
+
+def _show_what_is_there(live: Live, exporter: Export, out: Lines) -> None:
+    # The first round reads what is there; losses that its looks find are of the time of these, which the second allows.
+    for _ in range(2):
+        live.merged.limit(live.look())
+        _show(exporter, out)
+        while live.merged.is_behind_limit:
+            live.look()
+            _show(exporter, out)
+    out.end_history()
+    live.check()
+
+
+def _show(exporter: Export, out: Lines) -> None:
+    for piece in exporter.pieces():
+        out.write(piece)
+
+
+def _follow(live: Live, exporter: Export, out: Lines, delay_ns: int, source: Source) -> None:
+    first: int | None = None
+    is_there = True
+    if not live.has_wanted:
+        _say_nothing_matches(source.name)
+    while is_there and not out.is_told_to_end:
+        looked = live.look()
+        first = looked if first is None else first
+        limit = looked if looked == EVER else looked - delay_ns
+        live.merged.limit(limit)
+        _show(exporter, out)
+        is_behind = live.merged.is_behind
+        if (limit >= first and not is_behind) or live.merged.stats().time >= first:
+            out.end_history()
+        is_there = live.tick()
+        if is_there and not is_behind:
+            out.wait(min(delay_ns / _LOOKS / _NS_IN_S, _LONGEST_WAIT_S), source.inotify)
+    if is_there:
+        _show_what_is_there(live, exporter, out)
+    out.end_history()
+    n_late = live.merged.stats().late
+    if n_late:
+        _say(f"{n_late} events came late, and are shown so; --delay says how long they are waited for")

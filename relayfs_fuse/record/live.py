@@ -1,0 +1,296 @@
+"""The events of a trace while programs write them, of all processes and CPUs, in the order of their times.
+
+The buffers are read beside the recorder, which they stay for: see native/src/merge/buffer.c. If a process damages its
+memory, only its own events end.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from relayfs_fuse import native
+from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.merge import Merge
+from relayfs_fuse.record.process import Process
+from relayfs_fuse.record.recording import DamagedError, errors_mean_damage, reason
+from relayfs_fuse.record.room import FILES_ERRNOS, USER_SHARE, most_processes
+from relayfs_fuse.record.trust import owner
+from relayfs_fuse.tracefiles.merged import kinds_of, process_of
+from relayfs_fuse.tracefiles.recorded import read_metadata
+from relayfs_fuse.tracefiles.recorder_lock import holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relayfs_fuse.native.merge import EventKind
+    from relayfs_fuse.record.source import Source
+
+# How often the state of processes and of the trace is checked.
+_TICK_S = 0.5
+
+
+@dataclass
+class _Followed:
+    """A process whose buffers are read.
+
+    number: of it in the merge
+    n_declared: how many events the merge knows
+    n_damaged: as was said last
+    """
+
+    process: Process
+    number: int
+    uid: int
+    n_declared: int
+    n_damaged: int = 0
+    is_finished: bool = False
+
+
+class Wanted(NamedTuple):
+    """Which events are wanted.
+
+    patterns: of their names; none: all
+    since: not those before, ns since 1970
+    """
+
+    patterns: Sequence[str] = ()
+    since: int = 0
+
+
+class Live(Closing):
+    """Follow a trace.
+
+    source: stays the caller's
+    say: called with a line for users when something goes wrong
+    consumes: consume what was given out, of a trace in mode no-overwrite that has no recorder: otherwise its programs
+        would have no room for further events
+    is_own: the trace is the caller's, who need not be told of that
+    merged: where the events are
+    has_wanted: whether an event that is wanted has been declared, or all are
+    """
+
+    def __init__(
+        self, source: Source, wanted: Wanted, say: Callable[[str], None], *, consumes: bool, is_own: bool = False
+    ) -> None:
+        self.merged = Merge(wanted.since)
+        self._source = source
+        self._patterns = wanted.patterns
+        self.has_wanted = not wanted.patterns
+        self._say = say
+        self._consumes = consumes and source.trace.mode == native.MODE_NO_OVERWRITE
+        self._clocks = source.clocks()  # one conversion to times for all processes
+        self._followed: dict[str, _Followed] = {}
+        self._done: dict[str, int] = {}  # inodes of directories of which all was given out, or nothing can be
+        self._said = {"consumes"} if is_own else set()
+        self._n_added = 0
+        self._n_unbuffered = self._count_unbuffered()
+        self._ticked = time.monotonic()
+        self._is_late = False  # processes that are found from now on are new
+        self._scan()
+        self._is_late = True
+
+    def close(self) -> None:
+        """Let go of all buffers."""
+        self.merged.close()
+        for followed in self._followed.values():
+            followed.process.close()
+
+    def look(self) -> int:
+        """Have the merge look at all buffers, also of new processes; return the time just before, ns since 1970."""
+        poll = select.poll()
+        poll.register(self._source.inotify, select.POLLIN)
+        if poll.poll(0):
+            self._scan()
+        looked = self.merged.look(consumes=self._may_consume())
+        for name in list(self._followed):
+            self._learn(name)
+        return looked
+
+    def tick(self) -> bool:
+        """Check now and then for changes that nothing reports; False: the trace has been removed, and all is read."""
+        if time.monotonic() - self._ticked < _TICK_S and not self._source.is_being_removed:
+            return True
+        self._ticked = time.monotonic()
+        is_there = self._source.refresh()
+        self._scan()
+        self._say_unbuffered()
+        for name in list(self._followed):
+            self._check(name, is_there=is_there)
+        is_past = self._source.is_of_earlier_boot
+        return bool(self._followed) or (is_there and not is_past)
+
+    def check(self) -> None:
+        """Say what the last look has found to be wrong."""
+        self._say_unbuffered()
+        for name in list(self._followed):
+            self._is_sound(name)
+
+    # --- processes ---
+
+    def _scan(self) -> None:
+        names = self._source.processes()
+        for name in self._done.keys() - set(names):
+            del self._done[name]
+        for name in names:
+            if name not in self._followed:
+                self._try_to_follow(name)
+
+    def _try_to_follow(self, name: str) -> None:
+        directory = os.path.join(self._source.directory, name)
+        try:
+            number = os.stat(directory).st_ino
+            uid = owner(directory)
+            if self._done.get(name) == number or not self._has_room(uid):
+                return
+            self._done[name] = number
+            process = Process(directory, "none", self._source.trace)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno in FILES_ERRNOS:
+                del self._done[name]
+                self._say_once("files", f"some processes are shown when others have ended: {reason(error)}")
+            else:
+                self._say_once(name, f"{name} is not shown: {reason(error)}")
+            return
+        except ValueError as error:
+            self._say_once(name, f"{name} is damaged: {error}; it is not shown")
+            return
+        self._done[name] = process.number
+        self._follow(name, process, uid)
+
+    def _follow(self, name: str, process: Process, uid: int) -> None:
+        try:
+            with errors_mean_damage(".events"):
+                part = read_metadata(process.directory, process.metadata(self._clocks, (0, 0)))
+        except DamagedError as damage:
+            process.close()
+            self._say_once(name, f"{name} (uid {uid}) is damaged: {damage}; it is not shown")
+            return
+        described = replace(
+            process_of(part, self._n_added, self._patterns),
+            live_clock=native_trace.CLOCK_TSC if part.origin.is_tsc else native_trace.CLOCK_MONO,
+            is_past=self._source.is_of_earlier_boot,
+        )
+        number = self.merged.add_process(described)
+        self._note_wanted(described.kinds)
+        self._n_added += 1
+        self._followed[name] = _Followed(process, number, uid, len(process.declarations))
+        try:
+            for cpu, consumer in process.buffers.items():
+                self.merged.add_buffer(number, cpu, consumer.buffer, is_new=self._is_late)
+        except OSError as error:
+            self._drop(name, reason(error))
+
+    def _has_room(self, uid: int) -> bool:
+        most = most_processes()
+        n_of_user = sum(followed.uid == uid for followed in self._followed.values())
+        if uid not in {0, os.geteuid()} and n_of_user >= max(1, most // USER_SHARE):
+            self._say_once(f"uid {uid}", f"uid {uid} has too many processes: some are shown when others have ended")
+            return False
+        if len(self._followed) >= most:
+            self._say_once("files", "too few open files: some processes are shown when others have ended")
+            return False
+        return True
+
+    def _learn(self, name: str) -> None:
+        """Read what a process has declared since."""
+        followed = self._followed[name]
+        try:
+            with errors_mean_damage(".events"):
+                followed.process.read_declarations()
+        except DamagedError as damage:
+            self._drop(name, str(damage))
+            return
+        new = followed.process.declarations[followed.n_declared :]
+        if new:
+            followed.n_declared += len(new)
+            kinds = kinds_of(new, self._patterns)
+            self.merged.declare(followed.number, kinds)
+            self._note_wanted(kinds)
+
+    def _note_wanted(self, kinds: Sequence[EventKind]) -> None:
+        self.has_wanted = self.has_wanted or any(kind.is_wanted for kind in kinds)
+
+    def _is_sound(self, name: str) -> bool:
+        """Say what is wrong with a process, and drop it if it is damaged."""
+        followed = self._followed[name]
+        stats = self.merged.process_stats(followed.number)
+        if stats.error:
+            self._drop(name, f"cpu{stats.cpu}: {followed.process.buffers[stats.cpu].buffer.damage()}")
+            return False
+        if stats.n_damaged > followed.n_damaged:
+            followed.n_damaged = stats.n_damaged
+            self._say_once(f"events of {name}", f"{name} (uid {followed.uid}) has written what is no declared event; "
+                           "what follows it in a sub-buffer is not shown, and counts as lost")  # fmt: skip
+        try:
+            with errors_mean_damage():
+                followed.process.check_size()
+        except DamagedError as damage:
+            self._drop(name, str(damage))
+            return False
+        return True
+
+    def _check(self, name: str, *, is_there: bool) -> None:
+        if not self._is_sound(name):
+            return
+        followed = self._followed[name]
+        try:
+            with errors_mean_damage():
+                has_ended = followed.process.has_ended() or not is_there
+        except DamagedError as damage:
+            self._drop(name, str(damage))
+            return
+        if not self.merged.process_stats(followed.number).n_open:
+            self._end(name)
+        elif has_ended and not followed.is_finished:
+            self.merged.finish(followed.number)
+            followed.is_finished = True
+
+    def _end(self, name: str) -> None:
+        """All is given out of a process that has ended."""
+        followed = self._followed.pop(name)
+        self.merged.remove(followed.number)
+        if self._may_consume():
+            # What cannot be consumed stays as long as it would have without this reader.
+            with suppress(OSError):
+                followed.process.flush()
+                for consumer in followed.process.buffers.values():
+                    consumer.buffer.subbufs_consumed(followed.process.n_subbufs)
+        followed.process.close()
+
+    def _drop(self, name: str, why: str) -> None:
+        followed = self._followed.pop(name)
+        self.merged.remove(followed.number)
+        followed.process.close()
+        self._say_once(name, f"{name} (uid {followed.uid}) is damaged: {why}; it is not shown any further")
+
+    def _may_consume(self) -> bool:
+        if not self._consumes or holder(self._source.directory) is not None:
+            return False
+        self._say_once("consumes", f"nobody records {self._source.name}: what is shown is consumed, so that its "
+                       "programs have room for further events")  # fmt: skip
+        return True
+
+    # --- what is said ---
+
+    def _count_unbuffered(self) -> int:
+        own, by_user = self._source.lost_without_buffers()
+        return own + sum(by_user.values())
+
+    def _say_unbuffered(self) -> None:
+        n = self._count_unbuffered()
+        if n > self._n_unbuffered:
+            self._say(f"{n - self._n_unbuffered} events are lost, of programs that could get no buffers")
+        self._n_unbuffered = n
+
+    def _say_once(self, about: str, line: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self._say(line)

@@ -1,0 +1,85 @@
+"""relayctl view, running.
+
+with viewing("t", "--follow", "--store", store.path) as view:
+    view.wait_for(lambda: len(view.events()) == 3)
+assert view.finish() == ""
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mounts import DEADLINE_S, wait_until
+from tracing import RELAYCTL
+
+
+class View:
+    """The lines that it has written, each with the time at which it came."""
+
+    def __init__(self, *arguments: object, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [RELAYCTL, "view", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self.came: list[float] = []
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if not line.endswith(b"\n"):
+                break  # it has died
+            self.came.append(time.time())
+            self.lines.append(line.decode())
+
+    def objects(self) -> list[dict]:
+        """What was written with --json."""
+        return [json.loads(line) for line in list(self.lines)]
+
+    def events(self) -> list[dict]:
+        """The same without losses."""
+        return [one for one in self.objects() if "event" in one]
+
+    def lost(self) -> int:
+        return sum(one["lost"] for one in self.objects() if "lost" in one)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        def is_so() -> bool:
+            assert self.process.poll() is None, self.process.stderr.read()
+            return bool(condition())
+
+        wait_until(is_so, lambda: f"a line of {len(self.lines)}: {self.lines[-3:]}")
+
+    def wait(self) -> str:
+        """Wait for its end; return what it said on stderr."""
+        assert self.process.stderr is not None
+        said = self.process.stderr.read().decode()
+        assert self.process.wait(DEADLINE_S) == 0, said
+        self._thread.join(DEADLINE_S)
+        return said
+
+    def finish(self) -> str:
+        """End it as a user does."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+
+@contextmanager
+def viewing(*arguments: object, **environment: str) -> Iterator[View]:
+    view = View(*arguments, **environment)
+    try:
+        yield view
+    finally:
+        view.process.kill()
+        view.process.wait()
+        view._thread.join(DEADLINE_S)
+        for pipe in (view.process.stdout, view.process.stderr):
+            assert pipe is not None
+            pipe.close()
