@@ -310,7 +310,8 @@ int relay_reset(struct rchan *chan);
  * For readers that map the memory: mark the next n sub-buffers of this CPU's buffer as consumed. n above n_subbufs is
  * ignored; n above the number of finished sub-buffers consumes all of these.
  *
- * Returns 0; -EINVAL: no such buffer; -EBUSY: another process is consuming at this moment.
+ * Returns 0; -EINVAL: no such buffer; -EBUSY: another process is consuming at this moment, or, in overwrite mode, the
+ * sub-buffers were overwritten at each of many tries.
  * Follows relay_subbufs_consumed() in kernel/relay.c.
  */
 int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n);

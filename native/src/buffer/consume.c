@@ -28,9 +28,6 @@
 
 #include <string.h>
 
-/* Calls of relay_walk_pass_subbuf() for one sub-buffer, each of which collects some of its holes. */
-enum { HOLES_TRIES = 32 };
-
 /* True if `state` lies between the start and the end of `progress`, so that a walk from `state` may
  * continue at progress->to. */
 static bool may_continue(const struct rchan_buf *buf, const struct relay_progress *progress,
@@ -242,22 +239,28 @@ int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_sp
 	return relay_consume_begin_behind(buf, 0, max_bytes, spans, n_spans, total, &end);
 }
 
-int relay_consume_to(struct rchan_buf *buf, uint64_t at)
+/* Consume, without returning data, what `walk` passes. */
+static int pass(struct rchan_buf *buf, struct relay_walk *walk)
 {
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	struct relay_walk walk = {.buf = buf, .plan = &buf->plan, .at = at};
 	pthread_mutex_lock(&buf->walking);
 	relay_work_begin(buf);
 	err = relay_consumer_read(buf, &buf->plan.from);
 	if (!err)
-		err = relay_walk_plan(&walk);
+		err = relay_walk_plan(walk);
 	if (err != -EBADMSG)
 		publish_plan(buf);
 	pthread_mutex_unlock(&buf->walking);
 	relay_reader_unlock(buf);
 	return err == -EINPROGRESS ? -EBUSY : err;
+}
+
+int relay_consume_to(struct rchan_buf *buf, uint64_t at)
+{
+	struct relay_walk walk = {.buf = buf, .plan = &buf->plan, .at = at};
+	return pass(buf, &walk);
 }
 
 /* Wait for a callback that may let the sub-buffer at `start` be overwritten. Returns 1 if it is overwritten now, or
@@ -317,28 +320,7 @@ int relay_buf_subbufs_consumed(struct rchan_buf *buf, uint64_t n)
 	 * overwritten, it does not change. */
 	if (n == 0 || n > buf->n_subbufs)
 		return 0;
-	int err = relay_reader_lock(buf);
-	if (err)
-		return err;
-	struct relay_walk walk = {.buf = buf, .plan = &buf->plan, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
-	pthread_mutex_lock(&buf->walking);
-	buf->plan = (struct relay_plan){0};
-	err = relay_consumer_read(buf, &buf->plan.to);
-	if (!err)
-		err = relay_consumer_catch_up(buf, &buf->plan.to);
-	if (!err)
-		err = relay_walk_see_head(&walk);
-	for (int tries = 0; !err && n && tries < HOLES_TRIES;) {
-		relay_work_begin(buf); /* anew for each sub-buffer, because the caller limits their number */
-		int passed = relay_walk_pass_subbuf(&walk);
-		if (passed == 1)
-			n--;
-		tries = passed == 1 ? 0 : passed == 0 ? HOLES_TRIES : tries + 1;
-		err = passed == -EBADMSG ? passed : 0;
-	}
-	if (!err)
-		publish_plan(buf);
-	pthread_mutex_unlock(&buf->walking);
-	relay_reader_unlock(buf);
-	return err;
+	struct relay_walk walk = {
+	    .buf = buf, .plan = &buf->plan, .n_subbufs = n, .n_spans = SIZE_MAX, .max_bytes = SIZE_MAX};
+	return pass(buf, &walk);
 }

@@ -7,6 +7,9 @@
 
 enum { WHOLE_PIECES_BYTES = 4096 };
 
+/* Calls of relay_walk_pass_subbuf() for one sub-buffer, each of which collects some of its holes. */
+enum { HOLES_TRIES = 32 };
+
 /* Costs in units of buf->work: one unit for CLAIMS_A_UNIT claims examined; REAP_UNITS for relay_claim_reap(),
  * which makes system calls. */
 enum { CLAIMS_A_UNIT = 4, REAP_UNITS = 512 };
@@ -276,6 +279,24 @@ static int walk_packets(struct relay_walk *walk)
 	return 0;
 }
 
+/* As relay_walk_data(): pass the next walk->n_subbufs sub-buffers, or those before the first that is not finished or
+ * has an open reservation. buf->work begins anew for each of them, because the caller limits their number. */
+static int pass_subbufs(struct relay_walk *walk)
+{
+	uint64_t left = walk->n_subbufs;
+	for (int tries = 0; left && tries < HOLES_TRIES; tries++) {
+		relay_work_begin(walk->buf);
+		int result = relay_walk_pass_subbuf(walk);
+		if (result == 0 || result == -EBADMSG)
+			return result;
+		if (result == 1) {
+			left--;
+			tries = -1;
+		}
+	}
+	return 0;
+}
+
 int relay_walk_see_head(struct relay_walk *walk)
 {
 	int err = relay_settled_head(walk->buf, &walk->head, &walk->head_records);
@@ -306,7 +327,9 @@ int relay_walk_plan(struct relay_walk *walk)
 			return err;
 		walk->plan->start = start;
 		if (!relay_consumer_is_lapped(buf, walk->head, start))
-			err = buf->packets ? walk_packets(walk) : relay_walk_data(walk);
+			err = walk->n_subbufs ? pass_subbufs(walk)
+			      : buf->packets  ? walk_packets(walk)
+			                      : relay_walk_data(walk);
 		/* Keeps the loads of the data before the load of head below. Pairs with switch_subbuf() in
 		 * buffer/try_reserve.c, which changes head before anything is overwritten. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);

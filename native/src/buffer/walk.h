@@ -19,6 +19,7 @@ struct relay_walk {
 	size_t n_spans, n_used;
 	size_t max_bytes, total;
 	uint64_t until;               /* number of the sub-buffer at whose start the walk ends; 0: none */
+	uint64_t n_subbufs;           /* relay_walk_plan(): pass so many finished sub-buffers; 0: walk along the data */
 	struct relay_claim_view stop; /* the first claim that is TAKEN or a hole at or after `looked_at` */
 	uint64_t looked_at;           /* position from which on the claims were searched */
 	bool is_looked_at;

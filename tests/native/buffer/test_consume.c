@@ -236,19 +236,18 @@ TEST(subbufs_consumed_does_as_the_kernel)
 	CHECK_DRAINS(buf, "ccccccccc");
 }
 
-/* Each look begins with a stop. */
-static _Noreturn void look_and_be_stepped(struct rchan_buf *buf)
+/* Each call begins with a stop. */
+static _Noreturn void be_stepped(struct rchan_buf *buf, void (*call)(struct rchan_buf *buf))
 {
-	stats_of(buf);
+	call(buf);
 	CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
 	for (;;) {
 		syscall(SYS_kill, getpid(), SIGSTOP);
-		stats_of(buf);
-		CHECK_EQ(relay_buf_state(buf) & RELAY_IS_DAMAGED, 0);
+		call(buf);
 	}
 }
 
-/* Let it make n steps of a look; false: that is more than there are. */
+/* Let it make n steps of a call; false: that is more than there are. */
 static bool step(pid_t pid, unsigned n)
 {
 	int status = 0;
@@ -261,27 +260,69 @@ static bool step(pid_t pid, unsigned n)
 	return WSTOPSIG(status) != SIGSTOP;
 }
 
-/* Readers may go on, and writers a lap farther, between a look at the one and at the other. */
-TEST(what_moves_while_it_is_looked_at_is_not_damaged)
+/* Another process calls; what `meanwhile` does happens after each of its steps. */
+static void interrupt_everywhere(struct rchan_buf *buf, void (*call)(struct rchan_buf *buf),
+                                 void (*meanwhile)(struct rchan_buf *buf))
 {
-	AUTOPTR(rchan_buf) buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
 	pid_t pid = fork();
 	int status;
 
 	CHECK(pid >= 0);
 	if (pid == 0)
-		look_and_be_stepped(buf);
+		be_stepped(buf, call);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	/* The farther, the longer the steps: what is to be met gets longer, too, where the compiler adds to it. */
 	for (unsigned n = 1; step(pid, n); n += 1 + n / 16) {
-		for (int i = 0; i < 4; i++) {
-			CHECK_EQ(write_letters(buf, 'a', 4), 0);
-			CHECK_DRAINS(buf, "aaaa");
-		}
+		meanwhile(buf);
 		CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, NULL), 0);
 		CHECK_EQ(waitpid(pid, &status, 0), pid);
 		CHECK(WIFSTOPPED(status));
 	}
 	CHECK_EQ(kill(pid, SIGKILL), 0);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
+}
+
+static void look_at_stats(struct rchan_buf *buf)
+{
+	stats_of(buf);
+	CHECK_EQ(relay_buf_state(buf) & RELAY_IS_DAMAGED, 0);
+}
+
+static void write_and_drain(struct rchan_buf *buf)
+{
+	for (int i = 0; i < 4; i++) {
+		CHECK_EQ(write_letters(buf, 'a', 4), 0);
+		CHECK_DRAINS(buf, "aaaa");
+	}
+}
+
+/* Readers may go on, and writers a lap farther, between a look at the one and at the other. */
+TEST(what_moves_while_it_is_looked_at_is_not_damaged)
+{
+	AUTOPTR(rchan_buf) buf = make_buf(4, 2, RELAY_NO_OVERWRITE);
+
+	interrupt_everywhere(buf, look_at_stats, write_and_drain);
+}
+
+static void consume_two_subbufs(struct rchan_buf *buf)
+{
+	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
+	CHECK_EQ(relay_buf_state(buf) & RELAY_IS_DAMAGED, 0);
+}
+
+static void write_a_lap(struct rchan_buf *buf)
+{
+	CHECK_EQ(write_each(buf, "abcdefghij", 4), 0);
+}
+
+/* The ledgers that it reads are those of a later lap then. */
+TEST(subbufs_that_are_overwritten_while_they_are_consumed_are_not_damaged)
+{
+	AUTOPTR(rchan_buf) buf = make_buf(10, 4, RELAY_OVERWRITE);
+
+	write_a_lap(buf);
+	interrupt_everywhere(buf, consume_two_subbufs, write_a_lap);
+	/* What was neither overwritten nor consumed is left. */
+	drain(buf);
+	CHECK_EQ(stats_of(buf).read_records + stats_of(buf).lost_overwritten_records, stats_of(buf).records);
 }
