@@ -44,6 +44,8 @@ TICK_S = 0.5
 # How long the end of the recording waits for writers that keep a sub-buffer from being finished. Earlier flushes do not
 # wait, because other processes would not be read meanwhile.
 _FLUSH_S = 1.0
+# The pause between two tries to read buffers that other readers have, at the end of the recording.
+_BUSY_RETRY_S = 0.02
 # How often a warning about a full output is repeated at most.
 _FULL_WARN_S = 60.0
 
@@ -131,12 +133,15 @@ class Recorder:
             else:
                 self._write_rest()
             if not self._full:
-                return
-            if self._is_told_to_end():
+                if not self._recordings:
+                    return
+                time.sleep(_BUSY_RETRY_S)
+            elif self._is_told_to_end():
                 self.summary.unwritten = sum(recording.n_unread() for recording in self._recordings.values())
                 raise self._full
-            self._tick()
-            self._pause(TICK_S)
+            else:
+                self._tick()
+                self._pause(TICK_S)
 
     def _is_told_to_end(self) -> bool:
         duration_s = self._options.duration_s
@@ -251,12 +256,17 @@ class Recorder:
             self._finish(name)
 
     def _finish(self, name: str, until: float = 0.0) -> None:
-        """Record the last events of a process, and close it; until: see Process.flush()."""
+        """Record the last events of a process, and close it, unless another reader has one of its buffers.
+
+        until: see Process.flush()
+        """
         recording = self._recordings[name]
         with self._dropping_damaged(name):
             # A process that dies during finish() may have written after its buffers were read.
             was_alive = recording.process.is_alive()
             left = recording.finish(self.summary, until)
+            if left is None:
+                return
             del self._recordings[name]
             recording.process.close_after(self._sleepers)
             for said in left:

@@ -42,9 +42,8 @@ _SKEW = 1_000_000_000
 _AHEAD_NS = 10_000_000_000
 # How often reading is tried if packets are overwritten while they are read.
 _TRIES = 8
-# How long to wait for another reader of one buffer, and between two tries; and, at the end of a process, for the other
-# readers of all its buffers together.
-_BUSY_S, _BUSY_RETRY_S = 3.0, 0.02
+# How long another reader may have one buffer; and, at the end of a process, others all its buffers together.
+_BUSY_S = 3.0
 _ALL_BUSY_S = 10.0
 # How many bytes of a process's wrong packets are written to .damaged.
 _QUARANTINE_MAX = 16 << 20
@@ -168,7 +167,10 @@ class Recording:
         self._source = source
         self._warn_damage = warn_damage
         self.died: float | None = None
+        # By CPU, of buffers that another reader has: since when.
         self._busy: dict[int, float] = {}
+        # Since when the last events are being read.
+        self._ending: float | None = None
         # By CPU: packets (or rests of packets) read for the first time, whether or not they were recorded.
         self._n_packets: Counter[int] = Counter()
         # By CPU: events in packets that were written to .damaged.
@@ -200,18 +202,6 @@ class Recording:
         """Record the finished sub-buffers of all buffers; return whether there were any."""
         taken = [self._drain(cpu, consumer, summary) for cpu, consumer in self.process.buffers.items()]
         return any(taken)
-
-    def _drain_despite_readers(self, summary: Summary, until: float) -> None:
-        """Record finished sub-buffers, at the end, waiting for other readers; see _wait_for_reader().
-
-        until: how long, by time.monotonic(), to wait for other readers of all buffers
-        """
-        self.drain(summary)
-        while self._busy:
-            if time.monotonic() >= until:
-                self._raise_reader_stuck(next(iter(self._busy)))
-            time.sleep(_BUSY_RETRY_S)
-            self.drain(summary)
 
     def _drain(self, cpu: int, consumer: Consumer, summary: Summary) -> bool:
         limit: int | None = max(COPY_BYTES, self.process.subbuf_size) if self.process.checker else None
@@ -361,24 +351,26 @@ class Recording:
             self.output.quarantine("why", f"{why}; {found.n_lost} events lost\n".encode())
             self.output.quarantine(f"cpu{cpu}", raw)
 
-    def finish(self, summary: Summary, until: float = 0.0) -> list[str]:
+    def finish(self, summary: Summary, until: float = 0.0) -> list[str] | None:
         """Record all events, also of sub-buffers that are not full, and complete the output.
 
         until: see Process.flush()
 
-        Returns messages about events that could not be read.
+        Returns messages about events that could not be read. None: another reader has one of the buffers; call again.
+        This does not wait, because the recorder would read no other process meanwhile.
         """
         # Found out before the flush, because a process that dies after it may have written in between.
         is_dead = not self.process.is_alive()
         with errors_mean_damage():
             self.process.flush(until)
-        busy_until = time.monotonic() + _ALL_BUSY_S
-        self._drain_to_the_end(summary, busy_until)
+        if not self._drain_to_the_end(summary):
+            return None
         closed = self.process.closed_buffers()
         if closed:  # nothing is written to closed buffers, so this is the last round for them
             with errors_mean_damage():
                 self.process.note_finished()
-            self._drain_to_the_end(summary, busy_until)
+            if not self._drain_to_the_end(summary):
+                return None
         self.update(at_end=True)
         self.check()
         lost = self._lost()
@@ -398,8 +390,10 @@ class Recording:
         self.output.close(lost)
         return said
 
-    def _drain_to_the_end(self, summary: Summary, busy_until: float) -> None:
+    def _drain_to_the_end(self, summary: Summary) -> bool:
         """Record the sub-buffers that were finished at the last note_finished(), and those finished meanwhile.
+
+        Returns False if another reader has one of the buffers.
 
         A hostile process may always pretend that a sub-buffer is unread. So reading continues only while the buffer
         yields new packets, and at most as many as it has sub-buffers.
@@ -408,7 +402,10 @@ class Recording:
         unread = list(self.process.buffers)
         while unread:
             before = self._n_packets.copy()
-            self._drain_despite_readers(summary, busy_until)
+            self.drain(summary)
+            if self._busy:
+                self._check_readers()
+                return False
             with errors_mean_damage():
                 unread = [
                     cpu
@@ -416,6 +413,14 @@ class Recording:
                     if before[cpu] < self._n_packets[cpu] <= start[cpu] + self.process.n_subbufs
                     and self.process.is_unread(cpu)
                 ]
+        return True
+
+    def _check_readers(self) -> None:
+        """Check how long others have kept finish() from reading; DamagedError: for more than _ALL_BUSY_S."""
+        if self._ending is None:
+            self._ending = time.monotonic()
+        if time.monotonic() - self._ending > _ALL_BUSY_S:
+            self._raise_reader_stuck(next(iter(self._busy)))
 
     def _unread_events(self, closed: Collection[int], is_dead: bool) -> Iterator[tuple[int, int, str]]:
         """Find events that should have been read and were not: the CPU, the number, and the reason.

@@ -27,6 +27,7 @@ from traced import environment_of, start_trace, traced
 from tracing import EVENT_BYTES, finish, recorded, recording, relayctl
 
 from relayfs_fuse import native
+from relayfs_fuse.record import recording as of_process
 from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
 from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recorder import Options, Recorder
@@ -319,6 +320,42 @@ def test_readers_that_take_turns_hold_up_the_end_for_a_limited_time(store, run, 
     # The recorder may come to both while it is the other one's turn.
     is_given_up = "it cannot be read as somebody does not end reading it" in said
     assert is_given_up or len(read(out).events["bad"]) == 600
+
+
+@contextmanager
+def in_a_thread(recorder: Recorder) -> Iterator[None]:
+    thread = threading.Thread(target=recorder.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        recorder.stop()
+        thread.join()
+
+
+def test_a_dead_process_whose_buffer_another_program_reads_keeps_no_other_from_being_recorded(
+    store, run, out, monkeypatch
+):
+    monkeypatch.setattr(of_process, "_BUSY_S", DEADLINE_S)
+    monkeypatch.setattr(of_process, "_ALL_BUSY_S", DEADLINE_S)
+    trace = store.create("t")
+    dead, alive = run(trace, "dead"), run(trace, "alive")
+    dead.write(300)
+    source, ticks = Source("t", str(store.path)), list[None]()
+    output = DirectoryOutput(str(out), source.identity)
+    recorder = Recorder(source, output, Options(removes=True), str, lambda: ticks.append(None))
+    with closing(source), in_a_thread(recorder), closing(Process(str(dead.directory))) as other:
+        assert other.buffers[0].begin()
+        dead.kill()
+        n = len(ticks)
+        wait_until(lambda: len(ticks) > n + 3, "the recorder has seen that it is dead")
+        # Some twenty times what its buffer holds.
+        alive.start_patiently(20000)
+        recorded(out, 20000 - 4096 // EVENT_BYTES, "alive")
+        assert not (out / dead.name / "cpu0").exists()
+        other.buffers[0].abort()
+    assert not recorder.summary.damaged
+    assert read(out).events["dead"] == list(range(300))
 
 
 def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, out: Path) -> None:
