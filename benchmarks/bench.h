@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +19,32 @@ static inline _Noreturn void die(const char *what)
 	exit(2);
 }
 
-/* This thread's time on a CPU: what is timed neither sleeps nor calls the system, so all else is other people's. */
-static inline double now_ns(void)
+static inline double clock_ns(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	clock_gettime(clock, &t);
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/* This thread's time on a CPU: what is timed neither sleeps nor calls the system, so all else is other people's. */
+static inline double now_ns(void)
+{
+	return clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+/* Work n times, so often a second: each millisecond as often as is due by then. */
+static inline void work_paced(void (*work)(void), double a_second, uint64_t n)
+{
+	const double start = clock_ns(CLOCK_MONOTONIC);
+	uint64_t i = 0;
+
+	while (i < n) {
+		const double due = a_second * (clock_ns(CLOCK_MONOTONIC) - start) / 1e9;
+		for (; i < n && (double)i < due; i++)
+			work();
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
 }
 
 static inline void pin(int cpu)

@@ -38,7 +38,10 @@ def main() -> int:
     """Make a store, measure, judge."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     cpus = sorted(os.sched_getaffinity(0))[:2]
-    with compiled("bench_counters.c", yardsticks=True) as program, tempfile.TemporaryDirectory(dir=TMPFS) as store:
+    with (
+        compiled("bench_counters.c", parts=["bench/yardsticks.c"]) as program,
+        tempfile.TemporaryDirectory(dir=TMPFS) as store,
+    ):
         (Path(store) / ".lock").touch()
         limits = LIMITS + [TWO_CPUS] * (len(cpus) > 1)
         status = judge(lambda: measure(program, Path(store), rounds, cpus), limits, "ns")

@@ -69,7 +69,7 @@ def main() -> int:
     """Compile, measure, judge."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     cpus = sorted(os.sched_getaffinity(0))[:2]
-    with compiled("bench_ring.c", yardsticks=True) as program:
+    with compiled("bench_ring.c", parts=["bench/yardsticks.c"]) as program:
         remarks = run(program, 0, cpus)
         limits = LIMITS + KERNEL * (not remarks) + [TWO_CPUS] * (len(cpus) > 1)
         status = judge(lambda: measure(program, rounds, cpus), limits, "ns/record, *-producer(s): records/us")

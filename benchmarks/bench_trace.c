@@ -3,7 +3,7 @@
  * Trace into relayfs.
  *
  *     bench_trace CPU                    takes samples, see bench_trace.h
- *     bench_trace CPU BYTES_A_S BYTES    writes so much at this rate; prints how many events it were
+ *     bench_trace CPU BYTES_A_S BYTES    writes so much at this rate
  */
 #define _GNU_SOURCE
 #include <relayfs/trace.h>
@@ -14,30 +14,13 @@ RELAY_TRACE_EVENT(bench, block, (bytes, data))
 
 #include "bench_trace.h"
 
-enum { BLOCK_BYTES = 4096, BURST_NS = 1000000 };
+enum { BLOCK_BYTES = 4096 };
 
-static double elapsed_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-/* A burst each millisecond, of what is due by then. */
-static uint64_t write_paced(double bytes_a_s, double bytes)
+static void write_block(void)
 {
 	static char block[BLOCK_BYTES];
-	double start = elapsed_ns(), due;
-	uint64_t n = 0;
 
-	while ((double)n * BLOCK_BYTES < bytes) {
-		due = bytes_a_s * (elapsed_ns() - start) / 1e9;
-		for (; (double)n * BLOCK_BYTES < due && (double)n * BLOCK_BYTES < bytes; n++)
-			trace_bench_block(block, sizeof(block));
-		nanosleep(&(struct timespec){.tv_nsec = BURST_NS}, NULL);
-	}
-	return n;
+	trace_bench_block(block, sizeof(block));
 }
 
 int main(int argc, char **argv)
@@ -46,7 +29,7 @@ int main(int argc, char **argv)
 		return 2;
 	pin(atoi(argv[1]));
 	if (argc == 4)
-		printf("%" PRIu64 "\n", write_paced(atof(argv[2]), atof(argv[3])));
+		work_paced(write_block, atof(argv[2]) / BLOCK_BYTES, strtoull(argv[3], NULL, 10) / BLOCK_BYTES);
 	else
 		take_samples();
 	return 0;

@@ -58,7 +58,7 @@ def main() -> int:
     """Make the channels, measure, judge."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     cpus = sorted(os.sched_getaffinity(0))[:2]
-    with compiled("bench_write.c", yardsticks=True) as program, mounted() as mount:
+    with compiled("bench_write.c", parts=["bench/yardsticks.c"]) as program, mounted() as mount:
         for name, options in CHANNELS.items():
             mount.create(f"bench/{name}", f"{GEOMETRY} {options}")
         limits = LIMITS + [TWO_CPUS] * (len(cpus) > 1)

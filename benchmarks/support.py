@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,10 +50,10 @@ def mounted() -> Iterator[Mount]:
 
 
 @contextmanager
-def compiled(source: str, library: str = "relayfs", yardsticks: bool = False) -> Iterator[Path]:
+def compiled(source: str, library: str = "relayfs", parts: Sequence[str] = ()) -> Iterator[Path]:
     """Compile a program as a user of the installed library does; other users can run it, too.
 
-    yardsticks: it compares with native/bench/yardsticks.c, which knows the library's insides
+    parts: files of native/ that are compiled into it, for what the library does not export
     """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
@@ -71,7 +71,8 @@ def compiled(source: str, library: str = "relayfs", yardsticks: bool = False) ->
             "-o",
             program,
             HERE / source,
-            *([f"-I{NATIVE / 'bench'}", f"-I{NATIVE / 'src'}", NATIVE / "bench/yardsticks.c"] if yardsticks else []),
+            *([f"-I{NATIVE / 'bench'}", f"-I{NATIVE / 'src'}"] if parts else []),
+            *(NATIVE / part for part in parts),
             *flags,
             "-pthread",
         ]
@@ -105,17 +106,17 @@ class Samples:
 
 @dataclass(frozen=True)
 class Limit:
-    """One promise: a ratio of two medians, and what it must not pass; with no bound it is only told."""
+    """One promise: a ratio of two medians, or a median, and what it must not pass; with no bound it is only told."""
 
     what: str
     value: str
-    base: str
+    base: str = ""
     most: float | None = None
     least: float | None = None
 
     def ratio(self, samples: Samples) -> float:
         """Return what was reached."""
-        return samples.median(self.value) / samples.median(self.base)
+        return samples.median(self.value) / (samples.median(self.base) if self.base else 1)
 
     def kept(self, samples: Samples) -> bool:
         """Tell whether the promise holds."""

@@ -1,8 +1,8 @@
 """Write the C source of `relayfs_fuse._native`: build_cffi.py OUTPUT PACKAGE HEADER...
 
 The extension module has what Python calls: of the headers' declarations those whose names stand in a module
-PACKAGE/*.py as lib.NAME or "struct NAME", and the types that they need. Macros are not among them; structs with aligned
-fields are opaque.
+PACKAGE/*.py as lib.NAME, "struct NAME" or "enum NAME", and the types that they need. Macros are not among them; structs
+with aligned fields are opaque.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 from c_declarations import declarations
 from cffi import FFI
 
-_USED = re.compile(r"\blib\.(\w+)|\"(struct \w+)")
+_USED = re.compile(r"\blib\.(\w+)|\"((?:struct|enum) \w+)")
 _TYPE = re.compile(r"\b(?:struct|enum) \w+")
 _FUNCTION = re.compile(r"(\w+)\((?!\*)")
 

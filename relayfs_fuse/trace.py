@@ -22,7 +22,17 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
-from relayfs_fuse.native.events import FIELD_TYPES, HEAD_BYTES, LEVELS, EventHandle, log_is_heard, log_text, prepare
+from relayfs_fuse.native.events import (
+    FIELD_TYPES,
+    HEAD_BYTES,
+    LEVELS,
+    EventHandle,
+    FieldKind,
+    FieldType,
+    log_is_heard,
+    log_text,
+    prepare,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,12 +57,18 @@ def _pack_bytes(value: object) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-_NUMBERS = dict(zip(FIELD_TYPES, "BHIQbhiqBHIQfd", strict=False))
-_PACKERS: dict[str, Callable[[object], bytes]] = {
-    **{name: struct.Struct(f"<{letter}").pack for name, letter in _NUMBERS.items()},
-    "string": _pack_string,
-    "bytes": _pack_bytes,
-}
+# Letters of `struct`, for 1, 2, 4 and 8 bytes.
+_LETTERS = {FieldKind.UNSIGNED: "BHIQ", FieldKind.SIGNED: "bhiq", FieldKind.HEX: "BHIQ", FieldKind.REAL: " efd"}
+_OF_VARYING_LENGTH = {FieldKind.STRING: _pack_string, FieldKind.BYTES: _pack_bytes}
+
+
+def _packer(kind: FieldType) -> Callable[[object], bytes]:
+    if not kind.bytes:
+        return _OF_VARYING_LENGTH[kind.kind]
+    return struct.Struct(f"<{_LETTERS[kind.kind][kind.bytes.bit_length() - 1]}").pack
+
+
+_PACKERS = {name: _packer(kind) for name, kind in FIELD_TYPES.items()}
 
 _LOG_FIELDS = {
     "level": "string", "logger": "string", "message": "string",
@@ -72,8 +88,8 @@ class Event:
     """Declare an event; a call of the object emits it.
 
     provider, name: letters, digits and _; in provider dots, too
-    fields: types by name: u8 u16 u32 u64, i8 i16 i32 i64, x8 x16 x32 x64 (shown in hexadecimal), f32 f64,
-        string (str) or bytes (an object with a buffer); 64 at most
+    fields: types by name, those of relayfs-trace(3): integers such as u32, i64 and x16 (shown in hexadecimal), f32,
+        f64, string (str), bytes (an object with a buffer) ...; 64 at most
     level: how grave it is: emerg alert crit err warning notice info debug_system debug_program debug_process
         debug_module debug_unit debug_function debug_line debug; None: it has no level
 
@@ -95,8 +111,8 @@ class Event:
         self._names = tuple(types)
         self._packers = tuple(_PACKERS[word] for word in types.values())
         try:
-            indices = {field: FIELD_TYPES.index(types[field]) for field in types}
-            self._handle = EventHandle(provider, name, indices, LEVELS.index(level) if level else None, _place())
+            numbers = {field: FIELD_TYPES[word].number for field, word in types.items()}
+            self._handle = EventHandle(provider, name, numbers, LEVELS.index(level) if level else None, _place())
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise

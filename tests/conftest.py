@@ -11,8 +11,10 @@ LONGEST = ("test_readme.py",)
 
 
 def pytest_configure() -> None:
-    """Let SIGINT end programs that tests start: a shell without job control has its background jobs ignore it."""
+    """Let these signals end programs that tests start: a script's background jobs, and nohup(1)'s, ignore them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

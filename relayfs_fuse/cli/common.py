@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import parse_size
-from relayfs_fuse.record.trust import CHECKS
+from relayfs_fuse.reading.trust import CHECKS
 
 NOTHING_MATCHES = 3
 
@@ -17,6 +20,12 @@ check_option = click.option(
     help="Check the events of all users, of users other than this one and root, or of none.",
 )  # fmt: skip
 store_option = click.option("--store", metavar="STORE", help="Use this store, without a server.")
+
+
+def check_stdout() -> None:
+    """Raise RelayError if the standard output is closed."""
+    if sys.stdout is None:
+        raise RelayError("the standard output is closed")
 
 
 class Size(click.ParamType[int]):

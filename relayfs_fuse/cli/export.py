@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, TIMES, Export, Style
@@ -57,6 +57,8 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
     PATTERN is a glob of PROVIDER:NAME.
     """
+    if output is None:
+        check_stdout()
     if file_format == "perfetto" and output is None and sys.stdout.isatty():
         raise click.UsageError("a Perfetto trace is nothing to read: -o FILE")
     with _ended_by_signals(output), ExitStack() as stack:

@@ -23,7 +23,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):  # noqa: N818  # no error
-    """A signal came that ends the program while the output took nothing, or a second one."""
+    """A signal came while the output took nothing, or a second one."""
 
 
 class Tail:

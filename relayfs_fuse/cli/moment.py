@@ -19,7 +19,7 @@ _TIME = re.compile(
 def moment(text: str | None, day_ns: int, default: int) -> int:
     """Return ns since 1970.
 
-    day_ns: a time of the day that is meant if none is given
+    day_ns: any moment of the day to which a time without a date belongs
     """
     if text is None:
         return default

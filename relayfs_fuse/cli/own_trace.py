@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import explain
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands import trace_control
-from relayfs_fuse.record.recording import reason
-from relayfs_fuse.record.source import find_mount, find_store
+from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.source import find_mount, find_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

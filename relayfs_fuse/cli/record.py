@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli.common import Size, check_option, mount_option, store_option
+from relayfs_fuse.cli.common import Size, check_option, check_stdout, mount_option, store_option
+from relayfs_fuse.reading.room import permit_many_files
+from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.compress import Compressor
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
-from relayfs_fuse.record.room import permit_many_files
-from relayfs_fuse.record.source import Source, find_store
 from relayfs_fuse.record.tar import TarOutput
 from relayfs_fuse.tracefiles.recorder_lock import RecorderLock
 
@@ -58,10 +58,12 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
 
     DIR is a CTF trace for babeltrace2 and other viewers at any time. An interrupted recording to it is continued.
     """
-    if output == _STDOUT and (compress or rotate_size or rotate_time):
-        raise click.UsageError("a stream is neither rotated nor compressed")
+    if output == _STDOUT:
+        check_stdout()
+        if compress or rotate_size or rotate_time:
+            raise click.UsageError("a stream is neither rotated nor compressed")
     options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None, check=check)
-    shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
+    shown = Progress(shows_always=progress)
     permit_many_files()
     with ExitStack() as stack:
         source = Source(name, find_store(mount, store))
@@ -76,7 +78,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
             signal.signal(signum, lambda *_: recorder.stop())
         # The kernel sends SIGIO if a process opens a file whose lease the recorder has: see stream.py.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
-        stack.callback(shown.end)
+        stack.callback(shown.close)
         if not (source.trace.is_started or until_stopped or source.is_of_earlier_boot):
             shown.say(f"{name} is stopped; what it holds is recorded, and what comes when it is started")
         full = _run(recorder)

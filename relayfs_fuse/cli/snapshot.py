@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import closing
 
 import click
 
 from relayfs_fuse.cli.common import check_option, mount_option, store_option
+from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress, as_json, summarize
 from relayfs_fuse.record.snapshot import Snapshot
-from relayfs_fuse.record.source import Source, find_store
 
 
 @click.command()
@@ -26,11 +25,11 @@ def snapshot(  # noqa: PLR0913, PLR0917  # an option each
     name: str, output: str, mount: str | None, store: str | None, check: str, progress: bool, json_wanted: bool
 ) -> None:
     """Write what the buffers of the trace NAME hold now to a CTF trace, and leave the events there."""
-    shown = Progress(sys.stderr if progress or sys.stderr.isatty() else None)
+    shown = Progress(shows_always=progress)
     with closing(Source(name, find_store(mount, store))) as source:
         taken = Snapshot(source, os.path.abspath(output), shown.say, check)
         taken.take(lambda: shown.tick(taken.summary))
-    shown.end()
+    shown.close()
     if json_wanted:
         click.echo(as_json(name, output, taken.summary))
     else:

@@ -15,8 +15,8 @@ from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
+from relayfs_fuse.reading.source import find_mount, find_store
 from relayfs_fuse.record.process_stats import ProcessStats, stats_of_process
-from relayfs_fuse.record.source import find_mount, find_store
 
 if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace

@@ -10,15 +10,15 @@ from contextlib import ExitStack, closing, suppress
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, mount_option, store_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.own_trace import own_trace
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, Export, Style
-from relayfs_fuse.record.live import Live, Wanted
-from relayfs_fuse.record.room import permit_many_files
-from relayfs_fuse.record.source import Source, find_store
+from relayfs_fuse.reading.live import Live, Wanted
+from relayfs_fuse.reading.room import permit_many_files
+from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.tracefiles.merged import matches, merge
 from relayfs_fuse.tracefiles.recorded import Recording
 
@@ -62,8 +62,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
     PATTERN is a glob of PROVIDER:NAME.
     """
-    if sys.stdout is None:
-        raise RelayError("the standard output is closed")
+    check_stdout()
     style = _style(json_wanted)
     is_recording = what is not None and mount is None and store is None and os.path.isdir(what)
     if is_recording and follow:

@@ -14,6 +14,7 @@ from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
+from relayfs_fuse.native.tables import PERMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,7 @@ class BufferFile(Node):
         # The change lifts the file's protection for a moment. An owner who may do so again and again could use that.
         if caller not in (0, os.geteuid()) and channel.is_protected():
             raise failure(errno.EBUSY)
-        store.change_owner(channel, mode & 0o666, uid, gid)
+        store.change_owner(channel, mode & PERMS["BUFFER_MOST"], uid, gid)
 
     def check_usable(self) -> None:
         """Raise OSError: ESTALE after the channel was removed."""

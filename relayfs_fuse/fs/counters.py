@@ -10,7 +10,7 @@ The commands, one a line:
     del NUMBER
     adjust NUMBER DELTA
 
-The counters of group `relayfs` are called *figures* here. The server sets them every FIGURES_S:
+The counters of group `relayfs` are statistics, which the server sets every STATISTICS_S:
 
     relayfs/server/NAME             requests, errors
     relayfs/channels/PATH/NAME      a statistic of the channel's buffers, each on its CPU
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.native.tables import LEVEL, STATISTICS, Statistic
+from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often the counters of other owners are copied into the shared memory, and how often figures are set.
+# How often the counters of other owners are copied into the shared memory, and how often statistics are set.
 MIRROR_S = 0.1
-FIGURES_S = 1.0
+STATISTICS_S = 1.0
 
 GROUP = "relayfs"
 
@@ -48,11 +48,11 @@ def _spec(statistic: Statistic) -> native.CounterSpec:
     return native.CounterSpec(kind, statistic.unit, statistic.help)
 
 
-# The figures of a channel, by its type and by name.
-FIGURES = {
+# The counters that show a channel's statistics, by its type and by name.
+SPECS = {
     type_of: {one.name: _spec(one) for one in statistics if one.unit} for type_of, statistics in STATISTICS.items()
 }
-OF_SERVER = {
+SERVER_SPECS = {
     "requests": native.CounterSpec(0, "requests", "Requests of the kernel"),
     "errors": native.CounterSpec(0, "requests", "Requests that failed"),
 }
@@ -62,7 +62,7 @@ _KEY = re.compile(r"(kind|mode|unit|help)=")
 
 @dataclass
 class Requests:
-    """The numbers behind the figures of the server."""
+    """The numbers behind the statistics of the server."""
 
     requests: int = 0
     errors: int = 0
@@ -128,9 +128,9 @@ def _parse_keys(line: str, name: str, keys: str) -> Adding:
 
 
 PAGE_BYTES = 4096
-# Figures take at most 1/FIGURES_SHARE of all names, so that there are some for programs.
-FIGURES_SHARE = 2
-# The number of channels whose figures are added, and removed, at a time. Each takes up to a millisecond.
+# Statistics take at most 1/STATISTICS_SHARE of all names; the others are for programs.
+STATISTICS_SHARE = 2
+# The number of channels whose statistics are added, and removed, at a time. Each takes up to a millisecond.
 CHANGES_MAX = 32
 # RELAY_PERF_USER_DOMAINS in native/src/counters/format.h.
 USER_DOMAINS = 4
@@ -141,7 +141,7 @@ _REASONS = {
     errno.EACCES: "its group belongs to another user",
     errno.EPERM: "only a server of root has counters of other users",
     errno.ENOSPC: "the limit of names or owners is reached (mount with -o counters=N), or the store has no memory",
-    errno.EBUSY: "another process has been adding a name for a second",
+    errno.EBUSY: "another process has held the lock of the names for a second",
     errno.ENOENT: "there is no such counter",
 }
 
@@ -160,7 +160,7 @@ class Counters:
 
     def __init__(self, store: str, limit: int, trusted: bool, check_room: Callable[[int, int], None]) -> None:
         native.counters_create(store, limit)
-        os.chmod(os.path.join(store, ".counters"), 0o755 if trusted else 0o700)
+        os.chmod(os.path.join(store, ".counters"), PERMS["STORE_TRUSTED" if trusted else "STORE"])
         self._check_room = check_room
         self._handle = native.CountersHandle(store)
         self._handle.repair()
@@ -169,13 +169,13 @@ class Counters:
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self.requests = Requests()
         self._names: tuple[int, bytes] = (-1, b"")
-        self._figures = self._known_figures()
-        # The channels whose figures could not be added; and whether no figures were removed since, so that it is no use
-        # trying again.
+        self._instances = self._known_instances()
+        # The channels whose statistics could not be added; and whether none were removed since, so that it would fail
+        # again.
         self._without: set[str] = set()
         self._is_full = False
         # Before any program can add a name to group `relayfs`, which belongs to the owner of its first name.
-        self._add_figures("", OF_SERVER)
+        self._add_statistics("", SERVER_SPECS)
 
     def close(self) -> None:
         """Close the files."""
@@ -285,10 +285,10 @@ class Counters:
         if self._handle.is_changing():
             self._handle.repair()
 
-    # ---------------------------------------------------------------- figures
+    # ---------------------------------------------------------------- statistics
 
     def show(self, channels: Iterable[StoredChannel]) -> None:
-        """Set the figures of the server and of all channels; OSError."""
+        """Set the statistics of the server and of all channels; OSError."""
         for _ in self.showing(channels):
             pass
 
@@ -298,20 +298,20 @@ class Counters:
         self._compare(present)
         for name, value in vars(self.requests).items():
             self._set("", name, self._handle.n_blocks - 1, value)
-        for path in self._figures.keys() & present.keys():
-            if path in self._figures and not present[path].removed:
+        for path in self._instances.keys() & present.keys():
+            if path in self._instances and not present[path].removed:
                 self._show_channel(present[path])
             yield
 
     def _compare(self, present: dict[str, StoredChannel]) -> None:
-        """Add figures of new channels and remove those of removed channels, at most CHANGES_MAX each."""
-        for path in list(self._figures.keys() - present.keys() - {""})[:CHANGES_MAX]:
+        """Add statistics of new channels and remove those of removed channels, at most CHANGES_MAX each."""
+        for path in list(self._instances.keys() - present.keys() - {""})[:CHANGES_MAX]:
             self._forget(path)
             self._is_full = False
         self._without &= present.keys()
-        wanted = present.keys() - self._figures.keys() - (self._without if self._is_full else set())
+        wanted = present.keys() - self._instances.keys() - (self._without if self._is_full else set())
         for path in list(wanted)[:CHANGES_MAX]:
-            self._add_figures(path, FIGURES[present[path].kind.name])
+            self._add_statistics(path, SPECS[present[path].kind.name])
 
     def _show_channel(self, channel: StoredChannel) -> None:
         for stored in channel.buffers:
@@ -321,12 +321,12 @@ class Counters:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))
             except OSError as error:
-                stored.note(error)  # the figures keep their values
+                stored.note(error)  # the counters keep their values
             except OverflowError:
-                channel.note_damage(f"mem{stored.index}: a figure has more than 63 bits")
+                channel.note_damage(f"mem{stored.index}: a statistic has more than 63 bits")
 
-    def _known_figures(self) -> dict[str, dict[str, int]]:
-        """Return the numbers of the figures that the server before has added, by the channel's path and by name."""
+    def _known_instances(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of the statistics that the server before has added, by the channel's path and by name."""
         found: dict[str, dict[str, int]] = {}
         self._handle.refresh()
         for info in self._handle.infos():
@@ -336,20 +336,20 @@ class Counters:
         return found
 
     def _set(self, path: str, name: str, block: int, value: int) -> None:
-        instance = self._figures[path].get(name)
+        instance = self._instances[path].get(name)
         if instance is not None and block < self._handle.n_blocks:
             self._handle.set(block, instance, value)
 
-    def _add_figures(self, path: str, specs: dict[str, native.CounterSpec]) -> None:
-        """Add the figures of a channel or, for path "", of the server; if there is no room for all, add none."""
+    def _add_statistics(self, path: str, specs: dict[str, native.CounterSpec]) -> None:
+        """Add the statistics of a channel or, for path "", of the server; if there is no room for all, add none."""
         above = f"{GROUP}/channels/{path}" if path else f"{GROUP}/server"
         try:
-            taken = sum(map(len, self._figures.values()))
-            if taken + len(specs) > max(len(OF_SERVER), self._handle.limit // FIGURES_SHARE):
-                raise OSError(errno.ENOSPC, "figures of channels have half of all names")
-            self._figures[path] = {}
+            taken = sum(map(len, self._instances.values()))
+            if taken + len(specs) > max(len(SERVER_SPECS), self._handle.limit // STATISTICS_SHARE):
+                raise OSError(errno.ENOSPC, "statistics of other channels take half of all names")
+            self._instances[path] = {}
             for name, spec in specs.items():
-                self._figures[path][name] = self._handle.enter(f"{above}/{name}", spec)
+                self._instances[path][name] = self._handle.enter(f"{above}/{name}", spec)
             self._handle.refresh()
         except OSError as error:
             if path not in self._without:
@@ -359,8 +359,8 @@ class Counters:
             self._is_full = True
 
     def _forget(self, path: str) -> None:
-        """Remove the figures of a channel."""
-        for instance in self._figures.pop(path, {}).values():
+        """Remove the statistics of a channel."""
+        for instance in self._instances.pop(path, {}).values():
             self._handle.free(instance)
 
 

@@ -40,7 +40,7 @@ def take(store: str, trace: Trace) -> None:
             _move(os.path.join(early, name), os.path.join(store, trace.name), name, trace)
         except OSError as error:
             log.info("%s/%s stays where it is: %s", early, name, error)
-    # Notes of programs about directories that they removed for want of memory (native/src/trace/memory.c).
+    # Notes of programs about directories that they removed because memory was used up (native/src/trace/memory.c).
     with suppress(OSError):
         os.rename(os.path.join(early, ".given-up"), os.path.join(store, trace.name, ".given-up"))
     with suppress(OSError):  # fails if a process is making a directory there
@@ -66,7 +66,7 @@ def _set_trace(path: str, trace: Trace) -> None:
     try:
         line = os.pread(descriptor, _LINE_BYTES, 0).partition(b"\n")[0]
         made = trace.made
-        for key, number in (("id", trace.id), ("tsc", made.tsc), ("mono", made.mono_ns), ("real", made.real_ns)):
+        for key, number in (("id", trace.id), ("tsc", made.ticks), ("mono", made.mono_ns), ("real", made.real_ns)):
             line = re.sub(rb" %s=\d{20} " % key.encode(), b" %s=%020d " % (key.encode(), number), line, count=1)
         os.pwrite(descriptor, line, 0)
     finally:

@@ -76,7 +76,7 @@ class Ledger:
     limits: the limits of the mount
     directory: of the store
     size, user_size, user_files: the limits, with defaults
-    users_files: the number of files and directories of all users, other than root and the store's owner, together
+    users_files: the most files and directories of all users, other than root and the store's owner, together
     """
 
     def __init__(self, limits: Limits, directory: str) -> None:

@@ -64,27 +64,27 @@ class LogWriter(logging.handlers.QueueHandler):
         written.wait(FLUSH_S)
 
     def _run(self) -> None:
-        n_told = 0
+        n_reported = 0
         while True:
             line = self._lines.get()
             if isinstance(line, threading.Event):
-                n_told = self._tell(self._n_dropped, n_told)
+                n_reported = self._report(self._n_dropped, n_reported)
                 line.set()
                 continue
             record, n_dropped = line
-            n_told = self._tell(n_dropped, n_told)
+            n_reported = self._report(n_dropped, n_reported)
             if not self._write(record):
-                n_told -= 1  # this record is missing, too
+                n_reported -= 1  # this record is missing, too
             if self._lines.empty():
-                n_told = self._tell(self._n_dropped, n_told)
+                n_reported = self._report(self._n_dropped, n_reported)
 
-    def _tell(self, n_dropped: int, n_told: int) -> int:
+    def _report(self, n_dropped: int, n_reported: int) -> int:
         """Write how many lines are missing, if any; return the number of missing lines that the log tells of now."""
-        if n_dropped == n_told:
-            return n_told
-        message = f"{n_dropped - n_told} lines of the log are missing here: they could not be written"
+        if n_dropped == n_reported:
+            return n_reported
+        message = f"{n_dropped - n_reported} lines of the log are missing here: they could not be written"
         record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
-        return n_dropped if self._write(record) else n_told
+        return n_dropped if self._write(record) else n_reported
 
     def _write(self, record: logging.LogRecord) -> bool:
         try:

@@ -17,6 +17,7 @@ from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.kinds.handles import JoinHandle, TextHandle
+from relayfs_fuse.native.tables import PERMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,21 +169,16 @@ class Directory(Node):
             return
         # A user who may write to a directory of the store could replace what the server opens there. IMPLICIT_MARK is a
         # permission bit that the store uses for itself.
-        if mode & (0o022 | native.IMPLICIT_MARK) or uid != os.geteuid():
+        if mode & (PERMS["STRANGERS"] | native.IMPLICIT_MARK) or uid != os.geteuid():
             raise failure(errno.EPERM)
         os.chown(store.owner_path(self.store_path), -1, gid)
-        os.chmod(store.owner_path(self.store_path), mode | 0o700)
+        os.chmod(store.owner_path(self.store_path), mode | PERMS["PLAIN_LEAST"])
 
 
 class TraceDirectory(Directory):
     """The directory of a trace, in which only the server makes and removes directories."""
 
     mode = 0o755
-
-    @property
-    def n_directories(self) -> int:
-        """How many directories are in it; it has no files."""
-        return len(self.children)
 
 
 class StatsDirectory(Directory):

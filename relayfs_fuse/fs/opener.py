@@ -60,16 +60,16 @@ class Opening:
 
 def opener_of(request: Request) -> Opener:
     """Return the credentials of the thread that makes a request; it sleeps until the answer, so they cannot change."""
-    pid, vpid, groups = _look(request.pid)
+    pid, vpid, groups = _read_status(request.pid)
     return Opener(request.uid, request.gid, (request.gid, *(gid for gid in groups if gid != request.gid)), pid, vpid)
 
 
 def process_of(thread: int) -> int:
     """Return the process of a thread; 0: the thread has ended, or is not visible in the server's PID namespace."""
-    return _look(thread)[0]
+    return _read_status(thread)[0]
 
 
-def _look(thread: int) -> tuple[int, int, list[int]]:
+def _read_status(thread: int) -> tuple[int, int, list[int]]:
     """Return the process of a thread, its number in its own PID namespace, and its groups; 0, 0, [] if not visible."""
     try:
         with open(f"/proc/{thread}/status", encoding="utf-8", errors="replace") as file:

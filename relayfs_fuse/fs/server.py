@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,7 @@ from relayfs_fuse.fs.ledger import Limits
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
+from relayfs_fuse.fs.requests.merging import Merging
 from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
 from relayfs_fuse.fs.store import Problem, Store
@@ -87,11 +89,12 @@ class Server:
         self._tree = Tree()
         self._waiting = Waiting()
         self._streams = Streams(self._waiting)
+        self._merging = Merging()
         self._traces: Traces | None = None
         # st_dev of this mount, once it answers; and its mountpoint.
         self._device: int | None = None
         self._place = settings.mountpoint
-        self._is_told_to_end = False
+        self._has_signal = False
         self._tree.attach(self._tree.root, ControlFile("control", self._channels_text, settings.control_mode))
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors))
 
@@ -110,6 +113,7 @@ class Server:
             Commands(self._store, self._tree, self._errors, self._let_go, self._traces),
             self._errors,
             self._streams,
+            self._merging,
             self._counters,
             self._tracing,
             self._flushing,
@@ -127,12 +131,14 @@ class Server:
 
         answers: is called once, when the mount has answered a request
         """
+        # What was imported lives as long as the process: no collection walks it, the one at the end included.
+        gc.freeze()
         try:
             trio.run(self._main, answers)
         except Exception as error:
             raise _cause(error) from error
         finally:
-            pyfuse3.close(unmount=self._is_on_top())
+            pyfuse3.close(unmount=self._is_topmost())
             if self._counters is not None:
                 self._counters.close()
             if self._traces is not None:
@@ -154,6 +160,7 @@ class Server:
         await self._operations.begun.wait()
         nursery.start_soon(keep, self._waiting.run, "waiting")
         nursery.start_soon(keep, self._streams.serve_interrupts, "interrupting reads")
+        nursery.start_soon(keep, self._merging.run, "merging")
         nursery.start_soon(keep, self._flushing.run, "flush_interval")
         if self._counters is not None:
             counting = Counting(self._counters, self._tree, self._report_counters)
@@ -173,24 +180,24 @@ class Server:
 
     async def _end_on_signals(self, scope: trio.CancelScope) -> None:
         with trio.open_signal_receiver(*SIGNALS) as signals:
-            if self._is_told_to_end:
+            if self._has_signal:
                 self._end(scope)
             async for _ in signals:
                 self._end(scope)
 
     def _note_signal(self, *_: object) -> None:
         """Handle a signal that arrives while no task waits for signals: before run(), or while it unmounts."""
-        self._is_told_to_end = True
+        self._has_signal = True
 
     async def _watch_mount(self) -> None:
         """When the mount is detached, note in the store's lock that another server may take over the store."""
         wait = partial(mounts.wait_until_gone, self._device or 0)
         await trio.to_thread.run_sync(wait, limiter=trio.CapacityLimiter(1), abandon_on_cancel=True)
-        self._store.lock.give_way()
+        self._store.lock.note_unmounted()
         log.info("%s is unmounted; what programs have open is served until the store is mounted again", self._place)
 
-    def _is_on_top(self) -> bool:
-        """Whether the topmost mount at the mountpoint is this one, so that umount(2) would not unmount another one."""
+    def _is_topmost(self) -> bool:
+        """Whether this is the topmost mount at the mountpoint; otherwise umount(2) would unmount another one."""
         if self._device is None:
             return True  # the start failed before the mount answered
         top = mounts.top_at(self._place)

@@ -45,6 +45,7 @@ from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
+from relayfs_fuse.native.tables import PERMS
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -228,8 +229,8 @@ class Store:
 
     def make_directory(self, path: str, mode: int) -> None:
         """Make a plain directory; only the server's user may write to it, whatever `mode` says. OSError."""
-        os.mkdir(self.locate(path), 0o700)
-        os.chmod(self.locate(path), 0o700 | mode & 0o755)
+        os.mkdir(self.locate(path), PERMS["NEW_DIR"])
+        os.chmod(self.locate(path), PERMS["PLAIN_LEAST"] | mode & PERMS["PLAIN"])
 
     def make_implicit(self, path: str, uid: int) -> None:
         """Make an implicit directory above a channel, and charge it to a user; OSError."""
@@ -243,7 +244,7 @@ class Store:
     def keep_directory(self, path: str) -> None:
         """Make an implicit directory an ordinary one, which stays when it is empty."""
         if self.is_implicit(path):
-            os.chmod(self.locate(path), 0o755)
+            os.chmod(self.locate(path), PERMS["PLAIN"])
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty plain directory; OSError."""
@@ -324,13 +325,13 @@ class Store:
             if stranger is not None:
                 raise StoreError(f"cannot use {self.directory} as a store: {stranger}")
             with suppress(FileExistsError):
-                os.mkdir(self.directory, 0o700)
+                os.mkdir(self.directory, PERMS["NEW_DIR"])
             status = os.lstat(self.directory)
         except OSError as error:
             raise StoreError(f"cannot use {self.directory} as a store: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode):
             raise StoreError(f"cannot use {self.directory} as a store: it is no directory")
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        if status.st_uid != os.geteuid() or status.st_mode & PERMS["STRANGERS"]:
             raise StoreError(
                 f"cannot use {self.directory} as a store: it must belong to user {os.geteuid()} and be writable to "
                 f"nobody else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
@@ -340,10 +341,10 @@ class Store:
         """Set the mode of the store's directory, and make .root if it is missing."""
         flags = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         with suppress(FileExistsError):
-            descriptor = os.open(self.locate(ROOT_NAME), flags, 0o755)
-            os.fchmod(descriptor, 0o755)  # open(2) has applied the umask
+            descriptor = os.open(self.locate(ROOT_NAME), flags, PERMS["PLAIN"])
+            os.fchmod(descriptor, PERMS["PLAIN"])  # open(2) has applied the umask
             os.close(descriptor)
-        os.chmod(self.directory, 0o755 if trusted else 0o700)
+        os.chmod(self.directory, PERMS["STORE_TRUSTED" if trusted else "STORE"])
 
 
 def _holds_files(directory: str) -> bool:

@@ -17,6 +17,7 @@ import time
 
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs import mounts
+from relayfs_fuse.native.tables import PERMS
 
 # How long to wait for the lock. That of a killed server is released only after the kernel has freed the memory.
 LOCK_WAIT_S = 10.0
@@ -34,10 +35,10 @@ class StoreLock:
 
     def __init__(self, directory: str, mountpoint: str) -> None:
         path = os.path.join(directory, LOCK_NAME)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PERMS["OWN"])
         try:
             self._take(directory)
-            self._sign(f"mounted at {mountpoint}")
+            self._write_state(f"mounted at {mountpoint}")
         except BaseException:
             self.close()
             raise
@@ -46,9 +47,9 @@ class StoreLock:
         """Release the lock."""
         os.close(self._descriptor)
 
-    def give_way(self) -> None:
+    def note_unmounted(self) -> None:
         """Note that the mount is detached, so that another server may ask this one to end."""
-        self._sign("unmounted")
+        self._write_state("unmounted")
 
     def _take(self, directory: str) -> None:
         deadline, asked = time.monotonic() + LOCK_WAIT_S, False
@@ -90,7 +91,7 @@ class StoreLock:
             os.close(process)
         return True
 
-    def _sign(self, state: str) -> None:
+    def _write_state(self, state: str) -> None:
         """Write the number of this process and the state of its mount into .lock."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, os.fsencode(f"process {os.getpid()}, {state}\n"), 0)

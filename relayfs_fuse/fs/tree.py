@@ -102,6 +102,11 @@ class Tree:
         """Note removed names in a directory that the kernel still has to be told of."""
         self._outdated.setdefault(directory, set()).update(names)
 
+    @property
+    def n_outdated(self) -> int:
+        """The number of names that were noted."""
+        return sum(map(len, self._outdated.values()))
+
     def take_outdated(self) -> dict[str, set[str]]:
         """Return the names that were noted, by directory, and clear the list."""
         outdated, self._outdated = self._outdated, {}

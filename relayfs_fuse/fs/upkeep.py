@@ -12,7 +12,7 @@ import trio
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.commands.jobs import for_each
-from relayfs_fuse.fs.counters import FIGURES_S, MIRROR_S
+from relayfs_fuse.fs.counters import MIRROR_S, STATISTICS_S
 from relayfs_fuse.fs.requests.turns import Turns
 from relayfs_fuse.fs.traces.process import TraceChannel
 
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The pause of forget_removed(), and the number of names that it looks up at a time, while announcements wait.
+# The pause of forget_removed(), the number of removed names that it leaves to the kernel, and the number that it looks
+# up at a time, while announcements wait.
 FORGET_S = 1.0
+FORGET_MIN = 32
 FORGET_PIECE = 1000
 
 # The threads that flush. A flush waits while a program has the buffer's lock; of each user one channel is flushed at a
@@ -51,10 +53,13 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
     """Look up removed names through the mount, so that the kernel forgets their nodes; runs until cancelled.
 
     Otherwise the kernel remembers a node until a program looks up its name or memory is short, and so long the tree
-    has to keep the node.
+    has to keep the node. A few removed names are not looked up, because umount(8) fails with "target is busy" while the
+    announcing thread has a directory of the mount open.
     """
     while True:
         await trio.sleep(FORGET_S)
+        if tree.n_outdated < FORGET_MIN:
+            continue
         for directory, outdated in tree.take_outdated().items():
             names = list(outdated)
             for start in range(0, len(names), FORGET_PIECE):
@@ -158,15 +163,15 @@ class Counting:
         self._counters = counters
         self._tree = tree
         self._damaged = damaged
-        self._is_told = False
+        self._has_reported = False
 
     async def run(self) -> None:
         """Run until cancelled."""
-        figures_due = 0.0
+        statistics_due = 0.0
         while True:
             self._try(self._counters.mirror)
-            if time.monotonic() >= figures_due:
-                figures_due = time.monotonic() + FIGURES_S
+            if time.monotonic() >= statistics_due:
+                statistics_due = time.monotonic() + STATISTICS_S
                 await self._show()
                 try:
                     await trio.to_thread.run_sync(self._counters.repair)
@@ -192,8 +197,8 @@ class Counting:
     def _note(self, error: OSError) -> None:
         if error.errno != errno.EBADMSG:
             log.info("counters: %s", error.strerror)
-        elif not self._is_told:
-            self._is_told = True
+        elif not self._has_reported:
+            self._has_reported = True
             self._damaged()
 
 

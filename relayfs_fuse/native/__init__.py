@@ -27,7 +27,6 @@ from relayfs_fuse.native.constants import (
     MODE_OVERWRITE,
     READ_WAIT,
     SCHEME_RSEQ,
-    TIMESTAMP_TSC,
     VERSION,
 )
 from relayfs_fuse.native.counters import (
@@ -52,7 +51,6 @@ from relayfs_fuse.native.store import (
     find_mount,
     find_store,
     guard_install,
-    has_tsc,
     implicit_is,
     implicit_make,
     n_possible_cpus,
@@ -85,7 +83,6 @@ __all__ = [
     "MODE_OVERWRITE",
     "READ_WAIT",
     "SCHEME_RSEQ",
-    "TIMESTAMP_TSC",
     "VERSION",
     "WAIT_MAX",
     "Buffer",
@@ -109,7 +106,6 @@ __all__ = [
     "find_mount",
     "find_store",
     "guard_install",
-    "has_tsc",
     "implicit_is",
     "implicit_make",
     "n_possible_cpus",

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
+from relayfs_fuse.native.tables import rows, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The types of <relayfs/trace.h>, in the order of enum relay_trace_type.
-FIELD_TYPES = (
-    "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "x8", "x16", "x32", "x64", "f32", "f64", "string", "bytes",
-)  # fmt: skip
+
+class FieldKind(IntEnum):
+    """How fields are stored and shown; see enum relay_field_kind."""
+
+    UNSIGNED = lib.RELAY_FIELD_UNSIGNED
+    SIGNED = lib.RELAY_FIELD_SIGNED
+    HEX = lib.RELAY_FIELD_HEX
+    REAL = lib.RELAY_FIELD_REAL
+    STRING = lib.RELAY_FIELD_STRING
+    BYTES = lib.RELAY_FIELD_BYTES
+
+
+class FieldType(NamedTuple):
+    """A type of fields; see struct relay_field_type.
+
+    number: of enum relay_trace_type
+    bytes: of a field; 0: their number varies
+    alias: how TSDL declares the type; empty: it has it
+    tsdl: the declaration of a field, with $ for its name
+    """
+
+    number: int
+    kind: FieldKind
+    bytes: int
+    alias: str
+    tsdl: str
+
+
+# By name, in the order of enum relay_trace_type.
+FIELD_TYPES = {
+    text_of(row.name): FieldType(number, FieldKind(row.kind), row.bytes, text_of(row.alias), text_of(row.tsdl))
+    for number, row in rows(lib.relay_field_type_at)
+}
 
 # The levels, in the order of enum relay_trace_level.
 LEVELS = (
@@ -30,7 +61,7 @@ EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
 class EventHandle:
     """Declare an event, for as long as this process lives.
 
-    fields: types by name, as indices of FIELD_TYPES; OSError EINVAL: a name is not allowed, or there are too many
+    fields: numbers of FIELD_TYPES by name; OSError EINVAL: a name is not allowed, or there are too many
         fields
     level: index of LEVELS; None: it has none
     place: file and line where it is declared

@@ -50,7 +50,7 @@ class MergedProcess:
     identity: the same for all parts of one process
     context: names of the numbers of 4 bytes between each event's head and its fields
     clock: ticks a second; seconds, ticks between 1970 and its zero
-    live_clock: CLOCK_MONO or CLOCK_TSC of native.trace, for add_buffer(); 0: it is not looked at while it writes
+    live_clock: number of its clock, for add_buffer(); 0: it is not looked at while it writes
     is_past: its clock is that of an earlier boot
     """
 
@@ -193,7 +193,7 @@ def _layouts(context_bytes: int, kinds: Sequence[EventKind]) -> Any:
 
 
 def _declare(layouts: Any, kind: EventKind) -> int:
-    types = [FIELD_TYPES.index(word) for _, word in kind.fields]
+    types = [FIELD_TYPES[word].number for _, word in kind.fields]
     if not kind.is_wanted:
         return int(lib.relay_layouts_add(layouts, kind.id, types, len(types)))
     provider, name = (ffi.new("char[]", os.fsencode(word)) for word in kind.name.split(":", 1))
@@ -236,11 +236,13 @@ class Export(library.Handle):
         """Let go of what was written."""
         lib.relay_export_free(self._disown())
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Yield, piece by piece, what is written of the events that the merge has, until it has none, for now.
-
-        A piece is valid until the next.
-        """
+    def piece(self) -> memoryview:
+        """Return the next piece of what is written, valid until the next call; empty: the merge has no event, now."""
         data = ffi.new("const char **")
-        while length := library.check(lib.relay_export_next(self._open, data)):
-            yield memoryview(ffi.buffer(data[0], length))
+        length = library.check(lib.relay_export_next(self._open, data))
+        return memoryview(ffi.buffer(data[0], length) if length else b"")
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield pieces until the merge has no event, for now."""
+        while piece := self.piece():
+            yield piece

@@ -46,11 +46,6 @@ def scheme_default(buffers: int) -> int:
     return int(lib.relay_scheme_default(buffers))
 
 
-def has_tsc() -> bool:
-    """Return whether this machine supports timestamp=tsc."""
-    return bool(lib.relay_has_tsc())
-
-
 def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
     """Return the size of one buffer's file in the store; 0: the geometry is not allowed."""
     limit = 1 << 64

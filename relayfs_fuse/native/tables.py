@@ -1,29 +1,49 @@
-"""Options of channels and traces, and statistics of channels: the tables of <relayfs/store.h>.
+"""Permissions, options of channels and traces, clocks, and statistics of channels: the tables of <relayfs/store.h>.
 
-The tables are in the C library, so that each option and statistic is described in one place.
+The tables are in the C library, so that each permission, option, clock and statistic is described in one place.
 """
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Bytes of a formatted value.
 _TEXT_BYTES = 64
 
+# enum relay_perm, by what follows RELAY_PERM_.
+PERMS: dict[str, int] = {
+    name.removeprefix("RELAY_PERM_"): perm for name, perm in ffi.typeof("enum relay_perm").relements.items()
+}
 
-def _text(pointer: Any) -> str:
+
+def rows(at: Callable[[int], Any], first: int = 0) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a table of the library, each with its number, until `at` returns NULL.
+
+    at: returns the row of a number
+    """
+    for number in itertools.count(first):
+        row = at(number)
+        if not row:
+            return
+        yield number, row
+
+
+def text_of(pointer: Any) -> str:
+    """Return a string of the library; NULL: empty."""
     return ffi.string(pointer).decode() if pointer != ffi.NULL else ""
 
 
 def _words(pointer: Any) -> Iterator[str]:
     i = 0
     while pointer != ffi.NULL and pointer[i] != ffi.NULL:
-        yield _text(pointer[i])
+        yield text_of(pointer[i])
         i += 1
 
 
@@ -41,11 +61,11 @@ class Option:
 
     def __init__(self, row: Any) -> None:
         self._row = row
-        self.key = _text(row.key)
-        self.field = _text(row.field)
-        self.file = _text(row.file)
+        self.key = text_of(row.key)
+        self.field = text_of(row.field)
+        self.file = text_of(row.file)
         self.words = tuple(_words(row.words))
-        self.allowed = _text(row.allowed) or " or ".join(self.words)
+        self.allowed = text_of(row.allowed) or " or ".join(self.words)
         self.most = int(row.most)
         self.initial = int(row.initial)
 
@@ -61,15 +81,12 @@ class Option:
         """Format a value for parse()."""
         text = ffi.new("char[]", _TEXT_BYTES)
         lib.relay_option_format(self._row, number, text, _TEXT_BYTES)
-        return _text(text)
+        return text_of(text)
 
 
 def _options(type_of: int) -> dict[str, Option]:
-    found: dict[str, Option] = {}
-    while row := lib.relay_option_at(type_of, len(found)):
-        option = Option(row)
-        found[option.key] = option
-    return found
+    options = (Option(row) for _, row in rows(partial(lib.relay_option_at, type_of)))
+    return {option.key: option for option in options}
 
 
 RELAY_OPTIONS = _options(lib.RELAY_TYPE_RELAY)
@@ -79,6 +96,38 @@ TRACE_OPTIONS = _options(lib.RELAY_TYPE_TRACE)
 TYPES = RELAY_OPTIONS["type"].words
 # By type, and by key.
 OPTIONS = dict(zip(TYPES, (RELAY_OPTIONS, RING_OPTIONS), strict=True))
+
+
+class Clock(NamedTuple):
+    """A clock of timestamps and traces; see struct relay_clock.
+
+    number: of enum relay_timestamp
+    missing: why a machine may not have it
+    freq: ticks a second; 0: to be measured
+    """
+
+    number: int
+    description: str
+    missing: str
+    freq: int
+    is_available: bool
+
+
+def _clock(number: int, row: Any) -> Clock:
+    is_available = bool(lib.relay_clock_is_available(number))
+    return Clock(number, text_of(row.description), text_of(row.missing), row.freq, is_available)
+
+
+# By the word in timestamp= and clock=.
+CLOCKS = {text_of(row.word): _clock(number, row) for number, row in rows(lib.relay_clock_at, lib.RELAY_MONO)}
+
+
+def missing_clock(option: Option, number: int) -> str:
+    """Return why this machine cannot have a value of timestamp= or clock=, and which it can; empty: it can."""
+    missing = {word: clock.missing for word, clock in CLOCKS.items() if not clock.is_available}
+    word = option.format(number)
+    allowed = ", ".join(other for other in option.words if other not in missing)
+    return f"{option.key}={word}: {missing[word]}; allowed: {allowed}" if word in missing else ""
 
 
 class Statistic(NamedTuple):
@@ -108,12 +157,10 @@ OF_CONSUMERS: int = lib.RELAY_STATISTIC_OF_CONSUMERS
 
 
 def _statistics(type_of: int) -> list[Statistic]:
-    found: list[Statistic] = []
-    while row := lib.relay_statistic_at(type_of, len(found)):
-        found.append(
-            Statistic(_text(row.name), _text(row.field), _text(row.unit), _text(row.help), row.form, row.source)
-        )
-    return found
+    return [
+        Statistic(text_of(row.name), text_of(row.field), text_of(row.unit), text_of(row.help), row.form, row.source)
+        for _, row in rows(partial(lib.relay_statistic_at, type_of))
+    ]
 
 
 # By type.

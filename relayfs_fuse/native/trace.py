@@ -14,7 +14,6 @@ from relayfs_fuse.native import library
 BUFFERS_PERPROCESS: int = lib.RELAY_TRACE_PERPROCESS
 BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
 CLOCK_MONO: int = lib.RELAY_MONO
-CLOCK_TSC: int = lib.RELAY_TSC
 
 # Bytes of struct relay_packet, at the beginning of each sub-buffer.
 PACKET_HEAD_BYTES = 72
@@ -33,9 +32,9 @@ LOST_MAX = 1 << 62
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks at one moment; tsc is 0 if there is no counter of constant rate."""
+    """A trace's clock, CLOCK_MONOTONIC and CLOCK_REALTIME at one moment."""
 
-    tsc: int = 0
+    ticks: int = 0
     mono_ns: int = 0
     real_ns: int = 0
 
@@ -44,7 +43,7 @@ class Clocks:
 class Trace:
     """A trace, as it is in the control file; see struct relay_trace.
 
-    clock: CLOCK_MONO or CLOCK_TSC
+    clock: from CLOCK_MONO on, enum relay_timestamp
     buffers, mode: as in struct relay_trace
     boot: the boot that the clocks belong to
     memory: bytes that the buffers of all processes take at most; 0: no limit
@@ -87,7 +86,7 @@ _TEXTS = ("boot", "name", "filter", "rules")
 
 
 def _clocks(c_clocks: Any) -> Clocks:
-    return Clocks(int(c_clocks.tsc), int(c_clocks.mono_ns), int(c_clocks.real_ns))
+    return Clocks(int(c_clocks.ticks), int(c_clocks.mono_ns), int(c_clocks.real_ns))
 
 
 def _trace(c_trace: Any) -> Trace:
@@ -106,15 +105,15 @@ def _c_trace(trace: Trace) -> Any:
     for name in _TEXTS:
         setattr(c_trace, name, os.fsencode(getattr(trace, name)))
     for name in ("made", "latest"):
-        for clock in ("tsc", "mono_ns", "real_ns"):
+        for clock in ("ticks", "mono_ns", "real_ns"):
             setattr(getattr(c_trace, name), clock, getattr(getattr(trace, name), clock))
     return c_trace
 
 
-def read_clocks() -> Clocks:
-    """Read the clocks, all at one moment."""
+def read_clocks(clock: int) -> Clocks:
+    """Read a trace's clock and the others, all at one moment."""
     clocks = ffi.new("struct relay_clocks *")
-    lib.relay_clocks_read(clocks)
+    lib.relay_clocks_read(clock, clocks)
     return _clocks(clocks)
 
 

@@ -14,16 +14,16 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import temporary_errors_mean_full
-from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.record.compress import Compressor
-    from relayfs_fuse.record.packet import Head
     from relayfs_fuse.tracefiles.ctf import Origin
 
 _MARK = ".relayfs"

@@ -6,8 +6,8 @@ import errno
 import os
 from dataclasses import dataclass
 
-from relayfs_fuse.record.process import Process
-from relayfs_fuse.record.recording import reason
+from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.process import Process
 
 
 @dataclass

@@ -5,8 +5,8 @@
            sleep: inotify reports new directories, sleepers (sleeper.py) report data in buffers
 
 If a process damages its memory, only its own recording ends; events that viewers could not read are left out
-(check.py). If a user's processes would take too many open files, some of them wait until others have ended. While the
-output's disk is full, events stay in the buffers, and further events are lost as without a recorder.
+(reading/check.py). If a user's processes would take too many open files, some of them wait until others have ended.
+While the output's disk is full, events stay in the buffers, and further events are lost as without a recorder.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.reading.damage import DamagedError, reason
+from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.room import FILES_ERRNOS, USER_SHARE, most_processes
+from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.full import OutputFullError
-from relayfs_fuse.record.process import Process
-from relayfs_fuse.record.recording import DamagedError, Recording, Summary, reason
-from relayfs_fuse.record.room import FILES_ERRNOS, USER_SHARE, most_processes
+from relayfs_fuse.record.recording import Recording, Summary
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
-from relayfs_fuse.record.trust import owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from relayfs_fuse.reading.source import Source
     from relayfs_fuse.record.output import Output
-    from relayfs_fuse.record.source import Source
 
 # How long a server takes at most to remove the directory of a dead process once it is read.
 SERVER_S = 5.0
@@ -112,7 +113,7 @@ class Recorder:
                 self._flush_idle()
                 if not self._drain_all():
                     self._sleep()
-            # Twice: a directory with the name of a removed one is opened after the recording of that one is finished.
+            # Twice: a directory with the name of a removed one is found when the recording of that one is finished.
             for _ in range(2):
                 self._scan()
                 self._note_unbuffered()

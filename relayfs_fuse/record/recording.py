@@ -3,7 +3,7 @@
 A packet is written to the output and then consumed in the buffer. If the recorder is killed in between, the next one
 finds the packet in both, and does not write it again: see Recording._take(). Headers of packets are always checked,
 because wrong ones can make the recording of other processes unreadable; events are checked if the process is not
-trusted: see check.py.
+trusted: see reading/check.py.
 
 Errors of the process's memory become DamagedError, and end the recording of this process. While the output is full
 (OutputFullError), events stay in the buffers; other errors of the output end the recorder.
@@ -12,28 +12,28 @@ Errors of the process's memory become DamagedError, and end the recording of thi
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from relayfs_fuse.native import trace as native_trace
-from relayfs_fuse.record import packet as packets_of
-from relayfs_fuse.record.check import COPY_BYTES, Checked, copied
+from relayfs_fuse.reading import packet as packets_of
+from relayfs_fuse.reading.check import COPY_BYTES, Checked, copied
+from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
+from relayfs_fuse.reading.process import REMOVED, RESERVED
 from relayfs_fuse.record.full import OutputFullError
-from relayfs_fuse.record.process import REMOVED, RESERVED
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from relayfs_fuse.native.packets import Consumer
+    from relayfs_fuse.reading.packet import Head, Packet
+    from relayfs_fuse.reading.process import Process
+    from relayfs_fuse.reading.source import Source
     from relayfs_fuse.record.output import ProcessOutput
-    from relayfs_fuse.record.packet import Head, Packet
-    from relayfs_fuse.record.process import Process
-    from relayfs_fuse.record.source import Source
     from relayfs_fuse.tracefiles.ctf import Clocks, Origin
 
 # How far a packet may begin before the end of the one before it, in ticks of either clock, and how far it may be ahead
@@ -47,10 +47,6 @@ _BUSY_S = 3.0
 _ALL_BUSY_S = 10.0
 # How many bytes of a process's wrong packets are written to .damaged.
 _QUARANTINE_MAX = 16 << 20
-
-
-class DamagedError(Exception):
-    """The memory of a process is damaged."""
 
 
 @dataclass
@@ -79,26 +75,6 @@ class Summary:
     def note_lost_without_buffers(self, lost: int, by_user: dict[int, int]) -> None:
         """Store the results of Source.lost_without_buffers()."""
         self.lost_without_buffers, self.lost_without_buffers_by_user = lost, by_user
-
-
-def reason(error: OSError) -> str:
-    """Return the text of an error for users."""
-    return error.strerror or os.strerror(error.errno or errno.EIO)
-
-
-@contextmanager
-def errors_mean_damage(where: str = "") -> Iterator[None]:
-    """Convert errors to DamagedError, in code that reads a process's memory.
-
-    where: named in the message
-    """
-    before = f"{where}: " if where else ""
-    try:
-        yield
-    except OSError as error:
-        raise DamagedError(f"{before}{reason(error)}") from error
-    except (ValueError, ArithmeticError, LookupError) as error:
-        raise DamagedError(f"{before}{error}") from error
 
 
 def check_heads(cpu: int, packets: list[Packet], last: Head | None, latest: int) -> None:
@@ -133,7 +109,7 @@ def latest(origin: Origin, clocks: Clocks) -> int:
     """
     if origin.boot != native_trace.boot_id():
         return ctf.last_time(origin, clocks)
-    return clocks.tsc + 16 * _AHEAD_NS if origin.is_tsc else clocks.mono_ns + _AHEAD_NS
+    return origin.ticks_at(clocks) + _AHEAD_NS * (16 if origin.is_measured else 1)
 
 
 @dataclass

@@ -3,55 +3,89 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
+import select
 import time
+from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from relayfs_fuse.record.recording import Summary
 
+_STDERR = 2
 _INTERVAL_S = 1.0
+_NAMES_SHOWN = 20
+_MISSING = "relayctl: {} messages are missing here: stderr was full\n"
 
 
 class Progress:
-    """Show a progress line, updated in place on a terminal; elsewhere, if requested, a line per second.
+    """Write messages to stderr, and show a progress line, updated in place on a terminal; elsewhere a line per second.
 
-    file: where to print it; None: do not print
+    A message that stderr does not take at once is not waited for, because the buffers of the traced programs fill
+    meanwhile: how many are missing is said before the next one.
+
+    shows_always: show the progress line even if stderr is no terminal
     """
 
-    def __init__(self, file: TextIO | None) -> None:
-        self._file = file
+    def __init__(self, *, shows_always: bool) -> None:
+        self._is_terminal = os.isatty(_STDERR)
+        self._shows = shows_always or self._is_terminal
         self._bytes, self._time = 0, time.monotonic()
         self._width = 0
+        self._missing = 0
 
     def tick(self, summary: Summary, n_buffers: int | None = None) -> None:
         """Print progress, at most once a second."""
         now = time.monotonic()
-        if not self._file or now - self._time < _INTERVAL_S:
+        if not self._shows or now - self._time < _INTERVAL_S:
             return
         rate = (summary.bytes - self._bytes) / (now - self._time)
         self._bytes, self._time = summary.bytes, now
         n_buffers = summary.buffers if n_buffers is None else n_buffers
         lost = summary.lost + summary.lost_without_buffers + sum(summary.lost_without_buffers_by_user.values())
         line = f"{size(rate)}/s, {size(summary.bytes)}, {lost} events lost, {n_buffers} buffers"
-        if self._file.isatty():
-            self._file.write(f"\r{line:{self._width}}")
+        if not self._is_terminal:
+            _write(f"{line}\n")
+        elif _write(f"\r{line:{self._width}}"):
             self._width = len(line)
-        else:
-            self._file.write(f"{line}\n")
-        self._file.flush()
 
     def say(self, line: str) -> None:
-        """Print a message on stderr."""
-        self.end()
-        print(f"relayctl: {line}", file=sys.stderr, flush=True)
+        """Write a message to stderr."""
+        self._end_line()
+        if self._missing and _write(_MISSING.format(self._missing)):
+            self._missing = 0
+        if self._missing or not _write(f"relayctl: {line}\n"):
+            self._missing += 1
 
-    def end(self) -> None:
+    def _end_line(self) -> None:
         """End the progress line."""
-        if self._file and self._width:
-            self._file.write("\n")
+        if self._width and _write("\n"):
             self._width = 0
+
+    def close(self) -> None:
+        """End the progress line, and say how many messages are missing; wait until stderr takes it."""
+        self._end_line()
+        if self._missing:
+            click.echo(_MISSING.format(self._missing), err=True, nl=False)
+            self._missing = 0
+
+
+def _write(text: str) -> bool:
+    """Write text to stderr, at most PIPE_BUF bytes; return false if stderr does not take it now."""
+    poll = select.poll()
+    poll.register(_STDERR, select.POLLOUT)
+    # A pipe that polls as writable takes PIPE_BUF bytes.
+    if not poll.poll(0):
+        return False
+    data = text.encode(errors="surrogateescape")
+    with suppress(OSError):
+        os.write(_STDERR, data if len(data) <= select.PIPE_BUF else data[: select.PIPE_BUF - 1] + b"\n")
+    return True
 
 
 def size(n: float) -> str:
@@ -76,10 +110,15 @@ def summarize(trace: str, where: str, summary: Summary) -> str:
     if summary.unwritten:
         text += f", {summary.unwritten} events not written"
     if summary.damaged:
-        text += f"; damaged: {', '.join(sorted(summary.damaged))}"
+        text += f"; damaged: {_names(summary.damaged)}"
     if summary.skipped:
-        text += f"; not recorded: {', '.join(sorted(summary.skipped))}"
+        text += f"; not recorded: {_names(summary.skipped)}"
     return text
+
+
+def _names(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
 
 
 def as_json(trace: str, where: str, summary: Summary) -> str:

@@ -1,6 +1,6 @@
 """Sleeping until a buffer has something to read.
 
-A buffer wakes readers that sleep on its counter (native.Buffer.wait_any), but not poll(2). So for each group of buffers
+A buffer wakes readers that sleep on its futex (native.Buffer.wait_any), but not in poll(2). So for a group of buffers
 a thread sleeps, and wakes the recorder's loop through an eventfd. The thread uses the buffers only between start() and
 its write to the eventfd; call stop() before unmapping one.
 """

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.packets import copy_packets
+from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
+from relayfs_fuse.reading.packet import HEAD_BYTES, Packet, unpack
+from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.output import QUARANTINE
-from relayfs_fuse.record.packet import HEAD_BYTES, Packet, unpack
-from relayfs_fuse.record.process import Process
-from relayfs_fuse.record.recording import DamagedError, Summary, check_heads, errors_mean_damage, latest, reason
+from relayfs_fuse.record.recording import Summary, check_heads, latest
 from relayfs_fuse.record.stream import before
-from relayfs_fuse.record.trust import owner
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.native.packets import Consumer
-    from relayfs_fuse.record.packet import Head
-    from relayfs_fuse.record.source import Source
+    from relayfs_fuse.reading.packet import Head
+    from relayfs_fuse.reading.source import Source
 
 
 class Snapshot:

@@ -27,8 +27,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.record.full import TEMPORARY_ERRNOS
-from relayfs_fuse.record.packet import (
+from relayfs_fuse.reading.packet import (
     BEGIN_AT,
     CONTENT_SIZE_AT,
     DISCARDED_AT,
@@ -38,12 +37,13 @@ from relayfs_fuse.record.packet import (
     SEQUENCE_AT,
     walk,
 )
+from relayfs_fuse.record.full import TEMPORARY_ERRNOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from relayfs_fuse.record.packet import Head, Packet
+    from relayfs_fuse.reading.packet import Head, Packet
 
 # Size of a file, unless a single packet needs more.
 ROOM_BYTES = 256 << 20

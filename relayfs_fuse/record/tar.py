@@ -13,16 +13,16 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
 from relayfs_fuse.record.output import QUARANTINE
-from relayfs_fuse.record.packet import Packet
 from relayfs_fuse.record.stream import before
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relayfs_fuse.record.packet import Head
+    from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.tracefiles.ctf import Origin
 
 

@@ -14,24 +14,33 @@ from typing import Protocol
 from uuid import UUID, uuid4, uuid5
 
 from relayfs_fuse.native.constants import VERSION
+from relayfs_fuse.native.events import FIELD_TYPES, FieldType
+from relayfs_fuse.native.tables import CLOCKS
 
 NS = 1_000_000_000
 
 _LINE = re.compile(rb"/\* relayfs ((?:[a-z_]+=[^\s*]*(?: |(?= \*/)))+) \*/\n")
-_NUMBERS = ("id", "pid", "vpid", "uid", "tsc", "mono", "real", "made_mono")
+# Numbers in the first line of .events: fields of Origin by word.
+_NUMBERS = {name: name for name in ("id", "pid", "vpid", "uid", "mono", "real", "made_mono")} | {"tsc": "ticks"}
 _UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
     rb"event \{\n\tname = \"(?P<name>[\w.]{1,255}:\w{1,255})\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
     rb"(?:\tloglevel = (?P<level>\d|1[0-4]);\n)?(?:\tmodel\.emf\.uri = \"[ !#-\[\]-~]{1,300}\";\n)?"
     rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
 )
-_FIELD = re.compile(
-    rb"\t\t(?:"
-    rb"uint32_t (?P<length>__(?P<array>\w{1,255})_length);(?: |\n\t\t)xint8_t (?P<bytes>_(?P=array))\[(?P=length)\]|"
-    rb"(?P<number>(?:u?int|xint)(?:8|16|32|64)_t|float|double) (?P<scalar>_\w{1,255})|"
-    rb"string \{ encoding = UTF8; \} (?P<text>_\w{1,255})"
-    rb");\n"
-)
+
+
+def _field_pattern(name: str, kind: FieldType) -> str:
+    """Return what matches the declarations of a type's fields, on one line or more, with a group of the type's name."""
+    first, *others = re.escape(kind.tsdl).split(re.escape("$"))
+    pattern = first + rf"(?P<{name}>\w{{1,255}})" + f"(?P={name})".join(others)
+    return pattern.replace(re.escape("\n\t\t"), r"(?: |\n\t\t)")
+
+
+# The longest first: a declaration of bytes begins like one of u32.
+_FIELDS = sorted(FIELD_TYPES.items(), key=lambda row: len(row[1].tsdl), reverse=True)
+_FIELD = re.compile(f"\t\t(?:{'|'.join(_field_pattern(*row) for row in _FIELDS)})\n".encode())
+_DECLARED_NAME = re.compile(rb"\b_\w+")
 # The most fields of an event, and the highest event id in a directory, whose ids begin with 0.
 _FIELDS_MAX = 64
 ID_MAX = 65534
@@ -48,18 +57,11 @@ _UNBUFFERED = ("lost_without_buffers", "lost_without_buffers_of_users")
 _NUMBER_MAX = (1 << 63) - 1
 _BOOT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# Sizes in bits. All fields are aligned to bytes, as the library writes them.
-_TYPES = "".join(
-    f"typealias integer {{ size = {size}; align = 8; signed = {signed}; base = {base}; }} := {prefix}{size}_t;\n"
-    for prefix, signed, base in (("uint", "false", 10), ("int", "true", 10), ("xint", "false", 16))
-    for size in (8, 16, 32, 64)
-)
+_TYPES = "".join(kind.alias for kind in FIELD_TYPES.values())
 _PREAMBLE = """\
 /* CTF 1.8 */
 {line}
-{types}typealias floating_point {{ exp_dig = 8; mant_dig = 24; align = 8; }} := float;
-typealias floating_point {{ exp_dig = 11; mant_dig = 53; align = 8; }} := double;
-
+{types}
 trace {{
 	major = 1;
 	minor = 8;
@@ -114,15 +116,14 @@ stream {{
 {context}}};
 """
 _CONTEXT = "\tevent.context := struct {{\n{numbers}\t}};\n"
-_DESCRIPTIONS = {"mono": "CLOCK_MONOTONIC", "tsc": "time stamp counter"}
 
 
 class Clocks(Protocol):
     """The clocks at one moment; see struct relay_clocks."""
 
     @property
-    def tsc(self) -> int:
-        """The time stamp counter."""
+    def ticks(self) -> int:
+        """The time by the trace's clock."""
 
     @property
     def mono_ns(self) -> int:
@@ -136,7 +137,7 @@ class Origin:
     line: the line itself, without its end
     pid, vpid: the process, in the server's PID namespace, and in its own
     made_mono: CLOCK_MONOTONIC when the directory was made, ns
-    tsc, mono, real: the clocks when the trace was made
+    ticks, mono, real: the trace's clock, CLOCK_MONOTONIC and CLOCK_REALTIME when the trace was made
     """
 
     line: str
@@ -148,7 +149,7 @@ class Origin:
     uid: int
     buffers: str
     clock: str
-    tsc: int
+    ticks: int
     mono: int
     real: int
     boot: str
@@ -164,10 +165,10 @@ class Origin:
         try:
             texts = {name: words[name] for name in ("trace", "process", "buffers", "clock", "boot")}
             words.setdefault("vpid", words["pid"])  # as it was written by earlier versions
-            numbers = {name: int(words[name]) for name in _NUMBERS}
+            numbers = {field: int(words[word]) for word, field in _NUMBERS.items()}
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is missing") from error
-        if texts["clock"] not in _DESCRIPTIONS or not _BOOT.fullmatch(texts["boot"]):
+        if texts["clock"] not in CLOCKS or not _BOOT.fullmatch(texts["boot"]):
             raise ValueError("no such clock")
         short = {"pid", "vpid", "uid"}
         if any(not 0 <= number < 1 << (32 if name in short else 64) for name, number in numbers.items()):
@@ -178,9 +179,13 @@ class Origin:
         return cls(line, **texts, **numbers)  # type: ignore[arg-type]  # the two hold each its kind
 
     @property
-    def is_tsc(self) -> bool:
-        """Whether timestamps are values of the time stamp counter; otherwise of CLOCK_MONOTONIC, ns."""
-        return self.clock == "tsc"
+    def is_measured(self) -> bool:
+        """Whether the frequency of its clock is not known, but measured; otherwise timestamps are ns."""
+        return not CLOCKS[self.clock].freq
+
+    def ticks_at(self, clocks: Clocks) -> int:
+        """Return the time by its clock, which may be CLOCK_MONOTONIC whatever the trace's is."""
+        return clocks.mono_ns if self.clock == "mono" else clocks.ticks
 
     @property
     def uuid(self) -> str:
@@ -199,7 +204,7 @@ class Origin:
     @property
     def made(self) -> int:
         """Time at which the trace was made, by its clock."""
-        return self.tsc if self.is_tsc else self.mono
+        return self.mono if self.clock == "mono" else self.ticks
 
 
 def boot_id() -> str:
@@ -225,7 +230,7 @@ def preamble(origin: Origin, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
     freq, offset_s, offset = _conversion(origin, clocks)
     text = _PREAMBLE.format(
         line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin, unbuffered), clock=origin.clock,
-        boot=origin.boot, description=_DESCRIPTIONS[origin.clock], freq=freq, offset_s=offset_s, offset=offset,
+        boot=origin.boot, description=CLOCKS[origin.clock].description, freq=freq, offset_s=offset_s, offset=offset,
         context=_CONTEXT.format(numbers="".join(f"\t\tint32_t _{name};\n" for name in origin.context)),
     )  # fmt: skip
     return text.encode()
@@ -306,45 +311,38 @@ def _declaration(block: bytes) -> Declaration | None:
 def _fields(text: bytes) -> tuple[tuple[str, str], ...] | None:
     """Return names and types of fields; None: the text is not what the library writes."""
     fields: list[tuple[str, str]] = []
-    names: list[bytes] = []
+    names: set[bytes] = set()
     at = 0
     while at < len(text):
         field = _FIELD.match(text, at)
-        if not field or len(fields) == _FIELDS_MAX:
+        if not field or not field.lastgroup or len(fields) == _FIELDS_MAX:
             return None
-        found = [name for name in field.group("scalar", "text", "length", "bytes") if name]
-        fields.append((found[-1].removeprefix(b"_").decode("ascii"), _type(field)))
-        names += found
+        found = set(_DECLARED_NAME.findall(field[0]))
+        if found & names:
+            return None
+        fields.append((field[field.lastgroup].decode("ascii"), field.lastgroup))
+        names |= found
         at = field.end()
-    return tuple(fields) if len(set(names)) == len(names) else None
-
-
-def _type(field: re.Match[bytes]) -> str:
-    """Return the type's name in <relayfs/trace.h>: uint32_t is u32, xint8_t x8, float f32."""
-    if field["bytes"]:
-        return "bytes"
-    if field["text"]:
-        return "string"
-    number = field["number"].decode("ascii")
-    reals = {"float": "f32", "double": "f64"}
-    return reals.get(number) or number[0] + number.removesuffix("_t").rpartition("int")[2]
+    return tuple(fields)
 
 
 def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
     """Return how to convert timestamps to times since 1970: frequency, offset in seconds, offset in ticks.
 
-    The counter is assumed to have run evenly since the trace was made. At that moment both clocks are converted to the
-    same time, so events of traces with either clock are sorted correctly.
+    A clock whose frequency is measured is assumed to have run evenly since the trace was made. At that moment all
+    clocks are converted to the same time, so events of traces with any of them are sorted correctly.
     """
-    if not origin.is_tsc:
-        return NS, *divmod(origin.real - origin.mono, NS)
-    ticks, ns = clocks.tsc - origin.tsc, clocks.mono_ns - origin.mono
+    freq = CLOCKS[origin.clock].freq or _measured(origin, clocks)
+    offset_s, rest = divmod(origin.real * freq - origin.made * NS, NS * freq)
+    return freq, offset_s, rest // NS
+
+
+def _measured(origin: Origin, clocks: Clocks) -> int:
+    ticks, ns = clocks.ticks - origin.ticks, clocks.mono_ns - origin.mono
     if ticks <= 0 or ns <= 0:
         # No later clocks are known; on most machines the counter started with the monotonic clock.
-        ticks, ns = origin.tsc, origin.mono
-    freq = max(1, round(ticks * NS / ns)) if ns > 0 else NS
-    offset_s, rest = divmod(origin.real * freq - origin.tsc * NS, NS * freq)
-    return freq, offset_s, rest // NS
+        ticks, ns = origin.ticks, origin.mono
+    return max(1, round(ticks * NS / ns)) if ns > 0 else NS
 
 
 def last_time(origin: Origin, clocks: Clocks) -> int:

@@ -16,6 +16,7 @@ import struct
 import time
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.tables import PERMS
 
 _NAME = ".recorder"
 _FLOCK = struct.Struct("hhqqi4x")
@@ -34,7 +35,7 @@ class RecorderLock:
 
     def __init__(self, directory: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._descriptor = os.open(os.path.join(directory, _NAME), flags, 0o600)
+        self._descriptor = os.open(os.path.join(directory, _NAME), flags, PERMS["OWN"])
         try:
             # A lock of the open file, so that it does not end when this process closes another descriptor of the file.
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))

@@ -49,6 +49,9 @@ def test_traced_programs(begin: Begin, number: int) -> None:
         arena.reader("tail", "-f", file)
         arena.reader("cat", file)
         files.append(file)
+    for trace in TRACES:
+        arena.reader("tail", "-n", "+1", "-f", mount.path / trace / "merged")
+        arena.reader("cat", mount.path / trace / "merged.json")
     arena.python_bystander("reader", *files)
     start_lives(arena)
     arena.flood(mount.path / ".traces/join")

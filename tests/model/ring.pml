@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The record ring's scheme lockless (native/src/ring/reserve.c, ring_publish.c, ring_claims.c): producers reserve,
+ * The record ring's scheme lockless (native/src/ring/reserve.c, ring/publish.c, ring/claims.c): producers reserve,
  * publish and commit, a consumer and a file server reap the dead; producers and the server are killed anywhere.
  *
  *     spin -a [-DFIRST=1] ring.pml && gcc -O2 -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -o pan pan.c && ./pan -m100000

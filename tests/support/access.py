@@ -175,6 +175,7 @@ SECTIONS = (
         {"text": "t probe\n"}))),
     Section("`.traces/lost`", rows(".traces/lost", FILE)),
     Section("a trace, `TRACE/`", rows("t", DIRECTORY)),
+    Section("its events in the order of their times, `TRACE/merged`", rows("t/merged", FILE)),
     Section("a process of the owner in a trace, `TRACE/PROCESS/`", rows("t/{process}", DIRECTORY)),
     Section("its `metadata`", rows("t/{process}/metadata", FILE)),
     Section("its events, `cpuN`", rows("t/{process}/cpu{cpu}", NO_SPLICE,
@@ -250,7 +251,7 @@ class Scene:
         self._stack.callback(emitter.kill)
 
         def is_shown() -> bool:
-            if not (names := self._names("t")):
+            if not (names := [name for name in self._names("t") if not name.startswith("merged")]):
                 return False
             self.process = names[0]
             return self._owner("stat", self._path("t/{process}/cpu{cpu}")) == "yes"

@@ -29,7 +29,8 @@ def run(source: Path, name: str, scheme: str = "", sanitize: str = PLAIN) -> Non
     """Run a test in a directory of its own on tmpfs, where stores are; fail with what it says."""
     text = source.read_text()
     archive = [native_prefix(sanitize).lib / "librelayfs.a"] if _words(text, "LIBRARY", ["static"]) else []
-    program = compile_c([source, *archive], sanitize=sanitize)
+    # Unoptimized: most of these programs run for less time than it takes to compile them.
+    program = compile_c([source, *archive], None, sanitize, *(["-O0"] if sanitize else []))
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         scratch = Path(path)
         # Programs of other users may enter it.

@@ -1,6 +1,7 @@
 """Start and stop the stress programs: producers, verifiers, those who control, and the ledger they share."""
 
 import functools
+import itertools
 import json
 import mmap
 import os
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,14 @@ CALLS_AT = N_STREAMS * (STREAM_BYTES + 32) + 8  # offsetof(struct stress_ledger,
 STREAMS_PER_PRODUCER = 4  # two threads and their signal handlers
 OVERRUN = 5000  # records: more than the buffers under test hold
 FORK_STREAMS = range(N_STREAMS - 66, N_STREAMS - 2, 2)  # the last one is that of headers
+
+
+def combined(longest: Sequence[Any], shorter: Sequence[Any], shortest: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+    """Return all combinations of three parameters; in the short form so many that each two values meet once."""
+    if is_long():
+        return list(itertools.product(longest, shorter, shortest))
+    assert len(longest) >= len(shorter) >= len(shortest)
+    return [(a, b, shortest[(i + j) % len(shortest)]) for i, a in enumerate(longest) for j, b in enumerate(shorter)]
 
 
 @functools.cache

@@ -125,7 +125,7 @@ def check_threads(trace: Trace, pid: int, n_threads: int, n: int, lost: int) -> 
 def copy_stopped(mount: Mount, name: str, out: Path) -> Trace:
     """Stop a trace, copy its files as they are shown, read that."""
     mount.command(f"trace stop {name}")
-    for directory in sorted(path for path in (mount.path / name).iterdir()):
+    for directory in directories(mount.path / name):
         (out / directory.name).mkdir(parents=True)
         for path in directory.iterdir():
             data = drain(path) if path.name != "metadata" else path.read_bytes()
@@ -140,15 +140,21 @@ def wait_gone(path: Path) -> None:
 
 def wait_for_directories(mount: Mount, name: str, ready: Callable[[list[str]], bool]) -> list[str]:
     """Wait until what is in a trace is as it should be; return that."""
-    wait_until(lambda: ready(sorted(os.listdir(mount.path / name))), lambda: f"{os.listdir(mount.path / name)}")
-    return sorted(os.listdir(mount.path / name))
+    trace = mount.path / name
+    wait_until(lambda: ready(processes(trace)), lambda: f"{processes(trace)}")
+    return processes(trace)
 
 
 # --- test:step of traced.c ---
 
 
+def directories(trace: Path) -> list[Path]:
+    """What is in a trace in the mount, besides its two files."""
+    return sorted(path for path in trace.iterdir() if path.name not in {"merged", "merged.json"})
+
+
 def processes(trace: Path) -> list[str]:
-    return sorted(path.name for path in trace.iterdir())
+    return [path.name for path in directories(trace)]
 
 
 def directory_of(trace: Path, image: Maker) -> Path:

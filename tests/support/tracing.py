@@ -25,6 +25,7 @@ from mounts import DEADLINE_S, Mount, wait_until
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.tracefiles import ctf
 
@@ -44,7 +45,7 @@ class Store:
         self.traces = Traces(str(path), serves=True)
 
     def create(self, name: str, **options: object) -> Trace:
-        clocks = native_trace.read_clocks()
+        clocks = native_trace.read_clocks(int(options.get("clock", native_trace.CLOCK_MONO)))  # type: ignore[call-overload]
         trace = Trace(
             **{"id": self.traces.new_id(), "name": name, "is_started": True, "clock": native_trace.CLOCK_MONO,
                "buffers": 0, "mode": 0, "subbuf_size": 4096, "n_subbufs": 8, "boot": native_trace.boot_id(),
@@ -96,7 +97,9 @@ class Store:
             for process in self.processes(name):
                 out = Path(scratch) / process.name
                 out.mkdir()
-                metadata = ctf.metadata((process / ".events").read_bytes(), native_trace.read_clocks())
+                events = (process / ".events").read_bytes()
+                clocks = native_trace.read_clocks(CLOCKS[ctf.Origin.of(events).clock].number)
+                metadata = ctf.metadata(events, clocks)
                 (out / "metadata").write_bytes(metadata)
                 subprocess.run([compile_c([COPY]), process, out], check=True)
             return shown(Path(scratch)) if os.listdir(scratch) else []

@@ -42,7 +42,7 @@ class At:
     after_ns: int
 
     @property
-    def tsc(self) -> int:
+    def ticks(self) -> int:
         return MADE_TSC + 3 * self.after_ns
 
     @property
@@ -101,7 +101,7 @@ def test_the_metadata_tell_the_version_of_the_tracer():
 @pytest.mark.parametrize("after_ns", [0, 1, 1_000_000_007, 3_600_000_000_000])
 def test_both_clocks_tell_the_same_time(read, after_ns):
     mono = read(ctf.metadata((first_line() + EVENT).encode(), LATER), LATER.mono_ns - after_ns)
-    tsc = read(ctf.metadata((first_line("tsc") + EVENT).encode(), LATER), LATER.tsc - 3 * after_ns)
+    tsc = read(ctf.metadata((first_line("tsc") + EVENT).encode(), LATER), LATER.ticks - 3 * after_ns)
     times = [int(shown.partition("]")[0].rpartition(".")[2]) for shown in (mono, tsc)]
     assert abs(times[0] - times[1]) <= 1
 

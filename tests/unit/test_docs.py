@@ -159,7 +159,8 @@ def test_man_page_has_every_mount_option():
     assert others == {*mount.FUSE_OPTIONS, *mount.IGNORED_OPTIONS}
 
 
-RELAYCTL = sorted(relayctl.commands.items())
+CONTEXT = click.Context(relayctl)
+RELAYCTL = [(name, relayctl.get_command(CONTEXT, name)) for name in relayctl.list_commands(CONTEXT)]
 
 
 def options_of(command: click.Command) -> set[str]:

@@ -20,6 +20,7 @@ PYTHON_LAYERS = [
     {"channel", "counters", "reader", "ring", "trace"},
     {""},  # the package itself: it names the API
     {"tracefiles", "fs.tap"},
+    {"reading"},
     {"fs.kinds", "fs.commands"},
     {"fs"},
     {"fs.commands.channel", "fs.traces"},

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from relayfs_fuse.reading.packet import HEAD_BYTES, Head, Packet, split, walk
 from relayfs_fuse.record import stream
-from relayfs_fuse.record.packet import HEAD_BYTES, Head, Packet, split, walk
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
 from relayfs_fuse.tracefiles import ctf
 
@@ -32,7 +32,7 @@ EVENT = struct.Struct("<QiQ")  # head, thread, number
 
 
 class AtStart:
-    tsc, mono_ns = 0, 1
+    ticks, mono_ns = 0, 1
 
 
 def packet(number: int, lost: int = 0) -> Packet:

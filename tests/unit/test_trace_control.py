@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
-from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.native.trace import Trace
 
 CREATE = "trace create t "
@@ -104,7 +104,7 @@ def test_rules_that_are_too_long_are_refused() -> None:
 
 def test_a_trace_is_said_in_commands_that_are_understood() -> None:
     trace = Trace(
-        1, "t", True, native_trace.CLOCK_TSC, 1, 1, 4096, 5, "boot", filter="a,pid:1", rules="+a:*\n-a:b\n",
+        1, "t", True, CLOCKS["tsc"].number, 1, 1, 4096, 5, "boot", filter="a,pid:1", rules="+a:*\n-a:b\n",
         flush_interval_ms=250,
     )  # fmt: skip
     lines = trace_control.format_trace(trace)

@@ -202,6 +202,24 @@ enum relay_timestamp { RELAY_NO_TIMESTAMP = 0, RELAY_MONO = 1, RELAY_TSC = 2 }; 
  * trace_store.h) replaces the first bytes of the sub-buffer. */
 enum relay_format { RELAY_STREAM = 0, RELAY_PACKETS = 1 };
 
+/*
+ * Fields of a buffer's geometry, its spec and its statistics (store.h): the options of `create`, and what else its maker says.
+ * New ones are appended. start_reserve, end_reserve and channel_start_reserve are bytes that records do not use, at the start
+ * of each sub-buffer, at the end of each, and behind start_reserve in the very first; together less than subbuf_size.
+ */
+#define RELAY_OPTION_FIELDS                                                                                     \
+	uint32_t mode;              /* enum relay_mode */                                                       \
+	uint32_t scheme;            /* enum relay_scheme */                                                     \
+	uint32_t buffers;           /* enum relay_buffers */                                                    \
+	uint32_t delivery;          /* enum relay_delivery */                                                   \
+	uint32_t read;              /* enum relay_read */                                                       \
+	uint32_t flush_interval_ms; /* 0: never; at most INT32_MAX */                                           \
+	uint32_t reserve;           /* enum relay_reserve */                                                    \
+	uint32_t timestamp;         /* enum relay_timestamp */                                                  \
+	uint32_t start_reserve, end_reserve, channel_start_reserve;                                             \
+	uint32_t format; /* enum relay_format: packets need a timestamp and a start_reserve for their header */ \
+	uint32_t pid     /* the process that writes, in a format with packets; 0: several processes */
+
 /* The parameters of the buffer. Constant after creation. */
 struct relay_geometry {
 	uint64_t magic;       /* RELAY_MAGIC */
@@ -212,22 +230,10 @@ struct relay_geometry {
 	uint64_t file_bytes;  /* the whole file */
 	uint32_t n_buffers;   /* of the channel */
 	uint32_t n_claims;
-	uint32_t mode;              /* enum relay_mode */
-	uint32_t scheme;            /* enum relay_scheme, never ANY */
-	uint32_t buffers;           /* enum relay_buffers */
-	uint32_t delivery;          /* enum relay_delivery */
-	uint32_t read;              /* enum relay_read */
-	uint32_t flush_interval_ms; /* 0: never; at most INT32_MAX */
-	uint32_t reserve;           /* enum relay_reserve */
-	uint32_t timestamp;         /* enum relay_timestamp */
-	/* Bytes that records do not use; together less than subbuf_size. */
-	uint32_t start_reserve;         /* at the start of each sub-buffer */
-	uint32_t end_reserve;           /* at the end of each */
-	uint32_t channel_start_reserve; /* behind start_reserve, in the very first */
-	uint32_t format;                /* enum relay_format */
-	uint32_t pid;                   /* the process that writes, in a format with packets; 0: several processes */
+	RELAY_OPTION_FIELDS; /* scheme is never ANY */
 	uint32_t unused[7];
 };
+RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "a new option's field is taken from `unused`");
 
 /* relay_control.asked: the sub-buffer that a writer tried to begin last, as its number + 1, shifted, and the result. In a
  * buffer whose sub-buffers begin at once: the last sub-buffer that was entered while the buffer was full, and YES once a

@@ -43,11 +43,11 @@ struct relay_merge_process {
 	    identity; /* the same number for all that is added of one process, as of a recording in several parts */
 	/* Where in each event's context these are, uint32_t; -1: nowhere. */
 	int32_t vpid_at, vtid_at;
-	/* The clock of its events: `freq` ticks a second, and where 1970 lies: so many seconds and ticks before its zero. */
+	/* The clock of its events: `freq` ticks a second, and offset_s seconds and `offset` ticks from 1970 to its zero. */
 	uint64_t freq, offset_s, offset;
-	/* For relay_merge_add_buffer(): RELAY_MONO or RELAY_TSC, which it is; and whether it was that of an earlier boot. */
+	/* For relay_merge_add_buffer(): which it is, of enum relay_timestamp; and whether it was that of an earlier boot. */
 	uint32_t clock, is_past;
-	/* Its events; those without names (relay_layouts_add) are left out. From then on the merge's, also after an error. */
+	/* Its events; those without names (relay_layouts_add) are left out. relay_merge_add_process() takes them over, also if it fails. */
 	struct relay_layouts *layouts;
 };
 

@@ -109,6 +109,14 @@ struct relay_ring_claim {
 };
 #define RELAY_RING_REAPED RELAY_CLAIM_HOLE /* its owner died, it is counted as torn, and becomes DISCARD next */
 
+/* Fields of a ring's geometry, its spec and its statistics (ring_store.h): the options of `create`. New ones are appended. */
+#define RELAY_RING_OPTION_FIELDS                                                           \
+	uint32_t mode;    /* enum relay_mode, never CALLBACK */                            \
+	uint32_t scheme;  /* RELAY_ANY_SCHEME; RELAY_RSEQ, per CPU only; RELAY_LOCKLESS */ \
+	uint32_t buffers; /* enum relay_buffers */                                         \
+	uint32_t read;    /* enum relay_read. This and framing are for file servers */     \
+	uint32_t framing  /* enum relay_framing */
+
 /* The parameters of the ring. Constant after creation. */
 struct relay_ring_geometry {
 	uint64_t magic;   /* RELAY_RING_MAGIC */
@@ -119,13 +127,10 @@ struct relay_ring_geometry {
 	uint32_t n_rings;
 	uint32_t n_claims;
 	uint32_t n_ready;
-	uint32_t mode;    /* enum relay_mode, never CALLBACK */
-	uint32_t scheme;  /* RELAY_RSEQ or RELAY_LOCKLESS */
-	uint32_t buffers; /* enum relay_buffers */
-	uint32_t read;    /* enum relay_read. This and framing are for file servers */
-	uint32_t framing; /* enum relay_framing */
+	RELAY_RING_OPTION_FIELDS; /* scheme is never ANY */
 	uint32_t unused[16];
 };
+RELAY_STATIC_ASSERT(sizeof(struct relay_ring_geometry) == 128, "a new option's field is taken from `unused`");
 
 /* The last page. */
 struct relay_ring_state {

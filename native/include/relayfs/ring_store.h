@@ -9,6 +9,7 @@
 #ifndef RELAYFS_RING_STORE_H
 #define RELAYFS_RING_STORE_H
 
+#include <relayfs/ring_layout.h>
 #include <relayfs/ring.h>
 #include <relayfs/store.h>
 
@@ -18,15 +19,12 @@ extern "C" {
 
 /* The parameters of new rings. The enums are in layout.h. */
 struct relay_ring_spec {
-	size_t size;            /* sizeof(struct relay_ring_spec): later versions add fields at the end */
-	uint64_t ring_size;     /* bytes of data in each: a power of two, 4096 or more */
-	uint32_t n_rings;       /* 1, or, with RELAY_PERCPU, relay_n_possible_cpus() */
-	uint32_t mode;          /* RELAY_NO_OVERWRITE, RELAY_OVERWRITE */
-	uint32_t scheme;        /* RELAY_ANY_SCHEME; RELAY_RSEQ, per CPU only; RELAY_LOCKLESS */
-	uint32_t buffers;       /* RELAY_PERCPU, RELAY_GLOBAL, RELAY_SINGLE */
-	uint32_t file_mode;     /* permission bits of the mem files */
-	uint32_t uid, gid;      /* of the mem files */
-	uint32_t read, framing; /* enum relay_read; enum relay_framing (ring_layout.h) */
+	size_t size;        /* sizeof(struct relay_ring_spec): later versions add fields at the end */
+	uint64_t ring_size; /* bytes of data in each: a power of two, 4096 or more */
+	uint32_t n_rings;   /* 1, or, with RELAY_PERCPU, relay_n_possible_cpus() */
+	uint32_t file_mode; /* permission bits of the mem files */
+	uint32_t uid, gid;  /* of the mem files */
+	RELAY_RING_OPTION_FIELDS;
 };
 
 /* The size in bytes of one ring's file in the store; 0: the ring size is not allowed. */
@@ -42,7 +40,7 @@ int relay_ring_create(const char *dir, const struct relay_ring_spec *spec);
 /* All statistics of a ring, at one moment. Counts are since creation; each is below 2^63. */
 struct relay_ring_stats {
 	uint64_t ring_size, file_bytes;
-	uint32_t cpu, n_rings, mode, scheme, buffers;
+	uint32_t cpu, n_rings;
 	uint32_t closed, disabled; /* 0 or 1 */
 	uint64_t producer_position, consumer_position;
 	uint64_t unread_bytes; /* between them: all records with their headers, also those to be discarded */
@@ -56,7 +54,7 @@ struct relay_ring_stats {
 	uint64_t lost_disabled_records, lost_disabled_bytes;
 	uint64_t lost_overwritten_records; /* overwritten before they were read */
 	uint64_t wakeups;
-	uint32_t read, framing;
+	RELAY_RING_OPTION_FIELDS;
 	/* Bytes consumed by programs that know only the kernel's format, and so count no records. If it is not 0, read_records,
 	 * read_bytes, skipped_records and lost_overwritten_records cover only the other consumers. */
 	uint64_t foreign_bytes;

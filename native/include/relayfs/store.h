@@ -16,6 +16,7 @@
 #ifndef RELAYFS_STORE_H
 #define RELAYFS_STORE_H
 
+#include <relayfs/layout.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -27,20 +28,40 @@ extern "C" {
 struct rchan_buf;       /* one buffer, mapped by this process */
 struct rchan_callbacks; /* relay.h */
 
+/*
+ * The permissions of what a store holds; relayfs_fuse/fs/store.py lists it. The umask restricts only RELAY_PERM_OWN and what is not
+ * complete yet. Directories belong to the store's user, and nobody else may write to them, because who may write there could replace
+ * files. Files belong to the store's user, too, unless it is said otherwise.
+ */
+enum relay_perm {
+	RELAY_PERM_STORE = 0700,         /* the store itself, .counters */
+	RELAY_PERM_STORE_TRUSTED = 0755, /* the same with the mount option `trusted` */
+	RELAY_PERM_INNER = 0711,         /* channels, traces, processes, .early: others may pass to files */
+	RELAY_PERM_PLAIN = 0755,         /* other directories: at most; implicit ones, and .root at first */
+	RELAY_PERM_PLAIN_LEAST = 0700,   /* other directories: at least */
+	RELAY_PERM_NEW_DIR = 0700,       /* a directory until it is complete */
+	RELAY_PERM_NEW = 0600,           /* a file until it is complete */
+	RELAY_PERM_OWN = 0600,           /* locks, .processes, .given-up, .traces-lost; -UID belongs to that user */
+	RELAY_PERM_TRACES = 0644,        /* .traces */
+	RELAY_PERM_COUNTERS = 0644,      /* counters, names; UID-GID-MODE is as its name says */
+	RELAY_PERM_BUFFER = 0640,        /* memN, of uid= and gid=; perm= and chmod(2) change it */
+	RELAY_PERM_CALLBACK = 0600,      /* memN if the program has create_buf_file, as in the kernel */
+	RELAY_PERM_BUFFER_MOST = 0666,   /* memN: at most */
+	RELAY_PERM_PERPROCESS = 0640,    /* memN and .events of a process in a trace, of its user and group */
+	RELAY_PERM_PERUSER = 0600,       /* those of all processes of a user, likewise */
+	RELAY_PERM_SHARED = 0666,        /* those of all processes */
+	RELAY_PERM_STRANGERS = 0022      /* without these, its owner alone can change it */
+};
+
 /* The parameters of a new channel. The enums are in layout.h. */
 struct relay_spec {
 	size_t size;          /* sizeof(struct relay_spec): later versions add fields at the end */
 	uint64_t subbuf_size; /* bytes */
 	uint64_t n_subbufs;
 	uint32_t n_buffers; /* 1 for global and single; else relay_n_possible_cpus() */
-	uint32_t mode, scheme, buffers, delivery, read;
-	uint32_t flush_interval_ms; /* 0: never; at most INT32_MAX */
-	uint32_t file_mode;         /* permission bits of the mem files */
-	uint32_t uid, gid;          /* of the mem files; the directory is the caller's, mode 0711 */
-	uint32_t reserve, timestamp;
-	uint32_t start_reserve, end_reserve, channel_start_reserve; /* bytes; together less than subbuf_size */
-	uint32_t format; /* RELAY_PACKETS needs a timestamp and a start_reserve of sizeof(struct relay_packet) */
-	uint32_t pid;    /* stored in the header of each packet */
+	uint32_t file_mode; /* permission bits of the mem files */
+	uint32_t uid, gid;  /* of the mem files; the directory is the caller's */
+	RELAY_OPTION_FIELDS;
 };
 
 /* What an option belongs to: channels of a type (`type=` of the control file), or traces. */
@@ -84,8 +105,20 @@ unsigned relay_n_possible_cpus(void);
  * per CPU, else RELAY_LOCKLESS. */
 uint32_t relay_scheme_default(uint32_t buffers);
 
-/* 1: timestamp=tsc is available, because there is a counter of constant rate that programs may read; 0: it is not. */
-int relay_has_tsc(void);
+/* A clock of timestamps and traces. */
+struct relay_clock {
+	const char *word;        /* in timestamp= and clock= */
+	const char *description; /* in CTF's metadata */
+	const char *missing;     /* why a machine may not have it */
+	uint64_t freq;           /* ticks a second; 0: to be measured */
+	uint32_t is_ordered;     /* its times are in order on all CPUs */
+};
+
+/* The clock of a number of enum relay_timestamp; NULL: there is none. */
+const struct relay_clock *relay_clock_at(uint32_t number);
+
+/* 1: this machine has it, and programs may read it; 0: it is not so. */
+int relay_clock_is_available(uint32_t number);
 
 /*
  * The default mount and store: a path, stored to memory of PATH_MAX bytes. 0, or -ENAMETOOLONG, or:
@@ -176,7 +209,7 @@ int relay_file_unlink(const char *path);
 /* All statistics of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
 struct relay_stats {
 	uint64_t subbuf_size, n_subbufs, file_bytes;
-	uint32_t cpu, n_buffers, mode, scheme, buffers, delivery, read, flush_interval_ms;
+	uint32_t cpu, n_buffers;
 	uint32_t closed, disabled;   /* 0 or 1 */
 	uint64_t produced, consumed; /* sub-buffers, free-running */
 	uint64_t offset;             /* bytes used in the current sub-buffer */
@@ -197,9 +230,8 @@ struct relay_stats {
 	uint64_t lost_torn_records, lost_torn_bytes;
 	uint64_t discarded_records, discarded_bytes; /* discarded reservations that readers have skipped */
 	uint64_t switch_time_ns;                     /* CLOCK_REALTIME of the last switch, or of the creation */
-	uint32_t reserve, timestamp, start_reserve, end_reserve, channel_start_reserve;
-	uint32_t suspended; /* 0 or 1: writes are lost until relay_buf_resume() */
-	uint32_t format, pid;
+	uint32_t suspended;                          /* 0 or 1: writes are lost until relay_buf_resume() */
+	RELAY_OPTION_FIELDS;
 };
 int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats);
 

@@ -58,17 +58,17 @@ enum relay_trace_buffers { RELAY_TRACE_PERPROCESS = 0, RELAY_TRACE_PERUSER = 1, 
 
 /* The clocks at one moment. */
 struct relay_clocks {
-	uint64_t tsc;     /* 0: this machine has no counter of constant rate */
+	uint64_t ticks;   /* by a trace's clock */
 	uint64_t mono_ns; /* CLOCK_MONOTONIC */
 	uint64_t real_ns; /* CLOCK_REALTIME */
 };
-void relay_clocks_read(struct relay_clocks *clocks);
+void relay_clocks_read(uint32_t clock, struct relay_clocks *clocks);
 
 /* A trace, as it is in the control file. */
 struct relay_trace {
 	uint64_t id; /* never reused in this store; 0: no trace */
 	uint32_t is_started;
-	uint32_t clock;   /* RELAY_MONO or RELAY_TSC */
+	uint32_t clock;   /* enum relay_timestamp */
 	uint32_t buffers; /* enum relay_trace_buffers */
 	uint32_t mode;    /* RELAY_NO_OVERWRITE or RELAY_OVERWRITE */
 	uint64_t subbuf_size, n_subbufs;
@@ -191,6 +191,27 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
  * overwritten. 0; -EINVAL: this buffer has no packets; -EBADMSG.
  */
 int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *records);
+
+/* How the fields of a type are stored and shown. */
+enum relay_field_kind {
+	RELAY_FIELD_UNSIGNED = 1,
+	RELAY_FIELD_SIGNED = 2,
+	RELAY_FIELD_HEX = 3, /* unsigned */
+	RELAY_FIELD_REAL = 4,
+	RELAY_FIELD_STRING = 5, /* up to and including a null byte */
+	RELAY_FIELD_BYTES = 6   /* uint32_t length, then this many bytes */
+};
+
+struct relay_field_type {
+	const char *name; /* in RELAY_TRACE_EVENT() */
+	enum relay_field_kind kind;
+	uint32_t bytes;    /* of a field; 0: their number varies */
+	const char *alias; /* how TSDL declares the type; "": it has it */
+	const char *tsdl;  /* the declaration of a field, with $ for its name */
+};
+
+/* The type of this number (enum relay_trace_type); NULL: there is none. */
+const struct relay_field_type *relay_field_type_at(uint32_t type);
 
 /*
  * Checking packets of programs that are not trusted: do their events match the program's declarations?

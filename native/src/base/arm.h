@@ -42,8 +42,8 @@ uint32_t relay_arm(struct relay_armed armed, uint32_t bits);
  * was. */
 void relay_wake_armed(struct relay_armed armed, uint32_t bits);
 
-/* True if relay_wait_armed() can wait for n words and `stop`: for one at least, and *stop takes one of
- * RELAY_MAX_WORDS. */
+/* True if relay_wait_armed() can wait for n words and `stop`: there is one of them at least, and at most RELAY_MAX_WORDS, of
+ * which `stop` is one. */
 static inline bool relay_may_wait_for(size_t n, const uint32_t *stop)
 {
 	return n < RELAY_MAX_WORDS && (n || stop);

@@ -12,6 +12,8 @@
  *     .. n_reservations                 A thread that finds no claim to keep takes one for a single reservation.
  *     .. RELAY_N_CLAIMS                 Only relay_claim_table_find() with for_switch takes these.
  *
+ * The states of a word, head, and switches of sub-buffers are described in <relayfs/layout.h> and buffer/claims.c.
+ *
  * A thread may use a claim once it has set in_use from 0 to 1 and has then found RELAY_CLAIM_FREE in the word. If the
  * word is something else while in_use is 0, another thread has to free the claim first; for example, a reader frees a
  * hole.
@@ -48,7 +50,7 @@ struct relay_claim_table {
 	 */
 	bool (*give_up)(struct relay_claim_table *table, uint32_t i, uint64_t dead);
 	bool (*end)(struct relay_claim_table *table, uint32_t i);
-	bool heeds_quiet;  /* quiet threads (base/quiet.h) do not ask the kernel whether an owner lives */
+	bool heeds_quiet;  /* quiet threads (base/quiet.h) do not call relay_owner_alive(), which makes system calls */
 	uint32_t id;       /* unique in this process; part of the key in relay_claims_cached */
 	uint32_t n_unkept; /* searches that did not at once find a claim to keep */
 	bool finds_none;   /* the last search found no claim */

@@ -5,13 +5,28 @@
 #include "base/libc.h"
 #include "base/quiet.h"
 
-#include <relayfs/store.h>
-
 enum { READINGS = 4 };
 
-int relay_has_tsc(void)
+#define CLOCK(number, word, description, freq, is_ordered, now, is_available, missing) \
+	[number] = {word, description, missing, freq, is_ordered},
+const struct relay_clock relay_clocks[] = {RELAY_CLOCKS(CLOCK)};
+
+const struct relay_clock *relay_clock_at(uint32_t number)
 {
-	return relay_cpu_has_tsc();
+	const bool is_one = number < sizeof(relay_clocks) / sizeof(*relay_clocks) && relay_clocks[number].word;
+	return is_one ? &relay_clocks[number] : NULL;
+}
+
+int relay_clock_is_available(uint32_t number)
+{
+#define AVAILABLE(clock, word, description, freq, is_ordered, now, is_available, missing) \
+	case clock:                                                                       \
+		return is_available;
+	switch (number) {
+		RELAY_CLOCKS(AVAILABLE)
+	default:
+		return false;
+	}
 }
 
 /* The latest time that this thread has seen, CLOCK_MONOTONIC. */

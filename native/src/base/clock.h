@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The clocks of timestamps: CLOCK_MONOTONIC, or the CPU's counter (x86-64: time stamp counter; arm64: virtual
- * counter). */
+/* The clocks of timestamps. The CPU's counter is the time stamp counter of x86-64, and the virtual counter of arm64. */
 #ifndef RELAYFS_BASE_CLOCK_H
 #define RELAYFS_BASE_CLOCK_H
 
 #include "base/cpu.h"
 
-#include <relayfs/layout.h>
+#include <relayfs/store.h>
 #include <sys/time.h>
 #include <time.h>
 
@@ -23,12 +22,32 @@ static inline uint64_t relay_clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The time by the clock of `timestamp` (enum relay_timestamp): the counter for RELAY_TSC, else CLOCK_MONOTONIC in
- * ns. */
+/*
+ * All clocks:
+ *
+ *     enum relay_timestamp, word, CTF's description, frequency, whether its times are in order on all CPUs,
+ *     the time now, whether this machine has it, why it may not have it
+ *
+ * Frequency 0: to be measured.
+ */
+#define RELAY_CLOCKS(ROW)                                                                                       \
+	ROW(RELAY_MONO, "mono", "CLOCK_MONOTONIC", 1000000000, true, relay_clock_ns(CLOCK_MONOTONIC), true, "") \
+	ROW(RELAY_TSC, "tsc", "time stamp counter", 0, false, relay_clock_tsc(), relay_cpu_has_tsc(),           \
+	    "this machine has no counter of constant rate")
+
+/* The time by the clock `timestamp` (enum relay_timestamp); of any other number, CLOCK_MONOTONIC. RELAY_MONO is what
+ * remains, and not compared, so that the code has one call of clock_gettime(2). */
 static inline uint64_t relay_clock_now(uint32_t timestamp)
 {
-	return timestamp == RELAY_TSC ? relay_clock_tsc() : relay_clock_ns(CLOCK_MONOTONIC);
+#define RELAY_CLOCK_READ(number, word, description, freq, is_ordered, now, ...) \
+	if ((number) != RELAY_MONO && timestamp == (number))                    \
+		return now;
+	RELAY_CLOCKS(RELAY_CLOCK_READ)
+	return relay_clock_ns(CLOCK_MONOTONIC);
 }
+
+/* By enum relay_timestamp. */
+extern const struct relay_clock relay_clocks[];
 
 /* As relay_clock_now(), also in a thread that is blind (base/quiet.h): such a thread cannot read the counter, and gets
  * CLOCK_MONOTONIC_COARSE, the time of the last tick, in ns; or the latest time that it passed to relay_clock_saw(), if

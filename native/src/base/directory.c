@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { IMPLICIT_MODE = RELAY_IMPLICIT_MARK | 0755, HIDDEN_TRIES = 10000 };
+enum { IMPLICIT_MODE = RELAY_IMPLICIT_MARK | RELAY_PERM_PLAIN, HIDDEN_TRIES = 10000 };
 
 int relay_directory_open(const char *path)
 {
@@ -30,7 +30,7 @@ int relay_directory_open(const char *path)
 static int make_hidden(int at, const char *path, const char *hidden)
 {
 	(void)path;
-	return mkdirat(at, hidden, 0700) ? -errno : 0;
+	return mkdirat(at, hidden, RELAY_PERM_NEW_DIR) ? -errno : 0;
 }
 
 static int move_to_hidden(int at, const char *path, const char *hidden)
@@ -115,7 +115,7 @@ int relay_make_dir(const char *dir, uint32_t n_buffers, relay_put_buffer *put, c
 		return err;
 	err = fill(hidden, n_buffers, put, arg);
 	if (!err)
-		err = relay_hidden_show(AT_FDCWD, hidden, dir, RELAY_DIR_MODE);
+		err = relay_hidden_show(AT_FDCWD, hidden, dir, RELAY_PERM_INNER);
 	if (err)
 		remove_dir(hidden, n_buffers);
 	return err;

@@ -17,12 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum {
-	RELAY_MAX_BUFFERS = 1 << 16, /* of one directory */
-	/* Only its owner may write to a directory, because another user could replace a file in it. All users may pass
-	 * through it to the files, whose own modes decide who may open them. */
-	RELAY_DIR_MODE = 0711
-};
+enum { RELAY_MAX_BUFFERS = 1 << 16 }; /* of one directory */
 
 /* Open a directory for reading. Returns its descriptor or -errno; -ENOTDIR or -ELOOP if `path` is something else, such
  * as a symbolic link. */
@@ -31,8 +26,8 @@ int relay_directory_open(const char *path);
 /* The beginning of the hidden name of a directory that is being made. */
 #define RELAY_HIDDEN_NEW ".new-"
 
-/* Make an empty directory, mode 0700, in the parent of `path`, and store its path in `hidden`. Paths are relative to
- * `at`, as in openat(2). -ENAMETOOLONG: the path is too long. */
+/* Make an empty directory in the parent of `path`, and store its path in `hidden`. Paths are relative to `at`, as in
+ * openat(2). -ENAMETOOLONG: the path is too long. */
 int relay_hidden_make(int at, const char *path, char hidden[PATH_MAX]);
 
 /* Give a hidden directory its mode and the name `path`. -EEXIST: the name is taken. */

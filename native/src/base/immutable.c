@@ -51,7 +51,7 @@ int relay_file_protect(int fd)
 	struct stat st;
 	if (fstat(fd, &st))
 		return -errno;
-	if (st.st_uid == geteuid() && !(st.st_mode & 022))
+	if (st.st_uid == geteuid() && !(st.st_mode & RELAY_PERM_STRANGERS))
 		return 0;
 	int result = set_flag(fd, true);
 	return result < 0 ? result : 1;

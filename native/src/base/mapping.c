@@ -119,7 +119,7 @@ int relay_mapping_create(int dir_fd, const char *name, uint64_t bytes, mode_t mo
 int relay_mapping_create_sparse(int dir_fd, const char *name, uint64_t hole_bytes, uint64_t bytes, mode_t mode,
                                 uid_t uid, gid_t gid)
 {
-	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_NEW);
 	if (fd < 0)
 		return -errno;
 	int err = allocate(fd, hole_bytes, bytes);
@@ -134,7 +134,7 @@ int relay_mapping_create_sparse(int dir_fd, const char *name, uint64_t hole_byte
 
 int relay_mapping_create_unnamed(const char *dir, uint64_t bytes)
 {
-	int fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	int fd = open(dir, O_RDWR | O_TMPFILE | O_CLOEXEC, RELAY_PERM_NEW);
 	int err = fd < 0 ? -errno : allocate(fd, 0, bytes);
 	if (!err)
 		return fd;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Making, opening and mapping store files, the files of buffers and rings on tmpfs. base/mapping.c tells how a process
- * survives that somebody truncates one. */
+/* Making, opening and mapping store files, the files of buffers and rings on tmpfs. base/mapping.c describes how a
+ * process survives the truncation of a file that it has mapped. */
 #ifndef RELAYFS_BASE_MAPPING_H
 #define RELAYFS_BASE_MAPPING_H
 
@@ -40,8 +40,7 @@ int relay_mapping_populate(unsigned char *at, uint64_t bytes);
 /* Free the memory of the first `bytes` bytes of a file, which then read as zeros. Returns 0 or -errno. */
 int relay_mapping_punch(int fd, uint64_t bytes);
 
-/* As relay_mapping_create(), but the file has no name, lies in the file system of directory `dir`, and has mode
- * 0600. */
+/* As relay_mapping_create(), but the file has no name, and lies in the file system of directory `dir`. */
 int relay_mapping_create_unnamed(const char *dir, uint64_t bytes);
 
 /* Set owner, group and mode of a file. Returns 0 or -errno. */

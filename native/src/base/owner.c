@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Owner words: thread id, PID namespace and start time in 64 bits, so that a compare-and-swap can change an owner. The
- * start time distinguishes a thread from a later one with the same id. All functions that the word of a thread is made
- * or checked with are async-signal-safe.
+ * start time distinguishes a thread from a later one with the same id. All functions that make or check the word of a
+ * thread are async-signal-safe.
  */
 #define _GNU_SOURCE
 #include "base/owner.h"

@@ -37,19 +37,19 @@ struct section {
 	uint64_t first, second; /* tally: length, unused; ring_reserve: last, new_last */
 };
 
-/* Set when clone(2) has failed, because it would probably fail again. */
-static bool is_childless;
+/* True once clone(2) has failed, because it would probably fail again. */
+static bool clone_failed;
 
-static bool is_here(const struct section *section)
+static bool is_on_cpu(const struct section *section)
 {
 	return relay_rseq_registered() && relay_rseq_cpu() == section->cpu;
 }
 
-static enum relay_rseq_result try_often(const struct section *section)
+static enum relay_rseq_result run_repeatedly(const struct section *section)
 {
 	for (int tries = 0; tries < TRIES; tries++) {
 		enum relay_rseq_result result = section->run(section);
-		if (result != RELAY_RSEQ_ABORTED || !is_here(section))
+		if (result != RELAY_RSEQ_ABORTED || !is_on_cpu(section))
 			return result;
 	}
 	return RELAY_RSEQ_ABORTED;
@@ -60,7 +60,7 @@ static _Noreturn void run_and_exit(const struct section *section)
 {
 	struct relay_affinity affinity = {.active = false};
 	enum relay_rseq_result result =
-	    relay_migrate(section->cpu, &affinity) ? RELAY_RSEQ_ABORTED : try_often(section);
+	    relay_migrate(section->cpu, &affinity) ? RELAY_RSEQ_ABORTED : run_repeatedly(section);
 	for (;;)
 		syscall(SYS_exit_group, (int)result);
 }
@@ -86,9 +86,9 @@ static enum relay_rseq_result run_in_child(const struct section *section)
 	if (pid == 0)
 		run_and_exit(section);
 	enum relay_rseq_result result = pid > 0 ? wait_for(pid) : RELAY_RSEQ_ABORTED;
-	/* Relaxed: a thread that sees it late only calls clone(2) in vain. */
+	/* Relaxed: a thread that sees the store late only calls clone(2) in vain. */
 	if (pid < 0)
-		__atomic_store_n(&is_childless, true, __ATOMIC_RELAXED);
+		__atomic_store_n(&clone_failed, true, __ATOMIC_RELAXED);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	errno = saved;
 	return result;
@@ -97,10 +97,10 @@ static enum relay_rseq_result run_in_child(const struct section *section)
 static enum relay_rseq_result persist(const struct section *section)
 {
 	/* A quiet thread may make no system calls, so it cannot make a child. Relaxed: as in run_in_child(). */
-	if (relay_is_quiet() || __atomic_load_n(&is_childless, __ATOMIC_RELAXED))
+	if (relay_is_quiet() || __atomic_load_n(&clone_failed, __ATOMIC_RELAXED))
 		return section->run(section);
-	enum relay_rseq_result result = try_often(section);
-	return result == RELAY_RSEQ_ABORTED && is_here(section) ? run_in_child(section) : result;
+	enum relay_rseq_result result = run_repeatedly(section);
+	return result == RELAY_RSEQ_ABORTED && is_on_cpu(section) ? run_in_child(section) : result;
 }
 
 static enum relay_rseq_result transact(const struct section *section)

@@ -18,8 +18,8 @@
 extern __thread bool relay_quiet_self RELAY_TLS;
 extern __thread bool relay_blind_self RELAY_TLS;
 
-/* True if a system call may kill the calling thread. Then it does not ask whether the holder of a lock is dead, does
- * not block signals and does not wake readers. */
+/* True if a system call may kill the calling thread. Such a thread does not check whether the holder of a lock is dead,
+ * does not block signals and does not wake readers. */
 static inline bool relay_is_quiet(void)
 {
 	return relay_quiet_self;

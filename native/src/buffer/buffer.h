@@ -4,8 +4,7 @@
  * addresses of its parts. Also arithmetic on positions; <relayfs/layout.h> describes a position's bits and all
  * that is in shared memory.
  *
- * The ledger of a sub-buffer is its struct relay_subbuf. Head, head.second and so on are
- * fields of struct relay_control.
+ * The entry of a sub-buffer is its struct relay_subbuf. Head, head.second and so on are fields of struct relay_control.
  */
 #ifndef RELAYFS_BUFFER_BUFFER_H
 #define RELAYFS_BUFFER_BUFFER_H
@@ -32,7 +31,7 @@ struct relay_plan {
 
 /* The discarded records of one sub-buffer that a reader has collected so far; see buffer/holes.c. */
 struct relay_holes {
-	uint64_t list;   /* the ledger's `holes` when the collection began */
+	uint64_t list;   /* relay_subbuf.holes when the collection began */
 	uint32_t resets; /* relay_control.resets at that time */
 	uint32_t next;   /* offset + 1 of the hole to collect next; 0: all are collected */
 	/* offset + 1 of the hole that ends the collection, because it and those after it are
@@ -92,9 +91,9 @@ struct rchan_buf {
 	uint32_t reserve; /* enum relay_reserve */
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
-	/* upper 16 bits of the clock, not later than the start of the next record's packet; see buffer/write.h */
+	/* upper 16 bits of start_clock of this sub-buffer or an earlier one: a time that has the same fits into a short head */
 	uint64_t epoch;
-	/* for tracepoints: a record is lost rather than that its writer waits for a lock or a claim */
+	/* for tracepoints: a writer tries for some microseconds to get a lock or a claim; then the record is lost */
 	bool never_waits;
 	bool moving;    /* its memory is being replaced: a writer that finds RELAY_RESETTING waits until it is clear */
 	bool may_block; /* threads may wait up to a second for a lock; the file server may not, and tries again later */
@@ -114,8 +113,8 @@ struct rchan_buf {
 	struct relay_mapping mapping;
 	struct relay_plan plan;
 	uint32_t work; /* units of work left for the current call; see relay_work_begin() */
-	/* A thread of this process that has this mutex may walk along the data, and use the fields that follow,
-	 * `holes` and `holes_ahead`. */
+	/* A thread of this process that has this mutex may walk along the data, and use `holes`, `holes_ahead` and the
+	 * fields below. */
 	pthread_mutex_t walking;
 	/* How far relay_consume_peek(), relay_consume_holes() and relay_consume_begin_behind() have come. */
 	struct relay_progress empty, passed, skipped;
@@ -190,8 +189,8 @@ static inline uint64_t relay_pos_most_bytes(const struct rchan_buf *buf, uint64_
 	return relay_pos_number(buf, pos) * buf->subbuf_size + relay_pos_offset(buf, pos);
 }
 
-/* The index in `subbufs` of the ledger of pos's sub-buffer. */
-static inline uint64_t relay_pos_ledger_index(const struct rchan_buf *buf, uint64_t pos)
+/* The index in `subbufs` of the entry of pos's sub-buffer. */
+static inline uint64_t relay_pos_entry_index(const struct rchan_buf *buf, uint64_t pos)
 {
 	return (relay_pos_lap(buf, pos) & 1) * buf->n_subbufs + relay_pos_index(buf, pos);
 }
@@ -202,12 +201,12 @@ static inline unsigned char *relay_pos_data(const struct rchan_buf *buf, uint64_
 }
 
 /*
- * The ledger of pos's sub-buffer. Each place in the data has two ledgers, used in turn: the ledger of the previous lap
- * stays as it is until a switch is published, so that an aborted switch changes no valid ledger.
+ * The entry of pos's sub-buffer. Each place in the data has two entries, used in turn: the entry of the previous lap
+ * stays as it is until a switch is published, so that an aborted switch changes no valid entry.
  */
-static inline struct relay_subbuf *relay_pos_ledger(const struct rchan_buf *buf, uint64_t pos)
+static inline struct relay_subbuf *relay_pos_entry(const struct rchan_buf *buf, uint64_t pos)
 {
-	return &buf->subbufs[relay_pos_ledger_index(buf, pos)];
+	return &buf->subbufs[relay_pos_entry_index(buf, pos)];
 }
 
 /* Count a hole that readers will have to pass. */

@@ -21,7 +21,7 @@
  *                        TAKEN -> FREE           the owner of a switch died; the switch is complete
  *
  * Except in scheme rseq, a switch of sub-buffers is a claim of length RELAY_CLAIM_SWITCH. To help it means to store the
- * ledgers of both sub-buffers. Each word is stored by a compare-and-swap from its value before the switch, so that a
+ * entries of both sub-buffers. Each word is stored by a compare-and-swap from its value before the switch, so that a
  * helper that is delayed for laps changes nothing.
  *
  * The last claims of the table (base/claim_table.h) are for switches alone. The claim of a dead writer's reservation
@@ -81,20 +81,20 @@ struct relay_claim *relay_claim_take_for_switch(struct rchan_buf *buf)
 	return take_claim(buf, true);
 }
 
-static void swap_ledger(uint64_t *at, uint64_t from, uint64_t to)
+static void swap_word(uint64_t *at, uint64_t from, uint64_t to)
 {
 	/* Pairs with word_of(): a thread that sees the word which change_word() or relay_claim_release()
-	 * stores next sees the ledger. */
+	 * stores next sees the new value. */
 	__atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-/* Store the ledgers of the switch from the position in `word` that changed head to {next, second}. */
+/* Store the entries of both sub-buffers, for the switch from the position in `word` to {next, second}. */
 static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, uint64_t word, uint64_t next,
                         uint64_t second)
 {
 	uint64_t pos = word & RELAY_POSITION_MASK;
-	struct relay_subbuf *left = relay_pos_ledger(buf, pos);
-	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
+	struct relay_subbuf *left = relay_pos_entry(buf, pos);
+	struct relay_subbuf *entered = relay_pos_entry(buf, next);
 	/* Relaxed: ordered by the fence below. */
 	uint64_t records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
 	uint64_t bytes = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED);
@@ -111,9 +111,9 @@ static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, 
 	/* The owner may have used its claim for its next record already, while head still names the claim. */
 	if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) != word)
 		return;
-	swap_ledger(&left->end, old_end, pos);
-	swap_ledger(&entered->start_records, old_records, records);
-	swap_ledger(&entered->start_bytes, old_bytes, bytes);
+	swap_word(&left->end, old_end, pos);
+	swap_word(&entered->start_records, old_records, records);
+	swap_word(&entered->start_bytes, old_bytes, bytes);
 }
 
 void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)

@@ -41,7 +41,7 @@ static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, ui
                                      uint64_t bytes)
 {
 	/* Pairs with the acquire fences in help_switch() and view() in buffer/claims.c: a thread that sees one of
-	 * the stores below also sees that the word before has changed. */
+	 * the stores below also sees that the claim's word is no longer what it was before this call. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	/* Relaxed: published by the store of the word. */
 	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
@@ -95,7 +95,7 @@ static inline uint32_t relay_claims_n_used(const struct rchan_buf *buf)
 uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from);
 
 /* Complete the reservation or switch that changed head last: mark its claim TAKEN and, if it is a switch, store the
- * ledgers. {pos, second} is head, which names the claim. Call it before changing head and before using the ledgers. */
+ * entries. {pos, second} is head, which names the claim. Call it before changing head and before using entries. */
 void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
 
 /* True if a living writer has not committed its record in the sub-buffer that lies one lap before the one at `next`,

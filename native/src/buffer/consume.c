@@ -86,27 +86,27 @@ uint64_t relay_consume_holes(struct rchan_buf *buf, const struct relay_consumer 
 	return passed->to.discarded_bytes - state->discarded_bytes + passed->to.torn_bytes - state->torn_bytes;
 }
 
-static int look(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
-                uint64_t *start_records, struct relay_span *spans, size_t n_spans)
+static int describe_subbuf(struct rchan_buf *buf, struct relay_consumer *state, struct relay_packet *packet,
+                           uint64_t *start_records, struct relay_span *spans, size_t n_spans)
 {
-	struct relay_plan look = {.from = *state, .to = *state};
+	struct relay_plan plan = {.from = *state, .to = *state};
 	struct relay_walk walk = {
-	    .buf = buf, .plan = &look, .spans = spans, .n_spans = n_spans, .max_bytes = SIZE_MAX, .packet = packet};
+	    .buf = buf, .plan = &plan, .spans = spans, .n_spans = n_spans, .max_bytes = SIZE_MAX, .packet = packet};
 	relay_work_begin(buf);
 	int result = relay_walk_see_head(&walk);
 	uint64_t number = relay_pos_number(buf, state->position);
 	*start_records = relay_subbuf_at(buf, state->position).start_records;
-	look.to.overwritten_records = 0;
-	look.to.records = *start_records;
+	plan.to.overwritten_records = 0;
+	plan.to.records = *start_records;
 	if (!result)
 		result = relay_walk_say_packet(&walk, packet);
 	if (result == 1) {
 		walk.until = number + 1;
 		buf->work = RELAY_WORK_SUBBUF;
 		result = relay_walk_data(&walk);
-		*state = look.to;
+		*state = plan.to;
 		if (!result)
-			result = relay_pos_number(buf, look.to.position) == walk.until ? (int)walk.n_used : -EBADMSG;
+			result = relay_pos_number(buf, plan.to.position) == walk.until ? (int)walk.n_used : -EBADMSG;
 	}
 	if (relay_is_lapped(buf, walk.head, number) || relay_consume_stands(buf, number)) {
 		relay_damage_forget(&buf->damage);
@@ -119,7 +119,7 @@ int relay_consume_look(struct rchan_buf *buf, struct relay_consumer *state, stru
                        uint64_t *start_records, struct relay_span *spans, size_t n_spans)
 {
 	pthread_mutex_lock(&buf->walking);
-	int n = look(buf, state, packet, start_records, spans, n_spans);
+	int n = describe_subbuf(buf, state, packet, start_records, spans, n_spans);
 	pthread_mutex_unlock(&buf->walking);
 	return n;
 }
@@ -132,7 +132,7 @@ int relay_consume_stands(struct rchan_buf *buf, uint64_t number)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (relay_head(buf, &head, &second))
 		return -EBADMSG;
-	/* In both modes, because in mode no-overwrite, too, data that were consumed may be overwritten. */
+	/* In every mode, because in mode no-overwrite, too, data that were consumed may be overwritten. */
 	return relay_is_lapped(buf, head, number) ? -EOVERFLOW : 0;
 }
 
@@ -145,7 +145,7 @@ static uint64_t data_between(const struct relay_consumer *from, const struct rel
 
 /*
  * Let a walk that skips data from `state` on continue where the last such walk has used up its work, unless that is
- * behind the data that the caller wants. Data that were skipped and are overwritten now count as skipped, other data
+ * past the data that the caller wants. Data that were skipped and are overwritten now count as skipped, other data
  * that are overwritten as lost.
  */
 static void skip_ahead(struct relay_walk *walk, const struct relay_consumer *state)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading and consuming the data of a buffer. buffer/consume.c describes how; the functions for programs
- * are in <relayfs/store.h>. */
+/* Reading and consuming the data of a buffer. buffer/consume.c describes how; the functions for file servers
+ * and tools are in <relayfs/store.h>. */
 #ifndef RELAYFS_BUFFER_CONSUME_H
 #define RELAYFS_BUFFER_CONSUME_H
 

@@ -91,12 +91,12 @@ int relay_settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records)
 	return 0;
 }
 
-/* Count the data from `state` to the start of sub-buffer `oldest`, whose ledger is `subbuf`, as
- * overwritten, and move `state` there. */
+/* Count the data from `state` to the start of sub-buffer `oldest`, whose entry is `subbuf`, as overwritten, and move
+ * `state` there. */
 static int pass_overwritten(struct rchan_buf *buf, struct relay_consumer *state, uint64_t oldest,
                             const struct relay_subbuf *subbuf)
 {
-	uint64_t index = relay_pos_ledger_index(buf, oldest);
+	uint64_t index = relay_pos_entry_index(buf, oldest);
 	if (relay_damage_below(&buf->damage, "relay_subbuf[].start_records", index, subbuf->start_records,
 	                       state->records) ||
 	    relay_damage_above(&buf->damage, "relay_subbuf[].start_records", index, subbuf->start_records,
@@ -124,12 +124,12 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 			                          relay_pos_ahead(buf, head, state->position), buf->n_subbufs);
 		uint64_t oldest = relay_pos_start(buf, relay_oldest(buf, head));
 		struct relay_subbuf subbuf = relay_subbuf_at(buf, oldest);
-		/* Keeps the loads of the ledger before the load of head below. Pairs with switch_subbuf() in
-		 * buffer/try_reserve.c, which changes head before the ledger is used again. */
+		/* Keeps the loads of the entry before the load of head below. Pairs with switch_subbuf() in
+		 * buffer/try_reserve.c, which changes head before the entry is used again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (relay_settled_head(buf, &again, &records))
 			return -EBADMSG;
-		if (!relay_consumer_is_lapped(buf, again, oldest)) /* otherwise the ledger may be that of a later lap */
+		if (!relay_consumer_is_lapped(buf, again, oldest)) /* otherwise the entry may be that of a later lap */
 			return pass_overwritten(buf, state, oldest, &subbuf);
 	}
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");

@@ -48,8 +48,8 @@ void relay_consumer_clear(struct rchan_buf *buf);
  * not. Returns 0 or -EBADMSG. */
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state);
 
-/* Load head, and help the last reservation (buffer/claims.c), so that all ledgers up to head are
- * right. Returns 0 or -EBADMSG. */
+/* Load head, and help the last reservation (buffer/claims.c), so that the entries of all sub-buffers up to head are
+ * complete. Returns 0 or -EBADMSG. */
 int relay_settled_head(struct rchan_buf *buf, uint64_t *head, uint64_t *records);
 
 /* True if the data at pos has been overwritten or may have been, by head as it is now. */
@@ -67,7 +67,7 @@ static inline uint64_t relay_pos_ahead(const struct rchan_buf *buf, uint64_t hea
 	return relay_pos_number(buf, head) - relay_pos_number(buf, pos);
 }
 
-/* Records that readers have passed without getting them. */
+/* The number of records that readers have passed as holes. */
 static inline uint64_t relay_n_holes(const struct relay_consumer *consumer)
 {
 	return consumer->torn_records + consumer->discarded_records;
@@ -80,10 +80,10 @@ static inline uint64_t relay_first_untouched(const struct rchan_buf *buf, const 
 	return number + (consumer->position != relay_pos_start(buf, number));
 }
 
-/* A copy of the ledger of pos's sub-buffer; fields that are not used here are 0. */
+/* A copy of the entry of pos's sub-buffer, with these three fields; the others are 0. */
 static inline struct relay_subbuf relay_subbuf_at(const struct rchan_buf *buf, uint64_t pos)
 {
-	const struct relay_subbuf *subbuf = relay_pos_ledger(buf, pos);
+	const struct relay_subbuf *subbuf = relay_pos_entry(buf, pos);
 	/* Relaxed: published by head, which the caller has loaded before and checks again afterwards. */
 	return (struct relay_subbuf){.end = __atomic_load_n(&subbuf->end, __ATOMIC_RELAXED),
 	                             .start_records = __atomic_load_n(&subbuf->start_records, __ATOMIC_RELAXED),

@@ -61,7 +61,7 @@ static int seal(struct rchan_buf *buf)
 
 static bool make_cleared_head(struct rchan_buf *buf, struct relay_tx *tx)
 {
-	struct relay_subbuf *first = relay_pos_ledger(buf, 0);
+	struct relay_subbuf *first = relay_pos_entry(buf, 0);
 	tx->new_second = buf->scheme != RELAY_RSEQ ? RELAY_OWNER_SEAL << RELAY_OWNER_SHIFT : 0;
 	tx->store[0].at = &first->start_records;
 	tx->store[1].at = &first->start_bytes;
@@ -87,8 +87,8 @@ static int clear(struct rchan_buf *buf)
 	int err = change_head(buf, &control->head, make_cleared_head);
 	if (buf->scheme != RELAY_RSEQ) {
 		/* In scheme rseq, change_head() has stored them. Relaxed: as above. */
-		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&relay_pos_ledger(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&relay_pos_entry(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&relay_pos_entry(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
 	}
 	for (int i = 0; !err && i < 3; i++)
 		err = change_head(buf, losses[i], make_zero);
@@ -251,7 +251,7 @@ static int start_again(struct rchan_buf *buf)
 	/* Relaxed: only the holder of the reader lock changes it. It is odd if the thread of
 	 * an earlier reset has died. */
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) | 1;
-	/* Pairs with resets_met() in buffer/stats.c: a thread that sees one of the changes below
+	/* Pairs with was_reset_since() in buffer/stats.c: a thread that sees one of the changes below
 	 * also sees the odd number. */
 	__atomic_store_n(&buf->control->resets, resets, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
@@ -261,7 +261,7 @@ static int start_again(struct rchan_buf *buf)
 		relay_holes_clear(buf);
 		relay_consumer_clear(buf);
 	}
-	/* Pairs with now() in buffer/stats.c: a thread that sees the even number also sees all changes above. */
+	/* Pairs with load_moment() in buffer/stats.c: a thread that sees the even number also sees all changes above. */
 	__atomic_store_n(&buf->control->resets, resets + 1, __ATOMIC_RELEASE);
 	relay_switch_unlock(buf, &before);
 	if (!err && !relay_has_begun(buf, 0))

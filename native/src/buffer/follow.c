@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reading a buffer beside its consumer. A consumer gets finished sub-buffers only; here records are read as soon as they are committed.
+ * Reading a buffer beside its consumer. A consumer gets finished sub-buffers only; relay_follow_copy() copies records as
+ * soon as they are committed.
  *
  *     consumer            follow                        head
  *     v                   v                             v
  *     |aaaaaaaa|bbbbbbbb|cccddddddddHHHeeeee|ffffffffTTTfff     H hole   T taken, not committed
  *                           '-----'    '---' '------'           the next three pieces
  *
- * Consumed data stay in memory until writers enter the sub-buffer. But the consumer has freed the claims that were holes there; so if it
- * has passed any hole since it came to a sub-buffer, the rest of that sub-buffer is not read.
+ * Consumed data stay in memory until writers enter the sub-buffer. But the consumer has freed the claims that were holes
+ * there; so if it has passed a hole since it entered a sub-buffer, the rest of that sub-buffer is not read.
  *
- * A sub-buffer's ledger says how many records were written before it. Those of them that were not passed here are lost: overwritten,
- * torn, or skipped. Refused records are counted by the buffer.
+ * The entry of a sub-buffer (struct relay_subbuf) says how many records were written before it. Those that were not
+ * passed here are lost: overwritten, torn, or skipped. To them are added the records that the buffer has refused.
  */
 #define _GNU_SOURCE
 #include "buffer/follow.h"
@@ -22,11 +23,11 @@
 
 #include <string.h>
 
-enum { COPY_TRIES = 100, LARGE = 1 << 16, LARGE_TRIES = 4 }; /* of copies of more than LARGE bytes */
+enum { COPY_TRIES = 100, LARGE = 1 << 16, LARGE_TRIES = 4 }; /* LARGE_TRIES: if more than LARGE bytes are asked for */
 
 void relay_follow_start(struct relay_follow *follow, struct rchan_buf *buf, bool is_new)
 {
-	/* Relaxed: if it is reset meanwhile, relay_follow_copy() begins again. */
+	/* Relaxed: if the buffer is reset meanwhile, relay_follow_copy() begins again. */
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED);
 	*follow = (struct relay_follow){.buf = buf, .resets = resets, .has_begun = is_new};
 }
@@ -41,63 +42,64 @@ static void move_to(struct relay_follow *follow, uint64_t number)
 	follow->here = 0;
 }
 
-/* True if sub-buffer `number` has begun: its ledger is valid. */
+/* True if sub-buffer `number` has begun, so that its entry is valid. */
 static bool has_begun(const struct rchan_buf *buf, uint64_t number, uint64_t head)
 {
 	uint64_t last = relay_pos_number(buf, head);
 	return number < last || (number == last && relay_has_begun(buf, head));
 }
 
-/* Records that were refused before the end of sub-buffer `number`. */
-static uint64_t refused(const struct rchan_buf *buf, uint64_t number, uint64_t head)
+/* The number of records that were refused before the end of sub-buffer `number`. */
+static uint64_t refused_before_end(const struct rchan_buf *buf, uint64_t number, uint64_t head)
 {
-	const struct relay_subbuf *next = relay_pos_ledger(buf, relay_pos_start(buf, number + 1));
+	const struct relay_subbuf *next = relay_pos_entry(buf, relay_pos_start(buf, number + 1));
 	/* Relaxed: published by head, which the caller has loaded. */
 	return has_begun(buf, number + 1, head) ? __atomic_load_n(&next->start_lost, __ATOMIC_RELAXED)
 	                                        : relay_lost(buf);
 }
 
-/* What one look finds; valid if is_sound() is true afterwards. */
-struct look {
-	struct relay_consumer consumer; /* before it */
+/* What copy() finds out about the next piece; valid if is_sound() returns true afterwards. */
+struct found {
+	struct relay_consumer consumer; /* the consumer's state before */
 	struct relay_walk walk;
 	struct relay_plan plan;
 	struct relay_span spans[2];
-	uint64_t before, base, lost; /* the new values of those of struct relay_follow */
+	uint64_t before, base, lost; /* new values for the same fields of struct relay_follow */
 };
 
-/* 0 or -EBADMSG. */
-static int count_lost(const struct relay_follow *follow, struct look *look)
+/* Compute `before`, `base` and `lost`. Returns 0 or -EBADMSG. */
+static int count_lost(const struct relay_follow *follow, struct found *found)
 {
 	struct rchan_buf *buf = follow->buf;
 	struct relay_damage *damage = &buf->damage;
-	uint64_t number = follow->number, start = relay_pos_start(buf, number), head = look->walk.head;
-	uint64_t records = look->walk.head_records, lost = refused(buf, number, head), at_start = lost;
+	uint64_t number = follow->number, start = relay_pos_start(buf, number), head = found->walk.head;
+	uint64_t records = found->walk.head_records, lost = refused_before_end(buf, number, head), at_start = lost;
 	if (has_begun(buf, number, head)) {
 		records = relay_subbuf_at(buf, start).start_records;
 		/* Relaxed: published by head. */
-		at_start = __atomic_load_n(&relay_pos_ledger(buf, start)->start_lost, __ATOMIC_RELAXED);
+		at_start = __atomic_load_n(&relay_pos_entry(buf, start)->start_lost, __ATOMIC_RELAXED);
 	}
-	look->before = follow->has_begun ? follow->before : records;
-	look->base = follow->has_begun ? follow->base : at_start;
+	found->before = follow->has_begun ? follow->before : records;
+	found->base = follow->has_begun ? follow->base : at_start;
 	if (relay_damage_above(damage, "the number of records refused before the end of sub-buffer []", number, lost,
 	                       INT64_MAX) ||
 	    relay_damage_above(damage, "relay_subbuf[].start_lost", number, at_start, INT64_MAX) ||
 	    relay_damage_above(damage, "relay_subbuf[].start_records", number, records, RELAY_RECORDS_MASK) ||
-	    relay_damage_below(damage, "relay_subbuf[].start_records", number, records, look->before))
+	    relay_damage_below(damage, "relay_subbuf[].start_records", number, records, found->before))
 		return -EBADMSG;
-	lost += records - look->before;
-	/* A record that was refused while the next sub-buffer began may be counted a moment earlier than it says. */
-	look->lost = lost > look->base + follow->lost ? lost - look->base : follow->lost;
+	lost += records - found->before;
+	/* A record that was refused while the next sub-buffer began may be in an earlier relay_lost() and not in
+	 * start_lost. */
+	found->lost = lost > found->base + follow->lost ? lost - found->base : follow->lost;
 	return 0;
 }
 
-/* Load the positions of the consumer and the writers, and move to the first sub-buffer that can be read. 1; 0: there is none;
+/* Load the consumer's state and head, and move to the first sub-buffer that can be read. Returns 1; 0: there is none;
  * -EAGAIN: call again; -EBADMSG. */
-static int find(struct relay_follow *follow, struct look *look)
+static int find(struct relay_follow *follow, struct found *found)
 {
 	struct rchan_buf *buf = follow->buf;
-	if (relay_consumer_read(buf, &look->consumer) || relay_walk_see_head(&look->walk))
+	if (relay_consumer_read(buf, &found->consumer) || relay_walk_see_head(&found->walk))
 		return -EBADMSG;
 	/* Relaxed: as in relay_follow_start(). Odd while the buffer is being reset. */
 	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED);
@@ -107,9 +109,9 @@ static int find(struct relay_follow *follow, struct look *look)
 		relay_follow_start(follow, buf, true);
 		return -EAGAIN;
 	}
-	uint64_t head = look->walk.head, holes = relay_n_holes(&look->consumer);
-	uint64_t last = relay_pos_number(buf, head), untouched = relay_first_untouched(buf, &look->consumer);
-	/* The last one may have been left, too: see relay_follow_leave(). */
+	uint64_t head = found->walk.head, holes = relay_n_holes(&found->consumer);
+	uint64_t last = relay_pos_number(buf, head), untouched = relay_first_untouched(buf, &found->consumer);
+	/* relay_follow_leave() may have moved behind the last sub-buffer. */
 	if (relay_damage_above(&buf->damage, "the number of sub-buffers that were read", 0, follow->number, last + 1))
 		return -EBADMSG;
 	if (follow->number > last)
@@ -123,20 +125,20 @@ static int find(struct relay_follow *follow, struct look *look)
 	return follow->number <= last;
 }
 
-/* True if what was found has not been overwritten, and no hole in it was passed meanwhile. */
-static bool is_sound(const struct relay_follow *follow, const struct look *look)
+/* True if the sub-buffer was not overwritten, and the consumer has passed no hole in it, since find(). */
+static bool is_sound(const struct relay_follow *follow, const struct found *found)
 {
 	struct relay_consumer now;
 	if (relay_consume_stands(follow->buf, follow->number) || relay_consumer_read(follow->buf, &now))
 		return false;
-	/* Relaxed, after the fence in relay_consume_stands(). */
+	/* Relaxed: the fence in relay_consume_stands() orders it after the loads of the data. */
 	if (__atomic_load_n(&follow->buf->control->resets, __ATOMIC_RELAXED) != follow->resets)
 		return false;
-	return relay_n_holes(&now) == relay_n_holes(&look->consumer) ||
+	return relay_n_holes(&now) == relay_n_holes(&found->consumer) ||
 	       follow->number >= relay_first_untouched(follow->buf, &now);
 }
 
-/* True if the walk ended in front of something else than the end of the data or a reservation that is not committed. */
+/* True if the walk ended before head, and not at a reservation that is not committed. */
 static bool is_stopped_by_hole(const struct relay_walk *walk)
 {
 	const struct relay_claim_view *stop = &walk->stop;
@@ -146,16 +148,16 @@ static bool is_stopped_by_hole(const struct relay_walk *walk)
 	return pos < walk->head && !is_taken;
 }
 
-/* Describe the piece at `follow`, which may be empty, in front of a hole. 1; 0: there is nothing; -EAGAIN; -EBADMSG. */
-static int describe(const struct relay_follow *follow, struct look *look, struct relay_piece *piece)
+/* Fill in the next piece; before a hole it may be empty. Returns 1; 0: there is none; -EAGAIN; -EBADMSG. */
+static int describe(const struct relay_follow *follow, struct found *found, struct relay_piece *piece)
 {
 	struct rchan_buf *buf = follow->buf;
-	struct relay_walk *walk = &look->walk;
-	struct relay_consumer *to = &look->plan.to;
+	struct relay_walk *walk = &found->walk;
+	struct relay_consumer *to = &found->plan.to;
 	uint64_t start = relay_pos_start(buf, follow->number), head = walk->head;
 	uint64_t from = start + (follow->offset ? follow->offset : relay_reserved_at(buf, follow->number));
 	uint64_t last = relay_pos_number(buf, head);
-	/* It may be about to begin. */
+	/* The sub-buffer has not begun, or head is not behind the start of the piece. */
 	if (!has_begun(buf, follow->number, head) || (follow->number == last && head < from))
 		return 0;
 	*to = (struct relay_consumer){.position = from, .records = relay_subbuf_at(buf, start).start_records};
@@ -170,11 +172,11 @@ static int describe(const struct relay_follow *follow, struct look *look, struct
 	    (struct relay_piece){.number = follow->number,
 	                         .end_number = relay_pos_number(buf, to->position),
 	                         .end_offset = relay_pos_offset(buf, to->position),
-	                         .begin = __atomic_load_n(&relay_pos_ledger(buf, start)->start_clock, __ATOMIC_RELAXED),
+	                         .begin = __atomic_load_n(&relay_pos_entry(buf, start)->start_clock, __ATOMIC_RELAXED),
 	                         .has_more = err || walk->total == walk->max_bytes || is_stopped_by_hole(walk)};
 	if (walk->n_used) {
-		piece->offset = (uint64_t)((const unsigned char *)look->spans[0].data - relay_pos_data(buf, start));
-		piece->length = look->spans[0].length;
+		piece->offset = (uint64_t)((const unsigned char *)found->spans[0].data - relay_pos_data(buf, start));
+		piece->length = found->spans[0].length;
 	}
 	if (walk->n_used == 2) {
 		piece->end_number = piece->number;
@@ -190,22 +192,22 @@ static int copy(struct relay_follow *follow, struct relay_piece *piece, void *to
 {
 	struct rchan_buf *buf = follow->buf;
 	relay_work_begin(buf);
-	/* Only tries that were in vain count: buf->work limits the rest. */
+	/* Only tries that fail are counted, because buf->work limits the others. */
 	for (int tries = size > LARGE ? LARGE_TRIES : COPY_TRIES; tries > 0 && buf->work;) {
-		struct look look = {.walk = {.buf = buf, .n_spans = 2, .max_bytes = size}};
-		look.walk.plan = &look.plan;
-		look.walk.spans = look.spans;
-		int result = find(follow, &look);
+		struct found found = {.walk = {.buf = buf, .n_spans = 2, .max_bytes = size}};
+		found.walk.plan = &found.plan;
+		found.walk.spans = found.spans;
+		int result = find(follow, &found);
 		if (result == -EAGAIN) {
 			tries--;
 			continue;
 		}
 		if (result <= 0)
 			return result;
-		result = count_lost(follow, &look) ? -EBADMSG : describe(follow, &look, piece);
+		result = count_lost(follow, &found) ? -EBADMSG : describe(follow, &found, piece);
 		if (result == 1 && piece->length)
-			memcpy(to, look.spans[0].data, piece->length);
-		if (!is_sound(follow, &look)) {
+			memcpy(to, found.spans[0].data, piece->length);
+		if (!is_sound(follow, &found)) {
 			relay_damage_forget(&buf->damage);
 			tries--;
 			continue;
@@ -213,9 +215,9 @@ static int copy(struct relay_follow *follow, struct relay_piece *piece, void *to
 		if (result == -EBADMSG)
 			return result;
 		follow->has_begun = true;
-		follow->before = look.before;
-		follow->base = look.base;
-		follow->lost = look.lost;
+		follow->before = found.before;
+		follow->base = found.base;
+		follow->lost = found.lost;
 		if (result != 1 || piece->length)
 			return result;
 		relay_follow_pass(follow, piece, 0, 0);
@@ -256,7 +258,7 @@ int relay_follow_end(struct relay_follow *follow)
 	if (relay_walk_see_head(&walk))
 		return -EBADMSG;
 	uint64_t refused = relay_lost(follow->buf);
-	/* Numbers that go back are not those of the records that were passed. */
+	/* After a reset or damage, the counts are not those of the records that were passed. */
 	if (!follow->has_begun || walk.head_records < passed || refused > INT64_MAX)
 		return 0;
 	uint64_t lost = refused + walk.head_records - passed;

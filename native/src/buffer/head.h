@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Loading a buffer's head, the latch {position, records and owner} of its writers; and the sum of
- * the records they have lost. */
+/* Loading a buffer's head, the latch {position, records and owner} of its writers; and the number of
+ * records that were refused. */
 #ifndef RELAYFS_BUFFER_HEAD_H
 #define RELAYFS_BUFFER_HEAD_H
 
 #include "buffer/buffer.h"
 
-/* The number of records that were refused, for all reasons. A counter that never comes to rest counts as 0. */
+/* The number of records that were refused, for all reasons. A counter that changes during each try counts as 0. */
 uint64_t relay_lost(const struct rchan_buf *buf);
 
 /* Load head as it was at one moment. Returns 0; -EBADMSG: it never came to rest, or is not a valid position. *first

@@ -8,7 +8,7 @@
  *   user is the owner of the buffer's file; users whose numbers are equal modulo N_ACCOUNTS share an account. So no
  *   user loses a list to a user whose lists have more memory.
  * - Of these, the list that was used least recently. A list that is still being collected, or whose last hole no
- *   walk has reached yet, is spared for PATIENCE_MS after each use, because otherwise it might be freed before it
+ *   walk has reached yet, is spared for SPARED_MS after each use, because otherwise it might be freed before it
  *   was of use, again and again.
  * - If all of them are spared, the shortest. If that is the growing list, it is freed itself, so that longer ones are
  *   completed, however many buffers are read in turn.
@@ -28,9 +28,9 @@
 enum {
 	MOST_BYTES = 64 << 20,
 	N_ACCOUNTS = 1024,
-	FIRST = 64,         /* the first capacity of a list, in holes */
-	SHORT = 4096,       /* shorter lists are collected again so soon that their last use is not noted */
-	PATIENCE_MS = 10000 /* longer than a process on a busy machine needs to read all its buffers once */
+	FIRST = 64,       /* the first capacity of a list, in holes */
+	SHORT = 4096,     /* shorter lists are collected again so soon that their last use is not noted */
+	SPARED_MS = 10000 /* longer than a process on a busy machine needs to read all its buffers once */
 };
 
 struct relay_holes_account {
@@ -140,7 +140,7 @@ static struct relay_holes_account *heaviest_account(void)
 
 static bool is_spared(const struct relay_holes *holes, uint64_t now)
 {
-	return (holes->next || !holes->is_used) && now - holes->used_ms < PATIENCE_MS;
+	return (holes->next || !holes->is_used) && now - holes->used_ms < SPARED_MS;
 }
 
 /* Free the least recently used list of the account that has a capacity of at most `capacity`; with `spared`, also a
@@ -165,9 +165,8 @@ static bool free_one(struct relay_holes_account *account, const struct relay_hol
 	return false;
 }
 
-/* Free lists until there are `more` bytes within MOST_BYTES. Returns false if only lists could be freed
- * that are longer than `grower` and spared. Returns true, and exceeds the limit, if all lists of another
- * account are being walked. */
+/* Free lists until there are `more` bytes within MOST_BYTES. Returns false if only lists could be freed that are longer
+ * than `grower` and spared. Returns true, and exceeds the limit, if all lists of another account are being walked. */
 static bool make_room(const struct relay_holes *grower, uint64_t more)
 {
 	while (all_bytes + more > MOST_BYTES) {

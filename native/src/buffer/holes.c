@@ -4,7 +4,7 @@
  * producer stores a struct relay_hole there, links it into the list of the sub-buffer, and then frees its claim. So a
  * reader that does not find the claim any more finds the hole.
  *
- *     ledger.holes ──────────────────────────────v
+ *     relay_subbuf.holes ────────────────────────v
  *     |aaaa|HOLE next=0|bb|HOLE next, length, ...|cccc|
  *              ^─────────────'
  *
@@ -29,7 +29,7 @@ enum {
 
 static uint64_t *list_of(const struct rchan_buf *buf, uint64_t pos)
 {
-	return &relay_pos_ledger(buf, pos)->holes;
+	return &relay_pos_entry(buf, pos)->holes;
 }
 
 static bool is_of(const struct rchan_buf *buf, uint64_t list, uint64_t pos)

@@ -23,7 +23,7 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
-	return spec->timestamp == RELAY_TSC && !relay_has_tsc() ? -EINVAL : 0;
+	return spec->timestamp && !relay_clock_is_available(spec->timestamp) ? -EINVAL : 0;
 }
 
 static int write_control(int fd, const struct relay_layout *layout, const struct relay_spec *spec, uint32_t cpu,

@@ -5,8 +5,8 @@
  *     memory                 |(reserved)|event|event|event|....|(reserved)|event ...
  *     readers get            |  packet  |event|event|event|    |  packet  |event ...
  *
- * Writers only reserve room for the header. Its contents come from the ledgers, which a switch changes in one step. So
- * the header is right for each reader, also if a writer died.
+ * Writers only reserve room for the header. Its contents come from the entries of the sub-buffer and of the next one,
+ * which a switch changes in one step. So the header is right for each reader, also if a writer died.
  */
 #define _GNU_SOURCE
 #include "buffer/packet.h"
@@ -43,12 +43,12 @@ static int end_now(struct rchan_buf *buf, struct relay_packet *packet, uint64_t 
 	return relay_head(buf, &head, &second) || has_begun(buf, number + 1, head) ? -EAGAIN : 0;
 }
 
-/* Check the fields. Times of CLOCK_MONOTONIC are in order on all CPUs; those of the TSC may differ slightly between
- * CPUs. Returns 1 or -EBADMSG. */
+/* Check the fields. Times of some clocks differ slightly between CPUs. Returns 1 or -EBADMSG. */
 static int check_packet(struct rchan_buf *buf, const struct relay_packet *packet)
 {
 	struct relay_damage *damage = &buf->damage;
-	uint64_t number = packet->packet_seq_num, least = buf->timestamp == RELAY_MONO ? packet->timestamp_begin : 0;
+	const bool is_ordered = relay_clocks[buf->timestamp].is_ordered;
+	uint64_t number = packet->packet_seq_num, least = is_ordered ? packet->timestamp_begin : 0;
 	if (relay_damage_above(damage, "the time when sub-buffer [] began", number, packet->timestamp_begin,
 	                       INT64_MAX) ||
 	    relay_damage_above(damage, "the time when sub-buffer [] ended", number, packet->timestamp_end, INT64_MAX) ||
@@ -62,8 +62,8 @@ static int check_packet(struct rchan_buf *buf, const struct relay_packet *packet
 int relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_t number, uint64_t head, uint64_t bytes,
                      uint64_t more)
 {
-	const struct relay_subbuf *ledger = relay_pos_ledger(buf, relay_pos_start(buf, number));
-	const struct relay_subbuf *next = relay_pos_ledger(buf, relay_pos_start(buf, number + 1));
+	const struct relay_subbuf *entry = relay_pos_entry(buf, relay_pos_start(buf, number));
+	const struct relay_subbuf *next = relay_pos_entry(buf, relay_pos_start(buf, number + 1));
 	int err = has_begun(buf, number + 1, head) ? -EAGAIN : end_now(buf, packet, number);
 	if (err && err != -EAGAIN)
 		return 0;
@@ -77,7 +77,7 @@ int relay_packet_say(struct rchan_buf *buf, struct relay_packet *packet, uint64_
 		(err ? __atomic_load_n(&next->start_lost, __ATOMIC_RELAXED) : packet->events_discarded) + more,
 	    .packet_seq_num = number,
 	    .timestamp_end = err ? __atomic_load_n(&next->start_clock, __ATOMIC_RELAXED) : packet->timestamp_end,
-	    .timestamp_begin = __atomic_load_n(&ledger->start_clock, __ATOMIC_RELAXED),
+	    .timestamp_begin = __atomic_load_n(&entry->start_clock, __ATOMIC_RELAXED),
 	    .content_size = bytes * BITS,
 	    .cpu_id = buf->cpu,
 	    .pid = buf->pid,

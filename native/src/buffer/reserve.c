@@ -53,12 +53,12 @@ void relay_buf_discard(struct rchan_buf *buf, void *reserved)
 	struct relay_claim *claim = relay_claim_at(buf, reserved);
 	if (!claim)
 		return;
-	/* Relaxed: they do not change while the claim is TAKEN, as relay_claim_at() found it; nor does the ledger
-	 * since head came into the sub-buffer. */
+	/* Relaxed: the fields of a claim do not change while it is TAKEN, nor does the entry of a sub-buffer after head
+	 * has entered it. */
 	uint64_t pos = relay_claim_position(claim);
 	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 	uint64_t record = __atomic_load_n(&claim->records, __ATOMIC_RELAXED) -
-	                  __atomic_load_n(&relay_pos_ledger(buf, pos)->start_records, __ATOMIC_RELAXED);
+	                  __atomic_load_n(&relay_pos_entry(buf, pos)->start_records, __ATOMIC_RELAXED);
 	if (relay_hole_push(buf, pos, length, (uint32_t)record))
 		relay_commit_claim(buf, claim);
 	else

@@ -54,8 +54,8 @@ static bool is_sound(struct rchan_buf *buf, uint64_t number, const struct relay_
 	return relay_n_holes(&now) == relay_n_holes(before) || number >= relay_first_untouched(buf, &now);
 }
 
-/* What look_at() finds out about one sub-buffer. */
-struct look {
+/* What find_packet() finds out about one sub-buffer. */
+struct found {
 	struct relay_consumer consumer; /* before the sub-buffer was read */
 	struct relay_consumer state;    /* the state of a consumer that has read just this sub-buffer */
 	struct relay_packet packet;     /* its header, to which the first span points */
@@ -65,7 +65,7 @@ struct look {
 
 /* Describe the first sub-buffer from *number on that can be copied, and store its number there. Returns the number
  * of spans; 0: it is not finished; -EAGAIN: it changed meanwhile, call again; -EBADMSG. */
-static int look_at(struct rchan_buf *buf, uint64_t *number, struct look *at)
+static int find_packet(struct rchan_buf *buf, uint64_t *number, struct found *at)
 {
 	if (find_start(buf, number, &at->consumer))
 		return -EBADMSG;
@@ -79,8 +79,8 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 	if (!buf->packets)
 		return -EINVAL;
 	for (int i = 0; i < COPY_TRIES; i++) {
-		struct look at;
-		int n = look_at(buf, number, &at);
+		struct found at;
+		int n = find_packet(buf, number, &at);
 		if (n == -EAGAIN)
 			continue;
 		if (n <= 0)
@@ -118,9 +118,9 @@ int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *record
 	if (!buf->packets)
 		return -EINVAL;
 	for (int i = 0; i < COPY_TRIES; i++) {
-		struct look at;
+		struct found at;
 		*number = 0;
-		int n = look_at(buf, number, &at);
+		int n = find_packet(buf, number, &at);
 		if (n == -EAGAIN || (n > 0 && !is_sound(buf, *number, &at.consumer)))
 			continue;
 		if (n < 0)

@@ -22,7 +22,7 @@ struct moment {
 	uint32_t resets, readers;
 };
 
-static struct moment now(const struct rchan_buf *buf)
+static struct moment load_moment(const struct rchan_buf *buf)
 {
 	struct moment begin;
 	/* Pairs with start_again() in buffer/control.c: this thread sees all changes by the last reset. */
@@ -32,7 +32,7 @@ static struct moment now(const struct rchan_buf *buf)
 	return begin;
 }
 
-static bool resets_met(const struct rchan_buf *buf, struct moment begin)
+static bool was_reset_since(const struct rchan_buf *buf, struct moment begin)
 {
 	/* Pairs with the fence in start_again() in buffer/control.c: if this thread has seen a change by a reset,
 	 * it sees the odd number now. */
@@ -40,7 +40,7 @@ static bool resets_met(const struct rchan_buf *buf, struct moment begin)
 	return begin.resets & 1 || __atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) != begin.resets;
 }
 
-static bool readers_met(const struct rchan_buf *buf, struct moment begin)
+static bool has_read_since(const struct rchan_buf *buf, struct moment begin)
 {
 	/* Pairs with the release in relay_consumer_publish(): if this thread has seen a position of writers that is
 	 * possible only because a reader moved, it sees now that `current` has changed. */
@@ -48,27 +48,27 @@ static bool readers_met(const struct rchan_buf *buf, struct moment begin)
 	return __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED) != begin.readers;
 }
 
-/* Call look(buf, into) until no reset and, if it returns -EBADMSG, no reader has changed the buffer meanwhile.
+/* Call load(buf, into) until no reset and, if it returns -EBADMSG, no reader has changed the buffer meanwhile.
  * Returns its result, or 1: a reset is under way. */
-static int load_consistently(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+static int load_consistently(struct rchan_buf *buf, int (*load)(struct rchan_buf *, void *), void *into)
 {
 	relay_work_begin(buf);
 	for (int resets = 0, moves = 0; resets < RESET_TRIES;) {
-		struct moment begin = now(buf);
-		int err = look(buf, into);
-		if (resets_met(buf, begin))
+		struct moment begin = load_moment(buf);
+		int err = load(buf, into);
+		if (was_reset_since(buf, begin))
 			resets++;
-		else if (err != -EBADMSG || !readers_met(buf, begin) || moves++ == MOVE_TRIES)
+		else if (err != -EBADMSG || !has_read_since(buf, begin) || moves++ == MOVE_TRIES)
 			return err;
 		relay_damage_forget(&buf->damage);
 	}
 	return 1;
 }
 
-static int with_walking(struct rchan_buf *buf, int (*look)(struct rchan_buf *, void *), void *into)
+static int with_walking(struct rchan_buf *buf, int (*load)(struct rchan_buf *, void *), void *into)
 {
 	pthread_mutex_lock(&buf->walking);
-	int err = load_consistently(buf, look, into);
+	int err = load_consistently(buf, load, into);
 	pthread_mutex_unlock(&buf->walking);
 	return err;
 }
@@ -143,19 +143,19 @@ static int read_produced(struct rchan_buf *buf, struct relay_stats *stats)
 			return -EBADMSG;
 		relay_claims_help(buf, pos, second);
 		uint64_t number = relay_pos_number(buf, pos), most = number * buf->subbuf_size;
-		uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
+		uint64_t start = __atomic_load_n(&relay_pos_entry(buf, pos)->start_bytes, __ATOMIC_ACQUIRE);
 		stats->produced = relay_produced(buf, pos);
 		stats->suspended = !!(relay_asked(buf, number) & RELAY_ASKED_SUSPENDED);
-		/* The acquires above keep the loads of the ledger and of `asked` before this load of head. */
+		/* The acquires above keep the loads of the entry and of `asked` before this load of head. */
 		uint64_t again = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
-		/* ledger and `asked` may be those of a later sub-buffer */
+		/* the entry and `asked` may be those of a later sub-buffer */
 		if (relay_pos_number(buf, again) != number)
 			continue;
 		stats->offset = relay_pos_offset(buf, pos);
 		stats->records = second & RELAY_RECORDS_MASK;
 		stats->bytes = start + stats->offset;
 		stats->padding = most - start;
-		return relay_damage_above(&buf->damage, "relay_subbuf[].start_bytes", relay_pos_ledger_index(buf, pos),
+		return relay_damage_above(&buf->damage, "relay_subbuf[].start_bytes", relay_pos_entry_index(buf, pos),
 		                          start, most);
 	}
 	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");

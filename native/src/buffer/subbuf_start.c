@@ -128,7 +128,7 @@ enum relay_subbuf_start relay_enter(struct rchan_buf *buf, uint64_t pos)
 
 struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos)
 {
-	struct relay_subbuf *entered = relay_pos_ledger(buf, pos);
+	struct relay_subbuf *entered = relay_pos_entry(buf, pos);
 	struct relay_moment now = {0};
 	if (buf->timestamp)
 		now = relay_clock_moment(buf->timestamp);
@@ -159,7 +159,7 @@ static int pass_unallocated(struct rchan_buf *buf, uint64_t pos, uint64_t record
 {
 	uint64_t number = relay_pos_number(buf, pos), next = relay_pos_next(buf, pos);
 	uint64_t reserved = relay_reserved_at(buf, number);
-	struct relay_subbuf *left = relay_pos_ledger(buf, pos), *entered = relay_pos_ledger(buf, next);
+	struct relay_subbuf *left = relay_pos_entry(buf, pos), *entered = relay_pos_entry(buf, next);
 	bool room = buf->mode == RELAY_OVERWRITE || relay_has_left(buf, pos);
 	if (next <= pos || !room)
 		return 0;
@@ -201,7 +201,7 @@ static int find_previous(const struct rchan_buf *buf, uint64_t number, void **su
 		return 0;
 	uint64_t start = relay_pos_start(buf, number - 1);
 	/* Relaxed: published by the switch to sub-buffer `number`, which the caller has loaded as head. */
-	uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
+	uint64_t end = __atomic_load_n(&relay_pos_entry(buf, start)->end, __ATOMIC_RELAXED);
 	if (relay_pos_number(buf, end) != number - 1 || !relay_pos_valid(buf, end))
 		return -EBADMSG;
 	*subbuf = relay_pos_data(buf, start);

@@ -41,7 +41,7 @@ static inline bool relay_is_lapped(const struct rchan_buf *buf, uint64_t head, u
 	return ahead > buf->n_subbufs || (ahead == buf->n_subbufs && relay_has_spoiled(buf, head));
 }
 
-/* The oldest sub-buffer that is not overwritten, if there have been n_subbufs of them. */
+/* The number of the oldest sub-buffer that is not overwritten; only for a head in sub-buffer n_subbufs or later. */
 static inline uint64_t relay_oldest(const struct rchan_buf *buf, uint64_t head)
 {
 	return relay_pos_number(buf, head) - buf->n_subbufs + relay_has_spoiled(buf, head);
@@ -96,7 +96,7 @@ static inline void relay_note_allocated(struct rchan_buf *buf)
 int relay_finish_unallocated(struct rchan_buf *buf);
 
 /* Let the sub-buffer at head begin, unless it has begun already; *header receives the number of bytes reserved at
- * its start. Any thread on any CPU may call it. It waits for other threads as relay_blocking() says. */
+ * its start, if this call has begun it, else 0. Any thread on any CPU may call it. It waits for other threads as relay_blocking() says. */
 enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *header);
 
 /* How long threads wait for this buffer's locks. */
@@ -143,8 +143,8 @@ static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t n
 	return buf->start_reserve + (number == 0 ? (uint64_t)buf->channel_start_reserve : 0);
 }
 
-/* Store in the ledger of pos's sub-buffer when it begins, if the channel has timestamps, and the records lost
- * before. Call it before relay_enter(). Returns the time, or zeros. */
+/* Store in the entry of pos's sub-buffer the present time, zeros without timestamps, and, in a format with packets, how
+ * many records were lost so far. Call it before relay_enter(). Returns the time, or zeros. */
 struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos);
 
 /* Publish that the sub-buffer at pos has begun, with buf->header bytes reserved. Returns RELAY_BEGUN or

@@ -119,9 +119,9 @@ static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct 
 {
 	uint64_t pos = seen->expect_first & RELAY_POSITION_MASK, next = relay_pos_next(buf, pos);
 	uint64_t records = seen->expect_second & RELAY_RECORDS_MASK;
-	struct relay_subbuf *left = relay_pos_ledger(buf, pos);
-	struct relay_subbuf *entered = relay_pos_ledger(buf, next);
-	/* Relaxed: the ledger does not change while head is in this sub-buffer, which relay_tx_commit() checks. */
+	struct relay_subbuf *left = relay_pos_entry(buf, pos);
+	struct relay_subbuf *entered = relay_pos_entry(buf, next);
+	/* Relaxed: the entry does not change while head is in this sub-buffer, which relay_tx_commit() checks. */
 	uint64_t bytes = __atomic_load_n(&left->start_bytes, __ATOMIC_RELAXED) + relay_pos_offset(buf, pos);
 	/* If sub-buffers begin by `begin`, the switch overwrites nothing. */
 	bool overwrites = buf->mode == RELAY_OVERWRITE && !buf->begins;

@@ -31,13 +31,13 @@ struct stretch {
 static struct relay_claim_view first_claim(struct relay_walk *walk, uint64_t pos)
 {
 	struct rchan_buf *buf = walk->buf;
-	bool is_known = walk->is_looked_at && pos >= walk->looked_at &&
-	                relay_pos_number(buf, pos) == relay_pos_number(buf, walk->looked_at) &&
+	bool is_known = walk->is_searched && pos >= walk->searched_from &&
+	                relay_pos_number(buf, pos) == relay_pos_number(buf, walk->searched_from) &&
 	                (!walk->stop.claim || pos <= (walk->stop.word & RELAY_POSITION_MASK));
 	if (!is_known) {
 		walk->stop = relay_claims_first(buf, pos);
-		walk->looked_at = pos;
-		walk->is_looked_at = true;
+		walk->searched_from = pos;
+		walk->is_searched = true;
 		relay_work_add(buf, 1 + relay_claims_n_used(buf) / CLAIMS_A_UNIT);
 	}
 	return walk->stop;
@@ -51,11 +51,11 @@ static int find_end(struct relay_walk *walk, struct stretch *stretch, const stru
 	stretch->finished = true;
 	if (relay_pos_number(buf, subbuf->end) != relay_pos_number(buf, pos) ||
 	    relay_pos_offset(buf, subbuf->end) > buf->subbuf_size)
-		return relay_damage_note(&buf->damage, "relay_subbuf[].end", relay_pos_ledger_index(buf, pos),
+		return relay_damage_note(&buf->damage, "relay_subbuf[].end", relay_pos_entry_index(buf, pos),
 		                         subbuf->end, "not a position in sub-buffer", relay_pos_number(buf, pos));
 	stretch->end = relay_pos_offset(buf, subbuf->end);
 	stretch->end_records = relay_subbuf_at(buf, next).start_records;
-	return relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_ledger_index(buf, next),
+	return relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_entry_index(buf, next),
 	                          stretch->end_records, walk->head_records);
 }
 
@@ -71,7 +71,7 @@ static int find_stretch(struct relay_walk *walk, struct stretch *stretch)
 		return -EBADMSG;
 	if (relay_damage_below(&buf->damage, "the end of the data, an offset,", 0, stretch->end,
 	                       relay_pos_offset(buf, pos)) ||
-	    relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_ledger_index(buf, pos),
+	    relay_damage_above(&buf->damage, "relay_subbuf[].start_records", relay_pos_entry_index(buf, pos),
 	                       subbuf.start_records, stretch->end_records))
 		return -EBADMSG;
 	stretch->stop = first_claim(walk, pos);
@@ -178,7 +178,7 @@ static bool reap_stop(struct relay_walk *walk, struct relay_claim *claim)
 	if (walk->total && !walk->until)
 		return false;
 	relay_work_add(walk->buf, REAP_UNITS);
-	walk->is_looked_at = false;
+	walk->is_searched = false;
 	return relay_claim_reap(walk->buf, claim);
 }
 
@@ -300,8 +300,8 @@ static int pass_subbufs(struct relay_walk *walk)
 int relay_walk_see_head(struct relay_walk *walk)
 {
 	int err = relay_settled_head(walk->buf, &walk->head, &walk->head_records);
-	/* `produced` is computed before the ledgers are read: the end of a finished sub-buffer
-	 * does not change any more. */
+	/* `produced` is computed before entries are read, because the end of a finished sub-buffer does not change any
+	 * more. */
 	if (!err)
 		walk->produced = relay_produced(walk->buf, walk->head);
 	return err;
@@ -316,7 +316,7 @@ int relay_walk_plan(struct relay_walk *walk)
 		walk->n_used = 0;
 		walk->total = 0;
 		walk->passed = 0;
-		walk->is_looked_at = false;
+		walk->is_searched = false;
 		uint64_t again, records;
 		int err = relay_consumer_catch_up(buf, &walk->plan->to);
 		if (err)

@@ -20,9 +20,9 @@ struct relay_walk {
 	size_t max_bytes, total;
 	uint64_t until;               /* number of the sub-buffer at whose start the walk ends; 0: none */
 	uint64_t n_subbufs;           /* relay_walk_plan(): pass so many finished sub-buffers; 0: walk along the data */
-	struct relay_claim_view stop; /* the first claim that is TAKEN or a hole at or after `looked_at` */
-	uint64_t looked_at;           /* position from which on the claims were searched */
-	bool is_looked_at;
+	struct relay_claim_view stop; /* the first claim that is TAKEN or a hole at or after `searched_from` */
+	uint64_t searched_from;       /* position from which on the claims were searched */
+	bool is_searched;
 	struct relay_holes *holes;    /* the list of holes to use; NULL: buf->holes */
 	struct relay_packet *packets; /* receives the headers of packets; NULL: they are not needed */
 	struct relay_packet *packet;  /* the header of the sub-buffer that the walk is in */
@@ -31,7 +31,7 @@ struct relay_walk {
 /*
  * Walk from plan->to, to which relay_consumer_catch_up() was applied, until the data, the spans or max_bytes are used
  * up. Returns 0; -EBADMSG; -EINPROGRESS: buf->work is used up, and plan->to is the state reached. In overwrite mode the
- * walk may have read ledgers while they changed, so the caller checks that it was not lapped. The caller of this and
+ * walk may have read entries while they changed, so the caller checks that it was not lapped. The caller of this and
  * the following functions has buf->walking.
  */
 int relay_walk_data(struct relay_walk *walk);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writing one buffer, all that is not the fast path. buffer/try_reserve.c finds where; the schemes differ in how head changes:
+ * Writing records, except for the fast path in buffer/write.h. buffer/try_reserve.c finds room; then head changes:
  *
  *     rseq      by a restartable section on the buffer's CPU
  *     lockless  by a 16-byte compare-and-swap
- *     locking   in the same way, with a robust lock around the whole write. The lock only lets one writer in at a time: what
- *               becomes of the record of a writer that dies, its claim tells as in lockless
+ *     locking   as lockless, with a robust lock around the whole write. If a writer dies, the next one takes the lock,
+ *               and the claim says what becomes of the record, as in lockless
  */
 #define _GNU_SOURCE
 #include "buffer/write.h"
@@ -16,27 +16,27 @@
 #include <string.h>
 
 enum {
-	/* A section restarted this often is too long for the signals (or the debugger) around it. */
+	/* After more aborts, by signals or a debugger, the record is written with a claim instead. */
 	MAX_ABORTS = 8,
-	/* Nobody else changes head on this CPU without an abort of ours: so often only nonsense makes it. */
+	/* No thread changes head without aborting the section, so more changes mean that the memory is damaged. */
 	MAX_MOVES = 10000
 };
 
-/* Can a short time tell this one, in the sub-buffer at pos? */
+/* True if `clock` and the start of pos's sub-buffer have the same upper 16 bits, so that a short head has the time. */
 static bool has_same_epoch(struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 {
 	uint64_t epoch = clock >> RELAY_TRACE_TIME_BITS;
-	/* Relaxed: what begins later than this sub-buffer begins at a later time. */
-	uint64_t start = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_clock, __ATOMIC_RELAXED);
+	/* Relaxed: a sub-buffer that begins later has a later start_clock. */
+	uint64_t start = __atomic_load_n(&relay_pos_entry(buf, pos)->start_clock, __ATOMIC_RELAXED);
 	if (start >> RELAY_TRACE_TIME_BITS != epoch)
 		return false;
 	__atomic_store_n(&buf->epoch, epoch, __ATOMIC_RELAXED);
 	return true;
 }
 
-/* Read the clock for a record at `pos`, after `pos` was loaded and before the section that checks that head is still there: whoever
- * writes behind it has loaded a later head, and so reads a later clock. false: RELAY_TIME_IS_LONG.
- * Not inlined: relay_write_rseq_slow() would need one register more than there is. */
+/* Read the clock for a record at `pos`, after pos was loaded and before the section checks that head is still there. A
+ * thread that writes a later record has loaded a later head, and so reads a later clock. Returns false if the record
+ * needs a long head. Not inlined, because relay_write_rseq_slow() would need one register more than there is. */
 static __attribute__((noinline)) bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
 {
 	time->clock = relay_clock_now_if_blind(buf->timestamp);
@@ -49,21 +49,21 @@ static int refuse_full(struct rchan_buf *buf, size_t length, bool will_retry)
 	return will_retry ? -ENOSPC : relay_refuse_full(buf, length);
 }
 
-/* The same for any reason: see relay_buf_refuse(). */
+/* Refuse a record because of the result `tried`. As relay_buf_refuse(), but with will_retry -ENOSPC is not counted. */
 static int refuse_tried(struct rchan_buf *buf, enum relay_try tried, size_t length, bool will_retry)
 {
 	bool is_full = tried == RELAY_TRY_FULL || (tried == RELAY_TRY_BUSY && buf->may_block);
 	return is_full && will_retry ? -ENOSPC : relay_buf_refuse(buf, tried, length);
 }
 
-/* Reserve `length` bytes for the slot's claim; without one (NULL) they count as written at once. 0, or as
- * relay_write(). */
+/* Reserve `length` bytes for slot->claim; if that is NULL, readers see them at once. Returns 0, RELAY_TIME_IS_LONG, or
+ * as relay_write(). */
 static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	struct relay_claim *claim = slot->claim;
 	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
 		struct relay_tx tx = relay_tx_load(buf, &buf->control->head);
-		/* After the look: whoever stops the buffer sets the flag, then changes head. */
+		/* Checked after head was loaded, because relay_buf_stop() sets the flag before it changes head. */
 		int err = relay_refuse_stopped(buf, length);
 		if (err)
 			return err;
@@ -74,7 +74,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 		if (tried == RELAY_TRY_HERE) {
 			uint64_t pos = tx.expect_first & RELAY_POSITION_MASK;
 			uint64_t records = tx.expect_second & RELAY_RECORDS_MASK;
-			/* Between the look and the change: who comes next looks later, and so at a later clock. */
+			/* Read before head changes: the writer of a later record reads the clock after that change. */
 			if (slot->stamped)
 				slot->clock = relay_clock_now_if_blind(buf->timestamp);
 			if (slot->is_short && !has_same_epoch(buf, pos, slot->clock))
@@ -98,7 +98,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 	return -EBADMSG;
 }
 
-/* Larger than any record can be? 0 if not. */
+/* Refuse a record that no sub-buffer has room for. Returns 0 if it is not so long. */
 static int refuse_oversize(struct rchan_buf *buf, size_t length)
 {
 	if (length <= buf->largest)
@@ -107,20 +107,20 @@ static int refuse_oversize(struct rchan_buf *buf, size_t length)
 	return err ? err : relay_refuse_too_large(buf, length);
 }
 
-/* Take the writers' lock. `may_block` is false in the file server: return -EBUSY, and it retries. A producer that has waited in
- * vain is refused as if the buffer were full. */
-static int lock(struct rchan_buf *buf, size_t length, bool will_retry, sigset_t *before)
+/* Take the lock of scheme locking. If it cannot be taken, the record is refused as if the buffer were full, except in
+ * the file server, where may_block is false: it gets -EBUSY and retries. */
+static int lock_writers(struct rchan_buf *buf, size_t length, bool will_retry, sigset_t *before)
 {
 	int err = relay_writers_lock(buf, before);
 	return err == -EBUSY && buf->may_block ? refuse_full(buf, length, will_retry) : err;
 }
 
-static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+static int reserve_in_turn(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	sigset_t before;
 	if (slot->locked || buf->scheme != RELAY_LOCKING)
 		return reserve(buf, length, slot);
-	int err = lock(buf, length, slot->will_retry, &before);
+	int err = lock_writers(buf, length, slot->will_retry, &before);
 	if (err)
 		return err;
 	err = reserve(buf, length, slot);
@@ -131,7 +131,7 @@ static int reserve_alone(struct rchan_buf *buf, size_t length, struct relay_slot
 int relay_reserve_visible(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	int err = refuse_oversize(buf, length);
-	return err ? err : reserve_alone(buf, length, slot);
+	return err ? err : reserve_in_turn(buf, length, slot);
 }
 
 int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
@@ -144,13 +144,13 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 		relay_switch_from_holes(buf, slot->locked);
 		return refuse_full(buf, length, slot->will_retry);
 	}
-	err = reserve_alone(buf, length, slot);
+	err = reserve_in_turn(buf, length, slot);
 	if (err)
 		relay_claim_release(buf, slot->claim);
 	return err;
 }
 
-/* Reserve one record and copy it (in scheme rseq, on the buffer's CPU). The caller says slot->locked, and ends the claim. */
+/* Reserve a record with a claim, and copy it. The caller has set slot->locked, and releases the claim. */
 static inline int copy_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                                bool will_retry, struct relay_slot *slot)
 {
@@ -183,23 +183,24 @@ static int write_claimed(struct rchan_buf *buf, const void *data, size_t length,
 	return 0;
 }
 
-/* The same under the lock. Not inlined: its frame is much larger than what lockless writers need. */
-static __attribute__((noinline)) int write_alone(struct rchan_buf *buf, const void *data, size_t length,
-                                                 struct relay_record_time *time, bool will_retry)
+/* Write a record in scheme locking. Not inlined, because writers of scheme lockless need a much smaller stack frame. */
+static __attribute__((noinline)) int write_locking(struct rchan_buf *buf, const void *data, size_t length,
+                                                   struct relay_record_time *time, bool will_retry)
 {
 	struct relay_slot slot = {.locked = true};
 	sigset_t before;
 	int err = refuse_oversize(buf, length);
 	if (err)
 		return err;
-	err = lock(buf, length, will_retry, &before);
+	err = lock_writers(buf, length, will_retry, &before);
 	if (err)
 		return err;
 	err = copy_claimed(buf, data, length, time, will_retry, &slot);
 	if (!err)
 		relay_claim_release(buf, slot.claim);
 	relay_writers_unlock(buf, &before);
-	/* Not before: a reader that is woken may take this CPU at once, and other writers would wait for the lock meanwhile. */
+	/* Readers are woken after the lock is released: a reader that is woken may run on this CPU at once, and other
+	 * writers would wait for the lock meanwhile. */
 	if (!err)
 		relay_wake_record(buf);
 	return err;
@@ -214,7 +215,7 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, s
 		return refuse_full(buf, length, will_retry);
 	if (buf->scheme != RELAY_LOCKING)
 		return write_claimed(buf, data, length, time, will_retry);
-	return write_alone(buf, data, length, time, will_retry);
+	return write_locking(buf, data, length, time, will_retry);
 }
 
 static bool names_claim(const struct relay_tx *seen)
@@ -222,7 +223,7 @@ static bool names_claim(const struct relay_tx *seen)
 	return seen->expect_second >> RELAY_OWNER_SHIFT != 0;
 }
 
-/* Let a fully helped claim's name go from head, so that plain writes may follow. */
+/* Remove the name of a claim, which relay_claims_help() has completed, from head. relay_rseq_record() requires that. */
 static enum relay_rseq_result clear_owner(struct rchan_buf *buf, struct relay_tx *seen)
 {
 	seen->new_first = seen->expect_first & RELAY_POSITION_MASK;
@@ -263,7 +264,7 @@ int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length
 			return refuse_tried(buf, tried, length, will_retry);
 		if (moves++ > MAX_MOVES)
 			return -EBADMSG;
-		/* Between the look and the section, which checks that nobody came between them. */
+		/* Read after head was loaded; the section then fails if head has changed. */
 		if (tried == RELAY_TRY_HERE && time && !take_time(buf, seen.expect_first, time))
 			return RELAY_TIME_IS_LONG;
 		if (tried == RELAY_TRY_HERE)

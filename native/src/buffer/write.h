@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Write, switch and stop one buffer. buffer/write.c tells how; the fast path stands here to be inlined. */
+/* Writing records to one buffer. The fast path is inline; buffer/write.c has the rest. */
 #ifndef RELAYFS_BUFFER_WRITE_H
 #define RELAYFS_BUFFER_WRITE_H
 
@@ -12,32 +12,31 @@
 #include <string.h>
 
 /*
- * The head of an event (trace_store.h), with which a record begins that is given together with one of these. The writer makes it
- * out of relay_clock_now() when the record's position was taken, so that times are in the order of positions; the record's
- * other bytes are read at `rest`, none at the address of the record, which may be NULL.
+ * The first bytes of an event (trace_store.h). A record that is written with them has its other bytes at `rest`; a write
+ * function ignores its parameter `data` then. The writer reads relay_clock_now() for the head
+ * when it knows the position of the record, so that times are in the order of positions.
  *
- *     is_short   |id 16|time 48|              readers know the uppermost 16 bits from the start of the sub-buffer, so these must
- *                                             be the same
+ *     is_short   |id 16|time 48|              the upper 16 bits of the time must be those of the sub-buffer's start
  *     otherwise  |extended 16|id 16|time 64|
  */
 struct relay_record_time {
-	void *rest; /* what the record has behind its first 8 bytes, in the caller's memory */
+	void *rest; /* the bytes of the record after its first 8, in the caller's memory */
 	bool is_short;
 	uint16_t id;
 	uint64_t clock; /* receives the time */
 };
 
-/* A short head cannot tell the time: write the record again, with a long one. Nothing was written or counted. */
+/* A short head has too few bits for the time. Nothing was written or counted; the caller has to use a long head. */
 enum { RELAY_TIME_IS_LONG = 3 };
 
 /*
- * One record in a buffer that is written from several CPUs: schemes lockless and locking. time: NULL, it has none.
- * will_retry: as relay_try_write() has it, -ENOSPC is not counted.
+ * Write one record in scheme lockless or locking. time: NULL if the record has none; will_retry: do not count -ENOSPC as
+ * a loss. Returns 0, RELAY_TIME_IS_LONG, or as relay_write().
  */
 int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                        bool will_retry);
 
-/* Return the first 8 bytes of the record; the other 4 of a long head are stored behind them in the caller's memory. */
+/* Return the first 8 bytes of the record, and store the other 4 bytes of a long head at time->rest. */
 static inline uint64_t relay_record_stamp(const struct relay_record_time *time)
 {
 	uint32_t high = (uint32_t)(time->clock >> 32);
@@ -47,38 +46,39 @@ static inline uint64_t relay_record_stamp(const struct relay_record_time *time)
 	return time->clock << 32 | (uint32_t)time->id << RELAY_TRACE_ID_BITS | RELAY_TRACE_EXTENDED;
 }
 
-/* Space for one record. The caller says the first four. */
+/* A reservation of one record. The caller sets the first four fields. */
 struct relay_slot {
 	bool locked;               /* the caller has the lock of scheme locking */
-	bool stamped;              /* it wants to know when */
-	bool is_short;             /* the time must fit a short one */
+	bool stamped;              /* set `clock` */
+	bool is_short;             /* fail with RELAY_TIME_IS_LONG if a short head has too few bits for `clock` */
 	bool will_retry;           /* -ENOSPC is not counted */
-	struct relay_claim *claim; /* which keeps it; NULL: it counts as written at once */
-	void *to;
-	uint64_t clock; /* relay_clock_now() when it was reserved: in the order of positions */
+	struct relay_claim *claim; /* NULL: readers see the record at once */
+	void *to;                  /* its address */
+	uint64_t clock;            /* relay_clock_now() when it was reserved: in the order of positions */
 };
 
-/* Reserve `length` bytes, in any scheme, for a claim that is the caller's then; or for none. 0, or as relay_write(). */
+/* Reserve `length` bytes in any scheme: with a claim, which the caller has to release, or without one. Return 0,
+ * RELAY_TIME_IS_LONG, or as relay_write(). */
 int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot);
 int relay_reserve_visible(struct rchan_buf *buf, size_t length, struct relay_slot *slot);
 
-/* Is the sub-buffer of this position left? */
+/* True if head has left the sub-buffer of this position. */
 static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
 {
-	/* Relaxed: whoever needs to see more asks for a fence. */
+	/* Relaxed: a caller that needs an order has a fence or lock of its own. */
 	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
 	return ((head ^ pos) & RELAY_POSITION_MASK) >> buf->offset_bits != 0;
 }
 
-/* One record, all cases of scheme rseq; time and will_retry as above. -ENOTSUP: this thread has no rseq. */
+/* Write one record in scheme rseq, in any case; time and will_retry as above. Returns as relay_write_rseq(). */
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                           bool will_retry);
 
-/* Has a full no-overwrite buffer come to rest where the reader still is, one lap behind? The short form of what
- * buffer/write.c asks, for the loop of a producer that outruns its reader. */
+/* True if the buffer is full in mode no-overwrite: head is one lap ahead of the reader's sub-buffer. It is a quick check
+ * for producers that are faster than the reader; relay_buf_try_reserve() has all cases. */
 static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 {
-	/* Relaxed: nothing is stored on the strength of it. */
+	/* Relaxed: no store to the data depends on it. */
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) & ~buf->offset_mask;
 	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
 	if (flags & RELAY_STOPPED || buf->mode != RELAY_NO_OVERWRITE)
@@ -88,12 +88,12 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 	return !relay_has_begun(buf, head) && relay_is_settled(buf, head);
 }
 
-/* What the claim kept is a record. */
+/* Commit the record of a claim, and wake readers. */
 static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim *claim)
 {
 	uint64_t pos = relay_claim_position(claim);
 	relay_claim_release(buf, claim);
-	/* It may have been what kept a finished sub-buffer from its readers. */
+	/* If the sub-buffer is finished, its readers may have waited for this record only. */
 	if (__builtin_expect(relay_has_moved_on(buf, pos), 0))
 		relay_wake_switch(buf);
 	else
@@ -101,10 +101,10 @@ static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim 
 }
 
 /*
- * The fast path: a record that fits behind another one in a sub-buffer. Per record: load head, flags (both
- * in one line), the geometry; copy; store the record count and head. No locked instruction, no fence.
- *
- * 0; -ENOSPC: it is full, and the record is counted as lost unless will_retry; RELAY_NOT_HERE: relay_write_rseq_slow() has to see to it.
+ * The fast path, for a record that fits behind another one in a sub-buffer. It loads head and flags, which are in one
+ * cache line, and the geometry; copies the record; and stores the record count and head, without a locked instruction
+ * or a fence. Returns 0; -ENOSPC: the buffer is full, and the record is counted as lost unless will_retry;
+ * RELAY_NOT_HERE: nothing was done, and relay_write_rseq_slow() has to be called.
  */
 enum { RELAY_NOT_HERE = 2 };
 
@@ -124,7 +124,7 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 		uint64_t next = (head + length) ^ RELAY_LATCH_INDEX;
 		if (time) {
 			time->clock = relay_clock_now(buf->timestamp);
-			/* Relaxed: the sub-buffer at head began no earlier than the one that set it. */
+			/* Relaxed: the sub-buffer at head began no earlier than the one for which it was set. */
 			if (__builtin_expect(time->is_short && time->clock >> RELAY_TRACE_TIME_BITS !=
 			                                           __atomic_load_n(&buf->epoch, __ATOMIC_RELAXED),
 			                     0))
@@ -145,7 +145,7 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
 	return RELAY_NOT_HERE;
 }
 
-/* One record, all cases. -ENOTSUP, RELAY_WRONG_CPU, or as relay_write(). */
+/* Write one record in scheme rseq. -ENOTSUP: this thread has no rseq; RELAY_WRONG_CPU; or as relay_write_shared(). */
 static inline __attribute__((always_inline)) int relay_write_rseq(struct rchan_buf *buf, const void *data,
                                                                   size_t length, struct relay_record_time *time,
                                                                   bool will_retry)

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_MODE = 0600 };
-
 /* The channel whose remove_buf_file is being called in this thread for files that do not exist; else NULL. */
 static __thread const struct rchan *without_files;
 
@@ -42,7 +40,7 @@ static int remember(struct relay_name *name, const char *path, int mode)
 const char *relay_create_file(const char *filename, const char *parent, int mode, struct rchan_buf *buf)
 {
 	struct rchan *chan = buf ? buf->chan : NULL;
-	if (!chan || !chan->names || !filename || !*filename || mode & ~0666) {
+	if (!chan || !chan->names || !filename || !*filename || mode & ~RELAY_PERM_BUFFER_MOST) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -88,11 +86,11 @@ static int ask(struct rchan *chan, const char *base_filename, const char *parent
 	if (asprintf(&filename, "%s%u", base_filename, i) < 0)
 		return -ENOMEM;
 	errno = 0;
-	const char *file = chan->cb->create_buf_file(filename, parent, FILE_MODE, &chan->bufs[i], global);
+	const char *file = chan->cb->create_buf_file(filename, parent, RELAY_PERM_CALLBACK, &chan->bufs[i], global);
 	int err = file ? 0 : errno ? -errno : -EACCES;
 	struct relay_name *name = &chan->names[i];
 	if (!err && file != name->path)
-		err = remember(name, file, FILE_MODE);
+		err = remember(name, file, RELAY_PERM_CALLBACK);
 	chan->n_names += !err;
 	free(filename);
 	return err;
@@ -166,7 +164,7 @@ int relay_create_buf_file_ask_global(struct rchan *chan)
 	int global = 0;
 	if (!chan->cb || !chan->cb->create_buf_file)
 		return 0;
-	if (chan->cb->create_buf_file(NULL, NULL, FILE_MODE, &chan->bufs[0], &global))
+	if (chan->cb->create_buf_file(NULL, NULL, RELAY_PERM_CALLBACK, &chan->bufs[0], &global))
 		return -EINVAL;
 	return global != 0;
 }

@@ -55,7 +55,7 @@ static int lock_store(const char *store)
 	char *name;
 	if (asprintf(&name, "%s/.lock", store) < 0)
 		return -ENOMEM;
-	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_OWN);
 	free(name);
 	if (fd < 0)
 		return -errno;

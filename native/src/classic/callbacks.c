@@ -48,8 +48,8 @@ static uint64_t note_ending(struct rchan_buf *buf, uint64_t pos)
 	uint64_t number = relay_pos_number(buf, pos);
 	if (__atomic_load_n(&control->ending, __ATOMIC_ACQUIRE) != number) {
 		uint64_t previous = relay_pos_start(buf, number - 1);
-		control->ending_at = __atomic_load_n(&relay_pos_ledger(buf, previous)->end, __ATOMIC_RELAXED);
-		control->ending_bytes = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_bytes, __ATOMIC_RELAXED);
+		control->ending_at = __atomic_load_n(&relay_pos_entry(buf, previous)->end, __ATOMIC_RELAXED);
+		control->ending_bytes = __atomic_load_n(&relay_pos_entry(buf, pos)->start_bytes, __ATOMIC_RELAXED);
 		/* Release: a thread that takes the lock over after this one's death finds both. */
 		__atomic_store_n(&control->ending, number, __ATOMIC_RELEASE);
 	}
@@ -73,8 +73,8 @@ static int end_previous(const struct relay_classic *classic, struct rchan_buf *b
 		                 room);
 	}
 	/* Relaxed: published by later stores. */
-	__atomic_store_n(&relay_pos_ledger(buf, end)->end, end + footer, __ATOMIC_RELAXED);
-	__atomic_store_n(&relay_pos_ledger(buf, pos)->start_bytes, buf->control->ending_bytes + footer,
+	__atomic_store_n(&relay_pos_entry(buf, end)->end, end + footer, __ATOMIC_RELAXED);
+	__atomic_store_n(&relay_pos_entry(buf, pos)->start_bytes, buf->control->ending_bytes + footer,
 	                 __ATOMIC_RELAXED);
 	relay_say(buf, number, asked | RELAY_ASKED_ENDED);
 	return 0;
@@ -95,7 +95,7 @@ static void deliver(const struct relay_classic *classic, struct rchan_buf *buf)
 			/* A writer that commits behind the fence sees that head has moved on, and delivers. */
 			if (relay_claims_fill(buf, start) && !(relay_fence_writers() && !relay_claims_fill(buf, start)))
 				return;
-			uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
+			uint64_t end = __atomic_load_n(&relay_pos_entry(buf, start)->end, __ATOMIC_RELAXED);
 			if (relay_pos_valid(buf, end) && relay_pos_number(buf, end) == number)
 				classic->cb->deliver(classic->id, (char *)relay_pos_data(buf, start),
 				                     (uint32_t)relay_pos_offset(buf, end));
@@ -117,7 +117,7 @@ uint64_t relay_bufs_consumed(const struct rchan_buf *buf)
 	uint64_t number = relay_pos_number(buf, consumed), caught_up = buf->control->caught_up;
 	/* A reader may have read up to the sub-buffer's end before that was stored: it passes on with the next read only. */
 	if (relay_pos_valid(buf, consumed) && !relay_head(buf, &head, &second) && number < relay_produced(buf, head) &&
-	    consumed == __atomic_load_n(&relay_pos_ledger(buf, consumed)->end, __ATOMIC_RELAXED))
+	    consumed == __atomic_load_n(&relay_pos_entry(buf, consumed)->end, __ATOMIC_RELAXED))
 		number++;
 	return number > caught_up ? number : caught_up;
 }

@@ -66,7 +66,7 @@ static int settle(struct shape *shape)
 	    shape->nbufs - 1 >= RELAY_MAX_BUFS)
 		return -EINVAL;
 	int err = settle_scheme(shape, &scheme);
-	uint32_t tsc = relay_has_tsc() ? shape->flags & RELAY_TIMESTAMP_TSC : 0;
+	uint32_t tsc = relay_clock_is_available(RELAY_TSC) ? shape->flags & RELAY_TIMESTAMP_TSC : 0;
 	shape->flags = scheme | usage | delivery | tsc;
 	return err;
 }
@@ -213,7 +213,7 @@ static int reserve(struct relay_classic *classic, size_t len, struct relay_slot 
 /* Nanoseconds since the sub-buffer of pos began. */
 static uint64_t elapsed_ns(const struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 {
-	return clock - __atomic_load_n(&relay_pos_ledger(buf, pos)->start_clock, __ATOMIC_RELAXED);
+	return clock - __atomic_load_n(&relay_pos_entry(buf, pos)->start_clock, __ATOMIC_RELAXED);
 }
 
 /* Return the TSC, or microseconds so that start_time, in whole microseconds, plus these is the time of the record. */
@@ -221,7 +221,7 @@ static uint64_t time_delta_of(const struct rchan_buf *buf, uint64_t pos, uint64_
 {
 	if (buf->timestamp == RELAY_TSC)
 		return clock;
-	uint64_t start_ns = __atomic_load_n(&relay_pos_ledger(buf, pos)->start_time_ns, __ATOMIC_RELAXED);
+	uint64_t start_ns = __atomic_load_n(&relay_pos_entry(buf, pos)->start_time_ns, __ATOMIC_RELAXED);
 	return (start_ns % 1000 + elapsed_ns(buf, pos, clock)) / 1000;
 }
 
@@ -296,7 +296,7 @@ static struct timeval wall_clock_of(const struct rchan_buf *buf, uint64_t pos, u
 {
 	if (buf->timestamp == RELAY_TSC)
 		return relay_timeval(relay_clock_ns(CLOCK_REALTIME));
-	return relay_timeval(__atomic_load_n(&relay_pos_ledger(buf, pos)->start_time_ns, __ATOMIC_RELAXED) +
+	return relay_timeval(__atomic_load_n(&relay_pos_entry(buf, pos)->start_time_ns, __ATOMIC_RELAXED) +
 	                     elapsed_ns(buf, pos, clock));
 }
 
@@ -361,7 +361,7 @@ static void fill_places(struct rchan_buf *buf, struct rchan_info *info, uint64_t
 	uint64_t number = relay_pos_number(buf, head) < buf->n_subbufs ? 0 : relay_oldest(buf, head);
 	for (; number < info->bufs_produced; number++) {
 		uint64_t start = relay_pos_start(buf, number), place = relay_pos_index(buf, start);
-		uint64_t end = __atomic_load_n(&relay_pos_ledger(buf, start)->end, __ATOMIC_RELAXED);
+		uint64_t end = __atomic_load_n(&relay_pos_entry(buf, start)->end, __ATOMIC_RELAXED);
 		info->unused_bytes[place] = (int32_t)(buf->subbuf_size - relay_pos_offset(buf, end));
 		info->buffer_complete[place] = !relay_claims_fill(buf, start);
 	}
@@ -377,7 +377,7 @@ static int fill_info(const struct relay_classic *classic, struct rchan_buf *buf,
 	uint64_t number = relay_pos_number(buf, head), at = head;
 	/* A sub-buffer that has not begun is not the current one yet. */
 	if (number && !relay_has_begun(buf, head))
-		at = __atomic_load_n(&relay_pos_ledger(buf, relay_pos_start(buf, number - 1))->end, __ATOMIC_RELAXED);
+		at = __atomic_load_n(&relay_pos_entry(buf, relay_pos_start(buf, number - 1))->end, __ATOMIC_RELAXED);
 	*info = (struct rchan_info){
 	    .flags = classic->flags,
 	    .buf_size = (uint32_t)buf->subbuf_size,

@@ -19,14 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DIR_MODE = 0700, FILE_MODE = 0644, LOCK_PAUSE_NS = 1000000, LOCK_TRIES = 1000 };
+enum { LOCK_PAUSE_NS = 1000000, LOCK_TRIES = 1000 };
 
 /* ------------------------------------------------------------------ lock */
 
 int relay_perf_lock(int dir_fd)
 {
 	/* Open the file each time, because a lock belongs to an open file, which a child of fork() would share. */
-	int fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_OWN);
 	if (fd < 0)
 		return -errno;
 	for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB); tries++) {
@@ -56,7 +56,7 @@ int relay_perf_allocate(const struct relay_mapping *mapping, uint64_t offset, ui
 /* Make "NAME.new", a file of `bytes`, of which the first `allocated` have memory. Returns its descriptor. */
 static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allocated)
 {
-	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_NEW);
 	if (fd < 0)
 		return -errno;
 	int err = ftruncate(fd, (off_t)bytes) ? -errno : 0;
@@ -73,7 +73,7 @@ static int make_file(int dir_fd, const char *name, uint64_t bytes, uint64_t allo
 static int finish_file(int dir_fd, int fd, const char *new_name, const char *name, const void *data, size_t length)
 {
 	int err = pwrite(fd, data, length, 0) == (ssize_t)length ? 0 : -errno;
-	if (!err && (fchmod(fd, FILE_MODE) || renameat(dir_fd, new_name, dir_fd, name)))
+	if (!err && (fchmod(fd, RELAY_PERM_COUNTERS) || renameat(dir_fd, new_name, dir_fd, name)))
 		err = -errno;
 	close(fd);
 	return err;
@@ -89,7 +89,7 @@ static int make_names(int dir_fd, uint32_t limit)
 	    .n_index = n_index,
 	    .chunks_max = chunks_max,
 	    .n_domains = 1,
-	    .domains[0] = {.uid = geteuid(), .gid = getegid(), .mode = FILE_MODE, .use = 1},
+	    .domains[0] = {.uid = geteuid(), .gid = getegid(), .mode = RELAY_PERM_COUNTERS, .use = 1},
 	};
 	int fd =
 	    make_file(dir_fd, "names.new", relay_perf_names_bytes(n_index, chunks_max), relay_perf_records_at(n_index));
@@ -131,10 +131,10 @@ int relay_counters_create(const char *store, uint32_t limit)
 		return -EINVAL;
 	if (asprintf(&dir, "%s/.counters", store) < 0)
 		return -ENOMEM;
-	int err = mkdir(dir, DIR_MODE) && errno != EEXIST ? -errno : 0;
+	int err = mkdir(dir, RELAY_PERM_STORE) && errno != EEXIST ? -errno : 0;
 	int dir_fd = err ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	/* Set the mode whatever the umask is, also of a directory made by an older version. */
-	if (!err && (dir_fd < 0 || fchmod(dir_fd, DIR_MODE)))
+	if (!err && (dir_fd < 0 || fchmod(dir_fd, RELAY_PERM_STORE)))
 		err = -errno;
 	int lock = err ? err : relay_perf_lock(dir_fd);
 	err = lock < 0 ? lock : make_files(dir_fd, limit);
@@ -214,7 +214,7 @@ static int check_header(struct relay_counters *counters)
 	return 0;
 }
 
-/* Map one of the two files. */
+/* Map `counters` and `names`. */
 static int map_both(struct relay_counters *counters, bool writable)
 {
 	int err = map_file(&counters->main, counters->dir_fd, "counters", writable, counters->copies, RELAY_PAGE_BYTES);
@@ -366,7 +366,7 @@ int relay_perf_make_domain(struct relay_counters *counters, const struct relay_p
 	domain_name(name, domain);
 	/* Remove a file left by a process that died. */
 	relay_file_unlinkat(counters->dir_fd, name);
-	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int fd = openat(counters->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_NEW);
 	if (fd < 0)
 		return -errno;
 	int err = ftruncate(fd, (off_t)counters->main.bytes) ? -errno : 0;

@@ -7,6 +7,7 @@
 #include "counters/names.h"
 
 #include <errno.h>
+#include <relayfs/store.h>
 #include <string.h>
 
 static struct relay_perf_record *record_of_chunk(const struct relay_counters *counters, uint32_t n)
@@ -88,7 +89,7 @@ static int domain_for_group(struct relay_counters *counters, const struct relay_
 {
 	const struct relay_perf_table *table = counters->table;
 	uint32_t write = spec->mode & 0222, mode = write | write << 1;
-	if (spec->uid == table->domains[0].uid && !(write & 0022))
+	if (spec->uid == table->domains[0].uid && !(write & RELAY_PERM_STRANGERS))
 		return 0;
 	for (uint32_t i = 1; i < table->n_domains && i < RELAY_PERF_DOMAINS; i++) {
 		const struct relay_perf_domain *domain = &table->domains[i];

@@ -48,8 +48,8 @@ struct buffer_source {
 	bool is_over;   /* no look finds anything any more */
 	uint32_t tries;
 	struct chunk *first, **last, *given; /* the queue, and what the merge reads */
-	size_t queued;                       /* bytes */
-	/* In ticks: of the last event that was checked; of the last look; after the last copy; of the last loss that was told. */
+	/* In ticks. time: of the last event that was checked. looked: when the last look began. copied: after the last copy.
+	 * told: `looked` when a packet was put into the queue. */
 	uint64_t time, looked, copied, told;
 	/* In ticks: a lower bound of times to come, and what it becomes when sub-buffer `pending_number` is left. */
 	uint64_t floor, pending, pending_number;
@@ -71,7 +71,7 @@ static void raise_floor(struct buffer_source *buffer)
 	buffer->pending = 0;
 	if (relay_head(follow->buf, &head, &second))
 		return;
-	/* No further than what is not overwritten: a number that a program has stored must not stay for good. */
+	/* n_subbufs ahead at most: otherwise a wrong number that a program has stored would never be reached. */
 	uint64_t number = relay_pos_number(follow->buf, head), most = follow->number + follow->buf->n_subbufs;
 	buffer->pending = buffer->looked;
 	buffer->pending_number = number < most ? number : most;
@@ -95,7 +95,7 @@ static void put(struct buffer_source *buffer, struct chunk *chunk, uint64_t begi
 	memcpy(chunk->events, buffer->copy, length);
 	*buffer->last = chunk;
 	buffer->last = &chunk->next;
-	buffer->queued += sizeof(*chunk) + length;
+	buffer->source.queued += sizeof(*chunk) + length;
 	buffer->n_told = buffer->follow.lost;
 	buffer->told = buffer->looked;
 }
@@ -168,13 +168,13 @@ static void tell_losses(struct buffer_source *buffer)
 /* A look would find something, and there is room for it. */
 static void note_behind(struct buffer_source *buffer)
 {
-	buffer->source.is_behind = buffer->has_more && buffer->queued < QUEUE_MAX;
+	buffer->source.is_behind = buffer->has_more && buffer->source.queued < QUEUE_MAX;
 }
 
 static void look(struct relay_source *source, bool consumes)
 {
 	struct buffer_source *buffer = (struct buffer_source *)source;
-	if (!settle(buffer) || buffer->is_over || buffer->queued >= QUEUE_MAX)
+	if (!settle(buffer) || buffer->is_over || buffer->source.queued >= QUEUE_MAX)
 		return;
 	const struct relay_follow was = buffer->follow;
 	const uint64_t before = buffer->looked;
@@ -209,7 +209,7 @@ static int next_packet(struct relay_source *source, struct relay_source_packet *
 	if (buffer->given) {
 		buffer->first = buffer->given->next;
 		buffer->last = buffer->first ? buffer->last : &buffer->first;
-		buffer->queued -= sizeof(*buffer->given) + buffer->given->length;
+		buffer->source.queued -= sizeof(*buffer->given) + buffer->given->length;
 		packet->head = buffer->given->head;
 		packet->events = buffer->given->events;
 		packet->length = buffer->given->length;

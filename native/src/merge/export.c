@@ -98,38 +98,31 @@ void relay_put_event_name(struct relay_output *output, const struct relay_event 
 void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes)
 {
 	const bool is_json = escapes == RELAY_ESCAPE_JSON;
-	switch (value->type) {
-	case RELAY_TRACE_I8:
-	case RELAY_TRACE_I16:
-	case RELAY_TRACE_I32:
-	case RELAY_TRACE_I64:
+	switch (value->type->kind) {
+	case RELAY_FIELD_UNSIGNED:
+		relay_put_u64(output, value->u);
+		break;
+	case RELAY_FIELD_SIGNED:
 		relay_put_i64(output, value->i);
 		break;
-	case RELAY_TRACE_X8:
-	case RELAY_TRACE_X16:
-	case RELAY_TRACE_X32:
-	case RELAY_TRACE_X64:
+	case RELAY_FIELD_HEX:
 		if (is_json)
 			relay_put_u64(output, value->u);
 		else
 			relay_put_hex(output, value->u);
 		break;
-	case RELAY_TRACE_F32:
-	case RELAY_TRACE_F64:
-		relay_put_double(output, value->d, value->type == RELAY_TRACE_F32, is_json ? "\"" : "");
+	case RELAY_FIELD_REAL:
+		relay_put_double(output, value->d, value->type->bytes == sizeof(float), is_json ? "\"" : "");
 		break;
-	case RELAY_TRACE_STRING:
+	case RELAY_FIELD_STRING:
 		relay_put_byte(output, '"');
 		relay_put_string(output, value->data, value->length, escapes);
 		relay_put_byte(output, '"');
 		break;
-	case RELAY_TRACE_BYTES:
+	case RELAY_FIELD_BYTES:
 		relay_put_byte(output, is_json ? '"' : '<');
 		relay_put_bytes(output, value->data, value->length);
 		relay_put_byte(output, is_json ? '"' : '>');
-		break;
-	default:
-		relay_put_u64(output, value->u);
 		break;
 	}
 }

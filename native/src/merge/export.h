@@ -6,7 +6,7 @@
 #include "merge/merge.h"
 #include "merge/output.h"
 
-/* A format. Whoever has more to know begins his own struct with this. All but event() may be NULL. */
+/* A format; the first member of a format's own struct, if it has one. All but event() may be NULL. */
 struct relay_encoder {
 	void (*begin)(struct relay_encoder *encoder, struct relay_output *output);
 	void (*event)(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event);
@@ -14,13 +14,13 @@ struct relay_encoder {
 	void (*fini)(struct relay_encoder *encoder); /* before the struct is freed */
 };
 
-/* In memory that free() frees. NULL: there is none. */
+/* The caller frees them with free(). NULL: no memory. */
 struct relay_encoder *relay_encoder_text(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_json(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *options);
 
-/* A value in JSON, or with RELAY_ESCAPE_TEXT as text, where alone integers that are declared so are hexadecimal. */
+/* A value in JSON, or with RELAY_ESCAPE_TEXT as text, in which integers of the types x8 to x64 are hexadecimal. */
 void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes);
 
 /* PROVIDER:NAME */

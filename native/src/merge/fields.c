@@ -3,6 +3,8 @@
  * meanwhile, so nothing is read beyond. */
 #include "merge/stream.h"
 
+#include "trace/field_types.h"
+
 struct relay_fields relay_event_fields(const struct relay_event *event)
 {
 	const struct relay_trace_field *first = event->declared->fields;
@@ -16,29 +18,30 @@ static uint64_t load(const unsigned char *at, size_t bytes)
 	return value;
 }
 
-static void read_number(struct relay_value *value, const unsigned char *at)
+static double real_at(const unsigned char *at, size_t bytes)
 {
 	float single;
-	const uint32_t bytes = relay_type_bytes[value->type], unused = 64 - 8 * bytes;
-	value->u = load(at, bytes);
-	switch (value->type) {
-	case RELAY_TRACE_I8:
-	case RELAY_TRACE_I16:
-	case RELAY_TRACE_I32:
-	case RELAY_TRACE_I64:
-		/* The shift to the left as an unsigned number, back with its sign. */
-		value->i = (int64_t)(value->u << unused) >> unused;
-		break;
-	case RELAY_TRACE_F32:
-		memcpy(&single, at, sizeof(single));
-		value->d = (double)single;
-		break;
-	case RELAY_TRACE_F64:
-		memcpy(&value->d, at, sizeof(value->d));
-		break;
-	default:
-		break;
+	double value;
+	if (bytes == sizeof(value)) {
+		memcpy(&value, at, sizeof(value));
+		return value;
 	}
+	memcpy(&single, at, sizeof(single));
+	return (double)single;
+}
+
+static bool read_number(struct relay_fields *fields, struct relay_value *value)
+{
+	const uint32_t bytes = value->type->bytes, unused = 64 - 8 * bytes;
+	if ((size_t)(fields->end - fields->at) < bytes)
+		return false;
+	value->u = load(fields->at, bytes);
+	/* The shift to the left as an unsigned number, back with its sign. */
+	value->i = (int64_t)(value->u << unused) >> unused;
+	if (value->type->kind == RELAY_FIELD_REAL)
+		value->d = real_at(fields->at, bytes);
+	fields->at += bytes;
+	return true;
 }
 
 static bool read_string(struct relay_fields *fields, struct relay_value *value)
@@ -70,14 +73,18 @@ bool relay_fields_next(struct relay_fields *fields, struct relay_value *value)
 	if (fields->field == fields->last)
 		return false;
 	value->name = fields->field->name;
-	value->type = fields->field->type;
+	value->type = &relay_field_types[fields->field->type];
 	fields->field++;
-	const uint32_t bytes = relay_type_bytes[value->type];
-	if (!bytes)
-		return value->type == RELAY_TRACE_STRING ? read_string(fields, value) : read_bytes(fields, value);
-	if ((size_t)(fields->end - fields->at) < bytes)
-		return false;
-	read_number(value, fields->at);
-	fields->at += bytes;
-	return true;
+	switch (value->type->kind) {
+	case RELAY_FIELD_UNSIGNED:
+	case RELAY_FIELD_SIGNED:
+	case RELAY_FIELD_HEX:
+	case RELAY_FIELD_REAL:
+		return read_number(fields, value);
+	case RELAY_FIELD_STRING:
+		return read_string(fields, value);
+	case RELAY_FIELD_BYTES:
+		return read_bytes(fields, value);
+	}
+	return false;
 }

@@ -80,7 +80,8 @@ static bool next_in_file(struct file_source *file, struct relay_source_packet *p
 	packet->events = at + sizeof(packet->head);
 	packet->length = content_size / 8 - sizeof(packet->head);
 	file->at += packet->head.packet_size / 8;
-	/* The room for further packets is none. */
+	/* An empty packet that is longer than its head and ends with the file is the room that the recorder has made for
+	 * further packets, and no packet. */
 	return packet->length > 0 || packet->head.packet_size / 8 == sizeof(packet->head) || file->at < file->bytes;
 }
 

@@ -22,6 +22,8 @@
 typedef unsigned __int128 merge_key;
 static const merge_key ENDED = ~(merge_key)0;
 static const uint64_t IS_EVENT = 1ull << 32;
+/* Bytes that wait in all streams together, from which on only those are looked at that hold up the others. */
+static const size_t QUEUED_MAX = 64 << 20;
 
 struct relay_merge {
 	struct relay_traced **processes;
@@ -31,7 +33,7 @@ struct relay_merge {
 	merge_key winner;
 	bool is_built;             /* the tree, since the last stream was added */
 	struct relay_stream *last; /* whose event was given out by the last call */
-	uint64_t round;            /* in each the merge asks an empty stream once: it ends when nothing is given out */
+	uint64_t round; /* in a round, which a NULL of relay_merge_next() ends, each empty stream is asked once */
 	uint64_t since, until, limit;
 	bool takes_no_buffers;
 	struct relay_merge_stats stats;
@@ -74,7 +76,8 @@ void relay_merge_free(struct relay_merge *merge)
 	free(merge);
 }
 
-/* An array of pointers with room for one more: `n` fill it at each power of two. NULL: there is no memory, and it is as it was. */
+/* Return an array of n pointers with room for one more: it is doubled when n is a power of two. NULL: no memory; the array is
+ * unchanged. */
 static void *with_room(void *array, uint32_t n)
 {
 	return n & (n - 1) ? array : reallocarray(array, n ? 2 * (size_t)n : 1, sizeof(void *));
@@ -230,10 +233,15 @@ uint64_t relay_merge_look(struct relay_merge *merge, bool consumes)
 		uint64_t now = relay_traced_time(traced, relay_clock_now(traced->clock));
 		looked = now < looked ? now : looked;
 	}
+	size_t queued = 0;
+	for (uint32_t i = 0; i < merge->n_streams; i++)
+		queued += merge->streams[i]->source->queued;
 	for (uint32_t i = 0; i < merge->n_streams; i++) {
-		struct relay_stream *stream = merge->streams[i];
-		if (stream->source->look && stream->state != RELAY_STREAM_ENDED)
-			stream->source->look(stream->source, consumes);
+		const struct relay_stream *stream = merge->streams[i];
+		struct relay_source *source = stream->source;
+		const bool has_room = queued < QUEUED_MAX || !source->queued;
+		if (source->look && stream->state != RELAY_STREAM_ENDED && has_room)
+			source->look(source, consumes);
 	}
 	return looked;
 }

@@ -18,8 +18,8 @@ const struct relay_traced *relay_merge_process(const struct relay_merge *merge, 
 
 /*
  * The next event, valid until the next call: of those with the same time, first the one of the stream that was added first.
- * NULL: relay_merge_is_ended(), or nothing for now, as a stream is empty that may still get older events than all others have, or as
- * they are not older than relay_merge_limit() says.
+ * NULL: all streams have ended; or an empty stream may still get an event older than those of all others; or the next event is later
+ * than relay_merge_limit() says.
  *
  * An event older than one that was given out before (its stream was added late, or has broken its word) is given out at once.
  */

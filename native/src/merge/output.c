@@ -92,6 +92,29 @@ static const char *name_of(double number)
 	return number < 0 ? "-Infinity" : "Infinity";
 }
 
+/* Put a number that is no integer, and that at most nine decimals and 15 digits tell from all others. Return false for other
+ * numbers. printf("%.15g") would put the same, but takes half a microsecond. */
+static bool put_decimals(struct relay_output *output, double number)
+{
+	const double scale = 1e9, most = 1e15, least = 1e-4;
+	const double size = fabs(number);
+	if (size < least || size * scale >= most)
+		return false;
+	const uint64_t scaled = (uint64_t)(size * scale + 0.5);
+	if ((double)scaled / scale != size)
+		return false;
+	uint64_t decimals = scaled % 1000000000;
+	unsigned n = 9;
+	for (; decimals % 10 == 0; decimals /= 10)
+		n--;
+	if (number < 0)
+		relay_put_byte(output, '-');
+	relay_put_u64(output, scaled / 1000000000);
+	relay_put_byte(output, '.');
+	relay_put_padded(output, decimals, n);
+	return true;
+}
+
 void relay_put_double(struct relay_output *output, double number, bool is_single, const char *quote)
 {
 	const double most_exact = 1e15;
@@ -106,6 +129,8 @@ void relay_put_double(struct relay_output *output, double number, bool is_single
 		relay_put_i64(output, (int64_t)number);
 		return;
 	}
+	if (!is_single && put_decimals(output, number))
+		return;
 	snprintf(text, sizeof(text), "%.*g", is_single ? 6 : 15, number);
 	if (is_single ? strtof(text, NULL) != (float)number : strtod(text, NULL) != number)
 		snprintf(text, sizeof(text), "%.*g", is_single ? 9 : 17, number);

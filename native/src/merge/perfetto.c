@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Perfetto trace: TracePackets in protobuf (protos/perfetto/trace there). Sequence 1 has the clocks and the descriptors of
+ * A Perfetto trace: TracePackets in protobuf (protos/perfetto/trace in Perfetto's sources). Sequence 1 has the clocks and the descriptors of
  * tracks; each stream is a sequence of its own, on which the names of events and of their fields are interned. After a loss a
  * sequence says so, and begins anew.
  *
@@ -111,7 +111,7 @@ static void end_message(struct relay_output *output, size_t begin)
 		output->at[begin - 1] = (char)length;
 		return;
 	}
-	/* Behind what was written, to know how long it is; then all of it goes to its place. */
+	/* The length is put after the message, which shows how many bytes it takes; then the message makes room for it. */
 	put_varint(output, length);
 	const size_t more = output->length - begin - length;
 	unsigned char bytes[VARINT_BYTES];
@@ -276,33 +276,26 @@ static void intern(struct relay_output *output, struct sequence *sequence, const
 static void put_value(struct relay_output *output, const struct relay_value *value)
 {
 	size_t bytes;
-	switch (value->type) {
-	case RELAY_TRACE_I8:
-	case RELAY_TRACE_I16:
-	case RELAY_TRACE_I32:
-	case RELAY_TRACE_I64:
+	switch (value->type->kind) {
+	case RELAY_FIELD_UNSIGNED:
+		put_number(output, ANNOTATION_UINT, value->u);
+		break;
+	case RELAY_FIELD_SIGNED:
 		put_number(output, ANNOTATION_INT, (uint64_t)value->i);
 		break;
-	case RELAY_TRACE_X8:
-	case RELAY_TRACE_X16:
-	case RELAY_TRACE_X32:
-	case RELAY_TRACE_X64:
+	case RELAY_FIELD_HEX:
 		put_number(output, ANNOTATION_POINTER, value->u);
 		break;
-	case RELAY_TRACE_F32:
-	case RELAY_TRACE_F64:
+	case RELAY_FIELD_REAL:
 		put_double(output, ANNOTATION_DOUBLE, value->d);
 		break;
-	case RELAY_TRACE_STRING:
+	case RELAY_FIELD_STRING:
 		put_string(output, ANNOTATION_STRING, value->data, value->length);
 		break;
-	case RELAY_TRACE_BYTES:
+	case RELAY_FIELD_BYTES:
 		bytes = begin_message(output, ANNOTATION_STRING);
 		relay_put_bytes(output, value->data, value->length);
 		end_message(output, bytes);
-		break;
-	default:
-		put_number(output, ANNOTATION_UINT, value->u);
 		break;
 	}
 }
@@ -338,11 +331,11 @@ static void put_loss(struct relay_output *output, const struct relay_event *even
 
 static void put_counter(struct relay_output *output, const struct relay_value *value)
 {
-	const bool is_signed = value->type >= RELAY_TRACE_I8 && value->type <= RELAY_TRACE_I64;
-	if (value->type == RELAY_TRACE_F32 || value->type == RELAY_TRACE_F64)
+	if (value->type->kind == RELAY_FIELD_REAL)
 		put_double(output, EVENT_COUNTER_DOUBLE, value->d);
 	else
-		put_number(output, EVENT_COUNTER, is_signed ? (uint64_t)value->i : value->u);
+		put_number(output, EVENT_COUNTER,
+		           value->type->kind == RELAY_FIELD_SIGNED ? (uint64_t)value->i : value->u);
 }
 
 static void put_name(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)

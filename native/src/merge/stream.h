@@ -25,8 +25,8 @@ struct relay_source_packet {
 	bool has_told;      /* RELAY_SOURCE_EMPTY: all losses up to the watermark were in packets */
 };
 
-/* Where packets come from. Whoever makes one begins his own struct with it. What stands behind `close` is of those that are not
- * written to the end yet; of others it is 0. */
+/* Where packets come from: the first member of struct file_source (file.c) and of struct buffer_source (buffer.c). The members after
+ * `close` are of sources that are still written to, and 0 otherwise. */
 struct relay_source {
 	int (*next)(struct relay_source *source, struct relay_source_packet *packet);
 	void (*close)(struct relay_source *source);
@@ -35,6 +35,7 @@ struct relay_source {
 	bool is_finished;   /* nothing will be written any more */
 	bool is_behind;     /* a look would find something, and there is room for it */
 	int error;          /* why it has ended early */
+	size_t queued;      /* bytes of packets that wait */
 	uint64_t n_damaged; /* pieces with bytes that are no events */
 };
 
@@ -103,8 +104,8 @@ struct relay_fields {
 
 struct relay_value {
 	const char *name;
-	uint32_t type; /* enum relay_trace_type */
-	/* By type: u; i; d, also of RELAY_TRACE_F32; `length` bytes of a string without its null byte, or of an array. */
+	const struct relay_field_type *type;
+	/* By its kind: u; i; d, also of float; `length` bytes of a string without its null byte, or of an array. */
 	uint64_t u;
 	int64_t i;
 	double d;

@@ -201,12 +201,12 @@ bool relay_is_role(const char *name)
 
 static bool is_number(const struct relay_value *value)
 {
-	return value->type != RELAY_TRACE_STRING && value->type != RELAY_TRACE_BYTES;
+	return value->type->bytes != 0;
 }
 
 static char type_of(const struct relay_value *value)
 {
-	if (value->type == RELAY_TRACE_STRING)
+	if (value->type->kind == RELAY_FIELD_STRING)
 		return value->length ? (char)value->data[0] : 0;
 	return is_number(value) ? (char)value->u : 0;
 }
@@ -221,7 +221,7 @@ static void find_roles(struct roles *roles, const struct relay_event *event)
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
 	while (relay_fields_next(&fields, &value)) {
-		const bool is_string = value.type == RELAY_TRACE_STRING;
+		const bool is_string = value.type->kind == RELAY_FIELD_STRING;
 		if (strcmp(value.name, TYPE) == 0)
 			roles->type = type_of(&value);
 		else if (is_string && strcmp(value.name, NAME) == 0)

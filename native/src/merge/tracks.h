@@ -55,8 +55,8 @@ void relay_put_track_name(struct relay_output *output, const struct relay_track 
 
 /* What an event is in a viewer. */
 struct relay_mark {
-	char type;                       /* B, E, I or C */
-	bool has_roles;                  /* its fields say so: those of which relay_is_role() are no arguments */
+	char type;      /* B, E, I or C */
+	bool has_roles; /* fields have made it this: those for which relay_is_role() is true are no arguments */
 	const struct relay_track *track; /* NULL: no memory */
 	struct relay_value name;         /* slice_name; length 0: the event's own */
 	struct relay_value counter;      /* of C: its value */
@@ -65,7 +65,7 @@ struct relay_mark {
 /* A loss is an instant on a track of its own. */
 struct relay_mark relay_mark_of(struct relay_tracks *tracks, const struct relay_event *event);
 
-/* Whether a field of this name, but scope_..., says what an event is. */
+/* True for the names of fields that decide what an event is, except scope_... */
 bool relay_is_role(const char *name);
 
 #endif

@@ -17,6 +17,7 @@
 #include "ring/consumer.h"
 #include "ring/remote.h"
 #include "ring/state.h"
+#include "store/framing.h"
 
 #include <errno.h>
 #include <string.h>
@@ -207,6 +208,9 @@ struct frame {
 	size_t before, behind;
 };
 
+#define FRAME(number, word, before, behind) [number] = {before, behind},
+static const struct frame frames[] = {RELAY_FRAMINGS(FRAME)};
+
 /* Copy the next record to `to` + frame.before. work: as for relay_ring_find_next(); NULL: unlimited, for a
  * program. Returns its length; -EAGAIN: there is none; -EMSGSIZE: it is longer than `size` allows; or an error
  * of relay_ring_find_next(). */
@@ -293,17 +297,16 @@ ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t
 static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
                            uint32_t *work)
 {
-	struct frame frame = {.before = ring->geometry.framing == RELAY_FRAMING_LENGTH ? sizeof(uint32_t) : 0,
-	                      .behind = ring->geometry.framing == RELAY_FRAMING_LINE};
+	const struct frame frame = frames[ring->geometry.framing];
 	ssize_t length = copy_next(ring, counts, to, size, frame, work);
 	if (length < 0)
 		return length;
 	uint32_t word = (uint32_t)length;
 	memcpy(to, &word, frame.before);
-	if (!frame.behind || (length && to[length - 1] == '\n'))
-		return length + (ssize_t)frame.before;
-	to[length] = '\n';
-	return length + 1;
+	size_t end = frame.before + (size_t)length;
+	if (frame.behind && (!length || to[end - 1] != '\n'))
+		to[end++] = '\n';
+	return (ssize_t)end;
 }
 
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max)

@@ -4,6 +4,7 @@
 
 #include "base/directory.h"
 #include "base/private.h"
+#include "store/framing.h"
 #include "store/options.h"
 #include "store/remote_file.h"
 
@@ -41,6 +42,11 @@ struct relay_ring_remote {
 	size_t n_prefix, n_bytes; /* read so far */
 	struct held *reading;     /* the record being read; NULL: not allocated yet */
 };
+
+/* Framings with which records can be read through the mount alone. */
+#define IS_READABLE(number, word, before, behind) \
+	[number] = (before) == sizeof(((struct relay_ring_remote *)0)->prefix) && !(behind),
+static const bool is_readable[] = {RELAY_FRAMINGS(IS_READABLE)};
 
 /* Reservations of all rings of this process, because a record's address does not tell its ring. */
 static struct relay_private reserved;
@@ -89,12 +95,12 @@ struct relay_ring_remote *relay_ring_remote_open(const struct relay_place *place
 	struct relay_ring_remote *remote = malloc(sizeof(*remote));
 	if (!remote)
 		return NULL;
-	*remote = (struct relay_ring_remote){.place = {.root = strdup(place->root), .channel = strdup(place->channel)},
-	                                     .cpu = geometry->cpu,
-	                                     .readable = geometry->framing == RELAY_FRAMING_LENGTH &&
-	                                                 geometry->mode != RELAY_OVERWRITE,
-	                                     .size = geometry->size,
-	                                     .from = -1};
+	*remote =
+	    (struct relay_ring_remote){.place = {.root = strdup(place->root), .channel = strdup(place->channel)},
+	                               .cpu = geometry->cpu,
+	                               .readable = is_readable[geometry->framing] && geometry->mode != RELAY_OVERWRITE,
+	                               .size = geometry->size,
+	                               .from = -1};
 	remote->to =
 	    remote->place.root && remote->place.channel ? relay_remote_file_append(place, geometry->cpu) : -ENOMEM;
 	if (remote->to >= 0)

@@ -23,7 +23,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { MOUNTS_STEP = 4096, STORE_MODE = 0700 };
+enum { MOUNTS_STEP = 4096 };
 
 const char *relay_named_by(const char *variable)
 {
@@ -66,13 +66,14 @@ bool relay_store_is_trusted(const char *store)
 	struct stat st;
 	if (lstat(store, &st))
 		return errno == ENOENT;
-	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && is_mapped(st.st_uid, &unused);
+	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & RELAY_PERM_STRANGERS) &&
+	       is_mapped(st.st_uid, &unused);
 }
 
 int relay_store_make(const char *store)
 {
-	if (mkdir(store, STORE_MODE) == 0)
-		return chmod(store, STORE_MODE) ? -errno : 0; /* whatever the umask is */
+	if (mkdir(store, RELAY_PERM_STORE) == 0)
+		return chmod(store, RELAY_PERM_STORE) ? -errno : 0; /* whatever the umask is */
 	if (errno != EEXIST)
 		return -errno;
 	/* Every user may write to /dev/shm, so another user may have made this directory. */
@@ -225,8 +226,8 @@ int relay_default_store(char *store)
 	return 0;
 }
 
-/* Find the store from the path of the file behind MNT`shown`, which is STORE`stored`. 0; -ENODATA: the path has another
- * end; or as relay_backing_file(). */
+/* Find the store: relay_backing_file() of the file MNT`shown` returns the path STORE`stored`. 0; -ENODATA: the path does
+ * not end in `stored`; or as relay_backing_file(). */
 static int find_store_behind(const char *mount, const char *shown, const char *stored, char *store)
 {
 	char *name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Finding the mount and the store of a program that names neither. relay_find_mount(), relay_find_store() and
- * relay_default_store(), which are in find.c, too, are declared in <relayfs/store.h>. */
+/* Finding the mount and the store for a program that names neither of them. find.c also has relay_find_mount(),
+ * relay_find_store() and relay_default_store(), which <relayfs/store.h> declares. */
 #ifndef RELAYFS_STORE_FIND_H
 #define RELAYFS_STORE_FIND_H
 
@@ -27,8 +27,8 @@ bool relay_has_control(const char *root, int how);
  * exist, in which case this process will be its owner. */
 bool relay_store_is_trusted(const char *store);
 
-/* Make the store's directory, with mode 0700, unless it exists. 0 or -errno: -EACCES: it exists, and
- * relay_store_is_trusted() is false. */
+/* Make the store's directory unless it exists. 0 or -errno: -EACCES: it exists, and relay_store_is_trusted() is
+ * false. */
 int relay_store_make(const char *store);
 
 /* Return the mountpoint of the server of a store, to be freed. NULL: no server runs, its mount is not visible to this

@@ -2,11 +2,14 @@
 /*
  * The options of the control file's `create`, in one table for each type of channel, and those of `trace create`.
  *
- * A new option needs a field in struct relay_spec, relay_geometry (layout.h) and relay_stats, or in those of rings; a
- * row in a table of this file; the code that uses it; and a paragraph in relayfs(5).
+ * A new option needs a field in RELAY_OPTION_FIELDS (layout.h) or RELAY_RING_OPTION_FIELDS (ring_layout.h); a row in a
+ * table of this file; the code that uses it; and a paragraph in relayfs(5).
  */
 #define _GNU_SOURCE
 #include "store/options.h"
+
+#include "base/clock.h"
+#include "store/framing.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,8 +21,7 @@
 #include <unistd.h>
 
 enum {
-	MAX_VALUE = 32, /* bytes of a value, with the null byte */
-	DEFAULT_PERM = 0640,
+	MAX_VALUE = 32,           /* bytes of a value, with the null byte */
 	LEAST_TRACE_SUBBUF = 4096 /* bytes; a smaller sub-buffer would hold little besides the packet's header */
 };
 #define TRACE_MEMORY_MAX (1ull << 62) /* bytes */
@@ -47,10 +49,13 @@ static const char *const ring_schemes[] = {"any", "rseq", "lockless", NULL};
 static const char *const deliveries[] = {"bulk", "packet", NULL};
 static const char *const reads[] = {"nowait", "wait", NULL};
 static const char *const reserves[] = {"commit", "visible", NULL};
-static const char *const timestamps[] = {"none", "mono", "tsc", NULL};
-static const char *const framings[] = {"raw", "length", "line", NULL};
+#define CLOCK_WORD(number, word, ...) [number] = (word),
+static const char *const timestamps[] = {"none", RELAY_CLOCKS(CLOCK_WORD) NULL};
+#define FRAMING_WORD(number, word, ...) [number] = (word),
+static const char *const framings[] = {RELAY_FRAMINGS(FRAMING_WORD) NULL};
 static const char *const trace_buffers[] = {"perprocess", "peruser", "shared", NULL};
-static const char *const clocks[] = {"mono", "tsc", NULL};
+#define TRACE_CLOCK_WORD(number, word, ...) [(number)-RELAY_MONO] = (word),
+static const char *const clocks[] = {RELAY_CLOCKS(TRACE_CLOCK_WORD) NULL};
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define WIDTH(type, field) sizeof(((struct type *)0)->field)
@@ -84,12 +89,12 @@ static const char *const clocks[] = {"mono", "tsc", NULL};
 /* The permission, user and group of a channel's files, which only the spec has. The default user and group are those of
  * the process that makes the channel. */
 #define IN_SPEC(type, name) .option.field = #name, .at = {offsetof(struct type, name)}, .width = WIDTH(type, name)
-#define OWNER(spec)                                                                                  \
-	{HIDDEN_KEY("perm"),          .option.form = RELAY_OPTION_PERM, .option.most = 0666,         \
-	 .option.allowed = perm_text, IN_SPEC(spec, file_mode),         DEFAULT(DEFAULT_PERM)},      \
-	    {HIDDEN_KEY("uid"), NUMBER(0, UINT32_MAX - 1, "a user's number"), IN_SPEC(spec, uid)},   \
-	{                                                                                            \
-		HIDDEN_KEY("gid"), NUMBER(0, UINT32_MAX - 1, "a group's number"), IN_SPEC(spec, gid) \
+#define OWNER(spec)                                                                                            \
+	{HIDDEN_KEY("perm"),          .option.form = RELAY_OPTION_PERM, .option.most = RELAY_PERM_BUFFER_MOST, \
+	 .option.allowed = perm_text, IN_SPEC(spec, file_mode),         DEFAULT(RELAY_PERM_BUFFER)},           \
+	    {HIDDEN_KEY("uid"), NUMBER(0, UINT32_MAX - 1, "a user's number"), IN_SPEC(spec, uid)},             \
+	{                                                                                                      \
+		HIDDEN_KEY("gid"), NUMBER(0, UINT32_MAX - 1, "a group's number"), IN_SPEC(spec, gid)           \
 	}
 
 /* The field of struct relay_trace. */

@@ -58,7 +58,7 @@ static bool has_mem(const struct relay_place *place)
 	return has;
 }
 
-/* Reads the geometry in the buffer's last page. */
+/* is_single() for a store: read the geometry in the buffer's last page. */
 static bool is_single_in_store(const struct relay_place *place)
 {
 	struct relay_geometry geometry = {0};
@@ -74,7 +74,7 @@ static bool is_single_in_store(const struct relay_place *place)
 	return known && geometry.magic == RELAY_MAGIC && geometry.buffers == RELAY_SINGLE;
 }
 
-/* Reads the statistic `buffers`, because the server would count an open of the memory file as a mapping. */
+/* is_single() for a mount: read the statistic `buffers`; an open memory file would count as a mapping. */
 static bool is_single_in_mount(const struct relay_place *place)
 {
 	static const char single[] = "single";
@@ -136,7 +136,7 @@ static bool is_new(struct relay_place *place)
 	return place->in_store || relay_has_control(place->root, F_OK);
 }
 
-/* Fill `place`, to which root then belongs. 0; -ENOMEM, also if root is NULL. */
+/* Fill `place`, which owns `root` from then on. 0; -ENOMEM, also if root is NULL. */
 static int place_at(struct relay_place *place, char *root, bool in_store, const char *channel)
 {
 	*place = (struct relay_place){.root = root, .in_store = in_store, .channel = strdup(channel)};

@@ -22,7 +22,7 @@ int relay_check_name(const char *name, size_t max_bytes, size_t max_component_by
 /* A path in two parts. */
 struct relay_place {
 	char *root;    /* "MNT" or "STORE" */
-	bool in_store; /* root is a store without a server */
+	bool in_store; /* root is a store that no server serves */
 	char *channel; /* "app/cpu" */
 	uint32_t cpu;  /* the number of the buffer, if the path is that of a relay file; else 0 */
 };
@@ -54,7 +54,7 @@ char *relay_place_mem(const struct relay_place *place, uint32_t cpu);
 bool relay_place_is_taken(const struct relay_place *place, const char *path);
 
 /* Write the line "COMMAND CHANNEL WORDS" to MNT/control, for the channel of this place. 0 or -errno, as write(2):
- * -EINVAL also if the channel's path or the words have a character that ends them. */
+ * -EINVAL also if the channel's path contains a blank, newline, quote or backslash, or `words` a newline. */
 int relay_place_control(const struct relay_place *place, const char *command, const char *words);
 
 #endif

@@ -13,7 +13,7 @@ enum { RELAY_REMOTE_RECORD_MAX = (1 << 20) - 4096 };
 
 /* Read the first line of the statistic .channels/PATH/NAME, without its newline, cut to `size` - 1 bytes. */
 int relay_remote_text(const struct relay_place *place, const char *name, char *text, size_t size);
-/* Read a statistic that is a decimal number. -EBADMSG: it is not. */
+/* Read a statistic that is a decimal number. -EBADMSG: its text is not a number. */
 int relay_remote_number(const struct relay_place *place, const char *name, uint64_t *number);
 
 /* Check that the channel's type is `type`, "relay" or "ring". -EMEDIUMTYPE: it is the other; -EBADMSG: neither. */
@@ -22,7 +22,7 @@ int relay_remote_check_type(const struct relay_place *place, const char *type);
 /* Open the relay file of a buffer, with `flags` and O_NONBLOCK. Returns its descriptor. */
 int relay_remote_file_open(const struct relay_place *place, uint32_t buffer, int flags);
 
-/* Open it for relay_remote_file_write(). Returns its descriptor. */
+/* Open the relay file of a buffer for relay_remote_file_write(). Returns its descriptor. */
 int relay_remote_file_append(const struct relay_place *place, uint32_t buffer);
 
 /* Write one record of 1 byte or more. -ENOSPC: the buffer is full. Async-signal-safe; leaves errno as it was. */

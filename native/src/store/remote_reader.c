@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 enum {
-	/* The most that one FUSE request carries. The kernel splits a longer read(2), and another reader may come
-	 * between. */
+	/* The most that one FUSE request carries. The kernel splits a longer read(2), and another reader may consume
+	 * data between the parts. */
 	PIECE_BYTES = (1 << 20) - 4096,
 	/* With delivery=bulk poll(2) reports finished sub-buffers only, but an unfinished one can be read, too. */
 	LOOK_AGAIN_MS = 50

@@ -39,7 +39,6 @@
 
 enum {
 	TRACES_VERSION = 4,
-	TRACES_MODE = 0644,
 	TRACES_BYTES = (1 + RELAY_N_TRACES) * RELAY_PAGE_BYTES,
 	CLOCK_READINGS = 16,
 	MAX_READS = 1000, /* tries to copy a slot that changes meanwhile */
@@ -98,28 +97,29 @@ static void read_real(struct relay_clocks *clocks)
 	}
 }
 
-/* The same for CLOCK_MONOTONIC and the time stamp counter. clocks->real_ns is advanced to the new clocks->mono_ns. */
-static void read_tsc(struct relay_clocks *clocks)
+/* The same for CLOCK_MONOTONIC and another clock. clocks->real_ns is advanced to the new clocks->mono_ns. */
+static void read_ticks(uint32_t clock, struct relay_clocks *clocks)
 {
 	uint64_t least = UINT64_MAX, to_real = clocks->real_ns - clocks->mono_ns;
 	for (int i = 0; i < CLOCK_READINGS; i++) {
-		uint64_t before = relay_clock_tsc(), mono_ns = relay_clock_ns(CLOCK_MONOTONIC);
-		uint64_t around = relay_clock_tsc() - before;
+		uint64_t before = relay_clock_now(clock), mono_ns = relay_clock_ns(CLOCK_MONOTONIC);
+		uint64_t around = relay_clock_now(clock) - before;
 		if (around >= least)
 			continue;
 		least = around;
-		clocks->tsc = before + around / 2;
+		clocks->ticks = before + around / 2;
 		clocks->mono_ns = mono_ns;
 	}
 	clocks->real_ns = clocks->mono_ns + to_real;
 }
 
-void relay_clocks_read(struct relay_clocks *clocks)
+void relay_clocks_read(uint32_t clock, struct relay_clocks *clocks)
 {
 	*clocks = (struct relay_clocks){0};
 	read_real(clocks);
-	if (relay_has_tsc())
-		read_tsc(clocks);
+	clocks->ticks = clocks->mono_ns;
+	if (clock != RELAY_MONO && relay_clock_is_available(clock))
+		read_ticks(clock, clocks);
 }
 
 /* ------------------------------------------------------------------ making and mapping */
@@ -130,12 +130,12 @@ static int fill_file(int fd)
 	int err = -posix_fallocate(fd, 0, TRACES_BYTES);
 	if (!err && pwrite(fd, &page, sizeof(page), 0) != (ssize_t)sizeof(page))
 		err = -EIO;
-	return err ? err : relay_mapping_own(fd, TRACES_MODE, geteuid(), getegid());
+	return err ? err : relay_mapping_own(fd, RELAY_PERM_TRACES, geteuid(), getegid());
 }
 
 static int make_file(const char *store, const char *path)
 {
-	int fd = open(store, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	int fd = open(store, O_RDWR | O_TMPFILE | O_CLOEXEC, RELAY_PERM_NEW);
 	if (fd < 0)
 		return -errno;
 	int err = fill_file(fd);
@@ -212,7 +212,7 @@ static void announce(struct relay_traces *traces)
 {
 	struct relay_trace_page *page = &traces_page_of(traces)->seen;
 	uint32_t changes = page->changes + 1;
-	/* Pairs with the acquire loads in emit(), trace/tracepoint.c, and look(), trace/process.c: the slots before. */
+	/* Pairs with the acquire loads in emit(), trace/tracepoint.c, and update_traces(), trace/process.c: the slots before. */
 	__atomic_store_n(&page->generation, (uint64_t)changes << 32, __ATOMIC_RELEASE);
 	/* Pairs with the futex wait in wait_for_change(), trace/wait.c: a thread that wakes loads this generation. */
 	__atomic_store_n(&page->changes, changes, __ATOMIC_RELEASE);
@@ -328,9 +328,9 @@ static int check_trace(const struct relay_trace *trace)
 		return -ENOENT;
 	bool is_sound = is_text(trace->boot, sizeof(trace->boot)) && is_text(trace->name, sizeof(trace->name)) &&
 	                is_text(trace->filter, sizeof(trace->filter)) && is_text(trace->rules, sizeof(trace->rules)) &&
-	                (trace->clock == RELAY_MONO || trace->clock == RELAY_TSC) &&
-	                trace->buffers <= RELAY_TRACE_SHARED && trace->mode <= RELAY_OVERWRITE && trace->name[0] &&
-	                trace->name[0] != '.' && !strchr(trace->name, '/');
+	                relay_clock_at(trace->clock) && trace->buffers <= RELAY_TRACE_SHARED &&
+	                trace->mode <= RELAY_OVERWRITE && trace->name[0] && trace->name[0] != '.' &&
+	                !strchr(trace->name, '/');
 	return is_sound ? 0 : -EBADMSG;
 }
 

@@ -26,7 +26,7 @@ static bool is_same(const struct relay_trace_event *one, const struct relay_trac
 /* FNV-1a. */
 static uint64_t add_to_hash(uint64_t sum, const char *text)
 {
-	/* With the null byte, so that two texts are not taken for one. */
+	/* The null byte is hashed, too, so that "ab", "c" and "a", "bc" differ. */
 	do
 		sum = (sum ^ (unsigned char)*text) * 0x100000001b3u;
 	while (*text++);
@@ -41,7 +41,7 @@ static uint64_t hash_of(const struct relay_trace_event *event)
 	return sum;
 }
 
-/* In one piece of memory. NULL: there is none. */
+/* Return a copy in one allocation: the event, its fields, all names. NULL: no memory. */
 static struct relay_declared *copy_of(const struct relay_trace_event *event)
 {
 	const char *file = event->has_place ? event->file : NULL;

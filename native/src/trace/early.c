@@ -67,15 +67,15 @@ bool relay_early_parse(const char *value, struct relay_trace *trace)
 	free(words);
 	trace->memory =
 	    PROCESSES * relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs) * relay_n_possible_cpus();
-	relay_clocks_read(&trace->made);
+	relay_clocks_read(trace->clock, &trace->made);
 	return !err && read_boot(trace->boot);
 }
 
 static int make_dir(const char *path)
 {
-	if (mkdir(path, RELAY_DIR_MODE))
+	if (mkdir(path, RELAY_PERM_INNER))
 		return errno == EEXIST ? 0 : -errno;
-	return chmod(path, RELAY_DIR_MODE) ? -errno : 0; /* mkdir(2) applies the umask */
+	return chmod(path, RELAY_PERM_INNER) ? -errno : 0; /* mkdir(2) applies the umask */
 }
 
 static int make_home(const char *store, const char *name, char **early)
@@ -131,7 +131,7 @@ static int copy_buffer(const char *from, uint32_t cpu, const char *early)
 	int source = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (source < 0)
 		return -errno;
-	int copy = open(early, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	int copy = open(early, O_RDWR | O_TMPFILE | O_CLOEXEC, RELAY_PERM_NEW);
 	int err = copy < 0 ? -errno : copy_file(source, copy);
 	close(source);
 	if (err && copy >= 0)
@@ -192,6 +192,6 @@ int relay_early_carry(const char *from, const struct relay_trace_home *early, co
 	while (n)
 		close(fds[--n]);
 	free(fds);
-	/* Otherwise a later trace of that name in the other store would get the same events again. */
+	/* Otherwise a later trace of that name in the store of `from` would get the same events again. */
 	return err ? err : relay_trace_remove(from);
 }

@@ -32,7 +32,7 @@ int relay_early_home(const struct relay_trace_home *home, const struct relay_tra
  * Move a directory of early events into another store by copying. No thread may write to it.
  *
  * from   "STORE/.early/NAME/PROCESS-PID"
- * early  of relay_early_home(), in the other store
+ * early  of relay_early_home(), in the store into which they are copied
  * trace  of relay_early_parse()
  *
  * 0; or -errno: if copying has failed, `from` is unchanged and there is no copy.

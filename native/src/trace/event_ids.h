@@ -21,7 +21,7 @@ struct relay_event_ids;
 struct relay_event_ids *relay_event_ids_new(int fd);
 void relay_event_ids_free(struct relay_event_ids *ids);
 
-/* Return the id of an event in .events, where it is declared unless the same declaration exists. -ENOSPC: no id is
+/* Return the id of an event in .events; append its declaration if .events does not have it. -ENOSPC: no id is
  * free, or .events is full; -EAGAIN: other processes have taken each id that this process has tried; -EINVAL: the
  * declaration is too long; -ENOMEM; or as read(2) and write(2). */
 int relay_event_ids_get(struct relay_event_ids *ids, const struct relay_trace_event *event);

@@ -2,16 +2,12 @@
 #define _GNU_SOURCE
 #include "trace/layouts.h"
 
+#include "trace/field_types.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
 enum { N_TYPES_MAX = 65536 }; /* fields of an event */
-
-const uint32_t relay_type_bytes[RELAY_N_TRACE_TYPES] = {
-    [RELAY_TRACE_U8] = 1,  [RELAY_TRACE_U16] = 2, [RELAY_TRACE_U32] = 4, [RELAY_TRACE_U64] = 8, [RELAY_TRACE_I8] = 1,
-    [RELAY_TRACE_I16] = 2, [RELAY_TRACE_I32] = 4, [RELAY_TRACE_I64] = 8, [RELAY_TRACE_X8] = 1,  [RELAY_TRACE_X16] = 2,
-    [RELAY_TRACE_X32] = 4, [RELAY_TRACE_X64] = 8, [RELAY_TRACE_F32] = 4, [RELAY_TRACE_F64] = 8,
-};
 
 struct relay_layouts *relay_layouts_new(uint32_t context_bytes)
 {
@@ -60,11 +56,13 @@ static struct relay_step *make_steps(const uint32_t *types, uint32_t n_types, ui
 	if (!steps)
 		return NULL;
 	steps[0].bytes = context_bytes;
-	for (uint32_t i = 0; i < n_types; i++)
-		if (relay_type_bytes[types[i]])
-			steps[n].bytes += relay_type_bytes[types[i]];
+	for (uint32_t i = 0; i < n_types; i++) {
+		const struct relay_field_type *type = &relay_field_types[types[i]];
+		if (type->bytes)
+			steps[n].bytes += type->bytes;
 		else
-			steps[n++].end = types[i] == RELAY_TRACE_STRING ? RELAY_STRING_FOLLOWS : RELAY_ARRAY_FOLLOWS;
+			steps[n++].end = type->kind == RELAY_FIELD_STRING ? RELAY_STRING_FOLLOWS : RELAY_ARRAY_FOLLOWS;
+	}
 	steps[n].end = RELAY_EVENT_ENDS;
 	return steps;
 }

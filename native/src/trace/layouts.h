@@ -37,14 +37,11 @@ struct relay_layouts {
 	uint32_t context_bytes; /* between each event's header and its fields */
 };
 
-/* The length in bytes of a field of each type; 0: it varies. */
-extern const uint32_t relay_type_bytes[RELAY_N_TRACE_TYPES];
-
 /* Return the layout of an id. NULL: no event of this id was added. */
 const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id);
 
-/* A position in the events of a packet. The caller sets layouts; at and stop, the next event and the end of all; time
- * and end, the packet's timestamp_begin and timestamp_end; and sets the rest to 0. */
+/* A position in the events of a packet. The caller sets `layouts`; `at` to the first event, and `stop` to the end of all;
+ * `time` and `end` to the packet's timestamp_begin and timestamp_end; and all others to 0. */
 struct relay_event_cursor {
 	const struct relay_layouts *layouts;
 	const unsigned char *at, *stop;

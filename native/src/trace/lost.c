@@ -70,7 +70,7 @@ static struct relay_lost_page *map_fd(int fd)
  * Returns its descriptor or -errno. */
 static int open_filled(const char *path)
 {
-	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, RELAY_PERM_OWN);
 	int err = fd < 0 ? -errno : -posix_fallocate(fd, 0, RELAY_PAGE_BYTES);
 	if (err && fd >= 0)
 		close(fd);
@@ -221,7 +221,7 @@ static int make_lost_file(struct relay_lost_users *users, const char *store, uin
 	if (snprintf(path, sizeof(path), "%s/%s%u", store, user_prefix, uid) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
 	int fd = open_filled(path);
-	int err = fd < 0 ? fd : geteuid() == 0 ? relay_mapping_own(fd, 0600, uid, getegid()) : 0;
+	int err = fd < 0 ? fd : geteuid() == 0 ? relay_mapping_own(fd, RELAY_PERM_OWN, uid, getegid()) : 0;
 	if (err && fd >= 0)
 		close(fd);
 	return err ? err : add_user(users, uid, fd);

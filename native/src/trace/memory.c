@@ -76,7 +76,7 @@ static DIR *open_listing(int dir_fd)
 	return listing;
 }
 
-/* The memory of all buffers in a trace. making: bytes that each directory counts with which is being made. */
+/* The memory of all buffers in a trace. making: the bytes to count for each directory that is being made. */
 static uint64_t used(int dir_fd, uint64_t making)
 {
 	uint64_t sum = 0;
@@ -172,7 +172,7 @@ static void log_given_up(int dir_fd, const struct dead *dead)
 {
 	char line[RELAY_TRACE_NAME_BYTES + 32];
 	int length = snprintf(line, sizeof(line), "%s %" PRIu64 "\n", dead->name, dead->unread);
-	int fd = openat(dir_fd, given_up_name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int fd = openat(dir_fd, given_up_name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_OWN);
 	/* A failure is ignored: there is no memory for the line either. */
 	if (fd >= 0 && write(fd, line, (size_t)length) != length)
 		errno = 0;

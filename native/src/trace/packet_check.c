@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Are a packet's events what their process has declared? A viewer takes each event's length from its declaration, so one
- * that is not as declared makes the rest of the packet unreadable, and viewers give up the whole recording for that.
- *
- * The packet is the caller's own copy: in shared memory it could change after the check.
+ * Checking that each event of a packet is as its process has declared it. A viewer computes the length of an event from
+ * its declaration; so an event that differs makes the rest of the packet unreadable, and viewers then refuse the whole
+ * recording. The packet must be a private copy, because in shared memory it could change after the check.
  */
 #include "trace/layouts.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * This process's copy of the traces in the control file. It is made anew by the first event after a change: the
- * server's change increases relay_trace_page.generation, and each event stores the generation at which it was decided
- * who wants it in the upper half of `wanted`.
+ * server's change increases relay_trace_page.generation. The upper half of an event's `wanted` is the generation for which
+ * it was decided which traces want the event.
  */
 #define _GNU_SOURCE
 #include "trace/process.h"
@@ -133,7 +133,7 @@ static void show_all(void)
 	renew_wanted();
 }
 
-/* --- traces come and go --- */
+/* --- joining and leaving traces --- */
 
 /* If another server has changed the control file, open a new session (trace/join.h) with it for each joined trace. */
 static void renew_sessions(void)
@@ -147,7 +147,7 @@ static void renew_sessions(void)
 }
 
 /* If the trace of early events exists now, add the early events to it. */
-static void look_for_early(void)
+static void check_early(void)
 {
 	for (unsigned slot = 0; all.traces[RELAY_EARLY].id && slot < RELAY_N_TRACES; slot++)
 		if (all.traces[slot].id && strcmp(all.traces[slot].name, all.traces[RELAY_EARLY].name) == 0) {
@@ -157,7 +157,7 @@ static void look_for_early(void)
 	show_all();
 }
 
-/* Set largest_subbuf, by which borrow_much(), trace/tracepoint.c, allocates no memory for an event that is too large
+/* Set largest_subbuf, by which map_large(), trace/tracepoint.c, allocates no memory for an event that is too large
  * for all traces. */
 static void note_largest(void)
 {
@@ -170,7 +170,7 @@ static void note_largest(void)
 }
 
 /* Copy the traces if the control file has changed, and leave joined traces that have gone. */
-static void look(void)
+static void update_traces(void)
 {
 	uint64_t generation;
 	bool is_early = all.traces[RELAY_EARLY].id;
@@ -184,7 +184,7 @@ static void look(void)
 		renew_sessions();
 		relay_joined_declare_again();
 		if (is_early)
-			look_for_early();
+			check_early();
 	}
 	for (unsigned slot = 0; slot < RELAY_N_TRACES; slot++)
 		if (relay_joined_at(slot) && relay_joined_at(slot)->id != all.traces[slot].id)
@@ -213,15 +213,15 @@ bool relay_traced_holds(size_t length)
 void relay_traced_look(void *unused)
 {
 	(void)unused;
-	look();
+	update_traces();
 }
 
 uint64_t relay_traced_decide(struct relay_trace_event *event)
 {
-	look();
+	update_traces();
 	uint64_t wanted = generation_now() | slots_that_want(event);
 	/* Relaxed: emit(), trace/tracepoint.c, compares the generation in `wanted` with the page's. `wanted` is not
-	 * stored while a left trace is to be freed, so that the next event calls look(), which frees it, again. */
+	 * stored while a left trace is to be freed, so that the next event calls update_traces(), which frees it, again. */
 	if (!relay_joined_has_retired())
 		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
 	return wanted;
@@ -229,14 +229,14 @@ uint64_t relay_traced_decide(struct relay_trace_event *event)
 
 struct relay_tracing *relay_traced_at(unsigned slot, size_t length)
 {
-	look();
+	update_traces();
 	return join(slot, length);
 }
 
 void relay_traced_prepare(void)
 {
 	uint64_t wanted = 0;
-	look();
+	update_traces();
 	relay_joined_silence();
 	relay_objects_each_event(decide_wanted, &wanted);
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
@@ -259,7 +259,7 @@ static void connect(const struct relay_trace_home *home, struct relay_traces *co
 	all.home = *home;
 	all.control = control;
 	all.generation = NO_GENERATION;
-	look();
+	update_traces();
 	show_all();
 	relay_traces_close(old);
 	relay_trace_home_free(&old_home);
@@ -356,7 +356,7 @@ bool relay_traced_waits(struct relay_traced_state *state)
 	sigset_t before;
 	relay_trace_lock(&before);
 	if (all.control && all.traces[RELAY_EARLY].id)
-		look();
+		update_traces();
 	const struct relay_trace_page *page = all.control ? relay_traces_page(all.control) : NULL;
 	*state = (struct relay_traced_state){
 	    .early = all.traces[RELAY_EARLY],

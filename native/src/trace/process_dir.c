@@ -106,8 +106,9 @@ static int open_trace(const struct making *making)
 
 static uint32_t file_mode(const struct relay_trace *trace)
 {
-	static const uint32_t modes[] = {
-	    [RELAY_TRACE_PERPROCESS] = 0640, [RELAY_TRACE_PERUSER] = 0600, [RELAY_TRACE_SHARED] = 0666};
+	static const uint32_t modes[] = {[RELAY_TRACE_PERPROCESS] = RELAY_PERM_PERPROCESS,
+	                                 [RELAY_TRACE_PERUSER] = RELAY_PERM_PERUSER,
+	                                 [RELAY_TRACE_SHARED] = RELAY_PERM_SHARED};
 	return modes[trace->buffers];
 }
 
@@ -115,7 +116,11 @@ static int write_first_line(const struct making *making)
 {
 	static const char *const buffers[] = {"perprocess", "peruser", "shared"};
 	const struct relay_trace *trace = making->trace;
+	const struct relay_clock *clock = relay_clock_at(trace->clock);
 	char line[RELAY_TRACE_LINE_BYTES];
+	if (!clock)
+		return -EINVAL;
+	/* tsc= has the time by the trace's clock, whichever that is. */
 	/* For early events (trace/early.h) the numbers are padded, because the server replaces them in place later. */
 	int digits = trace->id == UINT64_MAX ? 20 : 1;
 	int length = snprintf(
@@ -123,8 +128,8 @@ static int write_first_line(const struct making *making)
 	    "/* relayfs trace=%s id=%" PRIu64 " process=%s pid=%u vpid=%u uid=%u buffers=%s clock=%s tsc=%0*" PRIu64
 	    " mono=%0*" PRIu64 " real=%0*" PRIu64 " boot=%s made_mono=%" PRIu64 " */\n",
 	    trace->name, trace->id, making->process, making->pid, making->vpid, making->uid, buffers[trace->buffers],
-	    trace->clock == RELAY_TSC ? "tsc" : "mono", digits, trace->made.tsc, digits, trace->made.mono_ns, digits,
-	    trace->made.real_ns, trace->boot, relay_clock_ns(CLOCK_MONOTONIC));
+	    clock->word, digits, trace->made.ticks, digits, trace->made.mono_ns, digits, trace->made.real_ns,
+	    trace->boot, relay_clock_ns(CLOCK_MONOTONIC));
 	if (length >= (int)sizeof(line))
 		return -EINVAL;
 	return write(making->events_fd, line, (size_t)length) == length ? 0 : errno == 0 ? -ENOSPC : -errno;
@@ -141,8 +146,8 @@ static int make_events(struct making *making, bool lock)
 {
 	char path[PATH_MAX + sizeof("/.events")];
 	snprintf(path, sizeof(path), "%s/.events", making->hidden);
-	making->events_fd =
-	    openat(making->trace_fd, path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	making->events_fd = openat(making->trace_fd, path,
+	                           O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, RELAY_PERM_NEW);
 	if (making->events_fd < 0)
 		return -errno;
 	errno = 0;
@@ -205,7 +210,7 @@ static int show(const struct making *making, char name[RELAY_TRACE_NAME_BYTES])
 	int err = -EEXIST;
 	for (unsigned i = 0; err == -EEXIST && i < tries; i++) {
 		dir_name(making, i, name);
-		err = relay_hidden_show(making->trace_fd, making->hidden, name, RELAY_DIR_MODE);
+		err = relay_hidden_show(making->trace_fd, making->hidden, name, RELAY_PERM_INNER);
 	}
 	return err;
 }

@@ -10,10 +10,9 @@
  *        |
  *     relay_tracing_write()
  *
- * The page is the control file's first, mapped over a page of each program's and library's own memory: what the file
- * server stores there is seen by the next tracepoint, without a call and without a signal.
- *
- * Which traces there are is trace/process.c's, and the buffers in them trace/joined.c's.
+ * `page` is the control file's first page, which is mapped over a page of each program and shared library. So the next
+ * tracepoint sees what the file server stores there, without a call or a signal. trace/process.c knows which traces exist,
+ * and trace/joined.c the buffers of this process in them.
  */
 #define _GNU_SOURCE
 #include "base/owner.h"
@@ -45,8 +44,8 @@ static void decide_here(void *arg)
 	decision->wanted = relay_traced_decide(decision->event);
 }
 
-/* A thread that may make no system calls stays with the traces that it knows, as far as they are still started. */
-static uint64_t known_of(const struct relay_trace_event *event)
+/* The traces that want the event, by the last decision, and are still started; for a thread that may make no system calls. */
+static uint64_t wanted_before(const struct relay_trace_event *event)
 {
 	uint32_t active = __atomic_load_n(&relay_traced_own.page.active, __ATOMIC_RELAXED);
 	return __atomic_load_n(&event->wanted, __ATOMIC_RELAXED) & active;
@@ -56,7 +55,7 @@ __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event
 {
 	struct decision decision = {event, 0};
 	if (relay_is_quiet() && !relay_quiet_may_call())
-		return known_of(event);
+		return wanted_before(event);
 	relay_trace_locked(decide_here, &decision);
 	return decision.wanted;
 }
@@ -82,14 +81,15 @@ __attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot,
 	return place.tracing;
 }
 
-/* Memory that takes a system call, for an event that is longer than a piece of scratch memory. */
-__attribute__((noinline)) static struct relay_trace_record *borrow_much(size_t length)
+/* Map memory for an event that is longer than a piece of scratch memory. NULL: no trace has sub-buffers of this length, no
+ * memory, or the thread may make no system calls. */
+__attribute__((noinline)) static struct relay_trace_record *map_large(size_t length)
 {
 	if (length > RELAY_TRACE_EVENT_MAX || (relay_is_quiet() && !relay_quiet_may_call()))
 		return NULL;
 	if (!relay_traced_holds(length)) {
-		/* The process may not have looked since a trace was made. That frees no trace that an event interrupted by
-		 * this one is being written to, because this thread counts as inside. */
+		/* The traces may have changed since the last event. This thread counts as inside, so that relay_traced_look()
+		 * frees no trace to which an interrupted event of this thread is being written. */
 		relay_trace_enter();
 		relay_trace_locked(relay_traced_look, NULL);
 		relay_trace_leave();
@@ -99,7 +99,7 @@ __attribute__((noinline)) static struct relay_trace_record *borrow_much(size_t l
 
 struct relay_trace_record *relay_trace_borrow(size_t length)
 {
-	return __builtin_expect(length <= RELAY_SCRATCH_BYTES, 1) ? relay_scratch_take() : borrow_much(length);
+	return __builtin_expect(length <= RELAY_SCRATCH_BYTES, 1) ? relay_scratch_take() : map_large(length);
 }
 
 void relay_trace_give_back(struct relay_trace_record *record)
@@ -110,7 +110,7 @@ void relay_trace_give_back(struct relay_trace_record *record)
 typedef uint64_t write_function(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,
                                 size_t length);
 
-/* Before the fields, where it stands in each trace. */
+/* Store the thread's id in front of the fields, where each trace has it. */
 static inline void note_thread(struct relay_trace_record *record)
 {
 	if (__builtin_expect(record != NULL, 1))
@@ -124,7 +124,8 @@ emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t 
 	relay_trace_enter_known();
 	note_thread(record);
 	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_RELAXED);
-	/* Acquire: what the server changed before it. */
+	/* Pairs with the releases in announce(), trace/control_file.c, and copy_page(), trace/objects.c: what was stored
+	 * before the generation is seen. */
 	if (__builtin_expect((wanted ^ __atomic_load_n(&relay_traced_own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
 		wanted = decide(event);
 	for (uint32_t bits = (uint32_t)wanted; bits; bits &= bits - 1) {
@@ -138,9 +139,9 @@ emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t 
 	relay_trace_leave();
 }
 
-/* In a thread that is new, or quiet. */
-__attribute__((noinline)) static void emit_otherwise(struct relay_trace_event *event, struct relay_trace_record *record,
-                                                     size_t length)
+/* relay_trace_emit() in a thread that writes its first event, or is quiet. */
+__attribute__((noinline)) static void emit_slow(struct relay_trace_event *event, struct relay_trace_record *record,
+                                                size_t length)
 {
 	relay_trace_know_thread();
 	if (!relay_is_quiet()) {
@@ -154,7 +155,7 @@ __attribute__((noinline)) static void emit_otherwise(struct relay_trace_event *e
 void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
 {
 	if (__builtin_expect(!relay_trace_self.is_plain, 0))
-		emit_otherwise(event, record, length);
+		emit_slow(event, record, length);
 	else
 		emit(event, record, length, relay_tracing_write);
 }
@@ -189,7 +190,7 @@ static void continue_parent(void)
 	relay_trace_unlock(&before_fork);
 }
 
-/* What was its parent's is not the child's, which begins anew. Signals stay blocked until it is done. */
+/* In the child of fork(): leave the parent's traces. Signals stay blocked until that is done. */
 static void begin_child(void)
 {
 	sigset_t before = before_fork;
@@ -201,8 +202,8 @@ static void begin_child(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Under relay_trace_lock(). */
-static void begin(void)
+/* Begin tracing, at the first call. The caller holds relay_trace_lock(). */
+static void begin_tracing(void)
 {
 	static bool is_begun;
 	const char *wish = getenv("RELAYFS_TRACE");
@@ -225,10 +226,10 @@ static void register_event(struct relay_trace_event *event)
 	relay_joined_declare(event);
 }
 
-static void enter(void *arg)
+static void add_object(void *arg)
 {
 	struct relay_trace_object *object = arg;
-	begin();
+	begin_tracing();
 	for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
 		register_event(*event);
 	relay_traced_add(object);
@@ -236,7 +237,7 @@ static void enter(void *arg)
 
 void relay_trace_register(struct relay_trace_object *object)
 {
-	relay_trace_locked(enter, object);
+	relay_trace_locked(add_object, object);
 }
 
 void relay_trace_unregister(struct relay_trace_object *object)
@@ -264,7 +265,7 @@ struct relay_trace_event *relay_trace_declare_event(const struct relay_trace_eve
 		return NULL;
 	}
 	relay_trace_lock(&before);
-	begin();
+	begin_tracing();
 	struct relay_declared *declared = relay_declared_get(event);
 	int err = declared ? 0 : errno;
 	if (declared && !declared->event.id) {
@@ -285,12 +286,12 @@ int relay_trace_wants(const struct relay_trace_event *event)
 static void begin_here(void *unused)
 {
 	(void)unused;
-	begin();
+	begin_tracing();
 }
 
 uint32_t relay_tracepoint_log(void)
 {
-	/* Relaxed: a number only, which tells whether to look. */
+	/* Relaxed: no other memory depends on the number. */
 	uint32_t log = __atomic_load_n(&relay_traced_own.page.log, __ATOMIC_RELAXED);
 	if (__builtin_expect(log != RELAY_TRACED_NOT_BEGUN, 1))
 		return log;

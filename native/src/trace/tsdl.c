@@ -4,19 +4,21 @@
  *         name = "server:request";
  *         id = 0;
  *         stream_id = 0;
- *         loglevel = 6;                                          only of those that have one
- *         model.emf.uri = "src/server.c:12";                     where it is declared, if that is known
+ *         loglevel = 6;                                          if the event has a level
+ *         model.emf.uri = "src/server.c:12";                     the place of the declaration, if it is known
  *         fields := struct {
- *                 uint32_t _id;                                  readers leave out the first underscore: names that are
- *                 string { encoding = UTF8; } _path;             words of the language are no problem
+ *                 uint32_t _id;                                  readers remove the first underscore, so that a field
+ *                 string { encoding = UTF8; } _path;             may have the name of a keyword
  *                 uint32_t __body_length; xint8_t _body[__body_length];
  *         };
  * };
  *
- * The integer types are declared by who writes the rest of the metadata (relayfs_fuse/tracefiles/ctf.py).
+ * The types are declared by who writes the rest of the metadata (relayfs_fuse/tracefiles/ctf.py).
  */
 #define _GNU_SOURCE
 #include "trace/tsdl.h"
+
+#include "trace/field_types.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -24,24 +26,6 @@
 #include <string.h>
 
 enum { NAME_BYTES = 127, MOST_FIELDS = 64, FILE_BYTES = 255 };
-
-static const char *const types[RELAY_N_TRACE_TYPES] = {
-    [RELAY_TRACE_U8] = "uint8_t",
-    [RELAY_TRACE_U16] = "uint16_t",
-    [RELAY_TRACE_U32] = "uint32_t",
-    [RELAY_TRACE_U64] = "uint64_t",
-    [RELAY_TRACE_I8] = "int8_t",
-    [RELAY_TRACE_I16] = "int16_t",
-    [RELAY_TRACE_I32] = "int32_t",
-    [RELAY_TRACE_I64] = "int64_t",
-    [RELAY_TRACE_X8] = "xint8_t",
-    [RELAY_TRACE_X16] = "xint16_t",
-    [RELAY_TRACE_X32] = "xint32_t",
-    [RELAY_TRACE_X64] = "xint64_t",
-    [RELAY_TRACE_F32] = "float",
-    [RELAY_TRACE_F64] = "double",
-    [RELAY_TRACE_STRING] = "string { encoding = UTF8; }",
-};
 
 static bool is_name(const char *name, const char *further)
 {
@@ -88,7 +72,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 	text->length += n > 0 ? (size_t)n : 0;
 }
 
-/* The end of a path that is too long tells more than its beginning. */
+/* Of a path that is too long, the end is kept, because it has the file's name. */
 static void add_place(struct text *text, const struct relay_trace_event *event)
 {
 	size_t length = strlen(event->file);
@@ -97,6 +81,17 @@ static void add_place(struct text *text, const struct relay_trace_event *event)
 	for (; *at; at++)
 		add(text, "%c", *at >= ' ' && *at <= '~' && *at != '"' && *at != '\\' ? *at : '_');
 	add(text, ":%u\";\n", event->line);
+}
+
+static void add_field(struct text *text, const struct relay_trace_field *field)
+{
+	add(text, "\t\t");
+	for (const char *at = relay_field_types[field->type].tsdl; *at; at++)
+		if (*at == '$')
+			add(text, "%s", field->name);
+		else
+			add(text, "%c", *at);
+	add(text, "\n");
 }
 
 size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *at, size_t size)
@@ -109,13 +104,8 @@ size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char
 	if (event->has_place && event->file)
 		add_place(&text, event);
 	add(&text, "\tfields := struct {\n");
-	for (uint32_t i = 0; i < event->n_fields; i++) {
-		const char *name = event->fields[i].name;
-		if (event->fields[i].type == RELAY_TRACE_BYTES)
-			add(&text, "\t\tuint32_t __%s_length;\n\t\txint8_t _%s[__%s_length];\n", name, name, name);
-		else
-			add(&text, "\t\t%s _%s;\n", types[event->fields[i].type], name);
-	}
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		add_field(&text, &event->fields[i]);
 	add(&text, "\t};\n};\n");
 	return text.length;
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations of events in TSDL, the language of a CTF trace's metadata. Knows no rings. */
+/* Declarations of events in TSDL, the language of a CTF trace's metadata. */
 #ifndef RELAYFS_TRACE_TSDL_H
 #define RELAYFS_TRACE_TSDL_H
 
 #include <relayfs/trace_event.h>
 #include <stdbool.h>
 
-/* May an event be declared so? */
+/* True if the event's names, level and field types are allowed in a declaration. */
 bool relay_tsdl_allows(const struct relay_trace_event *event);
 
-/* Its block, with this id. The length; of what did not fit into `size` bytes, what it would have been. */
+/* Store the declaration of an event, with this id, in `text`. Returns its length, like snprintf(3) also if it does not fit. */
 size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *text, size_t size);
 
 #endif

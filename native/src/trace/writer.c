@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What this process has of a trace: a channel, and the list of its events' declarations.
+ * The directory of this process in a trace (struct relay_tracing):
  *
- *     STORE/NAME/PROCESS-PID/.events     appended to, one write(2) for each declaration, before such an event is written
- *                            cpu/memN    written to
+ *     STORE/NAME/PROCESS-PID/.events     the declarations of events, each appended by one write(2) before its first event
+ *                            cpu/memN    the buffers
  *
- * The directory is made here where the store is this user's. Otherwise, or if this process may not make files of that size, the
- * server makes it, and writes .events for us (trace/join.h).
- *
- * A buffer's data get their memory when the first event is to be written there: from us, or from the server.
+ * If the store belongs to another user, or RLIMIT_FSIZE does not allow files of that size, the server makes the directory
+ * and writes .events (trace/join.h). The memory of a buffer's data is allocated before the first event is written to it:
+ * by this process if it may open files of the store, otherwise by the server.
  */
 #define _GNU_SOURCE
 #include "trace/writer.h"
@@ -33,14 +32,14 @@
 #include <unistd.h>
 
 enum {
-	N_NUMBERS = RELAY_TRACE_ID_MAX + 2, /* of events, from 1, and 0 */
+	N_NUMBERS = RELAY_TRACE_ID_MAX + 2, /* numbers of events begin with 1; 0 is unused */
 	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8,
 	RETRY_MS = 100
 };
 
 /* --- memory --- */
 
-/* The directory of the trace, of which the channel is TRACE/PROCESS/cpu. */
+/* Call relay_trace_allocate() for the trace's directory: the first name in the channel's path TRACE/PROCESS/cpu. */
 static int allocate_in_store(const struct relay_tracing *tracing, const struct rchan_buf *buf, uint64_t bytes)
 {
 	const struct relay_place *place = &tracing->chan->place;
@@ -61,23 +60,23 @@ static int ask_to_allocate(const struct relay_tracing *tracing, const struct rch
 	return tracing->session < 0 ? -EBADF : relay_session_ask(tracing->session, request, (size_t)length);
 }
 
-/* Without a server: as if it were stored there, but that an error takes the place of SIGBUS. */
+/* Allocate the memory as stores to it would, because the server has ended. 0 or -errno. */
 static int populate(const struct rchan_buf *buf, uint64_t bytes)
 {
 	int err = relay_mapping_populate(buf->data, bytes);
-	/* Part of it may be there, and of no use. */
+	/* Free the part that was allocated. */
 	if (err)
 		madvise(buf->data, bytes, MADV_REMOVE);
 	return err;
 }
 
-/* Under relay_trace_lock(). */
+/* The caller holds relay_trace_lock(). */
 static int allocate(struct relay_tracing *tracing, struct rchan_buf *buf)
 {
 	uint64_t bytes = (uint64_t)((unsigned char *)buf->subbufs - buf->data);
 	if (!relay_is_unallocated(buf))
 		return 0;
-	/* A descriptor of the mount maps memory, and takes none. */
+	/* A descriptor of a file of the mount cannot allocate. */
 	bool is_ours = tracing->chan->place.in_store;
 	int err = is_ours ? allocate_in_store(tracing, buf, bytes) : ask_to_allocate(tracing, buf);
 	if (!is_ours && (err == -ENOTCONN || err == -ECONNABORTED))
@@ -108,11 +107,11 @@ static void allocate_here(void *arg)
 		return;
 	allocation->is_done = allocate(relay_private(buf->chan), buf) == 0;
 	if (!allocation->is_done)
-		/* Relaxed, as in allocate_first(): it only says when to try. */
+		/* Relaxed, as in allocate_first(): the time only limits how often a thread tries. */
 		__atomic_store_n(&buf->allocate_again_ms, now_ms() + RETRY_MS, __ATOMIC_RELAXED);
 }
 
-/* Of a thread that is about to write the first event to a buffer. */
+/* rchan_buf.allocate, which a thread calls before it writes the first event to a buffer. */
 static bool allocate_first(struct rchan_buf *buf)
 {
 	struct allocation allocation = {buf, false};
@@ -133,14 +132,14 @@ void relay_tracing_silence(struct relay_tracing *tracing)
 
 /* --- joining --- */
 
-/* Can this process make the files that are its own? */
+/* True if this process may make .events and the buffers itself. */
 static bool makes_files(const struct relay_trace_home *home, const struct relay_trace *trace)
 {
 	return home->store && relay_may_write(relay_buf_file_bytes(trace->subbuf_size, trace->n_subbufs)) &&
 	       relay_may_write(RELAY_EVENTS_BYTES);
 }
 
-/* Make or find our directory. 0 or -errno. */
+/* Make this process's directory or, if several processes use one, find it. 0 or -errno. */
 static int join_as_process(struct relay_tracing *tracing, const struct relay_trace_home *home,
                            const struct relay_trace *trace)
 {
@@ -169,7 +168,7 @@ static int attach_tracing(struct relay_tracing *tracing, const struct relay_trac
 	if (!tracing->chan->place.root || !tracing->chan->place.channel)
 		return -ENOMEM;
 	int err = relay_chan_attach(tracing->chan);
-	/* Through relay files no events go: each would take a system call. */
+	/* Without buffers, each event would take a write(2) to a relay file, so the trace is not joined. */
 	return err ? err : tracing->chan->n_buffers ? 0 : -ENODEV;
 }
 
@@ -230,7 +229,7 @@ bool relay_tracing_renew(struct relay_tracing *tracing, const struct relay_trace
 		return true;
 	int session = relay_session_open(home->mount, trace->name, program_invocation_short_name, name);
 	if (session < 0)
-		return true; /* the trace is stopped, or there is no server yet: its next one lets us look again */
+		return true; /* the trace is stopped, or no server runs; the next server changes the control file */
 	if (strcmp(name, tracing->name) != 0) {
 		close(session);
 		return false;
@@ -278,14 +277,14 @@ static int write_declaration(struct relay_tracing *tracing, const struct relay_t
 	return relay_events_append(tracing->events, text, length);
 }
 
-/* Where only this process declares events their numbers are their ids. The id or -errno. */
+/* Declare an event in a directory of one process, where its id is its number - 1. Returns the id or -errno. */
 static int declare_own(struct relay_tracing *tracing, const struct relay_trace_event *event)
 {
 	int err = write_declaration(tracing, event, event->id - 1);
 	return err ? err : (int)(event->id - 1);
 }
 
-/* Where several do, they agree on an id, or their server says it. */
+/* Declare an event in a directory of several processes; trace/event_ids.c or the server chooses the id. */
 static int declare_with_others(struct relay_tracing *tracing, const struct relay_trace_event *event)
 {
 	if (tracing->session >= 0) {
@@ -305,12 +304,12 @@ int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trac
 	int id = tracing->pid == 0 ? declare_own(tracing, event) : declare_with_others(tracing, event);
 	if (id < 0) {
 		tracing->has_undeclared = true;
-		/* The fast path writes any event, so all of them go the other way, which counts this one as lost. Relaxed: whoever is
-		 * given the event sees it, as nobody could write such an event before. */
+		/* relay_tracing_write() does not check ids, so it must call relay_tracing_write_slow(), which counts this
+		 * event as lost. Relaxed: a thread gets the event only after this function, and so sees the store. */
 		__atomic_store_n(&tracing->n_bufs, 0, __ATOMIC_RELAXED);
 		return id;
 	}
-	/* Relaxed: a number only. */
+	/* Relaxed: no other memory depends on the id. */
 	__atomic_store_n(to, (uint16_t)(id + 1), __ATOMIC_RELAXED);
 	return 0;
 }
@@ -321,20 +320,20 @@ void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_a
 		return;
 	tracing->has_undeclared = false;
 	declare_all(tracing);
-	/* Release: the ids before it, of which the fast path knows that they stand there. */
+	/* Release: the ids before n_bufs, because relay_tracing_write() does not check them. */
 	if (!tracing->has_undeclared && tracing->bufs)
 		__atomic_store_n(&tracing->n_bufs, tracing->chan->n_buffers, __ATOMIC_RELEASE);
 }
 
 /* --- events --- */
 
-/* Between an event's head and its fields. */
+/* The length of an event's context, which is between its head and its fields. */
 static size_t context_bytes(const struct relay_tracing *tracing)
 {
 	return RELAY_TRACE_TID_BYTES + (tracing->pid ? RELAY_TRACE_PID_BYTES : 0);
 }
 
-/* An event of which there is no record, because it is longer than any trace's sub-buffers, or for want of memory to make it in. */
+/* Count an event as lost, such as one that has no id, or no record because it is too long or there was no memory. */
 static void count_lost(const struct relay_tracing *tracing, size_t length)
 {
 	const struct rchan *chan = tracing->chan;
@@ -346,7 +345,7 @@ static void count_lost(const struct relay_tracing *tracing, size_t length)
 	}
 }
 
-/* Write the event with the head and the context that it has in this trace (trace_store.h). The thread stands before the fields. */
+/* Write the event with the head and context of this trace (trace_store.h). note_thread() has stored the thread's id. */
 static int write_with_head(const struct relay_tracing *tracing, struct relay_trace_record *record, size_t length,
                            struct relay_record_time *time)
 {
@@ -359,10 +358,10 @@ static int write_with_head(const struct relay_tracing *tracing, struct relay_tra
 	                              time);
 }
 
-/* Its id, + 1; 0: it has none, as for want of room for its declaration. */
+/* The event's id + 1; 0: it has no id, because its declaration has failed. */
 static uint16_t id_of(const struct relay_tracing *tracing, uint64_t number)
 {
-	/* Relaxed: it does not change once it is there. */
+	/* Relaxed: once stored, it does not change, and no other memory depends on it. */
 	return __atomic_load_n(&tracing->ids[number], __ATOMIC_RELAXED);
 }
 
@@ -395,7 +394,7 @@ uint64_t relay_tracing_write_quiet(struct relay_tracing *tracing, uint64_t numbe
 		clock = relay_tracing_write_slow(tracing, number, record, length);
 	else
 		count_lost(tracing, length);
-	/* Should the thread be blind at its next event, times must not go back. */
+	/* If the thread is blind at its next event, that event's time must not be earlier. */
 	if (is_mono)
 		relay_clock_saw(clock);
 	return clock;

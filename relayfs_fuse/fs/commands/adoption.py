@@ -60,7 +60,7 @@ def _take_one(command: Command, path: str, descriptor: int, uid: int, store: str
         seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         code = errno.EBADF if error.errno == errno.ENOENT else error.errno or errno.EIO
-        raise command.refuse(code, f"{what} cannot be had from process {path.split('/')[2]}", "descriptors") from error
+        raise command.refuse(code, f"{what} of process {path.split('/')[2]} cannot be opened", "descriptors") from error
     try:
         _check_file(command, what, os.fstat(seen), uid, os.stat(store).st_dev)
         return _map(command, what, seen)

@@ -24,7 +24,7 @@ from relayfs_fuse.fs.commands.jobs import LongJob, for_each
 from relayfs_fuse.fs.kinds.channel import KINDS
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import Directory
-from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS
+from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, missing_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -269,12 +269,8 @@ class Commands:
                 f"scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: {others}",
                 "scheme",
             )
-        if command.options.get("timestamp") == native.TIMESTAMP_TSC and not native.has_tsc():
-            raise command.refuse(
-                errno.EINVAL,
-                "timestamp=tsc: this machine has no counter of constant rate; allowed: none, mono",
-                "timestamp",
-            )
+        if missing := missing_clock(RELAY_OPTIONS["timestamp"], command.options.get("timestamp", 0)):
+            raise command.refuse(errno.EINVAL, missing, "timestamp")
 
     def _check_owner(self, command: control.Command, opener: Opener) -> None:
         if opener.uid != 0 and command.options.get("uid", opener.uid) != opener.uid:

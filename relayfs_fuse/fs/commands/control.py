@@ -47,7 +47,7 @@ PATH_MAX = 1024
 # Lines and bytes of one write(2). A user's next command waits until the write is carried out, so its length is limited.
 LINES_MAX = 1024
 WRITE_MAX = 64 << 10
-# Names of such commands in other programs, for suggestions.
+# Other names for commands, for suggestions.
 _SYNONYMS = {
     **dict.fromkeys(("delete", "del", "destroy", "rm", "unlink"), "remove"),
     **dict.fromkeys(("add", "make", "mk", "new", "open"), "create"),
@@ -371,7 +371,7 @@ def choose_geometry(
         n_subbufs,
         f"reduced to {n_subbufs} sub-buffers of {format_size(subbuf_size)}, from {wanted[1]} of "
         f"{format_size(wanted[0])}: a channel takes by default at most a sixteenth of the {free_bytes} bytes that are "
-        f"free; give subbuf_size= and n_subbufs= to have others",
+        f"free; subbuf_size= and n_subbufs= choose other sizes",
     )
 
 

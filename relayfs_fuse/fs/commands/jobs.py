@@ -44,7 +44,7 @@ def for_each(map_anew: Callable[[int], Memory], buffers: Sequence[Stored[Any]], 
         try:
             buffer = map_anew(stored.descriptor)
             try:
-                _act_patiently(act, buffer)
+                _retry_while_busy(act, buffer)
             finally:
                 buffer.close()
         except OSError as error:
@@ -56,7 +56,7 @@ def for_each(map_anew: Callable[[int], Memory], buffers: Sequence[Stored[Any]], 
             del failure  # otherwise its traceback, which refers to this frame, keeps the buffers mapped
 
 
-def _act_patiently(act: Callable[[Memory], None], buffer: Memory) -> None:
+def _retry_while_busy(act: Callable[[Memory], None], buffer: Memory) -> None:
     """Call `act`, and again while it fails with EBUSY because a program reads or writes, for at most BUSY_S seconds."""
     deadline = time.monotonic() + BUSY_S
     while True:

@@ -114,14 +114,14 @@ class Stored(ABC, Generic[Memory]):
     backing: the mem file as programs map it through the mount
     readers: the open relay files (of relay buffers, only those open for reading)
     memories: the open memory files of the mount (.channels/PATH/memN), by token
-    moved_field: the statistic that changes whenever a record is written
+    written_field: the statistic that changes whenever a record is written
     closed: functions that the unmapper's thread calls after it has unmapped the memory and closed the file
     wakes_for_records: whether poll(2) reports each record, and not only finished sub-buffers
     rests_until: the time, by trio's clock, before which the buffer is not armed again to be woken for the next record;
         None: it can be armed at any time
     """
 
-    moved_field: ClassVar[str]
+    written_field: ClassVar[str]
     closed: tuple[Callable[[], object], ...] = ()
     wakes_for_records = False
     rests_until: float | None = None
@@ -134,11 +134,11 @@ class Stored(ABC, Generic[Memory]):
         self.backing = Backing(self.descriptor, buffer.path, is_writable=True)
         self.readers: list[Any] = []
         self.memories: dict[int, MemHandle] = {}
-        moved = self._moved_by(buffer.stats())
-        self._moved, self._mtime_ns = buffer.mtime()
+        written = self._written_by(buffer.stats())
+        self._written, self._mtime_ns = buffer.mtime()
         if not 0 < self._mtime_ns <= time.time_ns():  # none is stored yet, or it was overwritten with nonsense
-            self._keep(moved, time.time_ns())
-        self._mtime(moved)
+            self._keep(written, time.time_ns())
+        self._mtime(written)
 
     # ---------------------------------------------------------------- size, time and readiness
 
@@ -161,21 +161,21 @@ class Stored(ABC, Generic[Memory]):
             if error.errno != errno.EBADMSG:
                 raise
             return 0, self._mtime_ns
-        return min(max(self._size(stats, pid), 0), SIZE_MAX), self._mtime(self._moved_by(stats))
+        return min(max(self._size(stats, pid), 0), SIZE_MAX), self._mtime(self._written_by(stats))
 
     @abstractmethod
     def _size(self, stats: Fields, pid: int) -> int:
         """Return the bytes of the relay file, as the thread `pid` sees it."""
 
-    def n_moved(self) -> int:
+    def n_written(self) -> int:
         """Return the statistic that grows with each record; OSError as of stats().
 
         If a wake-up came and this number has not changed, the wake-up did not come from a producer.
         """
-        return self._moved_by(self.stats())
+        return self._written_by(self.stats())
 
-    def _moved_by(self, stats: Fields) -> int:
-        return int(getattr(stats, self.moved_field))
+    def _written_by(self, stats: Fields) -> int:
+        return int(getattr(stats, self.written_field))
 
     def block_size(self, pid: int) -> int:
         """Return st_blksize: BLOCK_SIZE for a thread that has the relay file open to read, else what fits a record."""
@@ -192,12 +192,12 @@ class Stored(ABC, Generic[Memory]):
         by_mem: for a descriptor of the memory file; consumers of a ring that use it skip discarded records themselves
         """
 
-    def has_news(self) -> bool:
+    def may_have_data(self) -> bool:
         """Whether a sleeping reader should try again: there may be data, or the buffer is closed or damaged."""
         return self.buffer.state() != 0
 
-    def is_held_up(self) -> bool:
-        """Whether to look again soon without a wake-up: more is to be skipped first, or another reader has the lock."""
+    def needs_polling(self) -> bool:
+        """Whether to check again soon without a wake-up: more must be skipped first, or another reader has the lock."""
         return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))
 
     def skip_discarded(self) -> bool:
@@ -241,16 +241,16 @@ class Stored(ABC, Generic[Memory]):
         if state & native.IS_DAMAGED:
             self.note(OSError(errno.EBADMSG, os.strerror(errno.EBADMSG)))
 
-    def _mtime(self, moved: int) -> int:
-        """Return the time of the last record, in ns: that at which this function first saw the statistic `moved`."""
-        if moved != self._moved:
-            self._keep(moved, max(time.time_ns(), self._mtime_ns + 1))
+    def _mtime(self, written: int) -> int:
+        """Return the time of the last record, in ns: that at which this function first saw the statistic `written`."""
+        if written != self._written:
+            self._keep(written, max(time.time_ns(), self._mtime_ns + 1))
         return self._mtime_ns
 
-    def _keep(self, moved: int, mtime_ns: int) -> None:
-        """Remember the time that belongs to `moved`, and store it in the memory for the next server."""
-        self._moved, self._mtime_ns = moved, mtime_ns
-        self.buffer.keep_mtime(moved, mtime_ns)
+    def _keep(self, written: int, mtime_ns: int) -> None:
+        """Remember the time that belongs to `written`, and store it in the memory for the next server."""
+        self._written, self._mtime_ns = written, mtime_ns
+        self.buffer.keep_mtime(written, mtime_ns)
 
     def __del__(self) -> None:
         unmapper.put(self.buffer.close, *self.closed)

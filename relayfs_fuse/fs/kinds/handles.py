@@ -11,10 +11,15 @@ import os
 import secrets
 import struct
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse.fs.kinds.base import READABLE, WRITABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    import pyfuse3
 
     from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.channel_files import HoldFile
@@ -32,26 +37,15 @@ class Handle(ABC):
     """An open file.
 
     number: the file handle that the kernel uses in requests (fuse_open_out.fh)
-    stored: the buffer that poll(2) asks about; None: the file is always ready
     is_stream: whether the file has no position (FOPEN_STREAM) and cannot be mapped
-    by_mem: whether it is a memory file
-    skips: whether discarded records of `stored` are skipped while a program polls the file
     needs_kept: whether a read fails if the data that the handle keeps does not fit the user's budget
     """
 
-    stored: Stored[Any] | None = None
     is_stream = False
-    by_mem = False
-    skips = False
     needs_kept = False
 
     def __init__(self, opening: Opening) -> None:
         self.number = opening.number
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether a part of a record was returned by the last read, and the next read returns more of it."""
-        return False
 
     @property
     def kept_bytes(self) -> int:
@@ -65,6 +59,13 @@ class Handle(ABC):
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
         """Carry out a request to write; by default, OSError: EINVAL."""
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
+        """Return the events that hold now; by default, the file is always ready.
+
+        notify: notifies the kernel when they change; None: the program does not wait for that
+        """
+        return READABLE | WRITABLE
 
     def ended(self) -> Iterable[Handle]:
         """Return the handles to close, now that the kernel has released this one."""
@@ -180,25 +181,40 @@ class JoinHandle(TextHandle):
 
 
 class StoredHandle(Handle):
-    """An open file of a buffer: a relay file or a memory file."""
+    """An open file of a buffer: a relay file or a memory file.
 
-    stored: Stored[Any]
-    _is_told = False
+    by_mem: whether it is a memory file
+    skips: whether discarded records of `stored` are skipped while a program polls the file
+    """
+
+    by_mem = False
+    skips = False
+    _has_told_maker = False
 
     def __init__(self, stored: Stored[Any], opening: Opening) -> None:
         super().__init__(opening)
         self.stored = stored
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a part of a record was returned by the last read, and the next read returns more of it."""
+        return False
+
+    def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
+        """Return the events that hold now, as Handle.poll()."""
+        events = acts.streams.waiting.poll(self.stored, self.number, notify, self.by_mem, self.skips)
+        return events | (READABLE if self.is_inside else 0)
+
     def tell_maker(self, opening: Opening) -> None:
         """Tell the process that made the channel that another process can map the file, until the file is closed."""
         maker = self.stored.channel.maker
-        self._is_told = not (maker and opening.opener.pid == maker)
-        if self._is_told:
+        self._has_told_maker = not (maker and opening.opener.pid == maker)
+        if self._has_told_maker:
             self.stored.count_mapped(True)
 
     async def close(self, acts: Acts) -> None:
         """Take back tell_maker(), and end poll(2) of the file."""
-        if self._is_told:
+        if self._has_told_maker:
             self.stored.count_mapped(False)
         acts.streams.waiting.forget(self.stored, self.number)
 
@@ -217,13 +233,17 @@ class RelayHandle(StoredHandle):
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Return what take() returns; OSError: EINTR if the request is interrupted."""
-        return await acts.streams.read(self, offset, size, request)
+        try:
+            return await acts.streams.interruptible(partial(self.take, acts.streams, offset, size, request), request)
+        except OSError as error:
+            self.stored.note(error)
+            raise
 
     @abstractmethod
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
         """Consume and return the next data, or return b"" if tap.read() puts the data into the reply.
 
-        Streams.read() calls this, and cancels it if the read(2) is interrupted.
+        It is cancelled if the read(2) is interrupted.
         """
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:

@@ -47,7 +47,7 @@ class StoredBuffer(Stored[native.Buffer]):
     """
 
     readers: list[BufferHandle]
-    moved_field = "bytes"
+    written_field = "bytes"
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
         super().__init__(channel, index, buffer)
@@ -194,16 +194,16 @@ class SeekableHandle(BufferHandle):
 
                       end: the next unread byte
           0            v
-          |.. consumed |.. looked at, unread ..|      the descriptor's offsets
+          |.. consumed |.. peeked, unread .....|      the descriptor's offsets
             '-- kept --'
 
     A read at `end` consumes. A read at a higher offset returns data but leaves it unread, so that `tail` can find the
-    end of the file, and `head -n -5` can return to the beginning. If the program then reads at the offset where it has
-    looked last, or closes the file, all data before that is consumed. A read at a lower offset returns the kept copy:
+    end of the file, and `head -n -5` can return to the beginning. If the program then reads where its last such read
+    ended, or closes the file, all data before that is consumed. A read at a lower offset returns the kept copy, because
     shells read a block and seek back to the end of the first line.
 
     end: the offset of the next byte to consume
-    looked: the offset after the last read beyond `end`, and the stream position there; None: there was none
+    peeked: the offset after the last read beyond `end`, and the stream position there; None: there was none
     seen: the highest stream position of any read beyond `end`
     written: the offset after the last write(2), which has moved the descriptor there; None: there was a read since
     by_line: whether the next read of at most LINE_BYTES returns one line at most, as a terminal does
@@ -212,13 +212,13 @@ class SeekableHandle(BufferHandle):
     def __init__(self, stored: StoredBuffer, opening: Opening, stats: Fields) -> None:
         super().__init__(stored, opening, stats)
         self.end = 0
-        self.looked: tuple[int, int] | None = None
+        self.peeked: tuple[int, int] | None = None
         self.seen = 0
         self.written: int | None = None
         self.by_line = False
         self._consumed = stats.consumed_bytes  # a stream position; all before it has been consumed
         self._kept = bytearray()
-        self._goes_back = False
+        self._has_gone_back = False
         # Programs that open a relay file only for reading hardly ever map it.
         if opening.is_for_both:
             self.tell_maker(opening)
@@ -240,15 +240,15 @@ class SeekableHandle(BufferHandle):
     def _begin_anew(self, offset: int) -> None:
         """Start over after a reset: the next byte of the buffer is the one at `offset`, and nothing is kept."""
         self.start = self._consumed = self.seen = 0
-        self.end, self.looked = offset, None
+        self.end, self.peeked = offset, None
         self._kept.clear()
 
-    def _again(self, offset: int, size: int) -> bytes:
+    def _read_kept(self, offset: int, size: int) -> bytes:
         """Return kept data from an offset below `end`; OSError: ESPIPE if it is not kept any more."""
         back = self.end - offset
         if back > len(self._kept):
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
-        self._goes_back = True
+        self._has_gone_back = True
         first = len(self._kept) - back
         return bytes(self._kept[first : first + size])
 
@@ -257,7 +257,7 @@ class SeekableHandle(BufferHandle):
 
         The first block is kept whole, and all blocks once the reader has gone back.
         """
-        if length < LARGE_BYTES or self._goes_back or not self._kept:
+        if length < LARGE_BYTES or self._has_gone_back or not self._kept:
             return length
         return KEPT_OF_LARGE
 
@@ -312,8 +312,8 @@ class SeekableHandle(BufferHandle):
         may_sleep = not request.nonblocking
         if offset == self.written:
             # Only the last write(2) has moved the descriptor, so the read continues where the last read ended.
-            if self.looked:
-                self.looked = self.looked[0] + offset - self.end, self.looked[1]
+            if self.peeked:
+                self.peeked = self.peeked[0] + offset - self.end, self.peeked[1]
             self.end = offset
         self.written = None
         if offset != self.end:
@@ -321,11 +321,11 @@ class SeekableHandle(BufferHandle):
             if self._was_reset(stats):
                 self._begin_anew(offset)
             elif offset < self.end:
-                return self._again(offset, size)
-            elif self.looked and offset == self.looked[0]:
-                await self._pass(streams, *self.looked, may_sleep)
+                return self._read_kept(offset, size)
+            elif self.peeked and offset == self.peeked[0]:
+                await self._pass(streams, *self.peeked, may_sleep)
             else:
-                return await self._look(streams, offset, size, stats, may_sleep)
+                return await self._peek_at(streams, offset, size, stats, may_sleep)
         if self.by_line and size <= LINE_BYTES:
             size = await self._line(streams, size, may_sleep)
         got, behind = await self._take(streams, size, request.unique, may_sleep) if size else (0, 0)
@@ -338,7 +338,7 @@ class SeekableHandle(BufferHandle):
         self._consumed = behind
         return b""  # the tap replaces it
 
-    async def _look(self, streams: Streams, offset: int, size: int, stats: Fields, may_sleep: bool) -> bytes | None:
+    async def _peek_at(self, streams: Streams, offset: int, size: int, stats: Fields, may_sleep: bool) -> bytes | None:
         """Return data at an offset above `end` and leave it unread; None: the offset is where the next data will be."""
         ahead = offset - self.end
         data, behind = b"", stats.bytes
@@ -346,7 +346,7 @@ class SeekableHandle(BufferHandle):
         if ahead < readable:
             data, behind = await self._peek(streams, ahead, min(size, readable - ahead), may_sleep)
         if data or ahead == readable:
-            self.looked = offset + len(data), behind
+            self.peeked = offset + len(data), behind
             if data:
                 self.seen = max(self.seen, behind)
         return None if ahead == readable else data

@@ -43,7 +43,7 @@ class StoredRing(Stored[RingMemory]):
     """
 
     readers: list[RingHandle]
-    moved_field = "producer_position"
+    written_field = "producer_position"
 
     def __init__(self, channel: StoredChannel, index: int, buffer: RingMemory) -> None:
         super().__init__(channel, index, buffer)
@@ -89,9 +89,9 @@ class StoredRing(Stored[RingMemory]):
                 if error.errno != errno.EMSGSIZE or size > stats.file_bytes:
                     raise
 
-    def has_news(self) -> bool:
+    def may_have_data(self) -> bool:
         """Whether a sleeping reader should try again."""
-        return bool(self.returned) or super().has_news()
+        return bool(self.returned) or super().may_have_data()
 
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
         """Return the events of poll(2), and the wake-up counter, which grows when a record arrives in an empty ring."""
@@ -121,7 +121,7 @@ class StoredRing(Stored[RingMemory]):
                 raise
         return True
 
-    def is_held_up(self) -> bool:
+    def needs_polling(self) -> bool:
         """Whether to look again soon; also if the ring holds only reservations that are not committed yet."""
         state = self.buffer.state()
         return bool(state & (native.LOOK_AGAIN | native.IS_HELD)) or (state == 0 and self.buffer.avail_data() > 0)
@@ -222,7 +222,7 @@ def choose_ring_size(command: Command, n_rings: int, free_bytes: int) -> tuple[i
     return (
         size,
         f"reduced to rings of {format_size(size)}, from {format_size(DEFAULT_RING_SIZE)}: a channel takes by default "
-        f"at most a sixteenth of the {free_bytes} bytes that are free; give size= to have others",
+        f"at most a sixteenth of the {free_bytes} bytes that are free; size= chooses another size",
     )
 
 

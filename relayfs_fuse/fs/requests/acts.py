@@ -1,4 +1,4 @@
-"""What handles and nodes have done in worker threads: commands, changes of counters, and requests of traced programs.
+"""Requests that handles and nodes pass to worker threads: commands, changes of counters, requests of traced programs.
 
 Handles (kinds/handles.py) and nodes (nodes.py) decide what a request does, and call the methods of Acts. Of each user
 one such request is carried out at a time, so that one user cannot occupy all worker threads.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.implicit import ImplicitDirectories
     from relayfs_fuse.fs.kinds.handles import JoinHandle
     from relayfs_fuse.fs.opener import Opener
+    from relayfs_fuse.fs.requests.merging import Merging
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.traces.watch import Tracing
 
@@ -44,6 +45,7 @@ class Acts:
     """Everything that handles and nodes need from the server.
 
     streams: reads and writes relay files
+    merging: feeds the files `merged` of traces
     commands, counters, tracing: carry out commands and requests; counters is None if they cannot be used
     errors: error_log
     naming: the lock that is held while names are added or removed
@@ -51,6 +53,7 @@ class Acts:
     """
 
     streams: Streams
+    merging: Merging
     commands: Commands
     counters: Counters | None
     tracing: Tracing

@@ -1,8 +1,9 @@
 """Directories that the server itself adds to the mount and removes from it, such as those of traced processes.
 
-inotify(7) reports only what is done through the mount. So the *announcing thread* of the server makes and removes such
-directories by mkdir(2) and rmdir(2) in the server's own mount. The handlers of these requests ask take() whether a
-request comes from that thread, and what is to be changed in the tree then:
+Programs may watch the mount with inotify(7), which reports only what is done by system calls in the mount. So the
+*announcing thread* of the server makes and removes such directories by mkdir(2) and rmdir(2)
+there. The handlers of these requests ask take() whether a request comes from that thread, and what is to be changed in
+the tree then:
 
     the server's thread        the announcing thread          the handler, in the server's thread
     make(), remove() wait  ->  mkdir(2), rmdir(2) wait  ->    calls take(), and the function that it returns
@@ -11,7 +12,7 @@ The caller of make() or remove() must not hold a lock that the handlers take.
 
 The announcing thread has to wait while another process has the kernel's lock of the parent directory. That can take
 arbitrarily long: a process has the lock while its getdents(2) waits for a page of its buffer. If the thread has not
-finished after TELL_S seconds, the change is made without it, and so are all further changes until the thread has
+finished after REQUEST_S seconds, the change is made without it, and so are all further changes until the thread has
 finished. A request of the thread that arrives later than that is refused.
 
 The thread has a descriptor table of its own. If a server is killed while this thread waits for the server's own mount,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # How long a change waits for the announcing thread, in seconds.
-TELL_S = 10.0
+REQUEST_S = 10.0
 
 _SYS_CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = 436, 2
 _libc = ctypes.CDLL(None)
@@ -63,7 +64,7 @@ class Announcements:
     def __init__(self, mountpoint: str) -> None:
         self._mountpoint = mountpoint
         self._pending: dict[str, Change] = {}
-        self._telling = trio.Lock()
+        self._requesting = trio.Lock()
         # One worker thread, which waits for the announcing thread: while it waits, there is no token left.
         self._limiter = trio.CapacityLimiter(1)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -84,15 +85,15 @@ class Announcements:
         await self._change(_remove, parent, changes)
 
     async def ask_to_remove(self, parent: str, name: str) -> OSError | None:
-        """Remove a directory without a change of its own, as any user can.
+        """Have the thread call rmdir(2) without a prepared Change: the handler treats the request as a user's.
 
         Returns the error of rmdir(2). None: it was removed, or the thread has not finished.
         """
-        return (await self._tell(_remove, parent, [name]) or {}).get(name)
+        return (await self._request(_remove, parent, [name]) or {}).get(name)
 
     async def look_up(self, parent: str, names: Iterable[str]) -> bool:
         """Look up names that were removed, so that the kernel drops them; False: the thread has not finished."""
-        return await self._tell(_look_up, parent, names) is not None
+        return await self._request(_look_up, parent, names) is not None
 
     def is_asking(self, thread: int) -> bool:
         """Whether a thread is the announcing thread."""
@@ -106,16 +107,16 @@ class Announcements:
         """Have the thread make requests for all names; then make the changes that no request has made."""
         expected = {f"{parent}/{name}": change for name, change in changes.items()}
         self._pending.update(expected)
-        await self._tell(act, parent, changes)
+        await self._request(act, parent, changes)
         for path in expected:
             change = self._pending.pop(path, None)
             if change is not None:
                 change()
 
-    async def _tell(self, act: Act, parent: str, names: Iterable[str]) -> dict[str, OSError] | None:
+    async def _request(self, act: Act, parent: str, names: Iterable[str]) -> dict[str, OSError] | None:
         """Have the thread call `act` for each name; return the errors by name, or None: it has not finished."""
-        async with self._telling:
-            with trio.move_on_after(TELL_S if self._limiter.available_tokens else 0):
+        async with self._requesting:
+            with trio.move_on_after(REQUEST_S if self._limiter.available_tokens else 0):
                 # Also abandoned when the server ends, as it does not answer requests of its own thread any more.
                 return await trio.to_thread.run_sync(
                     self._act, act, parent, list(names), limiter=self._limiter, abandon_on_cancel=True
@@ -123,7 +124,7 @@ class Announcements:
         return None
 
     def _act(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
-        """Do the work of _tell() in a worker thread; blocks."""
+        """Do the work of _request() in a worker thread; blocks."""
         try:
             failed = self._do(partial(self._act_on_all, act, parent, names))
         except OSError as error:
@@ -155,7 +156,7 @@ class Announcements:
         failed = {}
         above = os.open(os.path.join(self._mountpoint, parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Not so if the server is not mounted any more, or something is mounted over it.
+            # The device is another one if the server is not mounted any more, or something is mounted over it.
             if os.fstat(above).st_dev == self._device:
                 for name in names:
                     try:

@@ -20,7 +20,6 @@ from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.attributes import space as space_of
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands.control import NAME_MAX
-from relayfs_fuse.fs.kinds.base import READABLE, WRITABLE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES
 from relayfs_fuse.fs.nodes import JoinFile, MappedFile
 from relayfs_fuse.fs.opener import Opening, process_of
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.base import Backing
     from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.nodes import Node
+    from relayfs_fuse.fs.requests.merging import Merging
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.watch import Tracing
@@ -56,6 +56,7 @@ class Operations(NameOperations):
     store, tree, errors: see NameOperations
     commands: carries out what is written to control
     streams: reads and writes relay files
+    merging: feeds the files `merged` of traces
     counters: the counters; None: they cannot be used
     tracing: the traces, and the announcing thread
     flushing: flushes a channel before it is opened
@@ -68,6 +69,7 @@ class Operations(NameOperations):
         commands: Commands,
         errors: ErrorLog,
         streams: Streams,
+        merging: Merging,
         counters: Counters | None,
         tracing: Tracing,
         flushing: Flushing,
@@ -76,7 +78,7 @@ class Operations(NameOperations):
         self._flushing = flushing
         if counters is not None:
             self.requests = counters.requests
-        self._acts = Acts(streams, commands, counters, tracing, errors, self._naming, self._implicit)
+        self._acts = Acts(streams, merging, commands, counters, tracing, errors, self._naming, self._implicit)
         self._handles: dict[int, Handle] = {}
 
     # ---------------------------------------------------------------- attributes
@@ -203,11 +205,7 @@ class Operations(NameOperations):
         self, inode: int, fh: int, poll_handle: pyfuse3.PollHandle | None, ctx: pyfuse3.RequestContext
     ) -> int:
         """Return the events that hold now; `poll_handle` notifies the kernel when they change."""
-        handle = self._handles[fh]
-        if handle.stored is None:
-            return READABLE | WRITABLE
-        events = self._acts.streams.waiting.poll(handle.stored, fh, poll_handle, handle.by_mem, handle.skips)
-        return events | (READABLE if handle.is_inside else 0)
+        return self._handles[fh].poll(self._acts, poll_handle)
 
     # ---------------------------------------------------------------- helpers
 

@@ -200,7 +200,7 @@ class NameOperations(pyfuse3.Operations):
         """Refuse, because only `remove` in control removes the files of a channel; error_log says so."""
         node = self._directory(parent_inode).children.get(os.fsdecode(name))
         if isinstance(node, BufferFile):
-            hint = f"a channel goes as a whole: write `remove {node.stored.channel.path}` to control"
+            hint = f"only a whole channel can be removed: write `remove {node.stored.channel.path}` to control"
             self._errors.notice(f"unlink {node.path}", hint, len("unlink "))
         raise pyfuse3.FUSEError(errno.EPERM)
 

@@ -18,10 +18,9 @@ from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import RECORD_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from relayfs_fuse.fs.kinds.base import Stored
-    from relayfs_fuse.fs.kinds.handles import RelayHandle
     from relayfs_fuse.fs.requests.waiting import Waiting
 
 Result = TypeVar("Result")
@@ -54,8 +53,8 @@ class Streams:
                 if scope is not None:
                     scope.cancel()
 
-    async def read(self, handle: RelayHandle, offset: int, size: int, request: tap.Request) -> bytes:
-        """Have the handle consume and return data, as RelayHandle.take() does.
+    async def interruptible(self, read: Callable[[], Awaitable[bytes]], request: tap.Request) -> bytes:
+        """Return the data of a read; it is cancelled if the read(2) is interrupted.
 
         OSError: EINTR, the read(2) was interrupted; EINVAL, the kernel reads for its page cache, as mmap(2) does, whose
         data might never reach a program.
@@ -65,10 +64,7 @@ class Streams:
         with trio.CancelScope() as scope:
             self._sleeping[request.unique] = scope
             try:
-                return await handle.take(self, offset, size, request)
-            except OSError as error:
-                handle.stored.note(error)
-                raise
+                return await read()
             finally:
                 del self._sleeping[request.unique]
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))

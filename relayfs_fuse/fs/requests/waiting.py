@@ -11,14 +11,14 @@ the wake-up word of one of its buffers or the group's own word changes:
 Since a buffer is armed before it is checked, no record is missed. A producer can be killed after it has written a
 record and before it wakes anybody, so all buffers are checked every SAFETY_MS.
 
-If a buffer is to wake at each record, it is armed at most every REST_MS, and checked unarmed in between. A wake-up
-costs its writer a system call, which must not happen for each of many records while a reader keeps up with them.
+A buffer that wakes at each record is armed at most every REST_MS, and checked unarmed in between. A wake-up costs the
+producer a system call, which must not happen for each of many records while a reader keeps up with them.
 
 If a buffer is damaged, the requests that wait for it fail, and no others.
 
-A program that may write to a buffer can change its wake-up word as often as it likes. So a buffer that is woken without
-new records is not checked for a while (it rests), longer and longer; likewise one whose check takes long. All checks
-together take no more than a share of the server's time (turns.py).
+A program that may write to a buffer can change its wake-up word at any rate. So a buffer with spurious wake-ups
+(without new records) rests: it is not checked for a while, which is doubled each time. A buffer whose check takes long
+rests, too. All checks together take no more than a share of the server's time (turns.py).
 """
 
 from __future__ import annotations
@@ -46,26 +46,35 @@ log = logging.getLogger(__name__)
 
 # The longest time between two checks of a buffer.
 SAFETY_MS = 1000
-# The same while Stored.is_held_up(), when no wake-up will come for what readers wait for. In a ring that may be a
-# reservation whose owner is dead.
+# The same while Stored.needs_polling() is true, because no wake-up will come for what readers wait for. In a ring that
+# may be a reservation whose owner is dead.
 RESERVED_MS = 50
 # The shortest time between arming a buffer for the next record and arming it so again.
 REST_MS = 1
-# After more than VAIN_MAX wake-ups in a row without new records a buffer rests: at first for REST_MS, at most for
+# After more than SPURIOUS_MAX wake-ups in a row without new records a buffer rests: at first for REST_MS, at most for
 # REST_LAST_MS.
-VAIN_MAX = 8
+SPURIOUS_MAX = 8
 REST_LAST_MS = 64
 # If a check takes longer than QUICK_S, the buffer rests for REST_TIMES of that.
 QUICK_S = 0.001
 REST_TIMES = 10
-# The share of the server's time that checks take, and for how long they may take all of it.
-LOOKS_SHARE = 0.25
-FLURRY_S = 0.05
+# The largest share of the server's time that checks take, and for how long they may take all of it.
+CHECKS_SHARE = 0.25
+BURST_S = 0.05
 # The processor time to send a job to another thread and to get its result, estimated.
 SLEEP_COST_S = 0.0001
 
 # The task's name in the log.
 WAITING = "waiting for buffers"
+
+
+def notify(handle: pyfuse3.PollHandle) -> None:
+    """Have the kernel ask again what a polled descriptor is ready for."""
+    try:
+        handle.notify()
+    except OSError as error:
+        # The descriptor is being closed: the kernel has dropped the handle, and RELEASE will follow.
+        log.debug("poll notification: %s", error)
 
 
 class _Poll:
@@ -93,17 +102,13 @@ class _Poll:
         if events & ~self.reported or (progress != self.progress and events & READABLE):
             self.reported = events
             self.progress = progress
-            try:
-                self.handle.notify()
-            except OSError as error:
-                # The descriptor is being closed: the kernel has dropped the handle, and RELEASE will follow.
-                log.debug("poll notification: %s", error)
+            notify(self.handle)
 
 
 class _Waiter:
     """The sleeping reads and the polled descriptors of one buffer.
 
-    patience_ms: the buffer is checked again after so many milliseconds at the latest
+    interval_ms: the buffer is checked again after so many milliseconds at the latest
     rests_until: the buffer is not checked before this time, by trio's clock
     sleepers: the events that sleeping reads wait for
     polls: by descriptor
@@ -113,28 +118,28 @@ class _Waiter:
 
     def __init__(self, stored: Stored[Any]) -> None:
         self.stored = stored
-        self.patience_ms = SAFETY_MS
+        self.interval_ms = SAFETY_MS
         self.rests_until = -math.inf
         self.sleepers: set[trio.Event] = set()
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
         self.failure: OSError | None = None
         self._armed = 0
-        self._moved = -1
-        self._n_vain = 0
+        self._written = -1
+        self._n_spurious = 0
 
     @property
     def wanted(self) -> bool:
         return bool(self.sleepers or self.polls)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
         begun_s = time.thread_time()
         try:
             is_woken = self.stored.buffer.wake_seq() != self.seq
-            self._look()
+            self._check()
             if is_woken:
-                self._rest_if_in_vain()
+                self._rest_if_spurious()
         except OSError as error:
             self.stored.note(error)
             self._fail(error)
@@ -145,13 +150,13 @@ class _Waiter:
         if took_s > QUICK_S:
             self._rest(REST_TIMES * took_s)
 
-    def _rest_if_in_vain(self) -> None:
+    def _rest_if_spurious(self) -> None:
         """Rest if no record was written between the last wake-ups, which then do not come from producers."""
-        moved = self.stored.n_moved()
-        self._n_vain = self._n_vain + 1 if moved == self._moved else 0
-        self._moved = moved
-        if self._n_vain > VAIN_MAX:
-            self._rest(min(REST_MS << min(self._n_vain - VAIN_MAX - 1, 16), REST_LAST_MS) / 1000)
+        written = self.stored.n_written()
+        self._n_spurious = self._n_spurious + 1 if written == self._written else 0
+        self._written = written
+        if self._n_spurious > SPURIOUS_MAX:
+            self._rest(min(REST_MS << min(self._n_spurious - SPURIOUS_MAX - 1, 16), REST_LAST_MS) / 1000)
 
     def _rest(self, seconds: float) -> None:
         self.rests_until = max(self.rests_until, trio.current_time() + seconds)
@@ -165,16 +170,16 @@ class _Waiter:
             poll.announce(GONE, poll.progress)
         self.polls.clear()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Arm the buffer if necessary; wake sleeping reads if there is data; notify poll(2) of changes."""
         buffer = self.stored.buffer
         for_records = self.sleepers or (self.polls and self.stored.wakes_for_records)
         bits = native.ARM_RECORD if for_records else 0
         bits |= native.ARM_SWITCH if self.polls else 0
-        self.patience_ms = RESERVED_MS if self.stored.is_held_up() else SAFETY_MS
+        self.interval_ms = RESERVED_MS if self.stored.needs_polling() else SAFETY_MS
         if bits != self._armed or buffer.wake_seq() != self.seq:
             self._arm(bits)
-        if self.sleepers and self.stored.has_news():
+        if self.sleepers and self.stored.may_have_data():
             for event in self.sleepers:
                 event.set()
         if any(poll.skips for poll in self.polls.values()):
@@ -191,7 +196,7 @@ class _Waiter:
         if self.stored.rests_until is not None and bits & native.ARM_RECORD:
             if now < self.stored.rests_until:
                 self.seq, self._armed = buffer.wake_seq(), 0
-                self.patience_ms = REST_MS
+                self.interval_ms = REST_MS
                 return
             self.stored.rests_until = now + REST_MS / 1000
         self.seq = buffer.arm(bits)
@@ -213,25 +218,25 @@ class _Group:
         self._limiter = limiter
         self._share = share
         self._word = native.WakeWord()
-        self._news = trio.Event()
+        self._told = trio.Event()
 
     def tell(self) -> None:
         """Have run() check its buffers now."""
-        self._news.set()
+        self._told.set()
         self._word.change()
 
     async def run(self) -> None:
         """Arm, check and sleep until `stopped`; see the first comment of this file."""
         while not self.stopped:
-            self._news = trio.Event()
+            self._told = trio.Event()
             value = self._word.value
-            waiters = await self._look()
+            waiters = await self._check()
             if not waiters:
-                await self._news.wait()
+                await self._told.wait()
                 continue
             now = trio.current_time()
             awake = [waiter for waiter in waiters if waiter.rests_until <= now]
-            pauses_ms = [waiter.patience_ms for waiter in awake]
+            pauses_ms = [waiter.interval_ms for waiter in awake]
             rests_s = [waiter.rests_until - now for waiter in waiters if waiter.rests_until > now]
             pauses_ms += [math.ceil(1000 * rest_s) for rest_s in rests_s]
             buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
@@ -240,13 +245,13 @@ class _Group:
                 self.memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
             )
 
-    async def _look(self) -> list[_Waiter]:
+    async def _check(self) -> list[_Waiter]:
         """Check the buffers that do not rest; return the waiters of all buffers that somebody still waits for."""
         await self._share.ready()
         begun_s = time.thread_time()
         for waiter in list(self.waiters.values()):
             if waiter.wanted and waiter.rests_until <= trio.current_time():
-                waiter.look()
+                waiter.check()
         self._share.spend(time.thread_time() - begun_s + SLEEP_COST_S)
         return self._remaining([waiter for waiter in self.waiters.values() if waiter.wanted])
 
@@ -265,7 +270,7 @@ class Waiting:
         self._groups: list[_Group] = []
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(1)
-        self._share = Share(LOOKS_SHARE, FLURRY_S)
+        self._share = Share(CHECKS_SHARE, BURST_S)
         self._stopped = trio.Event()
 
     async def run(self) -> None:

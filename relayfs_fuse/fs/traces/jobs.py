@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a command waits for a job; a stopped or hostile process may hold the lock of a buffer. After that time the
-# job goes on in its thread.
-PATIENCE_S = 5.0
+# How long a command waits for a job, which a stopped or hostile process can delay by the lock of a buffer. After that
+# time the job goes on in its thread.
+TIMEOUT_S = 5.0
 # How long `trace remove` waits for the recorder of the trace to end, and the pause between two checks.
 RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
 # How old a hidden directory must be before sweep() removes it.
 STALE_S = 10.0
 
 
-def patiently(job: Callable[[], object], what: str) -> None:
-    """Call a job in a thread of its own, and wait for it for at most PATIENCE_S seconds.
+def call_with_timeout(job: Callable[[], object], what: str) -> None:
+    """Call a job in a thread of its own, and wait for it for at most TIMEOUT_S seconds.
 
     what: the thread's name, for the log
     """
     thread = threading.Thread(target=job, name=what, daemon=True)
     thread.start()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     if thread.is_alive():
         log.info("%s: a program holds the lock of a buffer; the job goes on in its thread", what)
 
 
-def visits() -> Iterator[int]:
+def each_cpu() -> Iterator[int]:
     """Move the calling thread to each possible CPU in turn, and yield the number of the CPU.
 
     A buffer is best flushed on its own CPU. This way all buffers of one CPU are handled at a time.
@@ -73,7 +73,7 @@ def attempt(job: Callable[[], object]) -> None:
 
 def flush(processes: Sequence[TraceProcess]) -> None:
     """Flush the buffers of processes, each on its CPU."""
-    for cpu in visits() if processes else ():
+    for cpu in each_cpu() if processes else ():
         for process in processes:
             attempt(partial(process.flush, cpu))
 
@@ -141,22 +141,22 @@ def _n_unread(buffer: native.Buffer) -> int:
         return 0  # damaged
 
 
-def remove_what_is_over(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
+def remove_consumed(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
     """Finish the buffers of dead processes, and remove the directories in which nothing is left to be read."""
-    for cpu in visits() if dead else ():
+    for cpu in each_cpu() if dead else ():
         for process, trace in dead:
             attempt(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
     for process, trace in dead:
         try:
-            if process.is_over(trace.mode == native.MODE_OVERWRITE) and not _is_to_be_recorded(process):
+            if process.is_consumed(trace.mode == native.MODE_OVERWRITE) and not _has_damage_to_record(process):
                 native_trace.trace_remove_dead(process.directory)
         except OSError as error:
             # The directory is gone already, or another process has joined it.
             log.debug("%s: %s", process.directory, error)
 
 
-def _is_to_be_recorded(process: TraceProcess) -> bool:
-    return process.is_to_be_seen() and recorder_lock.holder(os.path.dirname(process.directory)) is not None
+def _has_damage_to_record(process: TraceProcess) -> bool:
+    return process.has_recent_damage() and recorder_lock.holder(os.path.dirname(process.directory)) is not None
 
 
 def sweep(directory: str) -> None:
@@ -190,6 +190,6 @@ def read_given_up(directory: str) -> list[str]:
     except OSError:
         return []
     return [
-        f"{name} has ended and gave way to others, with {records} events that nobody had read: memory= is used up"
+        f"{name} had ended, and was removed with {records} unread events, because memory= is used up"
         for name, _, records in (line.partition(" ") for line in lines)
     ]

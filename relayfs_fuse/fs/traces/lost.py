@@ -42,7 +42,7 @@ class Losses:
         self._control = control
         self._errors = errors
         # By the trace's id and the user (None: all trusted users), the number of lost events in the last message.
-        self._said: dict[tuple[int, int | None], int] = {}
+        self._reported: dict[tuple[int, int | None], int] = {}
         self._by_user: dict[int, dict[int, int]] = {}
         self._files: dict[int, Backing] = {}
 
@@ -69,19 +69,19 @@ class Losses:
         """Return the numbers of lost events of a trace, of trusted and of other users; (0, 0) if there is no trace."""
         return (0, 0) if trace is None else (self._control.lost(trace), sum(self._by_user.get(trace.id, {}).values()))
 
-    def say(self, trace: Trace) -> None:
+    def report(self, trace: Trace) -> None:
         """Write the number of lost events to error_log and the log if it is over ten times the one written last."""
         for uid, lost in [(None, self._control.lost(trace)), *self._by_user.get(trace.id, {}).items()]:
-            if lost <= 10 * self._said.get((trace.id, uid), 0):
+            if lost <= 10 * self._reported.get((trace.id, uid), 0):
                 continue
-            self._said[trace.id, uid] = lost
+            self._reported[trace.id, uid] = lost
             who = "programs" if uid is None else f"programs of user {uid}"
-            said = f"{who} could get no buffers, and have lost {lost} events so far; relayctl stat {trace.name} counts"
-            log.info("%s", self._errors.notice(f"trace start {trace.name}", said))
+            message = f"{who} could get no buffers, and have lost {lost} events; see relayctl stat {trace.name}"
+            log.info("%s", self._errors.notice(f"trace start {trace.name}", message))
 
-    def forget_said(self) -> None:
+    def forget_reported(self) -> None:
         """Forget which messages were written, because a trace was removed; a message about another may come again."""
-        self._said.clear()
+        self._reported.clear()
 
 
 class LostFile(TextFile):

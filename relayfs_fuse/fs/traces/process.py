@@ -45,7 +45,7 @@ _EXACT_MAX = 65536
 # Bytes that are enough for the metadata before the declarations of events.
 _PREAMBLE_MAX = 8192
 # The errors of a buffer that can never be read.
-_SPOILED = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
+_UNUSABLE = (errno.EBADMSG, errno.EPROTO, errno.ENOENT)
 
 
 class TraceChannel(StoredChannel):
@@ -90,11 +90,11 @@ class TraceProcess:
         self._flush_interval_ms = flush_interval_ms
         self.channel: TraceChannel | None = None
         self._nodes: list[Node] = []
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._unfinished: dict[int, str] = {}
-        self._has_said_unfinished = False
-        self._left: dict[int, native.Stats | OSError | None] = {}
+        self._has_reported_unfinished = False
+        self._results: dict[int, native.Stats | OSError | None] = {}
         self._found_damaged: float | None = None
 
     # ---------------------------------------------------------------- what the mount shows
@@ -168,7 +168,7 @@ class TraceProcess:
             os.close(descriptor)
 
     # ---------------------------------------------------------------- flushing and finishing; all of this may block
-    # flush() and finish() are best called on the buffer's CPU: see visits() in jobs.py.
+    # flush() and finish() are best called on the buffer's CPU: see each_cpu() in jobs.py.
 
     def flush(self, cpu: int) -> None:
         """Finish the current sub-buffer of a CPU if it has events, so that they can be read."""
@@ -196,30 +196,30 @@ class TraceProcess:
 
         closes: mark the buffer as closed when all of it is consumed, because no other process writes to it
         """
-        self._left[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
+        self._results[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
 
     def unfinished(self) -> str:
         """Return a message about buffers that could not be finished after the process has ended, once; otherwise ""."""
-        if not self._unfinished or self._has_said_unfinished:
+        if not self._unfinished or self._has_reported_unfinished:
             return ""
-        self._has_said_unfinished = True
+        self._has_reported_unfinished = True
         return f"{self.name} has ended, and what it wrote last cannot be read: {'; '.join(self._unfinished.values())}"
 
-    def is_to_be_seen(self) -> bool:
+    def has_recent_damage(self) -> bool:
         """Whether finish() found damage less than DAMAGED_S ago, so that a recorder may still have to report it."""
-        if not any(isinstance(stats, OSError) for stats in self._left.values()):
+        if not any(isinstance(stats, OSError) for stats in self._results.values()):
             return False
         if self._found_damaged is None:
             self._found_damaged = time.monotonic()
         return time.monotonic() - self._found_damaged < DAMAGED_S
 
-    def is_over(self, is_kept: bool) -> bool:
+    def is_consumed(self, is_kept: bool) -> bool:
         """Whether nothing is left to be read in any buffer that finish() was called for.
 
         is_kept: a buffer with events that has never been read counts as unread (mode overwrite): somebody may want the
             last events
         """
-        left = self._left.values()
+        left = self._results.values()
         if any(stats is None for stats in left):
             return False
         seen = [stats for stats in left if stats and not isinstance(stats, OSError)]
@@ -229,14 +229,14 @@ class TraceProcess:
         """Finish a buffer; return its statistics if it is finished and all of it is consumed, else None."""
         before = buffer.stats()
         # If events were lost, one more packet is needed, even an empty one, because packets carry their number.
-        says_loss = cpu not in self._told and _lost(before) > 0
-        if says_loss or _is_unfinished(before):
+        reports_loss = cpu not in self._reported and _lost(before) > 0
+        if reports_loss or _is_unfinished(before):
             failure = self._try_flush(cpu, buffer)
             if failure and self._failures[cpu] >= FAILURES_MAX:
                 self._unfinished[cpu] = f"cpu{cpu}, with {before.unread_records} unread events: {failure}"
         stats = buffer.stats()
         if stats.produced != before.produced:
-            self._told.add(cpu)
+            self._reported.add(cpu)
         # In a finished buffer at most the header of the next packet is reserved.
         is_finished = stats.offset <= stats.reserved_at_start or self._failures[cpu] >= FAILURES_MAX
         if not is_finished or stats.produced != stats.consumed:
@@ -297,10 +297,10 @@ def _with_buffer(
     try:
         buffer = map_it()
     except OSError as error:
-        return error if error.errno in _SPOILED else None
+        return error if error.errno in _UNUSABLE else None
     try:
         return act(buffer)
     except OSError as error:
-        return error if error.errno in _SPOILED else None
+        return error if error.errno in _UNUSABLE else None
     finally:
         buffer.close()

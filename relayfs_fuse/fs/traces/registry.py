@@ -31,11 +31,12 @@ from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirector
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.lost import Losses, LostFile
+from relayfs_fuse.fs.traces.merged import directory_of
 from relayfs_fuse.fs.traces.process import TraceProcess
 from relayfs_fuse.fs.traces.sessions import Session, Sessions
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
 from relayfs_fuse.native import trace as native_trace
-from relayfs_fuse.native.tables import TRACE_OPTIONS
+from relayfs_fuse.native.tables import CLOCKS, PERMS, TRACE_OPTIONS, missing_clock
 from relayfs_fuse.native.trace import Clocks, Process, Trace
 from relayfs_fuse.tracefiles import ctf, recorder_lock
 
@@ -161,11 +162,8 @@ class Traces:
 
     def show_trace(self, name: str) -> Node | None:
         """Show an empty directory for a trace; None: it is shown already, or the trace was removed."""
-        if name not in self.hidden():
-            return None
-        directory = TraceDirectory(name)
-        self._tree.attach(self._tree.root, directory)
-        return directory
+        trace = self.find(name)
+        return directory_of(trace, self._store, self._tree) if trace and name in self.hidden() else None
 
     # ---------------------------------------------------------------- directories
 
@@ -203,7 +201,7 @@ class Traces:
             name,
             directory,
             os.path.join(self._store.locate(name), directory),
-            lambda events: ctf.metadata(events, self._clocks(name), self._losses.of(self.find(name))),
+            lambda events: ctf.metadata(events, self._clocks(name, events), self._losses.of(self.find(name))),
             trace.flush_interval_ms if trace else 0,
         )
         self._processes[name][directory] = process
@@ -233,12 +231,12 @@ class Traces:
         """Return the names of removed traces that are still shown."""
         return self._processes.keys() - self._slots.keys()
 
-    def _clocks(self, name: str) -> Clocks:
+    def _clocks(self, name: str, events: bytes) -> Clocks:
         """Return the clocks now; of a trace from before the last boot, as note_clocks() noted them last."""
         trace = self.find(name)
         if trace is not None and trace.boot != self._boot:
             return trace.latest
-        return native_trace.read_clocks()
+        return native_trace.read_clocks(CLOCKS[ctf.Origin.of(events).clock].number)
 
     def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
         """Parse what a process wrote to `join`: "TRACE PROGRAM", and a line with its image or nothing; CommandError.
@@ -293,15 +291,14 @@ class Traces:
             raise CommandError(errno.ENOENT, "the trace was removed")
         return partial(session.allocate, int(number), trace)
 
-    # ---------------------------------------------------------------- from time to time
+    # ---------------------------------------------------------------- periodic work
 
     def note_clocks(self) -> None:
         """Write the current clocks to the control file, for programs that read the traces after a reboot."""
-        clocks = native_trace.read_clocks()
         for name, slot in self._slots.items():
             trace = self.find(name)
             if trace is not None and trace.boot == self._boot:
-                self._control.set(slot, replace(trace, latest=clocks))
+                self._control.set(slot, replace(trace, latest=native_trace.read_clocks(trace.clock)))
 
     def settle(self) -> None:
         """Let the control file forget traces that were removed LINGER_S ago."""
@@ -327,10 +324,10 @@ class Traces:
         directories = [self._store.locate(name) for name in traces]
         store = self._store.directory
         while self._given_up:
-            trace_name, said = self._given_up.popleft()
-            log.warning("%s", self._errors.notice(f"trace create {trace_name}", said))
+            trace_name, message = self._given_up.popleft()
+            log.warning("%s", self._errors.notice(f"trace create {trace_name}", message))
         for trace in traces.values():
-            self._losses.say(trace)
+            self._losses.report(trace)
 
         def job() -> None:
             jobs.attempt(self.sessions.sweep)
@@ -339,11 +336,11 @@ class Traces:
                 jobs.attempt(partial(take, store, trace))
             jobs.attempt(lambda: jobs.flush(to_flush))
             dead = [(process, trace) for process, trace in processes if not process.is_alive()]
-            jobs.attempt(lambda: jobs.remove_what_is_over(dead))
-            self._given_up.extend((trace.name, said) for process, trace in dead if (said := process.unfinished()))
+            jobs.attempt(lambda: jobs.remove_consumed(dead))
+            self._given_up.extend((trace.name, message) for process, trace in dead if (message := process.unfinished()))
             for directory in directories:
                 jobs.attempt(partial(jobs.sweep, directory))
-                self._given_up.extend((os.path.basename(directory), said) for said in jobs.read_given_up(directory))
+                self._given_up.extend((os.path.basename(directory), text) for text in jobs.read_given_up(directory))
 
         return job
 
@@ -390,7 +387,7 @@ class Traces:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
     def _make_directory(self, trace: Trace) -> None:
-        self._store.make_directory(trace.name, 0o711)
+        self._store.make_directory(trace.name, PERMS["INNER"])
         take(self._store.directory, trace)
 
     def _free_slot(self, command: TraceCommand) -> int:
@@ -400,7 +397,7 @@ class Traces:
         if not free:
             raise command.refuse(
                 errno.ENOSPC,
-                f"there are {native_trace.N_TRACES} traces, as many as there can be at once; `trace remove` frees one: "
+                f"there are {native_trace.N_TRACES} traces, which is the limit; `trace remove` frees one: "
                 + ", ".join(sorted(self._slots)),
             )
         return min(free)
@@ -411,11 +408,10 @@ class Traces:
 
     def _plan(self, command: TraceCommand) -> tuple[Trace, str | None]:
         """Return the trace to create, and the text for error_log if default sizes were reduced; CommandError."""
-        clock = native_trace.CLOCK_MONO + command.options.get("clock", 0)
-        if clock == native_trace.CLOCK_TSC and not native.has_tsc():
-            raise command.refuse(
-                errno.EINVAL, "clock=tsc: this machine has no counter of constant rate; allowed: mono", "clock"
-            )
+        chosen = command.options.get("clock", 0)
+        if missing := missing_clock(TRACE_OPTIONS["clock"], chosen):
+            raise command.refuse(errno.EINVAL, missing, "clock")
+        clock = native_trace.CLOCK_MONO + chosen
         free_bytes, n_buffers = self._store.free_bytes(), native.n_possible_cpus()
         sizes = trace_control.DEFAULT_SIZES
         subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, sizes)
@@ -438,7 +434,7 @@ class Traces:
             subbuf_size=subbuf_size,
             n_subbufs=n_subbufs,
             boot=self._boot,
-            made=native_trace.read_clocks(),
+            made=native_trace.read_clocks(clock),
             filter=command.filter,
             flush_interval_ms=command.options.get("flush_interval", TRACE_OPTIONS["flush_interval"].initial),
         )
@@ -460,7 +456,7 @@ class Traces:
     def _start(self, command: TraceCommand, trace: Trace) -> None:
         if trace.boot != self._boot:
             raise command.refuse(
-                errno.ESTALE, f"{trace.name} was made before the machine was started anew: it can be read and removed"
+                errno.ESTALE, f"{trace.name} was made before the last reboot: it can only be read and removed"
             )
         self._to_flush.pop(trace.name, None)
         self._set(replace(trace, is_started=True))
@@ -471,7 +467,7 @@ class Traces:
         for directory in self.changes(trace.name)[0]:
             self.show(trace.name, directory)
         processes = list(self._processes[trace.name].values())
-        yield lambda: jobs.patiently(lambda: jobs.flush(processes), f"trace stop {trace.name}")
+        yield lambda: jobs.call_with_timeout(lambda: jobs.flush(processes), f"trace stop {trace.name}")
 
     def _remove(self, command: TraceCommand) -> Work:
         """Hide the trace's directory, change the control file, wait for the recorder, and delete the directory."""
@@ -483,16 +479,16 @@ class Traces:
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
-        self._losses.forget_said()
+        self._losses.forget_reported()
         self._unwatch(name)
         # The recorder has the directory open, and sees by the changed name that the trace is removed.
         recorder = yield lambda: recorder_lock.holder(hidden)
         has_ended = recorder is None or (yield LongJob(lambda: jobs.await_recorder(hidden)))
         unread: dict[str, int] = {}
-        yield lambda: jobs.patiently(lambda: jobs.delete_trace(hidden, unread), f"trace remove {name}")
+        yield lambda: jobs.call_with_timeout(lambda: jobs.delete_trace(hidden, unread), f"trace remove {name}")
         if recorder is not None and (unread or not has_ended):
-            said = jobs.not_recorded(unread, "" if has_ended else recorder)
-            log.warning("%s", self._errors.notice(command.line, said, command.column))
+            message = jobs.not_recorded(unread, "" if has_ended else recorder)
+            log.warning("%s", self._errors.notice(command.line, message, command.column))
 
     def _unwatch(self, name: str) -> None:
         for watch in [watch for watch, watched in self._watches.items() if watched == name]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 # The sessions of one user. Each takes a descriptor of the server; a process needs one for each of at most 16 traces.
 USER_SESSIONS = 1024
-# The bytes of declarations, in the directories of one user's sessions, that the server keeps in mind.
+# The bytes of declarations in the directories of one user's sessions; the server remembers each declaration.
 USER_DECLARED = 64 << 20
 PROCESSES_NAME = ".processes"
 # The bytes of .events that are read at a time: longer than two declarations, each of which is at most a request long.
@@ -67,7 +68,7 @@ def _hash(declaration: Declaration) -> int:
 
 
 class Totals:
-    """How many bytes of declarations the server keeps in mind, by user."""
+    """How many bytes of declarations the server remembers, by user."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -117,7 +118,7 @@ class Declared:
         """Return the lowest id that is not taken; CommandError: ENOSPC."""
         at = self._taken.find(0)
         if at < 0:
-            raise CommandError(errno.ENOSPC, f"{ctf.ID_MAX + 1} events are declared, as many as there can be")
+            raise CommandError(errno.ENOSPC, f"{ctf.ID_MAX + 1} events are declared, which is the limit")
         return at
 
     def read_on(self, descriptor: int, length: int) -> None:
@@ -226,7 +227,7 @@ class Session:
         """Append a declaration, and again with another id if a process has appended one with the same id before."""
         for _ in range(_DECLARE_TRIES):
             if self._descriptor < 0:
-                raise CommandError(errno.EBADF, "the process takes part no longer")
+                raise CommandError(errno.EBADF, "the process has left the trace")
             length = os.fstat(self._descriptor).st_size
             self.declared.read_on(self._descriptor, length)
             known = self.declared.find(one)
@@ -244,7 +245,7 @@ class Session:
             if not self._is_shared:
                 self.declared_id = one.id
                 return
-        raise CommandError(errno.EAGAIN, "other processes declare events all the time")
+        raise CommandError(errno.EAGAIN, f"other processes declared events during {_DECLARE_TRIES} tries in a row")
 
     def allocate(self, cpu: int, trace: Trace) -> None:
         """Allocate the memory of a CPU's buffer; may block. OSError: ENOSPC."""
@@ -283,7 +284,7 @@ class Sessions:
         with self._lock:
             if uid and self._users[uid] >= USER_SESSIONS:
                 raise CommandError(
-                    errno.ENOSPC, f"the processes of user {uid} take part {USER_SESSIONS} times, as often as is allowed"
+                    errno.ENOSPC, f"the processes of user {uid} take part {USER_SESSIONS} times, which is the limit"
                 )
             session = self._add(directory, uid, Image(pid, start, line))
             mine = [one for one in self._inherited if (one.directory, one.image.pid) == (directory, pid)]
@@ -349,7 +350,8 @@ class Sessions:
         text = "".join(f"{image.pid} {image.start} {image.line}\n" for image in images)
         path, new = os.path.join(directory, PROCESSES_NAME), os.path.join(directory, f"{PROCESSES_NAME}.new")
         try:
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(new, flags, PERMS["OWN"])
             try:
                 os.write(descriptor, text.encode())
             finally:
@@ -369,6 +371,6 @@ def _read(directory: str) -> Iterator[Image]:
     except (OSError, ValueError):
         return
     for line in lines:
-        pid, start, said = (*line.split(" ", 2), "", "")[:3]
+        pid, start, image_line = (*line.split(" ", 2), "", "")[:3]
         if pid.isdigit() and start.isdigit():
-            yield Image(int(pid), int(start), said)
+            yield Image(int(pid), int(start), image_line)

@@ -1,8 +1,9 @@
 """The tasks of the server that keep its traces up to date, and the requests of traced processes.
 
 When the directory of a traced process appears in the store or goes, inotify(7) wakes a task, which compares the store
-with what the mount shows, and adds and removes directories (requests/announcements.py). An event only says that a
-trace is to be compared, so it does no harm if events are lost or merged. A second task does what is due every second.
+with what the mount shows, and adds and removes directories (requests/announcements.py). An inotify event only
+says that a trace is to be compared, so it does no harm if the kernel drops such events. A second task does what is due
+every second.
 """
 
 from __future__ import annotations

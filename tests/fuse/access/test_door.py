@@ -15,6 +15,7 @@ from traffic import Stream
 
 from relayfs_fuse import Channel, Reader, Ring
 from relayfs_fuse.inotify import Inotify
+from relayfs_fuse.native.tables import PERMS
 
 OPENED = 0x20  # IN_OPEN
 
@@ -133,7 +134,7 @@ def test_who_reaches_beyond_the_memory_kills_only_himself(mount: Mount, victim: 
 
 def test_the_store_is_for_its_own_user(mount: Mount, unprivileged: User) -> None:
     mount.create("dir/log", "buffers=single perm=0666")
-    assert stat.S_IMODE(mount.store.stat().st_mode) == 0o700
+    assert stat.S_IMODE(mount.store.stat().st_mode) == PERMS["STORE"]
     assert unprivileged.run("cat", mount.store / "dir/log/mem0").stderr.endswith("Permission denied\n")
     assert unprivileged.run("sh", "-c", f": > {mount.path}/dir/log").returncode == 0
 
@@ -143,13 +144,13 @@ def test_a_store_that_was_open_is_as_the_server_is_told(make_mount: Callable[...
     mount = make_mount(*options, start=False)
     mount.store.mkdir(mode=0o755)
     mount.start()
-    assert stat.S_IMODE(mount.store.stat().st_mode) == (0o755 if options else 0o700)
-    assert stat.S_IMODE(mount.path.stat().st_mode) == 0o755
+    assert stat.S_IMODE(mount.store.stat().st_mode) == PERMS["STORE_TRUSTED" if options else "STORE"]
+    assert stat.S_IMODE(mount.path.stat().st_mode) == PERMS["PLAIN"]
 
 
 def test_the_mounts_root_keeps_its_mode_whatever_the_stores_is(mount: Mount) -> None:
     mount.path.chmod(0o711)
-    assert stat.S_IMODE(mount.store.stat().st_mode) == 0o700
+    assert stat.S_IMODE(mount.store.stat().st_mode) == PERMS["STORE"]
     mount.kill()
     mount.start()
     assert stat.S_IMODE(mount.path.stat().st_mode) == 0o711

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mapping import WITHOUT_IMMUTABLE, unprotecting, why_unprotected
 from mounts import NOBODY, Mount, User, wait_until
-from traced import start_trace, traced
+from traced import processes, start_trace, traced
 from traffic import append
 
 from relayfs_fuse import Channel, Ring, native
@@ -82,7 +82,7 @@ def test_pages_of_a_trace_cannot_be_freed(mount: Mount, unprivileged: User, kind
     start_trace(mount, "t", f"subbuf_size=64K n_subbufs=4 buffers={kind}")
     with traced(mount, user=NOBODY) as program:
         program.ask("emit 10")
-        (process,) = [name for name in os.listdir(mount.path / "t") if name != "metadata"]
+        (process,) = processes(mount.path / "t")
         memory = mount.path / f".channels/t/{process}/cpu/mem0"
         assert free_pages(unprivileged, memory) == "Operation not permitted"
         # Its buffers get memory when they are first written to: of both CPUs, whichever it runs on now.

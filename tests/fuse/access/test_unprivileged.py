@@ -15,6 +15,8 @@ from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, tmpfs_directory, wait_until
 from traffic import Stream, drain, lines, some_cpu
 
+from relayfs_fuse.native.tables import PERMS
+
 GROUP = 60_001
 
 
@@ -103,9 +105,9 @@ def test_a_users_store_is_the_users_alone(own: Mount, unprivileged: User) -> Non
     for path in (own.store, own.store / "app", own.store / "app/cpu"):
         status = path.stat()
         assert status.st_uid == unprivileged.uid
-        assert not status.st_mode & 0o022
+        assert not status.st_mode & PERMS["STRANGERS"]
     mem = (own.store / "app/cpu/mem0").stat()
-    assert (mem.st_uid, stat.S_IMODE(mem.st_mode)) == (unprivileged.uid, 0o640)
+    assert (mem.st_uid, stat.S_IMODE(mem.st_mode)) == (unprivileged.uid, PERMS["BUFFER"])
 
 
 def test_a_user_makes_channels_for_nobody_else(own: Mount, unprivileged: User) -> None:

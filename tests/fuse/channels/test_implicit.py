@@ -14,6 +14,7 @@ from mounts import NOBODY, Mount, truncate, wait_until, watching
 from traffic import at_once
 
 from relayfs_fuse import native
+from relayfs_fuse.native.tables import PERMS
 
 SMALL = "buffers=single subbuf_size=4K n_subbufs=2"
 
@@ -184,7 +185,7 @@ def test_what_the_store_holds_besides_keeps_it(mount: Mount) -> None:
 @pytest.mark.one_mount
 def test_its_mark_is_not_seen_and_cannot_be_set(mount: Mount) -> None:
     mount.create("a/b/c", SMALL)
-    assert stat.S_IMODE((mount.path / "a").stat().st_mode) == 0o755
+    assert stat.S_IMODE((mount.path / "a").stat().st_mode) == PERMS["PLAIN"]
     (mount.path / "own").mkdir()
     with pytest.raises(PermissionError):
         (mount.path / "own").chmod(0o4755)

@@ -321,7 +321,7 @@ def test_adopt_makes_an_ordinary_channel(mount: Mount, buffers: list[int]) -> No
         ("one", errno.EINVAL, "numbers of descriptors"),
         ("1,", errno.EINVAL, "numbers of descriptors"),
         ("1,-2", errno.EINVAL, "numbers of descriptors"),
-        ("99999", errno.EBADF, "descriptor 99999 cannot be had"),
+        ("99999", errno.EBADF, "descriptor 99999 of process"),
         ("{all} mode=overwrite", errno.EINVAL, "unknown key 'mode'; there are: perm=, uid=, gid="),
         ("{all} perm=0777", errno.EINVAL, "perm=0777: not allowed"),
         ("{all},{all}", errno.EINVAL, "a channel has at most"),

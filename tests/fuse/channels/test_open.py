@@ -14,6 +14,8 @@ from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment
 from mounts import NOBODY, RELAYFS, Mount, tmpfs_directory, wait_until
 from traffic import drain
 
+from relayfs_fuse.native.tables import PERMS
+
 # --- where ---
 
 
@@ -113,8 +115,8 @@ def test_the_default_store_is_that_of_the_users_server(user: int, name: str) -> 
         maker.ask(f"open app/cpu - {GEOMETRY}")
         store = Path(f"/proc/{maker.process.pid}/root/dev/shm/{name}")
         status = (store / "app/cpu/mem0").stat()
-        assert (status.st_uid, status.st_mode & 0o777) == (user, 0o640)
-        assert store.stat().st_mode & 0o777 == 0o700
+        assert (status.st_uid, status.st_mode & 0o777) == (user, PERMS["BUFFER"])
+        assert store.stat().st_mode & 0o777 == PERMS["STORE"]
         maker.ask("close")
         maker.ask(f"open - - {GEOMETRY}")
         maker.ask("late cpu -")

@@ -14,6 +14,8 @@ from making import GEOMETRY, Maker, contents, environment_of, making, numbered, 
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import at_once
 
+from relayfs_fuse.native.tables import PERMS
+
 
 def test_what_is_made_without_a_mount_has_the_same_delivery(late_mount: Mount, early: Maker) -> None:
     early.ask(f"open cpu - {GEOMETRY}")
@@ -78,7 +80,7 @@ def test_a_channel_made_without_a_mount_is_as_a_server_makes_it(
     assert lines[0].replace("/log ", "/same ") == lines[1]
     store = nowhere.parent / "store"
     for name in ("", "a", "a/b"):
-        assert (store / name).stat().st_mode & 0o777 == (0o755 if name else 0o700)
+        assert (store / name).stat().st_mode & 0o777 == PERMS["PLAIN" if name else "STORE"]
     assert (store / "a/b/log").stat().st_mode == (store / "a/b/same").stat().st_mode
 
 

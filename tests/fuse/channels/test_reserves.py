@@ -12,6 +12,7 @@ from mounts import DEADLINE_S, Mount, shell, wait_until
 from traffic import append, short_lines
 
 from relayfs_fuse import native
+from relayfs_fuse.native.tables import CLOCKS
 
 SUBBUF_SIZE, N_SUBBUFS = 64, 4
 START, END, CHANNEL_START = 8, 4, 16
@@ -180,7 +181,7 @@ def test_the_next_server_goes_on_where_the_last_one_was(mount: Mount) -> None:
     assert run(mount, "write log 15 16; cat log") == stream(16, N_SUBBUFS)
 
 
-@pytest.mark.parametrize("timestamp", ["mono", *(["tsc"] if native.has_tsc() else [])])
+@pytest.mark.parametrize("timestamp", [word for word, clock in CLOCKS.items() if clock.is_available])
 def test_a_timestamp_takes_no_space(shared_mount: Mount, timestamp: str) -> None:
     shared_mount.create("timed", f"buffers=single timestamp={timestamp} subbuf_size=24 n_subbufs=2")
     assert shared_mount.shown("timed", "timestamp") == timestamp

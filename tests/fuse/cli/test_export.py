@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from build import compile_c
+from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, wait_until
 from tracing import EVENT_BYTES, RELAYCTL, Store, finish, recording, relayctl
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.events import LEVELS
-from relayfs_fuse.record.packet import HEAD_BYTES, walk
+from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.reading.packet import HEAD_BYTES, walk
 
-TICKETS = Path(__file__).with_name("export_tickets.c")
+TICKETS = PROGRAMS / "tickets.c"
 N_PROCESSES, N_THREADS, N_TICKETS = 4, 4, 2000
 BABELTRACE = re.compile(
     r"\[(?P<time>[\d.]+)\] \S+:(?P<name>[\w.-]+):\((?P<pid>\d+)\) (?P<event>[\w.]+:\w+): "
@@ -133,9 +134,9 @@ def test_babeltrace2_agrees_on_order_and_values(store, run, out):
 
 
 def test_events_by_the_time_stamp_counter_come_in_the_same_order(store, run, out):
-    if not native.has_tsc():
+    if not CLOCKS["tsc"].is_available:
         pytest.skip("this machine has no time stamp counter to trace with")
-    two_programs(store, run, out, clock=native_trace.CLOCK_TSC)
+    two_programs(store, run, out, clock=CLOCKS["tsc"].number)
     ours, theirs = events(exported(out, "--time", "seconds"), TEXT), babeltrace(out)
     assert Counter((e.writer, e.cpu, e.fields) for e in ours) == Counter((e.writer, e.cpu, e.fields) for e in theirs)
     for writer in {event.writer for event in ours}:
@@ -206,12 +207,10 @@ Event("app", "none")()
     assert [one.get("level") for one in objects(out)] == [*LEVELS, None]
 
 
-@pytest.mark.parametrize("clock", [native_trace.CLOCK_MONO, native_trace.CLOCK_TSC])
+@pytest.mark.parametrize("clock", [clock.number for clock in CLOCKS.values() if clock.is_available])
 @pytest.mark.parametrize("buffers", [native_trace.BUFFERS_PERPROCESS, native_trace.BUFFERS_SHARED])
 def test_tickets_of_many_threads_come_in_their_order(store, out, clock, buffers):
     """The lock under which tickets are taken and written puts the events into one order."""
-    if clock == native_trace.CLOCK_TSC and not native.has_tsc():
-        pytest.skip("this machine has no time stamp counter to trace with")
     store.create("t", clock=clock, buffers=buffers, subbuf_size=1 << 16, n_subbufs=64)
     environment = {**os.environ, "RELAYFS_STORE": str(store.path), "RELAYFS": str(store.path / "nowhere")}
     program = compile_c([TICKETS])

@@ -16,7 +16,7 @@ from trace_processor import Query, trace_processor
 from tracing import Store, finish, recording, relayctl
 
 from relayfs_fuse.native import trace as native_trace
-from relayfs_fuse.record.packet import HEAD_BYTES, MAGIC, Head
+from relayfs_fuse.reading.packet import HEAD_BYTES, MAGIC, Head
 from relayfs_fuse.tracefiles import ctf
 
 N = 50

@@ -15,7 +15,7 @@ from fcntl import F_SETPIPE_SZ, fcntl, ioctl
 from pathlib import Path
 
 import pytest
-from build import compile_c
+from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, wait_until
 from traced import environment_of, start_trace, traced
 from tracing import EVENT_BYTES, RELAYCTL, Store, catches, finish, recorded, recording, relayctl
@@ -23,8 +23,9 @@ from viewing import View, viewing
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import CLOCKS
 
-TICKETS = Path(__file__).with_name("export_tickets.c")
+TICKETS = PROGRAMS / "tickets.c"
 SCRIBBLER = Path(__file__).parents[1] / "record/trace_scribbler.c"
 EARLIER_BOOT = "11111111-2222-3333-4444-555555555555"
 LAST_CPU = native.n_possible_cpus() - 1
@@ -281,11 +282,9 @@ def test_a_flight_recorder_is_left_alone(store, run):
 
 
 @pytest.mark.parametrize("buffers", [native_trace.BUFFERS_PERPROCESS, native_trace.BUFFERS_SHARED])
-@pytest.mark.parametrize("clock", [native_trace.CLOCK_MONO, native_trace.CLOCK_TSC])
+@pytest.mark.parametrize("clock", [clock.number for clock in CLOCKS.values() if clock.is_available])
 def test_tickets_of_two_programs_and_their_threads_come_in_order(store, clock, buffers):
     """The lock under which tickets are taken and written puts the events into one order."""
-    if clock == native_trace.CLOCK_TSC and not native.has_tsc():
-        pytest.skip("this machine has no time stamp counter to trace with")
     n = 200_000
     store.create("t", clock=clock, buffers=buffers, subbuf_size=1 << 17, n_subbufs=128)
     with viewing("t", "--store", store.path, "--follow", "--json", "-e", "tickets:*") as view:

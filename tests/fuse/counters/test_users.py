@@ -12,6 +12,7 @@ from counting import HOLD, own_names, values
 from mounts import DEADLINE_S, User, wait_until
 
 from relayfs_fuse import native
+from relayfs_fuse.native.tables import PERMS
 
 
 def test_without_root_a_mount_counts_for_its_own_user(make_mount, unprivileged: User, open_fuse_device):
@@ -157,7 +158,7 @@ def test_the_files_in_the_store_are_open_to_others_only_if_they_are_trusted(make
     assert mount.stop() == 0
     mount.options.clear()
     mount.start()
-    assert (mount.store / ".counters").stat().st_mode & 0o777 == 0o700
+    assert (mount.store / ".counters").stat().st_mode & 0o777 == PERMS["STORE"]
     assert unprivileged.run("test", "-r", names_file).returncode != 0
 
 

@@ -1,8 +1,11 @@
 """All ways to mount and to unmount."""
 
+import ctypes
+import errno
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,9 @@ from traffic import wait_asleep
 
 from relayfs_fuse.cli.mount import parse
 from relayfs_fuse.errors import OptionError
+from relayfs_fuse.fs.upkeep import FORGET_S
+
+MNT_EXPIRE = 4  # <sys/mount.h>
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
@@ -116,6 +122,21 @@ def test_a_signal_unmounts(make_mount, signum):
     mount = make_mount()
     assert mount.stop(signum) == 0
     assert list(mount.path.iterdir()) == []
+
+
+def test_the_server_is_not_what_keeps_umount_from_unmounting(make_mount):
+    """With MNT_EXPIRE, umount2(2) finds out whether the mount is in use, and does not unmount the first time."""
+    mount = make_mount()
+    umount2 = ctypes.CDLL(None, use_errno=True).umount2
+    for _ in range(3):
+        for name in (f"c{i}" for i in range(4)):
+            mount.create(name, "buffers=single").stat()
+            mount.command(f"remove {name}")
+        end = time.monotonic() + 1.1 * FORGET_S
+        while time.monotonic() < end:
+            mount.path.stat()  # takes back that it is not in use
+            assert umount2(os.fsencode(mount.path), MNT_EXPIRE) == -1
+            assert ctypes.get_errno() == errno.EAGAIN
 
 
 def test_a_signal_ends_a_server_with_sleeping_readers(make_mount):

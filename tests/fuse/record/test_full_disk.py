@@ -17,7 +17,7 @@ from babeltrace import Read, read
 from mounts import DEADLINE_S, wait_until
 from tracing import Store, finish, recorded, recording
 
-from relayfs_fuse.record.packet import HEAD_BYTES
+from relayfs_fuse.reading.packet import HEAD_BYTES
 from relayfs_fuse.record.recorder import TICK_S
 
 WAITS = "No space left on device; the recording waits until there is room"

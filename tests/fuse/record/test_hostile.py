@@ -3,6 +3,7 @@
 The judge is babeltrace2 on the whole recording: one event that it cannot read makes it give up everything.
 """
 
+import fcntl
 import itertools
 import json
 import os
@@ -23,15 +24,15 @@ from build import compile_c
 from making import Maker
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
-from traced import environment_of, start_trace, traced
+from traced import environment_of, processes, start_trace, traced
 from tracing import EVENT_BYTES, finish, recorded, recording, relayctl
 
 from relayfs_fuse import native
+from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.source import Source
 from relayfs_fuse.record import recording as of_process
 from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
-from relayfs_fuse.record.process import Process
 from relayfs_fuse.record.recorder import Options, Recorder
-from relayfs_fuse.record.source import Source
 from relayfs_fuse.tracefiles import ctf
 
 SCRIBBLER = Path(__file__).with_name("trace_scribbler.c")
@@ -364,7 +365,7 @@ def test_it_ends_with_the_trace_whatever_its_programs_have_done(mount: Mount, ou
     with recording("t", "-m", mount.path, "-o", out) as process, traced(mount) as one, traced(mount) as two:
         one.ask("emit 20")
         two.ask("emit 20")
-        wait_until(lambda: len(os.listdir(mount.path / "t")) == 2, "both are shown")
+        wait_until(lambda: len(processes(mount.path / "t")) == 2, "both are shown")
         spoilt = mount.store / "t" / f"traced-{two.process.pid}"
         two.process.kill()
         two.process.wait()
@@ -406,6 +407,41 @@ def test_a_first_line_that_is_not_of_the_trace_is_refused(store, run, record, ou
         said = finish(process)
     assert f"{bad.name} (uid {os.geteuid()}) is damaged: " in said
     assert read(out).events == {"good": list(range(100))}
+
+
+def test_a_recorder_whose_messages_nobody_reads_goes_on(store, run, record, out):
+    trace = store.create("t")
+    good = run(trace, "good")
+    with record() as process:
+
+        def see_damaged(*names: str) -> None:
+            process.send_signal(signal.SIGSTOP)
+            for name in names:
+                bad = run(trace, name)
+                bad.write(100)
+                (bad.directory / ".events").write_text("nonsense\n")
+            process.send_signal(signal.SIGCONT)
+
+        fill(process)
+        see_damaged("bad1", "bad2", "bad3")
+        wait_until(lambda: len(list((out / ".damaged").glob("*/why"))) == 3, "the marks")
+        good.write(100)
+        good.flush()
+        recorded(out, 100, "good")
+        # Then somebody reads them.
+        filled = process.stderr.readline()
+        see_damaged("bad4")
+        said = finish(process)
+    assert set(filled) == {"x", "\n"}
+    assert "relayctl: 3 messages are missing here: stderr was full\nrelayctl: bad4" in said
+
+
+def fill(process: subprocess.Popen[str]) -> None:
+    """Fill the pipe that is a process's stderr, with a line."""
+    stderr = os.open(f"/proc/{process.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    pipe_bytes = fcntl.fcntl(stderr, fcntl.F_SETPIPE_SZ, 8192)
+    os.write(stderr, b"x" * (pipe_bytes - 1) + b"\n")
+    os.close(stderr)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from babeltrace import read
 from mounts import DEADLINE_S, Mount, User, wait_until
+from traced import processes
 from tracing import EVENT_BYTES, RELAYCTL, Program, Served, finish, recorded, recording, relayctl
 
-from relayfs_fuse.record.packet import HEAD_BYTES
+from relayfs_fuse.reading.packet import HEAD_BYTES
 
 
 @pytest.fixture
@@ -37,17 +38,13 @@ def run(served: Served) -> Iterator[Callable[..., Program]]:
         program.__exit__()
 
 
-def processes(mount: Mount) -> list[str]:
-    return sorted(os.listdir(mount.path / "t"))
-
-
 def test_what_is_recorded_of_the_dead_goes_from_the_mount(mount, run, out):
     with recording("t", "-m", mount.path, "-o", out) as process:
         one, two = run("one"), run("two")
         refused = one.write_patiently(3000) + two.write_patiently(3000)
-        wait_until(lambda: processes(mount) == [one.name, two.name], "both are shown")
+        wait_until(lambda: processes(mount.path / "t") == [one.name, two.name], "both are shown")
         one.kill()
-        wait_until(lambda: processes(mount) == [two.name], "the removal of what the dead program has left")
+        wait_until(lambda: processes(mount.path / "t") == [two.name], "the removal of what the dead program has left")
         finish(process)
     seen = read(out)
     assert seen.events == {"one": list(range(3000)), "two": list(range(3000))}
@@ -154,7 +151,7 @@ def test_without_flush_interval_only_full_packets_are_recorded(served, mount, li
 def test_a_program_that_writes_little_is_seen_through_the_mount(served, mount, run):
     program = run("app")
     program.write(5)
-    wait_until(lambda: processes(mount) == [program.name], "it is shown")
+    wait_until(lambda: processes(mount.path / "t") == [program.name], "it is shown")
     with (served.default_mount / "t" / program.name / "cpu0").open("rb") as file:
         n_bytes = len(file.read())
         assert n_bytes == HEAD_BYTES + 5 * EVENT_BYTES  # to open it was enough
@@ -218,7 +215,7 @@ def test_a_server_that_dies_is_not_missed(mount, run, out):
         later.write_patiently(1000)
         recorded(out, 1800, "app")
         mount.start()
-        wait_until(lambda: processes(mount) == sorted([program.name, later.name]), "the same programs")
+        wait_until(lambda: processes(mount.path / "t") == sorted([program.name, later.name]), "the same programs")
         program.write_patiently(1000)
         finish(process)
     assert read(out).events == {"app": list(range(3000)), "later": list(range(1000))}
@@ -249,7 +246,7 @@ def test_many_short_programs_are_recorded(mount, run, out):
             program = run("brief")
             program.write(i % 100)
             program.end()
-        wait_until(lambda: processes(mount) == [], "the removal of what they have left")
+        wait_until(lambda: processes(mount.path / "t") == [], "the removal of what they have left")
         finish(process)
     seen = read(out).events["brief"]
     assert len(seen) == sum(i % 100 for i in range(n))

@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 from babeltrace import read, read_if_any
 from mounts import DEADLINE_S, wait_until
-from tracing import EVENT_BYTES, Program, finish, recorded, recording, relayctl, spoil
+from tracing import EVENT_BYTES, RELAYCTL, Program, finish, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.packets import Consumer
+from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.reading.packet import HEAD_BYTES, walk
+from relayfs_fuse.reading.source import Source
 from relayfs_fuse.record.output import DirectoryOutput
-from relayfs_fuse.record.packet import HEAD_BYTES, walk
 from relayfs_fuse.record.recorder import Options, Recorder
-from relayfs_fuse.record.source import Source
 
 
 def files(directory: Path) -> list[str]:
@@ -33,10 +34,8 @@ def files(directory: Path) -> list[str]:
 # --- what is recorded ---
 
 
-@pytest.mark.parametrize("clock", [native_trace.CLOCK_MONO, native_trace.CLOCK_TSC])
+@pytest.mark.parametrize("clock", [clock.number for clock in CLOCKS.values() if clock.is_available])
 def test_all_events_are_recorded_in_order(store, run, record, out, clock):
-    if clock == native_trace.CLOCK_TSC and not native.has_tsc():
-        pytest.skip("this machine has no time stamp counter to trace with")
     trace = store.create("t", clock=clock)
     with record() as process:
         programs = [run(trace, "one"), run(trace, "two", cpu=native.n_possible_cpus() - 1)]
@@ -48,6 +47,18 @@ def test_all_events_are_recorded_in_order(store, run, record, out, clock):
     assert seen.events == {"one": list(range(5000)), "two": list(range(5000))}
     assert seen.lost == refused
     assert f"of 2 processes to {out}, {refused} events lost\n" in said
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_files_are_none_of_the_recording(store, run, out, closed):
+    run(store.create("t"), "app").write(10)
+    script = f"exec {RELAYCTL} record t --store {store.path} -o {out} --duration 0 {closed}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert ("1 processes to" in done.stderr) == ("2>&-" not in closed)
+    assert read(out).events == {"app": list(range(10))}
+    for path in files(out):
+        assert b"1 processes to" not in (out / path).read_bytes()
 
 
 def test_what_was_written_before_the_recording_is_in_it(store, run, record, out):

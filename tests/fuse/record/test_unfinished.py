@@ -15,7 +15,7 @@ from reserving import N_RESERVATIONS, keep_all_claims, reserving
 from tracing import RELAYCTL, Program, Served, Store, finish, recording, relayctl
 
 from relayfs_fuse import native
-from relayfs_fuse.record.process import Process
+from relayfs_fuse.reading.process import Process
 
 CONFINED = Path(__file__).with_name("confined.c")
 LAST = native.n_possible_cpus() - 1

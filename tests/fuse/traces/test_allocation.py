@@ -195,7 +195,7 @@ def allocate_others(mount: Mount, maker: Maker) -> None:
 
 def test_memory_of_a_trace_is_looked_at_again_when_a_cpu_first_writes(mount: Mount, tmp_path: Path) -> None:
     # As much as one program with all its buffers, and two with one each.
-    mount.expect("gave way")
+    mount.expect("memory= is used up")
     start_trace(mount, "t", f"{ROOM} memory={N_CPUS * EACH + N_CPUS * REST + DATA}")
     with traced(mount, cpus=[0]) as first, traced(mount, cpus=[0]) as second:
         for maker in (first, second):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from making import N_CPUS, environment_of
 from mounts import DEADLINE_S, Mount, wait_until
-from traced import program, start_trace, steps_in
+from traced import processes, program, start_trace, steps_in
 
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
@@ -124,7 +124,7 @@ def check_nothing_is_lost_or_left(mount: Mount, user: int | None = None) -> None
     assert recorder.lost == 0
     assert len(recorder.events) == started
     assert set(recorder.events.values()) == {N_STEPS}
-    wait_until(lambda: not os.listdir(trace), lambda: f"{os.listdir(trace)} go")
+    wait_until(lambda: not processes(trace), lambda: f"{processes(trace)} go")
     wait_until(lambda: not (mount.path / ".channels/t").exists(), "stats go")
     wait_until(lambda: n_descriptors(mount) <= descriptors, lambda: f"{n_descriptors(mount)} of {descriptors}")
     wait_until(lambda: not buffers_mapped(mount, "t"), lambda: "\n".join(buffers_mapped(mount, "t")))

@@ -8,7 +8,7 @@ import pytest
 from babeltrace import Trace, babeltrace
 from build import compile_c
 from mounts import NOBODY, Mount, User, wait_until
-from traced import check_summary, record_stopped, start_trace, traced
+from traced import check_summary, processes, record_stopped, start_trace, traced
 from tracing import finish, recording
 
 N = 20
@@ -46,7 +46,7 @@ def test_each_image_is_a_recording(mount: Mount, unprivileged: User, tmp_path: P
     start_trace(mount, "t", ROOM)
     pid = become_often(mount, user)
     assert visible(mount.store / "t") == names(pid)
-    wait_until(lambda: visible(mount.path / "t") == names(pid), "the mount shows them")
+    wait_until(lambda: set(processes(mount.path / "t")) == names(pid), "the mount shows them")
     check(record_stopped(mount, "t", tmp_path / "out"), pid)
     assert visible(tmp_path / "out") == names(pid)
 

@@ -11,7 +11,7 @@ import pytest
 from babeltrace import babeltrace
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
-from traced import environment_of, program, relayctl, start_trace, traced
+from traced import environment_of, processes, program, relayctl, start_trace, traced
 from tracing import finish, recording
 
 from relayfs_fuse.tracefiles.recorder_lock import holder
@@ -119,7 +119,7 @@ def test_an_early_trace_of_a_user_takes_nobody_elses_name(mount: Mount, unprivil
     with traced(mount, user=HONEST) as honest, traced(mount, user=NOBODY) as other:
         honest.ask("emit 10")
         other.ask("emit 10")
-        wait_until(lambda: len(os.listdir(mount.path / "t")) == 2, "both are shown")
+        wait_until(lambda: len(processes(mount.path / "t")) == 2, "both are shown")
         for process, user in ((honest, HONEST), (other, NOBODY)):
             status = (mount.store / "t" / f"traced-{process.process.pid}" / "cpu/mem0").stat()
             assert (status.st_uid, status.st_mode & 0o007) == (user, 0)

@@ -70,7 +70,7 @@ def test_another_trace_begins_at_nothing(mount: Mount) -> None:
 
 def test_what_is_counted_in_a_buffer_in_the_end_is_counted_once(mount: Mount, tmp_path: Path) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
-    mount.expect("gave way")
+    mount.expect("memory= is used up")
     with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
         one.ask("emit 1")
         other.ask("emit 50")

@@ -51,7 +51,7 @@ def test_living_programs_keep_their_buffers_and_a_newcomer_waits(
             last.ask("emit 1")
             return f"traced-{pid}" in directories(mount)
 
-        mount.expect("gave way")
+        mount.expect("memory= is used up")
         wait_until(has_room, "the newcomer has room")
         assert len(directories(mount)) <= 3
         assert bytes_of(mount) <= 3 * ONE
@@ -63,7 +63,7 @@ def test_living_programs_keep_their_buffers_and_a_newcomer_waits(
 
 
 def test_the_dead_give_way_the_oldest_first_and_it_is_said(mount: Mount) -> None:
-    mount.expect("gave way")
+    mount.expect("memory= is used up")
     start_trace(mount, "t", f"{ROOM} memory={2 * ONE + EACH} mode=overwrite")
     pids = []
     for n in range(1, 6):
@@ -73,12 +73,12 @@ def test_the_dead_give_way_the_oldest_first_and_it_is_said(mount: Mount) -> None
         wait_until(lambda: f"traced-{pids[-1]}" in directories(mount), "it is there")
     assert directories(mount) == sorted(f"traced-{pid}" for pid in pids[-3:])
     for n, pid in enumerate(pids[:2], 1):
-        said = f"traced-{pid} has ended and gave way to others, with {n} events"
+        said = f"traced-{pid} had ended, and was removed with {n} unread events"
         wait_until(lambda said=said: said in mount.error_log, said)
 
 
 def test_many_programs_do_not_fill_the_machine(mount: Mount) -> None:
-    mount.expect("gave way")
+    mount.expect("memory= is used up")
     start_trace(mount, "t", f"{ROOM} memory={5 * EACH}")
     for _ in range(40):
         with traced(mount) as program:

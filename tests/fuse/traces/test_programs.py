@@ -11,7 +11,16 @@ import pytest
 from build import compile_c
 from making import making
 from mounts import NOBODY, Mount, User, wait_until
-from traced import check_threads, copy_stopped, program, record_stopped, start_trace, traced, wait_for_directories
+from traced import (
+    check_threads,
+    copy_stopped,
+    processes,
+    program,
+    record_stopped,
+    start_trace,
+    traced,
+    wait_for_directories,
+)
 
 # Nobody reads meanwhile: all of it must find room, also on one CPU.
 ROOM = "subbuf_size=256K n_subbufs=16"
@@ -222,7 +231,7 @@ def test_a_program_that_started_before_the_mount_is_traced_without_being_asked(
 
         def is_seen() -> bool:
             early.ask("emit 1")
-            return bool(os.listdir(early_mount.path / "t"))
+            return bool(processes(early_mount.path / "t"))
 
         wait_until(is_seen, "the program has found the mount")
     trace = record_stopped(early_mount, "t", tmp_path / "out")
@@ -277,6 +286,6 @@ def test_a_filter_means_the_number_where_the_mount_is(mount: Mount) -> None:
     start_trace(mount, "t", f"{ROOM} filter=pid:1")
     with making({"RELAYFS": str(mount.path)}, None, ["unshare", "-p", "-f", "--kill-child", program("traced")]) as one:
         one.ask("emit 10")
-        assert os.listdir(mount.path / "t") == []
+        assert processes(mount.path / "t") == []
         one.ask("emit 10")
         assert os.listdir(mount.store / "t") == []

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from mounts import DEADLINE_S
+from traced import directories
 from tracing import Store, shown
 from traffic import drain
 
@@ -350,7 +351,7 @@ for name in ("seen", "hidden"):
     environment = {"RELAYFS": str(mount.path), "RELAYFS_STORE": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
     mount.command("trace stop t\n")
-    (process,) = (path for path in (mount.path / "t").iterdir())
+    (process,) = directories(mount.path / "t")
     for file in process.iterdir():
         tmp_path.joinpath(file.name).write_bytes(drain(file) if file.name != "metadata" else file.read_bytes())
     assert shown(tmp_path) == [f"app:seen: {{ n = {n} }}" for n in range(3)]

@@ -9,7 +9,7 @@ import pytest
 from babeltrace import babeltrace
 from making import Maker
 from mounts import NOBODY, Mount, User, wait_until
-from traced import check_threads, record_stopped, start_trace, traced
+from traced import check_threads, processes, record_stopped, start_trace, traced
 from tracing import finish, recording
 
 from relayfs_fuse.native import trace as native_trace
@@ -81,7 +81,7 @@ def test_it_outlives_servers(mount: Mount, unprivileged: User, tmp_path: Path, b
     start_trace(mount, "t", f"{ROOM} buffers={buffers}")
     with traced(mount, user=NOBODY) as program:
         program.ask("emit 10")
-        (name,) = (path.name for path in (mount.path / "t").iterdir())
+        (name,) = processes(mount.path / "t")
         for n in range(1, 4):
             mount.kill()
             program.ask("emit 10")
@@ -91,7 +91,7 @@ def test_it_outlives_servers(mount: Mount, unprivileged: User, tmp_path: Path, b
             assert native_trace.trace_is_alive(str(mount.store / "t" / name))
             program.ask("emit 10")
             program.ask(f"threads 1 {n}")
-        assert [path.name for path in (mount.path / "t").iterdir()] == [name]
+        assert processes(mount.path / "t") == [name]
     directory = str(mount.store / "t" / name)
     wait_until(lambda: not native_trace.trace_is_alive(directory), "its death is known")
     trace = record_stopped(mount, "t", tmp_path / "out")
@@ -127,7 +127,7 @@ def test_the_answer_of_join_begins_behind_the_request_or_at_0(mount: Mount, size
     descriptor = os.open(mount.path / ".traces/join", os.O_RDWR)
     try:
         os.write(descriptor, b"t program-of-a-name-that-is-long\n")
-        (name,) = (path.name for path in (mount.path / "t").iterdir())
+        (name,) = processes(mount.path / "t")
         read = b"".join(iter(lambda: os.read(descriptor, size), b""))
         assert read == f"{name}\n".encode()
         assert os.pread(descriptor, 200, 0) == read

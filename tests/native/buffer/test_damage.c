@@ -417,7 +417,7 @@ TEST(any_word_of_a_buffer_whose_client_decides_may_be_nonsense)
 	struct relay_spec spec = a_spec(100, 5, RELAY_CALLBACK);
 
 	spec.timestamp = RELAY_TSC;
-	if (!relay_has_tsc())
+	if (!relay_clock_is_available(RELAY_TSC))
 		spec.timestamp = RELAY_MONO;
 	each_word_of(spec);
 }

@@ -18,6 +18,7 @@ from stress import (
     OVERRUN,
     Channel,
     Stress,
+    combined,
     is_long,
     kill_and_replace,
     program,
@@ -56,6 +57,7 @@ CPUS_TO_UNPLUG = [
 ]
 GENERATIONS = 100 if is_long() else 6
 CONTROLLED_RECORDS = 200_000 if is_long() else 5000
+GEOMETRIES = [(4096, 1), (4096, 2), (5000, 3), (60_000, 8)]
 # A few, so that overwriting and refusing happen; not a divisor of a read's 1 MiB.
 GEOMETRY = (60_000, 8)
 
@@ -87,10 +89,9 @@ def check_overrun(stress: Stress, account: dict[str, int]) -> None:
     assert account["overwritten" if stress.channel.overwrites else "full"] > 0
 
 
-@pytest.mark.parametrize("geometry", [(4096, 1), (4096, 2), (5000, 3), (60_000, 8)], ids=str)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("scheme", "sanitize"), VARIANTS)
-def test_without_a_server(scratch: Path, geometry: tuple[int, int], mode: str, scheme: str, sanitize: str) -> None:
+@pytest.mark.parametrize(("variant", "geometry", "mode"), combined(VARIANTS, GEOMETRIES, MODES), ids=str)
+def test_without_a_server(scratch: Path, variant: tuple[str, str], geometry: tuple[int, int], mode: str) -> None:
+    scheme, sanitize = variant
     channel = stored_channel(scratch, geometry, mode, scheme, sanitize)
     make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60)  # noqa: E731
     with stresses(make) as [stress]:
@@ -129,10 +130,9 @@ def test_mapped_memory_is_what_headers_say(scratch: Path, scheme: str, sanitize:
         check_overrun(stress, stress.finish())
 
 
-@pytest.mark.parametrize("calls", CONTROLS, ids="-".join)
-@pytest.mark.parametrize("mode", [*MODES, *CALLBACKS])
-@pytest.mark.parametrize(("scheme", "sanitize"), VARIANTS)
-def test_control_at_random(scratch: Path, calls: tuple[str, ...], mode: str, scheme: str, sanitize: str) -> None:
+@pytest.mark.parametrize(("variant", "mode", "calls"), combined(VARIANTS, [*MODES, *CALLBACKS], CONTROLS), ids=str)
+def test_control_at_random(scratch: Path, variant: tuple[str, str], mode: str, calls: tuple[str, ...]) -> None:
+    scheme, sanitize = variant
     channel = stored_channel(scratch, (20_000, 4), mode, scheme, sanitize)
     verified = {"passed": "consumed" in calls, "resets": "reset" in calls}
     make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, reserves=True, **verified)  # noqa: E731

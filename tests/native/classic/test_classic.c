@@ -296,7 +296,7 @@ static void check_clocks(const struct call *call, const uint64_t us[2], const ui
 TEST(start_and_end_are_told_both_clocks)
 {
 	for (uint32_t flag = 0; flag <= RELAY_TIMESTAMP_TSC; flag += RELAY_TIMESTAMP_TSC) {
-		int using_tsc = flag && relay_has_tsc();
+		int using_tsc = flag && relay_clock_is_available(RELAY_TSC);
 		uint64_t us[2] = {us_now()}, tsc[2] = {relay_clock_tsc()};
 		AUTO_ID id = open_channel(64, BULK | flag, &noting, 0, 0, 0);
 		us[1] = us_now(), tsc[1] = relay_clock_tsc();

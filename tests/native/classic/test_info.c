@@ -12,8 +12,9 @@ TEST(info_of_a_new_channel)
 
 	memset(&info, 0xff, sizeof(info));
 	CHECK_EQ(relay_info(id, &info), 0);
-	CHECK_FIELDS(info, (flags, scheme_flag() | BULK | (relay_has_tsc() ? RELAY_TIMESTAMP_TSC : 0)), (buf_size, 64),
-	             (n_bufs, 2));
+	CHECK_FIELDS(info,
+	             (flags, scheme_flag() | BULK | (relay_clock_is_available(RELAY_TSC) ? RELAY_TIMESTAMP_TSC : 0)),
+	             (buf_size, 64), (n_bufs, 2));
 	CHECK(info.alloc_size >= 2 * 64);
 	CHECK(info.buf_addr != NULL);
 	CHECK_FIELDS(info, (bufs_produced, 0), (bufs_consumed, 0), (buf_id, 0), (cur_idx, 8), (events_lost, 0),

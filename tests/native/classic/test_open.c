@@ -32,13 +32,14 @@ TEST(each_combination_of_flags_makes_a_channel_of_one_buffer)
 		uint32_t usage = usages[i / 4 % 2], got = asked == RELAY_SCHEME_ANY ? RELAY_SCHEME_LOCKLESS : asked;
 		AUTO_ID id = open_path("/xlog/9", 4096, 2, asked | usage | delivery | timestamp, &noting);
 		CHECK(id >= 0);
-		CHECK_EQ(info_of(id).flags, got | usage | delivery | (relay_has_tsc() ? timestamp : 0));
+		CHECK_EQ(info_of(id).flags,
+		         got | usage | delivery | (relay_clock_is_available(RELAY_TSC) ? timestamp : 0));
 		struct relay_stats stats = stats_at("/xlog/9");
 		CHECK_EQ(stats.scheme, got == RELAY_SCHEME_LOCKING ? RELAY_LOCKING : RELAY_LOCKLESS);
 		CHECK_EQ(stats.buffers, RELAY_SINGLE);
 		CHECK_EQ(stats.delivery, delivery == RELAY_DELIVERY_PACKET ? RELAY_PACKET : RELAY_BULK);
 		CHECK_EQ(stats.read, RELAY_READ_WAIT);
-		CHECK_EQ(stats.timestamp, timestamp && relay_has_tsc() ? RELAY_TSC : RELAY_MONO);
+		CHECK_EQ(stats.timestamp, timestamp && relay_clock_is_available(RELAY_TSC) ? RELAY_TSC : RELAY_MONO);
 		CHECK_EQ(stats.mode, RELAY_CALLBACK);
 		CHECK_EQ(write_n(id, 'a', 100), 100);
 		CHECK_EQ(stats_at("/xlog/9").records, 1);

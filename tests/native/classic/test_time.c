@@ -82,7 +82,7 @@ TEST(with_tsc_the_delta_is_the_current_tsc)
 	char record[8] = "";
 	AUTO_ID id = open_channel(16, BULK | RELAY_TIMESTAMP_TSC, &noting, 0, 0, 0);
 
-	for (int i = 0; i < 20 && relay_has_tsc(); i++) {
+	for (int i = 0; i < 20 && relay_clock_is_available(RELAY_TSC); i++) {
 		uint64_t before = relay_clock_tsc();
 		CHECK_EQ(relay_write(id, record, 8, 0), 8);
 		uint64_t after = relay_clock_tsc();

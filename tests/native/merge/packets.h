@@ -139,7 +139,7 @@ static inline uint64_t number_of(const struct relay_event *event)
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
 
-	CHECK(relay_fields_next(&fields, &value) && value.type == RELAY_TRACE_U32);
+	CHECK(relay_fields_next(&fields, &value) && value.type == relay_field_type_at(RELAY_TRACE_U32));
 	return value.u;
 }
 

@@ -345,7 +345,7 @@ TEST(fields_of_all_types_have_their_values)
 		CHECK(relay_fields_next(&at, &value) && value.u == u[i]);
 	for (int i = 0; i < 4; i++)
 		CHECK(relay_fields_next(&at, &value) && value.i == -i - 1 &&
-		      value.type == RELAY_TRACE_I8 + (unsigned)i);
+		      value.type == relay_field_type_at(RELAY_TRACE_I8 + (unsigned)i));
 	CHECK(relay_fields_next(&at, &value) && value.d == -1.5);
 	CHECK(relay_fields_next(&at, &value) && value.d == 2.5 && strcmp(value.name, "f64") == 0);
 	CHECK(relay_fields_next(&at, &value) && value.length == 4 && memcmp(value.data, "text", 4) == 0);

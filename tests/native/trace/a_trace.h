@@ -15,7 +15,7 @@ static inline struct relay_trace a_trace(uint32_t buffers)
 	                            .buffers = buffers,
 	                            .subbuf_size = 4096,
 	                            .n_subbufs = 4,
-	                            .made = {.tsc = 1, .mono_ns = 2, .real_ns = 3},
+	                            .made = {.ticks = 1, .mono_ns = 2, .real_ns = 3},
 	                            .boot = "boot",
 	                            .name = "t",
 	                            .filter = "pid:1,uid:2",

@@ -36,7 +36,7 @@ static inline struct relay_trace a_trace(const char *name)
 		server = relay_traces_serve(scratch);
 	CHECK(server != NULL);
 	trace.id = relay_traces_new_id(server);
-	relay_clocks_read(&trace.made);
+	relay_clocks_read(trace.clock, &trace.made);
 	snprintf(trace.name, sizeof(trace.name), "%s", name);
 	CHECK_EQ(mkdir(path_of(name, ""), 0711), 0);
 	return trace;

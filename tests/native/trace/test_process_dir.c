@@ -337,7 +337,7 @@ TEST(as_root_files_are_their_users)
 	CHECK_EQ(relay_trace_make(scratch, &trace, "b", 42, 42, NOBODY + 1, NOBODY, NULL, name), 0);
 	CHECK_EQ(stat(in_trace("a-42"), &st), 0);
 	CHECK_EQ(st.st_uid, 0);
-	CHECK_EQ(st.st_mode & 0777, 0711);
+	CHECK_EQ(st.st_mode & 0777, RELAY_PERM_INNER);
 	pid_t child = fork();
 	if (!child) {
 		CHECK_EQ(setgid(NOBODY) || setuid(NOBODY), 0);

@@ -2,7 +2,7 @@
 /*
  * The restartable sections for arm64; base/rseq.h says what they do. Only base/rseq.h includes this.
  *
- * The last store is a store-release: payload, ledger and the second word are visible before it.
+ * The last store of a section is a store-release: all that the section stored before it is visible first.
  */
 
 /* The signature before the abort handlers, for C libraries that do not define it; the same as glibc's. */
@@ -39,7 +39,7 @@
 	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
 	    [cpu_id] "i"(offsetof(struct rseq, cpu_id))
 
-/* Any length. */
+/* Copy `length` bytes, any number of them. */
 #define RELAY_COPY													\
 	"mov x11, %[to]\n"												\
 	"mov x12, %[from]\n"												\
@@ -64,7 +64,7 @@
 	"strb w9, [x11]\n"												\
 	"15:\n"
 
-/* Before the copy: may this record be written here? */
+/* Jump to `refused` if the buffer is stopped, to `moved` if head.first is not `expect`. */
 #define RELAY_RECORD_CHECK												\
 	"ldr w9, [%[flags]]\n"												\
 	"tst w9, %[stopped]\n"												\
@@ -73,10 +73,10 @@
 	"cmp x9, %[expect]\n"												\
 	"b.ne %l[moved]\n"
 
-/* Also before it: the 8 bytes with which the record begins; the copy comes behind them. */
+/* Store the first 8 bytes of the record, which end at `to`. */
 #define RELAY_RECORD_STAMP "str %[stamp], [%[to], #-8]\n"
 
-/* After it: second[!t] = second[t] + 1, unless its top 16 bits name a claim; then first. */
+/* Store second[t] + 1 in second[!t], then `next` in first; t: the top bit of `expect`. `moved`: second[t] names a claim. */
 #define RELAY_RECORD_COMMIT												\
 	"lsr x9, %[expect], #63\n"											\
 	"add x10, %[head], x9, lsl #3\n"										\
@@ -157,7 +157,7 @@ static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *lat
                                                          const struct relay_tx *tx, uint32_t cpu)
 {
 	enum relay_rseq_result result = relay_rseq_change(latch, flags, tx, cpu);
-	/* The next stores go into a sub-buffer that readers may still look at: not before the switch is seen. */
+	/* The caller's next stores go into a sub-buffer that readers may still copy. The fence orders them after the switch. */
 	if (result == RELAY_RSEQ_DONE)
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	return result;
@@ -213,13 +213,13 @@ static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, 
                                                      uint64_t records, uint64_t *word, uint64_t passed, uint32_t cpu)
 {
 	enum relay_rseq_result result = relay_rseq_store_passed(latch, expect, next, records, word, passed, cpu);
-	/* The next stores overwrite the record, of which a reader may have a copy: not before it is seen to be passed. */
+	/* The caller's next stores overwrite a record that a reader may still copy. The fence orders them after the stores above. */
 	if (result == RELAY_RSEQ_DONE)
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	return result;
 }
 
-/* May something be put where the producer is? */
+/* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */
 #define RELAY_RING_CHECK												\
 	"ldr w9, [%[producer], %[flags]]\n"										\
 	"tst w9, %[stopped]\n"												\
@@ -228,7 +228,7 @@ static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, 
 	"cmp x9, %[expect]\n"												\
 	"b.ne %l[moved]\n"
 
-/* The header; the record's count, into the tail that is not valid; then the producer position. */
+/* Store the header, then position and number of records in the tail that is not valid, then the producer position. */
 #define RELAY_RING_COMMIT												\
 	"str %[header], [%[to], #-8]\n"											\
 	"ldr x9, [%[producer], %[tail]]\n"										\

@@ -2,7 +2,7 @@
 /*
  * The restartable sections for x86-64; base/rseq.h says what they do. Only base/rseq.h includes this.
  *
- * Stores become visible in program order on x86 (TSO), so the last one is a plain store.
+ * Stores become visible in program order on x86 (TSO), so the last store of a section is a plain one.
  */
 
 /* The signature before the abort handlers, for C libraries that do not define it; the same as glibc's. */
@@ -39,17 +39,17 @@
 	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
 	    [cpu_id] "i"(offsetof(struct rseq, cpu_id)), [signature] "i"(RSEQ_SIG)
 
-/* Before the copy: may this record be written here? */
+/* Jump to `refused` if the buffer is stopped, to `moved` if head.first is not `expect`. */
 #define RELAY_RECORD_CHECK                                                                                            \
 	"testl %[stopped], %c[flags](%[control])\n"                                                                    \
 	"jnz %l[refused]\n"                                                                                      \
 	"cmpq %[expect], %c[head](%[control])\n"                                                                       \
 	"jnz %l[moved]\n"
 
-/* Also before it: the 8 bytes with which the record begins; the copy comes behind them. */
+/* Store the first 8 bytes of the record, which end at `to`. */
 #define RELAY_RECORD_STAMP "movq %[stamp], -8(%[to])\n"
 
-/* After it: second[!t] = second[t] + 1, unless its top 16 bits name a claim; then first. */
+/* Store second[t] + 1 in second[!t], then `next` in first; t: the top bit of `expect`. `moved`: second[t] names a claim. */
 #define RELAY_RECORD_COMMIT                                                                                   \
 	"movq %[expect], %%rax\n"                                                                             \
 	"shrq $63, %%rax\n"                                                                                   \
@@ -67,10 +67,10 @@
 	    [flags] "i"(offsetof(struct relay_control, flags)), [stopped] "i"(RELAY_STOPPED),                          \
 	    [owner_shift] "i"(RELAY_OWNER_SHIFT)
 
-/* Above this `rep movsb` is faster than 16-byte moves. */
+/* From this length on `rep movsb` is faster than 16-byte moves. */
 enum { RELAY_REP_MOVSB_BYTES = 768 };
 
-/* Up to RELAY_REP_MOVSB_BYTES: pairs of overlapping moves below 64 bytes, then 64 at a time. */
+/* For lengths below RELAY_REP_MOVSB_BYTES: pairs of overlapping moves up to 64 bytes, then 64 bytes at a time. */
 #define RELAY_COPY_SHORT												\
 	"cmpq $16, %[length]\n"												\
 	"jb 10f\n"													\
@@ -276,14 +276,14 @@ static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, 
 	    "rax")
 }
 
-/* May something be put where the producer is? */
+/* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */
 #define RELAY_RING_CHECK												\
 	"testl %[stopped], %c[flags](%[producer])\n"									\
 	"jnz %l[refused]\n"											\
 	"cmpq %[expect], (%[producer])\n"										\
 	"jnz %l[moved]\n"
 
-/* The header; the record's count, into the tail that is not valid; then the producer position. */
+/* Store the header, then position and number of records in the tail that is not valid, then the producer position. */
 #define RELAY_RING_COMMIT												\
 	"movq %[header], -8(%[to])\n"											\
 	"xorl %%eax, %%eax\n"												\

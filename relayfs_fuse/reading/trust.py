@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING
+
+from relayfs_fuse.native.tables import PERMS
 
 if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Origin
@@ -38,4 +39,4 @@ def _trusted() -> set[int]:
 def _is_trusted(path: str) -> bool:
     """Return whether only trusted users can write to a file."""
     status = os.stat(path, follow_symlinks=False)
-    return status.st_uid in _trusted() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid in _trusted() and not status.st_mode & PERMS["STRANGERS"]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * export_tickets PROCESSES THREADS N: in each process each thread writes N events, each with the next ticket of all. The lock that
+ * tickets PROCESSES THREADS N: in each process each thread writes N events, each with the next ticket of all. The lock that
  * gives out tickets is held while an event is written, so the times of events are in the order of their tickets.
  */
 #define _GNU_SOURCE

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import native
-from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import Merge
-from relayfs_fuse.record.process import Process
-from relayfs_fuse.record.recording import DamagedError, errors_mean_damage, reason
-from relayfs_fuse.record.room import FILES_ERRNOS, USER_SHARE, most_processes
-from relayfs_fuse.record.trust import owner
+from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
+from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.room import FILES_ERRNOS, USER_SHARE, most_processes
+from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.tracefiles.merged import kinds_of, process_of
 from relayfs_fuse.tracefiles.recorded import read_metadata
 from relayfs_fuse.tracefiles.recorder_lock import holder
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from relayfs_fuse.native.merge import EventKind
-    from relayfs_fuse.record.source import Source
+    from relayfs_fuse.reading.source import Source
 
 # How often the state of processes and of the trace is checked.
 _TICK_S = 0.5
@@ -57,10 +57,12 @@ class Wanted(NamedTuple):
 
     patterns: of their names; none: all
     since: not those before, ns since 1970
+    share: read 1/share of most_processes() at most; the rest is for other Lives of this program
     """
 
     patterns: Sequence[str] = ()
     since: int = 0
+    share: int = 1
 
 
 class Live(Closing):
@@ -81,6 +83,7 @@ class Live(Closing):
         self.merged = Merge(wanted.since)
         self._source = source
         self._patterns = wanted.patterns
+        self._share = wanted.share
         self.has_wanted = not wanted.patterns
         self._say = say
         self._consumes = consumes and source.trace.mode == native.MODE_NO_OVERWRITE
@@ -175,7 +178,7 @@ class Live(Closing):
             return
         described = replace(
             process_of(part, self._n_added, self._patterns),
-            live_clock=native_trace.CLOCK_TSC if part.origin.is_tsc else native_trace.CLOCK_MONO,
+            live_clock=CLOCKS[part.origin.clock].number,
             is_past=self._source.is_of_earlier_boot,
         )
         number = self.merged.add_process(described)
@@ -189,7 +192,7 @@ class Live(Closing):
             self._drop(name, reason(error))
 
     def _has_room(self, uid: int) -> bool:
-        most = most_processes()
+        most = max(1, most_processes() // self._share)
         n_of_user = sum(followed.uid == uid for followed in self._followed.values())
         if uid not in {0, os.geteuid()} and n_of_user >= max(1, most // USER_SHARE):
             self._say_once(f"uid {uid}", f"uid {uid} has too many processes: some are shown when others have ended")

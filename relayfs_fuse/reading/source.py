@@ -1,4 +1,4 @@
-"""A trace to record: its store, found through a mount or given, and the directories of processes that appear in it."""
+"""A trace to read: its store, found through a mount or given, and the directories of processes that appear in it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Source:
     def clocks(self) -> Clocks:
         """Return the latest known clocks of the boot in which the trace was made."""
         if self.trace.boot == native_trace.boot_id():
-            return native_trace.read_clocks()
+            return native_trace.read_clocks(self.trace.clock)
         return self.trace.latest if self.trace.latest.mono_ns else self.trace.made
 
     def processes(self) -> list[str]:

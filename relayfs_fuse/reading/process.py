@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.packets import Consumer
-from relayfs_fuse.native.tables import TRACE_OPTIONS
-from relayfs_fuse.record.check import Checker
-from relayfs_fuse.record.trust import needs_check
+from relayfs_fuse.native.tables import CLOCKS, TRACE_OPTIONS
+from relayfs_fuse.reading.check import Checker
+from relayfs_fuse.reading.trust import needs_check
 from relayfs_fuse.tracefiles import ctf
 from relayfs_fuse.tracefiles.ctf import Origin
 
@@ -221,7 +221,7 @@ class Process:
             return True
         if sum(unbuffered) > (1 if at_end else 10) * sum(self._unbuffered):
             return True
-        return self.origin.is_tsc and clocks.mono_ns - self.origin.mono > 2 * self._baseline
+        return self.origin.is_measured and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
     def metadata(self, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
         """Return the present metadata."""
@@ -272,12 +272,12 @@ def _check_origin(origin: Origin, trace: Trace) -> None:
     If its clocks contradicted those of other processes, viewers could not sort the events.
     """
     made = trace.made
-    its = trace.name, trace.id, trace.boot, made.tsc, made.mono_ns, made.real_ns
-    if (origin.trace, origin.id, origin.boot, origin.tsc, origin.mono, origin.real) != its:
+    its = trace.name, trace.id, trace.boot, made.ticks, made.mono_ns, made.real_ns
+    if (origin.trace, origin.id, origin.boot, origin.ticks, origin.mono, origin.real) != its:
         raise ValueError("its first line is of another trace")
     # Buffers from before the trace was made have the monotonic clock, and belong to one process, whatever the trace
     # says.
-    if origin.is_tsc and trace.clock != native_trace.CLOCK_TSC:
+    if CLOCKS[origin.clock].number not in {native_trace.CLOCK_MONO, trace.clock}:
         raise ValueError(f"its clock is {origin.clock}, not the trace's")
     if origin.buffers not in {"perprocess", TRACE_OPTIONS["buffers"].format(trace.buffers)}:
         raise ValueError(f"its buffers are {origin.buffers}, not the trace's")

@@ -1,0 +1,159 @@
+"""Reading and polling the files `merged` of traces (traces/merged.py).
+
+The first read or poll of an open file starts a task, which has worker threads read the buffers ahead of the program, a
+piece at a time, until READY_BYTES of lines are ready.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
+from relayfs_fuse.fs.nodes import failure
+from relayfs_fuse.fs.requests.waiting import notify
+from relayfs_fuse.fs.traces.merged import READERS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyfuse3
+
+    from relayfs_fuse.fs import tap
+    from relayfs_fuse.fs.traces.merged import MergedHandle
+
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+READY_BYTES = BLOCK_SIZE
+# After a look at the buffers that has found nothing: the first pause before the next one, and the longest.
+PAUSE_FIRST_S = 0.025
+PAUSE_LAST_S = 0.1
+# How many worker threads read buffers.
+THREADS = 2
+
+
+class _Feed:
+    """The task of an open file.
+
+    room: is set when lines have been read
+    news: is set, and replaced, when there are lines, when all old ones were given out, and when the task ends
+    poll: notifies the kernel of new lines; None: no program waits for that
+    failure: the errno that has ended the task; 0: none
+    """
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.room = trio.Event()
+        self.news = trio.Event()
+        self.poll: pyfuse3.PollHandle | None = None
+        self.failure = 0
+
+    def tell(self) -> None:
+        """Wake reads, and programs that poll the file."""
+        self.news.set()
+        self.news = trio.Event()
+        if self.poll is not None:
+            notify(self.poll)
+
+
+class Merging:
+    """The tasks of all open files that are read."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[MergedHandle, _Feed] = {}
+        self._nursery: trio.Nursery | None = None
+        self._limiter = trio.CapacityLimiter(THREADS)
+
+    async def run(self) -> None:
+        """Run the tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await trio.sleep_forever()
+
+    async def read(self, handle: MergedHandle, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return what MergedHandle.take() does, when there are lines; b"": it is the end, or nothing new is there.
+
+        OSError: EAGAIN, if nothing new is there and the request may not sleep; ENFILE, READERS_MAX files are read.
+        """
+        feed = self._feed_of(handle)
+        while (lines := handle.take(offset, size)) is None:
+            if feed.failure:
+                raise failure(feed.failure)
+            if request.nonblocking:
+                raise failure(errno.EAGAIN)
+            if handle.has_caught_up:
+                return b""
+            await feed.news.wait()
+        feed.room.set()
+        return lines
+
+    def poll(self, handle: MergedHandle, poll: pyfuse3.PollHandle | None) -> int:
+        """Return the events that hold now; `poll` notifies the kernel of later ones."""
+        try:
+            feed = self._feed_of(handle)
+        except OSError:
+            return GONE
+        feed.poll = poll or feed.poll
+        events = READABLE if handle.lines else 0
+        return events | (GONE if feed.failure or handle.is_over else 0)
+
+    def forget(self, handle: MergedHandle) -> None:
+        """End the task of a file that is being closed."""
+        feed = self._feeds.pop(handle, None)
+        if feed is not None:
+            feed.scope.cancel()
+
+    def _feed_of(self, handle: MergedHandle) -> _Feed:
+        feed = self._feeds.get(handle)
+        if feed is None:
+            if len(self._feeds) >= READERS_MAX:
+                raise failure(errno.ENFILE)
+            assert self._nursery is not None, "run() comes first"
+            feed = self._feeds[handle] = _Feed()
+            self._nursery.start_soon(self._run, handle, feed)
+        return feed
+
+    async def _run(self, handle: MergedHandle, feed: _Feed) -> None:
+        try:
+            with feed.scope:
+                await self._feed(handle, feed)
+        except OSError as error:
+            feed.failure = error.errno or errno.EIO
+        except RelayError:  # the trace was removed
+            feed.failure = errno.ESTALE
+        except Exception:
+            log.exception("merging failed")
+            feed.failure = errno.EIO
+        feed.tell()
+
+    async def _feed(self, handle: MergedHandle, feed: _Feed) -> None:
+        events = await self._in_thread(handle.begin)
+        try:
+            pause_s = PAUSE_FIRST_S
+            while not events.is_over:
+                if len(handle.lines) >= READY_BYTES:
+                    feed.room = trio.Event()
+                    await feed.room.wait()
+                has_caught_up = handle.has_caught_up
+                lines = await self._in_thread(events.step)
+                handle.put(lines, events.has_caught_up)
+                if lines or events.has_caught_up != has_caught_up:
+                    feed.tell()
+                    pause_s = PAUSE_FIRST_S
+                else:
+                    await trio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, PAUSE_LAST_S)
+            handle.is_over = True
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._in_thread(events.close)
+
+    async def _in_thread(self, act: Callable[[], Result]) -> Result:
+        return await trio.to_thread.run_sync(act, limiter=self._limiter)
