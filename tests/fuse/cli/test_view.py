@@ -486,8 +486,10 @@ def test_its_own_trace_goes_though_nobody_reads_and_signals_come_twice(mount):
 
 def test_it_is_said_if_its_own_trace_stays(make_mount):
     mount = make_mount()
-    with viewing("-e", "test:*", RELAYFS=str(mount.path)) as view:
+    with viewing("-e", "test:*", RELAYFS=str(mount.path)) as view, traced(mount) as program:
         wait_until(lambda: "trace start view-" in mount.channels(), "its trace")
+        program.ask("step 1")
+        view.wait_for(lambda: view.lines)
         mount.kill()
         view.process.send_signal(signal.SIGINT)
         assert view.process.wait(DEADLINE_S) == 1
