@@ -95,16 +95,17 @@
 
 #define RELAY_COPY_CLOBBERS "x9", "x10", "x11", "x12", "x13"
 
-static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                       void *to, const void *from, uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next, void *to, const void *from,
+                  uint64_t length, uint32_t cpu)
 {
 	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_COPY RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),
 	    RELAY_COPY_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_stamped_record(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                               void *to, uint64_t stamp, const void *from, uint64_t length,
-                                                               uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_stamped_record(struct relay_control *control, uint64_t expect, uint64_t next, void *to, uint64_t stamp,
+                          const void *from, uint64_t length, uint32_t cpu)
 {
 	to = (char *)to + sizeof(stamp);
 	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY RELAY_RECORD_COMMIT,
@@ -248,9 +249,9 @@ static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, 
 	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
 	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
 
-static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,
-                                                            const struct relay_ring_put *put, const void *from,
-                                                            uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_ring_record(struct relay_ring_producer *producer, const struct relay_ring_put *put, const void *from,
+                       uint64_t length, uint32_t cpu)
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;

@@ -149,47 +149,50 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 #define RELAY_COPY_SHORT_CLOBBERS "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3"
 #define RELAY_COPY_LONG_CLOBBERS "rax", "rcx", "rsi", "rdi"
 
-static inline enum relay_rseq_result relay_rseq_record_short(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                             void *to, const void *from, uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_record_short(struct relay_control *control, uint64_t expect, uint64_t next, void *to, const void *from,
+                        uint64_t length, uint32_t cpu)
 {
 	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_COPY_SHORT RELAY_RECORD_COMMIT,
 	    RELAY_INPUTS(RELAY_RECORD_INPUTS), RELAY_COPY_SHORT_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_record_long(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                            void *to, const void *from, uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_record_long(struct relay_control *control, uint64_t expect, uint64_t next, void *to, const void *from,
+                       uint64_t length, uint32_t cpu)
 {
 	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_COPY_LONG RELAY_RECORD_COMMIT,
 	    RELAY_INPUTS(RELAY_RECORD_INPUTS), RELAY_COPY_LONG_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                       void *to, const void *from, uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_record(struct relay_control *control, uint64_t expect, uint64_t next, void *to, const void *from,
+                  uint64_t length, uint32_t cpu)
 {
 	if (__builtin_expect(length < RELAY_REP_MOVSB_BYTES, 1))
 		return relay_rseq_record_short(control, expect, next, to, from, length, cpu);
 	return relay_rseq_record_long(control, expect, next, to, from, length, cpu);
 }
 
-static inline enum relay_rseq_result relay_rseq_stamped_short(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                              void *to, uint64_t stamp, const void *from, uint64_t length,
-                                                              uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_stamped_short(struct relay_control *control, uint64_t expect, uint64_t next, void *to, uint64_t stamp,
+                         const void *from, uint64_t length, uint32_t cpu)
 {
 	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY_SHORT RELAY_RECORD_COMMIT,
 	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_SHORT_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_stamped_long(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                             void *to, uint64_t stamp, const void *from, uint64_t length,
-                                                             uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_stamped_long(struct relay_control *control, uint64_t expect, uint64_t next, void *to, uint64_t stamp,
+                        const void *from, uint64_t length, uint32_t cpu)
 {
 	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY_LONG RELAY_RECORD_COMMIT,
 	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_LONG_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_stamped_record(struct relay_control *control, uint64_t expect, uint64_t next,
-                                                               void *to, uint64_t stamp, const void *from, uint64_t length,
-                                                               uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_stamped_record(struct relay_control *control, uint64_t expect, uint64_t next, void *to, uint64_t stamp,
+                          const void *from, uint64_t length, uint32_t cpu)
 {
 	to = (char *)to + sizeof(stamp);
 	if (__builtin_expect(length < RELAY_REP_MOVSB_BYTES, 1))
@@ -302,9 +305,9 @@ static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, 
 	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
 	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
 
-static inline enum relay_rseq_result relay_rseq_ring_short(struct relay_ring_producer *producer,
-                                                           const struct relay_ring_put *put, const void *from,
-                                                           uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_ring_short(struct relay_ring_producer *producer, const struct relay_ring_put *put, const void *from,
+                      uint64_t length, uint32_t cpu)
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
@@ -315,9 +318,9 @@ static inline enum relay_rseq_result relay_rseq_ring_short(struct relay_ring_pro
 	    RELAY_COPY_SHORT_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_ring_long(struct relay_ring_producer *producer,
-                                                          const struct relay_ring_put *put, const void *from,
-                                                          uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_ring_long(struct relay_ring_producer *producer, const struct relay_ring_put *put, const void *from,
+                     uint64_t length, uint32_t cpu)
 {
 	uint64_t expect = put->expect, next = put->next, header = put->header;
 	void *to = put->to;
@@ -326,9 +329,9 @@ static inline enum relay_rseq_result relay_rseq_ring_long(struct relay_ring_prod
 	    RELAY_COPY_LONG_CLOBBERS)
 }
 
-static inline enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,
-                                                            const struct relay_ring_put *put, const void *from,
-                                                            uint64_t length, uint32_t cpu)
+static inline __attribute__((always_inline)) enum relay_rseq_result
+relay_rseq_ring_record(struct relay_ring_producer *producer, const struct relay_ring_put *put, const void *from,
+                       uint64_t length, uint32_t cpu)
 {
 	if (__builtin_expect(length < RELAY_REP_MOVSB_BYTES, 1))
 		return relay_rseq_ring_short(producer, put, from, length, cpu);
