@@ -57,6 +57,14 @@ static inline void pin(int cpu)
 		die("sched_setaffinity");
 }
 
+/* Take two CPUs from the arguments 2 and 3, and run on the first one. */
+static inline void take_cpus(char **argv, int cpus[2])
+{
+	cpus[0] = atoi(argv[2]);
+	cpus[1] = atoi(argv[3]);
+	pin(cpus[0]);
+}
+
 /* One of several threads that work at the same time, each on a CPU of its own. */
 struct side {
 	pthread_t thread;

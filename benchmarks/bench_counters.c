@@ -82,8 +82,7 @@ int main(int argc, char **argv)
 	char name[32];
 	if (argc != 5)
 		return 2;
-	cpus[0] = atoi(argv[2]);
-	cpus[1] = atoi(argv[3]);
+	take_cpus(argv, cpus);
 	counters = relay_counters_open(argv[4]);
 	if (!counters)
 		die(argv[4]);

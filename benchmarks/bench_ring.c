@@ -161,9 +161,7 @@ int main(int argc, char **argv)
 	if (argc != 5)
 		return 2;
 	rounds = atoi(argv[1]);
-	cpus[0] = atoi(argv[2]);
-	cpus[1] = atoi(argv[3]);
-	pin(cpus[0]);
+	take_cpus(argv, cpus);
 	memset(record, 'r', sizeof(record));
 	copy = make_bench(argv[4], "copy", RELAY_PERCPU, RELAY_NO_OVERWRITE);
 	percpu = make_bench(argv[4], "percpu", RELAY_PERCPU, RELAY_NO_OVERWRITE);

@@ -184,9 +184,7 @@ int main(int argc, char **argv)
 	if (argc != 11)
 		return 2;
 	rounds = atoi(argv[1]);
-	cpus[0] = atoi(argv[2]);
-	cpus[1] = atoi(argv[3]);
-	pin(cpus[0]);
+	take_cpus(argv, cpus);
 	memset(record, 'r', sizeof(record));
 	copy = attach(argv[4]);
 	rseq = attach(argv[5]);

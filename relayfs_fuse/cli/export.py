@@ -71,7 +71,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
         limits = moment(since, made, 0), moment(until, made, EVER)
         merged = stack.enter_context(closing(merge(parts, patterns, *limits)))
         with _opened(output) as file:
-            # One trace has one, all that was recorded of it the same.
+            # All parts are of one trace, so their origins are the same.
             mono_offset = parts[0].origin.real - parts[0].origin.mono
             style = Style(file_format, times, max(0, mono_offset))
             _write(file, merged, stack.enter_context(closing(Export(merged, style))).pieces())

@@ -22,7 +22,7 @@ from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.tracefiles.merged import matches, merge
 from relayfs_fuse.tracefiles.recorded import Recording
 
-# How often buffers are looked at: so often in a delay, and as often as programs need it, which are to have room.
+# Buffers are read _LOOKS times in each --delay, and at least every _LONGEST_WAIT_S, so that programs find room.
 _LOOKS = 8
 _LONGEST_WAIT_S = 0.025
 _NS_IN_MS = 1_000_000
@@ -135,7 +135,8 @@ def _show_recording(directory: str, style: Style, out: Lines, since: str | None,
 
 
 def _show_what_is_there(live: Live, exporter: Export, out: Lines) -> None:
-    # The first round reads what is there; losses that its looks find are of the time of these, which the second allows.
+    # The first look reads what is there. A loss that it finds has the time of the look, which is after the limit; the
+    # second round has a later limit, so it shows the loss.
     for _ in range(2):
         live.merged.limit(live.look())
         _show(exporter, out)

@@ -30,9 +30,9 @@ TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class HoldFile(TextFile):
-    """The file memN.TOKEN: a program that maps it keeps its open memory file open without a descriptor of that.
+    """The file memN.TOKEN: while a program maps it, the memory file that the program has closed stays open here.
 
-    native/src/buffer/open.h says what for. Only the user who has opened the memory file may open this one.
+    native/src/buffer/open.h says why programs need that. Only the user who opened the memory file may open this one.
 
     held: a weak reference to the handle of the memory file
     """

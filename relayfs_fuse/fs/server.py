@@ -155,7 +155,7 @@ class Server:
     async def _work(self, nursery: trio.Nursery, answers: Callable[[], None]) -> None:
         """Start all other tasks after FUSE_INIT is answered.
 
-        A thread that accesses the mount before that sleeps and cannot be killed as long as this process lives.
+        A thread of this process that accesses the mount earlier waits for its own process, and SIGKILL does not end it.
         """
         await self._operations.begun.wait()
         nursery.start_soon(keep, self._waiting.run, "waiting")

@@ -9,6 +9,8 @@
     STORE/app/                    a plain directory, which holds directories only; implicit ones are marked
                                   (<relayfs/store.h>)
     STORE/app/cpu/mem0 .. memN-1  a channel, of relay buffers or of rings
+    STORE/TRACE/                  a trace (fs/traces/registry.py)
+    STORE/.early/                 events for traces that do not exist yet (fs/early.py)
     STORE/.removed-*              what a server that died was about to delete
 
 A channel whose files cannot be used is a DamagedChannel.

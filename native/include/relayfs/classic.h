@@ -37,8 +37,8 @@ extern "C" {
 #define RELAY_SCHEME_LOCKLESS 0x01u /* compare-and-swap; sizes are powers of two */
 #define RELAY_SCHEME_LOCKING 0x02u  /* a lock around each write; exactly two sub-buffers of any size */
 #define RELAY_SCHEME_ANY 0x03u      /* lockless if the sizes allow it, else locking with two sub-buffers */
-#define RELAY_USAGE_SMP 0x04u       /* one channel for each CPU; locked all the same, because a program cannot */
-#define RELAY_USAGE_GLOBAL 0x08u    /* keep a thread on its CPU. Without either flag: global */
+#define RELAY_USAGE_SMP 0x04u       /* one buffer for each CPU; each has a lock, because threads may migrate */
+#define RELAY_USAGE_GLOBAL 0x08u    /* one buffer. Without either flag: global */
 #define RELAY_DELIVERY_BULK 0x10u   /* deliver() for each finished sub-buffer */
 #define RELAY_DELIVERY_PACKET 0x20u /* deliver() for each write of this process, and for each write(2) */
 #define RELAY_TIMESTAMP_TSC 0x40u   /* the TSC, if it has a constant rate; otherwise, and without it, the clock */

@@ -113,7 +113,7 @@ enum relay_perf_kind {
 	RELAY_PERF_GAUGE = 1    /* goes up and down */
 };
 
-/* The properties of a name, set when it is first added. Zero bytes behind the fields that the caller knows are defaults. */
+/* The properties of a name, set when it is first added. Fields that `size` leaves out have their defaults. */
 struct relay_perf_spec {
 	size_t size;       /* bytes of this struct */
 	uint32_t kind;     /* enum relay_perf_kind */

@@ -128,12 +128,12 @@ struct relay_claim {
 
 /* The record of one lap of a sub-buffer: entry (lap & 1) * n_subbufs + index of the array. Written at switches only. */
 struct relay_subbuf {
-	uint64_t end;           /* position at which writers left it; padding follows */
+	uint64_t end;           /* position behind its last record; padding follows */
 	uint64_t start_records; /* records written before it began */
 	uint64_t start_bytes;   /* bytes written before it began, padding not counted */
 	uint64_t holes; /* RELAY_HOLES | position of its last discarded record; another position: there is none */
 	uint64_t start_time_ns; /* CLOCK_REALTIME when it began; with a timestamp only */
-	uint64_t start_clock;   /* at the same moment: CLOCK_MONOTONIC, ns, or the TSC */
+	uint64_t start_clock;   /* the same moment by CLOCK_MONOTONIC, ns, or by the TSC */
 	uint64_t start_lost;    /* records lost before it began, for any reason. Only in a format with packets */
 	uint64_t unused;
 };

@@ -6,7 +6,7 @@
  * Its first part is, byte for byte, what mmap(2) of a BPF_MAP_TYPE_RINGBUF shows in Linux, so a program that knows only
  * that can consume it from a mapping of the file:
  *
- *   page 0        page 1        page 2           2 + size           2 + 2 * size
+ *   page 0        page 1        page 2           + size             + 2 * size
  *   +-------------+-------------+----------------+------------------+-------+---+--------+---+-------+
  *   | consumer    | producer    | data           | what wrapped     | ready |gap| claims |gap| state |
  *   | position .. | position .. | size bytes     | end of record    | ready |gap| claims |gap| state |
@@ -46,7 +46,7 @@ extern "C" {
 enum {
 	RELAY_RING_HEADER_BYTES = 8,
 	RELAY_RING_FIRST_PAGE = 3, /* second header word of a record in the data's first page */
-	RELAY_RING_N_READY = 1024, /* most records that are reserved and not yet before the producer position */
+	RELAY_RING_N_READY = 1024, /* most reserved records that the producer position has not passed */
 	/* Bytes between ready and claims; the rest of the page follows the claims. If a CPU loads from the same offset in a
 	 * page as it has just stored in another page, it waits. So the most used claims lie at other offsets than the words
 	 * that producers load and store together with them. */

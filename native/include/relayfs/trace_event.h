@@ -70,7 +70,7 @@ struct relay_trace_event {
 	const char *provider, *name;
 	const struct relay_trace_field *fields; /* in the order in which they are written */
 	uint32_t n_fields;
-	uint16_t level; /* enum relay_trace_level + 1; 0: none is said */
+	uint16_t level; /* enum relay_trace_level + 1; 0: the declaration has none */
 	uint16_t
 	    has_place; /* 0: the struct ends before `file`, as in programs compiled with earlier versions of this header */
 	uint64_t id;      /* of its declaration in this process, from 1; 0: none. Writer: the library */
@@ -94,9 +94,10 @@ struct relay_trace_page {
 	uint32_t version;
 	uint32_t
 	    active; /* a bit for each trace that is started. Writer of this and all other members: the file server */
-	uint64_t generation; /* << 32; the value of a relay_trace_event's `wanted` while no trace wants it */
-	uint32_t changes;    /* futex: the same count */
-	uint32_t log;        /* changes each time the channel `log` is made, for relay_log(); 0: there is none */
+	uint64_t
+	    generation;   /* counts changes; in the upper 32 bits. relay_trace_event.wanted while no trace wants it */
+	uint32_t changes; /* the count of `generation`, on which programs wait: a futex */
+	uint32_t log;     /* changes each time the channel `log` is made, for relay_log(); 0: there is none */
 };
 
 #if defined(__aarch64__)

@@ -73,7 +73,7 @@ int relay_consumer_read(struct rchan_buf *buf, struct relay_consumer *state)
 		if (__atomic_load_n(&control->current, __ATOMIC_RELAXED) == current)
 			return check_state(buf, state);
 	}
-	return relay_damage_say(&buf->damage, "relay_control.current does not come to rest");
+	return relay_damage_say(&buf->damage, "relay_control.current keeps changing");
 }
 
 void relay_consumer_clear(struct rchan_buf *buf)
@@ -132,7 +132,7 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 		if (!relay_consumer_is_lapped(buf, again, oldest)) /* otherwise the entry may be that of a later lap */
 			return pass_overwritten(buf, state, oldest, &subbuf);
 	}
-	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	return relay_damage_say(&buf->damage, "relay_control.head keeps changing");
 }
 
 bool relay_consumer_is_lapped_now(const struct rchan_buf *buf, uint64_t pos)

@@ -40,7 +40,7 @@ static int change_head(struct rchan_buf *buf, struct relay_latch *latch,
 		if (err)
 			return err;
 	}
-	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	return relay_damage_say(&buf->damage, "relay_control.head keeps changing");
 }
 
 static bool make_sealed(struct rchan_buf *buf, struct relay_tx *tx)

@@ -13,7 +13,7 @@ int relay_head(const struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 int relay_head_checked(struct rchan_buf *buf, uint64_t *first, uint64_t *second)
 {
 	if (!relay_latch_read(&buf->control->head, first, second))
-		return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+		return relay_damage_say(&buf->damage, "relay_control.head keeps changing");
 	if (relay_pos_valid(buf, *first))
 		return 0;
 	return relay_damage_note(&buf->damage, "relay_control.head.first", 0, *first,

@@ -100,7 +100,7 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 		*records += at.state.records - at.start_records - torn;
 		return (ssize_t)length;
 	}
-	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	return relay_damage_say(&buf->damage, "relay_control.head keeps changing");
 }
 
 /* The number of records before sub-buffer `number` that are lost to a reader that starts there, by the consumer's
@@ -133,5 +133,5 @@ int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *record
 		*records = start - lost;
 		return 0;
 	}
-	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	return relay_damage_say(&buf->damage, "relay_control.head keeps changing");
 }

@@ -158,7 +158,7 @@ static int read_produced(struct rchan_buf *buf, struct relay_stats *stats)
 		return relay_damage_above(&buf->damage, "relay_subbuf[].start_bytes", relay_pos_entry_index(buf, pos),
 		                          start, most);
 	}
-	return relay_damage_say(&buf->damage, "relay_control.head does not come to rest");
+	return relay_damage_say(&buf->damage, "relay_control.head keeps changing");
 }
 
 static void fill_in_consumer(struct relay_stats *stats, const struct relay_consumer *state)
@@ -222,7 +222,7 @@ static int read_loss(struct rchan_buf *buf, const struct relay_latch *latch, con
                      uint64_t *bytes)
 {
 	if (!relay_latch_read(latch, records, bytes))
-		return relay_damage_say(&buf->damage, "the counters of lost records do not come to rest");
+		return relay_damage_say(&buf->damage, "the counters of lost records keep changing");
 	return relay_damage_above(&buf->damage, where, 0, *bytes, INT64_MAX);
 }
 

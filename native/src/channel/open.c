@@ -122,6 +122,18 @@ static void undo_files(struct rchan *chan)
 	remove_files(chan);
 }
 
+/* Store the place of the channel's files, or, if making them has failed with `err`, free it. Returns err. */
+static int settle_place(struct rchan *chan, struct relay_place *place, int err)
+{
+	if (err) {
+		relay_place_free(place);
+		relay_create_buf_file_remove(chan, false);
+	} else {
+		chan->place = *place;
+	}
+	return err;
+}
+
 static int open_files(struct rchan *chan, const char *base_filename, const char *parent, size_t subbuf_size,
                       size_t n_subbufs)
 {
@@ -135,12 +147,9 @@ static int open_files(struct rchan *chan, const char *base_filename, const char 
 	err = options ? create(&place, path, options) : -ENOMEM;
 	free(options);
 	free(path);
-	if (err) {
-		relay_place_free(&place);
-		relay_create_buf_file_remove(chan, false);
+	err = settle_place(chan, &place, err);
+	if (err)
 		return err;
-	}
-	chan->place = place;
 	err = relay_chan_attach(chan);
 	if (!err)
 		err = relay_buf_mapped_start(chan);
@@ -274,12 +283,9 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	if (!err)
 		err = relay_is_foreign(&place) ? relay_chan_move(chan, &place, &step) : relay_carry_out(&place, &step);
 	free(path);
-	if (err) {
-		relay_place_free(&place);
-		relay_create_buf_file_remove(chan, false);
+	err = settle_place(chan, &place, err);
+	if (err)
 		return err;
-	}
-	chan->place = place;
 	relay_chan_show(chan);
 	return relay_buf_mapped_start(chan);
 }

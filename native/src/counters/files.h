@@ -15,7 +15,8 @@ void relay_perf_unmap(struct relay_counters *counters);
 /* Map a domain, unless it is mapped. 0 or -errno: -EACCES this process may not adjust there; -ENOENT it was freed. */
 int relay_perf_map_domain(struct relay_counters *counters, uint32_t domain);
 
-/* Make the file of a domain, which is not in the table yet; the file may exist. Remove its name. */
+/* relay_perf_make_domain() makes the file of a domain that is not in the table yet; the file may exist already.
+ * relay_perf_remove_domain() removes the file's name. */
 int relay_perf_make_domain(struct relay_counters *counters, const struct relay_perf_domain *domain);
 void relay_perf_remove_domain(struct relay_counters *counters, uint32_t domain);
 

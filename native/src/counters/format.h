@@ -81,14 +81,15 @@ struct relay_perf_record {
 	uint32_t domain; /* of a chunk; RELAY_PERF_NO_DOMAIN: it is free */
 	uint32_t used;   /* of a chunk: the highest slot used so far */
 	char name[RELAY_PERF_NAME_BYTES], unit[RELAY_PERF_UNIT_BYTES], help[RELAY_PERF_HELP_BYTES];
-	uint32_t taken; /* of a chunk: the number of instances that have a name ... */
-	uint32_t live;  /* ... and of these are listed */
+	uint32_t taken; /* of a chunk: the number of instances that have a name */
+	uint32_t live;  /* of a chunk: the number of these that are listed */
 	uint64_t unused;
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_perf_record) == 512, "struct relay_perf_record is part of the format");
 
 struct relay_counters {
-	/* Of each chunk: block 0, if this handle has added something in it. `at`: and there are blocks for all CPUs. */
+	/* Of each chunk: the address of block 0, or NULL. `all`: if this handle has added a name in the chunk; `at`: if,
+	 * besides, the chunk has a block for each CPU. */
 	int64_t **at, **all;
 	uint32_t chunks_max, n_index;                     /* checked */
 	struct relay_mapping main, names;                 /* writable: if `direct` */

@@ -110,15 +110,22 @@ static void end_consuming(struct relay_ring *ring, uint64_t self)
 	relay_ring_consumer_unlock(ring, self);
 }
 
-void relay_ring_abort(struct relay_ring *ring)
+/* If the ring is remote, end consuming by `end`. Returns true if there is nothing else to do. */
+static bool end_consuming_remotely(struct relay_ring *ring, void (*end)(struct relay_ring_remote *))
 {
 	if (!ring)
+		return true;
+	if (!ring->remote)
+		return false;
+	end(ring->remote);
+	ring->n_held = 0;
+	return true;
+}
+
+void relay_ring_abort(struct relay_ring *ring)
+{
+	if (end_consuming_remotely(ring, relay_ring_remote_abort))
 		return;
-	if (ring->remote) {
-		relay_ring_remote_abort(ring->remote);
-		ring->n_held = 0;
-		return;
-	}
 	uint64_t self = relay_owner_self();
 	if (is_ours(ring, self))
 		end_consuming(ring, self);
@@ -126,13 +133,8 @@ void relay_ring_abort(struct relay_ring *ring)
 
 void relay_ring_release(struct relay_ring *ring)
 {
-	if (!ring)
+	if (end_consuming_remotely(ring, relay_ring_remote_release))
 		return;
-	if (ring->remote) {
-		relay_ring_remote_release(ring->remote);
-		ring->n_held = 0;
-		return;
-	}
 	uint64_t self = relay_owner_self();
 	if (!is_ours(ring, self))
 		return;

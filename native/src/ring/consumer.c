@@ -110,7 +110,7 @@ int relay_ring_consumer_read(struct relay_ring *ring, struct relay_ring_counts *
 			accept_position(counts, position);
 		return relay_damage_above(&ring->damage, "the consumer position", 0, counts->position, INT64_MAX);
 	}
-	return relay_damage_say(&ring->damage, "relay_ring_consumer.current does not come to rest");
+	return relay_damage_say(&ring->damage, "relay_ring_consumer.current keeps changing");
 }
 
 /* --- finding the next record --- */
@@ -140,7 +140,7 @@ int relay_ring_consumer_catch_up(struct relay_ring *ring, struct relay_ring_coun
 	if (ring->mode != RELAY_OVERWRITE)
 		return 0;
 	if (!read_oldest(ring, &oldest, &records))
-		return relay_damage_say(&ring->damage, "the position of the oldest record does not come to rest");
+		return relay_damage_say(&ring->damage, "the position of the oldest record keeps changing");
 	if (!relay_ring_is_behind(counts->position, oldest))
 		return 0;
 	const char *where = "the count of records before the oldest one";
@@ -174,7 +174,7 @@ static enum look look_at_busy(struct relay_ring *ring, uint64_t pos, bool *again
 	if (reaped != -ENOENT || !busy)
 		return LOOK_NOTHING;
 	relay_damage_note(&ring->damage, "the header at position []", pos, *relay_ring_length_at(ring, pos),
-	                  "busy, and nobody has reserved it; the limit is", RELAY_RING_BUSY - 1);
+	                  "busy, though nobody has reserved it; without that flag it is at most", RELAY_RING_BUSY - 1);
 	return LOOK_DAMAGED;
 }
 

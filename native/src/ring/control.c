@@ -32,7 +32,7 @@ static int seal(struct relay_ring *ring)
 		                       (second & RELAY_RECORDS_MASK) | mark << RELAY_OWNER_SHIFT))
 			return 0;
 	}
-	return relay_damage_say(&ring->damage, "relay_ring_producer.tail does not come to rest");
+	return relay_damage_say(&ring->damage, "relay_ring_producer.tail keeps changing");
 }
 
 void relay_ring_refuse_all(struct relay_ring *ring)

@@ -28,11 +28,10 @@ struct relay_ring {
 	struct relay_mapping mapping;
 	uint32_t slot; /* index in the table of open rings */
 
-	/* Records that relay_ring_next() has returned, and that are not released yet. */
-	/* owner word of the thread that has taken the consumer's lock with this handle, and
-	 * may use the following fields */
+	/* The owner word of the thread that has taken the consumer's lock with this handle. Only that thread may use
+	 * the following fields. */
 	uint64_t consumed_by;
-	uint32_t n_held;
+	uint32_t n_held; /* records that relay_ring_next() has returned, and that are not released yet */
 	struct relay_ring_counts seen;
 	uint64_t damaged_at;
 	struct relay_damage damage;

@@ -38,7 +38,7 @@ static int read_produced_rseq(struct relay_ring *ring, uint64_t *produced, uint6
 		if (relay_ring_produced(ring) == *produced)
 			return 0;
 	}
-	return relay_damage_say(&ring->damage, "the producer position does not come to rest");
+	return relay_damage_say(&ring->damage, "the producer position keeps changing");
 }
 
 static int read_produced(struct relay_ring *ring, struct relay_ring_stats *stats)
@@ -109,7 +109,7 @@ static int read_loss(struct relay_ring *ring, const struct relay_latch *latch, c
                      uint64_t *bytes)
 {
 	if (!relay_latch_read(latch, records, bytes))
-		return relay_damage_say(&ring->damage, "the counters of lost records do not come to rest");
+		return relay_damage_say(&ring->damage, "the counters of lost records keep changing");
 	return relay_damage_above(&ring->damage, where, 0, *bytes, INT64_MAX);
 }
 

@@ -224,7 +224,7 @@ class Stored(ABC, Generic[Memory]):
         """Open the relay file."""
 
     def count_mapped(self, opened: bool) -> None:
-        """Count a file that other processes can map, opened or closed, in the memory: the channel's maker is told."""
+        """Count a mappable file that was opened or closed, in the memory that the channel's maker looks at."""
 
     def forget_mapped(self) -> None:
         """Reset the count of count_mapped(), when a server starts: the files were open in the server before it."""

@@ -28,6 +28,7 @@ import logging
 import math
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -77,6 +78,7 @@ def notify(handle: pyfuse3.PollHandle) -> None:
         log.debug("poll notification: %s", error)
 
 
+@dataclass(eq=False, slots=True)
 class _Poll:
     """A descriptor that a program polls.
 
@@ -88,14 +90,11 @@ class _Poll:
     skips: whether discarded records of a ring are to be skipped for it; see Stored.skip_discarded()
     """
 
-    def __init__(
-        self, handle: pyfuse3.PollHandle, reported: int, progress: int, by_mem: bool = False, skips: bool = False
-    ) -> None:
-        self.handle = handle
-        self.reported = reported
-        self.progress = progress
-        self.by_mem = by_mem
-        self.skips = skips
+    handle: pyfuse3.PollHandle
+    reported: int
+    progress: int
+    by_mem: bool = False
+    skips: bool = False
 
     def announce(self, events: int, progress: int) -> None:
         """Notify the kernel of new events, or of more data."""

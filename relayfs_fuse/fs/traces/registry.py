@@ -3,6 +3,9 @@
     STORE/.traces        the control file, which every traced program maps: which traces there are, and what they record
     STORE/TRACE/         a trace; the directory alone, without an entry in the control file, is none
     STORE/TRACE/.new-*   a process is making its directory; .removed-*: somebody is removing one
+    STORE/TRACE/.given-up    which directories programs removed because memory= was used up (native/src/trace/memory.c)
+    STORE/TRACE/.recorder    the recorder's lock (tracefiles/recorder_lock.py)
+    STORE/TRACE/PROCESS/     a traced process (fs/traces/process.py), or several, which .processes in it lists
 
 The directories in a trace are made by the processes themselves, or by join() for those that may not write to the store.
 They are removed when the process is dead and all that it wrote is consumed.

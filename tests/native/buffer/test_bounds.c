@@ -267,7 +267,7 @@ TEST(discarded_records_are_all_counted_while_more_come)
 	CHECK_STATS(buf, (discarded_records, HONEST), (unread_bytes, 0));
 }
 
-/* --- words that do not come to rest --- */
+/* --- words that keep changing --- */
 
 static void do_everything(struct rchan_buf *buf)
 {

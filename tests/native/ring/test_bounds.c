@@ -92,7 +92,7 @@ TEST(records_to_skip_are_skipped_in_pieces)
 	CHECK_FIELDS(ring_stats(ring), (skipped_records, N_SKIPPED), (read_records, 1));
 }
 
-/* --- words that do not come to rest --- */
+/* --- words that keep changing --- */
 
 static void do_everything(struct relay_ring *ring)
 {

@@ -112,13 +112,17 @@ static inline const char *make_channel(const struct relay_spec *spec)
 	return path;
 }
 
-static inline struct rchan_buf *make_buf(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+static inline struct rchan_buf *make_buf_of(struct relay_spec spec)
 {
-	struct relay_spec spec = a_spec(subbuf_size, n_subbufs, mode);
 	struct rchan_buf *buf = relay_buf_open(make_channel(&spec));
 
 	CHECK(buf != NULL);
 	return buf;
+}
+
+static inline struct rchan_buf *make_buf(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
+{
+	return make_buf_of(a_spec(subbuf_size, n_subbufs, mode));
 }
 
 /* Of a buffer of packets, as traces have them. */
@@ -134,11 +138,7 @@ static inline struct relay_spec a_packet_spec(uint64_t subbuf_size, uint64_t n_s
 
 static inline struct rchan_buf *make_packet_buf(uint64_t subbuf_size, uint64_t n_subbufs, uint32_t mode)
 {
-	struct relay_spec spec = a_packet_spec(subbuf_size, n_subbufs, mode);
-	struct rchan_buf *buf = relay_buf_open(make_channel(&spec));
-
-	CHECK(buf != NULL);
-	return buf;
+	return make_buf_of(a_packet_spec(subbuf_size, n_subbufs, mode));
 }
 
 /* The same buffer, opened a second time: in this process or in a child. */
