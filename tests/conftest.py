@@ -1,8 +1,12 @@
 """The fixtures of all tests, their order, and what programs inherit from them."""
 
 import signal
+import sys
 
 import pytest
+
+# What pytest compiles of test files is kept, out of the clone: it is as much as the tests' imports and more.
+sys.pycache_prefix, sys.dont_write_bytecode = f"{sys.prefix}/pycache", False
 
 pytest_plugins = ["c_tests", "mounts", "making", "mapping", "tracing"]
 
