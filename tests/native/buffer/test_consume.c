@@ -260,6 +260,16 @@ static bool step(pid_t pid, unsigned n)
 	return WSTOPSIG(status) != SIGSTOP;
 }
 
+/*
+ * How much longer each step is than the one before, so that steps get longer where the compiler adds to what is to be met. A
+ * sanitizer adds ten times as much, and finds what it finds at any of them.
+ */
+#ifdef __SANITIZE_ADDRESS__
+enum { LONGER = 2 };
+#else
+enum { LONGER = 16 };
+#endif
+
 /* Another process calls; what `meanwhile` does happens after each of its steps. */
 static void interrupt_everywhere(struct rchan_buf *buf, void (*call)(struct rchan_buf *buf),
                                  void (*meanwhile)(struct rchan_buf *buf))
@@ -271,8 +281,7 @@ static void interrupt_everywhere(struct rchan_buf *buf, void (*call)(struct rcha
 	if (pid == 0)
 		be_stepped(buf, call);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	/* The farther, the longer the steps: what is to be met gets longer, too, where the compiler adds to it. */
-	for (unsigned n = 1; step(pid, n); n += 1 + n / 16) {
+	for (unsigned n = 1; step(pid, n); n += 1 + n / LONGER) {
 		meanwhile(buf);
 		CHECK_EQ(ptrace(PTRACE_CONT, pid, NULL, NULL), 0);
 		CHECK_EQ(waitpid(pid, &status, 0), pid);

@@ -106,7 +106,9 @@ static bool kill_behind_change(unsigned n)
 	CHECK(now != MAP_FAILED && seen != NULL);
 	memcpy(seen, now, bytes);
 	while (n > 0 && (inside = resume(pid, PTRACE_SINGLESTEP))) {
-		n -= memcmp(seen, now, bytes) != 0;
+		if (memcmp(seen, now, bytes) == 0)
+			continue;
+		n--;
 		memcpy(seen, now, bytes);
 	}
 	kill_child(pid);

@@ -10,7 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* A sanitizer adds steps. */
+#ifdef __SANITIZE_ADDRESS__
+enum { KILLS = 10, N_NAMES = 200, STEPS = 40 };
+#else
 enum { KILLS = 40, N_NAMES = 200, STEPS = 10 };
+#endif
 
 /* ------------------------------------------------------------------ damage */
 
