@@ -13,6 +13,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def native_prefix(sanitize: str = PLAIN) -> Prefix:
     """Build and install the library, unless its sources are those of the last time."""
     base = _products(sanitize)
     prefix = Prefix(base / "prefix", sanitize)
-    _once(base / "stamp", _key_of_sources(), functools.partial(_install, base, prefix))
+    _once(base / "stamp", _key_of_sources, functools.partial(_install, base, prefix))
     return prefix
 
 
@@ -78,6 +79,8 @@ def _install(base: Path, prefix: Prefix) -> None:
     if prefix.sanitize == FUZZER:
         options += ["-DCMAKE_C_COMPILER=clang"]
     if prefix.sanitize == MUSL:
+        # Unoptimized: it is compiled in half the time, and what another C library changes is seen all the same.
+        options += ["-DCMAKE_BUILD_TYPE=Debug"]
         options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(base)}"]
     options += [f"-DCMAKE_INSTALL_PREFIX={prefix.path}", "-DCMAKE_INSTALL_LIBDIR=lib"]
     # clang warns of attributes that only gcc knows.
@@ -127,9 +130,13 @@ def _built_program(sources: tuple[Path, ...], sanitize: str, flags: tuple[str, .
     """Compile a program unless it has been compiled before, of the same text."""
     program = _default_program(native_prefix(sanitize), sources, flags)
     program.parent.mkdir(parents=True, exist_ok=True)
-    stamp = program.with_name(f"{program.name}.stamp")
-    compiling = functools.partial(_compile, sources, program, sanitize, flags)
-    _once(stamp, _key_of_program(sources, sanitize, flags), compiling)
+    files = program.with_name(f"{program.name}.files")
+
+    def compile_and_list() -> None:
+        _compile(sources, program, sanitize, flags)
+        files.write_text("\n".join(_files_of_program(sources, sanitize, flags)))
+
+    _once(program.with_name(f"{program.name}.stamp"), lambda: _key_of_program(files, sanitize, flags), compile_and_list)
     return program
 
 
@@ -143,13 +150,26 @@ def _compile(sources: Sequence[Path], out: Path, sanitize: str, flags: Sequence[
     partial.replace(out)
 
 
-def _key_of_program(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> str:
-    """Tell programs apart by all that goes into them."""
+def _files_of_program(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> list[str]:
+    """Return the paths of all that the compiler reads, the system's headers among it."""
+    text = _run(*_gcc(native_prefix(sanitize), flags), "-E", *sources)
+    return sorted(set(re.findall(r'^# \d+ "([^<"][^"]*[^/"])"', text, re.MULTILINE)))
+
+
+def _key_of_program(files: Path, sanitize: str, flags: Sequence[str]) -> str:
+    """Tell programs apart by all that goes into them; `files` names what was read the last time, if it was compiled."""
     prefix = native_prefix(sanitize)
-    command = _gcc(prefix, flags)
-    text = _run(*command, "-E", *sources)
-    library = (prefix.lib / ("librelayfs.a" if "-static" in flags else "librelayfs.so")).read_bytes()
-    return hashlib.sha256(os.fsencode(f"{command}{text}") + library).hexdigest()
+    library = prefix.lib / ("librelayfs.a" if "-static" in flags else "librelayfs.so")
+    found = hashlib.sha256(os.fsencode(f"{_gcc(prefix, flags)}") + _digest(library))
+    for path in files.read_text().splitlines() if files.exists() else ():
+        found.update(os.fsencode(path) + _digest(Path(path)))
+    return found.hexdigest()
+
+
+@functools.cache
+def _digest(path: Path) -> bytes:
+    """Return the checksum of what a file holds; nothing if there is no such file."""
+    return hashlib.sha256(path.read_bytes()).digest() if path.exists() else b""
 
 
 def _gcc(prefix: Prefix, flags: Sequence[str]) -> list[str]:
@@ -208,14 +228,14 @@ def _tool(name: str) -> str:
     return found
 
 
-def _once(stamp: Path, key: str, make: Callable[[], None]) -> None:
+def _once(stamp: Path, key: Callable[[], str], make: Callable[[], None]) -> None:
     """Make something, one process at a time, unless it has been made with the same key."""
     with stamp.with_name(f"{stamp.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != key:
+        if not stamp.exists() or stamp.read_text() != key():
             stamp.unlink(missing_ok=True)
             make()
-            stamp.write_text(key)
+            stamp.write_text(key())
 
 
 def _run(*command: str | Path) -> str:
