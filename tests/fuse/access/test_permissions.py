@@ -46,6 +46,7 @@ HELD = {
 
 def fill(mount: Mount, stack: ExitStack, user: User) -> None:
     """Have everything made that a store can hold."""
+    mount.expect("memory= is used up")
     (mount.path / "dir").mkdir(0o777)
     mount.create("dir/implicit/log")
     (mount.path / "counters.names").write_text("add all/a mode=0222\n")
