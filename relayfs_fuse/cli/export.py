@@ -61,7 +61,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
         check_stdout()
     if file_format == "perfetto" and output is None and sys.stdout.isatty():
         raise click.UsageError("a Perfetto trace is nothing to read: -o FILE")
-    with _ended_by_signals(output), ExitStack() as stack:
+    with ended_by_signals(output), ExitStack() as stack:
         recording = stack.enter_context(closing(Recording(directory)))
         parts = recording.parts
         if not any(matches(one, patterns) for part in parts for one in part.declarations):
@@ -80,7 +80,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
 
 
 @contextmanager
-def _ended_by_signals(output: str | None) -> Iterator[None]:
+def ended_by_signals(output: str | None) -> Iterator[None]:
     """Leave nothing temporary when a signal ends the command, which SIGPIPE does when no reader is left."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:

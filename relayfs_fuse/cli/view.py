@@ -40,11 +40,14 @@ _USUAL_COLUMNS = 60
 @click.option("--since", metavar="TIME", help="Leave out what was before.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
+@click.option("--browser", "in_browser", is_flag=True, help="Show what is there in ui.perfetto.dev.")
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
     help="How long an event may be under way before it is shown out of order.",
 )  # fmt: skip
+@click.pass_context
 def view(  # noqa: PLR0913, PLR0917  # an option each
+    context: click.Context,
     what: str | None,
     mount: str | None,
     store: str | None,
@@ -53,6 +56,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     since: str | None,
     patterns: tuple[str, ...],
     json_wanted: bool,
+    in_browser: bool,
     delay: int,
 ) -> None:
     """Show the events of the trace TRACE, or of the recording DIR, in the order of their times.
@@ -63,7 +67,6 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     PATTERN is a glob of PROVIDER:NAME.
     """
     check_stdout()
-    style = _style(json_wanted)
     is_recording = what is not None and mount is None and store is None and os.path.isdir(what)
     if is_recording and follow:
         raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
@@ -71,6 +74,12 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
         raise click.UsageError("TRACE, DIR or --event is missing")
     if what is None and store is not None:
         raise click.UsageError("--event alone makes a trace, which needs a mount")
+    if in_browser:
+        from relayfs_fuse.cli.browser import show_in_browser  # noqa: PLC0415  # most views need no HTTP
+
+        show_in_browser(context, is_recording=is_recording)
+        return
+    style = _style(json_wanted)
     # Whoever has enough, at the keyboard or behind the pipe, ends it, and nothing is wrong.
     with Lines(lines, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
         if what is not None and is_recording:

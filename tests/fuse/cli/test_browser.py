@@ -1,0 +1,135 @@
+"""relayctl view --browser: what a page in the browser fetches, with a program in place of the browser."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mounts import DEADLINE_S, Mount, wait_until
+from trace_processor import trace_processor
+from traced import environment_of, relayctl, start_trace, traced
+from tracing import RELAYCTL
+
+ORIGIN = "https://ui.perfetto.dev"
+# A network of its own, in which nobody else has the port.
+ALONE = """
+import fcntl, os, socket, struct, sys
+with socket.socket() as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 0x41))  # SIOCSIFFLAGS: up
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+BROWSER = f"""#!{sys.executable}
+import sys, urllib.error, urllib.request
+page, _, trace = sys.argv[1].partition("/#!/?url=")
+assert page == "{ORIGIN}", page
+try:
+    urllib.request.urlopen(trace.rpartition("/")[0] + "/trace.pftrace")
+except urllib.error.HTTPError as error:
+    assert error.code == 404
+else:
+    raise AssertionError("anybody can guess the name")
+with urllib.request.urlopen(urllib.request.Request(trace, headers={{"Origin": "{ORIGIN}"}})) as answer:
+    assert answer.headers["Access-Control-Allow-Origin"] == "{ORIGIN}"
+    open(__file__ + ".got", "wb").write(answer.read())
+"""
+
+
+@contextmanager
+def showing(mount: Mount, browser: Path | None, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Run relayctl view --browser; None: there is no browser."""
+    temporary = mount.path.parent / "temporary"
+    temporary.mkdir(exist_ok=True)
+    environment = {**environment_of(mount), "TMPDIR": str(temporary), "BROWSER": str(browser or "/nowhere")}
+    command = ["unshare", "--net", sys.executable, "-c", ALONE, RELAYCTL, "view", "--browser", *words]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(DEADLINE_S)
+    assert not list(temporary.iterdir())
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Path:
+    path = tmp_path / "browser"
+    path.write_text(BROWSER)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_browser_gets_a_recording_and_what_a_trace_holds(mount: Mount, tmp_path: Path, browser: Path) -> None:
+    start_trace(mount, "t")
+    with traced(mount) as program:
+        program.ask("emit 100")
+        assert relayctl(mount, "snapshot", "t", "-o", tmp_path / "out").returncode == 0
+        for what in (["t", "-m", mount.path], [tmp_path / "out"]):
+            with showing(mount, browser, *what, "-e", "judge:*") as view:
+                said, complaints = view.communicate(timeout=DEADLINE_S)
+                assert view.returncode == 0, complaints
+            assert said.startswith(f"{ORIGIN}/#!/?url=http://127.0.0.1:9001/")
+            with trace_processor(Path(f"{browser}.got")) as query:
+                assert query("select count(*) as n from slice where name = 'judge:step'") == [{"n": 100}]
+            Path(f"{browser}.got").unlink()
+
+
+def test_without_a_browser_the_address_is_for_another_one(mount: Mount) -> None:
+    start_trace(mount, "t")
+    with traced(mount) as program:
+        program.ask("emit 1")
+        with showing(mount, None, "t", "-m", mount.path) as view:
+            assert view.stdout is not None
+            address = view.stdout.readline().rpartition("url=")[2].strip()
+            inside = ["nsenter", f"--net=/proc/{view.pid}/ns/net", sys.executable, "-c"]
+            fetch = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())"
+            taken = "import socket, sys; socket.create_server(('127.0.0.1', 9001))"
+            busy = subprocess.run([*inside, taken], capture_output=True, timeout=DEADLINE_S, check=False)
+            assert b"Address already in use" in busy.stderr
+            got = subprocess.run([*inside, fetch, address], capture_output=True, timeout=DEADLINE_S, check=True)
+            _, said = view.communicate(timeout=DEADLINE_S)
+            assert view.returncode == 0
+    assert "relayctl: no browser was found here" in said
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(got.stdout)
+        file.flush()
+        with trace_processor(Path(file.name)) as query:
+            assert query("select count(*) as n from slice where name = 'judge:step'") == [{"n": 1}]
+
+
+def test_nothing_temporary_stays_when_it_is_ended(mount: Mount) -> None:
+    start_trace(mount, "t")
+    with traced(mount) as program:
+        program.ask("emit 1")
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            with showing(mount, None, "t", "-m", mount.path) as view:
+                assert view.stdout is not None
+                assert view.stdout.readline().startswith(ORIGIN)
+                view.send_signal(signum)
+                assert view.wait(DEADLINE_S) != 0
+
+
+def test_a_port_that_is_taken_is_said(mount: Mount) -> None:
+    start_trace(mount, "t")
+    with traced(mount) as program:
+        program.ask("emit 1")
+        with showing(mount, None, "t", "-m", mount.path) as first:
+            assert first.stdout is not None
+            first.stdout.readline()
+            second = [f"--net=/proc/{first.pid}/ns/net", RELAYCTL, "view", "--browser", "t", "-m", mount.path]
+            done = subprocess.run(["nsenter", *second], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+            assert done.returncode == 1
+            assert "relayctl: 127.0.0.1:9001: Address already in use; https://ui.perfetto.dev can fetch" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--follow", "t"], ["-n", "1", "t"], ["--json", "t"], ["-e", "judge:*"]])
+def test_what_does_not_go_with_it_is_refused(mount: Mount, words: list[str]) -> None:
+    done = relayctl(mount, "view", "--browser", *words)
+    assert done.returncode == 2
+    assert "--browser shows what TRACE or DIR holds now; it takes --since and --event only" in done.stderr
+    wait_until(lambda: "trace" not in mount.channels(), "no trace was made")
