@@ -44,6 +44,8 @@ ROUND_S = 600.0 if is_long() else 6.0
 N_ROUNDS = 3 if is_long() else 1
 # How often there is something new to spoil.
 RENEW_S = 0.4
+# How long tools rest: they are programs in Python, whose starts would take as much of the machine as the attack.
+TOOL_PAUSE_S = 1.0
 # How much memory the server needs at most is known when the attack has shown it everything there is: after this part.
 WARM_UP = 1 / 2
 GROWTH_MAX = 1.1
@@ -160,7 +162,7 @@ class Tool:
         while not self._stop.is_set():
             self._run()
             self.runs += 1
-            self._stop.wait(0.3)
+            self._stop.wait(TOOL_PAUSE_S)
 
     def _run(self) -> None:
         process = subprocess.Popen(

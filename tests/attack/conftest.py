@@ -12,10 +12,10 @@ Begin = Callable[..., Arena]
 
 @pytest.fixture
 def begin(make_mount: Callable[..., Mount], unprivileged: object, tmp_path: Path) -> Iterator[Begin]:
-    """Begin a round, with neighbours and tools: begin("size=256M")."""
+    """Begin a round, with neighbours and tools: begin("size=256M"); tools=False: those are not what it is about."""
     arenas: list[Arena] = []
 
-    def start(*options: str) -> Arena:
+    def start(*options: str, tools: bool = True) -> Arena:
         directory = tmp_path / str(len(arenas))
         directory.mkdir()
         mount = make_mount(*options, start=False, is_forked=False)
@@ -24,7 +24,8 @@ def begin(make_mount: Callable[..., Mount], unprivileged: object, tmp_path: Path
         arena = Arena(mount, choose_seed(), directory)
         arenas.append(arena)
         arena.neighbours.start()
-        arena.usual_tools()
+        if tools:
+            arena.usual_tools()
         arena.watch_calm()
         return arena
 

@@ -30,7 +30,7 @@ def test_where_nobody_attacks_nothing_is_found(begin: Begin) -> None:
 
 
 def test_the_server_and_who_measures_it_run_before_all_others(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     server = arena.mount.process
     assert server is not None
     for pid in (server.pid, arena._watch().process.pid):
@@ -42,7 +42,7 @@ def test_the_server_and_who_measures_it_run_before_all_others(begin: Begin) -> N
 
 @pytest.mark.parametrize("signum", [signal.SIGBUS, signal.SIGKILL])
 def test_a_bystander_that_was_killed_is_found(begin: Begin, signum: int) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.bystander("stat", arena.mount.control).process.send_signal(signum)
     arena.fight(0.5)
     with pytest.raises(AssertionError, match=f"status -{signum:d}"):
@@ -50,7 +50,7 @@ def test_a_bystander_that_was_killed_is_found(begin: Begin, signum: int) -> None
 
 
 def test_a_lost_record_of_a_neighbour_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.fight(0.5)
     stolen = (arena.mount.path / "neighbour/ring").open("rb", buffering=0)
     while not stolen.read(100):
@@ -61,7 +61,7 @@ def test_a_lost_record_of_a_neighbour_is_found(begin: Begin) -> None:
 
 
 def test_a_record_that_the_neighbour_has_not_written_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.fight(0.5)
     append(arena.neighbours.stream.file, b"a stranger's\n")
     with pytest.raises(AssertionError, match="the neighbour's stream is not what was written"):
@@ -69,7 +69,7 @@ def test_a_record_that_the_neighbour_has_not_written_is_found(begin: Begin) -> N
 
 
 def test_an_event_that_is_not_in_the_recording_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.fight(0.5)
     # As if the program had written more than it has.
     arena.neighbours.ledger = Ledger(arena.directory / "another ledger")
@@ -80,7 +80,7 @@ def test_an_event_that_is_not_in_the_recording_is_found(begin: Begin) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGBUS, signal.SIGKILL])
 def test_a_traced_program_that_was_killed_is_found(begin: Begin, signum: int) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.neighbours.traced.process.send_signal(signum)
     assert arena.neighbours.traced.process.wait(DEADLINE_S) == -signum
     arena.fight(0.5)
@@ -89,7 +89,7 @@ def test_a_traced_program_that_was_killed_is_found(begin: Begin, signum: int) ->
 
 
 def test_a_recorder_that_has_ended_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.fight(0.5)
     # In order, and without a complaint: it has ended all the same.
     finish(arena.neighbours.recorder)
@@ -98,7 +98,7 @@ def test_a_recorder_that_has_ended_is_found(begin: Begin) -> None:
 
 
 def test_a_server_that_answers_late_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     server = arena.mount.process
     assert server is not None
     usual_us = max(STAT_P99_US, STAT_RATIO * arena.calm.p99)
@@ -122,7 +122,7 @@ def test_a_server_that_answers_late_is_found(begin: Begin) -> None:
 
 
 def test_memory_that_has_grown_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.fight(0.5)
     assert arena.memory[-1] <= arena.memory_max <= 1.1 * max(arena.memory) + GROWTH_ONCE_KB
     arena.memory.append(arena.memory_max + 1)
@@ -131,7 +131,7 @@ def test_memory_that_has_grown_is_found(begin: Begin) -> None:
 
 
 def test_what_the_server_logs_of_its_own_mistakes_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.fight(0.5)
     arena.mount.expect("Traceback")
     with arena.mount.log.open("a") as log:
@@ -141,7 +141,7 @@ def test_what_the_server_logs_of_its_own_mistakes_is_found(begin: Begin) -> None
 
 
 def test_a_server_that_has_ended_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     server = arena.mount.process
     assert server is not None
 
@@ -181,7 +181,7 @@ def test_a_reader_that_was_killed_or_fails_is_found(script: str, status: str) ->
 
 
 def test_an_attacker_that_has_broken_something_is_found(begin: Begin) -> None:
-    arena = begin("size=512M")
+    arena = begin("size=512M", tools=False)
     arena.attackers.append(Helper("attack", ["sh", "-c", "cat; echo broke 1"], None, arena.environment))
     arena.fight(0.5)
     with pytest.raises(AssertionError, match="broke 1"):
