@@ -63,17 +63,21 @@ class Attachment:
         self._room.set()
 
     async def run(self, *, task_status: trio.TaskStatus[bool]) -> None:
-        """Read until leave(), or the trace has been removed. Tells task_status whether the trace can be read."""
+        """Read until the trace has been removed; return after leave(). Tells task_status whether it can be read."""
         try:
             rounds = await self._threads.run(self._begin)
         except (OSError, RelayError) as error:
             self._complain(error)
             task_status.started(False)
             return
+        with self._scope:
+            task_status.started(True)
+            await self._read_and_close(rounds)
+            await trio.sleep_forever()  # the viewer takes the rest
+
+    async def _read_and_close(self, rounds: Rounds) -> None:
         try:
-            with self._scope:
-                task_status.started(True)
-                await self._read(rounds)
+            await self._read(rounds)
         except OSError as error:
             self._complain(error)
             self.viewer.end()

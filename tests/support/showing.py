@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from babeltrace import LOST, Event, event_of
 from mounts import DEADLINE_S, wait_until
@@ -116,10 +118,10 @@ class Live:
         return done.stdout
 
     @contextmanager
-    def showing(self, trace: str) -> Iterator[Shown]:
+    def showing(self, trace: str, kind: type[Shown] = Shown) -> Iterator[Shown]:
         """Attach a babeltrace2; it sees what is written from now on."""
         before = self._n_clients(trace)
-        shown = Shown(self.url_of(trace))
+        shown = kind(self.url_of(trace))
         try:
             wait_until(
                 lambda: self._n_clients(trace) > before or shown.process.poll() is not None, "babeltrace2 attaches"
@@ -132,10 +134,11 @@ class Live:
             for pipe in (shown.process.stdout, shown.process.stderr):
                 assert pipe is not None
                 pipe.close()
+            wait_until(lambda: self.process.poll() is not None or self._n_clients(trace) <= before, "it has gone")
 
     def _n_clients(self, trace: str) -> int:
-        found = re.search(rf"/{trace} \(timer = \d+, \d+ stream\(s\), (\d+) client\(s\)", self.listed())
-        return int(found[1]) if found else 0
+        with Talk(self) as talk:
+            return sum(one.n_clients for one in talk.connect() if one.name == trace)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, DEADLINE_S)
@@ -161,3 +164,101 @@ def serving(*arguments: object) -> Iterator[Live]:
             yield Live(process, process.stdout.readline().strip())
         finally:
             process.kill()
+
+
+class Session(NamedTuple):
+    id: int
+    n_clients: int
+    name: str
+
+
+class Stream(NamedTuple):
+    id: int
+    trace: int
+    is_metadata: bool
+
+
+class Index(NamedTuple):
+    offset: int
+    bits: int
+    content_bits: int
+    begin: int
+    end: int
+    lost: int
+    stream_class: int
+    status: int
+    flags: int
+
+
+class Talk:
+    """A viewer that says what a test wants."""
+
+    def __init__(self, server: Live) -> None:
+        self.socket = server.connect()
+
+    def __enter__(self) -> "Talk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    @staticmethod
+    def command(number: int, payload: bytes = b"") -> bytes:
+        return struct.pack(">QII", len(payload), number, 0) + payload
+
+    def ask(self, number: int, payload: bytes, length: int) -> bytes:
+        self.socket.sendall(self.command(number, payload))
+        return self._receive(length)
+
+    def _receive(self, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            more = self.socket.recv(length - len(data))
+            assert more, "the server has closed the connection"
+            data += more
+        return data
+
+    def connect(self) -> list[Session]:
+        """Connect; return the sessions."""
+        answer = struct.unpack(">QIII", self.ask(1, struct.pack(">QIII", 0, 2, 4, 1), 20))
+        assert answer[1:] == (2, 4, 1)
+        (n,) = struct.unpack(">I", self.ask(2, b"", 4))
+        found = [struct.unpack(">QIII64s255s", self._receive(339)) for _ in range(n)]
+        return [Session(one[0], one[2], one[5].rstrip(b"\0").decode()) for one in found]
+
+    def begin(self) -> list[int]:
+        """Connect, and create a session of the viewer; return the ids of those there are."""
+        found = self.connect()
+        assert self.ask(8, b"", 4) == struct.pack(">I", 1)
+        return [one.id for one in found]
+
+    def attach(self, session: int, seek: int) -> int:
+        status, n = struct.unpack(">II", self.ask(3, struct.pack(">QQI", session, 0, seek), 8))
+        assert n == 0
+        return int(status)
+
+    def streams(self, session: int) -> list[Stream]:
+        """Wait until there are streams."""
+        found: list[Stream] = []
+
+        def are_there() -> bool:
+            status, n = struct.unpack(">II", self.ask(7, struct.pack(">Q", session), 8))
+            assert (status == 1) == (n > 0)
+            for _ in range(n):
+                number, trace, is_metadata = struct.unpack_from(">QQI", self._receive(4371))
+                found.append(Stream(number, trace, bool(is_metadata)))
+            return n > 0
+
+        wait_until(are_there, "new streams")
+        return found
+
+    def index(self, stream: int) -> Index:
+        return Index(*struct.unpack(">QQQQQQQII", self.ask(4, struct.pack(">Q", stream), 64)))
+
+    def packet(self, stream: int, offset: int, length: int) -> bytes | None:
+        status, n, _ = struct.unpack(">III", self.ask(5, struct.pack(">QQI", stream, offset, length), 12))
+        assert (status == 1) == (n > 0)
+        return self._receive(n) if status == 1 else None
