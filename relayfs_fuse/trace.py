@@ -19,16 +19,16 @@ import logging
 import struct
 import sys
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from relayfs_fuse.native.events import (
-    FIELD_TYPES,
     HEAD_BYTES,
     LEVELS,
     EventHandle,
+    FieldForm,
     FieldKind,
-    FieldType,
+    field_form,
     log_is_heard,
     log_text,
     prepare,
@@ -37,6 +37,9 @@ from relayfs_fuse.native.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
+    from enum import IntEnum
+
+    Fields = Mapping[str, str | type[IntEnum]]
 
 __all__ = ["Event", "LogHandler", "Span", "TraceHandler", "counter", "log", "log_is_heard", "prepare", "span"]
 
@@ -62,13 +65,40 @@ _LETTERS = {FieldKind.UNSIGNED: "BHIQ", FieldKind.SIGNED: "bhiq", FieldKind.HEX:
 _OF_VARYING_LENGTH = {FieldKind.STRING: _pack_string, FieldKind.BYTES: _pack_bytes}
 
 
-def _packer(kind: FieldType) -> Callable[[object], bytes]:
-    if not kind.bytes:
-        return _OF_VARYING_LENGTH[kind.kind]
-    return struct.Struct(f"<{_LETTERS[kind.kind][kind.bytes.bit_length() - 1]}").pack
+def _packer(form: FieldForm) -> Callable[[object], bytes]:
+    base = form.base
+    if not base.bytes:
+        return _OF_VARYING_LENGTH[base.kind]
+    letter = _LETTERS[base.kind][base.bytes.bit_length() - 1]
+    if form.length or form.is_sequence:
+        return partial(_pack_numbers, letter, form.length)
+    return struct.Struct(f"<{letter}").pack
 
 
-_PACKERS = {name: _packer(kind) for name, kind in FIELD_TYPES.items()}
+def _pack_numbers(letter: str, length: int, value: object) -> bytes:
+    numbers: tuple[object, ...] = tuple(value)  # type: ignore[arg-type]  # TypeError: it has no numbers
+    if length and len(numbers) != length:
+        raise ValueError(f"it is to have {length} numbers")
+    try:
+        packed = struct.pack(f"<{len(numbers)}{letter}", *numbers)
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    return packed if length else _LENGTH.pack(len(numbers)) + packed
+
+
+def _form_of(field: str, kind: str | type[IntEnum]) -> FieldForm:
+    try:
+        return field_form(kind if isinstance(kind, str) else _enum_word(kind))
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+
+
+def _enum_word(kind: type[IntEnum]) -> str:
+    labels = {name: int(member) for name, member in kind.__members__.items()}
+    least, most = min(labels.values(), default=0), max(labels.values(), default=0)
+    base = "i32" if least >= -(1 << 31) and most < 1 << 31 else "i64" if most < 1 << 63 else "u64"
+    return f"{base}{{{','.join(f'{name}={value}' for name, value in labels.items())}}}"
+
 
 _LOG_FIELDS = {
     "level": "string", "logger": "string", "message": "string",
@@ -89,7 +119,8 @@ class Event:
 
     provider, name: letters, digits and _; in provider dots, too
     fields: types by name, those of relayfs-trace(3): integers such as u32, i64 and x16 (shown in hexadecimal), f32,
-        f64, string (str), bytes (an object with a buffer) ...; 64 at most
+        f64, string (str), bytes (an object with a buffer) ...; u32[4], u32[] and so on for 4 and for any number of them
+        (a list, a tuple ...); an IntEnum, or u8{idle=0,busy=1}, for an integer of which values have labels; 64 at most
     level: how grave it is: emerg alert crit err warning notice info debug_system debug_program debug_process
         debug_module debug_unit debug_function debug_line debug; None: it has no level
 
@@ -98,25 +129,21 @@ class Event:
     or ValueError and writes nothing; events that cannot be written are counted in the trace as lost.
     """
 
-    def __init__(
-        self, provider: str, name: str, fields: Mapping[str, str] | None = None, *, level: str | None = None
-    ) -> None:
-        types = dict(fields or {})
+    def __init__(self, provider: str, name: str, fields: Fields | None = None, *, level: str | None = None) -> None:
         if level not in (None, *LEVELS):
             raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)}")
-        for field, word in types.items():
-            if word not in FIELD_TYPES:
-                raise ValueError(f"{field}: type {word!r} is not one of {', '.join(FIELD_TYPES)}")
+        forms = [(field, _form_of(field, kind)) for field, kind in (fields or {}).items()]
         self.name = f"{provider}:{name}"
-        self._names = tuple(types)
-        self._packers = tuple(_PACKERS[word] for word in types.values())
+        self._names = tuple(field for field, _ in forms)
+        self._packers = tuple(_packer(form) for _, form in forms)
         try:
-            numbers = {field: FIELD_TYPES[word].number for field, word in types.items()}
-            self._handle = EventHandle(provider, name, numbers, LEVELS.index(level) if level else None, _place())
+            self._handle = EventHandle(provider, name, forms, LEVELS.index(level) if level else None, _place())
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            raise ValueError(f"{self.name}: a name is not allowed, or there are more than 64 fields") from error
+            raise ValueError(
+                f"{self.name}: a name is not allowed, there are more than 64 fields, or too many long labels"
+            ) from error
 
     @property
     def wanted(self) -> bool:
@@ -166,9 +193,7 @@ class Span:
     wait for anything in one. Parameters and errors: as Event.
     """
 
-    def __init__(
-        self, provider: str, name: str, fields: Mapping[str, str] | None = None, *, level: str | None = None
-    ) -> None:
+    def __init__(self, provider: str, name: str, fields: Fields | None = None, *, level: str | None = None) -> None:
         self._begin = Event(provider, name, {"track_event_type": "u8", **(fields or {})}, level=level)
         self._end = Event(provider, f"{name}_end", {"track_event_type": "u8"}, level=level)
 

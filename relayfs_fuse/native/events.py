@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from relayfs_fuse.native import library
 from relayfs_fuse.native.tables import rows, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
 
 class FieldKind(IntEnum):
@@ -47,6 +48,70 @@ FIELD_TYPES = {
     for number, row in rows(lib.relay_field_type_at)
 }
 
+_FORM = re.compile(
+    r"(?P<base>[a-z]+\d*)(?:\[(?P<count>\d{0,5})\]|\{(?P<labels>\w{1,127}=-?\d{1,20}(?:,\w{1,127}=-?\d{1,20})*)\})?",
+    re.ASCII,
+)
+_COUNT_MAX = 65535
+_LABELS_MAX = 256
+
+
+class FieldForm(NamedTuple):
+    """What a field holds.
+
+    base: its type; of an array, a sequence or an enum: that of its numbers
+    length: how many numbers an array has; 0: it is none
+    labels: of an enum, with their values; empty: it is none
+    """
+
+    base: FieldType
+    length: int = 0
+    is_sequence: bool = False
+    labels: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def number(self) -> int:
+        """As the library has it in struct relay_trace_field."""
+        number: int = self.length << lib.RELAY_TRACE_COUNT_SHIFT | self.base.number
+        if self.is_sequence:
+            number |= lib.RELAY_TRACE_IS_SEQUENCE
+        return number | lib.RELAY_TRACE_IS_ENUM if self.labels else number
+
+
+def field_form(word: str) -> FieldForm:
+    """Parse the type of a field, as u32, u32[4], u32[] or u8{LABEL=NUMBER,...}; ValueError: there is none."""
+    base = FIELD_TYPES.get(word)
+    if base:
+        return FieldForm(base)
+    found = _FORM.fullmatch(word)
+    base = FIELD_TYPES.get(found["base"]) if found else None
+    if not found or not base or not base.bytes:
+        raise ValueError(
+            f"type {word!r:.200} is not one of {', '.join(FIELD_TYPES)}, or of the numbers among them with [N], [] or "
+            "{LABEL=NUMBER,...} behind it"
+        )
+    if found["labels"]:
+        return FieldForm(base, labels=_labels(found["labels"], base))
+    count = int(found["count"] or 0)
+    if found["count"] and not 0 < count <= _COUNT_MAX:
+        raise ValueError(f"an array has 1 to {_COUNT_MAX} numbers, not {count}")
+    return FieldForm(base, count, is_sequence=not found["count"])
+
+
+def _labels(text: str, base: FieldType) -> tuple[tuple[str, int], ...]:
+    labels = [(name, int(value)) for name, _, value in (one.partition("=") for one in text.split(","))]
+    bits = 8 * base.bytes
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if base.kind == FieldKind.SIGNED else (0, (1 << bits) - 1)
+    if base.kind == FieldKind.REAL:
+        raise ValueError("the values of an enum are integers")
+    if len({name for name, _ in labels}) < len(labels) or len(labels) > _LABELS_MAX:
+        raise ValueError(f"two labels of an enum are the same, or there are more than {_LABELS_MAX}")
+    for name, value in labels:
+        if not least <= value <= most:
+            raise ValueError(f"{name}={value} is not from {least} to {most}")
+    return tuple(labels)
+
+
 # The levels, in the order of enum relay_trace_level.
 LEVELS = (
     "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug_system", "debug_program", "debug_process",
@@ -58,25 +123,54 @@ HEAD_BYTES: int = ffi.sizeof("struct relay_trace_record")
 EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
 
 
+def new_event(provider: str, name: str, fields: Sequence[tuple[str, FieldForm]]) -> tuple[Any, list[Any]]:
+    """Return a struct relay_trace_event, without level and place, and what is to live as long."""
+    texts = [ffi.new("char[]", os.fsencode(text)) for text in (provider, name, *(field for field, _ in fields))]
+    numbers = [form.number for _, form in fields]
+    c_fields = ffi.new("struct relay_trace_field[]", list(zip(texts[2:], numbers, strict=True)))
+    kept: list[Any] = [*texts, c_fields]
+    enums = []
+    for text, (_, form) in zip(texts[2:], fields, strict=True):
+        if form.labels:
+            names = [ffi.new("char[]", label.encode()) for label, _ in form.labels]
+            # As the bits of an int64_t, also if it is an uint64_t's.
+            values = [(value + (1 << 63)) % (1 << 64) - (1 << 63) for _, value in form.labels]
+            labels = ffi.new("struct relay_trace_label[]", list(zip(names, values, strict=True)))
+            enums.append((text, labels, len(names)))
+            kept += [*names, labels]
+    event = ffi.new("struct relay_trace_event *")
+    event.provider, event.name = texts[:2]
+    event.fields, event.n_fields = c_fields, len(fields)
+    event.has_place = 2
+    if enums:
+        c_enums = ffi.new("struct relay_trace_enum[]", enums)
+        event.enums, event.n_enums = c_enums, len(enums)
+        kept.append(c_enums)
+    return event, kept
+
+
 class EventHandle:
     """Declare an event, for as long as this process lives.
 
-    fields: numbers of FIELD_TYPES by name; OSError EINVAL: a name is not allowed, or there are too many
-        fields
+    OSError EINVAL: a name is not allowed, or there are too many fields, or too many and too long labels
+
     level: index of LEVELS; None: it has none
     place: file and line where it is declared
     """
 
     def __init__(
-        self, provider: str, name: str, fields: Mapping[str, int], level: int | None, place: tuple[str, int]
+        self,
+        provider: str,
+        name: str,
+        fields: Sequence[tuple[str, FieldForm]],
+        level: int | None,
+        place: tuple[str, int],
     ) -> None:
-        texts = [ffi.new("char[]", os.fsencode(text)) for text in (provider, name, place[0], *fields)]
-        c_fields = ffi.new("struct relay_trace_field[]", list(zip(texts[3:], fields.values(), strict=True)))
-        event = ffi.new("struct relay_trace_event *")
-        event.provider, event.name, event.file = texts[:3]
-        event.fields, event.n_fields = c_fields, len(fields)
-        event.level, event.has_place, event.line = 0 if level is None else level + 1, 1, place[1]
+        event, kept = new_event(provider, name, fields)
+        file = ffi.new("char[]", os.fsencode(place[0]))
+        event.level, event.file, event.line = 0 if level is None else level + 1, file, place[1]
         self._event: Any = library.not_null(lib.relay_trace_declare_event(event), f"{provider}:{name}")
+        del kept  # the library has copied it
 
     def is_wanted(self) -> bool:
         """Return whether a trace wants the event."""

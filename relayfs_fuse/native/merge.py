@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
-from relayfs_fuse.native.events import FIELD_TYPES
+from relayfs_fuse.native.events import field_form, new_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class EventKind(NamedTuple):
     """A declared event.
 
     name: PROVIDER:NAME
-    fields: name and type of each, the types as in FIELD_TYPES
+    fields: name and type of each, the types as for events.field_form()
     is_wanted: whether it is to be given out
     level: LTTng's number; None: it has none
     """
@@ -198,16 +198,15 @@ def _layouts(context_bytes: int, kinds: Sequence[EventKind]) -> Any:
 
 
 def _declare(layouts: Any, kind: EventKind) -> int:
-    types = [FIELD_TYPES[word].number for _, word in kind.fields]
+    fields = [(field, field_form(word)) for field, word in kind.fields]
     if not kind.is_wanted:
-        return int(lib.relay_layouts_add(layouts, kind.id, types, len(types)))
-    provider, name = (ffi.new("char[]", os.fsencode(word)) for word in kind.name.split(":", 1))
-    names = [ffi.new("char[]", os.fsencode(field)) for field, _ in kind.fields]
-    fields = ffi.new("struct relay_trace_field[]", list(zip(names, types, strict=True)))
-    event = ffi.new("struct relay_trace_event *")
-    event.provider, event.name, event.fields, event.n_fields = provider, name, fields, len(names)
+        return int(lib.relay_layouts_add(layouts, kind.id, [form.number for _, form in fields], len(fields)))
+    provider, _, name = kind.name.partition(":")
+    event, kept = new_event(provider, name, fields)
     event.level = 0 if kind.level is None else kind.level + 1
-    return int(lib.relay_layouts_declare(layouts, kind.id, event))
+    result = int(lib.relay_layouts_declare(layouts, kind.id, event))
+    del kept  # the library has copied it
+    return result
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Layouts:
     def add(self, event_id: int, types: Sequence[int]) -> None:
         """Add an event; OSError EEXIST: its id was added before.
 
-        types: of its fields, numbers of events.FIELD_TYPES
+        types: of its fields, numbers of events.FieldForm
         """
         library.check(lib.relay_layouts_add(self._layouts, event_id, list(types), len(types)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from relayfs_fuse.native.events import FIELD_TYPES
+from relayfs_fuse.native.events import field_form
 from relayfs_fuse.native.packets import Copies, Layouts
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
 
@@ -54,7 +54,7 @@ class Checker:
     def learn(self, declarations: Iterable[Declaration]) -> None:
         """Add declarations of new ids."""
         for declaration in declarations:
-            self._layouts.add(declaration.id, [FIELD_TYPES[word].number for word in declaration.types])
+            self._layouts.add(declaration.id, [field_form(word).number for word in declaration.types])
 
     def check(self, packet: Packet) -> Checked:
         """Check a packet from copied()."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID, uuid4, uuid5
 
 from relayfs_fuse.native.constants import VERSION
-from relayfs_fuse.native.events import FIELD_TYPES, FieldType
+from relayfs_fuse.native.events import FIELD_TYPES, FieldType, field_form
 from relayfs_fuse.native.tables import CLOCKS
 
 NS = 1_000_000_000
@@ -40,6 +40,17 @@ def _field_pattern(name: str, kind: FieldType) -> str:
 # The longest first: a declaration of bytes begins like one of u32.
 _FIELDS = sorted(FIELD_TYPES.items(), key=lambda row: len(row[1].tsdl), reverse=True)
 _FIELD = re.compile(f"\t\t(?:{'|'.join(_field_pattern(*row) for row in _FIELDS)})\n".encode())
+# Types of numbers, by their names in TSDL; arrays, sequences, enums of them. A sequence of xint8_t is the type bytes.
+_NUMBERS_IN_TSDL = {kind.tsdl.split(" ")[0]: word for word, kind in FIELD_TYPES.items() if kind.bytes}
+_NUMBER = "|".join(_NUMBERS_IN_TSDL)
+_LABELS = r"\"\w{1,127}\" = -?\d{1,20}(?:, \"\w{1,127}\" = -?\d{1,20}){0,255}"
+_SEVERAL = re.compile(
+    "\t\t(?:"
+    rf"(?P<array>{_NUMBER}) _(?P<a>\w{{1,255}})\[(?P<count>\d{{1,5}})\]"
+    rf"|uint32_t __(?P<s>\w{{1,255}})_length;(?: |\n\t\t)(?!xint8_t )(?P<sequence>{_NUMBER}) _(?P=s)\[__(?P=s)_length\]"
+    rf"|enum : (?P<enum>{_NUMBER}) \{{ (?P<labels>{_LABELS}) \}} _(?P<e>\w{{1,255}})"
+    ");\n".encode()
+)
 _DECLARED_NAME = re.compile(rb"\b_\w+")
 # The most fields of an event, and the highest event id in a directory, whose ids begin with 0.
 _FIELDS_MAX = 64
@@ -257,7 +268,7 @@ class Declaration:
     """The declaration of an event in `.events`.
 
     name: PROVIDER:NAME
-    fields: name and type of each field, in order, the types named as in <relayfs/trace.h>
+    fields: name and type of each field, in order, the types named as for events.field_form()
     level: LTTng's number; None: it has none
     """
 
@@ -314,16 +325,44 @@ def _fields(text: bytes) -> tuple[tuple[str, str], ...] | None:
     names: set[bytes] = set()
     at = 0
     while at < len(text):
-        field = _FIELD.match(text, at)
-        if not field or not field.lastgroup or len(fields) == _FIELDS_MAX:
+        found = _several(text, at) or _single(text, at)
+        if not found or len(fields) == _FIELDS_MAX or found[1] & names:
             return None
-        found = set(_DECLARED_NAME.findall(field[0]))
-        if found & names:
-            return None
-        fields.append((field[field.lastgroup].decode("ascii"), field.lastgroup))
-        names |= found
-        at = field.end()
+        fields.append(found[0])
+        names |= found[1]
+        at = found[2]
     return tuple(fields)
+
+
+# Name and type of a field, the names that its declaration takes, and where that ends.
+_Found = tuple[tuple[str, str], set[bytes], int]
+
+
+def _single(text: bytes, at: int) -> _Found | None:
+    field = _FIELD.match(text, at)
+    if not field or not field.lastgroup:
+        return None
+    name = field[field.lastgroup].decode("ascii")
+    return (name, field.lastgroup), set(_DECLARED_NAME.findall(field[0])), field.end()
+
+
+def _several(text: bytes, at: int) -> _Found | None:
+    """Find an array, a sequence or an enum; None: there is none, or it is not well formed."""
+    found = _SEVERAL.match(text, at)
+    if not found:
+        return None
+    name = found["a"] or found["s"] or found["e"]
+    word = _NUMBERS_IN_TSDL[(found["array"] or found["sequence"] or found["enum"]).decode("ascii")]
+    if found["enum"]:
+        word += "{" + found["labels"].decode("ascii").replace('"', "").replace(" ", "") + "}"
+    else:
+        word += f"[{(found['count'] or b'').decode('ascii')}]"
+    try:
+        field_form(word)
+    except ValueError:
+        return None
+    names = {b"_" + name, *({b"__%s_length" % name} if found["sequence"] else ())}
+    return (name.decode("ascii"), word), names, found.end()
 
 
 def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:

@@ -113,7 +113,7 @@ def test_a_counter_of_which_nothing_later_is_known_began_with_the_clock():
 
 def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
     bad = [
-        EVENT.replace("id = ", "id = -"), EVENT.replace("uint32_t _x;", "uint32_t _x[3];"),
+        EVENT.replace("id = ", "id = -"), EVENT.replace("uint32_t _x;", "uint32_t _x[0];"),
         EVENT.replace("uint32_t _x;", "uint32_t _i;"), EVENT.replace("[__b_length]", "[__c_length]"),
         EVENT.replace("net.tcp:sent", 'net:sent"; x = "'), EVENT.replace("uint32_t _x;", "};\n};\n"),
         EVENT.replace("_length; xint8_t _b", "_length; xint8_t _c"), EVENT.replace("id = 6", "id = 06"),
@@ -126,6 +126,27 @@ def test_declarations_that_are_not_whole_or_not_well_formed_are_left_out():
     assert [one.text for one in ctf.declarations(events)] == [EVENT.encode(), good.encode()]
     types = ("u32", "i8", "x16", "f32", "f64", "string", "bytes")
     assert [(one.id, one.types) for one in ctf.declarations(events)] == [(65534, types), (8, types)]
+
+
+def test_arrays_sequences_and_enums_are_told():
+    forms = {
+        "uint32_t _x[3];": "u32[3]", "uint32_t __x_length; float _x[__x_length];": "f32[]",
+        "uint32_t __x_length;\n\t\tuint8_t _x[__x_length];": "u8[]", "xint8_t _x[65535];": "x8[65535]",
+        'enum : int8_t { "a" = -128, "_i" = 127 } _x;': "i8{a=-128,_i=127}",
+        'enum : uint64_t { "a" = 18446744073709551615 } _x;': "u64{a=18446744073709551615}",
+    }  # fmt: skip
+    for text, word in forms.items():
+        (found,) = ctf.declarations((first_line() + EVENT.replace("uint32_t _x;", text)).encode())
+        assert found.fields[0] == ("x", word)
+    bad = [
+        "uint32_t _x[65536];", "uint32_t _x[];", "string _x[3];", "uint32_t __x_length; float _x[__y_length];",
+        "uint32_t __i_length; float _i[__i_length];", 'enum : int8_t { "a" = 128 } _x;', "enum : int8_t { } _x;",
+        'enum : int8_t { "a" = 1, "a" = 2 } _x;', 'enum : float { "a" = 1 } _x;', 'enum : uint8_t { "a" = -1 } _x;',
+        'enum : uint8_t { "a\\"" = 1 } _x;', 'enum : uint8_t { "a" = 1 } _i;',
+        f'enum : uint16_t {{ {", ".join(f"{chr(34)}a{i}{chr(34)} = {i}" for i in range(257))} }} _x;',
+    ]  # fmt: skip
+    events = "".join(EVENT.replace("uint32_t _x;", text) for text in bad)
+    assert ctf.declarations((first_line() + events).encode()) == []
 
 
 def test_declarations_tell_levels_and_places():

@@ -98,11 +98,15 @@ RELAY_TRACE_EVENT(app, tick)
 RELAY_TRACE_EVENT(app, one, (u32, n))
 RELAY_TRACE_EVENT(app, many, (u8, a), (u16, b), (u32, c), (u64, d), (i8, e), (i16, f), (i32, g), (i64, h), (x8, i),
 	(x16, j), (x32, k), (x64, l), (f32, m), (f64, n), (string, o), (bytes, p))
+RELAY_TRACE_ENUM(states, i16, {"IDLE", 0}, {"BUSY", -1})
+RELAY_TRACE_EVENT_LEVEL(ERR, app, forms, (enum, state, states), (array, pair, u16, 2), (sequence, all, f32))
 
 int main(void)
 {
 	trace_app_tick();
+	const uint16_t pair[2] = {1, 2};
 	trace_app_one(1);
+	trace_app_forms(-1, pair, NULL, 0);
 	trace_app_many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13.0f, 14.0, "15", "16", 2);
 	relay_trace_prepare();
 	return relay_log("%d", 1);

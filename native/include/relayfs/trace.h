@@ -29,6 +29,12 @@
  *     string                            const char *NAME; NULL is written as ""
  *     bytes                             const void *NAME, size_t NAME_length
  *
+ * and of the types of numbers, here u32, and of enums:
+ *
+ *     (array, NAME, u32, 16)            const uint32_t *NAME: that many numbers
+ *     (sequence, NAME, u32)             const uint32_t *NAME, size_t NAME_length: NAME_length numbers
+ *     (enum, NAME, ENUM)                an integer with labels, after RELAY_TRACE_ENUM(ENUM, u8, {"label", 0}, ...)
+ *
  * Threads and signals: trace_..() may be called by any thread, and in signal handlers, except for the first event that a
  * process writes to a trace, for which buffers are made (relay_trace_prepare()). A child of fork() has its own buffers.
  */
@@ -92,6 +98,18 @@ static inline size_t relay_trace_size_(size_t length)
 	return sizeof(uint32_t) + (length < most ? length : most);
 }
 
+static inline size_t relay_trace_sequence_size_(size_t count, size_t each)
+{
+	const size_t most = RELAY_TRACE_EVENT_MAX;
+	return relay_trace_size_(count < most / each ? count * each : most);
+}
+
+static inline unsigned char *relay_trace_put_sequence_(unsigned char *at, const void *from, size_t count, size_t each)
+{
+	uint32_t prefix = (uint32_t)count;
+	return relay_trace_put_(relay_trace_put_(at, &prefix, sizeof(prefix)), from, count * each);
+}
+
 static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const void *from, size_t length)
 {
 	uint32_t prefix = (uint32_t)length;
@@ -100,7 +118,8 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 
 /* clang-format off */
 
-/* Expand to code for a field, by its type: DO_number(C TYPE, RELAY_TRACE_ constant, name), DO_string(name), DO_bytes(name). */
+/* Expand to code for a field, by its type: DO_number(C TYPE, RELAY_TRACE_ constant, name), DO_string(name), DO_bytes(name),
+ * DO_array(C TYPE, number of the type, name, count), DO_sequence(C TYPE, number of the type, name), DO_enum(name, enum). */
 #define RELAY_TRACE_AS_u8(DO, name) DO##_number(uint8_t, U8, name)
 #define RELAY_TRACE_AS_u16(DO, name) DO##_number(uint16_t, U16, name)
 #define RELAY_TRACE_AS_u32(DO, name) DO##_number(uint32_t, U32, name)
@@ -117,29 +136,77 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_AS_f64(DO, name) DO##_number(double, F64, name)
 #define RELAY_TRACE_AS_string(DO, name) DO##_string(name)
 #define RELAY_TRACE_AS_bytes(DO, name) DO##_bytes(name)
-#define RELAY_TRACE_FIELD_(DO, type, name) RELAY_TRACE_AS_##type(DO, name)
+#define RELAY_TRACE_AS_array(DO, name, type, count) DO##_array(RELAY_TRACE_C_(type), RELAY_TRACE_NUMBER_(type), name, count)
+#define RELAY_TRACE_AS_sequence(DO, name, type) DO##_sequence(RELAY_TRACE_C_(type), RELAY_TRACE_NUMBER_(type), name)
+#define RELAY_TRACE_AS_enum(DO, name, of) DO##_enum(name, of)
+#define RELAY_TRACE_FIELD_(DO, type, ...) RELAY_TRACE_AS_##type(DO, __VA_ARGS__)
+
+/* The C type and the number of a type of numbers. */
+#define RELAY_TRACE_C_(type) RELAY_TRACE_AS_##type(RELAY_TRACE_C, unused_)
+#define RELAY_TRACE_C_number(ctype, type, name) ctype
+#define RELAY_TRACE_NUMBER_(type) RELAY_TRACE_AS_##type(RELAY_TRACE_TYPE, unused_)
+#define RELAY_TRACE_TYPE_number(ctype, type, name) (uint32_t)RELAY_TRACE_##type
+
+/*
+ * RELAY_TRACE_ENUM(NAME, TYPE, {"LABEL", VALUE}, ...): declares an enum for fields (enum, FIELD, NAME), at file scope. They are
+ * written as integers of this type, of which these values have labels; labels are C names.
+ */
+#define RELAY_TRACE_ENUM(name, type, ...)                                                                              \
+	typedef RELAY_TRACE_C_(type) relay_trace_enum_##name##_t_;                                                     \
+	enum { relay_trace_enum_##name##_type_ = RELAY_TRACE_NUMBER_(type) };                                          \
+	static const struct relay_trace_label relay_trace_enum_##name##_[] __attribute__((__unused__)) = {__VA_ARGS__};
 
 /* Parameters and arguments for the field, with a comma before each. */
 #define RELAY_TRACE_NEXT_number(ctype, type, name) , ctype name
 #define RELAY_TRACE_NEXT_string(name) , const char *name
 #define RELAY_TRACE_NEXT_bytes(name) , const void *name, size_t name##_length
+#define RELAY_TRACE_NEXT_array(ctype, number, name, count) , const ctype *name
+#define RELAY_TRACE_NEXT_sequence(ctype, number, name) , const ctype *name, size_t name##_length
+#define RELAY_TRACE_NEXT_enum(name, of) , relay_trace_enum_##of##_t_ name
 #define RELAY_TRACE_PASS_number(ctype, type, name) , name
 #define RELAY_TRACE_PASS_string(name) , name
 #define RELAY_TRACE_PASS_bytes(name) , name, name##_length
+#define RELAY_TRACE_PASS_array(ctype, number, name, count) , name
+#define RELAY_TRACE_PASS_sequence(ctype, number, name) , name, name##_length
+#define RELAY_TRACE_PASS_enum(name, of) , name
 /* Its struct relay_trace_field. */
 #define RELAY_TRACE_DESCRIBE_number(ctype, type, name) {#name, RELAY_TRACE_##type},
 #define RELAY_TRACE_DESCRIBE_string(name) {#name, RELAY_TRACE_STRING},
 #define RELAY_TRACE_DESCRIBE_bytes(name) {#name, RELAY_TRACE_BYTES},
+#define RELAY_TRACE_DESCRIBE_array(ctype, number, name, count) {#name, number | RELAY_TRACE_COUNT_OF_(count)},
+#define RELAY_TRACE_DESCRIBE_sequence(ctype, number, name) {#name, number | RELAY_TRACE_IS_SEQUENCE},
+#define RELAY_TRACE_DESCRIBE_enum(name, of) {#name, (uint32_t)relay_trace_enum_##of##_type_ | RELAY_TRACE_IS_ENUM},
+/* Does not compile unless the count is 1 to 65535. */
+#define RELAY_TRACE_COUNT_OF_(count)                                                                                   \
+	((uint32_t)(count) * (uint32_t)sizeof(char[(count) > 0 && (count) < 65536 ? 1 : -1]) << RELAY_TRACE_COUNT_SHIFT)
+/* Its struct relay_trace_enum, if it is one. */
+#define RELAY_TRACE_LABELS_number(ctype, type, name)
+#define RELAY_TRACE_LABELS_string(name)
+#define RELAY_TRACE_LABELS_bytes(name)
+#define RELAY_TRACE_LABELS_array(ctype, number, name, count)
+#define RELAY_TRACE_LABELS_sequence(ctype, number, name)
+#define RELAY_TRACE_LABELS_enum(name, of) \
+	{#name, relay_trace_enum_##of##_, sizeof(relay_trace_enum_##of##_) / sizeof(struct relay_trace_label)},
 /* The length of the field, computed once; a term of the event's length; and the store of its value. */
 #define RELAY_TRACE_SIZE_number(ctype, type, name)
 #define RELAY_TRACE_SIZE_string(name) size_t name##_size_ = name ? strlen(name) + 1 : 1;
 #define RELAY_TRACE_SIZE_bytes(name)
+#define RELAY_TRACE_SIZE_array(ctype, number, name, count)
+#define RELAY_TRACE_SIZE_sequence(ctype, number, name)
+#define RELAY_TRACE_SIZE_enum(name, of)
 #define RELAY_TRACE_ADD_number(ctype, type, name) +sizeof(ctype)
 #define RELAY_TRACE_ADD_string(name) +name##_size_
 #define RELAY_TRACE_ADD_bytes(name) +relay_trace_size_(name##_length)
+#define RELAY_TRACE_ADD_array(ctype, number, name, count) +(count) * sizeof(ctype)
+#define RELAY_TRACE_ADD_sequence(ctype, number, name) +relay_trace_sequence_size_(name##_length, sizeof(ctype))
+#define RELAY_TRACE_ADD_enum(name, of) +sizeof(name)
 #define RELAY_TRACE_PUT_number(ctype, type, name) at_ = relay_trace_put_(at_, &name, sizeof(ctype));
 #define RELAY_TRACE_PUT_string(name) at_ = relay_trace_put_(at_, name ? name : "", name##_size_);
 #define RELAY_TRACE_PUT_bytes(name) at_ = relay_trace_put_bytes_(at_, name, name##_length);
+#define RELAY_TRACE_PUT_array(ctype, number, name, count) at_ = relay_trace_put_(at_, name, (count) * sizeof(ctype));
+#define RELAY_TRACE_PUT_sequence(ctype, number, name) \
+	at_ = relay_trace_put_sequence_(at_, name, name##_length, sizeof(ctype));
+#define RELAY_TRACE_PUT_enum(name, of) at_ = relay_trace_put_(at_, &name, sizeof(name));
 
 /* DO for each field. */
 #define RELAY_TRACE_EACH1_(DO, field) RELAY_TRACE_ONE_(DO, field)
@@ -160,7 +227,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_EACH16_(DO, field, ...) RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EACH15_(DO, __VA_ARGS__)
 #define RELAY_TRACE_ONE_(DO, field) RELAY_TRACE_EXPAND_(RELAY_TRACE_FIELD_, (DO, RELAY_TRACE_BARE_ field))
 #define RELAY_TRACE_EXPAND_(macro, arguments) macro arguments
-#define RELAY_TRACE_BARE_(type, name) type, name
+#define RELAY_TRACE_BARE_(...) __VA_ARGS__
 
 /* The number of fields after provider and name. */
 #define RELAY_TRACE_COUNT_(...) RELAY_TRACE_PICK_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, none)
@@ -225,17 +292,23 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_DEFINE_(level, role, provider, name, ...)                                                          \
 	static const struct relay_trace_field trace_##provider##_##name##_fields[] = {                                 \
 	    RELAY_TRACE_ROLE_FIELD_##role RELAY_TRACE_EACH_(RELAY_TRACE_DESCRIBE, __VA_ARGS__){NULL, 0}};              \
+	static const struct relay_trace_enum trace_##provider##_##name##_enums[] __attribute__((__unused__)) = {       \
+	    RELAY_TRACE_EACH_(RELAY_TRACE_LABELS, __VA_ARGS__){NULL, NULL, 0}};                                        \
 	static struct relay_trace_event trace_##provider##_##name##_event = {                                          \
 	    #provider,                                                                                                 \
 	    #name,                                                                                                     \
 	    trace_##provider##_##name##_fields,                                                                        \
 	    sizeof(trace_##provider##_##name##_fields) / sizeof(struct relay_trace_field) - 1,                         \
 	    level,                                                                                                     \
-	    1,                                                                                                         \
+	    2,                                                                                                         \
 	    0,                                                                                                         \
 	    0,                                                                                                         \
 	    __FILE__,                                                                                                  \
-	    __LINE__};                                                                                                 \
+	    __LINE__,                                                                                                  \
+	    sizeof(trace_##provider##_##name##_enums) / sizeof(struct relay_trace_enum) - 1,                           \
+	    sizeof(trace_##provider##_##name##_enums) == sizeof(struct relay_trace_enum)                               \
+		? NULL                                                                                                 \
+		: trace_##provider##_##name##_enums};                                                                  \
 	static struct relay_trace_event *const trace_##provider##_##name##_pointer                                     \
 	    __attribute__((__section__("relay_trace_events"), __used__)) = &trace_##provider##_##name##_event;         \
 	static __attribute__((__noinline__, __unused__)) void trace_##provider##_##name##_emit(                        \

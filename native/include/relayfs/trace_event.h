@@ -40,9 +40,28 @@ enum relay_trace_type {
 	RELAY_N_TRACE_TYPES
 };
 
+/* What the type of a field has besides, if the field is no single number, or one with labels. */
+enum {
+	RELAY_TRACE_IS_ENUM = 0x100,     /* an integer, of which struct relay_trace_enum has the labels */
+	RELAY_TRACE_IS_SEQUENCE = 0x200, /* uint32_t count, then this many numbers */
+	RELAY_TRACE_COUNT_SHIFT =
+	    16 /* an array: the count of its numbers, 1 to 65535, is in the bits from this one on */
+};
+
 struct relay_trace_field {
 	const char *name;
 	uint32_t type; /* enum relay_trace_type */
+};
+
+/* The labels of a field whose type has RELAY_TRACE_IS_ENUM: at most 256, no two the same. */
+struct relay_trace_label {
+	const char *name;
+	int64_t value;
+};
+struct relay_trace_enum {
+	const char *field; /* its name */
+	const struct relay_trace_label *labels;
+	uint32_t n_labels;
 };
 
 /* How grave an event is: LTTng's numbers, of which the first seven and the last are syslog's words. */
@@ -71,12 +90,15 @@ struct relay_trace_event {
 	const struct relay_trace_field *fields; /* in the order in which they are written */
 	uint32_t n_fields;
 	uint16_t level; /* enum relay_trace_level + 1; 0: the declaration has none */
-	uint16_t
-	    has_place; /* 0: the struct ends before `file`, as in programs compiled with earlier versions of this header */
+	/* 0 and 1: the struct ends before `file`, or before `n_enums`, as in programs compiled with earlier versions of this
+	 * header; 2: it has all members */
+	uint16_t has_place;
 	uint64_t id;      /* of its declaration in this process, from 1; 0: none. Writer: the library */
 	uint64_t wanted;  /* page's generation << 32 | a bit for each trace that wants it. Writer: the library */
 	const char *file; /* where it is declared, and the line there; NULL: unknown */
 	uint32_t line;
+	uint32_t n_enums;
+	const struct relay_trace_enum *enums; /* the labels of fields that are enums */
 };
 
 /* The beginning of a record, in which the library stores the header and the context that the event has in each trace. The
@@ -155,7 +177,8 @@ void relay_trace_prepare(void);
 /*
  * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
  * name is empty, longer than 127 bytes or not of letters, digits and _ (dots in a provider's, too), a type is unknown,
- * there are more than 64 fields, or two have the same name; ENOSPC this process has declared 65535 other events; ENOMEM. An
+ * there are more than 64 fields, or two have the same name, labels are missing or are no such names, or all names together
+ * are too long; ENOSPC this process has declared 65535 other events; ENOMEM. An
  * event that was declared before is returned again.
  */
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,

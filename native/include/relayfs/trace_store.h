@@ -223,12 +223,12 @@ struct relay_layouts;
 struct relay_layouts *relay_layouts_new(uint32_t context_bytes);
 void relay_layouts_free(struct relay_layouts *layouts);
 
-/* Add an event with fields of these types (enum relay_trace_type). 0; -EEXIST: the id was added before; -EINVAL: an unknown
+/* Add an event with fields of these types, as in struct relay_trace_field. 0; -EEXIST: the id was added before; -EINVAL: an unknown
  * type, or too many fields; -ENOMEM. */
 int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types);
 
-/* The same with names, of which copies are kept, for who also shows events: see <relayfs/merge.h>. Of `event` the provider, the
- * name, the fields and the level are used. */
+/* The same with names, of which copies are kept, for who also shows events: see <relayfs/merge.h>. The whole of
+ * `event` is copied but its id and `wanted`. */
 int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const struct relay_trace_event *event);
 
 enum relay_packet_fault {

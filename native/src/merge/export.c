@@ -95,7 +95,7 @@ void relay_put_event_name(struct relay_output *output, const struct relay_event 
 	relay_put_text(output, event->declared->name);
 }
 
-void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes)
+static void put_single(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes)
 {
 	const bool is_json = escapes == RELAY_ESCAPE_JSON;
 	switch (value->type->kind) {
@@ -125,4 +125,28 @@ void relay_put_value(struct relay_output *output, const struct relay_value *valu
 		relay_put_byte(output, is_json ? '"' : '>');
 		break;
 	}
+}
+
+static void put_array(struct relay_output *output, const struct relay_value *array, enum relay_escapes escapes)
+{
+	relay_put_byte(output, '[');
+	for (size_t i = 0; i < array->length; i++) {
+		const struct relay_value value = relay_array_at(array, i);
+		if (i)
+			relay_put_text(output, escapes == RELAY_ESCAPE_JSON ? "," : ", ");
+		put_single(output, &value, escapes);
+	}
+	relay_put_byte(output, ']');
+}
+
+void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes)
+{
+	if (value->is_array)
+		put_array(output, value, escapes);
+	else if (value->label && escapes == RELAY_ESCAPE_JSON)
+		relay_put_json_string(output, value->label, strlen(value->label));
+	else if (value->label)
+		relay_put_text(output, value->label);
+	else
+		put_single(output, value, escapes);
 }

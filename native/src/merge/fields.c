@@ -8,7 +8,8 @@
 struct relay_fields relay_event_fields(const struct relay_event *event)
 {
 	const struct relay_trace_field *first = event->declared->fields;
-	return (struct relay_fields){first, first + event->declared->n_fields, event->fields, event->end};
+	return (struct relay_fields){event->declared, first, first + event->declared->n_fields, event->fields,
+	                             event->end};
 }
 
 static uint64_t load(const unsigned char *at, size_t bytes)
@@ -30,18 +31,69 @@ static double real_at(const unsigned char *at, size_t bytes)
 	return (double)single;
 }
 
-static bool read_number(struct relay_fields *fields, struct relay_value *value)
+static void load_number(struct relay_value *value, const unsigned char *at)
 {
 	const uint32_t bytes = value->type->bytes, unused = 64 - 8 * bytes;
-	if ((size_t)(fields->end - fields->at) < bytes)
-		return false;
-	value->u = load(fields->at, bytes);
+	value->u = load(at, bytes);
 	/* The shift to the left as an unsigned number, back with its sign. */
 	value->i = (int64_t)(value->u << unused) >> unused;
 	if (value->type->kind == RELAY_FIELD_REAL)
-		value->d = real_at(fields->at, bytes);
+		value->d = real_at(at, bytes);
+}
+
+static bool read_number(struct relay_fields *fields, struct relay_value *value)
+{
+	const uint32_t bytes = value->type->bytes;
+	if ((size_t)(fields->end - fields->at) < bytes)
+		return false;
+	load_number(value, fields->at);
 	fields->at += bytes;
 	return true;
+}
+
+static const char *label_of(const struct relay_trace_enum *labels, const struct relay_value *value)
+{
+	const int64_t number = value->type->kind == RELAY_FIELD_SIGNED ? value->i : (int64_t)value->u;
+	for (uint32_t i = 0; labels && i < labels->n_labels; i++)
+		if (labels->labels[i].value == number)
+			return labels->labels[i].name;
+	return NULL;
+}
+
+static bool read_enum(struct relay_fields *fields, struct relay_value *value)
+{
+	if (!read_number(fields, value))
+		return false;
+	value->label = label_of(relay_field_enum(fields->declared, value->name), value);
+	return true;
+}
+
+/* count: how many numbers. */
+static bool read_array(struct relay_fields *fields, struct relay_value *value, size_t count)
+{
+	if ((size_t)(fields->end - fields->at) / value->type->bytes < count)
+		return false;
+	value->is_array = true;
+	value->data = fields->at;
+	value->length = count;
+	fields->at += count * value->type->bytes;
+	return true;
+}
+
+static bool read_sequence(struct relay_fields *fields, struct relay_value *value)
+{
+	if ((size_t)(fields->end - fields->at) < sizeof(uint32_t))
+		return false;
+	const size_t count = load(fields->at, sizeof(uint32_t));
+	fields->at += sizeof(uint32_t);
+	return read_array(fields, value, count);
+}
+
+struct relay_value relay_array_at(const struct relay_value *array, size_t i)
+{
+	struct relay_value value = {.type = array->type};
+	load_number(&value, array->data + i * array->type->bytes);
+	return value;
 }
 
 static bool read_string(struct relay_fields *fields, struct relay_value *value)
@@ -72,9 +124,18 @@ bool relay_fields_next(struct relay_fields *fields, struct relay_value *value)
 {
 	if (fields->field == fields->last)
 		return false;
+	const uint32_t type = fields->field->type;
 	value->name = fields->field->name;
-	value->type = &relay_field_types[fields->field->type];
+	value->type = relay_field_base(type);
+	value->label = NULL;
+	value->is_array = false;
 	fields->field++;
+	if (type & RELAY_TRACE_IS_ENUM)
+		return read_enum(fields, value);
+	if (type & RELAY_TRACE_IS_SEQUENCE)
+		return read_sequence(fields, value);
+	if (relay_field_count(type))
+		return read_array(fields, value, relay_field_count(type));
 	switch (value->type->kind) {
 	case RELAY_FIELD_UNSIGNED:
 	case RELAY_FIELD_SIGNED:

@@ -5,8 +5,8 @@
  *     {"ns":1700000000123456789,"process":"app","pid":42,"tid":43,"cpu":0,"event":"server:request","fields":{"id":7}}
  *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789}
  *
- * An event that has a level has it before its name: "level":"err". Byte arrays are strings of hexadecimal
- * digits. NaN and the infinities, which JSON does not have, are strings of these names.
+ * An event that has a level has it before its name: "level":"err". Fields of the type bytes are strings of hexadecimal
+ * digits; enums are strings, their labels, or numbers where there is no label. NaN and the infinities, which JSON does not have, are strings of these names.
  */
 #include "merge/export.h"
 

@@ -37,7 +37,7 @@ enum { EVENT_ANNOTATION = 4, EVENT_TYPE = 9, EVENT_NAME_IID = 10, EVENT_TRACK = 
 enum { EVENT_COUNTER = 30, EVENT_COUNTER_DOUBLE = 44 };
 enum { INTERNED_EVENT_NAME = 2, INTERNED_ANNOTATION_NAME = 3, INTERNED_IID = 1, INTERNED_NAME = 2 };
 enum { ANNOTATION_IID = 1, ANNOTATION_UINT = 3, ANNOTATION_INT = 4, ANNOTATION_DOUBLE = 5, ANNOTATION_STRING = 6 };
-enum { ANNOTATION_POINTER = 7, ANNOTATION_NAME = 10 };
+enum { ANNOTATION_POINTER = 7, ANNOTATION_NAME = 10, ANNOTATION_ARRAY = 12 };
 enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_INSTANT = 3, TYPE_COUNTER = 4 };
 
 /* What was written on a stream's sequence. */
@@ -259,7 +259,7 @@ static void intern(struct relay_output *output, struct sequence *sequence, const
 	end_message(output, interned);
 }
 
-static void put_value(struct relay_output *output, const struct relay_value *value)
+static void put_single(struct relay_output *output, const struct relay_value *value)
 {
 	size_t bytes;
 	switch (value->type->kind) {
@@ -283,6 +283,22 @@ static void put_value(struct relay_output *output, const struct relay_value *val
 		relay_put_bytes(output, value->data, value->length);
 		end_message(output, bytes);
 		break;
+	}
+}
+
+static void put_value(struct relay_output *output, const struct relay_value *value)
+{
+	if (value->label) {
+		put_string(output, ANNOTATION_STRING, value->label, strlen(value->label));
+		return;
+	}
+	if (!value->is_array)
+		put_single(output, value);
+	for (size_t i = 0; value->is_array && i < value->length; i++) {
+		const struct relay_value one = relay_array_at(value, i);
+		size_t annotation = begin_message(output, ANNOTATION_ARRAY);
+		put_single(output, &one);
+		end_message(output, annotation);
 	}
 }
 

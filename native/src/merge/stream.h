@@ -98,14 +98,18 @@ const char *relay_event_level(const struct relay_event *event);
 
 /* The fields of an event, one after the other. */
 struct relay_fields {
+	const struct relay_trace_event *declared;
 	const struct relay_trace_field *field, *last;
 	const unsigned char *at, *end;
 };
 
 struct relay_value {
 	const char *name;
-	const struct relay_field_type *type;
-	/* By its kind: u; i; d, also of float; `length` bytes of a string without its null byte, or of an array. */
+	const struct relay_field_type *type; /* of an array or a sequence: of each of its numbers */
+	const char *label;                   /* of an enum; NULL: its value has none */
+	bool is_array;                       /* also: a sequence */
+	/* By its kind: u; i; d, also of float; `length` bytes of a string without its null byte, or of bytes; if is_array,
+	 * `length` numbers, for relay_array_at(). */
 	uint64_t u;
 	int64_t i;
 	double d;
@@ -114,6 +118,9 @@ struct relay_value {
 };
 
 struct relay_fields relay_event_fields(const struct relay_event *event);
+
+/* One of the numbers of an array. */
+struct relay_value relay_array_at(const struct relay_value *array, size_t i);
 
 /* false: there is none left. */
 bool relay_fields_next(struct relay_fields *fields, struct relay_value *value);

@@ -201,7 +201,7 @@ bool relay_is_role(const char *name)
 
 static bool is_number(const struct relay_value *value)
 {
-	return value->type->bytes != 0;
+	return value->type->bytes != 0 && !value->is_array;
 }
 
 static char type_of(const struct relay_value *value)
@@ -233,6 +233,7 @@ static void find_roles(struct roles *roles, const struct relay_event *event)
 		else if (is_number(&value) && strncmp(value.name, SCOPE, sizeof(SCOPE) - 1) == 0)
 			roles->scope = value;
 	}
+	roles->counter.label = NULL; /* a counter's value is a number */
 }
 
 static bool has_roles(const struct relay_trace_event *declared)

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "trace/declared.h"
 
+#include "trace/event_copy.h"
+#include "trace/field_types.h"
+
 #include <errno.h>
 #include <relayfs/trace_store.h>
 #include <stdbool.h>
@@ -13,6 +16,15 @@ enum { N_CHAINS = 1024 };
 static struct relay_declared *chains[N_CHAINS];
 static uint64_t n_declared;
 
+static bool has_same_labels(const struct relay_trace_enum *one, const struct relay_trace_enum *other)
+{
+	bool same = one->n_labels == other->n_labels && strcmp(one->field, other->field) == 0;
+	for (uint32_t i = 0; same && i < one->n_labels; i++)
+		same = one->labels[i].value == other->labels[i].value &&
+		       strcmp(one->labels[i].name, other->labels[i].name) == 0;
+	return same;
+}
+
 static bool is_same(const struct relay_trace_event *one, const struct relay_trace_event *other)
 {
 	bool same = one->n_fields == other->n_fields && one->level == other->level &&
@@ -20,6 +32,9 @@ static bool is_same(const struct relay_trace_event *one, const struct relay_trac
 	for (uint32_t i = 0; same && i < one->n_fields; i++)
 		same = one->fields[i].type == other->fields[i].type &&
 		       strcmp(one->fields[i].name, other->fields[i].name) == 0;
+	same = same && relay_event_n_enums(one) == relay_event_n_enums(other);
+	for (uint32_t i = 0; same && i < relay_event_n_enums(one); i++)
+		same = has_same_labels(&one->enums[i], &other->enums[i]);
 	return same;
 }
 
@@ -44,30 +59,9 @@ static uint64_t hash_of(const struct relay_trace_event *event)
 /* Return a copy in one allocation: the event, its fields, all names. NULL: no memory. */
 static struct relay_declared *copy_of(const struct relay_trace_event *event)
 {
-	const char *file = event->has_place ? event->file : NULL;
-	size_t bytes = sizeof(struct relay_declared) + event->n_fields * sizeof(struct relay_trace_field) +
-	               strlen(event->provider) + strlen(event->name) + 2 + (file ? strlen(file) + 1 : 0);
-	for (uint32_t i = 0; i < event->n_fields; i++)
-		bytes += strlen(event->fields[i].name) + 1;
-	struct relay_declared *copy = calloc(1, bytes);
-	if (!copy)
-		return NULL;
-	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
-	char *text = (char *)(fields + event->n_fields);
-	copy->event = (struct relay_trace_event){
-	    .fields = fields, .n_fields = event->n_fields, .level = event->level, .has_place = true};
-	copy->event.provider = text;
-	text = stpcpy(text, event->provider) + 1;
-	copy->event.name = text;
-	text = stpcpy(text, event->name) + 1;
-	for (uint32_t i = 0; i < event->n_fields; i++) {
-		fields[i] = (struct relay_trace_field){text, event->fields[i].type};
-		text = stpcpy(text, event->fields[i].name) + 1;
-	}
-	if (file) {
-		copy->event.file = strcpy(text, file);
-		copy->event.line = event->line;
-	}
+	struct relay_declared *copy = calloc(1, sizeof(*copy) + relay_event_copy_bytes(event));
+	if (copy)
+		relay_event_copy(&copy->event, copy + 1, event);
 	return copy;
 }
 

@@ -6,10 +6,7 @@
 #include <relayfs/trace_event.h>
 #include <stddef.h>
 
-enum {
-	RELAY_EVENTS_BYTES = 16 << 20,  /* maximum length of .events */
-	RELAY_DECLARATION_BYTES = 16384 /* room for the declaration of an event with 64 fields and the longest names */
-};
+enum { RELAY_EVENTS_BYTES = 16 << 20 }; /* maximum length of .events */
 
 /* Append one declaration to the open .events. 0 or -errno: -EFBIG: this process may not write so long a file
  * (RLIMIT_FSIZE); -ENOSPC: only a part was written. */

@@ -3,6 +3,8 @@
  * Python read this table. */
 #include "trace/field_types.h"
 
+#include <string.h>
+
 /* class: TSDL's name of the kind of type; properties: what stands between its braces */
 #define NUMBER(name, kind, bytes, class, properties, tsdl)                                              \
 	{                                                                                               \
@@ -40,4 +42,32 @@ const struct relay_field_type relay_field_types[RELAY_N_TRACE_TYPES] = {
 const struct relay_field_type *relay_field_type_at(uint32_t type)
 {
 	return type < RELAY_N_TRACE_TYPES ? &relay_field_types[type] : NULL;
+}
+
+bool relay_field_is_sound(uint32_t type)
+{
+	const uint32_t base = type & (RELAY_TRACE_IS_ENUM - 1), count = relay_field_count(type);
+	const uint32_t is = (type & ((1u << RELAY_TRACE_COUNT_SHIFT) - 1)) - base;
+	if (base >= RELAY_N_TRACE_TYPES)
+		return false;
+	const bool is_number = relay_field_types[base].bytes,
+		   is_real = relay_field_types[base].kind == RELAY_FIELD_REAL;
+	switch (is) {
+	case 0:
+		return !count || is_number;
+	case RELAY_TRACE_IS_SEQUENCE:
+		return !count && is_number;
+	case RELAY_TRACE_IS_ENUM:
+		return !count && is_number && !is_real;
+	default:
+		return false;
+	}
+}
+
+const struct relay_trace_enum *relay_field_enum(const struct relay_trace_event *event, const char *field)
+{
+	for (uint32_t i = 0; i < relay_event_n_enums(event); i++)
+		if (strcmp(event->enums[i].field, field) == 0)
+			return &event->enums[i];
+	return NULL;
 }

@@ -3,8 +3,33 @@
 #define RELAYFS_TRACE_FIELD_TYPES_H
 
 #include <relayfs/trace_store.h>
+#include <stdbool.h>
 
 /* By enum relay_trace_type. */
 extern const struct relay_field_type relay_field_types[RELAY_N_TRACE_TYPES];
+
+/* True if `type` of a struct relay_trace_field says what a field can be. */
+bool relay_field_is_sound(uint32_t type);
+
+/* The type of a field, of an array's or a sequence's numbers, or of an enum. `type` has to be sound. */
+static inline const struct relay_field_type *relay_field_base(uint32_t type)
+{
+	return &relay_field_types[type & (RELAY_TRACE_IS_ENUM - 1)];
+}
+
+/* How many numbers an array has; 0: it is none. */
+static inline uint32_t relay_field_count(uint32_t type)
+{
+	return type >> RELAY_TRACE_COUNT_SHIFT;
+}
+
+/* The labels of a field, by its name; NULL: the event has none for it. */
+const struct relay_trace_enum *relay_field_enum(const struct relay_trace_event *event, const char *field);
+
+/* The number of event->enums. */
+static inline uint32_t relay_event_n_enums(const struct relay_trace_event *event)
+{
+	return event->has_place > 1 ? event->n_enums : 0;
+}
 
 #endif

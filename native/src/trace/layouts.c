@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "trace/layouts.h"
 
+#include "trace/event_copy.h"
 #include "trace/field_types.h"
 
 #include <errno.h>
@@ -57,11 +58,15 @@ static struct relay_step *make_steps(const uint32_t *types, uint32_t n_types, ui
 		return NULL;
 	steps[0].bytes = context_bytes;
 	for (uint32_t i = 0; i < n_types; i++) {
-		const struct relay_field_type *type = &relay_field_types[types[i]];
-		if (type->bytes)
-			steps[n].bytes += type->bytes;
-		else
-			steps[n++].end = type->kind == RELAY_FIELD_STRING ? RELAY_STRING_FOLLOWS : RELAY_ARRAY_FOLLOWS;
+		const struct relay_field_type *type = relay_field_base(types[i]);
+		const uint32_t count = relay_field_count(types[i]);
+		const bool is_sequence = types[i] & RELAY_TRACE_IS_SEQUENCE || type->kind == RELAY_FIELD_BYTES;
+		if (!is_sequence && type->bytes) {
+			steps[n].bytes += type->bytes * (count ? count : 1);
+			continue;
+		}
+		steps[n].end = is_sequence ? RELAY_SEQUENCE_FOLLOWS : RELAY_STRING_FOLLOWS;
+		steps[n++].each = (uint16_t)(type->bytes ? type->bytes : 1);
 	}
 	steps[n].end = RELAY_EVENT_ENDS;
 	return steps;
@@ -84,10 +89,15 @@ static int make_room(struct relay_layouts *layouts)
 static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types,
                struct relay_trace_event *event)
 {
-	for (uint32_t i = 0; i < n_types; i++)
-		if (types[i] >= RELAY_N_TRACE_TYPES)
-			return -EINVAL;
+	uint64_t bytes = layouts->context_bytes;
 	if (n_types > N_TYPES_MAX)
+		return -EINVAL;
+	for (uint32_t i = 0; i < n_types; i++) {
+		if (!relay_field_is_sound(types[i]))
+			return -EINVAL;
+		bytes += (uint64_t)relay_field_base(types[i])->bytes * relay_field_count(types[i]);
+	}
+	if (bytes > RELAY_TRACE_EVENT_MAX)
 		return -EINVAL;
 	if (relay_find_layout(layouts, id))
 		return -EEXIST;
@@ -107,31 +117,12 @@ int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t
 	return add(layouts, id, types, n_types, NULL);
 }
 
-/* Copy a string to *to, advance *to behind it, and return the copy. */
-static const char *copy_name(char **to, const char *name)
-{
-	char *copy = *to;
-	*to = stpcpy(copy, name) + 1;
-	return copy;
-}
-
 /* Return a copy of an event in one allocation: the event, its fields, all names. NULL: no memory. */
 static struct relay_trace_event *copy_event(const struct relay_trace_event *event)
 {
-	size_t bytes = sizeof(*event) + event->n_fields * sizeof(*event->fields);
-	bytes += strlen(event->provider) + strlen(event->name) + 2;
-	for (uint32_t i = 0; i < event->n_fields; i++)
-		bytes += strlen(event->fields[i].name) + 1;
-	struct relay_trace_event *copy = malloc(bytes);
-	if (!copy)
-		return NULL;
-	struct relay_trace_field *fields = (struct relay_trace_field *)(copy + 1);
-	char *names = (char *)(fields + event->n_fields);
-	*copy = (struct relay_trace_event){.fields = fields, .n_fields = event->n_fields, .level = event->level};
-	copy->provider = copy_name(&names, event->provider);
-	copy->name = copy_name(&names, event->name);
-	for (uint32_t i = 0; i < event->n_fields; i++)
-		fields[i] = (struct relay_trace_field){copy_name(&names, event->fields[i].name), event->fields[i].type};
+	struct relay_trace_event *copy = malloc(sizeof(*copy) + relay_event_copy_bytes(event));
+	if (copy)
+		relay_event_copy(copy, copy + 1, event);
 	return copy;
 }
 

@@ -6,7 +6,7 @@
  *     '-header'                                                 fields
  *
  * The length of an event is found in steps, which relay_layouts_add() makes from the types of the event's fields: a
- * step is a number of bytes and then a string, an array of bytes or the end of the event. No function reads beyond the
+ * step is a number of bytes and then a string, a sequence or the end of the event. No function reads beyond the
  * packet, whatever the packet contains and whatever was declared.
  */
 #ifndef RELAYFS_TRACE_LAYOUTS_H
@@ -16,11 +16,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum relay_step_end { RELAY_EVENT_ENDS, RELAY_STRING_FOLLOWS, RELAY_ARRAY_FOLLOWS };
+enum relay_step_end { RELAY_EVENT_ENDS, RELAY_STRING_FOLLOWS, RELAY_SEQUENCE_FOLLOWS };
 
 struct relay_step {
 	uint32_t bytes; /* length of the fields before `end`, of types with a fixed length */
-	uint32_t end;   /* enum relay_step_end */
+	uint16_t end;   /* enum relay_step_end */
+	uint16_t each;  /* bytes of each number of the sequence */
 };
 
 /* The layout of the events of one id. */
@@ -75,9 +76,10 @@ static inline const unsigned char *relay_pass_event(const struct relay_step *ste
 		/* Prevents a second load of `length`, which may differ: the packet may be in a mapped file. */
 		__asm__("" : "+r"(length));
 		at += sizeof(length);
-		if ((size_t)(end - at) < length)
+		const size_t bytes = (size_t)length * step->each;
+		if ((size_t)(end - at) < bytes)
 			return NULL;
-		at += length;
+		at += bytes;
 	}
 }
 

@@ -10,6 +10,9 @@
  *                 uint32_t _id;                                  readers remove the first underscore, so that a field
  *                 string { encoding = UTF8; } _path;             may have the name of a keyword
  *                 uint32_t __body_length; xint8_t _body[__body_length];
+ *                 uint16_t _port[2];                             an array
+ *                 uint32_t __ns_length; int64_t _ns[__ns_length];        a sequence
+ *                 enum : uint8_t { "idle" = 0, "busy" = 1 } _state;
  *         };
  * };
  *
@@ -21,11 +24,12 @@
 #include "trace/field_types.h"
 
 #include <ctype.h>
+#include <relayfs/trace_store.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 127, MOST_FIELDS = 64, FILE_BYTES = 255 };
+enum { NAME_BYTES = 127, MOST_FIELDS = 64, MOST_LABELS = 256, FILE_BYTES = 255 };
 
 static bool is_name(const char *name, const char *further)
 {
@@ -45,16 +49,49 @@ static bool has_two(const struct relay_trace_event *event, uint32_t field)
 	return false;
 }
 
+static bool holds(const struct relay_field_type *type, int64_t value)
+{
+	const uint32_t bits = 8 * type->bytes;
+	if (bits == 64)
+		return true;
+	if (type->kind == RELAY_FIELD_SIGNED)
+		return value >= -(1ll << (bits - 1)) && value < 1ll << (bits - 1);
+	return value >= 0 && value < 1ll << bits;
+}
+
+static bool allows_labels(const struct relay_trace_enum *labels, const struct relay_field_type *type)
+{
+	if (!labels || labels->n_labels == 0 || labels->n_labels > MOST_LABELS)
+		return false;
+	for (uint32_t i = 0; i < labels->n_labels; i++) {
+		if (!is_name(labels->labels[i].name, "") || !holds(type, labels->labels[i].value))
+			return false;
+		for (uint32_t k = 0; k < i; k++)
+			if (strcmp(labels->labels[k].name, labels->labels[i].name) == 0)
+				return false;
+	}
+	return true;
+}
+
+static bool allows_field(const struct relay_trace_event *event, uint32_t i)
+{
+	const struct relay_trace_field *field = &event->fields[i];
+	if (!relay_field_is_sound(field->type) || !is_name(field->name, "") || has_two(event, i))
+		return false;
+	return !(field->type & RELAY_TRACE_IS_ENUM) ||
+	       allows_labels(relay_field_enum(event, field->name), relay_field_base(field->type));
+}
+
 bool relay_tsdl_allows(const struct relay_trace_event *event)
 {
 	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > MOST_FIELDS ||
 	    event->level > RELAY_N_TRACE_LEVELS)
 		return false;
 	for (uint32_t i = 0; i < event->n_fields; i++)
-		if (event->fields[i].type >= RELAY_N_TRACE_TYPES || !is_name(event->fields[i].name, "") ||
-		    has_two(event, i))
+		if (!allows_field(event, i))
 			return false;
-	return true;
+	return !relay_event_n_enums(event) ||
+	       relay_tsdl_event(event, RELAY_TRACE_ID_MAX, NULL, 0) < RELAY_DECLARATION_BYTES;
 }
 
 struct text {
@@ -83,14 +120,41 @@ static void add_place(struct text *text, const struct relay_trace_event *event)
 	add(text, ":%u\";\n", event->line);
 }
 
-static void add_field(struct text *text, const struct relay_trace_field *field)
+static void add_template(struct text *text, const char *template, const char *name)
 {
-	add(text, "\t\t");
-	for (const char *at = relay_field_types[field->type].tsdl; *at; at++)
+	for (const char *at = template; *at; at++)
 		if (*at == '$')
-			add(text, "%s", field->name);
+			add(text, "%s", name);
 		else
 			add(text, "%c", *at);
+}
+
+static void add_enum(struct text *text, const struct relay_trace_enum *labels, bool is_signed)
+{
+	for (uint32_t i = 0; i < labels->n_labels; i++) {
+		const struct relay_trace_label *label = &labels->labels[i];
+		add(text, is_signed ? "%s\"%s\" = %lld" : "%s\"%s\" = %llu", i ? ", " : " ", label->name,
+		    (long long)label->value);
+	}
+}
+
+static void add_field(struct text *text, const struct relay_trace_event *event, const struct relay_trace_field *field)
+{
+	const struct relay_field_type *type = relay_field_base(field->type);
+	const int word = (int)strcspn(type->tsdl, " "); /* its name in TSDL */
+	add(text, "\t\t");
+	if (field->type & RELAY_TRACE_IS_ENUM) {
+		add(text, "enum : %.*s {", word, type->tsdl);
+		add_enum(text, relay_field_enum(event, field->name), type->kind == RELAY_FIELD_SIGNED);
+		add(text, " } _%s;", field->name);
+	} else if (field->type & RELAY_TRACE_IS_SEQUENCE) {
+		add(text, "uint32_t __%s_length;\n\t\t", field->name);
+		add(text, "%.*s _%s[__%s_length];", word, type->tsdl, field->name, field->name);
+	} else if (relay_field_count(field->type)) {
+		add(text, "%.*s _%s[%u];", word, type->tsdl, field->name, relay_field_count(field->type));
+	} else {
+		add_template(text, type->tsdl, field->name);
+	}
 	add(text, "\n");
 }
 
@@ -105,7 +169,7 @@ size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char
 		add_place(&text, event);
 	add(&text, "\tfields := struct {\n");
 	for (uint32_t i = 0; i < event->n_fields; i++)
-		add_field(&text, &event->fields[i]);
+		add_field(&text, event, &event->fields[i]);
 	add(&text, "\t};\n};\n");
 	return text.length;
 }

@@ -6,7 +6,9 @@
 #include <relayfs/trace_event.h>
 #include <stdbool.h>
 
-/* True if the event's names, level and field types are allowed in a declaration. */
+enum { RELAY_DECLARATION_BYTES = 16384 }; /* room for the declaration of an event with 64 fields and long names */
+
+/* True if the event's names, level, field types and labels are allowed in a declaration. */
 bool relay_tsdl_allows(const struct relay_trace_event *event);
 
 /* Store the declaration of an event, with this id, in `text`. Returns its length, like snprintf(3) also if it does not fit. */

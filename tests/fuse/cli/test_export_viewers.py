@@ -345,3 +345,33 @@ def test_perfetto_is_not_written_to_a_terminal(store, run, out):
     )  # fmt: skip
     assert done.returncode == 2
     assert "-o FILE" in done.stdout
+
+
+FORMS = """
+from relayfs_fuse.trace import Event
+event = Event("app", "forms", {"ns": "i32[]", "pair": "x8[2]", "state": "u8{IDLE=0,BUSY=1}", "d": "f64[1]"})
+event([-5, 7], b"\\1\\2", 1, [0.5])
+event([], b"\\3\\4", 9, [1])
+Event("app", "level", {"counter_value": "u8{LOW=3}"})(3)
+"""
+
+
+@pytest.mark.parametrize("option", ["--perfetto", "--chrome"])
+def test_arrays_and_enums_are_arguments(store, out, option):
+    store.create("t")
+    run_programs(store, FORMS, 1)
+    snapshot(store, out)
+    prefix = "debug" if option == "--perfetto" else "args"
+    sql = (
+        "select key, coalesce(string_value, int_value, real_value) as value from slice join args using (arg_set_id)"
+        " where name = 'app:forms' and slice.id = (select {}(id) from slice where name = 'app:forms') order by key"
+    )
+    with loaded(out, option) as query:
+        first, second = (dict(rows(query, sql.format(which))) for which in ("min", "max"))
+        values = rows(query, "select value from counter")
+    first, second = ({key.removeprefix(f"{prefix}."): value for key, value in one.items()} for one in (first, second))
+    assert (first["ns[0]"], first["ns[1]"], first["state"], first["d[0]"]) == (-5, 7, "BUSY", 0.5)
+    assert [int(str(first[f"pair[{i}]"]), 0) for i in range(2)] == [1, 2]
+    assert (second["state"], second["pair[0]"] is not None) == (9, True)
+    assert not any(key.startswith("ns[") for key in second)
+    assert values == [(3.0,)]

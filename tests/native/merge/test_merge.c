@@ -337,7 +337,7 @@ TEST(fields_of_all_types_have_their_values)
 					    "\x00\x00\x00\x00\x00\x00\x04\x40"
 					    "text\0"
 					    "\3\0\0\0a\0b";
-	struct relay_fields at = {fields, fields + 12, data, data + sizeof(data) - 1};
+	struct relay_fields at = {NULL, fields, fields + 12, data, data + sizeof(data) - 1};
 	struct relay_value value;
 	uint64_t u[] = {0xff, 0xfffe, 0xfffffffd, 0xfffffffffffffffc};
 
@@ -355,18 +355,22 @@ TEST(fields_of_all_types_have_their_values)
 
 TEST(fields_that_are_cut_are_none)
 {
-	static const struct relay_trace_field kinds[] = {
-	    {"u", RELAY_TRACE_U64}, {"s", RELAY_TRACE_STRING}, {"b", RELAY_TRACE_BYTES}};
+	static const struct relay_trace_field kinds[] = {{"u", RELAY_TRACE_U64},
+	                                                 {"s", RELAY_TRACE_STRING},
+	                                                 {"b", RELAY_TRACE_BYTES},
+	                                                 {"e", RELAY_TRACE_U64 | RELAY_TRACE_IS_ENUM},
+	                                                 {"q", RELAY_TRACE_U16 | RELAY_TRACE_IS_SEQUENCE},
+	                                                 {"a", RELAY_TRACE_U32 | 2 << RELAY_TRACE_COUNT_SHIFT}};
 	static const unsigned char data[] = {9, 0, 0, 0, 1, 1, 1};
 	struct relay_value value;
 
-	for (int kind = 0; kind < 3; kind++)
+	for (int kind = 0; kind < 6; kind++)
 		for (size_t n = 0; n < sizeof(data) && (kind != 1 || n < 2); n++) {
 			/* Memory of just this length: the address sanitizer sees a byte too many. */
 			unsigned char *copy = malloc(n + !n);
 
 			memcpy(copy, data, n);
-			struct relay_fields at = {&kinds[kind], &kinds[kind] + 1, copy, copy + n};
+			struct relay_fields at = {NULL, &kinds[kind], &kinds[kind] + 1, copy, copy + n};
 
 			CHECK(!relay_fields_next(&at, &value));
 			free(copy);

@@ -10,7 +10,7 @@ import pytest
 from fuzzing import fuzz
 from stress import is_long
 
-from relayfs_fuse.native.events import FIELD_TYPES
+from relayfs_fuse.native.events import field_form
 from relayfs_fuse.native.packets import Layouts
 from relayfs_fuse.reading.check import Checker, copied
 from relayfs_fuse.reading.packet import HEAD_BYTES, MAGIC, Head, Packet
@@ -30,15 +30,17 @@ TYPES = {
     "string": "string { encoding = UTF8; }",
 }  # fmt: skip
 PACKING = {"u8": "<B", "u64": "<Q", "i16": "<h", "x32": "<I", "f32": "<f", "f64": "<d"}
+ARRAY, SEQUENCE, ENUM = "i16[3]", "u64[]", "u8{a=1,b=2}"
+OTHERS = {
+    "bytes": "uint32_t __$_length;\n\t\txint8_t _$[__$_length];", ARRAY: "int16_t _$[3];",
+    SEQUENCE: "uint32_t __$_length;\n\t\tuint64_t _$[__$_length];", ENUM: 'enum : uint8_t { "a" = 1, "b" = 2 } _$;',
+}  # fmt: skip
 
 
 def declared(number: int, types: list[str]) -> str:
     """As the library writes it."""
     fields = "".join(
-        f"\t\tuint32_t __f{i}_length;\n\t\txint8_t _f{i}[__f{i}_length];\n"
-        if word == "bytes"
-        else f"\t\t{TYPES[word]} _f{i};\n"
-        for i, word in enumerate(types)
+        "\t\t" + OTHERS.get(word, f"{TYPES.get(word)} _$;").replace("$", f"f{i}") + "\n" for i, word in enumerate(types)
     )
     return (
         f'event {{\n\tname = "fuzz:e{number}";\n\tid = {1000 + number};\n\tstream_id = 0;\n\tfields := struct {{\n'
@@ -51,6 +53,10 @@ def value(chance: random.Random, word: str) -> bytes:
         return bytes(chance.randrange(1, 256) for _ in range(chance.randrange(12))) + b"\0"
     if word == "bytes":
         return struct.pack("<I", n := chance.randrange(12)) + chance.randbytes(n)
+    if word == SEQUENCE:
+        return struct.pack("<I", n := chance.randrange(5)) + chance.randbytes(8 * n)
+    if word in (ARRAY, ENUM):
+        return chance.randbytes(6 if word == ARRAY else 1)
     if word in ("f32", "f64"):
         return struct.pack(PACKING[word], chance.uniform(-9, 9))
     return chance.randbytes(struct.calcsize(PACKING[word]))
@@ -72,7 +78,7 @@ def spoilt(chance: random.Random, data: bytes) -> bytes:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_babeltrace2_reads_what_passes(tmp_path: Path, seed: int, buffers: str) -> None:
     chance = random.Random(seed)
-    words = [*TYPES, "bytes"]
+    words = [*TYPES, *OTHERS]
     kinds = [chance.choices(words, k=chance.randrange(7)) for _ in range(6)]
     text = (LINE.format(buffers=buffers) + "".join(declared(i, kind) for i, kind in enumerate(kinds))).encode()
     origin = ctf.Origin.of(text)
@@ -110,7 +116,7 @@ def test_babeltrace2_reads_what_passes(tmp_path: Path, seed: int, buffers: str) 
 def layouts(*types: str, context_bytes: int = 0) -> Layouts:
     """Of one event, with the id 1."""
     found = Layouts(context_bytes)
-    found.add(1, [FIELD_TYPES[word].number for word in types])
+    found.add(1, [field_form(word).number for word in types])
     return found
 
 
@@ -129,11 +135,16 @@ def event(time: int, fields: bytes = b"", number: int = 1) -> bytes:
         (["bytes"], event(20, b"\0\0\0"), "longer"), (["bytes"], event(20, b"\5\0\0\0abcd"), "longer"),
         (["bytes"], event(20, b"\xff\xff\xff\xffabcd"), "longer"),
         (["string"], event(20, b"x" * LONG), "longer"),
+        (["u16[2]"], event(20, b"123"), "longer"),
+        (["u16[]"], event(20, b"\2\0\0\0abc"), "longer"), (["u64[]"], event(20, b"\0\0\0\x20abcd"), "longer"),
+        (["u64[]"], event(20, b"\xff\xff\xff\xffabcd"), "longer"),
         (["bytes", "u8"], event(20, struct.pack("<I", LONG) + bytes(LONG)), "longer"),
     ],
 )  # fmt: skip
 def test_the_first_event_that_is_wrong_is_found(types: list[str], bad: bytes, fault: str) -> None:
-    fields = b"".join({"u32": b"1234", "string": b"s\0", "bytes": b"\2\0\0\0ab", "u8": b"1"}[word] for word in types)
+    values = {"u32": b"1234", "string": b"s\0", "bytes": b"\2\0\0\0ab", "u8": b"1"}
+    values |= {"u16[2]": b"1234", "u16[]": b"\2\0\0\0abcd", "u64[]": b"\1\0\0\0abcdefgh"}
+    fields = b"".join(values[word] for word in types)
     good = event(10, fields) + event(15, fields)
     found = layouts(*types).check(good + bad, 10, 30)
     assert (found.n_bytes, found.n_events) == (len(good), 2)

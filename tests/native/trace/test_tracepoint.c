@@ -337,6 +337,65 @@ TEST(what_cannot_be_declared_is_refused)
 	CHECK(relay_trace_declare("test", "many", fields, 64) != NULL);
 }
 
+static int refuses_labels(uint32_t type, const struct relay_trace_label *labels, uint32_t n)
+{
+	const struct relay_trace_field field = {"e", type};
+	const struct relay_trace_enum of_field = {"e", labels, n};
+	const struct relay_trace_event event = {.provider = "test",
+	                                        .name = "labels",
+	                                        .fields = &field,
+	                                        .n_fields = 1,
+	                                        .has_place = 2,
+	                                        .n_enums = n ? 1 : 0,
+	                                        .enums = &of_field};
+	errno = 0;
+	return relay_trace_declare_event(&event) ? 0 : errno;
+}
+
+TEST(types_and_labels_that_cannot_be_are_refused)
+{
+	const uint32_t an_enum = RELAY_TRACE_U8 | RELAY_TRACE_IS_ENUM, one = 1u << RELAY_TRACE_COUNT_SHIFT;
+	const uint32_t wrong[] = {RELAY_TRACE_STRING | RELAY_TRACE_IS_SEQUENCE,
+	                          RELAY_TRACE_BYTES | one,
+	                          RELAY_TRACE_F32 | RELAY_TRACE_IS_ENUM,
+	                          RELAY_TRACE_U8 | RELAY_TRACE_IS_SEQUENCE | one,
+	                          RELAY_TRACE_U8 | RELAY_TRACE_IS_SEQUENCE | RELAY_TRACE_IS_ENUM,
+	                          an_enum | one,
+	                          RELAY_TRACE_U8 | 0x400};
+	const struct relay_trace_label labels[] = {{"a", 0}, {"b", 255}, {"b", 1}}, large[] = {{"a", 256}},
+				       odd[] = {{"\"", 1}};
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
+		CHECK_EQ(refuses_labels(wrong[i], labels, 2), EINVAL);
+	CHECK_EQ(refuses_labels(an_enum, labels, 3), EINVAL);
+	CHECK_EQ(refuses_labels(an_enum, large, 1), EINVAL);
+	CHECK_EQ(refuses_labels(an_enum, odd, 1), EINVAL);
+	CHECK_EQ(refuses_labels(an_enum, NULL, 0), EINVAL);
+	CHECK_EQ(refuses_labels(an_enum, labels, 2), 0);
+	CHECK_EQ(refuses_labels(RELAY_TRACE_I8 | RELAY_TRACE_IS_ENUM, labels, 2), EINVAL);
+}
+
+TEST(events_that_differ_in_their_labels_are_two)
+{
+	const struct relay_trace_field field = {"e", RELAY_TRACE_U8 | RELAY_TRACE_IS_ENUM};
+	struct relay_trace_label labels[] = {{"a", 0}, {"b", 1}};
+	const struct relay_trace_enum of_field = {"e", labels, 2};
+	const struct relay_trace_event event = {.provider = "test",
+	                                        .name = "two",
+	                                        .fields = &field,
+	                                        .n_fields = 1,
+	                                        .has_place = 2,
+	                                        .n_enums = 1,
+	                                        .enums = &of_field};
+	struct relay_trace_event *first = relay_trace_declare_event(&event);
+	CHECK(first != NULL && relay_trace_declare_event(&event) == first);
+	labels[1].value = 2;
+	struct relay_trace_event *second = relay_trace_declare_event(&event);
+	CHECK(second != NULL && second->id != first->id);
+	CHECK_EQ(first->enums[0].labels[1].value, 1);
+	labels[0].name = "c";
+	CHECK(relay_trace_declare_event(&event)->id != second->id);
+}
+
 /* --- processes and signals --- */
 
 static uint64_t n_handled;
