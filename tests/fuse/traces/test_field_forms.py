@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
-from mounts import DEADLINE_S
+from mounts import DEADLINE_S, NOBODY
 from traced import environment_of, relayctl, start_trace
 from tracing import Store
 
@@ -77,11 +77,14 @@ def test_python_and_c_declare_and_write_the_same(store: Store):
     assert found[:3] == found[-3:] == ALL
 
 
-def test_relayfs_shows_them_in_every_view(make_mount, tmp_path):
-    mount = make_mount()
-    start_trace(mount, "t", "subbuf_size=256K n_subbufs=4")
-    program = compile_c([PROGRAM])
-    subprocess.run([program], env=environment_of(mount), check=True, timeout=DEADLINE_S)
+@pytest.mark.parametrize("buffers", ["perprocess", "shared"])
+@pytest.mark.parametrize("is_own", [True, False], ids=["own user", "other user"])
+def test_relayfs_shows_them_in_every_view(mount, unprivileged, tmp_path, is_own, buffers):
+    """The declarations of a program of another user pass through the server."""
+    mount.store.chmod(0o700)
+    start_trace(mount, "t", f"subbuf_size=256K n_subbufs=4 buffers={buffers}")
+    user = {} if is_own else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    subprocess.run([compile_c([PROGRAM])], env=environment_of(mount), check=True, timeout=DEADLINE_S, cwd="/", **user)
     first = (
         'forms:all: { state = BUSY, pair = [1, 65535], text = "text", ns = [-9223372036854775808, -1, 0, '
         "9223372036854775807], hex = [0x0, 0xBEEF, 0xFFFFFFFF], error = LOWEST, reals = [0.5, -1e+300], last = 200 }"

@@ -4,7 +4,7 @@
  *
  * An input is declarations, then events:
  *
- *     n  {id n_types types[n_types]} * n  context  events ...        a byte each, but for the events
+ *     n  {id n_types {type form} * n_types} * n  context  events ...        a byte each, but for the events
  *
  * Ids are small so that events that the fuzzer makes up have declared ones.
  */
@@ -17,6 +17,23 @@
 enum { MOST_TYPES = 64 };
 static const uint64_t begin = 100, end = 1ull << 40;
 
+/* What a field is besides its type: mostly nothing, a sequence, an array, an enum, or what cannot be. */
+static uint32_t form_of(unsigned byte)
+{
+	switch (byte % 8) {
+	case 0:
+		return RELAY_TRACE_IS_SEQUENCE;
+	case 1:
+		return (byte / 8 + 1) << RELAY_TRACE_COUNT_SHIFT;
+	case 2:
+		return RELAY_TRACE_IS_ENUM;
+	case 3:
+		return byte << 8;
+	default:
+		return 0;
+	}
+}
+
 static void declare(struct relay_layouts *layouts, struct input *input)
 {
 	for (unsigned n = take(input) % 8; n; n--) {
@@ -24,7 +41,7 @@ static void declare(struct relay_layouts *layouts, struct input *input)
 		uint64_t id = take(input);
 		n_types = take(input) % MOST_TYPES;
 		for (uint32_t i = 0; i < n_types; i++)
-			types[i] = take(input) % (RELAY_N_TRACE_TYPES + 1);
+			types[i] = take(input) % (RELAY_N_TRACE_TYPES + 1) | form_of(take(input));
 		relay_layouts_add(layouts, id, types, n_types);
 	}
 }
