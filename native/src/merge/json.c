@@ -6,7 +6,8 @@
  *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789}
  *
  * An event that has a level has it before its name: "level":"err". Fields of the type bytes are strings of hexadecimal
- * digits; enums are strings, their labels, or numbers where there is no label. NaN and the infinities, which JSON does not have, are strings of these names.
+ * digits. An enum's value is its label, a string, if it has one, and otherwise a number. NaN and the infinities, which
+ * JSON does not have, are strings of these names.
  */
 #include "merge/export.h"
 

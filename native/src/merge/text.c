@@ -6,8 +6,9 @@
  *     [12:34:56.123456789] app-42/43 cpu0 err server:failed: { id = 7 }
  *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]
  *
- * An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type
- * bytes are hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one, and arrays are [1, 2]. The line of an event that is late ends with that word. A brief line has microseconds and no CPU:
+ * An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
+ * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one, and arrays are [1, 2]. The line of an event
+ * that is late ends with that word. A brief line has microseconds and no CPU:
  *
  *     12:34:56.123456 app-42 server:request: id=7 path="/index.html" ms=1.25
  */
