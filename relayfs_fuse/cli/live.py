@@ -82,7 +82,7 @@ async def _serve(server: Server, listen: tuple[str, int], name: str | None) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_run, server, listeners, nursery.cancel_scope)
             host, port = listeners[0].socket.getsockname()[:2]
-            url = f"net://{host}:{port}"
+            url = f"net://[{host}]:{port}" if ":" in host else f"net://{host}:{port}"
             click.echo(url if name is None else f"{url}/host/{os.uname().nodename}/{name}")
             async for _ in signals:
                 break

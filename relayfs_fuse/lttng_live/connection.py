@@ -52,6 +52,11 @@ class Connection:
         self._is_connected = self._has_session = False
         self._attached: Attachment | None = None
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is attached to a trace."""
+        return self._attached is not None
+
     async def run(self) -> None:
         """Answer commands until the viewer has gone, or does not keep to the protocol."""
         with self.scope:

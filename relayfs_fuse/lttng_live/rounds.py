@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
     from relayfs_fuse.reading.live import Followed
 
-# How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace.
+# How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace. So many
+# as one of them gets are left for connections.
 VIEWERS_MAX = 8
 # How long rounds are. Looks are more frequent, as programs need it, which are to have room.
 ROUND_S = 0.1
@@ -69,7 +70,7 @@ class Rounds(Closing):
         with ExitStack() as stack:
             source = stack.enter_context(closing(Source(trace.name, store, trace.id)))
             since = 0 if is_whole else _now(source)
-            self._live = stack.enter_context(Live(source, Wanted((), since, VIEWERS_MAX), say, consumes=True))
+            self._live = stack.enter_context(Live(source, Wanted((), since, VIEWERS_MAX + 1), say, consumes=True))
             self._packets = stack.enter_context(closing(Packets(self._live.merged)))
             self._stack = stack.pop_all()
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.native.trace import Trace
 
-# Connections at once. For one more, the one is closed that has asked nothing for longest, if that is long enough.
+# Connections at once. For one more, the one is closed that has asked nothing for longest, if that is long enough; one
+# that is attached only if all are.
 _CONNECTIONS_MAX = 32
 _IDLE_S = 30.0
 # How often is looked whether the trace is there.
@@ -82,7 +83,7 @@ class Server:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         if len(self._connections) >= _CONNECTIONS_MAX:
-            oldest = min(self._connections, key=lambda one: one.asked)
+            oldest = min(self._connections, key=lambda one: (one.is_attached, one.asked))
             if trio.current_time() - oldest.asked < _IDLE_S:
                 await stream.aclose()
                 return

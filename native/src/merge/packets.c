@@ -56,14 +56,19 @@ void relay_packets_free(struct relay_packets *packets)
 	free(packets);
 }
 
-/* The first tick at which it is `time` or later. */
+static uint64_t ticks_in(const struct relay_traced *traced, uint64_t ns)
+{
+	unsigned __int128 ticks = ((unsigned __int128)ns * traced->freq + NS - 1) / NS;
+	return ticks < UINT64_MAX ? (uint64_t)ticks : UINT64_MAX;
+}
+
+/* A tick at which it is `time` or hardly later. */
 static uint64_t ticks_at(const struct relay_traced *traced, uint64_t time)
 {
-	uint64_t base = relay_traced_time(traced, 0);
-	uint64_t ticks = time > base ? (uint64_t)((unsigned __int128)(time - base) * traced->freq / NS) : 0;
-	while (relay_traced_time(traced, ticks) < time)
-		ticks++;
-	return ticks;
+	uint64_t base = relay_traced_time(traced, 0), ns = time > base ? time - base : 0;
+	uint64_t ticks = ticks_in(traced, ns);
+	/* relay_traced_time() is less than 1 ns too early. */
+	return relay_traced_time(traced, ticks) < time ? ticks_in(traced, ns + 1) : ticks;
 }
 
 static bool has_place(struct relay_packets *packets, size_t stream)

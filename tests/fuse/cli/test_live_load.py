@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from mounts import DEADLINE_S, wait_until
-from showing import Shown, serving
+from showing import Shown, Talk, serving
 from stress import is_long
 from traced import Ledger, program
 
@@ -85,6 +85,8 @@ def test_each_of_100000_events_a_second_is_shown_once_and_soon(store, tmp_path):
     with ExitStack() as stack:
         server = stack.enter_context(serving("t", "--store", store.path))
         shown = stack.enter_context(server.showing("t", Counting))
+        half = stack.enter_context(server.connect())
+        half.sendall(Talk.command(1, bytes(20))[:30])
         ledgers = [Ledger(tmp_path / f"ledger{n}") for n in range(N_PROGRAMS)]
         writers = [stack.enter_context(flooding(ledger, environment)) for ledger in ledgers]
         n_short = come_and_go(environment, time.monotonic() + DURATION_S)
@@ -99,6 +101,7 @@ def test_each_of_100000_events_a_second_is_shown_once_and_soon(store, tmp_path):
 
         wait_until(is_all_there, lambda: f"{shown.n_steps} {shown.missing} {shown.warnings[-3:]}")
         shown.finish()
+        assert half.recv(1) == b""  # the rest of its command has not come
         server.finish()
     assert not shown.wrong
     assert shown.missing.total() == shown.lost()
