@@ -104,6 +104,7 @@ class Scene:
     def __init__(self, mount: Mount, stack: ExitStack, tickets: Path) -> None:
         self.mount, self.stack, self.tickets = mount, stack, tickets
         self.n_started = self.n_killed = 0
+        self.directories: set[Path] = set()
         self.programs: list[subprocess.Popen[bytes]] = []
         self.readers: list[subprocess.Popen[bytes]] = []
 
@@ -121,7 +122,12 @@ class Scene:
         self._start(self.programs, *command)
         self.n_started += 1
         # One that looks for the mount while there is no server is not traced.
-        wait_until(lambda: len(list((self.mount.store / "t").glob("tickets-*"))) == self.n_started, "it is traced")
+        wait_until(self._all_are_traced, "it is traced")
+
+    def _all_are_traced(self) -> bool:
+        # The server removes the directory of one that was killed before its first event.
+        self.directories |= set((self.mount.store / "t").glob("tickets-*"))
+        return len(self.directories) == self.n_started
 
     def start_reader(self) -> None:
         self._start(self.readers, "cat", self.mount.path / "t/merged.json")
