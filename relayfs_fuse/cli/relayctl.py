@@ -21,7 +21,6 @@ COMMANDS = {
     "counters": ("counters", "counters"),
     "export": ("export", "export_command"),
     "list": ("traces", "list_traces"),
-    "live": ("live", "live"),
     "log": ("log", "log"),
     "record": ("record", "record"),
     "snapshot": ("snapshot", "snapshot"),

@@ -110,10 +110,10 @@ def _read(*directories: Path) -> tuple[list[Event], list[str]]:
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [event_of(line) for line in done.stdout.splitlines()], [line for line in done.stderr.splitlines() if line]
+    return [_event(line) for line in done.stdout.splitlines()], [line for line in done.stderr.splitlines() if line]
 
 
-def event_of(line: str) -> Event:
+def _event(line: str) -> Event:
     found = LINE.fullmatch(line)
     assert found, line
     ns = int(found["s"]) * 1_000_000_000 + int(found["ns"])
