@@ -27,7 +27,7 @@ _REQUEST_S = 10.0
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Give out one file, under a name that other users of the machine cannot guess."""
+    """Give out one file, under a random name, which other users can only learn from the list of processes."""
 
     timeout = _REQUEST_S
 
@@ -52,6 +52,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing of requests."""
+
+
+class _Server(ThreadingHTTPServer):
+    """A server that says nothing of clients that go away."""
+
+    def handle_error(self, *_: object) -> None:
+        """Leave it to the client to ask again."""
 
 
 def show_in_browser(context: click.Context, *, is_recording: bool) -> None:
@@ -82,7 +89,7 @@ def _show(path: str) -> None:
     """
     name, taken = f"{secrets.token_urlsafe()}.pftrace", Event()
     try:
-        server = ThreadingHTTPServer((_HOST, _PORT), partial(_Handler, path, name, taken))
+        server = _Server((_HOST, _PORT), partial(_Handler, path, name, taken))
     except OSError as error:
         where = f"{_HOST}:{_PORT}"
         raise RelayError(f"{where}: {reason(error)}; {_UI} can fetch a trace from no other port") from error

@@ -240,14 +240,13 @@ int relay_option_parse(const struct relay_option *option, const char *value, uin
 
 static int format_bytes(uint64_t number, char *text, size_t size)
 {
-	/* With a name: gcc 12 crashes at an element of the literal, unless it optimizes. */
-	static const char printed[] = "KMG";
 	int unit = -1;
-	while (unit + 1 < (int)sizeof(printed) - 1 && number && number % 1024 == 0) {
+	while (unit + 1 < (int)sizeof(units) - 1 && number && number % 1024 == 0) {
 		number /= 1024;
 		unit++;
 	}
-	return snprintf(text, size, "%" PRIu64 "%.*s", number, unit >= 0, unit >= 0 ? printed + unit : "");
+	const char suffix[] = {(char)(unit < 0 ? 0 : units[unit] & ~0x20), 0}; /* a capital letter */
+	return snprintf(text, size, "%" PRIu64 "%s", number, suffix);
 }
 
 int relay_option_format(const struct relay_option *option, uint64_t number, char *text, size_t size)

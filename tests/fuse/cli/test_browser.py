@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount
 from trace_processor import trace_processor
 from traced import environment_of, relayctl, start_trace, traced
 from tracing import RELAYCTL
@@ -35,6 +35,13 @@ else:
 with urllib.request.urlopen(urllib.request.Request(trace, headers={{"Origin": "{ORIGIN}"}})) as answer:
     assert answer.headers["Access-Control-Allow-Origin"] == "{ORIGIN}"
     open(__file__ + ".got", "wb").write(answer.read())
+"""
+# A client that goes away in the middle of its request, and the server is told so.
+RUDE = """
+import socket, struct
+with socket.create_connection(("127.0.0.1", 9001)) as client:
+    client.sendall(b"GET /")
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 """
 
 
@@ -79,22 +86,30 @@ def test_the_browser_gets_a_recording_and_what_a_trace_holds(mount: Mount, tmp_p
             Path(f"{browser}.got").unlink()
 
 
-def test_without_a_browser_the_address_is_for_another_one(mount: Mount) -> None:
+@pytest.fixture
+def trace(mount: Mount) -> Iterator[Mount]:
+    """A mount with a trace t that holds an event."""
     start_trace(mount, "t")
     with traced(mount) as program:
         program.ask("emit 1")
-        with showing(mount, None, "t", "-m", mount.path) as view:
-            assert view.stdout is not None
-            address = view.stdout.readline().rpartition("url=")[2].strip()
-            inside = ["nsenter", f"--net=/proc/{view.pid}/ns/net", sys.executable, "-c"]
-            fetch = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())"
-            taken = "import socket, sys; socket.create_server(('127.0.0.1', 9001))"
-            busy = subprocess.run([*inside, taken], capture_output=True, timeout=DEADLINE_S, check=False)
-            assert b"Address already in use" in busy.stderr
-            got = subprocess.run([*inside, fetch, address], capture_output=True, timeout=DEADLINE_S, check=True)
-            _, said = view.communicate(timeout=DEADLINE_S)
-            assert view.returncode == 0
+        yield mount
+
+
+def test_without_a_browser_the_address_is_for_another_one(trace: Mount) -> None:
+    with showing(trace, None, "t", "-m", trace.path) as view:
+        assert view.stdout is not None
+        address = view.stdout.readline().rpartition("url=")[2].strip()
+        inside = ["nsenter", f"--net=/proc/{view.pid}/ns/net", sys.executable, "-c"]
+        taken = "import socket, sys; socket.create_server(('127.0.0.1', 9001))"
+        busy = subprocess.run([*inside, taken], capture_output=True, timeout=DEADLINE_S, check=False)
+        assert b"Address already in use" in busy.stderr
+        subprocess.run([*inside, RUDE], timeout=DEADLINE_S, check=True)
+        fetch = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())"
+        got = subprocess.run([*inside, fetch, address], capture_output=True, timeout=DEADLINE_S, check=True)
+        _, said = view.communicate(timeout=DEADLINE_S)
+        assert view.returncode == 0
     assert "relayctl: no browser was found here" in said
+    assert "Traceback" not in said
     with tempfile.NamedTemporaryFile() as file:
         file.write(got.stdout)
         file.flush()
@@ -102,29 +117,23 @@ def test_without_a_browser_the_address_is_for_another_one(mount: Mount) -> None:
             assert query("select count(*) as n from slice where name = 'judge:step'") == [{"n": 1}]
 
 
-def test_nothing_temporary_stays_when_it_is_ended(mount: Mount) -> None:
-    start_trace(mount, "t")
-    with traced(mount) as program:
-        program.ask("emit 1")
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            with showing(mount, None, "t", "-m", mount.path) as view:
-                assert view.stdout is not None
-                assert view.stdout.readline().startswith(ORIGIN)
-                view.send_signal(signum)
-                assert view.wait(DEADLINE_S) != 0
+def test_nothing_temporary_stays_when_it_is_ended(trace: Mount) -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        with showing(trace, None, "t", "-m", trace.path) as view:
+            assert view.stdout is not None
+            assert view.stdout.readline().startswith(ORIGIN)
+            view.send_signal(signum)
+            assert view.wait(DEADLINE_S) != 0
 
 
-def test_a_port_that_is_taken_is_said(mount: Mount) -> None:
-    start_trace(mount, "t")
-    with traced(mount) as program:
-        program.ask("emit 1")
-        with showing(mount, None, "t", "-m", mount.path) as first:
-            assert first.stdout is not None
-            first.stdout.readline()
-            second = [f"--net=/proc/{first.pid}/ns/net", RELAYCTL, "view", "--browser", "t", "-m", mount.path]
-            done = subprocess.run(["nsenter", *second], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-            assert done.returncode == 1
-            assert "relayctl: 127.0.0.1:9001: Address already in use; https://ui.perfetto.dev can fetch" in done.stderr
+def test_a_port_that_is_taken_is_said(trace: Mount) -> None:
+    with showing(trace, None, "t", "-m", trace.path) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        second = [f"--net=/proc/{first.pid}/ns/net", RELAYCTL, "view", "--browser", "t", "-m", trace.path]
+        done = subprocess.run(["nsenter", *second], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == 1
+        assert "relayctl: 127.0.0.1:9001: Address already in use; https://ui.perfetto.dev can fetch" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["--follow", "t"], ["-n", "1", "t"], ["--json", "t"], ["-e", "judge:*"]])
@@ -132,4 +141,4 @@ def test_what_does_not_go_with_it_is_refused(mount: Mount, words: list[str]) -> 
     done = relayctl(mount, "view", "--browser", *words)
     assert done.returncode == 2
     assert "--browser shows what TRACE or DIR holds now; it takes --since and --event only" in done.stderr
-    wait_until(lambda: "trace" not in mount.channels(), "no trace was made")
+    assert "trace" not in mount.channels()
