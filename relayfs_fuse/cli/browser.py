@@ -9,6 +9,7 @@ import tempfile
 import webbrowser
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from signal import SIG_BLOCK, pthread_sigmask, valid_signals
 from threading import Event, Thread
 
 import click
@@ -61,6 +62,12 @@ class _Server(ThreadingHTTPServer):
         """Leave it to the client to ask again."""
 
 
+def _serve(server: _Server) -> None:
+    """Serve, in a thread that takes no signals: one that it took would not wake the main thread, which is to end."""
+    pthread_sigmask(SIG_BLOCK, valid_signals())
+    server.serve_forever()
+
+
 def show_in_browser(context: click.Context, *, is_recording: bool) -> None:
     """Carry out `relayctl view --browser`: show what the recording or trace holds now, until the browser has it.
 
@@ -94,7 +101,7 @@ def _show(path: str) -> None:
         where = f"{_HOST}:{_PORT}"
         raise RelayError(f"{where}: {reason(error)}; {_UI} can fetch a trace from no other port") from error
     with server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=_serve, args=(server,), daemon=True).start()
         url = f"{_UI}/#!/?url=http://{_HOST}:{_PORT}/{name}"
         click.echo(url)
         if not webbrowser.open(url):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount, wait_until
 from trace_processor import trace_processor
 from traced import environment_of, relayctl, start_trace, traced
 from tracing import RELAYCTL
@@ -124,6 +124,21 @@ def test_nothing_temporary_stays_when_it_is_ended(trace: Mount) -> None:
             assert view.stdout.readline().startswith(ORIGIN)
             view.send_signal(signum)
             assert view.wait(DEADLINE_S) != 0
+
+
+def test_signals_reach_the_thread_that_ends_the_command(trace: Mount) -> None:
+    """Otherwise the main thread would sleep on, if it blocks them at that moment, as while it starts the browser."""
+
+    def takes(task: Path) -> bool:
+        (blocked,) = (line for line in (task / "status").read_text().splitlines() if line.startswith("SigBlk"))
+        return not int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1
+
+    with showing(trace, None, "t", "-m", trace.path) as view:
+        assert view.stdout is not None
+        view.stdout.readline()
+        tasks = list(Path(f"/proc/{view.pid}/task").iterdir())
+        assert len(tasks) > 1
+        wait_until(lambda: [task.name for task in tasks if takes(task)] == [str(view.pid)], "one thread takes signals")
 
 
 def test_a_port_that_is_taken_is_said(trace: Mount) -> None:
