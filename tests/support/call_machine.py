@@ -1,4 +1,4 @@
-"""Make random system calls on a mount, as whatever user this runs as, for so many seconds.
+"""Make random system calls on a mount, as whatever user this runs as, for so many seconds, and until ENOUGH were done.
 
     python -c TEXT MOUNT SEED SECONDS STATE
 
@@ -37,6 +37,8 @@ FAULTS = {
 }
 # A call may sleep: it is interrupted after this time.
 PATIENCE_S = 0.05
+# With less, nothing would be tried, as on a machine that others take meanwhile.
+ENOUGH = 100
 DESCRIPTORS_MAX, MAPPINGS_MAX, PATHS_MAX = 24, 8, 400
 PAGE = 4096
 OFFSETS = (0, 1, 2, 4095, 4096, 65536, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) + 1, (1 << 62), (1 << 63) - 1, -1)
@@ -133,7 +135,7 @@ class Machine:
 
     def run(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or self.n_done < ENOUGH:
             call = self.random.choices(self.calls, self.weights)[0]
             self.try_it(call)
 
