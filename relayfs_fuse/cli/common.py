@@ -19,6 +19,7 @@ check_option = click.option(
     "--check", type=click.Choice(CHECKS), default="others", show_default=True,
     help="Check the events of all users, of users other than this one and root, or of none.",
 )  # fmt: skip
+json_option = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
 store_option = click.option("--store", metavar="STORE", help="Use this store, without a server.")
 
 
@@ -26,6 +27,14 @@ def check_stdout() -> None:
     """Raise RelayError if the standard output is closed."""
     if sys.stdout is None:
         raise RelayError("the standard output is closed")
+
+
+def show_table(titles: list[str], rows: list[list[str]]) -> None:
+    """Print a table, with titles on a terminal only."""
+    lines = [titles, *rows] if sys.stdout.isatty() else rows
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))] if lines else []
+    for line in lines:
+        click.echo("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 class Size(click.ParamType[int]):

@@ -19,6 +19,7 @@ from relayfs_fuse.errors import RelayError
 # In which module of relayfs_fuse.cli each command is, and the function's name.
 COMMANDS = {
     "counters": ("counters", "counters"),
+    "events": ("events", "events"),
     "export": ("export", "export_command"),
     "list": ("traces", "list_traces"),
     "log": ("log", "log"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option, store_option
+from relayfs_fuse.cli.common import NOTHING_MATCHES, json_option, mount_option, show_table, store_option
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
@@ -21,13 +21,11 @@ from relayfs_fuse.record.process_stats import ProcessStats, stats_of_process
 if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
 
-_json_option = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
-
 
 @click.command("list")
 @mount_option
 @store_option
-@_json_option
+@json_option
 def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None:
     """List the traces, and the channels that are damaged.
 
@@ -48,16 +46,16 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
         ]
         for text in (_describe(where, trace) for trace in traces)
     ]  # fmt: skip
-    _show(["TRACE", "STATE", "MODE", "BUFFERS", "CLOCK", "SUBBUFS", "PROCESSES"], rows)
+    show_table(["TRACE", "STATE", "MODE", "BUFFERS", "CLOCK", "SUBBUFS", "PROCESSES"], rows)
     if damaged:
-        _show(["CHANNEL", "STATE", "DAMAGE"], [[path, "damaged", damage] for path, damage in damaged])
+        show_table(["CHANNEL", "STATE", "DAMAGE"], [[path, "damaged", damage] for path, damage in damaged])
 
 
 @click.command()
 @click.argument("name", required=False)
 @mount_option
 @store_option
-@_json_option
+@json_option
 def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bool) -> None:
     """Show statistics of each process in the trace NAME, or in all traces.
 
@@ -91,7 +89,7 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
             for trace, users in by_user.items()
             for uid, lost in users.items()
         ]
-        _show(["TRACE", "PROCESS", "STATE", "EVENTS", "BYTES", "LOST", "UNREAD"], rows)
+        show_table(["TRACE", "PROCESS", "STATE", "EVENTS", "BYTES", "LOST", "UNREAD"], rows)
     if name is not None and not traces:
         sys.exit(NOTHING_MATCHES)
 
@@ -150,11 +148,3 @@ def _describe(store: str, trace: Trace) -> dict[str, Any]:
 def _row(stats: ProcessStats) -> list[str]:
     numbers = (stats.events, stats.bytes, stats.lost, stats.unread)
     return [stats.name, stats.state, *("-" if number is None else str(number) for number in numbers)]
-
-
-def _show(titles: list[str], rows: list[list[str]]) -> None:
-    """Print a table, with titles on a terminal only."""
-    lines = [titles, *rows] if sys.stdout.isatty() else rows
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))] if lines else []
-    for line in lines:
-        click.echo("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

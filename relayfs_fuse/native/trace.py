@@ -156,6 +156,26 @@ def trace_is_alive(directory: str) -> bool:
     return bool(lib.relay_trace_is_alive(os.fsencode(directory)))
 
 
+def running_declarations(memory: int, page: int, size: int) -> bytes | None:
+    """Return a running program's name, a newline and the declarations of its events; None: it is not behind that page.
+
+    memory: a descriptor of its /proc/PID/mem
+    page: where it has mapped the first page of the control file
+    size: the most bytes; OSError EFBIG: there are more
+    """
+    text = ffi.new("char[]", size)
+    length = lib.relay_trace_running(memory, page, text, size)
+    if length == -errno.ENOENT:
+        return None
+    return bytes(ffi.buffer(text, library.check(length)))
+
+
+def takes(trace: Trace, process: Process, event: str) -> bool:
+    """Return whether a trace is started and takes a process's event, PROVIDER:NAME; uid is the effective user."""
+    who = os.fsencode(process.name), process.pid, process.uid
+    return bool(lib.relay_trace_takes(_c_trace(trace), *who, event.encode()))
+
+
 def lost_by_user(store: str) -> dict[int, dict[int, int]]:
     """Return, by trace id and user, how many events other users' programs say they lost for want of buffers.
 

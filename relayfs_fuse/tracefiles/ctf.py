@@ -25,7 +25,7 @@ _NUMBERS = {name: name for name in ("id", "pid", "vpid", "uid", "mono", "real", 
 _UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
     rb"event \{\n\tname = \"(?P<name>[\w.]{1,255}:\w{1,255})\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
-    rb"(?:\tloglevel = (?P<level>\d|1[0-4]);\n)?(?:\tmodel\.emf\.uri = \"[ !#-\[\]-~]{1,300}\";\n)?"
+    rb"(?:\tloglevel = (?P<level>\d|1[0-4]);\n)?(?:\tmodel\.emf\.uri = \"(?P<place>[ !#-\[\]-~]{1,300})\";\n)?"
     rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
 )
 
@@ -270,6 +270,7 @@ class Declaration:
     name: PROVIDER:NAME
     fields: name and type of each field, in order, the types named as for events.field_form()
     level: LTTng's number; None: it has none
+    place: FILE:LINE where the event is declared; empty: unknown
     """
 
     id: int
@@ -277,6 +278,7 @@ class Declaration:
     name: str
     fields: tuple[tuple[str, str], ...]
     level: int | None = None
+    place: str = ""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -316,7 +318,8 @@ def _declaration(block: bytes) -> Declaration | None:
     if not event or fields is None or int(event["id"]) > ID_MAX:
         return None
     level = int(event["level"]) if event["level"] else None
-    return Declaration(int(event["id"]), block, event["name"].decode("ascii"), fields, level)
+    place = (event["place"] or b"").decode("ascii")
+    return Declaration(int(event["id"]), block, event["name"].decode("ascii"), fields, level, place)
 
 
 def _fields(text: bytes) -> tuple[tuple[str, str], ...] | None:

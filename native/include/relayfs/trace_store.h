@@ -173,6 +173,24 @@ int relay_trace_remove_dead(const char *dir);
 int relay_trace_is_alive(const char *dir);
 
 /*
+ * Read from the memory of a running program which events it has declared, whether or not a trace wants them.
+ *
+ * memory   a descriptor of its /proc/PID/mem
+ * page     an address at which the program has mapped the first page of the control file; of several, this library is
+ *          behind one
+ * text     receives the program's name, a newline, and the declarations in TSDL, without a null byte
+ *
+ * Returns the length. -ENOENT: this library, or this version of it, is not behind the page; -EFBIG: the text is longer than
+ * `size`; -ENOMEM; else as pread(2).
+ */
+ssize_t relay_trace_running(int memory, uint64_t page, char *text, size_t size);
+
+/* 1: the trace is started, and takes an event, "provider:name", of a process; 0. pid: in the file server's PID namespace;
+ * uid: the effective user. */
+int relay_trace_takes(const struct relay_trace *trace, const char *program, uint32_t pid, uint32_t uid,
+                      const char *event);
+
+/*
  * The buffers of a trace are read in whole packets: with relay_consume_begin() in store.h, or, without consuming, with the
  * following functions.
  *

@@ -8,23 +8,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-union relay_traced_page relay_traced_own
-    __attribute__((aligned(RELAY_TRACE_PAGE_BYTES))) = {.page = {.log = RELAY_TRACED_NOT_BEGUN}};
-
-static struct relay_trace_object *objects;
-static struct relay_declared *declared; /* events that were declared at run time */
+struct relay_traced_own relay_traced_own __attribute__((aligned(RELAY_TRACE_PAGE_BYTES))) = {
+    .page = {.log = RELAY_TRACED_NOT_BEGUN}, .magic = RELAY_EVENT_LISTS};
 
 /* --- events --- */
 
 void relay_objects_add(struct relay_trace_object *object)
 {
-	object->next = objects;
-	objects = object;
+	object->next = relay_traced_own.objects;
+	relay_traced_own.objects = object;
 }
 
 void relay_objects_remove(const struct relay_trace_object *object)
 {
-	struct relay_trace_object **at = &objects;
+	struct relay_trace_object **at = &relay_traced_own.objects;
 	while (*at && *at != object)
 		at = &(*at)->next;
 	if (*at)
@@ -33,17 +30,17 @@ void relay_objects_remove(const struct relay_trace_object *object)
 
 void relay_objects_add_declared(struct relay_declared *new)
 {
-	new->next = declared;
-	declared = new;
+	new->next = relay_traced_own.declared;
+	relay_traced_own.declared = new;
 }
 
 void relay_objects_each_event(void (*act)(struct relay_trace_event *event, void *arg), void *arg)
 {
-	for (struct relay_trace_object *object = objects; object; object = object->next)
+	for (struct relay_trace_object *object = relay_traced_own.objects; object; object = object->next)
 		for (struct relay_trace_event *const *event = object->events; event < object->events_end; event++)
 			if (*event)
 				act(*event, arg);
-	for (struct relay_declared *one = declared; one; one = one->next)
+	for (struct relay_declared *one = relay_traced_own.declared; one; one = one->next)
 		act(&one->event, arg);
 }
 
@@ -86,6 +83,6 @@ void relay_object_show(struct relay_trace_object *object, const struct relay_tra
 void relay_objects_show(const struct relay_traces *control, uint64_t waiting)
 {
 	show_page(&relay_traced_own.page, control, waiting);
-	for (struct relay_trace_object *object = objects; object; object = object->next)
+	for (struct relay_trace_object *object = relay_traced_own.objects; object; object = object->next)
 		relay_object_show(object, control, waiting);
 }

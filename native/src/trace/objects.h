@@ -15,12 +15,24 @@
 /* relay_trace_page.log before this process has searched for the traces. */
 #define RELAY_TRACED_NOT_BEGUN UINT32_MAX
 
-/* This library's own page. Its size is that of the pages of objects. */
-union relay_traced_page {
-	struct relay_trace_page page;
-	char bytes[RELAY_TRACE_PAGE_BYTES];
+/* RELAY_EVENT_LISTS differs whenever one of the structs differs that trace/running.c reads in another process. */
+#define RELAY_EVENT_LISTS 0x3130544e45564552ull /* "REVENT01", little-endian */
+
+/*
+ * This library's own page, which has the size of the pages of objects, and the heads of its lists of events. trace/running.c
+ * reads the lists in other processes, where it finds them behind a mapping of the control file's first page.
+ */
+struct relay_traced_own {
+	union {
+		struct relay_trace_page page;
+		char bytes[RELAY_TRACE_PAGE_BYTES];
+	};
+	uint64_t magic; /* RELAY_EVENT_LISTS */
+	const char *program;
+	struct relay_trace_object *objects;
+	struct relay_declared *declared; /* events that were declared at run time */
 };
-extern union relay_traced_page relay_traced_own __attribute__((visibility("hidden")));
+extern struct relay_traced_own relay_traced_own __attribute__((visibility("hidden")));
 
 /* Add an object, or remove it when it is unloaded; add an event that was declared at run time. */
 void relay_objects_add(struct relay_trace_object *object);

@@ -10,10 +10,10 @@
 #include "trace/control_file.h"
 #include "trace/early.h"
 #include "trace/joined.h"
+#include "trace/selection.h"
 #include "trace/threads.h"
 
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,41 +38,18 @@ static struct {
 
 /* --- what traces want --- */
 
-static bool matches_term(const char *term)
-{
-	unsigned long number;
-	char rest;
-	if (sscanf(term, "pid:%lu%c", &number, &rest) == 1)
-		return number == relay_trace_pid(&all.home);
-	if (sscanf(term, "uid:%lu%c", &number, &rest) == 1)
-		return number == (unsigned long)geteuid();
-	return fnmatch(term, program_invocation_short_name, 0) == 0;
-}
-
-/* True if the trace's filter selects this process. */
 static bool wants_process(const struct relay_trace *trace)
 {
-	char filter[RELAY_TRACE_FILTER_BYTES], *next = filter, *term;
-	memcpy(filter, trace->filter, sizeof(filter));
-	if (!*filter)
-		return true;
-	while ((term = strsep(&next, ",")))
-		if (matches_term(term))
-			return true;
-	return false;
+	/* Only some filters need the pid, which takes a system call. */
+	const uint32_t pid = strstr(trace->filter, "pid:") ? relay_trace_pid(&all.home) : 0;
+	return relay_selects_process(trace, program_invocation_short_name, pid, geteuid());
 }
 
-/* True if the trace's rules select the event. */
 static bool wants_event(const struct relay_trace *trace, const struct relay_trace_event *event)
 {
-	char rules[RELAY_TRACE_RULES_BYTES], name[2 * RELAY_TRACE_NAME_BYTES], *next = rules, *rule;
-	memcpy(rules, trace->rules, sizeof(rules));
+	char name[2 * RELAY_TRACE_NAME_BYTES];
 	snprintf(name, sizeof(name), "%s:%s", event->provider, event->name);
-	bool wants = rules[0] != '+';
-	while ((rule = strsep(&next, "\n")))
-		if (*rule && fnmatch(rule + 1, name, 0) == 0)
-			wants = *rule == '+';
-	return wants;
+	return relay_selects_event(trace, name);
 }
 
 /* Return a bit for each slot whose trace wants the event. */

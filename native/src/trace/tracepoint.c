@@ -211,6 +211,7 @@ static void begin_tracing(void)
 		return;
 	is_begun = true;
 	relay_traced_own.page.log = 0;
+	relay_traced_own.program = program_invocation_short_name;
 	bool is_off = (wish && strcmp(wish, "off") == 0) || !relay_trace_begin_threads() ||
 	              pthread_atfork(prepare_fork, continue_parent, begin_child);
 	if (!is_off && relay_traced_begin(getenv("RELAYFS_TRACE_EARLY")))

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The declarations of a running program, read from its memory, because a program writes no file as long as no trace wants one
+ * of its events. relay_traced_own (trace/objects.h) is found behind the mapping of the control file's first page.
+ *
+ * The program runs meanwhile, and may be hostile: each pointer may be of anything, so everything is copied and then checked
+ * as relay_trace_declare_event() checks it. The text's limit bounds the number of events, and MOST_POINTERS the steps of a list
+ * that goes in a circle, or has nothing but null pointers.
+ */
+#define _GNU_SOURCE
+#include "trace/field_types.h"
+#include "trace/objects.h"
+#include "trace/tsdl.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_POINTERS = 1 << 18, NAME_BYTES = 128, PLACE_BYTES = 4096, MOST_FIELDS = 64, MOST_LABELS = 256 };
+
+/* What is copied of one event takes less than eight times the room of the longest declaration: a label takes 24 bytes and
+ * its name here, and at least 8 and its name there. */
+enum { ROOM_BYTES = 8 * RELAY_DECLARATION_BYTES };
+
+struct running {
+	int memory;
+	char *text; /* what is returned */
+	size_t size, length;
+	uint64_t n_events;
+	uint32_t n_pointers; /* of all lists, so far */
+	size_t used;         /* of `room` */
+	_Alignas(max_align_t) char room[ROOM_BYTES];
+};
+
+/* --- copies --- */
+
+static bool copy(const struct running *running, void *to, const void *from, size_t bytes)
+{
+	return pread(running->memory, to, bytes, (off_t)(uintptr_t)from) == (ssize_t)bytes;
+}
+
+/* Copy an array into the room. NULL: it cannot be read, or there is no room. */
+static void *copy_array(struct running *running, const void *from, size_t n, size_t bytes)
+{
+	void *to = running->room + running->used;
+	if (n * bytes > sizeof(running->room) - running->used || !copy(running, to, from, n * bytes))
+		return NULL;
+	running->used += (n * bytes + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
+	return to;
+}
+
+/* Copy a text of less than `most` bytes into the room; the memory behind it may not exist. NULL: as copy_array(), or it is longer. */
+static char *copy_text(struct running *running, const char *from, size_t most)
+{
+	char *to = running->room + running->used;
+	if (most > sizeof(running->room) - running->used)
+		return NULL;
+	const ssize_t got = pread(running->memory, to, most, (off_t)(uintptr_t)from);
+	const size_t length = got > 0 ? strnlen(to, (size_t)got) : 0;
+	if (got <= 0 || length == (size_t)got)
+		return NULL;
+	running->used += (length + sizeof(void *)) / sizeof(void *) * sizeof(void *);
+	return to;
+}
+
+static bool copy_fields(struct running *running, struct relay_trace_event *event)
+{
+	if (event->n_fields > MOST_FIELDS)
+		return false;
+	struct relay_trace_field *fields = copy_array(running, event->fields, event->n_fields, sizeof(*fields));
+	for (uint32_t i = 0; fields && i < event->n_fields; i++)
+		if (!(fields[i].name = copy_text(running, fields[i].name, NAME_BYTES)))
+			return false;
+	event->fields = fields;
+	return fields;
+}
+
+static bool copy_labels(struct running *running, struct relay_trace_enum *one)
+{
+	if (one->n_labels > MOST_LABELS)
+		return false;
+	struct relay_trace_label *labels = copy_array(running, one->labels, one->n_labels, sizeof(*labels));
+	for (uint32_t i = 0; labels && i < one->n_labels; i++)
+		if (!(labels[i].name = copy_text(running, labels[i].name, NAME_BYTES)))
+			return false;
+	one->labels = labels;
+	return labels && (one->field = copy_text(running, one->field, NAME_BYTES));
+}
+
+static bool copy_enums(struct running *running, struct relay_trace_event *event)
+{
+	const uint32_t n = relay_event_n_enums(event);
+	if (n > MOST_FIELDS)
+		return false;
+	struct relay_trace_enum *enums = copy_array(running, event->enums, n, sizeof(*enums));
+	for (uint32_t i = 0; enums && i < n; i++)
+		if (!copy_labels(running, &enums[i]))
+			return false;
+	event->enums = enums;
+	return enums;
+}
+
+/* Programs that were compiled with earlier versions of <relayfs/trace_event.h> have less of the struct. */
+static bool copy_event(struct running *running, struct relay_trace_event *event, const struct relay_trace_event *from)
+{
+	static const size_t bytes[] = {
+	    offsetof(struct relay_trace_event, file),
+	    offsetof(struct relay_trace_event, n_enums),
+	    sizeof(struct relay_trace_event),
+	};
+	running->used = 0;
+	*event = (struct relay_trace_event){0};
+	if (!copy(running, event, from, bytes[0]) || event->has_place > 2 ||
+	    !copy(running, event, from, bytes[event->has_place]))
+		return false;
+	event->provider = copy_text(running, event->provider, NAME_BYTES);
+	event->name = copy_text(running, event->name, NAME_BYTES);
+	if (!event->provider || !event->name || !copy_fields(running, event) || !copy_enums(running, event))
+		return false;
+	if (event->has_place && event->file)
+		event->file = copy_text(running, event->file, PLACE_BYTES);
+	return relay_tsdl_allows(event);
+}
+
+/* --- lists --- */
+
+/* The first line. */
+static void add_program(struct running *running, const char *from)
+{
+	char *name = copy_text(running, from, PLACE_BYTES);
+	for (char *at = name; at && *at; at++)
+		if (*at == '\n')
+			*at = '_';
+	running->length = (size_t)snprintf(running->text, running->size, "%s\n", name ? name : "");
+}
+
+/* Append an event's declaration. False: it cannot be read, or is not one, so what follows in its list is not read either. */
+static bool add_event(struct running *running, const struct relay_trace_event *from)
+{
+	struct relay_trace_event event;
+	if (running->length >= running->size || !copy_event(running, &event, from))
+		return false;
+	running->length += relay_tsdl_event(&event, running->n_events++, running->text + running->length,
+	                                    running->size - running->length);
+	return true;
+}
+
+static bool next_pointer(struct running *running, const void *pointer)
+{
+	return pointer && running->n_pointers++ < MOST_POINTERS;
+}
+
+static void add_object(struct running *running, const struct relay_trace_object *object)
+{
+	const struct relay_trace_event *event;
+	for (struct relay_trace_event *const *at = object->events; at < object->events_end; at++)
+		if (!next_pointer(running, at) || !copy(running, &event, at, sizeof(event)) ||
+		    (event && !add_event(running, event)))
+			return;
+}
+
+static void add_all(struct running *running, const struct relay_traced_own *own)
+{
+	struct relay_trace_object object = {.next = own->objects};
+	while (next_pointer(running, object.next) && copy(running, &object, object.next, sizeof(object)))
+		add_object(running, &object);
+	struct relay_declared declared = {.next = own->declared};
+	for (const struct relay_declared *from; next_pointer(running, from = declared.next);)
+		if (!copy(running, &declared, from, sizeof(declared)) || !add_event(running, &from->event))
+			return;
+}
+
+/* --- the interface --- */
+
+ssize_t relay_trace_running(int memory, uint64_t page, char *text, size_t size)
+{
+	const size_t skipped = offsetof(struct relay_traced_own, magic);
+	struct relay_traced_own own;
+	struct running *running = malloc(sizeof(*running));
+	if (!running)
+		return -ENOMEM;
+	memset(running, 0, offsetof(struct running, room));
+	running->memory = memory;
+	running->text = text;
+	running->size = size;
+	const ssize_t got = pread(memory, (char *)&own + skipped, sizeof(own) - skipped, (off_t)(page + skipped));
+	ssize_t result = got < 0 ? -errno : -ENOENT;
+	if (got == (ssize_t)(sizeof(own) - skipped) && own.magic == RELAY_EVENT_LISTS) {
+		add_program(running, own.program);
+		add_all(running, &own);
+		result = running->length > size ? -EFBIG : (ssize_t)running->length;
+	}
+	free(running);
+	return result;
+}

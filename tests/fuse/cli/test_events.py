@@ -1,0 +1,198 @@
+"""relayctl events: what running programs declare, whether or not a trace takes it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from build import ROOT, compile_c
+from making import Maker
+from mounts import DEADLINE_S, NOBODY, Mount
+from traced import environment_of, relayctl, start_trace, traced
+from tracing import RELAYCTL
+
+pytestmark = pytest.mark.one_mount
+
+HOSTILE = Path(__file__).with_name("hostile_lists.c")
+FORMS = ROOT / "tests/fuse/traces/trace_forms.c"
+LIBRARY = ROOT / "tests/fuse/traces/traced_library.c"
+OF_TRACED = ["judge:after", "judge:before", "judge:step", "long:text", "other:step", "test:step"]
+DECLARES = """
+from enum import IntEnum
+from relayfs_fuse.trace import Event
+class Color(IntEnum):
+    RED = 1
+    BLUE = -2
+tick = Event("py", "tick", {"n": "u32[3]", "color": Color}, level="warning")
+print("ready", flush=True)
+input()
+"""
+KINDS = ["circle", "nulls", "endless", "unterminated", "fields", "backwards", "forms", "nowhere", "name", "magic"]
+
+
+def events(mount: Mount, *words: str) -> dict[str, dict[str, Any]]:
+    done = relayctl(mount, "events", "--json", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["unreadable"] == []
+    return {event["name"]: event for event in found["events"]}
+
+
+def pids(event: dict[str, Any]) -> list[int]:
+    return [program["pid"] for program in event["programs"]]
+
+
+@contextmanager
+def running(mount: Mount, *command: object, user: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Start a program, wait for its first line; it ends when nobody writes to it any more."""
+    with subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_of(mount),
+        user=user, group=user, extra_groups=None if user is None else [], cwd="/",
+    ) as process:  # fmt: skip
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+@contextmanager
+def waiting(mount: Mount, user: int | None = None) -> Iterator[Maker]:
+    """Start traced.c, and wait until its tracepoints are there."""
+    with traced(mount, user=user) as program:
+        program.ask("emit 0")
+        yield program
+
+
+def test_events_are_listed_before_a_trace_takes_them(mount):
+    with waiting(mount) as one, waiting(mount) as other:
+        found = events(mount)
+        assert list(found) == OF_TRACED
+        assert all(pids(event) == sorted([one.process.pid, other.process.pid]) for event in found.values())
+        assert all(event["traces"] == [] for event in found.values())
+        step = found["judge:step"]
+        assert step["file"].endswith("traced.c")
+        assert "RELAY_TRACE_EVENT(judge, step" in Path(step["file"]).read_text().splitlines()[step["line"] - 1]
+        assert step["fields"] == [
+            {"name": "seq", "type": "u64"}, {"name": "who", "type": "u32"}, {"name": "text", "type": "string"},
+        ]  # fmt: skip
+        assert step["programs"][0] == {"program": "traced", "pid": min(pids(step)), "uid": 0}
+
+
+def test_traces_that_take_an_event_are_named(mount):
+    start_trace(mount, "steps")
+    mount.command("trace enable steps *:step")
+    mount.command("trace disable steps other:*")
+    start_trace(mount, "all")
+    start_trace(mount, "foreign", "filter=uid:65534")
+    mount.command("trace create stopped")
+    try:
+        with waiting(mount) as ours, waiting(mount, NOBODY) as theirs:
+            found = events(mount)
+            assert {name: event["traces"] for name, event in found.items()} == {
+                name: ["all", "foreign", *(["steps"] if name in {"judge:step", "test:step"} else [])]
+                for name in OF_TRACED
+            }
+            assert sorted(pids(found["test:step"])) == sorted([ours.process.pid, theirs.process.pid])
+    finally:
+        for name in ("steps", "all", "foreign", "stopped"):
+            mount.command(f"trace remove {name}")
+
+
+def test_all_forms_of_fields_are_named_as_they_are_declared(mount, tmp_path):
+    source = tmp_path / "forms.c"
+    source.write_text(f"""
+        #define main trace_forms_main
+        #include "{FORMS}"
+        #include <stdio.h>
+        #undef main
+        int main(void) {{ puts("ready"); fflush(stdout); return getchar(); }}
+    """)
+    with running(mount, compile_c([source], tmp_path / "forms")), running(mount, sys.executable, "-c", DECLARES):
+        found = events(mount)
+    types = {name: [field["type"] for field in event["fields"]] for name, event in found.items()}
+    assert types["forms:all"][:4] == ["u8{IDLE=0,BUSY=7,int=255}", "u16[2]", "string", "i64[]"]
+    assert types["forms:plain"] == ["u32"]
+    assert types["py:tick"] == ["u32[3]", "i32{RED=1,BLUE=-2}"]
+    assert found["py:tick"]["level"] == "warning"
+
+
+def test_events_of_a_library_are_listed_while_it_is_loaded(mount):
+    library = compile_c([LIBRARY], None, "", "-shared", "-fPIC")
+    code = f"""
+import _ctypes, ctypes
+library = ctypes.CDLL({str(library)!r})
+print("ready", flush=True)
+input()
+_ctypes.dlclose(library._handle)
+print("unloaded", flush=True)
+input()
+"""
+    with running(mount, sys.executable, "-c", code) as program:
+        assert pids(events(mount)["library:loaded"]) == [program.pid]
+        assert program.stdin
+        assert program.stdout
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "unloaded\n"
+        done = relayctl(mount, "events", "library:*")
+        assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_lines_name_a_few_programs_and_patterns_choose(mount):
+    with waiting(mount), waiting(mount), waiting(mount), waiting(mount):
+        done = relayctl(mount, "events", "test:*", "*:text")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = [line.split() for line in done.stdout.splitlines()]
+    assert [first[0], second[0]] == ["long:text", "test:step"]
+    assert first[1:3] == ["-", "-"]
+    assert first[3].count("traced-") == 3
+    assert first[3].endswith(",and_1_more")
+    assert first[5:] == ["n:u32", "text:string", "after:u32"]
+
+
+def test_what_nothing_matches_is_said(mount):
+    for words, what in (
+        ([], "no running program has an event"),
+        (["no:*"], "no running program has an event whose name matches"),
+    ):
+        done = relayctl(mount, "events", *words)
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", f"relayctl: {what}\n")
+
+
+def test_other_users_see_their_own_programs(mount):
+    with waiting(mount), waiting(mount, NOBODY) as theirs:
+        done = subprocess.run(
+            [RELAYCTL, "events", "--json"], env=environment_of(mount), user=NOBODY, group=NOBODY, extra_groups=[],
+            capture_output=True, text=True, check=False, timeout=DEADLINE_S, cwd="/",
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert all(pids(event) == [theirs.process.pid] for event in json.loads(done.stdout)["events"])
+        assert len(pids(events(mount)["test:step"])) == 2
+
+
+def test_a_store_without_a_server_has_running_programs_too(mount):
+    with waiting(mount) as program:
+        done = relayctl(mount, "events", "--json", "--store", str(mount.store))
+        assert pids(json.loads(done.stdout)["events"][0]) == [program.process.pid]
+
+
+def test_lists_of_anything_harm_nobody(mount):
+    """Each program of these is of another user; one of the honest ones is listed all the same, and the command ends."""
+    program, control = compile_c([HOSTILE]), mount.path / ".traces/control"
+    commands = [[kind] for kind in KINDS] + [["random", str(seed)] for seed in range(10)]
+    with waiting(mount) as honest, ExitStack() as stack:
+        hostile = [stack.enter_context(running(mount, program, control, *words, user=NOBODY)) for words in commands]
+        done = relayctl(mount, "events", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    kinds = {process.pid: words[0] for process, words in zip(hostile, commands, strict=True)}
+    listed = {event["name"]: [kinds[pid] for pid in pids(event) if pid in kinds] for event in found["events"]}
+    assert listed == {"hostile:one": ["name"], **{name: [] for name in OF_TRACED}}
+    assert all(honest.process.pid in pids(event) for event in found["events"] if event["name"] in OF_TRACED)
+    assert {kinds[one["pid"]]: one["reason"] for one in found["unreadable"]} == {
+        "endless": "File too large", "magic": "it has another version of librelayfs",
+    }  # fmt: skip
