@@ -44,7 +44,8 @@ def test_no_interleaving_and_no_death_breaks_the_protocol(tmp_path: Path) -> Non
 
 
 def refute(right: str, wrong: str, scratch: Path) -> str:
-    """Return what the verifier reports of a model that is wrong here, which it is sooner if the last process moves first."""
+    """Return what the verifier reports of a model that is wrong here."""
+    # If the last process moves first, it finds each of the errors soon.
     assert MODEL.count(right) == 1
     report = check(MODEL.replace(right, wrong), scratch, "-O0", "-DREVERSE")
     assert "errors: 1" in report, report
