@@ -28,7 +28,8 @@ SHELLS = {
 }
 # Debug: without optimization the library is compiled in half the time, and none of this is about speed.
 ENVIRONMENT = {
-    "HOME": "/root", "LC_ALL": "C.UTF-8", "TERM": "dumb", "SKBUILD_CMAKE_BUILD_TYPE": "Debug",
+    "HOME": "/root", "LC_ALL": "C.UTF-8", "TERM": "dumb",
+    "CMAKE_BUILD_TYPE": "Debug", "SKBUILD_CMAKE_BUILD_TYPE": "Debug",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 }  # fmt: skip
 
