@@ -39,6 +39,9 @@ HARMLESS = {
     *("stat", "list", "open to read", "open to write", "open to read and write", "poll", "seek to the end"),
     *("map to read", "map to write", "set an attribute", "ask for the backing file", "ask for the space"),
 }
+# What takes nothing but the records of a relay file. Memory that was mapped is made anew all the same: it is immutable.
+CONSUMING = ("read", "splice")
+RELAY_FILES = ("c", "r")
 CHANNEL = "perm=0640 uid={owner} gid={owner}"
 
 # A per-CPU buffer takes memory when its CPU first writes: the rows are about the one CPU that this program runs on.
@@ -215,10 +218,14 @@ class Scene:
         values = {"uid": str(who.uid), "number": self._number() if "{number}" in str(row.arguments) else ""}
         arguments = {key: text.format(**values) for key, text in row.arguments.items()}
         path = self._path(row.path)
-        attributes = self._server("attributes", path)
+        changes_attributes = row.operation.startswith("change the ")
+        attributes = self._server("attributes", path) if changes_attributes else ""
         result = prober(row.operation, path, **arguments)
-        if result == "yes" and row.operation.startswith("change the "):
+        if result == "yes" and changes_attributes:
             assert self._server("restore", path, attributes=attributes) == "yes"
+        elif result == "yes" and row.operation in CONSUMING and not path.name.startswith("mem"):
+            if row.path in RELAY_FILES:
+                self._fill(row.path)
         elif result == "yes" and row.operation not in HARMLESS:
             self.refresh()
         return result
@@ -235,9 +242,12 @@ class Scene:
         self._must(f"create c buffers=single subbuf_size=4K n_subbufs=4 {owner}")
         self._must(f"create r type=ring buffers=single size=4K {owner}")
         self._must("trace create u")
-        for name in ("c", "r"):
-            assert self._owner("write", self.mount.path / name) == "yes"
+        for name in RELAY_FILES:
+            self._fill(name)
         self._owner("command", self.mount.path / "counters.names", text="add own/x mode=0220\n")
+
+    def _fill(self, relay_file: str) -> None:
+        assert self._owner("write", self.mount.path / relay_file) == "yes"
 
     def _traces(self) -> None:
         self._must("trace create t subbuf_size=4K n_subbufs=4")
