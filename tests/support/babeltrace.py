@@ -20,6 +20,11 @@ PACKET = struct.Struct("<IIQQQQQQQII")
 MAGIC = 0xC1FC1FC1
 LINE = re.compile(r"\[(?P<s>\d+)\.(?P<ns>\d{9})\] (?:(?P<origin>\S+) )?(?P<name>[\w.]+:\w+): (?P<text>\{.*\})")
 FIELD = re.compile(r'(\w+) = ("(?:[^"\\]|\\.)*"|[^ ,]+)')
+# An event of event_writer.c: its process, name and number. There may be 100,000: their fields are not split up.
+WRITTEN = re.compile(
+    r"\[\d+\.\d{9}\] [^ :]+:([^ :]+):\(\d+\) (?:test:)?([\w.:]+): "
+    r"\{ cpu_id = \d+, pid = \d+ \}, \{ vtid = \d+ \}, \{ n = (\d+), fill = \d+ \}"
+)
 # What is lost must be said; anything else on babeltrace2's stderr is a fault of ours.
 LOSS = re.compile(r"WARNING: Tracer (may have )?discarded .*")
 LOST = re.compile(r"WARNING: Tracer (discarded|may have discarded) (\d+ )?(trace )?events? between ")
@@ -103,14 +108,14 @@ class Trace:
         return found
 
 
-def _read(*directories: Path) -> tuple[list[Event], list[str]]:
-    """Return the events of directories, and what babeltrace2 warns of."""
+def _read(*directories: Path) -> tuple[list[str], list[str]]:
+    """Return what babeltrace2 shows of directories, a line for each event, and what it warns of."""
     done = subprocess.run(
         ["babeltrace2", "--clock-seconds", "--no-delta", *directories],
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [_event(line) for line in done.stdout.splitlines()], [line for line in done.stderr.splitlines() if line]
+    return done.stdout.splitlines(), [line for line in done.stderr.splitlines() if line]
 
 
 def _event(line: str) -> Event:
@@ -122,10 +127,10 @@ def _event(line: str) -> Event:
 
 def babeltrace(directory: Path) -> Trace:
     """Have babeltrace2 read everything; it may complain of nothing but losses."""
-    events, warnings = _read(directory)
+    shown, warnings = _read(directory)
     complaints = [line for line in warnings if not LOSS.fullmatch(line)]
     assert not complaints, "\n".join(complaints)
-    return Trace(directory, events, lost(directory), warnings)
+    return Trace(directory, list(map(_event, shown)), lost(directory), warnings)
 
 
 @dataclass
@@ -142,16 +147,19 @@ def read(*directories: Path, may_miss_packets: bool = False) -> Read:
 
     may_miss_packets: packets were overwritten between two copies, as a program wrote on
     """
-    events, warnings = _read(*directories)
+    shown, warnings = _read(*directories)
     if may_miss_packets:
         warnings = [line for line in warnings if not LOST_PACKETS.match(line)]
     counts = [LOST.match(line) for line in warnings]
     assert all(match and match[2] for match in counts), "\n".join(warnings)
     found: dict[str, list[int]] = {}
-    for event in events:
-        assert set(event.fields) == {"cpu_id", "pid", "vtid", "n", "fill"}, event
-        found.setdefault(event.process, []).append(event["n"])
-    names = {event.name.removeprefix("test:") for event in events}
+    names = set()
+    for line in shown:
+        event = WRITTEN.fullmatch(line)
+        assert event, line
+        process, name, n = event.groups()
+        found.setdefault(process, []).append(int(n))
+        names.add(name)
     return Read(found, names, sum(int(match[2]) for match in counts if match))
 
 
@@ -169,6 +177,18 @@ def packets_in(data: bytes) -> list[tuple[Packet, bytes]]:
         at += packet.bits // 8
     assert at == len(data)
     return found
+
+
+def n_bytes_of_events(stream: Path) -> int:
+    """Add up what its packets hold, without reading that."""
+    total = at = 0
+    with stream.open("rb") as file:
+        while head := file.read(PACKET.size):
+            packet = Packet(*PACKET.unpack(head))
+            total += packet.content_bits // 8 - PACKET.size
+            at += packet.bits // 8
+            file.seek(at)
+    return total
 
 
 def packets(stream: Path) -> list[Packet]:
