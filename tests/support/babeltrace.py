@@ -183,7 +183,8 @@ def n_bytes_of_events(stream: Path) -> int:
     """Add up what its packets hold, without reading that."""
     total = at = 0
     with stream.open("rb") as file:
-        while head := file.read(PACKET.size):
+        # The last one may be under way.
+        while len(head := file.read(PACKET.size)) == PACKET.size:
             packet = Packet(*PACKET.unpack(head))
             total += packet.content_bits // 8 - PACKET.size
             at += packet.bits // 8
