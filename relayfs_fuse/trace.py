@@ -142,7 +142,7 @@ class Event:
             if error.errno != errno.EINVAL:
                 raise
             raise ValueError(
-                f"{self.name}: a name is not allowed, there are more than 64 fields, or too many long labels"
+                f"{self.name}: a name is not allowed, there are more than 64 fields, or the names are too long together"
             ) from error
 
     @property

@@ -29,7 +29,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 127, MOST_FIELDS = 64, MOST_LABELS = 256, FILE_BYTES = 255 };
+enum { NAME_BYTES = 127, MOST_FIELDS = 64, FIELDS_THAT_FIT = 32, MOST_LABELS = 256, FILE_BYTES = 255 };
 
 static bool is_name(const char *name, const char *further)
 {
@@ -90,8 +90,9 @@ bool relay_tsdl_allows(const struct relay_trace_event *event)
 	for (uint32_t i = 0; i < event->n_fields; i++)
 		if (!allows_field(event, i))
 			return false;
-	return !relay_event_n_enums(event) ||
-	       relay_tsdl_event(event, RELAY_TRACE_ID_MAX, NULL, 0) < RELAY_DECLARATION_BYTES;
+	/* Fewer fields fit, whatever their names are; to format each event's declaration once more would delay programs that start. */
+	const bool fits = event->n_fields <= FIELDS_THAT_FIT && !relay_event_n_enums(event);
+	return fits || relay_tsdl_event(event, RELAY_TRACE_ID_MAX, NULL, 0) < RELAY_DECLARATION_BYTES;
 }
 
 struct text {

@@ -141,8 +141,28 @@ def test_what_cannot_be_a_field_is_refused(kind, says):
 
 def test_labels_that_are_too_long_for_a_declaration_are_refused():
     long = ",".join(f"{'x' * 120}{i}={i}" for i in range(200))
-    with pytest.raises(ValueError, match="too many long labels"):
+    with pytest.raises(ValueError, match="the names are too long together"):
         Event("forms", "long", {"x": f"u16{{{long}}}"})
+
+
+def test_names_that_are_too_long_for_a_declaration_are_refused(store: Store):
+    """A field of bytes is declared with its name three times; 32 of them are allowed whatever their names are."""
+    store.create("t", subbuf_size=1 << 16)
+    code = """
+from relayfs_fuse import Event
+def event(n):
+    return Event("p" * 127, "e" * 127, {f"f{i:02}".ljust(127, "x"): "bytes" for i in range(n)})
+try:
+    event(64)
+except ValueError as error:
+    print(str(error).rpartition(": ")[2])
+event(32)(*[b"x"] * 32)
+"""
+    said = "a name is not allowed, there are more than 64 fields, or the names are too long together\n"
+    assert store.run(sys.executable, "-c", code) == said
+    (process,) = store.processes("t")
+    assert (store.written(process), store.lost(process)) == (1, 0)
+    assert len(store.events("t")) == 1
 
 
 def test_values_that_do_not_fit_are_refused_and_not_written(store: Store):
