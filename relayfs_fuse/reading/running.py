@@ -9,7 +9,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from signal import SIGKILL
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native import trace as native_trace
@@ -23,6 +26,10 @@ _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) r\S+ 0+ ([0-9a-f]+):([0-9a-f]+)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # One for each shared library with tracepoints.
 _MAPPINGS_MAX = 4096
+# Files by major and minor number of the device, and inode.
+_Files = set[tuple[int, int, int]]
+# How long all processes whose memory does not come are waited for together, and each at least.
+_PATIENCE_S, _LEAST_PATIENCE_S = 5.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -42,16 +49,67 @@ def running_programs(control_files: Iterable[str]) -> Iterator[RunningProgram]:
 
     control_files: paths of the same file: STORE/.traces, MNT/.traces/control
     """
-    files = set()
+    files: _Files = set()
     for path in control_files:
         status = os.stat(path)
         files.add((os.major(status.st_dev), os.minor(status.st_dev), status.st_ino))
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
-        # It may end at any moment, or be of somebody else.
-        with suppress(FileNotFoundError, ProcessLookupError, PermissionError), _opened(f"/proc/{pid}") as directory:
-            program = _program(pid, directory, files)
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    patience_s = _PATIENCE_S
+    while pids:
+        begin = monotonic()
+        for program in _read_in_child(pids, files, max(patience_s, _LEAST_PATIENCE_S)):
+            del pids[0]
             if program:
                 yield program
+            begin = monotonic()
+        if pids:
+            patience_s -= monotonic() - begin
+            program = _unread(pids.pop(0))
+            if program:
+                yield program
+
+
+def _read_in_child(pids: list[int], files: _Files, patience_s: float) -> Iterator[RunningProgram | None]:
+    """Return what there is of each process, up to the first for which that takes longer.
+
+    A thread could not be left behind: reading memory that is of a file of FUSE may have no end, not even by SIGKILL.
+    """
+    receiver, sender = Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        try:
+            # Who reads the output of this command must not wait for the child.
+            null = os.open(os.devnull, os.O_RDWR)
+            for standard in range(3):
+                os.dup2(null, standard)
+            for pid in pids:
+                sender.send(_read(pid, files))
+        finally:
+            os._exit(0)
+    sender.close()
+    try:
+        with receiver, suppress(EOFError):
+            for _ in range(len(pids)):
+                if not receiver.poll(patience_s):
+                    return
+                yield receiver.recv()
+    finally:
+        os.kill(child, SIGKILL)
+        os.waitpid(child, os.WNOHANG)
+
+
+def _read(pid: int, files: _Files) -> RunningProgram | None:
+    # It may end at any moment, or be of somebody else.
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError), _opened(f"/proc/{pid}") as directory:
+        return _program(pid, directory, files)
+    return None
+
+
+def _unread(pid: int) -> RunningProgram | None:
+    """Return a process whose memory may be that of a file whose server does not answer, if it still runs."""
+    with suppress(FileNotFoundError, ProcessLookupError), _opened(f"/proc/{pid}") as directory:
+        return RunningProgram(_process(pid, directory), [], "reading its memory takes too long")
+    return None
 
 
 @contextmanager
@@ -63,29 +121,33 @@ def _opened(path: str, directory: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _program(pid: int, directory: int, files: set[tuple[int, int, int]]) -> RunningProgram | None:
+def _program(pid: int, directory: int, files: _Files) -> RunningProgram | None:
     pages = _pages(directory, files)
     if not pages:
         return None
-    uid = os.fstat(directory).st_uid
-    comm = _contents(directory, "comm").decode(errors="surrogateescape").rstrip("\n")
+    process = _process(pid, directory)
     try:
         with _opened("mem", directory) as memory:
             texts = [text for page in pages if (text := _text(memory, page)) is not None]
     except OSError as error:
-        return RunningProgram(native_trace.Process(comm, pid, pid, uid, 0), [], error.strerror or str(error))
+        return RunningProgram(process, [], error.strerror or str(error))
     if not texts:
-        return RunningProgram(native_trace.Process(comm, pid, pid, uid, 0), [], "it has another version of librelayfs")
+        return RunningProgram(process, [], "it has another version of librelayfs")
     name = texts[0].partition(b"\n")[0].decode(errors="surrogateescape")
     declarations = [one for text in texts for one in ctf.declarations(text)]
-    return RunningProgram(native_trace.Process(name, pid, pid, uid, 0), declarations)
+    return RunningProgram(replace(process, name=name), declarations)
+
+
+def _process(pid: int, directory: int) -> Process:
+    comm = _contents(directory, "comm").decode(errors="surrogateescape").rstrip("\n")
+    return native_trace.Process(comm, pid, pid, os.fstat(directory).st_uid, 0)
 
 
 def _text(memory: int, page: int) -> bytes | None:
     return native_trace.running_declarations(memory, page, ctf.EVENTS_MAX)
 
 
-def _pages(directory: int, files: set[tuple[int, int, int]]) -> list[int]:
+def _pages(directory: int, files: _Files) -> list[int]:
     """Return the addresses at which a process has mapped the first page of one of the files alone."""
     found = []
     for line in _contents(directory, "maps").splitlines():

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hostile_lists CONTROL KIND [SEED]
+ * hostile_lists CONTROL KIND [SEED|FILE]
  *
  * A program whose lists of events are not what the library makes. Prints a line when they are there, and waits.
  */
@@ -84,6 +84,17 @@ static void make(struct relay_traced_own *own, const char *kind)
 	}
 }
 
+/* The lists' heads are in a file, whose server need not give them. */
+static void map_file(struct relay_traced_own *own, const char *path)
+{
+	const int file = open(path, O_RDONLY);
+	if (file < 0 || mmap(own->bytes + RELAY_TRACE_PAGE_BYTES, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) ==
+	                    MAP_FAILED) {
+		perror(path);
+		exit(1);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3)
@@ -93,7 +104,10 @@ int main(int argc, char **argv)
 	struct relay_traced_own *own = map(sizeof(*own) + RELAY_TRACE_PAGE_BYTES, 0);
 	own->magic = RELAY_EVENT_LISTS;
 	own->program = "hostile";
-	make(own, argv[2]);
+	if (strcmp(argv[2], "file") == 0)
+		map_file(own, argv[3]);
+	else
+		make(own, argv[2]);
 	if (control < 0 ||
 	    mmap(own, RELAY_TRACE_PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, control, 0) == MAP_FAILED)
 		return 1;

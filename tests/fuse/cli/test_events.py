@@ -31,6 +31,25 @@ tick = Event("py", "tick", {"n": "u32[3]", "color": Color}, level="warning")
 print("ready", flush=True)
 input()
 """
+# Serves one file, `stuck`, that nobody can read to its first byte.
+STUCK = """
+import os, stat, sys, pyfuse3, trio
+class Stuck(pyfuse3.Operations):
+    async def getattr(self, inode, ctx=None):
+        entry = pyfuse3.EntryAttributes()
+        entry.st_ino, entry.st_size = inode, 4096
+        entry.st_mode = (stat.S_IFDIR if inode == pyfuse3.ROOT_INODE else stat.S_IFREG) | 0o755
+        return entry
+    async def lookup(self, parent, name, ctx=None):
+        return await self.getattr(2)
+    async def open(self, inode, flags, ctx):
+        return pyfuse3.FileInfo(fh=inode)
+    async def read(self, fh, offset, size):
+        await trio.sleep_forever()
+pyfuse3.init(Stuck(), sys.argv[1], {"fsname=stuck", "allow_other"})
+print("ready", flush=True)
+trio.run(pyfuse3.main)
+"""
 KINDS = ["circle", "nulls", "endless", "unterminated", "fields", "backwards", "forms", "nowhere", "name", "magic"]
 
 
@@ -196,3 +215,19 @@ def test_lists_of_anything_harm_nobody(mount):
     assert {kinds[one["pid"]]: one["reason"] for one in found["unreadable"]} == {
         "endless": "File too large", "magic": "it has another version of librelayfs",
     }  # fmt: skip
+
+
+def test_memory_that_does_not_come_is_not_waited_for(mount, tmp_path):
+    program, place = compile_c([HOSTILE]), tmp_path / "stuck"
+    place.mkdir()
+    with waiting(mount) as honest, running(mount, sys.executable, "-c", STUCK, place):
+        try:
+            with running(mount, program, mount.path / ".traces/control", "file", place / "stuck") as hostile:
+                done = relayctl(mount, "events", "--json")
+        finally:
+            subprocess.run(["umount", "-l", place], check=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert all(pids(event) == [honest.process.pid] for event in found["events"])
+    reason = "reading its memory takes too long"
+    assert found["unreadable"] == [{"program": "hostile_lists", "pid": hostile.pid, "uid": 0, "reason": reason}]
