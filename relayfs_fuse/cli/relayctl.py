@@ -22,6 +22,7 @@ COMMANDS = {
     "events": ("events", "events"),
     "export": ("export", "export_command"),
     "list": ("traces", "list_traces"),
+    "live": ("live", "live"),
     "log": ("log", "log"),
     "record": ("record", "record"),
     "snapshot": ("snapshot", "snapshot"),

@@ -152,6 +152,11 @@ class Merge(library.Handle):
         """Whether a look would find events that may not be later than the limit."""
         return bool(lib.relay_merge_is_behind_limit(self._open))
 
+    @property
+    def reached(self) -> int:
+        """Up to which time all was given out; to be asked when nothing more is, for now."""
+        return int(lib.relay_merge_reached(self._open))
+
     def declare(self, process: int, kinds: Sequence[EventKind]) -> None:
         """Add events that a process has declared since it was added."""
         layouts = lib.relay_merge_layouts(self._open, process)
@@ -245,3 +250,48 @@ class Export(library.Handle):
         """Yield pieces until the merge has no event, for now."""
         while piece := self.piece():
             yield piece
+
+
+class StreamPacket(NamedTuple):
+    """What a stream gave out; see struct relay_merge_packet.
+
+    events: a copy
+    """
+
+    identity: int
+    cpu: int
+    begin: int
+    end: int
+    lost: int
+    n_events: int
+    events: bytes
+
+
+class Packets(library.Handle):
+    """Make packets of what a merge gives out, which stays the caller's."""
+
+    def __init__(self, merge: Merge) -> None:
+        pointer = lib.relay_packets_new(merge.pointer)
+        if pointer == ffi.NULL:
+            raise MemoryError
+        super().__init__(pointer)
+        self._merge = merge  # it is used until this is closed
+
+    def close(self) -> None:
+        """Let go of the packets."""
+        lib.relay_packets_free(self._disown())
+
+    def gather(self, floor: int) -> tuple[list[StreamPacket], bool]:
+        """Return packets of what the merge gives out now, and whether that is all; otherwise call again.
+
+        floor: events that are older get this time, ns since 1970
+        """
+        is_all = bool(library.check(lib.relay_packets_gather(self._open, floor)))
+        packet = ffi.new("struct relay_merge_packet *")
+        found = []
+        while lib.relay_packets_next(self._open, packet):
+            events = bytes(ffi.buffer(packet.events, packet.length)) if packet.length else b""
+            numbers = (packet.identity, packet.cpu, packet.begin, packet.end, packet.lost, packet.n_events)
+            identity, cpu, begin, end, lost, n_events = map(int, numbers)
+            found.append(StreamPacket(identity, cpu, begin, end, lost, n_events, events))
+        return found, is_all

@@ -30,22 +30,26 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.native.merge import EventKind
     from relayfs_fuse.reading.source import Source
+    from relayfs_fuse.tracefiles.recorded import Clock
 
 # How often the state of processes and of the trace is checked.
 _TICK_S = 0.5
 
 
 @dataclass
-class _Followed:
+class Followed:
     """A process whose buffers are read.
 
-    number: of it in the merge
+    number, identity: of it in the merge; no other process gets the latter
+    clock: how the merge converts its times
     n_declared: how many events the merge knows
     n_damaged: as was said last
     """
 
     process: Process
     number: int
+    identity: int
+    clock: Clock
     uid: int
     n_declared: int
     n_damaged: int = 0
@@ -74,6 +78,7 @@ class Live(Closing):
         would have no room for further events
     is_own: the trace is the caller's, who need not be told of that
     merged: where the events are
+    clocks: from which the conversions of all processes' clocks to times are
     has_wanted: whether an event that is wanted has been declared, or all are
     """
 
@@ -87,8 +92,8 @@ class Live(Closing):
         self.has_wanted = not wanted.patterns
         self._say = say
         self._consumes = consumes and source.trace.mode == native.MODE_NO_OVERWRITE
-        self._clocks = source.clocks()  # one conversion to times for all processes
-        self._followed: dict[str, _Followed] = {}
+        self.clocks = source.clocks()
+        self._followed: dict[str, Followed] = {}
         self._done: dict[str, int] = {}  # inodes of directories of which all was given out, or nothing can be
         self._said = {"consumes"} if is_own else set()
         self._n_added = 0
@@ -97,6 +102,11 @@ class Live(Closing):
         self._is_late = False  # processes that are found from now on are new
         self._scan()
         self._is_late = True
+
+    @property
+    def followed(self) -> list[Followed]:
+        """The processes that are read now."""
+        return list(self._followed.values())
 
     def close(self) -> None:
         """Let go of all buffers."""
@@ -171,7 +181,7 @@ class Live(Closing):
     def _follow(self, name: str, process: Process, uid: int) -> None:
         try:
             with errors_mean_damage(".events"):
-                part = read_metadata(process.directory, process.metadata(self._clocks, (0, 0)))
+                part = read_metadata(process.directory, process.metadata(self.clocks, (0, 0)))
         except DamagedError as damage:
             process.close()
             self._say_once(name, f"{name} (uid {uid}) is damaged: {damage}; it is not shown")
@@ -184,7 +194,7 @@ class Live(Closing):
         number = self.merged.add_process(described)
         self._note_wanted(described.kinds)
         self._n_added += 1
-        self._followed[name] = _Followed(process, number, uid, len(process.declarations))
+        self._followed[name] = Followed(process, number, described.identity, part.clock, uid, len(process.declarations))
         try:
             for cpu, consumer in process.buffers.items():
                 self.merged.add_buffer(number, cpu, consumer.buffer, is_new=self._is_late)

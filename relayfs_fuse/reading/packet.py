@@ -32,6 +32,11 @@ class Head(NamedTuple):
     cpu_id: int
     pid: int
 
+    @classmethod
+    def of(cls, data: Any) -> Head:
+        """Return what the bytes of a header say, as it is."""
+        return cls(*_HEAD.unpack_from(data))
+
     @property
     def packet_bytes(self) -> int:
         """The packet's length, padding included."""
@@ -66,7 +71,7 @@ def unpack(data: Any) -> Head | None:
     """Read a header; None: there is no valid one."""
     if len(data) < HEAD_BYTES:
         return None
-    head = Head(*_HEAD.unpack_from(data))
+    head = Head.of(data)
     good = head.magic == MAGIC and HEAD_BYTES <= head.content_bytes <= head.packet_bytes
     return head if good else None
 

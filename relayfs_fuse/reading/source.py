@@ -46,6 +46,7 @@ class Source:
 
     name: the name of the trace
     store: the directory of the store
+    number: its id, if it may be no other one of that name
     directory: the directory of the trace, also after a server has renamed it in order to remove it
     is_being_removed: whether the server has renamed it
     unbuffered: the last result of lost_without_buffers(), for the metadata
@@ -53,12 +54,13 @@ class Source:
     RelayError: there is no such trace. The inotify descriptor is readable when there may be new directories.
     """
 
-    def __init__(self, name: str, store: str) -> None:
+    def __init__(self, name: str, store: str, number: int | None = None) -> None:
         self.name = name
         self.store = store
         self._traces = native_trace.Traces(os.path.join(store, ".traces"))
         trace = self._traces.find(name)
-        if trace is None:
+        if trace is None or trace.id != (number or trace.id):
+            self._traces.close()
             raise RelayError(f"there is no trace {name} in {store}")
         self.trace = trace
         self._descriptor = os.open(os.path.join(store, name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

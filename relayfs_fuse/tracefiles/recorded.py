@@ -51,6 +51,10 @@ class Clock:
     offset_s: int
     offset: int
 
+    def ticks_at(self, time: int) -> int:
+        """Return the last tick at or before a time, ns since 1970; 0, if it was before the clock's zero."""
+        return max(0, (time - self.offset_s * ctf.NS) * self.freq // ctf.NS - self.offset)
+
 
 @dataclass(frozen=True)
 class Part:

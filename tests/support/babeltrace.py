@@ -118,7 +118,7 @@ def _read(*directories: Path) -> tuple[list[str], list[str]]:
     return done.stdout.splitlines(), [line for line in done.stderr.splitlines() if line]
 
 
-def _event(line: str) -> Event:
+def event_of(line: str) -> Event:
     found = LINE.fullmatch(line)
     assert found, line
     ns = int(found["s"]) * 1_000_000_000 + int(found["ns"])
@@ -130,7 +130,7 @@ def babeltrace(directory: Path) -> Trace:
     shown, warnings = _read(directory)
     complaints = [line for line in warnings if not LOSS.fullmatch(line)]
     assert not complaints, "\n".join(complaints)
-    return Trace(directory, list(map(_event, shown)), lost(directory), warnings)
+    return Trace(directory, list(map(event_of, shown)), lost(directory), warnings)
 
 
 @dataclass

@@ -95,6 +95,10 @@ void relay_merge_limit(struct relay_merge *merge, uint64_t time);
 bool relay_merge_is_behind(const struct relay_merge *merge);
 bool relay_merge_is_behind_limit(const struct relay_merge *merge);
 
+/* The time up to which all was given out, and nothing more comes but what is late, of processes that are added later too. To be asked when
+ * the merge has given out all that it can for now. */
+uint64_t relay_merge_reached(const struct relay_merge *merge);
+
 /* The process's events, to add those that it has declared since; valid until the next call about this merge. NULL: there is no such
  * process. */
 struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process);
@@ -164,6 +168,37 @@ void relay_export_free(struct relay_export *exporter);
 /* The next piece of what is to be written: its bytes, valid until the next call; 0: the merge has nothing, now or any more;
  * -ENOMEM: something is missing in it. */
 ssize_t relay_export_next(struct relay_export *exporter, const char **data);
+
+/* --- packets --- */
+
+struct relay_packets;
+
+/* What a stream gave out, and lost before that, in the form in which a buffer has it; times in ticks of the process's clock. */
+struct relay_merge_packet {
+	uint32_t identity; /* of struct relay_merge_process */
+	uint32_t cpu;
+	uint64_t begin, end;
+	uint64_t lost;
+	uint64_t n_events;
+	const char *events; /* they follow a packet's head */
+	size_t length;
+};
+
+/* Make packets of what a merge gives out, which stays the caller's, and is not exported. NULL: no memory. */
+struct relay_packets *relay_packets_new(struct relay_merge *merge);
+void relay_packets_free(struct relay_packets *packets);
+
+/*
+ * Make packets of what the merge gives out now; the last ones are forgotten. Each stream's are in their order, and so are their times.
+ *
+ * floor  events that are older get this time, so that what others have been told up to it stays true
+ *
+ * 1; 0: there is more, for the next call; -ENOMEM, then and ever after.
+ */
+int relay_packets_gather(struct relay_packets *packets, uint64_t floor);
+
+/* The next one, valid until they are gathered again. 1; 0: there is none left. */
+int relay_packets_next(struct relay_packets *packets, struct relay_merge_packet *packet);
 
 #ifdef __cplusplus
 }

@@ -269,6 +269,12 @@ bool relay_merge_is_behind_limit(const struct relay_merge *merge)
 	return is_behind(merge, merge->limit);
 }
 
+uint64_t relay_merge_reached(const struct relay_merge *merge)
+{
+	uint64_t next = (uint64_t)(merge->winner >> 64);
+	return next > merge->limit || merge->winner == ENDED ? merge->limit : next - (next > 0);
+}
+
 bool relay_merge_takes_no_buffers(struct relay_merge *merge)
 {
 	for (uint32_t i = 0; i < merge->n_streams; i++)

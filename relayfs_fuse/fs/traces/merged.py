@@ -20,7 +20,6 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import Handle
@@ -73,9 +72,7 @@ class Events(Closing):
         self._end: int | None = None
         self._n_quiet = 0
         with ExitStack() as stack:
-            source = stack.enter_context(closing(Source(trace.name, store)))
-            if source.trace.id != trace.id:
-                raise RelayError(f"{trace.name} was removed, and made anew")
+            source = stack.enter_context(closing(Source(trace.name, store, trace.id)))
             self._live = stack.enter_context(Live(source, Wanted(share=READERS_MAX), self._say, consumes=False))
             self._export = stack.enter_context(closing(Export(self._live.merged, Style(file_format, marks_late=True))))
             self._stack = stack.pop_all()

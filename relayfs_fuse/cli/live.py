@@ -1,0 +1,101 @@
+"""relayctl live: show traces to viewers of LTTng's live protocol, while programs write them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+
+import click
+import trio
+
+from relayfs_fuse.cli.common import check_stdout, mount_option, store_option
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.lttng_live.server import Served, Server
+from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.room import permit_many_files
+from relayfs_fuse.reading.source import Source, find_store
+from relayfs_fuse.record.report import Progress
+
+_NS_IN_MS = 1_000_000
+_PORT_MAX = 65535
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """ADDRESS:PORT; of IPv6 the address is in brackets."""
+
+    name = "address"
+
+    def convert(
+        self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Parse the value."""
+        if isinstance(value, tuple):
+            return value
+        host, _, port = value.rpartition(":")
+        is_bracketed = host.startswith("[") and host.endswith("]")
+        host = host[1:-1] if is_bracketed else host
+        is_port = port.isascii() and port.isdecimal() and int(port) <= _PORT_MAX
+        if not host or not is_port or (":" in host and not is_bracketed):
+            self.fail(f"{value} is no ADDRESS:PORT", param, ctx)
+        return host, int(port)
+
+
+@click.command()
+@click.argument("name", metavar="[TRACE]", required=False)
+@mount_option
+@store_option
+@click.option(
+    "--listen", metavar="ADDRESS:PORT", type=Address(), default="127.0.0.1:5344", show_default=True,
+    help="Where viewers connect; port 0 means a free one.",
+)  # fmt: skip
+@click.option(
+    "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
+    help="How long an event may be under way before it is shown with a later time.",
+)  # fmt: skip
+def live(name: str | None, mount: str | None, store: str | None, listen: tuple[str, int], delay: int) -> None:
+    """Show the trace TRACE, or all traces, to viewers of LTTng's live protocol, until ^C or TRACE is removed.
+
+    Whoever can connect sees all events.
+    """
+    check_stdout()
+    permit_many_files()
+    place = find_store(mount, store)
+    trace = None
+    if name is not None:
+        with closing(Source(name, place)) as source:
+            trace = source.trace
+    shown = Progress(shows_always=False)
+    said: set[str] = set()
+
+    def say(line: str) -> None:  # what several viewers cause is said once
+        if line not in said:
+            said.add(line)
+            shown.say(line)
+
+    trio.run(_serve, Server(Served(place, trace, delay * _NS_IN_MS, say)), listen, name)
+
+
+async def _serve(server: Server, listen: tuple[str, int], name: str | None) -> None:
+    listeners = await _listeners(*listen)
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_run, server, listeners, nursery.cancel_scope)
+            host, port = listeners[0].socket.getsockname()[:2]
+            url = f"net://[{host}]:{port}" if ":" in host else f"net://{host}:{port}"
+            click.echo(url if name is None else f"{url}/host/{os.uname().nodename}/{name}")
+            async for _ in signals:
+                break
+            nursery.cancel_scope.cancel()
+
+
+async def _run(server: Server, listeners: list[trio.SocketListener], scope: trio.CancelScope) -> None:
+    await server.run(listeners)
+    scope.cancel()
+
+
+async def _listeners(host: str, port: int) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise RelayError(f"{host}:{port}: {reason(error)}") from error

@@ -1,0 +1,1 @@
+"""The server of LTTng's live protocol, `relayctl live`: viewers see events of traces while programs write them."""

@@ -1,0 +1,139 @@
+"""What a viewer is shown of a trace, in rounds: each is what the trace's streams hold up to some time.
+
+The buffers are read as `relayctl view` reads them, beside the recorder: see reading/live.py. An event is given out when
+it is some time old, because until then an earlier one may be written. A viewer that was told that it has all up to
+some time fails if an earlier event comes after all. So such an event gets this time.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.merge import EVER, Packets
+from relayfs_fuse.reading.live import Live, Wanted
+from relayfs_fuse.reading.source import Source
+from relayfs_fuse.tracefiles import ctf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.native.merge import StreamPacket
+    from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.reading.live import Followed
+
+# How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace. So many
+# as one of them gets are left for connections.
+VIEWERS_MAX = 8
+# How long rounds are. Looks are more frequent, as programs need it, which are to have room.
+ROUND_S = 0.1
+# Viewers round times of different clocks to ns differently.
+_SLACK_NS = 100
+
+
+@dataclass
+class Round:
+    """What has become of the streams.
+
+    limit: nothing older will come
+    metadata: what is new in processes' metadata; processes are numbers that no other one gets
+    ended: processes that are shown no further
+    is_over: the trace has been removed, and this is the rest
+    """
+
+    limit: int
+    packets: list[StreamPacket]
+    followed: dict[int, Followed]
+    metadata: dict[int, bytes] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    is_over: bool = False
+
+
+class Rounds(Closing):
+    """The rounds of a trace; all of this may block.
+
+    delay_ns: how long an event may be under way
+    is_whole: begin with what the buffers hold; otherwise with what is written from now on
+    say: called with a line for users when something goes wrong
+
+    OSError, RelayError: the trace cannot be read
+    """
+
+    def __init__(self, store: str, trace: Trace, delay_ns: int, *, is_whole: bool, say: Callable[[str], None]) -> None:
+        self._delay_ns = delay_ns
+        self._floor = 0
+        self._gathered = 0.0
+        self._n_declared: dict[int, int] = {}
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(Source(trace.name, store, trace.id)))
+            since = 0 if is_whole else _now(source)
+            self._live = stack.enter_context(Live(source, Wanted((), since, VIEWERS_MAX + 1), say, consumes=True))
+            self._packets = stack.enter_context(closing(Packets(self._live.merged)))
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Let go of all buffers."""
+        self._stack.close()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether step() would find something at once."""
+        return self._live.merged.is_behind
+
+    def step(self) -> Round | None:
+        """Look at the buffers; return a round, if it is time."""
+        looked = self._live.look()
+        self._live.merged.limit(looked if looked == EVER else looked - self._delay_ns)
+        found = None
+        if self.has_more or time.monotonic() - self._gathered >= ROUND_S:
+            self._gathered = time.monotonic()
+            found = self._gather()
+        is_over = not self._live.tick()
+        ended = self._n_declared.keys() - {one.identity for one in self._live.followed}
+        if found is None and (ended or is_over):
+            found = Round(self._limit, [], {})
+        if found is not None:
+            found.ended, found.is_over = ended, is_over
+            for identity in ended:
+                del self._n_declared[identity]
+        return found
+
+    @property
+    def _limit(self) -> int:
+        return max(0, self._floor - _SLACK_NS)
+
+    def _gather(self) -> Round:
+        merged = self._live.merged
+        packets, is_all = self._packets.gather(self._floor)
+        given = merged.stats().time
+        reached = merged.reached if is_all else given
+        # Without a process that writes, there is no time up to which none has written.
+        self._floor = max(self._floor, given if reached == EVER else reached)
+        named = {packet.identity for packet in packets}
+        found = Round(self._limit, packets, {one.identity: one for one in self._live.followed if one.identity in named})
+        for identity, followed in found.followed.items():
+            text = self._new_metadata(followed)
+            if text:
+                found.metadata[identity] = text
+        return found
+
+    def _new_metadata(self, followed: Followed) -> bytes:
+        declared = followed.process.declarations
+        told = self._n_declared.get(followed.identity)
+        self._n_declared[followed.identity] = len(declared)
+        text = b"".join(one.text for one in declared[told or 0 :])
+        if told is not None:
+            return text
+        # One conversion for all processes, which also those have that are found later.
+        return ctf.preamble(followed.process.origin, self._live.clocks, (0, 0)) + text
+
+
+def _now(source: Source) -> int:
+    """Return the time, ns since 1970, as the trace's clocks tell it: others may have been set since it was made."""
+    if source.is_of_earlier_boot:
+        return time.time_ns()
+    made = source.trace.made
+    return made.real_ns + source.clocks().mono_ns - made.mono_ns

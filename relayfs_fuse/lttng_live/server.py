@@ -1,0 +1,140 @@
+"""The server of LTTng's live protocol: who is connected, and which traces there are.
+
+A session of the protocol is a trace. Each attached viewer reads the buffers for itself, so none holds up another, and
+one that stands still costs memory of a known size: what is overwritten meanwhile counts as lost.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from relayfs_fuse import native
+from relayfs_fuse.lttng_live import messages
+from relayfs_fuse.lttng_live.attachment import LOOK_S, Attachment, Threads
+from relayfs_fuse.lttng_live.connection import Connection
+from relayfs_fuse.lttng_live.messages import Attach
+from relayfs_fuse.lttng_live.rounds import ROUND_S, VIEWERS_MAX, Rounds
+from relayfs_fuse.native.trace import Traces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.native.trace import Trace
+
+# Connections at once. For one more, the one is closed that has asked nothing for longest, if that is long enough; one
+# that is attached only if all are.
+_CONNECTIONS_MAX = 32
+_IDLE_S = 30.0
+# How often is looked whether the trace is there.
+_TICK_S = 0.5
+# How long viewers have to take the rest of a trace that has been removed.
+_REST_S = 30.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served.
+
+    store: directory of the store
+    only: the one trace that may be seen; None: all
+    delay_ns: how long an event may be under way before it is shown
+    say: called with a line for users when something goes wrong
+    """
+
+    store: str
+    only: Trace | None
+    delay_ns: int
+    say: Callable[[str], None]
+
+    def traces(self) -> list[Trace]:
+        """Return the traces that there are."""
+        with closing(Traces(os.path.join(self.store, ".traces"))) as traces:
+            found = list(traces.all().values())
+        return [trace for trace in found if self.only is None or trace.id == self.only.id]
+
+
+class Server:
+    """Serve viewers until the one trace that may be seen is removed; otherwise until cancelled."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._threads = Threads()
+        self._host = os.uname().nodename
+        self._attached: list[Attachment] = []
+        self._connections: list[Connection] = []
+        self._n_connections = 0
+
+    async def run(self, listeners: list[trio.SocketListener]) -> None:
+        """Serve; the listeners are closed in the end."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, self._serve, listeners)
+            while self._served.only is None or await self._has_traces():
+                await trio.sleep(_TICK_S)
+            with trio.move_on_after(_REST_S):
+                while self._attached:
+                    await trio.sleep(LOOK_S)
+            nursery.cancel_scope.cancel()
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            oldest = min(self._connections, key=lambda one: (one.is_attached, one.asked))
+            if trio.current_time() - oldest.asked < _IDLE_S:
+                await stream.aclose()
+                return
+            oldest.scope.cancel()
+        self._n_connections += 1
+        connection = Connection(self, stream, self._n_connections)
+        self._connections.append(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.remove(connection)
+
+    async def _has_traces(self) -> bool:
+        return bool(await self._threads.run(self._served.traces))
+
+    # --- what viewers can attach to ---
+
+    async def sessions(self) -> list[messages.Session]:
+        """Return the traces."""
+        return await self._threads.run(self._sessions)
+
+    def _sessions(self) -> list[messages.Session]:
+        return [self._session(trace) for trace in self._served.traces()]
+
+    def _session(self, trace: Trace) -> messages.Session:
+        try:
+            names = os.listdir(os.path.join(self._served.store, trace.name))
+        except FileNotFoundError:  # it is being removed
+            names = []
+        n_streams = native.n_possible_cpus() * sum(not name.startswith(".") for name in names)
+        n_clients = sum(one.trace.id == trace.id for one in self._attached)
+        timer_us = round(ROUND_S * 1_000_000)
+        return messages.Session(trace.id, timer_us, n_clients, n_streams, self._host, trace.name)
+
+    async def attach(self, session: int, is_whole: bool, nursery: trio.Nursery) -> Attachment | Attach:
+        """Attach a viewer to a trace, by its id; the nursery's end ends that."""
+        traces = await self._threads.run(self._served.traces)
+        trace = next((trace for trace in traces if trace.id == session), None)
+        if trace is None:
+            return Attach.UNKNOWN
+        if len(self._attached) >= VIEWERS_MAX:
+            return Attach.ALREADY
+        served = self._served
+        begin = partial(Rounds, served.store, trace, served.delay_ns, is_whole=is_whole, say=served.say)
+        attached = Attachment(trace, begin, self._threads, served.say)
+        self._attached.append(attached)
+        is_read = await nursery.start(self._hold, attached)
+        return attached if is_read else Attach.UNKNOWN
+
+    async def _hold(self, attached: Attachment, *, task_status: trio.TaskStatus[bool]) -> None:
+        try:
+            await attached.run(task_status=task_status)
+        finally:
+            self._attached.remove(attached)

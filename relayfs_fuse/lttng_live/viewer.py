@@ -1,0 +1,220 @@
+"""A viewer that is attached to a trace: its streams, the packets that wait for it, and the answers to its commands.
+
+A process is a trace of CTF to viewers, and each CPU on which it writes a stream of that; both are told with their first
+packet. Viewers fail if what they get is older than what they have shown. So as long as there are streams of which the
+viewer does not know yet, each index of a packet says so; where there is no packet, an empty one is made for this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.lttng_live import messages
+from relayfs_fuse.lttng_live.messages import Data, Index, Metadata, NewStreams, PacketIndex
+from relayfs_fuse.reading.packet import HEAD_BYTES, MAGIC, Head
+
+if TYPE_CHECKING:
+    from relayfs_fuse.lttng_live.rounds import Round
+    from relayfs_fuse.native.merge import StreamPacket
+    from relayfs_fuse.reading.live import Followed
+    from relayfs_fuse.tracefiles.recorded import Clock
+
+# After so many streams, each of which takes 4 KiB, an answer ends with the process.
+_STREAMS = 64
+
+
+@dataclass(eq=False)
+class _Shown:
+    """A process.
+
+    number: of its metadata's stream
+    metadata: packets that the viewer has not got
+    streams: by CPU, those that the viewer has not left
+    """
+
+    number: int
+    name: str
+    uuid: str
+    pid: int
+    clock: Clock
+    metadata: deque[bytes] = field(default_factory=deque)
+    streams: dict[int, _Stream] = field(default_factory=dict)
+    has_ended: bool = False
+
+
+@dataclass(eq=False)
+class _Stream:
+    """A stream.
+
+    packets: with their heads, which wait
+    at: where the next packet begins; what was told last of it is `index`, with the bytes `packet`
+    told: ticks; nothing older may come
+    """
+
+    number: int
+    shown: _Shown
+    cpu: int
+    told: int
+    packets: deque[bytes] = field(default_factory=deque)
+    index: PacketIndex | None = None
+    packet: bytes = b""
+    at: int = 0
+    last: Head | None = None
+    end: int = 0  # of the last packet that waits
+
+
+class Viewer:
+    """Answer the commands of a viewer.
+
+    queued: bytes of packets that wait
+    is_over: the trace was removed, and the viewer has got all of it
+    """
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self._is_over = False
+        self._n_streams = 0
+        self._limit = 0
+        self._shown: dict[int, _Shown] = {}  # by the process's number
+        self._metadata: dict[int, _Shown] = {}  # by the stream's number
+        self._streams: dict[int, _Stream] = {}
+        self._new: deque[messages.Stream] = deque()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the viewer has got all of a trace that has been removed."""
+        return self._is_over and not self._streams
+
+    # --- what is shown ---
+
+    def add(self, found: Round) -> None:
+        """Show a round."""
+        before, self._limit = self._limit, found.limit
+        for identity, text in found.metadata.items():
+            shown = self._shown.get(identity) or self._show(identity, found.followed[identity])
+            shown.metadata.append(messages.metadata_packet(text, shown.uuid))
+        for packet in found.packets:
+            shown = self._shown[packet.identity]
+            stream = shown.streams.get(packet.cpu) or self._begin(shown, packet.cpu, before)
+            self._put(stream, packet)
+        for identity in found.ended & self._shown.keys():
+            shown = self._shown.pop(identity)
+            shown.has_ended = True
+        if found.is_over:
+            self.end()
+
+    def end(self) -> None:
+        """Show nothing further."""
+        self._is_over = True
+        for shown in self._shown.values():
+            shown.has_ended = True
+
+    def _number(self) -> int:
+        self._n_streams += 1
+        return self._n_streams
+
+    def _show(self, identity: int, followed: Followed) -> _Shown:
+        origin = followed.process.origin
+        pid = origin.pid if origin.buffers == "perprocess" else 0
+        shown = _Shown(self._number(), followed.process.name, origin.uuid, pid, followed.clock)
+        self._shown[identity] = self._metadata[shown.number] = shown
+        self._new.append(messages.Stream(shown.number, shown.number, True, shown.name, "metadata"))
+        return shown
+
+    def _begin(self, shown: _Shown, cpu: int, since: int) -> _Stream:
+        stream = _Stream(self._number(), shown, cpu, shown.clock.ticks_at(since))
+        stream.end = stream.told
+        shown.streams[cpu] = self._streams[stream.number] = stream
+        self._new.append(messages.Stream(stream.number, shown.number, False, shown.name, f"cpu{cpu}"))
+        return stream
+
+    def _put(self, stream: _Stream, packet: StreamPacket) -> None:
+        begin = max(packet.begin, stream.end)
+        if packet.lost:
+            # Viewers count from one packet to the next, and show that between them: not before what was told last.
+            self._append(stream, stream.end, stream.end, 0, b"")
+        self._append(stream, begin, max(begin, packet.end), packet.lost, packet.events)
+
+    def _append(self, stream: _Stream, begin: int, end: int, lost: int, events: bytes) -> None:
+        last, bits = stream.last, 8 * (HEAD_BYTES + len(events))
+        discarded = lost + (last.events_discarded if last else 0)
+        number = last.packet_seq_num + 1 if last else 0
+        head = Head(MAGIC, 0, stream.cpu, bits, discarded, number, end, begin, bits, stream.cpu, stream.shown.pid)
+        stream.last, stream.end = head, end
+        stream.packets.append(head.pack() + events)
+        self.queued += HEAD_BYTES + len(events)
+
+    # --- commands ---
+
+    def new_streams(self) -> bytes:
+        """Answer GET_NEW_STREAMS."""
+        found: list[messages.Stream] = []
+        # A viewer forgets a process of which it has been told no stream.
+        while self._new and (len(found) < _STREAMS or self._new[0].trace == found[-1].trace):
+            found.append(self._new.popleft())
+        if found:
+            return messages.streams(NewStreams.OK, found)
+        return messages.streams(NewStreams.HUP if self.is_over else NewStreams.NO_NEW, [])
+
+    def metadata(self, number: int) -> bytes:
+        """Answer GET_METADATA."""
+        shown = self._metadata.get(number)
+        if shown is None:
+            return messages.metadata(Metadata.ERROR)
+        if not shown.metadata:
+            return messages.metadata(Metadata.NO_NEW)
+        return messages.metadata(Metadata.OK, shown.metadata.popleft())
+
+    def next_index(self, number: int) -> bytes:
+        """Answer GET_NEXT_INDEX."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return messages.index(Index.ERROR)
+        stream.index, stream.packet = None, b""
+        # Viewers complain if two streams are empty up to the same ns.
+        now = stream.shown.clock.ticks_at(max(0, self._limit - 2 * stream.number))
+        if not stream.packets and self._new and (now > stream.told or stream.shown.has_ended):
+            now = max(now, stream.told)
+            self._append(stream, now, now, 0, b"")
+        if stream.packets:
+            return self._next_packet(stream)
+        if stream.shown.has_ended:
+            self._leave(stream)
+            return messages.index(Index.HUP)
+        if self._new or now <= stream.told:
+            return messages.index(Index.RETRY)
+        stream.told = stream.end = now
+        return messages.index(Index.INACTIVE, at=PacketIndex(0, 0, 0, now, 0))
+
+    def _next_packet(self, stream: _Stream) -> bytes:
+        packet = stream.packets.popleft()
+        self.queued -= len(packet)
+        head = Head.of(packet)
+        stream.told = head.timestamp_end
+        stream.packet = packet
+        stream.index = PacketIndex(
+            stream.at, len(packet), head.timestamp_begin, head.timestamp_end, head.events_discarded
+        )
+        stream.at += len(packet)
+        flags = messages.NEW_STREAM if self._new else 0
+        flags |= messages.NEW_METADATA if stream.shown.metadata else 0
+        return messages.index(Index.OK, flags, stream.index)
+
+    def _leave(self, stream: _Stream) -> None:
+        """Forget a stream of which the viewer has got all."""
+        del self._streams[stream.number]
+        del stream.shown.streams[stream.cpu]
+        if not stream.shown.streams:
+            del self._metadata[stream.shown.number]
+
+    def packet(self, number: int, offset: int, length: int) -> bytes:
+        """Answer GET_PACKET: a part of the packet whose index was given last."""
+        stream = self._streams.get(number)
+        if stream is None or stream.index is None:
+            return messages.data(Data.ERROR)
+        start = offset - stream.index.offset
+        if not 0 <= start < start + length <= len(stream.packet):
+            return messages.data(Data.ERROR)
+        return messages.data(Data.OK, stream.packet[start : start + length])
