@@ -43,11 +43,13 @@ class Attachment:
     begin: makes the trace's rounds; may block
     viewer: answers
     say: called with a line for users when something goes wrong
+    has_begun: what is written from now on will be shown
     """
 
     def __init__(self, trace: Trace, begin: Callable[[], Rounds], threads: Threads, say: Callable[[str], None]) -> None:
         self.trace = trace
         self.viewer = Viewer()
+        self.has_begun = False
         self._begin = begin
         self._threads = threads
         self._say = say
@@ -70,6 +72,7 @@ class Attachment:
             self._complain(error)
             task_status.started(False)
             return
+        self.has_begun = True
         with self._scope:
             task_status.started(True)
             await self._read_and_close(rounds)

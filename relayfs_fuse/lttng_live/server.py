@@ -114,7 +114,7 @@ class Server:
         except FileNotFoundError:  # it is being removed
             names = []
         n_streams = native.n_possible_cpus() * sum(not name.startswith(".") for name in names)
-        n_clients = sum(one.trace.id == trace.id for one in self._attached)
+        n_clients = sum(one.has_begun and one.trace.id == trace.id for one in self._attached)
         timer_us = round(ROUND_S * 1_000_000)
         return messages.Session(trace.id, timer_us, n_clients, n_streams, self._host, trace.name)
 

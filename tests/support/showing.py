@@ -7,6 +7,7 @@ with serving("t", "--store", store.path) as server, server.showing("t") as shown
 
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -18,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pytest
 from babeltrace import LOST, Event, event_of
 from mounts import DEADLINE_S, wait_until
-from tracing import RELAYCTL
+from tracing import RELAYCTL, Program
 
 # Interrupted while it receives an answer, babeltrace2 takes the rest of that for the answer to its next command.
 INTERRUPTED = "lttng_live_session_detach@viewer-connection.c"
@@ -64,16 +66,30 @@ class Shown:
         return sum(int(match[2]) for match in counts if match)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
+        """Wait while it runs; fail as soon as it has ended."""
+
         def is_so() -> bool:
-            assert self.process.poll() is None, self.warnings[-20:]
+            if self.process.poll() is not None:
+                self._join()
+                pytest.fail(f"babeltrace2 has ended with status {self.process.returncode}: {self._said()}")
             return bool(condition())
 
-        wait_until(is_so, lambda: f"a line of {len(self.lines)}: {self.lines[-3:]}, {self.warnings[-3:]}")
+        wait_until(is_so, self._said)
+
+    def write_patiently(self, program: Program, n: int) -> int:
+        """Have a program write so many events, each as soon as there is room; return how often there was none."""
+        program.start_patiently(n)
+        self.wait_for(lambda: select.select([program.process.stdout], [], [], 0)[0])
+        return program.done()
+
+    def _said(self) -> str:
+        return f"a line of {len(self.lines)}: {self.lines[-3:]}, {self.warnings[-20:]}"
 
     def ends(self) -> None:
         """Wait until the server has told it to end; it may have warned of nothing but losses."""
-        assert self.process.wait(DEADLINE_S) == 0, self.warnings[-20:]
+        status = self.process.wait(DEADLINE_S)
         self._join()
+        assert status == 0, self._said()
         self._check_warnings()
 
     def finish(self) -> None:
@@ -226,7 +242,18 @@ class Talk:
         """Connect; return the sessions."""
         answer = struct.unpack(">QIII", self.ask(1, struct.pack(">QIII", 0, 2, 4, 1), 20))
         assert answer[1:] == (2, 4, 1)
-        (n,) = struct.unpack(">I", self.ask(2, b"", 4))
+        return self.sessions()
+
+    def sessions(self) -> list[Session]:
+        self.ask_for_sessions()
+        return self.listed()
+
+    def ask_for_sessions(self) -> None:
+        self.socket.sendall(self.command(2))
+
+    def listed(self) -> list[Session]:
+        """Return the answer to that."""
+        (n,) = struct.unpack(">I", self._receive(4))
         found = [struct.unpack(">QIII64s255s", self._receive(339)) for _ in range(n)]
         return [Session(one[0], one[2], one[5].rstrip(b"\0").decode()) for one in found]
 
@@ -237,7 +264,15 @@ class Talk:
         return [one.id for one in found]
 
     def attach(self, session: int, seek: int) -> int:
-        status, n = struct.unpack(">II", self.ask(3, struct.pack(">QQI", session, 0, seek), 8))
+        self.ask_to_attach(session, seek)
+        return self.attached()
+
+    def ask_to_attach(self, session: int, seek: int) -> None:
+        self.socket.sendall(self.command(3, struct.pack(">QQI", session, 0, seek)))
+
+    def attached(self) -> int:
+        """Return the answer to that."""
+        status, n = struct.unpack(">II", self._receive(8))
         assert n == 0
         return int(status)
 

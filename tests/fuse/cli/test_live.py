@@ -6,8 +6,10 @@ import signal
 import socket
 import struct
 import subprocess
+from contextlib import ExitStack
 
 import pytest
+from babeltrace import packets_in
 from mounts import wait_until
 from showing import Talk, serving
 from traced import environment_of, program, start_trace, traced
@@ -28,9 +30,9 @@ def test_programs_come_and_go_and_declare_events(store, run):
     with serving("t", "--store", store.path) as server, server.showing("t") as shown:
         for n in range(4):
             one = run(trace, f"app{n}", cpu=n % native.n_possible_cpus())
-            assert one.write_patiently(200) == 0
+            assert shown.write_patiently(one, 200) == 0
             one.declare("second")
-            assert one.write_patiently(10) == 0
+            assert shown.write_patiently(one, 10) == 0
             one.end()
             shown.wait_for(lambda n=n: len(shown.lines) >= 210 * (n + 1))
         shown.finish()
@@ -78,13 +80,47 @@ def test_who_attaches_again_sees_what_is_written_from_then_on(store, run):
         server.finish()
 
 
+def writes_when_listed(program, talks):
+    """Have a program write once, as soon as the first of them sees that a viewer is attached."""
+    has_written = False
+    for talk in talks:
+        talk.ask_for_sessions()
+    for talk in talks:
+        if talk.listed()[0].n_clients and not has_written:
+            program.write(1)
+            has_written = True
+    return has_written
+
+
+def test_who_is_listed_as_attached_sees_what_is_written_from_then_on(store, run):
+    app = run(store.create("t", **ROOM), "app")
+    with serving("t", "--store", store.path, "--delay", 1) as server, ExitStack() as stack:
+        # Many that ask at once: what the server does for one waits for what it does for others.
+        others = [stack.enter_context(Talk(server)) for _ in range(8)]
+        for other in others:
+            other.connect()
+        for n in range(10):
+            with Talk(server) as talk:
+                (session,) = talk.begin()
+                talk.ask_to_attach(session, LAST)
+                wait_until(lambda: writes_when_listed(app, others), "it is listed as attached")
+                assert talk.attached() == 1
+                app.write(1)
+                (number,) = [one.id for one in talk.streams(session) if not one.is_metadata]
+                index = talk.index(number)
+                ((_, events),) = packets_in(talk.packet(number, index.offset, index.bits // 8))
+                assert events[EVENT_BYTES - 16 :].startswith(struct.pack("<Q", 2 * n))
+            wait_until(lambda: others[0].sessions()[0].n_clients == 0, "it has gone")
+        server.finish()
+
+
 def test_what_is_lost_is_told(store, run):
     app = run(store.create("t"), "app")
     with serving("t", "--store", store.path) as server, server.showing("t") as shown:
         app.write(1)
         shown.wait_for(lambda: shown.lines)
         lost = app.write(5000)
-        refused = app.write_patiently(1)
+        refused = shown.write_patiently(app, 1)
         shown.wait_for(lambda: shown.numbers()[-1] == 5001)
         shown.finish()
     assert lost > 0
@@ -282,7 +318,7 @@ def test_a_viewer_that_stands_still_loses_only_its_own(store, run):
     with serving("t", "--store", store.path) as server, server.showing("t") as still, server.showing("t") as shown:
         still.process.send_signal(signal.SIGSTOP)
         for n in range(1, 6):
-            assert app.write_patiently(1000) == 0
+            assert shown.write_patiently(app, 1000) == 0
             shown.wait_for(lambda n=n: len(shown.lines) == 1000 * n)
         still.process.send_signal(signal.SIGCONT)
         still.wait_for(lambda: still.numbers() == list(range(5000)))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from mounts import DEADLINE_S, wait_until
+from mounts import DEADLINE_S
 from showing import Shown, Talk, serving
 from stress import is_long
 from traced import Ledger, program
@@ -32,6 +32,9 @@ class Counting(Shown):
         self.delays_s: list[float] = []
         self.wrong: list[bytes] = []
         super().__init__(url)
+
+    def _said(self) -> str:
+        return f"{self.n_steps} {self.missing} {self.warnings[-20:]}"
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -99,7 +102,7 @@ def test_each_of_100000_events_a_second_is_shown_once_and_soon(store, tmp_path):
             are_whole = all(shown.n_steps[pid] + shown.missing[pid] >= one.written for pid, one in by_pid.items())
             return are_whole and len(shown.n_steps) == n_short + N_PROGRAMS
 
-        wait_until(is_all_there, lambda: f"{shown.n_steps} {shown.missing} {shown.warnings[-3:]}")
+        shown.wait_for(is_all_there)
         shown.finish()
         assert half.recv(1) == b""  # the rest of its command has not come
         server.finish()
