@@ -68,15 +68,19 @@ class Shown:
         return sum(int(match[2]) for match in counts if match)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait while it runs; fail as soon as it has ended."""
+        """Wait while it runs."""
 
         def is_so() -> bool:
-            if self.process.poll() is not None:
-                self._join()
-                pytest.fail(f"babeltrace2 has ended with status {self.process.returncode}: {self._said()}")
+            self.check_runs()
             return bool(condition())
 
         wait_until(is_so, self._said)
+
+    def check_runs(self) -> None:
+        """Fail if it has ended."""
+        if self.process.poll() is not None:
+            self._join()
+            pytest.fail(f"babeltrace2 has ended with status {self.process.returncode}: {self._said()}")
 
     def write_patiently(self, program: Program, n: int) -> int:
         """Have a program write so many events, each as soon as there is room; return how often there was none."""

@@ -70,10 +70,11 @@ def flooding(ledger: Ledger, environment: dict[str, str]) -> Iterator[subprocess
             process.kill()
 
 
-def come_and_go(environment: dict[str, str], until: float) -> int:
+def come_and_go(environment: dict[str, str], shown: Shown) -> int:
     """Run a program after the other; return how many."""
-    n = 0
+    n, until = 0, time.monotonic() + DURATION_S
     while time.monotonic() < until:
+        shown.check_runs()
         command = [program("traced"), "--steps", str(N_STEPS)]
         subprocess.run(command, env=environment, check=True, timeout=DEADLINE_S)
         n += 1
@@ -92,7 +93,7 @@ def test_each_of_100000_events_a_second_is_shown_once_and_soon(store, tmp_path):
         half.sendall(Talk.command(1, bytes(20))[:30])
         ledgers = [Ledger(tmp_path / f"ledger{n}") for n in range(N_PROGRAMS)]
         writers = [stack.enter_context(flooding(ledger, environment)) for ledger in ledgers]
-        n_short = come_and_go(environment, time.monotonic() + DURATION_S)
+        n_short = come_and_go(environment, shown)
         for process in writers:
             process.kill()
             process.wait(DEADLINE_S)
@@ -110,5 +111,6 @@ def test_each_of_100000_events_a_second_is_shown_once_and_soon(store, tmp_path):
     assert shown.missing.total() == shown.lost()
     assert all(shown.n_steps[pid] == N_STEPS for pid in shown.n_steps.keys() - by_pid.keys())
     assert all(0 <= shown.n_steps[pid] + shown.missing[pid] - one.written <= 1 for pid, one in by_pid.items())
-    # Most of them: others may use the machine.
-    assert sorted(shown.delays_s)[len(shown.delays_s) // 2] < DELAY_S
+    # Others may use the machine: the short form wants no more than that events do not have to wait for anything.
+    delays_s = sorted(shown.delays_s)
+    assert delays_s[len(delays_s) // 2 if is_long() else 0] < DELAY_S
