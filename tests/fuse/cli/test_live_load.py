@@ -97,20 +97,22 @@ def test_each_of_100000_events_a_second_is_shown_once_and_soon(store, tmp_path):
         for process in writers:
             process.kill()
             process.wait(DEADLINE_S)
-        by_pid = {process.pid: ledger for process, ledger in zip(writers, ledgers, strict=True)}
+        by_pid = {process.pid: ledger.written for process, ledger in zip(writers, ledgers, strict=True)}
+        n_written = sum(by_pid.values()) + n_short * N_STEPS
 
-        def is_all_there() -> bool:
-            are_whole = all(shown.n_steps[pid] + shown.missing[pid] >= one.written for pid, one in by_pid.items())
-            return are_whole and len(shown.n_steps) == n_short + N_PROGRAMS
+        def is_all_there() -> bool:  # losses after a program's last event are told, too
+            n_told = shown.n_steps.total() + shown.lost()
+            return n_told >= n_written and len(shown.n_steps) == n_short + N_PROGRAMS
 
         shown.wait_for(is_all_there)
         shown.finish()
         assert half.recv(1) == b""  # the rest of its command has not come
         server.finish()
     assert not shown.wrong
-    assert shown.missing.total() == shown.lost()
-    assert all(shown.n_steps[pid] == N_STEPS for pid in shown.n_steps.keys() - by_pid.keys())
-    assert all(0 <= shown.n_steps[pid] + shown.missing[pid] - one.written <= 1 for pid, one in by_pid.items())
+    assert shown.missing.total() <= shown.lost() <= n_written + N_PROGRAMS - shown.n_steps.total()
+    assert [shown.n_steps[pid] for pid in shown.n_steps.keys() - by_pid.keys()] == n_short * [N_STEPS]
+    # An event may have been written when its program was killed, before it was counted.
+    assert all(shown.n_steps[pid] + shown.missing[pid] <= n + 1 for pid, n in by_pid.items())
     # Others may use the machine: the short form wants no more than that events do not have to wait for anything.
     delays_s = sorted(shown.delays_s)
     assert delays_s[len(delays_s) // 2 if is_long() else 0] < DELAY_S
