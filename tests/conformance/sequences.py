@@ -81,7 +81,7 @@ class Outcome:
     counters: Counters
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Observed:
     """A sequence of the table.
 

@@ -4,6 +4,7 @@ Where no rule tells the two apart, the expected value is the kernel's own, from 
 and from the first defect of the kernel on, it is what relayfs does by its rules.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields, replace
@@ -36,14 +37,17 @@ def the_ring(request: pytest.FixtureRequest, shm: Path) -> Iterator[Ring]:
         yield subject
 
 
-def expected(observed: Observed) -> Iterator[tuple[Outcome, Unseen, int]]:
-    """Yield for each operation what it must give, what readers have lost after it, and the bytes ever written."""
+@functools.cache
+def expected(observed: Observed) -> list[tuple[Outcome, Unseen, int]]:
+    """Return for each operation what it must give, what readers have lost after it, and the bytes ever written."""
+    steps = []
     ours = Model(observed.geometry, rules=RELAYFS)
     kernel = Model(observed.geometry, rules=KERNEL)
     for operation, outcome in zip(observed.operations, observed.outcomes, strict=True):
         by_rules = Outcome(operation.perform(ours), ours.counters())
         of_kernel = Outcome(operation.perform(kernel), kernel.counters())
-        yield as_observed(outcome, by_rules, of_kernel), ours.unseen(), ours.n_bytes
+        steps.append((as_observed(outcome, by_rules, of_kernel), ours.unseen(), ours.n_bytes))
+    return steps
 
 
 def as_observed(outcome: Outcome | None, by_rules: Outcome, of_kernel: Outcome) -> Outcome:
