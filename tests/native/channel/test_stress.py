@@ -96,7 +96,7 @@ def test_without_a_server(scratch: Path, variant: tuple[str, str], geometry: tup
     make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60)  # noqa: E731
     with stresses(make) as [stress]:
         for _ in range(N_PRODUCERS):
-            stress.start_producer(1000 if sanitize else 4000, fork=True)
+            stress.start_producer(600 if sanitize else 2000, fork=True)
         stress.overrun_reader()
         stress.join_producers()
         check_overrun(stress, stress.finish())
