@@ -47,7 +47,7 @@ class Event:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        return {key: value.rstrip(",") for key, value in FIELD.findall(self.text)}
+        return dict(FIELD.findall(self.text))
 
     def __getitem__(self, name: str) -> int:
         return int(self.fields[name], 0)
