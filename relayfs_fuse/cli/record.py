@@ -13,15 +13,14 @@ import click
 from relayfs_fuse.cli.common import Size, check_option, check_stdout, mount_option, store_option
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
-from relayfs_fuse.record.compress import Compressor
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
-from relayfs_fuse.record.tar import TarOutput
 from relayfs_fuse.tracefiles.recorder_lock import RecorderLock
 
 if TYPE_CHECKING:
+    from relayfs_fuse.record.compress import Compressor
     from relayfs_fuse.record.output import Output
 
 _STDOUT = "-"
@@ -69,8 +68,11 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         source = Source(name, find_store(mount, store))
         stack.callback(source.close)
         stack.callback(RecorderLock(source.directory).close)
-        compressor = Compressor() if compress else None
-        if compressor:
+        compressor = None
+        if compress:
+            from relayfs_fuse.record.compress import Compressor  # noqa: PLC0415  # most recordings need no zstd
+
+            compressor = Compressor()
             stack.callback(compressor.close)
         to = _open(output, source, bool(rotate_size or rotate_time), compressor)
         recorder = Recorder(source, to, options, shown.say, lambda: shown.tick(recorder.summary, recorder.n_buffers))
@@ -101,5 +103,7 @@ def _run(recorder: Recorder) -> OutputFullError | None:
 
 def _open(output: str, source: Source, rotates: bool, compressor: Compressor | None) -> Output:
     if output == _STDOUT:
+        from relayfs_fuse.record.tar import TarOutput  # noqa: PLC0415  # most recordings need no tarfile
+
         return TarOutput(sys.stdout.fileno())
     return DirectoryOutput(os.path.abspath(output), source.identity, rotates=rotates, compressor=compressor)

@@ -11,7 +11,6 @@ syntax of a line and the values of options; channel.py checks whether PATH exist
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import re
@@ -172,6 +171,8 @@ def _is_quoted(words: Sequence[Word]) -> bool:
 
 def suggestion(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean ...?" if a word is similar to one of the known words, else ""."""
+    import difflib  # noqa: PLC0415  # only mistakes need it
+
     meant = _SYNONYMS.get(word.lower()) or next(iter(difflib.get_close_matches(word.lower(), known, 1)), None)
     return f"; did you mean {meant}?" if meant in known else ""
 
