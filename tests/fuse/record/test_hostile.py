@@ -345,8 +345,10 @@ def test_a_dead_process_whose_buffer_another_program_reads_keeps_no_other_from_b
     source, ticks = Source("t", str(store.path)), list[None]()
     output = DirectoryOutput(str(out), source.identity)
     recorder = Recorder(source, output, Options(removes=True), str, lambda: ticks.append(None))
-    with closing(source), in_a_thread(recorder), closing(Process(str(dead.directory))) as other:
+    with closing(source), ExitStack() as running, closing(Process(str(dead.directory))) as other:
+        # Before the recorder does, which would have it otherwise.
         assert other.buffers[0].begin()
+        running.enter_context(in_a_thread(recorder))
         dead.kill()
         n = len(ticks)
         wait_until(lambda: len(ticks) > n + 3, "the recorder has seen that it is dead")
