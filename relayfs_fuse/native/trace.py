@@ -6,10 +6,14 @@ import errno
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BUFFERS_PERPROCESS: int = lib.RELAY_TRACE_PERPROCESS
 BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
@@ -23,6 +27,55 @@ N_TRACES: int = lib.RELAY_N_TRACES
 NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1
 FILTER_MAX: int = lib.RELAY_TRACE_FILTER_BYTES - 1
 RULES_MAX: int = lib.RELAY_TRACE_RULES_BYTES - 1
+
+# How many steps the conditions of a trace have at most, and bytes of their texts with a null byte behind each.
+CONDITION_STEPS: int = lib.RELAY_CONDITION_STEPS
+CONDITION_TEXT_MAX: int = lib.RELAY_CONDITION_TEXT_BYTES - 1
+
+
+class Operand(IntEnum):
+    """What a field is compared with; see enum relay_operand."""
+
+    LEVEL = lib.RELAY_OPERAND_LEVEL
+    POSITIVE = lib.RELAY_OPERAND_POSITIVE
+    NEGATIVE = lib.RELAY_OPERAND_NEGATIVE
+    REAL = lib.RELAY_OPERAND_REAL
+    TEXT = lib.RELAY_OPERAND_TEXT
+    PATTERN = lib.RELAY_OPERAND_PATTERN
+
+
+class Order(IntFlag):
+    """How a field stands to an operand; see enum relay_order."""
+
+    LESS = lib.RELAY_LESS
+    EQUAL = lib.RELAY_EQUAL
+    GREATER = lib.RELAY_GREATER
+    UNORDERED = lib.RELAY_UNORDERED
+
+
+class Target(IntEnum):
+    """What follows a step that is none."""
+
+    TAKE = lib.RELAY_CONDITION_TAKE
+    REFUSE = lib.RELAY_CONDITION_REFUSE
+
+
+class Step(NamedTuple):
+    """A comparison of a condition; see struct relay_condition_step.
+
+    accepts: for which orders it is true
+    next: the step if it is false, and if it is true; or a Target
+    field, text: where the name and the text begin in the texts
+    number: the bits of an integer or a double
+    """
+
+    operand: Operand
+    accepts: Order
+    next: tuple[int, int]
+    field: int
+    text: int
+    number: int
+
 
 # Prefix of the files in which programs of other users than the store's count lost events.
 _LOST_OF_USER = ".traces-lost-"
@@ -48,6 +101,7 @@ class Trace:
     boot: the boot that the clocks belong to
     memory: bytes that the buffers of all processes take at most; 0: no limit
     flush_interval_ms: how often a recorder or server flushes sub-buffers that are not full; 0: never
+    conditions: those of the rules, as pack_conditions() returns them; empty: there are none
     """
 
     id: int
@@ -65,6 +119,7 @@ class Trace:
     rules: str = ""
     memory: int = 0
     flush_interval_ms: int = 0
+    conditions: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -95,7 +150,13 @@ def _trace(c_trace: Any) -> Trace:
         **{name: os.fsdecode(ffi.string(getattr(c_trace, name))) for name in _TEXTS},  # type: ignore[arg-type]
         made=_clocks(c_trace.made),
         latest=_clocks(c_trace.latest),
+        conditions=_conditions(c_trace)[:] if c_trace.conditions.n_conditions else b"",
     )
+
+
+def _conditions(c_trace: Any) -> Any:
+    """Return the memory of a trace's conditions."""
+    return ffi.buffer(ffi.addressof(c_trace, "conditions"))
 
 
 def _c_trace(trace: Trace) -> Any:
@@ -107,7 +168,25 @@ def _c_trace(trace: Trace) -> Any:
     for name in ("made", "latest"):
         for clock in ("ticks", "mono_ns", "real_ns"):
             setattr(getattr(c_trace, name), clock, getattr(getattr(trace, name), clock))
+    _conditions(c_trace)[: len(trace.conditions)] = trace.conditions
     return c_trace
+
+
+def pack_conditions(steps: Sequence[Step], first: Sequence[int], texts: bytes) -> bytes:
+    """Return what Trace.conditions is to be, which fits; empty if there are no conditions.
+
+    first: of each rule that has a condition, the step to begin with
+    texts: at most CONDITION_TEXT_MAX bytes
+    """
+    if not first:
+        return b""
+    conditions = ffi.new("struct relay_conditions *")
+    for at, step in enumerate(steps):
+        conditions.steps[at] = step
+    conditions.first[0 : len(first)] = first
+    ffi.memmove(conditions.texts, texts, len(texts))
+    conditions.n_steps, conditions.n_conditions = len(steps), len(first)
+    return bytes(ffi.buffer(conditions))
 
 
 def read_clocks(clock: int) -> Clocks:

@@ -79,12 +79,12 @@ def test_what_is_not_allowed_is_refused_where_it_stands(line: str, at: str, said
 
 
 def rules(*lines: str) -> str:
-    text = ""
+    trace = Trace(1, "t", False, CLOCKS["mono"].number, 0, 0, 4096, 5, "boot")
     for line in lines:
         command = trace_control.parse(f"trace {line}")
         assert command is not None
-        text = trace_control.add_rule(text, command)
-    return text
+        trace = trace_control.add_rule(trace, command)
+    return trace.rules
 
 
 def test_rules_are_kept_in_order_and_the_first_for_ever() -> None:

@@ -54,6 +54,45 @@ enum {
 	RELAY_TRACE_TID_BYTES = 4
 };
 
+/*
+ * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant, and says which step
+ * is next if the comparison is true, and which if it is false: a later one, or none, because then the event is taken, or refused.
+ * So evaluating a condition needs no stack, and ends after RELAY_CONDITION_STEPS steps at most.
+ */
+enum { RELAY_CONDITION_STEPS = 64, RELAY_CONDITION_TEXT_BYTES = 1024 };
+enum { RELAY_CONDITION_TAKE = 254, RELAY_CONDITION_REFUSE = 255 };
+
+/* What a field is compared with. */
+enum relay_operand {
+	RELAY_OPERAND_LEVEL = 0,    /* the event's level, not a field, with `number` */
+	RELAY_OPERAND_POSITIVE = 1, /* the integer `number` */
+	RELAY_OPERAND_NEGATIVE = 2, /* the same, as an int64_t */
+	RELAY_OPERAND_REAL = 3,     /* a double, whose bits `number` has */
+	RELAY_OPERAND_TEXT = 4,     /* a text, byte by byte; or the value of that label, if the field is an enum */
+	RELAY_OPERAND_PATTERN =
+	    5, /* a text with * and ?, in which \ takes the meaning from the next one; EQUAL: it matches */
+	RELAY_N_OPERANDS
+};
+
+/* How a field may stand to the operand. */
+enum relay_order { RELAY_LESS = 1, RELAY_EQUAL = 2, RELAY_GREATER = 4, RELAY_UNORDERED = 8 };
+
+struct relay_condition_step {
+	uint8_t operand; /* enum relay_operand */
+	uint8_t accepts; /* for which of enum relay_order the comparison is true */
+	uint8_t next[2]; /* the step if it is false, and if it is true; RELAY_CONDITION_TAKE; RELAY_CONDITION_REFUSE */
+	uint16_t field;  /* its name, an index of `texts` */
+	uint16_t text;   /* the text, an index of `texts` */
+	uint64_t number;
+};
+
+struct relay_conditions {
+	struct relay_condition_step steps[RELAY_CONDITION_STEPS];
+	uint8_t first[RELAY_CONDITION_STEPS]; /* of the conditions, in the order of the rules that have one */
+	char texts[RELAY_CONDITION_TEXT_BYTES];
+	uint32_t n_steps, n_conditions;
+};
+
 enum relay_trace_buffers { RELAY_TRACE_PERPROCESS = 0, RELAY_TRACE_PERUSER = 1, RELAY_TRACE_SHARED = 2 };
 
 /* The clocks at one moment. */
@@ -78,11 +117,12 @@ struct relay_trace {
 	char name[RELAY_TRACE_NAME_BYTES];
 	/* Which processes are traced, "TERM,TERM..."; a TERM is pid:N, uid:N or a GLOB of program names. "": all. */
 	char filter[RELAY_TRACE_FILTER_BYTES];
-	/* Which events are traced, lines "+GLOB\n" or "-GLOB\n" for "provider:name". The last line that matches decides; if none
-	 * does, the event is traced unless the first line begins with +. "": all. */
+	/* Which events are traced, lines "+GLOB\n", "+GLOB CONDITION\n" or "-GLOB\n" for "provider:name". The last line whose
+	 * GLOB matches decides; if none does, the event is traced unless the first line begins with +. "": all. */
 	char rules[RELAY_TRACE_RULES_BYTES];
 	/* How often a recorder or server flushes sub-buffers that are not full; 0: never. */
 	uint64_t flush_interval_ms;
+	struct relay_conditions conditions; /* of `rules` */
 };
 
 /* The control file of a store, mapped. */

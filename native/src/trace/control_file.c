@@ -2,7 +2,7 @@
 /*
  * The control file of traces, STORE/.traces, tells programs which traces exist and which events they want.
  *
- *     0                       4096          8192                     69632
+ *     0                       4096          12288                    135168
  *     +-----------------------+-------------+-------------+-- - - ---+
  *     | relay_trace_page, ids | slot 0      | slot 1      |          |
  *     +-----------------------+-------------+-------------+-- - - ---+
@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/directory.h"
 #include "base/mapping.h"
+#include "trace/condition.h"
 #include "trace/control_file.h"
 #include "trace/lost.h"
 
@@ -38,8 +39,9 @@
 #define TRACES_MAGIC 0x3130454341525452ull /* "RTRACE01", little-endian */
 
 enum {
-	TRACES_VERSION = 4,
-	TRACES_BYTES = (1 + RELAY_N_TRACES) * RELAY_PAGE_BYTES,
+	TRACES_VERSION = 5,
+	SLOT_BYTES = 2 * RELAY_PAGE_BYTES,
+	TRACES_BYTES = RELAY_PAGE_BYTES + RELAY_N_TRACES * SLOT_BYTES,
 	CLOCK_READINGS = 16,
 	MAX_READS = 1000, /* tries to copy a slot that changes meanwhile */
 	READ_PAUSE_NS = 100000
@@ -66,7 +68,7 @@ struct relay_traces {
 };
 
 RELAY_STATIC_ASSERT(sizeof(struct traces_page) <= RELAY_PAGE_BYTES, "programs map one page");
-RELAY_STATIC_ASSERT(sizeof(struct traces_slot) <= RELAY_PAGE_BYTES, "a trace has one page");
+RELAY_STATIC_ASSERT(sizeof(struct traces_slot) <= SLOT_BYTES, "a trace has two pages");
 RELAY_STATIC_ASSERT(TRACES_BYTES >= RELAY_TRACE_PAGE_BYTES, "what programs map is in the file, whatever a page is");
 
 static struct traces_page *traces_page_of(const struct relay_traces *traces)
@@ -76,7 +78,7 @@ static struct traces_page *traces_page_of(const struct relay_traces *traces)
 
 static struct traces_slot *slot_of(const struct relay_traces *traces, unsigned slot)
 {
-	return (struct traces_slot *)(traces->mapping.base + (1 + slot) * (size_t)RELAY_PAGE_BYTES);
+	return (struct traces_slot *)(traces->mapping.base + RELAY_PAGE_BYTES + slot * (size_t)SLOT_BYTES);
 }
 
 /* ------------------------------------------------------------------ clocks */
@@ -330,7 +332,7 @@ static int check_trace(const struct relay_trace *trace)
 	                is_text(trace->filter, sizeof(trace->filter)) && is_text(trace->rules, sizeof(trace->rules)) &&
 	                relay_clock_at(trace->clock) && trace->buffers <= RELAY_TRACE_SHARED &&
 	                trace->mode <= RELAY_OVERWRITE && trace->name[0] && trace->name[0] != '.' &&
-	                !strchr(trace->name, '/');
+	                !strchr(trace->name, '/') && relay_conditions_are_sound(&trace->conditions);
 	return is_sound ? 0 : -EBADMSG;
 }
 

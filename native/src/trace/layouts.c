@@ -50,13 +50,13 @@ const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts
 	return i < layouts->n && layouts->at[i].id == id ? &layouts->at[i] : NULL;
 }
 
-static struct relay_step *make_steps(const uint32_t *types, uint32_t n_types, uint32_t context_bytes)
+struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uint32_t bytes)
 {
 	struct relay_step *steps = calloc((size_t)n_types + 1, sizeof(*steps));
 	uint32_t n = 0;
 	if (!steps)
 		return NULL;
-	steps[0].bytes = context_bytes;
+	steps[0].bytes = bytes;
 	for (uint32_t i = 0; i < n_types; i++) {
 		const struct relay_field_type *type = relay_field_base(types[i]);
 		const uint32_t count = relay_field_count(types[i]);
@@ -102,7 +102,7 @@ static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types
 	if (relay_find_layout(layouts, id))
 		return -EEXIST;
 	int err = make_room(layouts);
-	struct relay_step *steps = err ? NULL : make_steps(types, n_types, layouts->context_bytes);
+	struct relay_step *steps = err ? NULL : relay_steps_make(types, n_types, layouts->context_bytes);
 	if (!steps)
 		return -ENOMEM;
 	size_t i = index_of(layouts, id);

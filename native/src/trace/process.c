@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "trace/process.h"
 
+#include "trace/choice.h"
 #include "trace/control_file.h"
 #include "trace/early.h"
 #include "trace/joined.h"
@@ -33,6 +34,7 @@ static struct {
 	struct relay_trace_home home;
 	struct relay_traces *control;                /* NULL: no control file was found yet */
 	uint64_t generation;                         /* of the copy in `traces` */
+	uint64_t version;                            /* counts what may change a decision */
 	struct relay_trace traces[RELAY_N_TRACINGS]; /* id 0: no trace. [RELAY_EARLY]: the trace of early events */
 } all;
 
@@ -45,27 +47,6 @@ static bool wants_process(const struct relay_trace *trace)
 	return relay_selects_process(trace, program_invocation_short_name, pid, geteuid());
 }
 
-static bool wants_event(const struct relay_trace *trace, const struct relay_trace_event *event)
-{
-	char name[2 * RELAY_TRACE_NAME_BYTES];
-	snprintf(name, sizeof(name), "%s:%s", event->provider, event->name);
-	return relay_selects_event(trace, name);
-}
-
-/* Return a bit for each slot whose trace wants the event. */
-static uint32_t slots_that_want(const struct relay_trace_event *event)
-{
-	uint32_t bits = 0;
-	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++) {
-		const struct relay_trace *trace = &all.traces[slot];
-		if (trace->id && trace->is_started && wants_process(trace) && wants_event(trace, event))
-			bits |= 1u << slot;
-	}
-	return event->id ? bits : 0;
-}
-
-/* --- what tracepoints load: the pages of objects, and `wanted` of each event --- */
-
 /* Return the generation to store in `wanted`. It must not be 0 while early events are written, because an event whose
  * `wanted` is equal to the page's generation is not written, and both are 0 at first. */
 static uint64_t generation_now(void)
@@ -73,14 +54,43 @@ static uint64_t generation_now(void)
 	return all.traces[RELAY_EARLY].id && all.generation < BEFORE_ANY ? BEFORE_ANY : all.generation;
 }
 
+/* As relay_selects_event(). */
+static bool wants_event(const struct relay_trace *trace, const struct relay_trace_event *event, int *condition)
+{
+	char name[2 * RELAY_TRACE_NAME_BYTES];
+	snprintf(name, sizeof(name), "%s:%s", event->provider, event->name);
+	return relay_selects_event(trace, name, condition);
+}
+
+/* Return the value of event->wanted: a bit for each slot whose trace wants the event, and for which generation that is. */
+static uint64_t wanted_now(const struct relay_trace_event *event)
+{
+	struct relay_wishes wishes = {0};
+	uint64_t bits = 0;
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS && event->id; slot++) {
+		const struct relay_trace *trace = &all.traces[slot];
+		int condition;
+		if (!trace->id || !trace->is_started || !wants_process(trace) || !wants_event(trace, event, &condition))
+			continue;
+		bits |= 1ull << slot;
+		if (condition >= 0) {
+			wishes.conditions[slot] = &trace->conditions;
+			wishes.number[slot] = (unsigned)condition;
+		}
+	}
+	return relay_choice_make(event, generation_now() | bits, &wishes, all.version);
+}
+
+/* --- what tracepoints load: the pages of objects, and `wanted` of each event --- */
+
 /* Decide which traces want the event, and add their bits to *arg. */
 static void decide_wanted(struct relay_trace_event *event, void *arg)
 {
-	uint64_t *wanted = arg, now = generation_now() | slots_that_want(event);
+	uint64_t *wanted = arg, now = wanted_now(event);
 	*wanted |= now;
 	/* As in relay_traced_decide(). */
 	if (!relay_joined_has_retired())
-		__atomic_store_n(&event->wanted, now, __ATOMIC_RELAXED);
+		__atomic_store_n(&event->wanted, now, __ATOMIC_RELEASE);
 }
 
 static void clear_wanted(struct relay_trace_event *event, void *unused)
@@ -95,6 +105,7 @@ static void clear_wanted(struct relay_trace_event *event, void *unused)
 static void renew_wanted(void)
 {
 	uint64_t unused = 0;
+	all.version++;
 	relay_objects_each_event(relay_joined_is_silent() ? decide_wanted : clear_wanted, &unused);
 }
 
@@ -158,6 +169,7 @@ static void update_traces(void)
 			if (relay_traces_get(all.control, slot, &all.traces[slot]))
 				all.traces[slot].id = 0;
 		all.generation = generation;
+		all.version++;
 		renew_sessions();
 		relay_joined_declare_again();
 		if (is_early)
@@ -196,11 +208,11 @@ void relay_traced_look(void *unused)
 uint64_t relay_traced_decide(struct relay_trace_event *event)
 {
 	update_traces();
-	uint64_t wanted = generation_now() | slots_that_want(event);
-	/* Relaxed: emit(), trace/tracepoint.c, compares the generation in `wanted` with the page's. `wanted` is not
+	uint64_t wanted = wanted_now(event);
+	/* Pairs with the acquire in choose(), trace/tracepoint.c: the choice of the event before it. `wanted` is not
 	 * stored while a left trace is to be freed, so that the next event calls update_traces(), which frees it, again. */
 	if (!relay_joined_has_retired())
-		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELAXED);
+		__atomic_store_n(&event->wanted, wanted, __ATOMIC_RELEASE);
 	return wanted;
 }
 

@@ -29,20 +29,28 @@ bool relay_selects_process(const struct relay_trace *trace, const char *program,
 	return false;
 }
 
-bool relay_selects_event(const struct relay_trace *trace, const char *event)
+bool relay_selects_event(const struct relay_trace *trace, const char *event, int *condition)
 {
 	char rules[RELAY_TRACE_RULES_BYTES], *next = rules, *rule;
+	int n_conditions = 0;
 	memcpy(rules, trace->rules, sizeof(rules));
 	bool selects = rules[0] != '+';
-	while ((rule = strsep(&next, "\n")))
-		if (*rule && fnmatch(rule + 1, event, 0) == 0)
-			selects = *rule == '+';
+	*condition = -1;
+	while ((rule = strsep(&next, "\n"))) {
+		const char *glob = strsep(&rule, " ");
+		const int own = rule ? n_conditions++ : -1;
+		if (!*glob || fnmatch(glob + 1, event, 0) != 0)
+			continue;
+		selects = *glob == '+';
+		*condition = own;
+	}
 	return selects;
 }
 
 int relay_trace_takes(const struct relay_trace *trace, const char *program, uint32_t pid, uint32_t uid,
                       const char *event)
 {
+	int condition;
 	return trace->is_started && relay_selects_process(trace, program, pid, uid) &&
-	       relay_selects_event(trace, event);
+	       relay_selects_event(trace, event, &condition);
 }

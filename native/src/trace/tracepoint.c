@@ -5,6 +5,7 @@
  *     trace_x_y()         page.active, event.wanted?                   in the program (trace.h)
  *        |
  *     relay_trace_emit()  event.wanted is of page.generation?  ---no--> look at the control file, decide
+ *        |                has it conditions?  -----------------yes----> evaluate them (trace/choice.h)
  *        |                for each trace that wants it:
  *     relay_tracings[slot]  there?  ----------------------------no----> join: make buffers, declare all events
  *        |
@@ -18,6 +19,7 @@
 #include "base/owner.h"
 #include "base/quiet.h"
 #include "base/scratch.h"
+#include "trace/choice.h"
 #include "trace/declared.h"
 #include "trace/joined.h"
 #include "trace/process.h"
@@ -48,7 +50,7 @@ static void decide_here(void *arg)
 static uint64_t wanted_before(const struct relay_trace_event *event)
 {
 	uint32_t active = __atomic_load_n(&relay_traced_own.page.active, __ATOMIC_RELAXED);
-	return __atomic_load_n(&event->wanted, __ATOMIC_RELAXED) & active;
+	return __atomic_load_n(&event->wanted, __ATOMIC_ACQUIRE) & (active | RELAY_HAS_CONDITION);
 }
 
 __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event)
@@ -58,6 +60,17 @@ __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event
 		return wanted_before(event);
 	relay_trace_locked(decide_here, &decision);
 	return decision.wanted;
+}
+
+/* Return the traces that take this record, after a change of the control file, or if conditions choose. */
+__attribute__((noinline)) static uint64_t choose(struct relay_trace_event *event,
+                                                 const struct relay_trace_record *record, size_t length)
+{
+	/* Pairs with the release in relay_traced_decide(), trace/process.c: the choice of the event. */
+	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_ACQUIRE);
+	if ((wanted ^ __atomic_load_n(&relay_traced_own.page.generation, __ATOMIC_ACQUIRE)) >> 32)
+		wanted = decide(event);
+	return wanted & RELAY_HAS_CONDITION ? relay_choose(event, wanted, record, length) : wanted;
 }
 
 struct place {
@@ -125,9 +138,9 @@ emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t 
 	note_thread(record);
 	uint64_t wanted = __atomic_load_n(&event->wanted, __ATOMIC_RELAXED);
 	/* Pairs with the releases in announce(), trace/control_file.c, and copy_page(), trace/objects.c: what was stored
-	 * before the generation is seen. */
-	if (__builtin_expect((wanted ^ __atomic_load_n(&relay_traced_own.page.generation, __ATOMIC_ACQUIRE)) >> 32, 0))
-		wanted = decide(event);
+	 * before the generation is seen. RELAY_HAS_CONDITION is the bit below the generation, so one branch finds both. */
+	if (__builtin_expect((wanted ^ __atomic_load_n(&relay_traced_own.page.generation, __ATOMIC_ACQUIRE)) >> 31, 0))
+		wanted = choose(event, record, length);
 	for (uint32_t bits = (uint32_t)wanted; bits; bits &= bits - 1) {
 		unsigned slot = (unsigned)__builtin_ctz(bits);
 		struct relay_tracing *tracing = __atomic_load_n(&relay_tracings[slot], __ATOMIC_ACQUIRE);

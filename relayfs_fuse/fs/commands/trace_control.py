@@ -1,6 +1,6 @@
 """Parsing the commands of the control file that are about traces.
 
-    trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB
+    trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB [if CONDITION]
     trace remove NAME                    trace stop NAME     trace disable NAME GLOB
 
 Like control.py, this module checks the syntax; traces/registry.py checks whether NAME exists.
@@ -9,11 +9,13 @@ Like control.py, this module checks the syntax; traces/registry.py checks whethe
 from __future__ import annotations
 
 import errno
+import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.commands import condition
 from relayfs_fuse.fs.commands.control import Word, check_sizes, parse_value, split_option, suggestion
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
@@ -45,9 +47,10 @@ class TraceCommand:
     column: where the name begins in the line; columns count from 0
     line: the whole line
     options: the values of the options of create, by key; keys that were not given are missing
-    columns: where the word of each option begins, by key; and "glob"
+    columns: where the word of each option begins, by key; and "glob" and "condition"
     filter: of create
     glob: of enable and disable
+    condition: of enable; empty: there is none
     """
 
     action: str
@@ -58,6 +61,7 @@ class TraceCommand:
     columns: dict[str, int] = field(default_factory=dict)
     filter: str = ""
     glob: str = ""
+    condition: str = ""
 
     @property
     def reserved(self) -> int:
@@ -159,7 +163,7 @@ def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
         message = f"{VERB} {command.action} NAME GLOB: the pattern of events is missing"
         raise CommandError(errno.EINVAL, message, len(command.line))
     if len(words) > 1:
-        raise _invalid(words[1], f"{VERB} {command.action} takes NAME and GLOB and nothing else")
+        _parse_condition(command, words[1:])
     glob = words[0]
     if not _is_glob(glob.text):
         raise _invalid(
@@ -171,23 +175,47 @@ def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
     command.glob, command.columns["glob"] = glob.text, glob.column
 
 
-def add_rule(rules: str, command: TraceCommand) -> str:
-    """Return the rules of a trace with that of an `enable` or `disable` added; CommandError: ENOSPC.
+def _parse_condition(command: TraceCommand, words: Sequence[Word]) -> None:
+    if command.action == "disable":
+        raise _invalid(words[0], f"{VERB} disable takes NAME and GLOB and nothing else")
+    if words[0].text != "if":
+        raise _invalid(words[0], f"{VERB} enable takes NAME and GLOB, and `if` with a condition")
+    column = words[0].column + len("if")
+    command.condition = command.line[column:].strip(" \t")
+    column = words[1].column if command.condition else len(command.line)
+    condition.check(command.condition, column)
+    command.columns["condition"] = column
 
-    Each line is + or - and a pattern. Of the rules that match an event the last decides; if none does, the event is
-    recorded if the first rule is a -, so the first rule is kept.
+
+def add_rule(trace: Trace, command: TraceCommand) -> Trace:
+    """Return a trace with the rule of an `enable` or `disable` added; CommandError: ENOSPC.
+
+    Each rule is a line of + or - and a pattern, and behind a blank the condition if there is one. Of the rules that
+    match an event the last decides; if none does, the event is recorded if the first rule is a -, so the first rule is
+    kept. It is what decides nothing any more, but for that, if a later one has its pattern.
     """
-    rule = ("+" if command.action == "enable" else "-") + command.glob
-    first, *others = rules.split("\n")[:-1] or [rule]
-    kept = [other for other in others if other[1:] != command.glob]
+    head = ("+" if command.action == "enable" else "-") + command.glob
+    rule = f"{head} {command.condition}" if command.condition else head
+    first, *others = trace.rules.split("\n")[:-1] or [rule]
+    kept = [other for other in others if _glob_of(other) != command.glob]
+    if _glob_of(first) == command.glob:
+        first = first[0] + rule[1:] if first[0] == rule[0] and not kept else first[0] + command.glob
     if kept or rule != first:
         kept.append(rule)
-    text = "".join(f"{line}\n" for line in (first, *kept))
-    if len(text) > native_trace.RULES_MAX:
+    rules = "".join(f"{line}\n" for line in (first, *kept))
+    if len(os.fsencode(rules)) > native_trace.RULES_MAX:
         raise command.refuse(
             errno.ENOSPC, f"the patterns of {command.name} would be longer than {native_trace.RULES_MAX} bytes", "glob"
         )
-    return text
+    try:
+        conditions = condition.compile_conditions(line.partition(" ")[2] for line in (first, *kept) if " " in line)
+    except CommandError as error:
+        raise command.refuse(error.errno, error.message, "condition") from error
+    return replace(trace, rules=rules, conditions=conditions)
+
+
+def _glob_of(rule: str) -> str:
+    return rule[1:].partition(" ")[0]
 
 
 def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
@@ -203,7 +231,8 @@ def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
         words["filter"] = trace.filter
     lines = [f"{VERB} create {trace.name} " + " ".join(f"{key}={value}" for key, value in words.items())]
     for rule in trace.rules.split("\n")[:-1]:
-        lines.append(f"{VERB} {'enable' if rule[0] == '+' else 'disable'} {trace.name} {rule[1:]}")
+        glob, blank, text = rule[1:].partition(" ")
+        lines.append(f"{VERB} {'enable' if rule[0] == '+' else 'disable'} {trace.name} {glob}{blank and ' if '}{text}")
     if trace.is_started:
         lines.append(f"{VERB} start {trace.name}")
     return lines

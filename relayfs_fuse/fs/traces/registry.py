@@ -368,7 +368,7 @@ class Traces:
         elif command.action == "stop":
             yield from self._stop(trace)
         else:
-            self._set(replace(trace, rules=trace_control.add_rule(trace.rules, command)))
+            self._set(trace_control.add_rule(trace, command))
 
     def _set(self, trace: Trace) -> None:
         self._control.set(self._slots[trace.name], trace)

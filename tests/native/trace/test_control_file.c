@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 17 * 4096, CHANGES = 200000 };
+enum { FILE_BYTES = 33 * 4096, CHANGES = 200000 };
 
 static const char *file_of_traces(void)
 {

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "trace/condition.h"
+
+#include "trace/field_types.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIELDS_MAX = 64 };
+
+/* --- the form in the control file --- */
+
+static bool is_target(const struct relay_conditions *conditions, uint32_t from, uint8_t to)
+{
+	return to >= RELAY_CONDITION_TAKE || (to > from && to < conditions->n_steps);
+}
+
+bool relay_conditions_are_sound(const struct relay_conditions *conditions)
+{
+	if (conditions->n_steps > RELAY_CONDITION_STEPS || conditions->n_conditions > RELAY_CONDITION_STEPS ||
+	    conditions->texts[RELAY_CONDITION_TEXT_BYTES - 1])
+		return false;
+	for (uint32_t i = 0; i < conditions->n_conditions; i++)
+		if (conditions->first[i] >= conditions->n_steps)
+			return false;
+	for (uint32_t i = 0; i < conditions->n_steps; i++) {
+		const struct relay_condition_step *step = &conditions->steps[i];
+		if (step->operand >= RELAY_N_OPERANDS || step->field >= RELAY_CONDITION_TEXT_BYTES ||
+		    step->text >= RELAY_CONDITION_TEXT_BYTES || !is_target(conditions, i, step->next[0]) ||
+		    !is_target(conditions, i, step->next[1]))
+			return false;
+	}
+	return true;
+}
+
+/* Return a bit for each step that a condition can come to; 0: there is no such condition. */
+static uint64_t steps_of(const struct relay_conditions *conditions, unsigned number)
+{
+	if (number >= conditions->n_conditions)
+		return 0;
+	uint64_t steps = 1ull << conditions->first[number];
+	for (uint32_t i = conditions->first[number]; i < conditions->n_steps; i++)
+		for (int k = 0; k < 2 && steps >> i & 1; k++)
+			if (conditions->steps[i].next[k] < RELAY_CONDITION_STEPS)
+				steps |= 1ull << conditions->steps[i].next[k];
+	return steps;
+}
+
+unsigned relay_condition_length(const struct relay_conditions *conditions, unsigned number)
+{
+	return (unsigned)__builtin_popcountll(steps_of(conditions, number));
+}
+
+/* --- for one event --- */
+
+static enum relay_order order_of_integers(uint64_t one, bool is_negative, uint64_t other, bool other_is_negative)
+{
+	if (is_negative != other_is_negative)
+		return is_negative ? RELAY_LESS : RELAY_GREATER;
+	/* Of two numbers below 0, too, the larger one has the larger bits. */
+	return one < other ? RELAY_LESS : one > other ? RELAY_GREATER : RELAY_EQUAL;
+}
+
+static struct relay_step *path_to(const struct relay_trace_event *event, uint32_t index)
+{
+	uint32_t types[FIELDS_MAX];
+	for (uint32_t i = 0; i < index; i++)
+		types[i] = event->fields[i].type;
+	return relay_steps_make(types, index, 0);
+}
+
+static bool bind_real(struct relay_comparison *comparison, const struct relay_condition_step *step)
+{
+	comparison->compared = RELAY_REALS;
+	switch (step->operand) {
+	case RELAY_OPERAND_POSITIVE:
+		comparison->real = (double)step->number;
+		return true;
+	case RELAY_OPERAND_NEGATIVE:
+		comparison->real = (double)(int64_t)step->number;
+		return true;
+	case RELAY_OPERAND_REAL:
+		memcpy(&comparison->real, &step->number, sizeof(comparison->real));
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool bind_label(struct relay_comparison *comparison, const struct relay_trace_enum *labels, const char *name)
+{
+	for (uint32_t i = 0; labels && i < labels->n_labels; i++)
+		if (strcmp(labels->labels[i].name, name) == 0) {
+			comparison->integer = (uint64_t)labels->labels[i].value;
+			comparison->is_negative = comparison->kind == RELAY_FIELD_SIGNED && labels->labels[i].value < 0;
+			return true;
+		}
+	return false;
+}
+
+/* Set what a field is compared with. false: it is of another type, or no memory. */
+static bool bind(struct relay_comparison *comparison, const struct relay_condition_step *step, const char *text,
+                 const struct relay_trace_enum *labels)
+{
+	const bool is_text = step->operand == RELAY_OPERAND_TEXT || step->operand == RELAY_OPERAND_PATTERN;
+	switch ((enum relay_field_kind)comparison->kind) {
+	case RELAY_FIELD_UNSIGNED:
+	case RELAY_FIELD_SIGNED:
+	case RELAY_FIELD_HEX:
+		if (step->operand == RELAY_OPERAND_REAL)
+			return bind_real(comparison, step);
+		if (step->operand == RELAY_OPERAND_TEXT)
+			return bind_label(comparison, labels, text);
+		comparison->integer = step->number;
+		comparison->is_negative = step->operand == RELAY_OPERAND_NEGATIVE && (int64_t)step->number < 0;
+		return !is_text;
+	case RELAY_FIELD_REAL:
+		return bind_real(comparison, step);
+	case RELAY_FIELD_STRING:
+		comparison->compared = step->operand == RELAY_OPERAND_TEXT ? RELAY_TEXTS : RELAY_PATTERN;
+		comparison->text = is_text ? strdup(text) : NULL;
+		return comparison->text;
+	case RELAY_FIELD_BYTES:
+		break;
+	}
+	return false;
+}
+
+/* Make the comparison of a step. false: the event has no such field, or it is of another type, or no memory. */
+static bool compare(struct relay_comparison *comparison, const struct relay_conditions *conditions,
+                    const struct relay_condition_step *step, const struct relay_trace_event *event)
+{
+	const char *name = conditions->texts + step->field;
+	uint32_t i = 0;
+	while (i < event->n_fields && strcmp(event->fields[i].name, name) != 0)
+		i++;
+	if (i == event->n_fields || i > FIELDS_MAX)
+		return false;
+	const uint32_t type = event->fields[i].type;
+	if (relay_field_count(type) || type & RELAY_TRACE_IS_SEQUENCE)
+		return false;
+	*comparison = (struct relay_comparison){
+	    .accepts = step->accepts,
+	    .kind = (uint8_t)relay_field_base(type)->kind,
+	    .bytes = (uint8_t)relay_field_base(type)->bytes,
+	};
+	const struct relay_trace_enum *labels = type & RELAY_TRACE_IS_ENUM ? relay_field_enum(event, name) : NULL;
+	if (!bind(comparison, step, conditions->texts + step->text, labels))
+		return false;
+	comparison->path = path_to(event, i);
+	if (!comparison->path)
+		relay_comparisons_clear(comparison, 1);
+	return comparison->path;
+}
+
+static bool accepts_level(const struct relay_condition_step *step, unsigned level)
+{
+	return step->accepts & order_of_integers(level, false, step->number, false);
+}
+
+uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsigned number,
+                                 const struct relay_trace_event *event, struct relay_comparison *to, uint16_t *n)
+{
+	const uint64_t steps = steps_of(conditions, number);
+	const uint16_t n_before = *n;
+	uint16_t target[UINT8_MAX + 1]; /* by what a step has in `next` */
+	target[RELAY_CONDITION_TAKE] = RELAY_TAKE;
+	target[RELAY_CONDITION_REFUSE] = RELAY_REFUSE;
+	/* From the last one on, because the next ones of a step are behind it. */
+	for (unsigned i = RELAY_CONDITION_STEPS; i-- > 0;) {
+		const struct relay_condition_step *step = &conditions->steps[i];
+		bool is_level = step->operand == RELAY_OPERAND_LEVEL;
+		if (!(steps >> i & 1))
+			continue;
+		if (is_level ? !event->level : !compare(&to[*n], conditions, step, event)) {
+			relay_comparisons_clear(to + n_before, *n - n_before);
+			*n = n_before;
+			return RELAY_REFUSE;
+		}
+		uint16_t next[2] = {target[step->next[0]], target[step->next[1]]};
+		if (is_level) {
+			target[i] = next[accepts_level(step, event->level - 1u)];
+			continue;
+		}
+		memcpy(to[*n].next, next, sizeof(next));
+		target[i] = (*n)++;
+	}
+	return steps ? target[conditions->first[number]] : RELAY_REFUSE;
+}
+
+void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		free(comparisons[i].path);
+		if (comparisons[i].compared >= RELAY_TEXTS)
+			free(comparisons[i].text);
+	}
+}
+
+/* --- evaluating --- */
+
+static uint64_t load(const struct relay_comparison *comparison, const unsigned char *at)
+{
+	uint64_t value = 0;
+	uint32_t four;
+	uint16_t two;
+	switch (comparison->bytes) {
+	case 8:
+		memcpy(&value, at, sizeof(value));
+		break;
+	case 4:
+		memcpy(&four, at, sizeof(four));
+		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int32_t)four : four;
+		break;
+	case 2:
+		memcpy(&two, at, sizeof(two));
+		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int16_t)two : two;
+		break;
+	default:
+		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int8_t)*at : *at;
+	}
+	return value;
+}
+
+static double load_real(const struct relay_comparison *comparison, const unsigned char *at)
+{
+	double eight;
+	float four;
+	if (comparison->kind == RELAY_FIELD_SIGNED)
+		return (double)(int64_t)load(comparison, at);
+	if (comparison->kind != RELAY_FIELD_REAL)
+		return (double)load(comparison, at);
+	if (comparison->bytes == sizeof(four)) {
+		memcpy(&four, at, sizeof(four));
+		return four;
+	}
+	memcpy(&eight, at, sizeof(eight));
+	return eight;
+}
+
+static enum relay_order order_of_reals(double one, double other)
+{
+	return one < other ? RELAY_LESS : one > other ? RELAY_GREATER : one == other ? RELAY_EQUAL : RELAY_UNORDERED;
+}
+
+/* If the characters after a * do not match, the text is tried again from one byte later; an earlier * need not be tried again. */
+static bool matches(const char *pattern, const char *text)
+{
+	const char *after_star = NULL, *again = NULL;
+	while (*text) {
+		const bool is_quoted = *pattern == '\\' && pattern[1];
+		if (*pattern == '*') {
+			after_star = ++pattern;
+			again = text;
+		} else if (*pattern == '?' || (*pattern && pattern[is_quoted] == *text)) {
+			pattern += 1 + is_quoted;
+			text++;
+		} else if (after_star) {
+			pattern = after_star;
+			text = ++again;
+		} else {
+			return false;
+		}
+	}
+	while (*pattern == '*')
+		pattern++;
+	return !*pattern;
+}
+
+static enum relay_order order_of_texts(const struct relay_comparison *comparison, const char *text)
+{
+	if (comparison->compared == RELAY_PATTERN)
+		return matches(comparison->text, text) ? RELAY_EQUAL : RELAY_LESS;
+	int order = strcmp(text, comparison->text);
+	return order < 0 ? RELAY_LESS : order > 0 ? RELAY_GREATER : RELAY_EQUAL;
+}
+
+/* Return how the field stands to the constant; 0: the fields end before, because the program has changed a text while it was copied. */
+static unsigned order_of(const struct relay_comparison *comparison, const unsigned char *fields,
+                         const unsigned char *end)
+{
+	const unsigned char *at = relay_pass_event(comparison->path, fields, end);
+	if (!at || (size_t)(end - at) < comparison->bytes)
+		return 0;
+	switch ((enum relay_compared)comparison->compared) {
+	case RELAY_INTEGERS: {
+		uint64_t value = load(comparison, at);
+		bool is_negative = comparison->kind == RELAY_FIELD_SIGNED && (int64_t)value < 0;
+		return order_of_integers(value, is_negative, comparison->integer, comparison->is_negative);
+	}
+	case RELAY_REALS:
+		return order_of_reals(load_real(comparison, at), comparison->real);
+	case RELAY_TEXTS:
+	case RELAY_PATTERN:
+		break;
+	}
+	return memchr(at, 0, (size_t)(end - at)) ? order_of_texts(comparison, (const char *)at) : 0;
+}
+
+bool relay_comparisons_take(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
+                            const unsigned char *end)
+{
+	uint16_t at = first;
+	while (at < RELAY_REFUSE) {
+		unsigned order = order_of(&comparisons[at], fields, end);
+		if (!order)
+			return false;
+		at = comparisons[at].next[(comparisons[at].accepts & order) != 0];
+	}
+	return at == RELAY_TAKE;
+}

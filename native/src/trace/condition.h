@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* The conditions of rules (struct relay_conditions), and what they mean for the fields of one event. */
+#ifndef RELAYFS_TRACE_CONDITION_H
+#define RELAYFS_TRACE_CONDITION_H
+
+#include "trace/layouts.h"
+
+/* Beside the indices of comparisons. */
+enum { RELAY_TAKE = UINT16_MAX, RELAY_REFUSE = UINT16_MAX - 1 };
+
+enum relay_compared { RELAY_INTEGERS, RELAY_REALS, RELAY_TEXTS, RELAY_PATTERN };
+
+/* A comparison of a field of the event with a constant. */
+struct relay_comparison {
+	struct relay_step *path; /* to the field, for relay_pass_event() */
+	union {
+		uint64_t integer; /* of an int64_t or a uint64_t */
+		double real;
+		char *text;
+	};
+	uint16_t next[2]; /* index of the comparison if it is false, and if it is true; RELAY_TAKE; RELAY_REFUSE */
+	uint8_t compared; /* enum relay_compared */
+	uint8_t kind;     /* of the field: enum relay_field_kind */
+	uint8_t bytes;    /* of the field */
+	uint8_t accepts;  /* for which of enum relay_order it is true */
+	bool is_negative; /* the integer is an int64_t below 0 */
+};
+
+/* False: following the steps of a condition could lead out of the memory, or not end. */
+bool relay_conditions_are_sound(const struct relay_conditions *conditions);
+
+/* Return how many comparisons a condition has at most. `conditions` has to be sound. */
+unsigned relay_condition_length(const struct relay_conditions *conditions, unsigned number);
+
+/*
+ * Find the fields of an event that a condition names, and append its comparisons to `to`, which has *n, and room. A comparison of
+ * levels is done here. The conditions have to be sound.
+ *
+ * Returns the index of the comparison to begin with, or RELAY_TAKE or RELAY_REFUSE: the same for all values of the fields; also
+ * RELAY_REFUSE: the event lacks a field or the level, or one is of another type than what it is compared with, or no memory.
+ */
+uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsigned number,
+                                 const struct relay_trace_event *event, struct relay_comparison *to, uint16_t *n);
+
+/* Free the memory of n comparisons, but not the array. */
+void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n);
+
+/* Evaluate the comparisons from `first` on for an event whose fields are from `fields` to `end`. */
+bool relay_comparisons_take(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
+                            const unsigned char *end);
+
+#endif
