@@ -36,6 +36,8 @@ TRACES = {
     "full-tsc": "clock=tsc mode=no-overwrite",
     "full-mono": "clock=mono mode=no-overwrite",
 }
+# Of traces like relayfs-tsc.
+CONDITIONS = {"condition-false": "h == 18446744073709551615", "condition-true": "h != 18446744073709551615"}
 SESSIONS = {"lttng-peruser": "--buffers-uid", "lttng-perprocess": "--buffers-pid"}
 
 
@@ -56,6 +58,8 @@ LIMITS = [
     Within("no trace: ns above an empty loop", "off", "empty", most=0.5),
     Limit("clock=mono, refused because full: times one that is taken", "full-mono", "relayfs-mono", most=1),
     Limit("clock=tsc, refused because full: times one that is taken", "full-tsc", "relayfs-tsc", most=1),
+    Limit("clock=tsc, its condition is false: times one that is taken", "condition-false", "relayfs-tsc", most=0.5),
+    Limit("clock=tsc, its condition is true: times one without", "condition-true", "relayfs-tsc"),
     Limit("recorder, nothing lost: times dd", "recorder", "dd", least=0.8),
     Limit("recorder: events lost", "recorder-lost", most=0),
 ]
@@ -269,7 +273,7 @@ def sample_round(samples: Samples, mount: Mount, ours: Program, theirs: Program,
     for session in SESSIONS:
         with lttng.started(session):
             samples.add(session, theirs.sample("events"))
-    for trace in TRACES:
+    for trace in (*TRACES, *CONDITIONS):
         with started(mount, trace):
             samples.add(trace, ours.sample("events"))
 
@@ -285,13 +289,16 @@ def measure(rounds: int, cpus: Sequence[int]) -> Samples:
         for name, options in [*TRACES.items(), ("unwanted", "")]:
             mount.command(f"trace create {name} {GEOMETRY} {options}")
         mount.command("trace enable unwanted other:*")
+        for name, condition in CONDITIONS.items():
+            mount.command(f"trace create {name} {GEOMETRY} {TRACES['relayfs-tsc']}")
+            mount.command(f"trace enable {name} bench:payload if {condition}")
         for session, buffers in SESSIONS.items():
             lttng.create(session, buffers)
         theirs = enter(Program(enter(compiled("bench_trace_lttng.c", "lttng-ust")), cpus[0], **lttng.environment))
         ours = enter(Program(program, cpus[0], RELAYFS=str(mount.path)))
         for _ in range(rounds):
             sample_round(samples, mount, ours, theirs, lttng)
-        for trace in TRACES:
+        for trace in (*TRACES, *CONDITIONS):
             for what, count in counts(mount, trace).items():
                 samples.counts[trace][what] = count
         for session in SESSIONS:

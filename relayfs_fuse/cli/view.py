@@ -64,7 +64,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     Without either, show what programs write of the events that --event names, in a trace made for this, until ^C.
 
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
-    PATTERN is a glob of PROVIDER:NAME.
+    PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`.
     """
     check_stdout()
     is_recording = what is not None and mount is None and store is None and os.path.isdir(what)
@@ -72,6 +72,8 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
         raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
     if what is None and not patterns:
         raise click.UsageError("TRACE, DIR or --event is missing")
+    if what is not None and any(" " in pattern for pattern in patterns):
+        raise click.UsageError("--event has a condition, which chooses what is written; without TRACE or DIR it can")
     if what is None and store is not None:
         raise click.UsageError("--event alone makes a trace, which needs a mount")
     if in_browser:

@@ -3,7 +3,7 @@
  * <relayfs/trace_store.h>: traces, for file servers, recorders and other tools; symbols as in <relayfs/store.h>.
  * Programs with tracepoints need <relayfs/trace.h> alone.
  *
- *     STORE/.traces                     the control file: one page for programs, one for each trace
+ *     STORE/.traces                     the control file: one page for programs, two for each trace
  *     STORE/.traces-lost                counts of events that programs lost because they got no buffers
  *     STORE/.traces-lost-UID            the same for programs of another user than the store's
  *     STORE/NAME/                       a trace
@@ -55,9 +55,9 @@ enum {
 };
 
 /*
- * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant, and says which step
- * is next if the comparison is true, and which if it is false: a later one, or none, because then the event is taken, or refused.
- * So evaluating a condition needs no stack, and ends after RELAY_CONDITION_STEPS steps at most.
+ * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant, and says which
+ * step is next if the comparison is true, and which if it is false: a later one, or none, because then the event is taken, or
+ * refused. So evaluating a condition needs no stack, and ends after RELAY_CONDITION_STEPS steps at most.
  */
 enum { RELAY_CONDITION_STEPS = 64, RELAY_CONDITION_TEXT_BYTES = 1024 };
 enum { RELAY_CONDITION_TAKE = 254, RELAY_CONDITION_REFUSE = 255 };
@@ -68,9 +68,8 @@ enum relay_operand {
 	RELAY_OPERAND_POSITIVE = 1, /* the integer `number` */
 	RELAY_OPERAND_NEGATIVE = 2, /* the same, as an int64_t */
 	RELAY_OPERAND_REAL = 3,     /* a double, whose bits `number` has */
-	RELAY_OPERAND_TEXT = 4,     /* a text, byte by byte; or the value of that label, if the field is an enum */
-	RELAY_OPERAND_PATTERN =
-	    5, /* a text with * and ?, in which \ takes the meaning from the next one; EQUAL: it matches */
+	RELAY_OPERAND_TEXT = 4,     /* a text, byte by byte; of an enum, the number that has this label */
+	RELAY_OPERAND_PATTERN = 5,  /* a pattern with * and ?, before which \ takes their meaning; EQUAL: it matches */
 	RELAY_N_OPERANDS
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Choices: for each event that some trace takes under a condition, the conditions of all traces, resolved for its fields. The decision
- * which traces want an event makes a choice, under relay_trace_lock(); threads that write evaluate it without the lock.
+ * Choices: for each event that some trace takes under a condition, the conditions of all traces, resolved for its fields. The
+ * decision which traces want an event makes a choice, under relay_trace_lock(); threads that write evaluate it without the
+ * lock.
  */
 #ifndef RELAYFS_TRACE_CHOICE_H
 #define RELAYFS_TRACE_CHOICE_H
@@ -10,7 +11,7 @@
 
 #include <relayfs/trace_store.h>
 
-/* In relay_trace_event.wanted, beside the bits of traces: one of these has a condition, so relay_choose() is to be called. */
+/* In relay_trace_event.wanted, beside the bits of traces: one of them has a condition, so relay_choose() has to be called. */
 #define RELAY_HAS_CONDITION (1ull << 31)
 
 /* The conditions that traces have for an event. */
@@ -25,8 +26,8 @@ struct relay_wishes {
  * wanted    the value of event->wanted without conditions
  * version   differs if wanted or the conditions may; a choice of this version is not made again
  *
- * Returns the value to store in event->wanted, with release, with RELAY_HAS_CONDITION if there is anything to choose; traces that take
- * no event like this are left out, and so are those with a condition if there is no memory.
+ * Returns the value to store in event->wanted, with release, with RELAY_HAS_CONDITION if there is anything to choose. Traces
+ * that take no event like this are left out, and so are those with a condition if there is no memory.
  */
 uint64_t relay_choice_make(const struct relay_trace_event *event, uint64_t wanted, const struct relay_wishes *wishes,
                            uint64_t version);

@@ -54,14 +54,6 @@ unsigned relay_condition_length(const struct relay_conditions *conditions, unsig
 
 /* --- for one event --- */
 
-static enum relay_order order_of_integers(uint64_t one, bool is_negative, uint64_t other, bool other_is_negative)
-{
-	if (is_negative != other_is_negative)
-		return is_negative ? RELAY_LESS : RELAY_GREATER;
-	/* Of two numbers below 0, too, the larger one has the larger bits. */
-	return one < other ? RELAY_LESS : one > other ? RELAY_GREATER : RELAY_EQUAL;
-}
-
 static struct relay_step *path_to(const struct relay_trace_event *event, uint32_t index)
 {
 	uint32_t types[FIELDS_MAX];
@@ -156,7 +148,7 @@ static bool compare(struct relay_comparison *comparison, const struct relay_cond
 
 static bool accepts_level(const struct relay_condition_step *step, unsigned level)
 {
-	return step->accepts & order_of_integers(level, false, step->number, false);
+	return step->accepts & relay_order_of_integers(level, false, step->number, false);
 }
 
 uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsigned number,
@@ -196,117 +188,4 @@ void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n)
 		if (comparisons[i].compared >= RELAY_TEXTS)
 			free(comparisons[i].text);
 	}
-}
-
-/* --- evaluating --- */
-
-static uint64_t load(const struct relay_comparison *comparison, const unsigned char *at)
-{
-	uint64_t value = 0;
-	uint32_t four;
-	uint16_t two;
-	switch (comparison->bytes) {
-	case 8:
-		memcpy(&value, at, sizeof(value));
-		break;
-	case 4:
-		memcpy(&four, at, sizeof(four));
-		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int32_t)four : four;
-		break;
-	case 2:
-		memcpy(&two, at, sizeof(two));
-		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int16_t)two : two;
-		break;
-	default:
-		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int8_t)*at : *at;
-	}
-	return value;
-}
-
-static double load_real(const struct relay_comparison *comparison, const unsigned char *at)
-{
-	double eight;
-	float four;
-	if (comparison->kind == RELAY_FIELD_SIGNED)
-		return (double)(int64_t)load(comparison, at);
-	if (comparison->kind != RELAY_FIELD_REAL)
-		return (double)load(comparison, at);
-	if (comparison->bytes == sizeof(four)) {
-		memcpy(&four, at, sizeof(four));
-		return four;
-	}
-	memcpy(&eight, at, sizeof(eight));
-	return eight;
-}
-
-static enum relay_order order_of_reals(double one, double other)
-{
-	return one < other ? RELAY_LESS : one > other ? RELAY_GREATER : one == other ? RELAY_EQUAL : RELAY_UNORDERED;
-}
-
-/* If the characters after a * do not match, the text is tried again from one byte later; an earlier * need not be tried again. */
-static bool matches(const char *pattern, const char *text)
-{
-	const char *after_star = NULL, *again = NULL;
-	while (*text) {
-		const bool is_quoted = *pattern == '\\' && pattern[1];
-		if (*pattern == '*') {
-			after_star = ++pattern;
-			again = text;
-		} else if (*pattern == '?' || (*pattern && pattern[is_quoted] == *text)) {
-			pattern += 1 + is_quoted;
-			text++;
-		} else if (after_star) {
-			pattern = after_star;
-			text = ++again;
-		} else {
-			return false;
-		}
-	}
-	while (*pattern == '*')
-		pattern++;
-	return !*pattern;
-}
-
-static enum relay_order order_of_texts(const struct relay_comparison *comparison, const char *text)
-{
-	if (comparison->compared == RELAY_PATTERN)
-		return matches(comparison->text, text) ? RELAY_EQUAL : RELAY_LESS;
-	int order = strcmp(text, comparison->text);
-	return order < 0 ? RELAY_LESS : order > 0 ? RELAY_GREATER : RELAY_EQUAL;
-}
-
-/* Return how the field stands to the constant; 0: the fields end before, because the program has changed a text while it was copied. */
-static unsigned order_of(const struct relay_comparison *comparison, const unsigned char *fields,
-                         const unsigned char *end)
-{
-	const unsigned char *at = relay_pass_event(comparison->path, fields, end);
-	if (!at || (size_t)(end - at) < comparison->bytes)
-		return 0;
-	switch ((enum relay_compared)comparison->compared) {
-	case RELAY_INTEGERS: {
-		uint64_t value = load(comparison, at);
-		bool is_negative = comparison->kind == RELAY_FIELD_SIGNED && (int64_t)value < 0;
-		return order_of_integers(value, is_negative, comparison->integer, comparison->is_negative);
-	}
-	case RELAY_REALS:
-		return order_of_reals(load_real(comparison, at), comparison->real);
-	case RELAY_TEXTS:
-	case RELAY_PATTERN:
-		break;
-	}
-	return memchr(at, 0, (size_t)(end - at)) ? order_of_texts(comparison, (const char *)at) : 0;
-}
-
-bool relay_comparisons_take(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
-                            const unsigned char *end)
-{
-	uint16_t at = first;
-	while (at < RELAY_REFUSE) {
-		unsigned order = order_of(&comparisons[at], fields, end);
-		if (!order)
-			return false;
-		at = comparisons[at].next[(comparisons[at].accepts & order) != 0];
-	}
-	return at == RELAY_TAKE;
 }

@@ -33,11 +33,12 @@ bool relay_conditions_are_sound(const struct relay_conditions *conditions);
 unsigned relay_condition_length(const struct relay_conditions *conditions, unsigned number);
 
 /*
- * Find the fields of an event that a condition names, and append its comparisons to `to`, which has *n, and room. A comparison of
- * levels is done here. The conditions have to be sound.
+ * Find the fields of an event that a condition names, and append its comparisons to `to`, which has *n, and room. A
+ * comparison of levels is done here. The conditions have to be sound.
  *
- * Returns the index of the comparison to begin with, or RELAY_TAKE or RELAY_REFUSE: the same for all values of the fields; also
- * RELAY_REFUSE: the event lacks a field or the level, or one is of another type than what it is compared with, or no memory.
+ * Returns the index of the comparison to begin with, or RELAY_TAKE or RELAY_REFUSE: the same for all values of the fields.
+ * RELAY_REFUSE also: the event lacks a field or the level, or one is of another type than what it is compared with, or no
+ * memory.
  */
 uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsigned number,
                                  const struct relay_trace_event *event, struct relay_comparison *to, uint16_t *n);
@@ -45,8 +46,14 @@ uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsi
 /* Free the memory of n comparisons, but not the array. */
 void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n);
 
-/* Evaluate the comparisons from `first` on for an event whose fields are from `fields` to `end`. */
-bool relay_comparisons_take(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
-                            const unsigned char *end);
+/* How an integer stands to another one; is_negative: it is an int64_t below 0. */
+static inline enum relay_order relay_order_of_integers(uint64_t one, bool is_negative, uint64_t other,
+                                                       bool other_is_negative)
+{
+	if (is_negative != other_is_negative)
+		return is_negative ? RELAY_LESS : RELAY_GREATER;
+	/* Of two numbers below 0, too, the larger one has the larger bits. */
+	return one < other ? RELAY_LESS : one > other ? RELAY_GREATER : RELAY_EQUAL;
+}
 
 #endif

@@ -24,8 +24,8 @@ struct relay_step {
 	uint16_t each;  /* bytes of each number of the sequence */
 };
 
-/* Return the steps, to be freed, that relay_pass_event() takes from `bytes` before the first of these fields to the end of the last.
- * Their types (struct relay_trace_field) have to be sound. NULL: no memory. */
+/* Return the steps, to be freed, by which relay_pass_event() passes `bytes` and then fields of these types (struct
+ * relay_trace_field), which have to be sound. NULL: no memory. */
 struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uint32_t bytes);
 
 /* The layout of the events of one id. */

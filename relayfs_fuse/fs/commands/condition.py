@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.native.events import LEVELS
+from relayfs_fuse.native.events import LEVELS, FieldKind, field_form
 from relayfs_fuse.native.trace import CONDITION_STEPS, CONDITION_TEXT_MAX, NAME_MAX, Operand, Order, Step, Target
 from relayfs_fuse.native.trace import pack_conditions as pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from relayfs_fuse.native.events import FieldForm
 
 # How deep brackets and ! may be nested.
 _DEPTH_MAX = 32
@@ -226,6 +228,43 @@ def _unquoted(token: _Token, *, is_pattern: bool) -> str:
 def check(text: str, column: int) -> None:
     """Check a condition, which begins in this column of the line; CommandError: EINVAL, ENOSPC."""
     _Parser(text, column).parse()
+
+
+def unmet(text: str, fields: Iterable[tuple[str, str]], level: int | None) -> str | None:
+    """Return why no event with these fields, and types as field_form() has them, can be taken; None: one can."""
+    forms = {name: (word, field_form(word)) for name, word in fields}
+    for one in _comparisons(_Parser(text, 0).parse()):
+        if one.operand == Operand.LEVEL:
+            if level is None:
+                return "has no level"
+            continue
+        if one.field not in forms:
+            return f"has no field {one.field}"
+        word, form = forms[one.field]
+        if not _fits(one, form):
+            return f"has {one.field} as {word:.60}"
+    return None
+
+
+def _comparisons(node: _Node) -> Iterator[_Comparison]:
+    if isinstance(node, _Comparison):
+        yield node
+    elif isinstance(node, _Not):
+        yield from _comparisons(node.operand)
+    else:
+        yield from _comparisons(node.left)
+        yield from _comparisons(node.right)
+
+
+def _fits(comparison: _Comparison, form: FieldForm) -> bool:
+    """Say what native/src/trace/condition.c does: whether a field can be compared so."""
+    if form.length or form.is_sequence or form.base.kind == FieldKind.BYTES:
+        return False
+    if form.base.kind == FieldKind.STRING:
+        return comparison.operand in {Operand.TEXT, Operand.PATTERN}
+    if comparison.operand == Operand.TEXT:
+        return comparison.text in dict(form.labels)
+    return comparison.operand != Operand.PATTERN
 
 
 @dataclass

@@ -129,6 +129,13 @@ class TraceProcess:
             log.info("%s/%s: no metadata: %s", self.trace, self.name, error)
             return b""
 
+    def declarations(self, length: int) -> list[ctf.Declaration]:
+        """Return the events declared in the first bytes of `.events`; none if it cannot be read."""
+        try:
+            return ctf.declarations(self._events(length))
+        except OSError:
+            return []
+
     def metadata_length(self) -> int:
         """Return the length of metadata() in bytes; if `.events` is long, an upper limit that costs nothing."""
         length = os.stat(os.path.join(self.directory, ".events"), follow_symlinks=False).st_size

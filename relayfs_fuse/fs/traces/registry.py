@@ -33,6 +33,7 @@ from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirectory
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
+from relayfs_fuse.fs.traces.declared import notice_unmet
 from relayfs_fuse.fs.traces.lost import Losses, LostFile
 from relayfs_fuse.fs.traces.merged import directory_of
 from relayfs_fuse.fs.traces.process import TraceProcess
@@ -315,8 +316,7 @@ class Traces:
         if channel is None or not channel.kind.takes_log:
             self._control.set_log(0)
         else:
-            number = os.fstat(channel.buffers[0].descriptor).st_ino
-            self._control.set_log(number & 0x7FFFFFFF or 1)
+            self._control.set_log(os.fstat(channel.buffers[0].descriptor).st_ino & 0x7FFFFFFF or 1)
 
     def tidy(self) -> Callable[[], None]:
         """Write what the last job found to error_log; return the job that flushes and removes what is due."""
@@ -358,8 +358,7 @@ class Traces:
             return
         trace = self.find(command.name)
         if trace is None:
-            known = sorted(self._slots)
-            hint = f"there are: {', '.join(known)}" if known else "there are none"
+            hint = f"there are: {', '.join(sorted(self._slots))}" if self._slots else "there are none"
             raise command.refuse(errno.ENOENT, f"no trace {command.name}; {hint}")
         if command.action == "remove":
             yield from self._remove(command)
@@ -369,6 +368,8 @@ class Traces:
             yield from self._stop(trace)
         else:
             self._set(trace_control.add_rule(trace, command))
+            processes = (one for of_trace in self._processes.values() for one in of_trace.values())
+            yield from notice_unmet(command, processes, self._errors)
 
     def _set(self, trace: Trace) -> None:
         self._control.set(self._slots[trace.name], trace)
@@ -416,8 +417,7 @@ class Traces:
             raise command.refuse(errno.EINVAL, missing, "clock")
         clock = native_trace.CLOCK_MONO + chosen
         free_bytes, n_buffers = self._store.free_bytes(), native.n_possible_cpus()
-        sizes = trace_control.DEFAULT_SIZES
-        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, sizes)
+        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, trace_control.DEFAULT_SIZES)
         need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
         if need > free_bytes:
             key = next((key for key in ("n_subbufs", "subbuf_size") if key in command.options), None)

@@ -106,6 +106,19 @@ def restricted(mount: Mount, user: int | None) -> Iterator[Callable[[], None]]:
         assert process.wait(DEADLINE_S) == 0
 
 
+def test_a_prepared_program_obeys_conditions_in_seccomps_strict_mode(mount: Mount, tmp_path: Path) -> None:
+    mount.command(f"trace create t {ROOM}\ntrace enable t frugal:* if seq >= 50 && seq < 250\ntrace start t\n")
+    with restricted(mount, None) as emit:
+        emit()
+        # The program cannot look what has changed, and evaluates what it knows.
+        start_trace(mount, "other", ROOM)
+        mount.command("trace enable t frugal:* if seq < 0")
+        for _ in range(3):
+            emit()
+    trace = record_stopped(mount, "t", tmp_path / "out")
+    assert sorted(event["seq"] for event in trace.events) == list(range(50, 250))
+
+
 @pytest.mark.parametrize("user", [None, NOBODY])
 @pytest.mark.parametrize("buffers", BUFFERS)
 def test_a_prepared_program_is_traced_in_seccomps_strict_mode(

@@ -1,0 +1,49 @@
+"""What programs have declared so far, held against the condition of `trace enable`: events that can never be taken."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse.fs.commands import condition
+from relayfs_fuse.tracefiles.merged import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from relayfs_fuse.fs.commands.trace_control import TraceCommand
+    from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.traces.process import TraceProcess
+
+log = logging.getLogger(__name__)
+
+# How many processes are looked at, and how many bytes of each one's `.events`: enough for a notice to who types.
+PROCESSES_MAX = 16
+EVENTS_MAX = 64 << 10
+
+
+def notice_unmet(
+    command: TraceCommand, processes: Iterable[TraceProcess], errors: ErrorLog
+) -> Generator[Callable[[], Any], Any, None]:
+    """Note in error_log if the condition of an `enable` leaves out all events that match and are declared already.
+
+    Yields a job, as commands/channel.py explains.
+    """
+    if command.condition:
+        some = list(islice(processes, PROCESSES_MAX))
+        message: str | None = yield lambda: _unmet(command, some)
+        if message:
+            log.warning("%s", errors.notice(command.line, message, command.columns["condition"]))
+
+
+def _unmet(command: TraceCommand, processes: Iterable[TraceProcess]) -> str | None:
+    reason = None
+    for declaration in (one for process in processes for one in process.declarations(EVENTS_MAX)):
+        if not matches(declaration, [command.glob]):
+            continue
+        lacks = condition.unmet(command.condition, declaration.fields, declaration.level)
+        if not lacks:
+            return None
+        reason = reason or f"{declaration.name} {lacks}"
+    return reason and f"of the events that programs have declared so far, none can be taken: {reason}"
