@@ -147,7 +147,7 @@ class Event:
 
     @property
     def wanted(self) -> bool:
-        """Whether a trace wants the event."""
+        """Whether a trace wants the event; one with a condition may still leave it out, by the values of its fields."""
         return self._handle.is_wanted()
 
     def __call__(self, /, *values: object, **named: object) -> None:

@@ -93,8 +93,10 @@ struct relay_trace_event {
 	/* 0 and 1: the struct ends before `file`, or before `n_enums`, as in programs compiled with earlier versions of this
 	 * header; 2: it has all members */
 	uint16_t has_place;
-	uint64_t id;      /* of its declaration in this process, from 1; 0: none. Writer: the library */
-	uint64_t wanted;  /* page's generation << 32 | a bit for each trace that wants it. Writer: the library */
+	uint64_t id; /* of its declaration in this process, from 1; 0: none. Writer: the library */
+	/* page's generation << 32 | bit 31: a trace has a condition | a bit for each trace that wants it. Writer: the
+	 * library */
+	uint64_t wanted;
 	const char *file; /* where it is declared, and the line there; NULL: unknown */
 	uint32_t line;
 	uint32_t n_enums;

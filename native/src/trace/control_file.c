@@ -345,7 +345,8 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 		/* Pairs with the release in end_change(): the stores to the trace before it. */
 		uint64_t seq = __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE);
 		if (!(seq & 1)) {
-			memcpy(trace, &from->trace, sizeof(*trace));
+			/* Of a slot without a trace, only that: a process that copies all slots then touches less memory. */
+			memcpy(trace, &from->trace, from->trace.id ? sizeof(*trace) : sizeof(trace->id));
 			/* Pairs with the fence in begin_change(): if memcpy() has loaded a word of a later change, the
 			 * next load of `seq` returns another value. */
 			__atomic_thread_fence(__ATOMIC_ACQUIRE);

@@ -5,6 +5,8 @@
 #include "served_store.h"
 
 #include <pthread.h>
+#include <stddef.h>
+#include <sys/mman.h>
 
 STORE(traces);
 BUILDS(plain, memory, threads);
@@ -269,6 +271,44 @@ TEST(random_forms_harm_nobody)
 		show(0, &trace);
 		emit_fields();
 	}
+	struct written sum = written_to("other");
+	CHECK_EQ(sum.events + sum.lost, N_FORMS);
+}
+
+/* Write forms into the control file as no server does, and have programs copy them, until the process is killed. */
+static void scribble(const struct relay_trace *other)
+{
+	struct relay_trace trace = *other;
+	struct relay_conditions sound;
+	int fd = open(path_of(".traces", ""), O_RDWR);
+	unsigned char *slot = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096);
+	CHECK(slot != MAP_FAILED);
+	unsigned char *form = slot + sizeof(uint64_t) + offsetof(struct relay_trace, conditions);
+	for (uint32_t i = 0;; i++) {
+		if (i % 64 == 0) {
+			make_form(&sound);
+			memcpy(form, &sound, sizeof(sound));
+			trace.is_started = i % 128 != 0;
+			show(2, &trace);
+		}
+		form[random_below(sizeof(sound))] = (unsigned char)random_word();
+	}
+}
+
+TEST(a_form_that_changes_while_it_is_copied_harms_nobody)
+{
+	struct relay_trace trace = start(0, "t"), third = a_trace("third");
+	start(1, "other");
+	third.is_started = 0;
+	strcpy(trace.rules, "+test:* x\n");
+	show(0, &trace);
+	pid_t child = fork();
+	if (!child)
+		scribble(&third);
+	for (int i = 0; i < N_FORMS; i++)
+		emit_fields();
+	kill(child, SIGKILL);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
 	struct written sum = written_to("other");
 	CHECK_EQ(sum.events + sum.lost, N_FORMS);
 }
