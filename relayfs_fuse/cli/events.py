@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, json_option, mount_option, show_table, store_option
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, json_option, mount_option, show_table, store_option
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.events import LEVELS
 from relayfs_fuse.reading.running import RunningProgram, running_programs
@@ -49,6 +49,7 @@ def events(patterns: tuple[str, ...], mount: str | None, store: str | None, json
 
     PATTERN is a glob of PROVIDER:NAME.
     """
+    check_stdout()
     control_files = _control_files(mount, store)
     with closing(native_trace.Traces(control_files[0])) as control:
         traces = sorted(control.all().values(), key=lambda trace: trace.name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, json_option, mount_option, show_table, store_option
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, json_option, mount_option, show_table, store_option
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
@@ -32,6 +32,7 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
     A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes; or
     the PATH of a channel, damaged, and the reason. With --store, only traces are listed.
     """
+    check_stdout()
     where = find_store(mount, store)
     traces = _traces(where)
     damaged = _damaged(mount) if store is None else []
@@ -63,6 +64,7 @@ def stat(name: str | None, mount: str | None, store: str | None, json_wanted: bo
     If programs got no buffers, one more line says how many events they lost: TRACE - no-buffers - - LOST -;
     for other users' programs, a line per user says what these counted: TRACE user-UID no-buffers - - LOST -.
     """
+    check_stdout()
     where = find_store(mount, store)
     traces = [trace for trace in _traces(where) if name in (None, trace.name)]
     unbuffered = _lost_without_buffers(where, traces)
