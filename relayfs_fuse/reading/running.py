@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing import Pipe
 from signal import SIGKILL
 from time import monotonic
@@ -19,6 +21,8 @@ from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from relayfs_fuse.native.trace import Process
     from relayfs_fuse.tracefiles.ctf import Declaration
 
@@ -28,7 +32,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MAPPINGS_MAX = 4096
 # Files by major and minor number of the device, and inode.
 _Files = set[tuple[int, int, int]]
-# How long all processes whose memory does not come are waited for together, and each at least.
+# How long the processes of a user are waited for together; of root and this user, those whose memory does not come, and
+# each of these at least.
 _PATIENCE_S, _LEAST_PATIENCE_S = 5.0, 0.2
 
 
@@ -53,49 +58,92 @@ def running_programs(control_files: Iterable[str]) -> Iterator[RunningProgram]:
     for path in control_files:
         status = os.stat(path)
         files.add((os.major(status.st_dev), os.minor(status.st_dev), status.st_ino))
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    patience_s = _PATIENCE_S
-    while pids:
-        begin = monotonic()
-        for program in _read_in_child(pids, files, max(patience_s, _LEAST_PATIENCE_S)):
-            del pids[0]
-            if program:
-                yield program
-            begin = monotonic()
-        if pids:
-            patience_s -= monotonic() - begin
-            program = _unread(pids.pop(0))
-            if program:
-                yield program
+    spent_s: defaultdict[int, float] = defaultdict(float)
+    with closing(_Reader(files)) as reader:
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            # It may have ended.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                program = _read_patiently(reader, pid, spent_s)
+                if program:
+                    yield program
 
 
-def _read_in_child(pids: list[int], files: _Files, patience_s: float) -> Iterator[RunningProgram | None]:
-    """Return what there is of each process, up to the first for which that takes longer.
+def _read_patiently(reader: _Reader, pid: int, spent_s: dict[int, float]) -> RunningProgram | None:
+    """Read a process, unless all processes of its user have taken too long together.
+
+    spent_s: by user; of root and this user, what was spent on processes that could not be read
+    """
+    uid = os.stat(f"/proc/{pid}").st_uid
+    left_s, is_trusted = _PATIENCE_S - spent_s[uid], uid in {0, os.geteuid()}
+    if not is_trusted and left_s <= 0:
+        is_first = spent_s[uid] < inf
+        spent_s[uid] = inf
+        return _unread(pid, f"no more programs of uid {uid} are read: that takes too long") if is_first else None
+    begin, is_counted = monotonic(), not is_trusted
+    try:
+        return reader.read(pid, max(left_s, _LEAST_PATIENCE_S))
+    except TimeoutError:
+        is_counted = True
+        return _unread(pid, "reading its memory takes too long")
+    except (EOFError, ConnectionError):
+        is_counted = True
+        return _unread(pid, "reading its memory failed")
+    finally:
+        if is_counted:
+            spent_s[uid] += monotonic() - begin
+
+
+class _Reader:
+    """A child process that reads the memory of others; one that does not answer is replaced.
 
     A thread could not be left behind: reading memory that is of a file of FUSE may have no end, not even by SIGKILL.
     """
-    receiver, sender = Pipe(duplex=False)
-    child = os.fork()
-    if child == 0:
+
+    def __init__(self, files: _Files) -> None:
+        self._files = files
+        self._child: int | None = None
+
+    def read(self, pid: int, patience_s: float) -> RunningProgram | None:
+        """Return what there is of a process. TimeoutError; EOFError, ConnectionError: the child has ended."""
+        if self._child is None:
+            self._start()
         try:
-            # Who reads the output of this command must not wait for the child.
-            null = os.open(os.devnull, os.O_RDWR)
-            for standard in range(3):
-                os.dup2(null, standard)
-            for pid in pids:
-                sender.send(_read(pid, files))
-        finally:
-            os._exit(0)
-    sender.close()
-    try:
-        with receiver, suppress(EOFError):
-            for _ in range(len(pids)):
-                if not receiver.poll(patience_s):
-                    return
-                yield receiver.recv()
-    finally:
-        os.kill(child, SIGKILL)
-        os.waitpid(child, os.WNOHANG)
+            self._pipe.send(pid)
+            if not self._pipe.poll(patience_s):
+                raise TimeoutError
+            program: RunningProgram | None = self._pipe.recv()
+        except BaseException:
+            self.close()
+            raise
+        return program
+
+    def _start(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            try:
+                self._pipe.close()
+                self._answer(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def _answer(self, pipe: Connection) -> None:
+        """Read one process after the other, in the child, until the parent has ended."""
+        # Who reads the output of this command must not wait for the child.
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(null, standard)
+        while True:
+            pipe.send(_read(pipe.recv(), self._files))
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._pipe.close()
+            os.kill(self._child, SIGKILL)
+            os.waitpid(self._child, os.WNOHANG)
+            self._child = None
 
 
 def _read(pid: int, files: _Files) -> RunningProgram | None:
@@ -105,11 +153,9 @@ def _read(pid: int, files: _Files) -> RunningProgram | None:
     return None
 
 
-def _unread(pid: int) -> RunningProgram | None:
-    """Return a process whose memory may be that of a file whose server does not answer, if it still runs."""
-    with suppress(FileNotFoundError, ProcessLookupError), _opened(f"/proc/{pid}") as directory:
-        return RunningProgram(_process(pid, directory), [], "reading its memory takes too long")
-    return None
+def _unread(pid: int, reason: str) -> RunningProgram:
+    with _opened(f"/proc/{pid}") as directory:
+        return RunningProgram(_process(pid, directory), [], reason)
 
 
 @contextmanager
@@ -150,13 +196,15 @@ def _text(memory: int, page: int) -> bytes | None:
 def _pages(directory: int, files: _Files) -> list[int]:
     """Return the addresses at which a process has mapped the first page of one of the files alone."""
     found = []
-    for line in _contents(directory, "maps").splitlines():
-        mapping = _MAPPING.match(line)
-        if mapping and (int(mapping[3], 16), int(mapping[4], 16), int(mapping[5])) in files:
-            start, end = int(mapping[1], 16), int(mapping[2], 16)
-            # Servers and recorders map the whole file, and have no tracepoints.
-            if end - start == _PAGE_BYTES:
-                found.append(start)
+    with _opened("maps", directory) as descriptor, open(descriptor, "rb", closefd=False) as lines:
+        # The paths in them may be of hundreds of megabytes together.
+        for line in lines:
+            mapping = _MAPPING.match(line)
+            if mapping and (int(mapping[3], 16), int(mapping[4], 16), int(mapping[5])) in files:
+                start, end = int(mapping[1], 16), int(mapping[2], 16)
+                # Servers and recorders map the whole file, and have no tracepoints.
+                if end - start == _PAGE_BYTES:
+                    found.append(start)
     return found[:_MAPPINGS_MAX]
 
 

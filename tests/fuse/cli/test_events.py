@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from build import ROOT, compile_c
 from making import Maker
-from mounts import DEADLINE_S, NOBODY, Mount
+from mounts import DEADLINE_S, NOBODY, Mount, tmpfs_directory, wait_until
 from traced import environment_of, relayctl, start_trace, traced
 from tracing import RELAYCTL
 
@@ -31,22 +32,23 @@ tick = Event("py", "tick", {"n": "u32[3]", "color": Color}, level="warning")
 print("ready", flush=True)
 input()
 """
-# Serves one file, `stuck`, that nobody can read to its first byte.
-STUCK = """
+# Serves files of zeros, each of which takes so many seconds to read.
+SLOW = """
 import os, stat, sys, pyfuse3, trio
-class Stuck(pyfuse3.Operations):
+class Slow(pyfuse3.Operations):
     async def getattr(self, inode, ctx=None):
         entry = pyfuse3.EntryAttributes()
         entry.st_ino, entry.st_size = inode, 4096
         entry.st_mode = (stat.S_IFDIR if inode == pyfuse3.ROOT_INODE else stat.S_IFREG) | 0o755
         return entry
     async def lookup(self, parent, name, ctx=None):
-        return await self.getattr(2)
+        return await self.getattr(int(name))
     async def open(self, inode, flags, ctx):
         return pyfuse3.FileInfo(fh=inode)
     async def read(self, fh, offset, size):
-        await trio.sleep_forever()
-pyfuse3.init(Stuck(), sys.argv[1], {"fsname=stuck", "allow_other"})
+        await trio.sleep(float(sys.argv[2]))
+        return bytes(size)
+pyfuse3.init(Slow(), sys.argv[1], {"fsname=slow", "allow_other"})
 print("ready", flush=True)
 trio.run(pyfuse3.main)
 """
@@ -217,17 +219,64 @@ def test_lists_of_anything_harm_nobody(mount):
     }  # fmt: skip
 
 
-def test_memory_that_does_not_come_is_not_waited_for(mount, tmp_path):
-    program, place = compile_c([HOSTILE]), tmp_path / "stuck"
-    place.mkdir()
-    with waiting(mount) as honest, running(mount, sys.executable, "-c", STUCK, place):
-        try:
-            with running(mount, program, mount.path / ".traces/control", "file", place / "stuck") as hostile:
-                done = relayctl(mount, "events", "--json")
-        finally:
-            subprocess.run(["umount", "-l", place], check=True)
+@contextmanager
+def slow_memory(mount: Mount, seconds: float, n: int, user: int | None = None) -> Iterator[list[int]]:
+    """Start programs whose memory takes so long to read, for root too; they are those with these pids."""
+    program, control = compile_c([HOSTILE]), mount.path / ".traces/control"
+    with ExitStack() as stack:
+        place = stack.enter_context(tmpfs_directory())
+        stack.enter_context(running(mount, sys.executable, "-c", SLOW, place, seconds))
+        stack.callback(subprocess.run, ["umount", "-l", place], check=True)
+        commands = [[program, control, "file", place / str(one)] for one in range(2, n + 2)]
+        yield [stack.enter_context(running(mount, *command, user=user)).pid for command in commands]
+
+
+def test_memory_that_does_not_come_is_not_waited_for(mount):
+    with waiting(mount) as honest, slow_memory(mount, DEADLINE_S, 1) as slow:
+        done = relayctl(mount, "events", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert all(pids(event) == [honest.process.pid] for event in found["events"])
     reason = "reading its memory takes too long"
-    assert found["unreadable"] == [{"program": "hostile_lists", "pid": hostile.pid, "uid": 0, "reason": reason}]
+    assert found["unreadable"] == [{"program": "hostile_lists", "pid": slow[0], "uid": 0, "reason": reason}]
+
+
+def test_the_programs_of_a_user_do_not_take_long_together(mount):
+    with waiting(mount) as honest, slow_memory(mount, 2, 8, NOBODY) as slow, waiting(mount) as later:
+        begin = monotonic()
+        done = relayctl(mount, "events", "--json")
+        took = monotonic() - begin
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert all(pids(event) == sorted([honest.process.pid, later.process.pid]) for event in found["events"])
+    *_, late, last = found["unreadable"]
+    assert late["reason"] == "reading its memory takes too long"
+    assert last["reason"] == f"no more programs of uid {NOBODY} are read: that takes too long"
+    assert len(found["unreadable"]) <= 4
+    assert {one["pid"] for one in found["unreadable"]} <= set(slow)
+    assert took < 2 * 8
+
+
+def test_a_command_that_is_killed_leaves_no_process_behind(mount):
+    many = "from relayfs_fuse.trace import Event\nall = [Event('many', f'e{n}') for n in range(2000)]\n"
+    command = [RELAYCTL, "events", "--mount", mount.path]
+    with (
+        slow_memory(mount, 2, 1),
+        running(mount, sys.executable, "-c", f"{many}print('ready', flush=True); input()"),
+        subprocess.Popen(command, stdout=subprocess.DEVNULL) as process,
+    ):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(children.read_text, "it reads memory")
+        child = int(children.read_text())
+        process.kill()
+        process.wait(DEADLINE_S)
+        wait_until(lambda: not Path(f"/proc/{child}").exists(), "its child has ended")
+
+
+@pytest.mark.parametrize("command", ["events", "list", "stat"])
+def test_a_closed_standard_output_is_an_error(mount, command):
+    done = subprocess.run(
+        ["sh", "-c", f"exec {RELAYCTL} {command} --mount {mount.path} >&-"],
+        capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "relayctl: the standard output is closed\n")
