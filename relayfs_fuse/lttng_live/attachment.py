@@ -61,7 +61,7 @@ class Attachment:
         self._scope.cancel()
 
     def note_taken(self) -> None:
-        """Note that the viewer has taken something."""
+        """Note that the viewer takes something: the task goes on after the answer is made."""
         self._room.set()
 
     async def run(self, *, task_status: trio.TaskStatus[bool]) -> None:

@@ -151,6 +151,7 @@ class Connection:
         if self._attached is None:
             raise _ProtocolError
         viewer = self._attached.viewer
+        self._attached.note_taken()
         if command == Command.GET_NEW_STREAMS:
             (session,) = messages.ID.unpack(payload)
             if session != self._attached.trace.id:
@@ -160,6 +161,4 @@ class Connection:
             return viewer.metadata(*messages.ID.unpack(payload))
         if command == Command.GET_PACKET:
             return viewer.packet(*messages.GET_PACKET.unpack(payload))
-        answer = viewer.next_index(*messages.ID.unpack(payload))
-        self._attached.note_taken()
-        return answer
+        return viewer.next_index(*messages.ID.unpack(payload))

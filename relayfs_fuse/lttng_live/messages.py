@@ -25,6 +25,7 @@ _STATUS = struct.Struct(">I")
 _STATUS_COUNT = struct.Struct(">II")
 _SESSION = struct.Struct(">QIII64s255s")
 _STREAM = struct.Struct(">QQI4096s255s")
+STREAM_BYTES = _STREAM.size
 _INDEX = struct.Struct(">QQQQQQQII")
 _PACKET = struct.Struct(">III")
 _METADATA = struct.Struct(">QI")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # After so many streams, each of which takes 4 KiB, an answer ends with the process.
 _STREAMS = 64
+_DISCARDED_MAX = (1 << 64) - 1
 
 
 @dataclass(eq=False)
@@ -68,7 +69,7 @@ class _Stream:
 class Viewer:
     """Answer the commands of a viewer.
 
-    queued: bytes of packets that wait
+    queued: bytes that wait: metadata, new streams, and packets that the viewer has not got whole
     is_over: the trace was removed, and the viewer has got all of it
     """
 
@@ -95,6 +96,7 @@ class Viewer:
         for identity, text in found.metadata.items():
             shown = self._shown.get(identity) or self._show(identity, found.followed[identity])
             shown.metadata.append(messages.metadata_packet(text, shown.uuid))
+            self.queued += len(shown.metadata[-1])
         for packet in found.packets:
             shown = self._shown[packet.identity]
             stream = shown.streams.get(packet.cpu) or self._begin(shown, packet.cpu, before)
@@ -120,15 +122,19 @@ class Viewer:
         pid = origin.pid if origin.buffers == "perprocess" else 0
         shown = _Shown(self._number(), followed.process.name, origin.uuid, pid, followed.clock)
         self._shown[identity] = self._metadata[shown.number] = shown
-        self._new.append(messages.Stream(shown.number, shown.number, True, shown.name, "metadata"))
+        self._announce(messages.Stream(shown.number, shown.number, True, shown.name, "metadata"))
         return shown
 
     def _begin(self, shown: _Shown, cpu: int, since: int) -> _Stream:
         stream = _Stream(self._number(), shown, cpu, shown.clock.ticks_at(since))
         stream.end = stream.told
         shown.streams[cpu] = self._streams[stream.number] = stream
-        self._new.append(messages.Stream(stream.number, shown.number, False, shown.name, f"cpu{cpu}"))
+        self._announce(messages.Stream(stream.number, shown.number, False, shown.name, f"cpu{cpu}"))
         return stream
+
+    def _announce(self, stream: messages.Stream) -> None:
+        self._new.append(stream)
+        self.queued += messages.STREAM_BYTES
 
     def _put(self, stream: _Stream, packet: StreamPacket) -> None:
         begin = max(packet.begin, stream.end)
@@ -139,7 +145,8 @@ class Viewer:
 
     def _append(self, stream: _Stream, begin: int, end: int, lost: int, events: bytes) -> None:
         last, bits = stream.last, 8 * (HEAD_BYTES + len(events))
-        discarded = lost + (last.events_discarded if last else 0)
+        # A program that begins its buffer anew can lose any number again and again.
+        discarded = min(lost + (last.events_discarded if last else 0), _DISCARDED_MAX)
         number = last.packet_seq_num + 1 if last else 0
         head = Head(MAGIC, 0, stream.cpu, bits, discarded, number, end, begin, bits, stream.cpu, stream.shown.pid)
         stream.last, stream.end = head, end
@@ -154,6 +161,7 @@ class Viewer:
         # A viewer forgets a process of which it has been told no stream.
         while self._new and (len(found) < _STREAMS or self._new[0].trace == found[-1].trace):
             found.append(self._new.popleft())
+            self.queued -= messages.STREAM_BYTES
         if found:
             return messages.streams(NewStreams.OK, found)
         return messages.streams(NewStreams.HUP if self.is_over else NewStreams.NO_NEW, [])
@@ -165,14 +173,17 @@ class Viewer:
             return messages.metadata(Metadata.ERROR)
         if not shown.metadata:
             return messages.metadata(Metadata.NO_NEW)
-        return messages.metadata(Metadata.OK, shown.metadata.popleft())
+        packet = shown.metadata.popleft()
+        self.queued -= len(packet)
+        return messages.metadata(Metadata.OK, packet)
 
     def next_index(self, number: int) -> bytes:
         """Answer GET_NEXT_INDEX."""
         stream = self._streams.get(number)
         if stream is None:
             return messages.index(Index.ERROR)
-        stream.index, stream.packet = None, b""
+        self._release(stream)
+        stream.index = None
         # Viewers complain if two streams are empty up to the same ns.
         now = stream.shown.clock.ticks_at(max(0, self._limit - 2 * stream.number))
         if not stream.packets and self._new and (now > stream.told or stream.shown.has_ended):
@@ -190,7 +201,6 @@ class Viewer:
 
     def _next_packet(self, stream: _Stream) -> bytes:
         packet = stream.packets.popleft()
-        self.queued -= len(packet)
         head = Head.of(packet)
         stream.told = head.timestamp_end
         stream.packet = packet
@@ -208,13 +218,21 @@ class Viewer:
         del stream.shown.streams[stream.cpu]
         if not stream.shown.streams:
             del self._metadata[stream.shown.number]
+            self.queued -= sum(map(len, stream.shown.metadata))
+
+    def _release(self, stream: _Stream) -> None:
+        self.queued -= len(stream.packet)
+        stream.packet = b""
 
     def packet(self, number: int, offset: int, length: int) -> bytes:
-        """Answer GET_PACKET: a part of the packet whose index was given last."""
+        """Answer GET_PACKET: a part of the packet whose index was given last; with its end it is forgotten."""
         stream = self._streams.get(number)
         if stream is None or stream.index is None:
             return messages.data(Data.ERROR)
         start = offset - stream.index.offset
         if not 0 <= start < start + length <= len(stream.packet):
             return messages.data(Data.ERROR)
-        return messages.data(Data.OK, stream.packet[start : start + length])
+        content = stream.packet[start : start + length]
+        if start + length == len(stream.packet):
+            self._release(stream)
+        return messages.data(Data.OK, content)
