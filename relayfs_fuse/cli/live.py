@@ -12,6 +12,7 @@ import trio
 from relayfs_fuse.cli.common import check_stdout, mount_option, store_option
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.lttng_live.server import Served, Server
+from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
@@ -37,7 +38,8 @@ class Address(click.ParamType[tuple[str, int]]):
         host = host[1:-1] if is_bracketed else host
         is_port = port.isascii() and port.isdecimal() and int(port) <= _PORT_MAX
         if not host or not is_port or (":" in host and not is_bracketed):
-            self.fail(f"{value} is no ADDRESS:PORT", param, ctx)
+            rule = f"the port is 0 to {_PORT_MAX}; an address of IPv6 is in brackets, as in [::1]:5344"
+            self.fail(f"{value} is no ADDRESS:PORT; {rule}", param, ctx)
         return host, int(port)
 
 
@@ -65,6 +67,8 @@ def live(name: str | None, mount: str | None, store: str | None, listen: tuple[s
     if name is not None:
         with closing(Source(name, place)) as source:
             trace = source.trace
+    else:
+        Traces(os.path.join(place, ".traces")).close()  # to fail now, not when a viewer comes
     shown = Progress(shows_always=False)
     said: set[str] = set()
 
@@ -79,11 +83,11 @@ def live(name: str | None, mount: str | None, store: str | None, listen: tuple[s
 async def _serve(server: Server, listen: tuple[str, int], name: str | None) -> None:
     listeners = await _listeners(*listen)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        host, port = listeners[0].socket.getsockname()[:2]
+        url = f"net://[{host}]:{port}" if ":" in host else f"net://{host}:{port}"
+        click.echo(url if name is None else f"{url}/host/{os.uname().nodename}/{name}")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_run, server, listeners, nursery.cancel_scope)
-            host, port = listeners[0].socket.getsockname()[:2]
-            url = f"net://[{host}]:{port}" if ":" in host else f"net://{host}:{port}"
-            click.echo(url if name is None else f"{url}/host/{os.uname().nodename}/{name}")
             async for _ in signals:
                 break
             nursery.cancel_scope.cancel()

@@ -21,6 +21,7 @@ from relayfs_fuse.lttng_live.connection import Connection
 from relayfs_fuse.lttng_live.messages import Attach
 from relayfs_fuse.lttng_live.rounds import ROUND_S, VIEWERS_MAX, Rounds
 from relayfs_fuse.native.trace import Traces
+from relayfs_fuse.reading.damage import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +54,13 @@ class Served:
     say: Callable[[str], None]
 
     def traces(self) -> list[Trace]:
-        """Return the traces that there are."""
-        with closing(Traces(os.path.join(self.store, ".traces"))) as traces:
-            found = list(traces.all().values())
+        """Return the traces that there are; if they cannot be read, say why and return none."""
+        try:
+            with closing(Traces(os.path.join(self.store, ".traces"))) as traces:
+                found = list(traces.all().values())
+        except OSError as error:
+            self.say(f"the traces of {self.store} cannot be read: {reason(error)}")
+            return []
         return [trace for trace in found if self.only is None or trace.id == self.only.id]
 
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 from babeltrace import packets_in
-from mounts import wait_until
+from mounts import DEADLINE_S, wait_until
 from showing import Talk, serving
 from traced import environment_of, program, start_trace, traced
-from tracing import EVENT_BYTES, finish, recorded, recording, relayctl, spoil
+from tracing import EVENT_BYTES, RELAYCTL, finish, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 
@@ -189,13 +189,16 @@ def test_a_viewer_that_wants_the_beginning_sees_what_the_buffers_hold(store, run
         streams = talk.streams(session)
         (number,) = [one.id for one in streams if not one.is_metadata]
         index = talk.index(number)
-        packet = talk.packet(number, index.offset, index.bits // 8)
-        assert len(packet) == index.bits // 8
-        assert packet.endswith(struct.pack("<QQ", 49, 49))
-        # A part of it, and what is not in it.
-        assert talk.packet(number, index.offset + 16, 32) == packet[16:48]
-        for offset, length in ((0, len(packet) + 1), (len(packet), 1), (1 << 63, 1), (0, 0)):
+        size = index.bits // 8
+        # A part of it, what is not in it, and then all, which is given once.
+        part = talk.packet(number, index.offset + 16, 32)
+        for offset, length in ((0, size + 1), (size, 1), (1 << 63, 1), (0, 0)):
             assert talk.packet(number, offset, length) is None
+        packet = talk.packet(number, index.offset, size)
+        assert len(packet) == size
+        assert packet[16:48] == part
+        assert packet.endswith(struct.pack("<QQ", 49, 49))
+        assert talk.packet(number, index.offset, size) is None
         server.finish()
 
 
@@ -345,6 +348,29 @@ def test_what_is_no_address_is_refused(store, address):
     done = relayctl("live", "--store", store.path, "--listen", address)
     assert done.returncode == 2
     assert f"{address} is no ADDRESS:PORT" in done.stderr
+
+
+def test_an_output_that_is_full_is_an_error(store):
+    command = [RELAYCTL, "live", "--store", store.path, "--listen", "127.0.0.1:0"]
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE_S)
+    assert (done.returncode, done.stderr) == (1, "relayctl: No space left on device\n")
+
+
+def test_traces_that_cannot_be_read_are_an_error_or_none(store, tmp_path):
+    done = relayctl("live", "--store", tmp_path, "--listen", "127.0.0.1:0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"relayctl: {tmp_path}/.traces: No such file or directory\n"
+    store.create("t")
+    control, hidden = store.path / ".traces", store.path / ".hidden"
+    with serving("--store", store.path) as server, Talk(server) as talk:
+        assert len(talk.connect()) == 1
+        control.rename(hidden)
+        assert talk.sessions() == []
+        hidden.rename(control)
+        assert len(talk.sessions()) == 1
+        said = f"the traces of {store.path} cannot be read: No such file or directory"
+        assert server.finish() == f"relayctl: {said}\n"
 
 
 def test_a_trace_that_does_not_exist_is_an_error(store):
