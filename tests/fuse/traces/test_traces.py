@@ -508,6 +508,7 @@ def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount)
     with traced(mount) as program, traced(mount) as late:
         program.ask("step 50")
         process = directory_of(trace, program)
+        late.ask("step 0")  # it has found the mount
         mount.kill()
         program.ask("step 50")
         late.ask("step 7")
