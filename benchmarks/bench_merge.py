@@ -16,7 +16,10 @@ from support import Limit, Samples, compiled, judge
 ROUNDS = 15
 FORMATS = ("text", "json", "chrome", "perfetto", "text-f64", "json-f64", "chrome-f64", "perfetto-f64")
 # What relay_merge_next() needs.
-MERGE = ("src/merge/merge.c", "src/merge/stream.c", "src/trace/layouts.c", "src/trace/field_types.c")
+MERGE = (
+    *("src/merge/merge.c", "src/merge/stream.c"),
+    *("src/trace/event_copy.c", "src/trace/layouts.c", "src/trace/field_types.c"),
+)
 
 LIMITS = [
     Limit("1 stream: times the rate of 64", "merge-1", "merge-64", most=5),
