@@ -5,12 +5,12 @@ import errno
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trace_rules import with_rules
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.condition import check, compile_conditions
-from relayfs_fuse.native.tables import CLOCKS
-from relayfs_fuse.native.trace import CONDITION_STEPS, Trace
+from relayfs_fuse.native.trace import CONDITION_STEPS
 
 ENABLE = "trace enable t a:b "
 
@@ -75,15 +75,6 @@ def test_a_long_chain_is_refused_and_not_followed_into_depth() -> None:
             check(text, 0)
 
 
-def enabled(*lines: str) -> Trace:
-    trace = Trace(1, "t", False, CLOCKS["mono"].number, 0, 0, 4096, 5, "boot")
-    for line in lines:
-        command = trace_control.parse(f"trace {line}")
-        assert command is not None
-        trace = trace_control.add_rule(trace, command)
-    return trace
-
-
 def test_a_rule_is_said_as_it_was_given() -> None:
     lines = [
         "enable t a:*",
@@ -91,36 +82,37 @@ def test_a_rule_is_said_as_it_was_given() -> None:
         "disable t a:c",
         "enable t a:d if level <= warning",
     ]
-    trace = enabled(*lines)
+    trace = with_rules(*lines)
     assert trace_control.format_trace(trace)[1:] == [f"trace {line}" for line in lines]
-    again = enabled(*(line.removeprefix("trace ") for line in trace_control.format_trace(trace)[1:]))
+    again = with_rules(*(line.removeprefix("trace ") for line in trace_control.format_trace(trace)[1:]))
     assert (again.rules, again.conditions) == (trace.rules, trace.conditions)
 
 
 def test_another_condition_takes_the_place_of_the_one_before() -> None:
-    assert enabled("enable t a:* if x > 1", "enable t a:* if x > 2").rules == "+a:* x > 2\n"
-    assert enabled("enable t a:* if x > 1", "enable t a:*").rules == "+a:*\n"
-    assert enabled("enable t a:*", "enable t a:* if  x > 1 ").rules == "+a:* x > 1\n"
-    assert enabled("enable t a:* if x > 1", "disable t a:*").rules == "+a:*\n-a:*\n"
-    assert enabled("disable t a:*", "enable t a:b if x > 1", "disable t a:b").rules == "-a:*\n-a:b\n"
+    assert with_rules("enable t a:* if x > 1", "enable t a:* if x > 2").rules == "+a:* x > 2\n"
+    assert with_rules("enable t a:* if x > 1", "enable t a:*").rules == "+a:*\n"
+    assert with_rules("enable t a:*", "enable t a:* if  x > 1 ").rules == "+a:* x > 1\n"
+    assert with_rules("enable t a:* if x > 1", "disable t a:*").rules == "+a:*\n-a:*\n"
+    assert with_rules("disable t a:*", "enable t a:b if x > 1", "disable t a:b").rules == "-a:*\n-a:b\n"
     assert (
-        enabled("enable t a:* if x > 1", "disable t a:b", "enable t a:* if x > 2").rules == "+a:*\n-a:b\n+a:* x > 2\n"
+        with_rules("enable t a:* if x > 1", "disable t a:b", "enable t a:* if x > 2").rules
+        == "+a:*\n-a:b\n+a:* x > 2\n"
     )
-    assert enabled("enable t a:* if x > 1", "enable t a:*").conditions == b""
+    assert with_rules("enable t a:* if x > 1", "enable t a:*").conditions == b""
 
 
 def test_conditions_of_a_trace_that_are_too_many_or_too_long_are_refused() -> None:
     lines = [f"enable t a:x{number} if x > {number}" for number in range(CONDITION_STEPS + 1)]
     with pytest.raises(CommandError) as caught:
-        enabled(*lines)
+        with_rules(*lines)
     assert (caught.value.errno, caught.value.column) == (errno.ENOSPC, len("trace enable t a:x64 if "))
-    assert len(enabled(*lines[:-1]).conditions) == len(enabled(lines[0]).conditions)
+    assert len(with_rules(*lines[:-1]).conditions) == len(with_rules(lines[0]).conditions)
     # The same condition is kept once.
-    enabled(*(f"enable t a:x{number} if x > 5" for number in range(CONDITION_STEPS)))
+    with_rules(*(f"enable t a:x{number} if x > 5" for number in range(CONDITION_STEPS)))
     with pytest.raises(CommandError, match="at most 64 conditions"):
-        enabled(*(f"enable t a:x{number} if x > 5" for number in range(CONDITION_STEPS + 1)))
+        with_rules(*(f"enable t a:x{number} if x > 5" for number in range(CONDITION_STEPS + 1)))
     with pytest.raises(CommandError, match="take 1023 bytes at most"):
-        enabled(f'enable t a:b if x == "{"x" * 1021}"')
-    enabled(f'enable t a:b if x == "{"x" * 1020}"')
+        with_rules(f'enable t a:b if x == "{"x" * 1021}"')
+    with_rules(f'enable t a:b if x == "{"x" * 1020}"')
     with pytest.raises(CommandError, match="longer than 2047 bytes"):
-        enabled(*(f'enable t a:x{number} if x == "{"ä" * 400}"' for number in range(3)))
+        with_rules(*(f'enable t a:x{number} if x == "{"ä" * 400}"' for number in range(3)))

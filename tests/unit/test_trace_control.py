@@ -5,6 +5,7 @@ import errno
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trace_rules import with_rules
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
@@ -78,27 +79,18 @@ def test_what_is_not_allowed_is_refused_where_it_stands(line: str, at: str, said
     assert caught.value.column == (line.rindex(at) if at else len(line))
 
 
-def rules(*lines: str) -> str:
-    trace = Trace(1, "t", False, CLOCKS["mono"].number, 0, 0, 4096, 5, "boot")
-    for line in lines:
-        command = trace_control.parse(f"trace {line}")
-        assert command is not None
-        trace = trace_control.add_rule(trace, command)
-    return trace.rules
-
-
 def test_rules_are_kept_in_order_and_the_first_for_ever() -> None:
-    assert rules("enable t a:*", "disable t a:b") == "+a:*\n-a:b\n"
-    assert rules("enable t a:*", "enable t a:*") == "+a:*\n"
-    assert rules("enable t a:*", "disable t a:*") == "+a:*\n-a:*\n"
-    assert rules("enable t a:*", "disable t a:*", "enable t a:*") == "+a:*\n"
-    assert rules("disable t a:*", "enable t b:*", "disable t b:*") == "-a:*\n-b:*\n"
-    assert rules("enable t a:*", "disable t a:b", "enable t a:*") == "+a:*\n-a:b\n+a:*\n"
+    assert with_rules("enable t a:*", "disable t a:b").rules == "+a:*\n-a:b\n"
+    assert with_rules("enable t a:*", "enable t a:*").rules == "+a:*\n"
+    assert with_rules("enable t a:*", "disable t a:*").rules == "+a:*\n-a:*\n"
+    assert with_rules("enable t a:*", "disable t a:*", "enable t a:*").rules == "+a:*\n"
+    assert with_rules("disable t a:*", "enable t b:*", "disable t b:*").rules == "-a:*\n-b:*\n"
+    assert with_rules("enable t a:*", "disable t a:b", "enable t a:*").rules == "+a:*\n-a:b\n+a:*\n"
 
 
 def test_rules_that_are_too_long_are_refused() -> None:
     with pytest.raises(CommandError) as caught:
-        rules(*(f"enable t provider{number}:*" for number in range(200)))
+        with_rules(*(f"enable t provider{number}:*" for number in range(200)))
     assert caught.value.errno == errno.ENOSPC
 
 
