@@ -12,33 +12,13 @@ struct relay_fields relay_event_fields(const struct relay_event *event)
 	                             event->end};
 }
 
-static uint64_t load(const unsigned char *at, size_t bytes)
-{
-	uint64_t value = 0;
-	memcpy(&value, at, bytes);
-	return value;
-}
-
-static double real_at(const unsigned char *at, size_t bytes)
-{
-	float single;
-	double value;
-	if (bytes == sizeof(value)) {
-		memcpy(&value, at, sizeof(value));
-		return value;
-	}
-	memcpy(&single, at, sizeof(single));
-	return (double)single;
-}
-
 static void load_number(struct relay_value *value, const unsigned char *at)
 {
-	const uint32_t bytes = value->type->bytes, unused = 64 - 8 * bytes;
-	value->u = load(at, bytes);
-	/* The shift to the left as an unsigned number, back with its sign. */
-	value->i = (int64_t)(value->u << unused) >> unused;
+	const uint32_t bytes = value->type->bytes;
+	value->u = relay_load_unsigned(at, bytes);
+	value->i = relay_as_signed(value->u, bytes);
 	if (value->type->kind == RELAY_FIELD_REAL)
-		value->d = real_at(at, bytes);
+		value->d = relay_load_real(at, bytes);
 }
 
 static bool read_number(struct relay_fields *fields, struct relay_value *value)
@@ -84,7 +64,7 @@ static bool read_sequence(struct relay_fields *fields, struct relay_value *value
 {
 	if ((size_t)(fields->end - fields->at) < sizeof(uint32_t))
 		return false;
-	const size_t count = load(fields->at, sizeof(uint32_t));
+	const size_t count = relay_load_unsigned(fields->at, sizeof(uint32_t));
 	fields->at += sizeof(uint32_t);
 	return read_array(fields, value, count);
 }
@@ -112,7 +92,7 @@ static bool read_bytes(struct relay_fields *fields, struct relay_value *value)
 	size_t left = (size_t)(fields->end - fields->at);
 	if (left < sizeof(uint32_t))
 		return false;
-	value->length = load(fields->at, sizeof(uint32_t));
+	value->length = relay_load_unsigned(fields->at, sizeof(uint32_t));
 	if (left - sizeof(uint32_t) < value->length)
 		return false;
 	value->data = fields->at + sizeof(uint32_t);

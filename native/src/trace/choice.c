@@ -3,12 +3,12 @@
 #include "trace/choice.h"
 
 #include "trace/condition.h"
+#include "trace/declared.h"
+#include "trace/field_types.h"
 #include "trace/threads.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { N_NUMBERS = RELAY_TRACE_ID_MAX + 2 }; /* as in trace/writer.c */
 
 struct choice {
 	struct relay_retired retired;
@@ -71,7 +71,7 @@ uint64_t relay_choice_make(const struct relay_trace_event *event, uint64_t wante
 	const uint64_t plain = without_conditions(wanted, wishes);
 	if (plain == wanted)
 		return wanted;
-	struct choice **all = choices ? choices : calloc(N_NUMBERS, sizeof(struct choice *));
+	struct choice **all = choices ? choices : calloc(RELAY_N_NUMBERS, sizeof(struct choice *));
 	/* Pairs with the acquire in relay_choose(): the cleared memory before it. */
 	__atomic_store_n(&choices, all, __ATOMIC_RELEASE);
 	struct choice *old = all ? all[event->id] : NULL;
@@ -98,41 +98,16 @@ uint64_t relay_choice_make(const struct relay_trace_event *event, uint64_t wante
 
 static uint64_t load(const struct relay_comparison *comparison, const unsigned char *at)
 {
-	uint64_t value = 0;
-	uint32_t four;
-	uint16_t two;
-	switch (comparison->bytes) {
-	case 8:
-		memcpy(&value, at, sizeof(value));
-		break;
-	case 4:
-		memcpy(&four, at, sizeof(four));
-		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int32_t)four : four;
-		break;
-	case 2:
-		memcpy(&two, at, sizeof(two));
-		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int16_t)two : two;
-		break;
-	default:
-		value = comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)(int64_t)(int8_t)*at : *at;
-	}
-	return value;
+	const uint64_t value = relay_load_unsigned(at, comparison->bytes);
+	return comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)relay_as_signed(value, comparison->bytes) : value;
 }
 
 static double load_real(const struct relay_comparison *comparison, const unsigned char *at)
 {
-	double eight;
-	float four;
 	if (comparison->kind == RELAY_FIELD_SIGNED)
 		return (double)(int64_t)load(comparison, at);
-	if (comparison->kind != RELAY_FIELD_REAL)
-		return (double)load(comparison, at);
-	if (comparison->bytes == sizeof(four)) {
-		memcpy(&four, at, sizeof(four));
-		return four;
-	}
-	memcpy(&eight, at, sizeof(eight));
-	return eight;
+	return comparison->kind == RELAY_FIELD_REAL ? relay_load_real(at, comparison->bytes)
+	                                            : (double)load(comparison, at);
 }
 
 static enum relay_order order_of_reals(double one, double other)

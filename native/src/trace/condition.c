@@ -3,11 +3,10 @@
 #include "trace/condition.h"
 
 #include "trace/field_types.h"
+#include "trace/tsdl.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { FIELDS_MAX = 64 };
 
 /* --- the form in the control file --- */
 
@@ -56,7 +55,7 @@ unsigned relay_condition_length(const struct relay_conditions *conditions, unsig
 
 static struct relay_step *path_to(const struct relay_trace_event *event, uint32_t index)
 {
-	uint32_t types[FIELDS_MAX];
+	uint32_t types[RELAY_FIELDS_MAX];
 	for (uint32_t i = 0; i < index; i++)
 		types[i] = event->fields[i].type;
 	return relay_steps_make(types, index, 0);
@@ -127,7 +126,7 @@ static bool compare(struct relay_comparison *comparison, const struct relay_cond
 	uint32_t i = 0;
 	while (i < event->n_fields && strcmp(event->fields[i].name, name) != 0)
 		i++;
-	if (i == event->n_fields || i > FIELDS_MAX)
+	if (i == event->n_fields || i > RELAY_FIELDS_MAX)
 		return false;
 	const uint32_t type = event->fields[i].type;
 	if (relay_field_count(type) || type & RELAY_TRACE_IS_SEQUENCE)

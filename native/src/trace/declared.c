@@ -6,7 +6,6 @@
 #include "trace/field_types.h"
 
 #include <errno.h>
-#include <relayfs/trace_store.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,12 +3,15 @@
 #ifndef RELAYFS_TRACE_DECLARED_H
 #define RELAYFS_TRACE_DECLARED_H
 
-#include <relayfs/trace_event.h>
+#include <relayfs/trace_store.h>
+
+/* Numbers of declarations begin with 1; 0 is unused. */
+enum { RELAY_N_NUMBERS = RELAY_TRACE_ID_MAX + 2 };
 
 struct relay_declared {
 	struct relay_trace_event
 	    event;       /* a copy; the program writes it if it was declared at run time: its id is set then */
-	uint64_t number; /* from 1 */
+	uint64_t number; /* less than RELAY_N_NUMBERS */
 	struct relay_declared *next;  /* in the list of events that were declared at run time */
 	struct relay_declared *other; /* in the list of those with the same hash */
 };

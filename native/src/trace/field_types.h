@@ -4,6 +4,7 @@
 
 #include <relayfs/trace_store.h>
 #include <stdbool.h>
+#include <string.h>
 
 /* By enum relay_trace_type. */
 extern const struct relay_field_type relay_field_types[RELAY_N_TRACE_TYPES];
@@ -21,6 +22,47 @@ static inline const struct relay_field_type *relay_field_base(uint32_t type)
 static inline uint32_t relay_field_count(uint32_t type)
 {
 	return type >> RELAY_TRACE_COUNT_SHIFT;
+}
+
+/* Load a number of `bytes` bytes, whose upper bits are then 0. */
+static inline uint64_t relay_load_unsigned(const unsigned char *at, uint32_t bytes)
+{
+	uint64_t eight;
+	uint32_t four;
+	uint16_t two;
+	switch (bytes) {
+	case sizeof(eight):
+		memcpy(&eight, at, sizeof(eight));
+		return eight;
+	case sizeof(four):
+		memcpy(&four, at, sizeof(four));
+		return four;
+	case sizeof(two):
+		memcpy(&two, at, sizeof(two));
+		return two;
+	default:
+		return *at;
+	}
+}
+
+/* The same number as a signed one: shifted to the left as an unsigned number, and back with its sign. */
+static inline int64_t relay_as_signed(uint64_t number, uint32_t bytes)
+{
+	const uint32_t unused = 64 - 8 * bytes;
+	return (int64_t)(number << unused) >> unused;
+}
+
+/* Load a float or a double. */
+static inline double relay_load_real(const unsigned char *at, uint32_t bytes)
+{
+	double eight;
+	float four;
+	if (bytes == sizeof(eight)) {
+		memcpy(&eight, at, sizeof(eight));
+		return eight;
+	}
+	memcpy(&four, at, sizeof(four));
+	return (double)four;
 }
 
 /* The labels of a field, by its name; NULL: the event has none for it. */

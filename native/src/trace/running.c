@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_POINTERS = 1 << 18, NAME_BYTES = 128, PLACE_BYTES = 4096, MOST_FIELDS = 64, MOST_LABELS = 256 };
+enum { MOST_POINTERS = 1 << 18, NAME_BYTES = RELAY_NAME_MAX + 1, PLACE_BYTES = 4096 };
 
 /* What is copied of one event takes less than eight times the room of the longest declaration: a label takes 24 bytes and
  * its name here, and at least 8 and its name there. */
@@ -69,7 +69,7 @@ static char *copy_text(struct running *running, const char *from, size_t most)
 
 static bool copy_fields(struct running *running, struct relay_trace_event *event)
 {
-	if (event->n_fields > MOST_FIELDS)
+	if (event->n_fields > RELAY_FIELDS_MAX)
 		return false;
 	struct relay_trace_field *fields = copy_array(running, event->fields, event->n_fields, sizeof(*fields));
 	for (uint32_t i = 0; fields && i < event->n_fields; i++)
@@ -81,7 +81,7 @@ static bool copy_fields(struct running *running, struct relay_trace_event *event
 
 static bool copy_labels(struct running *running, struct relay_trace_enum *one)
 {
-	if (one->n_labels > MOST_LABELS)
+	if (one->n_labels > RELAY_LABELS_MAX)
 		return false;
 	struct relay_trace_label *labels = copy_array(running, one->labels, one->n_labels, sizeof(*labels));
 	for (uint32_t i = 0; labels && i < one->n_labels; i++)
@@ -94,7 +94,7 @@ static bool copy_labels(struct running *running, struct relay_trace_enum *one)
 static bool copy_enums(struct running *running, struct relay_trace_event *event)
 {
 	const uint32_t n = relay_event_n_enums(event);
-	if (n > MOST_FIELDS)
+	if (n > RELAY_FIELDS_MAX)
 		return false;
 	struct relay_trace_enum *enums = copy_array(running, event->enums, n, sizeof(*enums));
 	for (uint32_t i = 0; enums && i < n; i++)

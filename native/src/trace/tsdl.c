@@ -29,11 +29,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 127, MOST_FIELDS = 64, FIELDS_THAT_FIT = 32, MOST_LABELS = 256, FILE_BYTES = 255 };
+enum { FIELDS_THAT_FIT = 32, FILE_BYTES = 255 };
 
 static bool is_name(const char *name, const char *further)
 {
-	if (!name || !*name || strlen(name) > NAME_BYTES)
+	if (!name || !*name || strlen(name) > RELAY_NAME_MAX)
 		return false;
 	for (; *name; name++)
 		if (!isalnum((unsigned char)*name) && *name != '_' && !strchr(further, *name))
@@ -61,7 +61,7 @@ static bool holds(const struct relay_field_type *type, int64_t value)
 
 static bool allows_labels(const struct relay_trace_enum *labels, const struct relay_field_type *type)
 {
-	if (!labels || labels->n_labels == 0 || labels->n_labels > MOST_LABELS)
+	if (!labels || labels->n_labels == 0 || labels->n_labels > RELAY_LABELS_MAX)
 		return false;
 	for (uint32_t i = 0; i < labels->n_labels; i++) {
 		if (!is_name(labels->labels[i].name, "") || !holds(type, labels->labels[i].value))
@@ -84,7 +84,7 @@ static bool allows_field(const struct relay_trace_event *event, uint32_t i)
 
 bool relay_tsdl_allows(const struct relay_trace_event *event)
 {
-	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > MOST_FIELDS ||
+	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > RELAY_FIELDS_MAX ||
 	    event->level > RELAY_N_TRACE_LEVELS)
 		return false;
 	for (uint32_t i = 0; i < event->n_fields; i++)

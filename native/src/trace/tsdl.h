@@ -8,6 +8,9 @@
 
 enum { RELAY_DECLARATION_BYTES = 16384 }; /* room for the declaration of an event with 64 fields and long names */
 
+/* The most fields of an event, labels of an enum, and bytes of a name. */
+enum { RELAY_FIELDS_MAX = 64, RELAY_LABELS_MAX = 256, RELAY_NAME_MAX = 127 };
+
 /* True if the event's names, level, field types and labels are allowed in a declaration. */
 bool relay_tsdl_allows(const struct relay_trace_event *event);
 

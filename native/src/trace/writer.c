@@ -17,6 +17,7 @@
 #include "buffer/subbuf_start.h"
 #include "buffer/try_reserve.h"
 #include "buffer/write.h"
+#include "trace/declared.h"
 #include "trace/event_ids.h"
 #include "trace/join.h"
 #include "trace/tsdl.h"
@@ -31,11 +32,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-	N_NUMBERS = RELAY_TRACE_ID_MAX + 2, /* numbers of events begin with 1; 0 is unused */
-	CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8,
-	RETRY_MS = 100
-};
+enum { CHANNEL_BYTES = 2 * RELAY_TRACE_NAME_BYTES + 8, RETRY_MS = 100 };
 
 /* --- memory --- */
 
@@ -198,7 +195,7 @@ static struct relay_tracing *new_tracing(void)
 	if (!tracing)
 		return NULL;
 	tracing->events = tracing->session = -1;
-	tracing->ids = calloc(N_NUMBERS, sizeof(*tracing->ids));
+	tracing->ids = calloc(RELAY_N_NUMBERS, sizeof(*tracing->ids));
 	if (tracing->ids)
 		return tracing;
 	free(tracing);
