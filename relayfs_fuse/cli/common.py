@@ -23,6 +23,11 @@ json_option = click.option("--json", "json_wanted", is_flag=True, help="Print on
 store_option = click.option("--store", metavar="STORE", help="Use this store, without a server.")
 
 
+def say(line: str) -> None:
+    """Print a line to the standard error."""
+    click.echo(f"relayctl: {line}", err=True)
+
+
 def check_stdout() -> None:
     """Raise RelayError if the standard output is closed."""
     if sys.stdout is None:

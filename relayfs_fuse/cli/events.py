@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, json_option, mount_option, show_table, store_option
+from relayfs_fuse.cli.common import (
+    NOTHING_MATCHES,
+    check_stdout,
+    json_option,
+    mount_option,
+    say,
+    show_table,
+    store_option,
+)
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.events import LEVELS
 from relayfs_fuse.reading.running import RunningProgram, running_programs
@@ -62,14 +70,10 @@ def events(patterns: tuple[str, ...], mount: str | None, store: str | None, json
     else:
         show_table(["EVENT", "LEVEL", "TRACES", "PROGRAMS", "DECLARED", "FIELDS"], [_row(event) for event in found])
         for one in unread:
-            _say(f"the events of {_name(one.process)} cannot be read: {one.reason}")
+            say(f"the events of {_name(one.process)} cannot be read: {one.reason}")
     if not found:
-        _say("no running program has an event whose name matches" if patterns else "no running program has an event")
+        say("no running program has an event whose name matches" if patterns else "no running program has an event")
         sys.exit(NOTHING_MATCHES)
-
-
-def _say(line: str) -> None:
-    click.echo(f"relayctl: {line}", err=True)
 
 
 def _control_files(mount: str | None, store: str | None) -> list[str]:
@@ -82,6 +86,7 @@ def _control_files(mount: str | None, store: str | None) -> list[str]:
 
 def _events(programs: Iterable[RunningProgram], traces: Sequence[Trace], patterns: Sequence[str]) -> list[_Event]:
     found: dict[object, _Event] = {}
+    takes = {trace.name: native_trace.taker(trace) for trace in traces}
     for program in programs:
         for one in program.declarations:
             if not matches(one, patterns):
@@ -89,7 +94,7 @@ def _events(programs: Iterable[RunningProgram], traces: Sequence[Trace], pattern
             event = found.setdefault((one.name, one.place, one.level, one.fields), _Event(one))
             if program.process not in event.processes[-1:]:
                 event.processes.append(program.process)
-            event.traces.update(trace.name for trace in traces if native_trace.takes(trace, program.process, one.name))
+            event.traces.update(name for name, is_taken in takes.items() if is_taken(program.process, one.name))
     return sorted(found.values(), key=lambda event: (event.declaration.name, event.declaration.place))
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, suppress
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, mount_option, store_option
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, mount_option, say, store_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.own_trace import own_trace
@@ -95,7 +95,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
             follows = follow or what is None
             # Of its own trace the programs write nothing else.
             wanted = Wanted(patterns if what is not None else (), earliest)
-            live = stack.enter_context(Live(source, wanted, _say, consumes=follows, is_own=what is None))
+            live = stack.enter_context(Live(source, wanted, say, consumes=follows, is_own=what is None))
             exporter = stack.enter_context(closing(Export(live.merged, style)))
             if follows:
                 with out.showing():
@@ -107,12 +107,8 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
                     sys.exit(NOTHING_MATCHES)
 
 
-def _say(line: str) -> None:
-    click.echo(f"relayctl: {line}", err=True)
-
-
 def _say_nothing_matches(where: str) -> None:
-    _say(f"{where}: no event is declared so far whose name matches")
+    say(f"{where}: no event is declared so far whose name matches")
 
 
 def _style(json_wanted: bool) -> Style:
@@ -142,7 +138,7 @@ def _show_recording(directory: str, style: Style, out: Lines, since: str | None,
     if stats.error:
         raise RelayError(f"a stream cannot be read: {os.strerror(-stats.error)}")
     if stats.damaged:
-        _say(f"{stats.damaged} packets end in what is no declared event")
+        say(f"{stats.damaged} packets end in what is no declared event")
 
 
 def _show_what_is_there(live: Live, exporter: Export, out: Lines) -> None:
@@ -185,4 +181,4 @@ def _follow(live: Live, exporter: Export, out: Lines, delay_ns: int, source: Sou
     out.end_history()
     n_late = live.merged.stats().late
     if n_late:
-        _say(f"{n_late} events came late, and are shown so; --delay says how long they are waited for")
+        say(f"{n_late} events came late, and are shown so; --delay says how long they are waited for")

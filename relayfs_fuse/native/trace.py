@@ -13,7 +13,7 @@ from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 BUFFERS_PERPROCESS: int = lib.RELAY_TRACE_PERPROCESS
 BUFFERS_SHARED: int = lib.RELAY_TRACE_SHARED
@@ -249,10 +249,18 @@ def running_declarations(memory: int, page: int, size: int) -> bytes | None:
     return bytes(ffi.buffer(text, library.check(length)))
 
 
-def takes(trace: Trace, process: Process, event: str) -> bool:
-    """Return whether a trace is started and takes a process's event, PROVIDER:NAME; uid is the effective user."""
-    who = os.fsencode(process.name), process.pid, process.uid
-    return bool(lib.relay_trace_takes(_c_trace(trace), *who, event.encode()))
+def taker(trace: Trace) -> Callable[[Process, str], bool]:
+    """Return what tells whether the trace is started and takes a process's event, PROVIDER:NAME.
+
+    The process's uid is the effective user.
+    """
+    c_trace = _c_trace(trace)
+
+    def takes(process: Process, event: str) -> bool:
+        who = os.fsencode(process.name), process.pid, process.uid
+        return bool(lib.relay_trace_takes(c_trace, *who, event.encode()))
+
+    return takes
 
 
 def lost_by_user(store: str) -> dict[int, dict[int, int]]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) r\S+ 0+ ([0-9a-f]+):([0-9a-f]+) (\d+) ")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_COMM_BYTES = 64
 # One for each shared library with tracepoints.
 _MAPPINGS_MAX = 4096
 # Files by major and minor number of the device, and inode.
@@ -174,9 +175,10 @@ def _program(pid: int, directory: int, files: _Files) -> RunningProgram | None:
     process = _process(pid, directory)
     try:
         with _opened("mem", directory) as memory:
-            texts = [text for page in pages if (text := _text(memory, page)) is not None]
+            found = [native_trace.running_declarations(memory, page, ctf.EVENTS_MAX) for page in pages]
     except OSError as error:
         return RunningProgram(process, [], error.strerror or str(error))
+    texts = [text for text in found if text is not None]
     if not texts:
         return RunningProgram(process, [], "it has another version of librelayfs")
     name = texts[0].partition(b"\n")[0].decode(errors="surrogateescape")
@@ -185,12 +187,9 @@ def _program(pid: int, directory: int, files: _Files) -> RunningProgram | None:
 
 
 def _process(pid: int, directory: int) -> Process:
-    comm = _contents(directory, "comm").decode(errors="surrogateescape").rstrip("\n")
+    with _opened("comm", directory) as descriptor:
+        comm = os.read(descriptor, _COMM_BYTES).decode(errors="surrogateescape").rstrip("\n")
     return native_trace.Process(comm, pid, pid, os.fstat(directory).st_uid, 0)
-
-
-def _text(memory: int, page: int) -> bytes | None:
-    return native_trace.running_declarations(memory, page, ctf.EVENTS_MAX)
 
 
 def _pages(directory: int, files: _Files) -> list[int]:
@@ -206,8 +205,3 @@ def _pages(directory: int, files: _Files) -> list[int]:
                 if end - start == _PAGE_BYTES:
                     found.append(start)
     return found[:_MAPPINGS_MAX]
-
-
-def _contents(directory: int, name: str) -> bytes:
-    with _opened(name, directory) as descriptor, open(descriptor, "rb", closefd=False) as file:
-        return file.read()
