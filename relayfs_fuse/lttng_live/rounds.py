@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace. So many
 # as one of them gets are left for connections.
 VIEWERS_MAX = 8
-# How long rounds are. Looks are more frequent, as programs need it, which are to have room.
+# How long a round takes. Buffers are looked at more often, so that programs find room in them.
 ROUND_S = 0.1
 # Viewers round times of different clocks to ns differently.
 _SLACK_NS = 100
@@ -55,7 +55,7 @@ class Round:
 class Rounds(Closing):
     """The rounds of a trace; all of this may block.
 
-    delay_ns: how long an event may be under way
+    delay_ns: how old an event is when it is given out, so that earlier ones have been written
     is_whole: begin with what the buffers hold; otherwise with what is written from now on
     say: called with a line for users when something goes wrong
 

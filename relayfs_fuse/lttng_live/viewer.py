@@ -50,8 +50,9 @@ class _Stream:
     """A stream.
 
     packets: with their heads, which wait
-    at: where the next packet begins; what was told last of it is `index`, with the bytes `packet`
-    told: ticks; nothing older may come
+    index, packet: of the packet whose index the viewer was given last; the bytes are empty once it has taken them
+    at: where the next packet begins in the stream
+    told: ticks up to which the viewer was told that it has all, so that nothing older may come
     """
 
     number: int
@@ -184,7 +185,7 @@ class Viewer:
             return messages.index(Index.ERROR)
         self._release(stream)
         stream.index = None
-        # Viewers complain if two streams are empty up to the same ns.
+        # Viewers warn if two streams say of the same ns that nothing came until then, so each stream says another one.
         now = stream.shown.clock.ticks_at(max(0, self._limit - 2 * stream.number))
         if not stream.packets and self._new and (now > stream.told or stream.shown.has_ended):
             now = max(now, stream.told)
