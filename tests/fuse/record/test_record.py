@@ -410,10 +410,11 @@ def test_rotation_by_size_makes_traces_of_their_own(store, run, record, out):
 def test_rotation_by_time_and_compression(store, run, record, out):
     program = run(store.create("t"), "app")
     with record("--rotate-time", "0.5", "--compress") as process:
+        # A part without events, as before the first ones on a slow machine, has no directory.
         program.write(50)
-        wait_until(lambda: list(out.glob("0001/*/cpu0.zst")), "the first rotation")
+        wait_until(lambda: list(out.glob("*/*/cpu0.zst")), "the end of a part")
         program.write(50)
-        wait_until(lambda: list(out.glob("*/*/cpu0.zst"))[1:], "the second rotation")
+        wait_until(lambda: list(out.glob("*/*/cpu0.zst"))[1:], "the end of another part")
         finish(process)
     assert [name for name in files(out) if not name.endswith(".zst")] == [".relayfs"]
     for path in out.rglob("*.zst"):
