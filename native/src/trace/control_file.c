@@ -83,45 +83,32 @@ static struct traces_slot *slot_of(const struct relay_traces *traces, unsigned s
 
 /* ------------------------------------------------------------------ clocks */
 
-/* Read CLOCK_REALTIME between two readings of CLOCK_MONOTONIC, several times, and keep the values for which these two
- * were closest together: least time has passed between the readings of the two clocks. */
-static void read_real(struct relay_clocks *clocks)
+/* Read a system clock between two readings of a clock of timestamps, several times, and keep the values for which these two were
+ * closest together: least time has passed between the readings of the two clocks. */
+static void read_closest(uint32_t clock, uint64_t *ticks, clockid_t system_clock, uint64_t *ns)
 {
 	uint64_t least = UINT64_MAX;
 	for (int i = 0; i < CLOCK_READINGS; i++) {
-		uint64_t before = relay_clock_ns(CLOCK_MONOTONIC), real_ns = relay_clock_ns(CLOCK_REALTIME);
-		uint64_t around = relay_clock_ns(CLOCK_MONOTONIC) - before;
-		if (around >= least)
-			continue;
-		least = around;
-		clocks->mono_ns = before + around / 2;
-		clocks->real_ns = real_ns;
-	}
-}
-
-/* The same for CLOCK_MONOTONIC and another clock. clocks->real_ns is advanced to the new clocks->mono_ns. */
-static void read_ticks(uint32_t clock, struct relay_clocks *clocks)
-{
-	uint64_t least = UINT64_MAX, to_real = clocks->real_ns - clocks->mono_ns;
-	for (int i = 0; i < CLOCK_READINGS; i++) {
-		uint64_t before = relay_clock_now(clock), mono_ns = relay_clock_ns(CLOCK_MONOTONIC);
+		uint64_t before = relay_clock_now(clock), between = relay_clock_ns(system_clock);
 		uint64_t around = relay_clock_now(clock) - before;
 		if (around >= least)
 			continue;
 		least = around;
-		clocks->ticks = before + around / 2;
-		clocks->mono_ns = mono_ns;
+		*ticks = before + around / 2;
+		*ns = between;
 	}
-	clocks->real_ns = clocks->mono_ns + to_real;
 }
 
 void relay_clocks_read(uint32_t clock, struct relay_clocks *clocks)
 {
 	*clocks = (struct relay_clocks){0};
-	read_real(clocks);
+	read_closest(RELAY_MONO, &clocks->mono_ns, CLOCK_REALTIME, &clocks->real_ns);
 	clocks->ticks = clocks->mono_ns;
-	if (clock != RELAY_MONO && relay_clock_is_available(clock))
-		read_ticks(clock, clocks);
+	if (clock == RELAY_MONO || !relay_clock_is_available(clock))
+		return;
+	uint64_t to_real = clocks->real_ns - clocks->mono_ns;
+	read_closest(clock, &clocks->ticks, CLOCK_MONOTONIC, &clocks->mono_ns);
+	clocks->real_ns = clocks->mono_ns + to_real;
 }
 
 /* ------------------------------------------------------------------ making and mapping */

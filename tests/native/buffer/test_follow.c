@@ -56,7 +56,7 @@ static const char *followed(struct relay_follow *follow)
 
 TEST(records_are_read_before_their_sub_buffer_is_finished)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true);
 
 	CHECK_FOLLOWED(&follow, "");
@@ -70,24 +70,22 @@ TEST(records_are_read_before_their_sub_buffer_is_finished)
 	CHECK_EQ(strcmp(followed_by(&other, RECORD + RECORD / 2), "abcdefg"), 0);
 	CHECK_EQ(follow.lost + other.lost, 0);
 	CHECK_STATS(buf, (consumed, 0), (read_records, 0));
-	relay_buf_release(buf);
 }
 
 TEST(what_was_consumed_is_read_as_long_as_it_stands)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, false);
 
 	CHECK_EQ(write_each(buf, "abcdefghi", RECORD), 0);
 	CHECK_EQ(relay_buf_subbufs_consumed(buf, 2), 0);
 	CHECK_FOLLOWED(&follow, "abcdefghi");
 	CHECK_EQ(follow.lost, 0);
-	relay_buf_release(buf);
 }
 
 TEST(what_is_overwritten_unread_is_lost)
 {
-	struct rchan_buf *buf = make_packets(RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true), late;
 
 	CHECK_EQ(write_each(buf, "ab", RECORD), 0);
@@ -101,12 +99,11 @@ TEST(what_is_overwritten_unread_is_lost)
 	late = follow_of(buf, false);
 	CHECK_EQ(strlen(followed(&late)), n);
 	CHECK_EQ(late.lost, 0);
-	relay_buf_release(buf);
 }
 
 TEST(what_is_refused_is_lost_until_there_is_room)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true);
 	size_t n = N_SUBBUFS * PER_SUBBUF;
 
@@ -120,12 +117,11 @@ TEST(what_is_refused_is_lost_until_there_is_room)
 	CHECK_EQ(write_each(buf, "abc", RECORD), 0);
 	CHECK_FOLLOWED(&follow, "abc");
 	CHECK_EQ(follow.lost, 5);
-	relay_buf_release(buf);
 }
 
 TEST(only_what_was_passed_is_consumed)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true);
 
 	CHECK_EQ(write_each(buf, "abcde", RECORD), 0);
@@ -138,12 +134,11 @@ TEST(only_what_was_passed_is_consumed)
 	CHECK_FOLLOWED(&follow, "fghijkl");
 	CHECK_EQ(relay_follow_consume(&follow, true), 0);
 	CHECK_STATS(buf, (consumed, 2));
-	relay_buf_release(buf);
 }
 
 TEST(a_record_that_is_being_written_hides_those_behind_it)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true);
 
 	CHECK_EQ(write_letters(buf, 'a', RECORD), 0);
@@ -152,12 +147,11 @@ TEST(a_record_that_is_being_written_hides_those_behind_it)
 	CHECK_FOLLOWED(&follow, "a");
 	continue_writer(&writer);
 	CHECK_FOLLOWED(&follow, "bc");
-	relay_buf_release(buf);
 }
 
 TEST(a_torn_record_is_passed_and_lost)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true), late = follow_of(buf, false);
 
 	CHECK_EQ(write_letters(buf, 'a', RECORD), 0);
@@ -175,7 +169,6 @@ TEST(a_torn_record_is_passed_and_lost)
 	CHECK_EQ(write_letters(buf, 'k', RECORD), 0);
 	CHECK_FOLLOWED(&follow, "k");
 	CHECK_EQ(follow.lost, 1);
-	relay_buf_release(buf);
 }
 
 TEST(behind_a_hole_there_is_more)
@@ -202,7 +195,7 @@ TEST(behind_a_hole_there_is_more)
 
 TEST(a_sub_buffer_can_be_left)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true);
 	struct relay_piece piece;
 	char data[SUBBUF];
@@ -215,12 +208,11 @@ TEST(a_sub_buffer_can_be_left)
 	CHECK_EQ(write_each(buf, "cdef", RECORD), 0);
 	CHECK_FOLLOWED(&follow, "ef");
 	CHECK_EQ(follow.lost, 3);
-	relay_buf_release(buf);
 }
 
 TEST(a_buffer_that_is_reset_is_read_from_its_beginning)
 {
-	struct rchan_buf *buf = make_packets(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_NO_OVERWRITE);
 	struct relay_follow follow = follow_of(buf, true);
 
 	CHECK_EQ(write_each(buf, "abcdef", RECORD), 0);
@@ -228,7 +220,6 @@ TEST(a_buffer_that_is_reset_is_read_from_its_beginning)
 	CHECK_EQ(relay_buf_reset(buf), 0);
 	CHECK_EQ(write_each(buf, "gh", RECORD), 0);
 	CHECK_FOLLOWED(&follow, "gh");
-	relay_buf_release(buf);
 }
 
 TEST(nothing_is_read_while_a_buffer_is_reset)
@@ -255,7 +246,7 @@ TEST(nothing_is_read_while_a_buffer_is_reset)
 
 TEST(any_memory_does_no_harm)
 {
-	struct rchan_buf *buf = make_packets(RELAY_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(RELAY_OVERWRITE);
 	size_t bytes = stats_of(buf).file_bytes, n_words = bytes / sizeof(uint64_t);
 	uint64_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, relay_buf_fd(buf), 0);
 	uint64_t *saved = malloc(bytes);
@@ -289,5 +280,4 @@ TEST(any_memory_does_no_harm)
 	}
 	CHECK_EQ(munmap(memory, bytes), 0);
 	free(saved);
-	relay_buf_release(buf);
 }

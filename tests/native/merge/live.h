@@ -36,6 +36,7 @@ static inline void write_number(struct rchan_buf *buf, uint32_t number)
 	CHECK_EQ(write_event(buf, 0, &number, sizeof(number)), 0);
 }
 
+/* The merge is to be declared after the buffers that it reads, because AUTOPTR frees in the opposite order. */
 static inline struct relay_merge *live_merge(void)
 {
 	struct relay_merge *merge = relay_merge_new(0, UINT64_MAX);

@@ -40,8 +40,8 @@ TEST(events_of_buffers_come_in_the_order_of_their_times)
 
 TEST(events_that_have_to_wait_leave_programs_room)
 {
-	struct relay_merge *merge = live_merge();
-	struct rchan_buf *buf = make_packets(128, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(128, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_merge) merge = live_merge();
 	const uint32_t n = 1000;
 
 	CHECK_EQ(relay_merge_add_buffer(merge, 0, 0, buf, true), 0);
@@ -59,8 +59,6 @@ TEST(events_that_have_to_wait_leave_programs_room)
 		CHECK(event && !event->lost);
 		CHECK_EQ(number_of(event), i);
 	}
-	relay_merge_free(merge);
-	relay_buf_release(buf);
 }
 
 TEST(events_can_be_declared_after_they_were_seen)
@@ -68,8 +66,8 @@ TEST(events_can_be_declared_after_they_were_seen)
 	static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}};
 	static const struct relay_trace_event event = {
 	    .provider = "p", .name = "late", .fields = fields, .n_fields = 1};
-	struct relay_merge *merge = live_merge();
-	struct rchan_buf *buf = make_packets(SUBBUF, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(SUBBUF, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_merge) merge = live_merge();
 	struct relay_merge_process_stats stats;
 	uint32_t number = 1;
 
@@ -90,8 +88,6 @@ TEST(events_can_be_declared_after_they_were_seen)
 	CHECK_GIVEN(merge, "-2 3");
 	CHECK_EQ(relay_merge_process_stats(merge, 0, &stats), 0);
 	CHECK(stats.n_open == 1 && stats.n_damaged == 1 && stats.error == 0);
-	relay_merge_free(merge);
-	relay_buf_release(buf);
 }
 
 TEST(an_event_may_be_longer_than_a_piece)
@@ -99,8 +95,8 @@ TEST(an_event_may_be_longer_than_a_piece)
 	static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}, {"s", RELAY_TRACE_STRING}};
 	static const struct relay_trace_event event = {
 	    .provider = "p", .name = "long", .fields = fields, .n_fields = 2};
-	struct relay_merge *merge = live_merge();
-	struct rchan_buf *buf = make_packets(1 << 19, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(1 << 19, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_merge) merge = live_merge();
 	static char data[200000];
 	uint32_t number = 1;
 
@@ -118,8 +114,6 @@ TEST(an_event_may_be_longer_than_a_piece)
 		snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s,", more);
 	} while (relay_merge_is_behind(merge));
 	CHECK_EQ(strcmp(all, "0,,,1 2,"), 0);
-	relay_merge_free(merge);
-	relay_buf_release(buf);
 }
 
 TEST(a_program_that_writes_old_times_does_not_hold_up_others)
@@ -182,8 +176,8 @@ TEST(what_comes_late_is_given_out_and_marked)
 
 TEST(losses_without_events_are_told)
 {
-	struct relay_merge *merge = live_merge();
-	struct rchan_buf *buf = make_packets(128, RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) buf = make_packets(128, RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_merge) merge = live_merge();
 	uint32_t number = 0, n_written = 0;
 
 	CHECK_EQ(relay_merge_add_buffer(merge, 0, 0, buf, true), 0);
@@ -202,8 +196,6 @@ TEST(losses_without_events_are_told)
 	relay_merge_stats(merge, &stats);
 	CHECK_EQ(stats.lost, 2);
 	CHECK_EQ(stats.events, n_written);
-	relay_merge_free(merge);
-	relay_buf_release(buf);
 }
 
 TEST(processes_come_and_go)
