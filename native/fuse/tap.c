@@ -102,7 +102,8 @@ static struct {
 	size_t first, n, room;
 } interrupts;
 
-/* File handles of isatty(3). If there are more, they are dropped: then a shell's `read` may take more than its line. */
+/* File handles on which isatty(3) was called. Calls for which there is no room are dropped; then a shell's `read` may
+ * take more than its line. */
 static struct {
 	uint64_t fh[TAP_TERMINALS_MAX];
 	size_t n;

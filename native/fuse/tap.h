@@ -28,7 +28,8 @@ struct relay_tap_request {
  * tap.c. */
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint);
 
-/* Return the request that is being handled. After a handler has awaited something, it is that of another handler. */
+/* Return the request that is being handled. A handler must not call it after an await, because then it may be another
+ * handler's request. */
 const struct relay_tap_request *relay_tap_request(void);
 
 /* Return an eventfd that is readable while interrupted requests are queued. -1: fuse_session_mount() was not called. */
@@ -36,8 +37,8 @@ int relay_tap_interrupt_fd(void);
 /* Remove the oldest interrupted request from the queue and return its `unique`. 0: the queue is empty. */
 uint64_t relay_tap_interrupt_next(void);
 
-/* Return the file handle, as replied to OPEN, of a file of which a program has asked, with isatty(3), whether it is a
- * terminal, once for each such question. 0: there is none. */
+/* Remove one call of isatty(3) by a program from the queue, and return the handle of its file, as in the reply to OPEN.
+ * 0: the queue is empty. */
 uint64_t relay_tap_terminal_next(void);
 
 /* 1: the kernel can map files of the mount by mapping files of the store (FUSE passthrough). Valid after INIT. */

@@ -41,7 +41,7 @@ extern "C" {
 #define RELAY_USAGE_GLOBAL 0x08u    /* one buffer. Without either flag: global */
 #define RELAY_DELIVERY_BULK 0x10u   /* deliver() for each finished sub-buffer */
 #define RELAY_DELIVERY_PACKET 0x20u /* deliver() for each write of this process, and for each write(2) */
-#define RELAY_TIMESTAMP_TSC 0x40u   /* the TSC, if it has a constant rate; otherwise, and without it, the clock */
+#define RELAY_TIMESTAMP_TSC 0x40u   /* the TSC, if it has a constant rate; otherwise as without it: CLOCK_MONOTONIC */
 
 enum { RELAY_MAX_BUFS = 256 }; /* the largest nbufs: the length of the arrays in struct rchan_info */
 
@@ -61,7 +61,7 @@ struct rchan; /* a channel referenced by rchan_get() */
  */
 struct relay_classic_callbacks {
 	/*
- * A sub-buffer begins; relay_open() begins the first one.
+	 * A sub-buffer begins; relay_open() begins the first one.
 	 *
 	 * channel_id         in relay_open(): the id that it is about to return
 	 * current_write_pos  start_reserve bytes for the callback, in the first sub-buffer channel_start_reserve more
@@ -124,8 +124,11 @@ struct rchan_info {
  * bufsize, nbufs         bytes of a sub-buffer, number of sub-buffers; see the schemes above
  * start_reserve, ...     bytes; together less than bufsize
  *
+ * If nothing is mounted, the channel is made in the store, as by relay_open() in relay.h.
+ *
  * Returns a channel id, 0 or more; else: -EINVAL a flag, size or reserve is not allowed; -EEXIST the file exists;
- * -EMFILE 1024 channels are open; or as relay_open() in relay.h, also if nothing is mounted.
+ * -EMFILE 1024 channels are open; -EOPNOTSUPP this user can map neither the mount nor the store; or as relay_open()
+ * there.
  */
 int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbufs, uint32_t channel_flags,
                        const struct relay_classic_callbacks *callbacks, uint32_t start_reserve, uint32_t end_reserve,

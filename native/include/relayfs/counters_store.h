@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/counters_store.h>: functions on counters for file servers and tools; symbols as in <relayfs/store.h>. Programs that count
- * or read need <relayfs/counters.h> alone, whose rules hold here, too.
+ * <relayfs/counters_store.h>: functions on counters for file servers and tools; symbols as in <relayfs/store.h>.
+ * Programs that count or read need <relayfs/counters.h> alone, whose rules hold here, too.
  */
 #ifndef RELAYFS_COUNTERS_STORE_H
 #define RELAYFS_COUNTERS_STORE_H
@@ -25,6 +25,10 @@ extern "C" {
  * set()      stores the value of an instance that only this process changes
  * repair()   completes a change whose process died
  * hold()     prevents changes by other processes until the returned descriptor is closed
+ *
+ * enter(), adjust(), free(), mirror(), set(), repair() and hold() return -EACCES if this process may not write to all
+ * files of the counters; adjust(), free() and set() return -ENOENT if there is no such instance; other errors are
+ * those of relay_perf_add().
  */
 int relay_counters_enter(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec);
 int relay_counters_adjust(struct relay_counters *counters, int instance, int64_t delta);

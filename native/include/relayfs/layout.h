@@ -59,7 +59,7 @@ extern "C" {
 enum {
 	RELAY_PAGE_BYTES = 4096,
 	RELAY_N_CLAIMS = 256,      /* in one buffer, or ring */
-	RELAY_N_CLAIMS_KEPT = 192, /* the first of them are kept by a thread after it has used one */
+	RELAY_N_CLAIMS_KEPT = 192, /* a thread that has used one of the first 192 keeps it */
 	RELAY_N_RESERVATIONS =
 	    248 /* open reservations per buffer, at most: the last claims are for switches, see buffer/claims.c */
 };
@@ -175,7 +175,7 @@ enum {
 	RELAY_ARM_SWITCH = 1u << 3, /* a reader sleeps until the next switch */
 	RELAY_ARM_RECORD = 1u << 4, /* a reader sleeps until the next record */
 	RELAY_ARMED = RELAY_ARM_SWITCH | RELAY_ARM_RECORD,
-	RELAY_FINALIZED = 1u << 5, /* its maker closes the channel: no further sub-buffer begins (classic.h) */
+	RELAY_FINALIZED = 1u << 5, /* the maker is closing the channel: no further sub-buffer begins (classic.h) */
 	RELAY_SILENT = 1u << 6, /* a writer must not make system calls and wakes no reader: readers poll every 50 ms */
 	/* The data has no memory yet, and no sub-buffer has begun. A writer first allocates the memory, then clears this
 	 * flag, which is never set again. Only in buffers of one process (geometry.pid) */
@@ -203,9 +203,10 @@ enum relay_timestamp { RELAY_NO_TIMESTAMP = 0, RELAY_MONO = 1, RELAY_TSC = 2 }; 
 enum relay_format { RELAY_STREAM = 0, RELAY_PACKETS = 1 };
 
 /*
- * Fields of a buffer's geometry, its spec and its statistics (store.h): the options of `create`, and what else its maker says.
- * New ones are appended. start_reserve, end_reserve and channel_start_reserve are bytes that records do not use, at the start
- * of each sub-buffer, at the end of each, and behind start_reserve in the very first; together less than subbuf_size.
+ * Fields of a buffer's geometry, its spec and its statistics (store.h): the options of `create`; and format and pid,
+ * which are no options. New ones are appended. start_reserve, end_reserve and channel_start_reserve are bytes that
+ * records do not use, at the start of each sub-buffer, at the end of each, and behind start_reserve in the very first;
+ * together less than subbuf_size.
  */
 #define RELAY_OPTION_FIELDS                                                                                     \
 	uint32_t mode;              /* enum relay_mode */                                                       \
@@ -235,15 +236,15 @@ struct relay_geometry {
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "a new option's field is taken from `unused`");
 
-/* relay_control.asked: the sub-buffer that a writer tried to begin last, as its number + 1, shifted, and the result. In a
- * buffer whose sub-buffers begin at once: the last sub-buffer that was entered while the buffer was full, and YES once a
- * flush has begun it. */
+/* relay_control.asked: (number + 1) << RELAY_ASKED_SHIFT of the sub-buffer that a writer tried to begin last, and these
+ * bits as the result. If sub-buffers begin with the switch that enters them, it is the last sub-buffer that was entered
+ * while the buffer was full, with YES once a flush has begun it. */
 #define RELAY_ASKED_SHIFT 4
 #define RELAY_ASKED_YES 1ull /* it has begun, with no record reserved */
 #define RELAY_ASKED_SPOILED \
 	2ull                   /* a process died in its callback: the previous data in its memory may be overwritten */
 #define RELAY_ASKED_ENDED 4ull /* the previous sub-buffer is complete, including its footer */
-#define RELAY_ASKED_SUSPENDED 8ull /* not before relay_resume() */
+#define RELAY_ASKED_SUSPENDED 8ull /* it may not begin before relay_resume() */
 
 /* A record written by write(2), for the maker's deliver() (classic.h). */
 struct relay_note {

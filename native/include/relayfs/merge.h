@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/merge.h>: the events of a trace, which lie in a stream for each process and CPU, as one stream in the order of their
- * times; for tools, symbols as in <relayfs/store.h>.
+ * <relayfs/merge.h>: merge the streams of a trace, one for each process and CPU, into one stream in the order of the
+ * events' times. For tools; symbols as in <relayfs/store.h>.
  *
  *     merge = relay_merge_new(since, until)
- *     n = relay_merge_add_process(merge, &process)                once a process
- *     relay_merge_add_files(merge, n, cpu, paths, n_paths)        once a CPU
+ *     n = relay_merge_add_process(merge, &process)                for each process
+ *     relay_merge_add_files(merge, n, cpu, paths, n_paths)        for each of its CPUs
  *     exporter = relay_export_new(merge, &options)
- *     while (relay_export_next(exporter, &data) > 0) ...         what is written of it
+ *     while ((length = relay_export_next(exporter, &data)) > 0)
+ *             write(1, data, length)
  *
- * Events can be read while they are written: relay_merge_add_buffer() in place of relay_merge_add_files(), and
+ * To read events while programs write them, call relay_merge_add_buffer() instead of relay_merge_add_files(), and
+ * repeatedly, before the loop over relay_export_next():
  *
- *     looked = relay_merge_look(merge, false)                     again and again
+ *     looked = relay_merge_look(merge, false)
  *     relay_merge_limit(merge, looked - delay)
  *
- * before what has come since is written.
- *
- * Functions return 0 (or what they say) or a negative errno, and do not trust what the streams hold. Times are ns since 1970.
+ * Functions return 0 (or as described) or a negative errno, and do not trust the contents of streams. Times are ns
+ * since 1970, unless they are in ticks. One thread at a time may use a merge.
  */
 #ifndef RELAYFS_MERGE_H
 #define RELAYFS_MERGE_H
@@ -31,35 +32,41 @@ extern "C" {
 
 struct relay_merge;
 
-/* Events before `since` and after `until` are left out, and so is what was lost before or after. NULL: no memory. */
+/* Make a merge without streams. It leaves out events, and counts of lost events, whose times are before `since` or
+ * after `until`. NULL: no memory. */
 struct relay_merge *relay_merge_new(uint64_t since, uint64_t until);
 void relay_merge_free(struct relay_merge *merge);
 
 /* A process of a trace, or several that share buffers. */
 struct relay_merge_process {
 	const char *name; /* of the program; copied */
-	uint32_t pid;     /* 0: each event's context says it */
-	uint32_t
-	    identity; /* the same number for all that is added of one process, as of a recording in several parts */
-	/* Where in each event's context these are, uint32_t; -1: nowhere. */
+	uint32_t pid;     /* 0: it is in each event's context, at vpid_at */
+	/* A number of the caller's. If a process is added in several parts, for example of a recording, all have the
+	 * same one. */
+	uint32_t identity;
+	/* Offsets of these uint32_t in each event's context, bytes; -1: the context does not have it. */
 	int32_t vpid_at, vtid_at;
-	/* The clock of its events: `freq` ticks a second, and offset_s seconds and `offset` ticks from 1970 to its zero. */
+	/* The clock of its events: `freq` ticks a second, and offset_s seconds and `offset` ticks from 1970 to its
+	 * zero. */
 	uint64_t freq, offset_s, offset;
-	/* For relay_merge_add_buffer(): which it is, of enum relay_timestamp; and whether it was that of an earlier boot. */
+	/* For relay_merge_add_buffer(). clock: enum relay_timestamp; 0: none. is_past: 1 if the buffers were written in
+	 * an earlier boot, so that nothing more is written to them and the clock cannot be read. */
 	uint32_t clock, is_past;
-	/* Its events; those without names (relay_layouts_add) are left out. relay_merge_add_process() takes them over, also if it fails. */
+	/* Its declared events; those without names (relay_layouts_add) are left out. relay_merge_add_process() becomes
+	 * the owner, also if it fails, and frees them. */
 	struct relay_layouts *layouts;
 };
 
-/* The process's number, for relay_merge_add_files(), from 0; -ENOMEM; -EINVAL: its clock or its context cannot be. */
+/* Return the process's number, for relay_merge_add_files(), from 0; -ENOMEM; -EINVAL: freq is 0, or vpid_at or vtid_at
+ * is outside the context. */
 int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process);
 
 /*
  * Add the stream of a CPU.
  *
- * paths  the files in which it goes on, each as `relayctl record` and `relayctl snapshot` write them. A recorder may still write
- *        to the last one: what that holds when it is looked at is merged. They are mapped:
- *        after relay_guard_install() one that is truncated meanwhile ends there.
+ * paths  the stream's files, in order, as `relayctl record` and `relayctl snapshot` write them. A recorder may still be
+ *        writing to the last one, which is read up to its length when the merge opens it. Files are mapped; if one is
+ *        truncated meanwhile, it ends there after relay_guard_install(), otherwise SIGBUS is raised.
  *
  * 0; -ENOMEM; -EINVAL: there is no such process.
  */
@@ -67,50 +74,55 @@ int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, 
                           size_t n_paths);
 
 /*
- * Add a buffer that may be written to. Nothing is consumed, unless relay_merge_look() is told to.
+ * Add the stream of a CPU as a buffer to which programs may be writing. Its data is consumed only by relay_merge_look()
+ * with `consumes`.
  *
- * buf     stays the caller's, and mapped until the process is removed, or the merge freed
- * is_new  nobody could look at it before: what it had lost by then is told, too
+ * buf     stays the caller's, who must keep it mapped until the process is removed or the merge is freed
+ * is_new  also count events that were lost before this call, because no reader has counted them yet
  *
- * 0; -ENOMEM; -EINVAL: there is no such process, it has no clock, these are no buffers of a trace, or the merge is exported in a format
- * of tracks.
+ * 0; -ENOMEM; -EINVAL: there is no such process, its `clock` is 0, `buf` has no packets, or the merge is exported as
+ * RELAY_EXPORT_CHROME or RELAY_EXPORT_PERFETTO.
  */
 int relay_merge_add_buffer(struct relay_merge *merge, int process, uint32_t cpu, struct rchan_buf *buf, bool is_new);
 
 /*
- * Look once at each buffer of which all has been given out that was seen in it. What is found is given out after this, so that there is
- * time to read what the programs had declared before.
+ * Copy the next piece of each buffer, unless too many bytes of earlier pieces wait to be output. The caller can then
+ * add events that programs have declared (relay_merge_layouts()), before the merge uses the declarations to output the
+ * pieces.
  *
- * consumes  consume what was given out, as far as programs need the room
+ * consumes  also consume the sub-buffers that were copied, from buffers of which half or more is unconsumed
  *
- * Returns the time just before; UINT64_MAX: no process was added that may still write, or all were removed.
+ * Returns the time just before; UINT64_MAX: there is no process that may still write to its buffers.
  */
 uint64_t relay_merge_look(struct relay_merge *merge, bool consumes);
 
-/* Give out nothing that is later. An event that is older can still come if its thread has been stopped between looking at the clock and
- * writing, or its process was added late. So the limit is to be some time ago. */
+/* Do not output events later than `time`. At first there is no limit. A thread may be preempted between reading the
+ * clock and writing its event, and a process may be added late; so choose a time some way in the past, to get such
+ * events in order. */
 void relay_merge_limit(struct relay_merge *merge, uint64_t time);
 
-/* True if a look would find events now; or such as may not be later than the limit. */
+/* True if another relay_merge_look() would copy more of a buffer; or more of a buffer whose next event may be no later
+ * than the limit. */
 bool relay_merge_is_behind(const struct relay_merge *merge);
 bool relay_merge_is_behind_limit(const struct relay_merge *merge);
 
-/* The time up to which all was given out, and nothing more comes but what is late, of processes that are added later too. To be asked when
- * the merge has given out all that it can for now. */
+/* Return the time up to which all events were output, except late ones and those of processes that are added later.
+ * Call it when the merge has no more events to output for now. */
 uint64_t relay_merge_reached(const struct relay_merge *merge);
 
-/* The process's events, to add those that it has declared since; valid until the next call about this merge. NULL: there is no such
- * process. */
+/* Return the process's declared events, to which the caller may add; valid until the next call with this merge. NULL:
+ * there is no such process. */
 struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process);
 
-/* Nothing will be written to the process's buffers any more: they end when all is given out. */
+/* Programs will write no more to the process's buffers: each stream ends when all its events were output. */
 void relay_merge_finish(struct relay_merge *merge, int process);
 
 struct relay_merge_process_stats {
 	uint32_t n_open; /* streams that have not ended */
 	uint32_t cpu;    /* of the stream that `error` is about */
-	uint64_t
-	    n_damaged; /* pieces of buffers with bytes that are no events; what follows in the sub-buffer counts as lost */
+	/* Pieces of buffers with bytes that are no valid events. The rest of the sub-buffer is skipped and counts as
+	 * lost. */
+	uint64_t n_damaged;
 	int32_t error; /* -EBADMSG: a buffer is damaged, and its stream has ended there; 0 */
 	uint32_t unused;
 };
@@ -122,12 +134,12 @@ int relay_merge_process_stats(const struct relay_merge *merge, int process, stru
 int relay_merge_remove(struct relay_merge *merge, int process);
 
 struct relay_merge_stats {
-	uint64_t events;  /* that were given out */
-	uint64_t lost;    /* that streams say are lost */
-	uint64_t late;    /* of the events, those older than one before them */
-	uint64_t damaged; /* packets with bytes that are no events: what comes before these was given out */
-	uint64_t time;    /* of the last event that was given out */
-	int32_t error;    /* the first with which a file could not be read, negative; 0: none */
+	uint64_t events;  /* output so far */
+	uint64_t lost;    /* events that programs lost */
+	uint64_t late;    /* of `events`, those older than one that was output before them */
+	uint64_t damaged; /* packets with bytes that are no valid events; the events before these bytes were output */
+	uint64_t time;    /* the latest of an event or loss that was output */
+	int32_t error;    /* the first negative errno with which a stream ended early; 0: none */
 	uint32_t unused;
 };
 void relay_merge_stats(const struct relay_merge *merge, struct relay_merge_stats *stats);
@@ -141,7 +153,8 @@ enum relay_export_format {
 	RELAY_EXPORT_PERFETTO = 3 /* protobuf */
 };
 
-/* How text tells times: of the day, with the date (both local), since the first event, or since 1970. */
+/* How RELAY_EXPORT_TEXT shows times: local time of day; local date and time; seconds since the first event; seconds
+ * since 1970. */
 enum relay_export_times {
 	RELAY_EXPORT_CLOCK = 0,
 	RELAY_EXPORT_DATE = 1,
@@ -152,52 +165,55 @@ enum relay_export_times {
 struct relay_export_options {
 	uint32_t format;     /* enum relay_export_format */
 	uint32_t times;      /* enum relay_export_times */
-	uint8_t has_colours; /* text: for a terminal */
-	uint8_t is_brief;    /* text: lines as short as can be */
-	uint8_t marks_late;  /* text and JSON: events that are older than one before them are marked */
+	uint8_t has_colours; /* text: with a terminal's escape sequences for colours */
+	uint8_t is_brief;    /* text: times in us, and no brackets */
+	uint8_t marks_late;  /* text and JSON: mark events that are older than one that was output before them */
 	uint8_t unused[5];
-	/* CLOCK_REALTIME less CLOCK_MONOTONIC, ns, for formats of which the times are of the latter: Chrome's and Perfetto's. */
+	/* CLOCK_REALTIME less CLOCK_MONOTONIC, ns, for RELAY_EXPORT_CHROME and _PERFETTO, whose times are
+	 * CLOCK_MONOTONIC. */
 	uint64_t mono_offset;
 };
 
-/* Write what a merge, which stays the caller's, gives out. NULL and errno: EINVAL there is no such format, or it is Chrome's or
- * Perfetto's, and the merge has buffers that are written to; ENOMEM. */
+/* Make an exporter of a merge, which stays the caller's and must live as long. NULL and errno: EINVAL there is no such
+ * format, or it is RELAY_EXPORT_CHROME or _PERFETTO, and the merge has buffers (relay_merge_add_buffer()); ENOMEM. */
 struct relay_export *relay_export_new(struct relay_merge *merge, const struct relay_export_options *options);
 void relay_export_free(struct relay_export *exporter);
 
-/* The next piece of what is to be written: its bytes, valid until the next call; 0: the merge has nothing, now or any more;
- * -ENOMEM: something is missing in it. */
+/* Return the number of bytes of the next piece of the output, which *data points to until the next call; 0: the merge
+ * has no event to output, now or ever; -ENOMEM: a part of the output is missing. */
 ssize_t relay_export_next(struct relay_export *exporter, const char **data);
 
 /* --- packets --- */
 
 struct relay_packets;
 
-/* What a stream gave out, and lost before that, in the form in which a buffer has it; times in ticks of the process's clock. */
+/* Events of one stream, in the format of a buffer's packets. */
 struct relay_merge_packet {
 	uint32_t identity; /* of struct relay_merge_process */
 	uint32_t cpu;
-	uint64_t begin, end;
-	uint64_t lost;
+	uint64_t begin, end; /* the earliest and latest time of events and losses, ticks of the process's clock */
+	uint64_t lost;       /* events that were lost before these */
 	uint64_t n_events;
-	const char *events; /* they follow a packet's head */
+	const char *events; /* `length` bytes, as behind the header of a packet (struct relay_packet) */
 	size_t length;
 };
 
-/* Make packets of what a merge gives out, which stays the caller's, and is not exported. NULL: no memory. */
+/* Make packets of the events of a merge, which stays the caller's, must live as long, and must not have an exporter.
+ * NULL: no memory. */
 struct relay_packets *relay_packets_new(struct relay_merge *merge);
 void relay_packets_free(struct relay_packets *packets);
 
 /*
- * Make packets of what the merge gives out now; the last ones are forgotten. Each stream's are in their order, and so are their times.
+ * Make packets of the events that the merge can output now, and free the previous packets. Times never decrease within
+ * the packets of a stream.
  *
- * floor  events that are older get this time, so that what others have been told up to it stays true
+ * floor  events that are older get this time (ns since 1970), because viewers were told that no older ones will come
  *
- * 1; 0: there is more, for the next call; -ENOMEM, then and ever after.
+ * 1; 0: there are more events, for the next call; -ENOMEM, also from all later calls.
  */
 int relay_packets_gather(struct relay_packets *packets, uint64_t floor);
 
-/* The next one, valid until they are gathered again. 1; 0: there is none left. */
+/* Get the next packet, valid until the next relay_packets_gather(). 1; 0: there are no more. */
 int relay_packets_next(struct relay_packets *packets, struct relay_merge_packet *packet);
 
 #ifdef __cplusplus

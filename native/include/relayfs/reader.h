@@ -41,8 +41,8 @@ struct relay_reader *relay_reader_open(const char *relay_file);
  * timeout_ms    -1: wait for ever; 0: do not wait
  *
  * Returns 1: there is a piece. 0: there was none in time, or the channel is closed and all data has been read. -EBUSY:
- * another reader was between next() and done() all the time. -EINTR: a signal was caught. -EALREADY: done() has not been
- * called for the last piece. Sleeps on a futex; does not spin.
+ * another reader was between next() and done() all the time. -EINTR: a signal was caught. -EALREADY: done() has not
+ * been called for the last piece. -EBADMSG: damaged memory. Sleeps on a futex; does not spin.
  *
  * If this user can map neither the mount nor the store, the piece is the result of a read(2), in private memory. It is
  * consumed already, and has as many bytes as were available, up to 1 MiB less 4 KiB, so that the last record can be split.
@@ -53,11 +53,13 @@ int relay_reader_next(struct relay_reader *reader, const void **data, size_t *le
  * Consume the piece: producers may use its memory again.
  *
  * Returns 0, or -EOVERFLOW: in overwrite mode producers lapped the reader, so the piece may have changed while it was
- * read. Discard all results; the records are counted as overwritten. -EINVAL: there is no piece.
+ * read. Discard all results; the records are counted as overwritten. -EINVAL: there is no piece; -EBADMSG: damaged
+ * memory.
  */
 int relay_reader_done(struct relay_reader *reader);
 
-/* 1: the channel was removed and all data has been read, so next() returns 0 at once; otherwise 0. */
+/* 1: next() will return no more data, because the channel was removed and all data has been read, or the memory is
+ * damaged; otherwise 0. */
 int relay_reader_finished(struct relay_reader *reader);
 
 /* Close the reader. A piece for which done() has not been called stays unread. NULL is ignored. */

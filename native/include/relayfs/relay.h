@@ -86,8 +86,8 @@ struct rchan_callbacks {
 	 * library mapped it, the last mapping has gone. Each open is reported by both. `file` is the relay file.
 	 * Called in a thread of the library, with all signals blocked, in the process that made the channel; soon after
 	 * the event, and not after relay_close() has begun.
-	 * (Differs: Linux tells a FUSE server of opens, not of mmap(2). If the opening process ends before the
-	 * server has looked at it, its open is reported even if it was this process.)
+	 * (Differs: a FUSE server learns of opens, not of mmap(2). If the opening process ends before the server has
+	 * identified it, its open is reported even if it was this process.)
 	 */
 	void (*buf_mapped)(struct rchan_buf *buf, const char *file);
 	void (*buf_unmapped)(struct rchan_buf *buf, const char *file);
@@ -201,13 +201,14 @@ struct rchan *relay_attach(const char *path);
 
 /*
  * The same with callbacks, of which only subbuf_start is called: for programs that write to a channel whose maker has a
- * subbuf_start. errno: also EINVAL, `cb` is NULL.
+ * subbuf_start. errno: also EINVAL `cb` is NULL; EOPNOTSUPP this user can map neither the mount nor the store, so its
+ * subbuf_start could not be called.
  */
 struct rchan *relay_attach_callbacks(const char *path, const struct rchan_callbacks *cb, void *private_data);
 
 /*
- * Return the meaning of an error of this library, and what was expected instead; for any other, the text of strerror(3).
- *
+ * Return the meaning of an error of this library, and what was expected instead; for any other, the text of
+ * strerror(3).
  *
  * error  an errno, or the negative one that a function returned
  *
@@ -295,14 +296,17 @@ void subbuf_start_reserve(struct rchan_buf *buf, size_t length);
  * written so far. An empty sub-buffer is switched from too. A full buffer is not changed; if it was full and has room
  * again, the next sub-buffer begins, and stays empty until a record is written. All as in the kernel.
  *
- * Returns 0, or -EPIPE: the channel has been removed; -EPERM: this thread may not run on the CPU a buffer
- * belongs to (the other buffers are switched). Moves the calling thread to each CPU for a moment.
+ * Returns 0, or the first error of a buffer; the other buffers are switched. -EPIPE: the channel has been removed;
+ * -EPERM: this thread may not run on the buffer's CPU; -EBUSY: another thread keeps a lock, or a record of the previous
+ * lap is not committed; -EDEADLK: called in subbuf_start; -EBADMSG: damaged memory. Moves the calling thread to each
+ * CPU for a moment.
  */
 int relay_flush(struct rchan *chan);
 
 /*
  * Bring every buffer to its initial state, in the same memory, with all counters 0.
- * Unread data is discarded. Returns as relay_flush().
+ * Unread data is discarded. Returns as relay_flush(); -EBUSY also while a reader is between next() and done(), or if a
+ * record is reserved and not committed within a second.
  */
 int relay_reset(struct rchan *chan);
 
@@ -311,7 +315,7 @@ int relay_reset(struct rchan *chan);
  * ignored; n above the number of finished sub-buffers consumes all of these.
  *
  * Returns 0; -EINVAL: no such buffer; -EBUSY: another process is consuming at this moment, or, in overwrite mode, the
- * sub-buffers were overwritten at each of many tries.
+ * sub-buffers were overwritten at each of many tries; -EBADMSG: damaged memory.
  * Follows relay_subbufs_consumed() in kernel/relay.c.
  */
 int relay_subbufs_consumed(struct rchan *chan, unsigned cpu, size_t n);

@@ -76,8 +76,8 @@ struct relay_app_options {
  *
  * path  "MNT/app/cpu"
  *
- * errno: as relay_attach() and relay_create(); EINVAL the options are not valid together; as open(2) of the output
- * and the relay files. May block.
+ * errno: as relay_attach() and relay_create(); EINVAL the options are not valid together; EOPNOTSUPP this user can map
+ * neither the mount nor the store; as open(2) of the output and the relay files. May block.
  */
 struct relay_app *relay_app_open(const char *path, const struct relay_app_options *options);
 
@@ -87,7 +87,7 @@ void *relay_app_private(const struct relay_app *app);
  * Start the readers, each on the CPU of its buffer if it may run there, and enable the channel. Data that is in the channel
  * already is read, too. The app may be started again after it was stopped.
  *
- * -EALREADY: it is running; -EAGAIN, -EPERM: as pthread_create(3); else as poll(2). On failure it is not running.
+ * -EALREADY: it is running; -EBADMSG: damaged memory; else as pthread_create(3). On failure it is not running.
  */
 int relay_app_start(struct relay_app *app);
 
@@ -98,7 +98,7 @@ int relay_app_start(struct relay_app *app);
  *
  * Returns 0; -EALREADY: the app is not running; or the reason why a reader ended early: the error of write(2) or
  * process_subbuf(); -EBUSY: a reservation, or another reader, blocked it all the time; -EBADMSG: damaged memory; or an
- * error of read(2). Data that was not written is still in the channel, and is read after the next start.
+ * error of read(2) or poll(2). Data that was not written is still in the channel, and is read after the next start.
  */
 int relay_app_stop(struct relay_app *app);
 

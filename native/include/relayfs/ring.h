@@ -78,9 +78,9 @@ void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 int relay_ring_commit(void *record, uint64_t flags);
 int relay_ring_discard(void *record, uint64_t flags);
 
-/* Like bpf_ringbuf_query(): a value at one moment; 0 for unknown `what`. In overwrite mode AVAIL_DATA counts the bytes not
- * yet overwritten, which begin at OVERWRITE_POS; in other modes OVERWRITE_POS is 0. AVAIL_DATA is at most the ring's size;
- * 0 if the positions are inconsistent. */
+/* Like bpf_ringbuf_query(): a value at one moment; 0 for unknown `what`. AVAIL_DATA is the number of bytes from
+ * CONS_POS or OVERWRITE_POS, whichever is larger, to PROD_POS; at most the ring's size; 0 if the positions are
+ * inconsistent. Except in overwrite mode, OVERWRITE_POS is 0. */
 enum {
 	RELAY_RING_AVAIL_DATA = 0,
 	RELAY_RING_RING_SIZE = 1,
@@ -141,15 +141,17 @@ void relay_ring_abort(struct relay_ring *ring);   /* do not consume them: next()
 
 /*
  * Call `each` for up to `max` records (0: for all there are). Each record is consumed when the function returns; if it
- * returns a negative value, stop and return this value. Returns the number of records; or an error of relay_ring_next(),
- * with -EPIPE and 0 as there.
+ * returns a negative value, stop and return this value. Returns the number of records; or an error of
+ * relay_ring_next(), with -EPIPE and 0 as there; -EALREADY: records returned by next() are neither released nor
+ * aborted.
  */
 int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const void *data, size_t length),
                        void *context, unsigned max);
 
 /*
  * Copy the next record and consume it, in any mode; in overwrite mode, too, the copy is never torn. Returns its length;
- * -EAGAIN: there is none; -EMSGSIZE: it is longer than `size`, and stays; else as relay_ring_next().
+ * -EAGAIN: there is none; -EMSGSIZE: it is longer than `size`, and stays; -EALREADY as relay_ring_consume(); else as
+ * relay_ring_next().
  *
  * missed  receives the number of records that were overwritten between the previous record and this one; or NULL
  */

@@ -46,9 +46,9 @@ extern "C" {
 enum {
 	RELAY_RING_HEADER_BYTES = 8,
 	RELAY_RING_FIRST_PAGE = 3, /* second header word of a record in the data's first page */
-	RELAY_RING_N_READY = 1024, /* most reserved records that the producer position has not passed */
-	/* Bytes between ready and claims; the rest of the page follows the claims. If a CPU loads from the same offset in a
-	 * page as it has just stored in another page, it waits. So the most used claims lie at other offsets than the words
+	RELAY_RING_N_READY = 1024, /* at most so many reserved records have not been passed by the producer position */
+	/* Bytes between ready and claims; the rest of the page follows the claims. A load waits for an earlier store to
+	 * the same offset in another page. Therefore the claims that are used most lie at other offsets than the words
 	 * that producers load and store together with them. */
 	RELAY_RING_CLAIMS_GAP = 1024
 };

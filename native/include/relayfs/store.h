@@ -29,9 +29,10 @@ struct rchan_buf;       /* one buffer, mapped by this process */
 struct rchan_callbacks; /* relay.h */
 
 /*
- * The permissions of what a store holds; relayfs_fuse/fs/store.py lists it. The umask restricts only RELAY_PERM_OWN and what is not
- * complete yet. Directories belong to the store's user, and nobody else may write to them, because who may write there could replace
- * files. Files belong to the store's user, too, unless it is said otherwise.
+ * The permissions of a store's files and directories, which relayfs_fuse/fs/store.py lists. The umask restricts only
+ * RELAY_PERM_OWN and those that are not complete yet. Directories belong to the store's user, and nobody else may write
+ * to them, because a user who may write to a directory can replace its files. Files belong to the store's user, too,
+ * unless the comment names another owner.
  */
 enum relay_perm {
 	RELAY_PERM_STORE = 0700,         /* the store itself, .counters */
@@ -50,7 +51,7 @@ enum relay_perm {
 	RELAY_PERM_PERPROCESS = 0640,    /* memN and .events of a process in a trace, of its user and group */
 	RELAY_PERM_PERUSER = 0600,       /* those of all processes of a user, likewise */
 	RELAY_PERM_SHARED = 0666,        /* those of all processes */
-	RELAY_PERM_STRANGERS = 0022      /* without these, its owner alone can change it */
+	RELAY_PERM_STRANGERS = 0022      /* the write permissions of users other than the owner */
 };
 
 /* The parameters of a new channel. The enums are in layout.h. */
@@ -117,14 +118,14 @@ struct relay_clock {
 /* The clock of a number of enum relay_timestamp; NULL: there is none. */
 const struct relay_clock *relay_clock_at(uint32_t number);
 
-/* 1: this machine has it, and programs may read it; 0: it is not so. */
+/* 1: this machine has the clock, and programs may read it; 0: otherwise. */
 int relay_clock_is_available(uint32_t number);
 
 /*
  * The default mount and store: a path, stored to memory of PATH_MAX bytes. 0, or -ENAMETOOLONG, or:
  *
  *     relay_find_mount      $RELAYFS, else the first mount that is root's or this user's; -ENOENT there is none
- *     relay_find_store      the store of a mount; -ENODATA: the mount does not tell it; else as getxattr(2)
+ *     relay_find_store      the store of a mount; -ENODATA: the mount does not show its path; else as getxattr(2)
  *     relay_default_store   $RELAYFS_STORE, else where a server of this user has its store
  */
 int relay_find_mount(char *mount);
@@ -235,8 +236,9 @@ struct relay_stats {
 };
 int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats);
 
-/* How the values of several buffers are combined: a count of events, added up; a present amount, added up; a present state,
- * of which the maximum is taken; a present state that has a meaning only for each buffer. */
+/* What a statistic is, and how a channel's value is made from those of its buffers: the sum of counts of events; the
+ * sum of present amounts; the maximum of present states; or none, because the value has a meaning only for one
+ * buffer. */
 enum relay_statistic_form {
 	RELAY_STATISTIC_COUNT = 0,
 	RELAY_STATISTIC_LEVEL = 1,

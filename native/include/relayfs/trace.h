@@ -9,10 +9,10 @@
  *     # echo 'trace create t' > MNT/control; echo 'trace start t' > MNT/control
  *     # relayctl record t -o DIR; babeltrace2 DIR
  *
- * A program with tracepoints is linked with -lrelayfs and runs the same whether or not anything is mounted. An event
- * is written to each started trace that wants it, into buffers that only this process writes (or all processes of its user,
- * or all processes, as the trace was made), which are made when the first event is written. The program is not signalled:
- * it reads a page that the file server writes and that this process has mapped read-only.
+ * A program with tracepoints is linked with -lrelayfs and runs the same whether or not anything is mounted. An event is
+ * written to each started trace that wants it. The buffers are made when the first event is written; only this process
+ * writes to them, or all processes of its user, or all processes (buffers= of `trace create`). To learn which events
+ * are wanted, the program reads a page that the file server writes and that this process has mapped read-only.
  *
  * The program writes to the traces of the mount $RELAYFS, or else of the first relayfs mount that belongs to root or to this
  * user. If there is none, a thread of the library waits for one. Environment:
@@ -176,7 +176,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_DESCRIBE_array(ctype, number, name, count) {#name, number | RELAY_TRACE_COUNT_OF_(count)},
 #define RELAY_TRACE_DESCRIBE_sequence(ctype, number, name) {#name, number | RELAY_TRACE_IS_SEQUENCE},
 #define RELAY_TRACE_DESCRIBE_enum(name, of) {#name, (uint32_t)relay_trace_enum_##of##_type_ | RELAY_TRACE_IS_ENUM},
-/* Does not compile unless the count is 1 to 65535. */
+/* The count in a field's type. Does not compile unless the count is 1 to 65535. */
 #define RELAY_TRACE_COUNT_OF_(count)                                                                                   \
 	((uint32_t)(count) * (uint32_t)sizeof(char[(count) > 0 && (count) < 65536 ? 1 : -1]) << RELAY_TRACE_COUNT_SHIFT)
 /* Its struct relay_trace_enum, if it is one. */
@@ -341,15 +341,16 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 	}
 
 /*
- * RELAY_TRACE_SPAN(provider, name, (type, field), ...): declares what takes time, of which viewers of tracks make slices
- * (relayctl export --perfetto), and defines
+ * RELAY_TRACE_SPAN(provider, name, (type, field), ...): declares a span, an activity that takes time and that viewers
+ * of tracks show as a slice (relayctl export --perfetto), and defines
  *
  *     static inline void trace_PROVIDER_NAME(fields)          it begins: the event "provider:name"
  *     static inline void trace_PROVIDER_NAME_end(void)        it ends: "provider:name_end"
  *     RELAY_TRACE_SCOPE(provider, name)(fields);              it begins, and ends where the block is left
  *
- * The end is that of the last one that the thread has begun, so spans of a thread lie within each other. A thread that leaves a
- * block by longjmp() does not end what began there. By the convention of Perfetto, both events have a field track_event_type.
+ * An end belongs to the span that the thread began last, so the spans of a thread must be nested. A thread that leaves
+ * a block by longjmp() does not end the spans that began there. By the convention of Perfetto, both events have a field
+ * track_event_type.
  */
 #define RELAY_TRACE_SPAN(...) RELAY_TRACE_SPAN_(RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
 #define RELAY_TRACE_SPAN_(...) RELAY_TRACE_DEFINE_SPAN_(__VA_ARGS__)
@@ -386,7 +387,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_ROLE_PUT_begin_ *at_++ = 'B';
 #define RELAY_TRACE_ROLE_PUT_end_ *at_++ = 'E';
 
-/* RELAY_TRACE_COUNTER(provider, name, type): declares an event with a number that viewers of tracks draw over time, and defines
+/* RELAY_TRACE_COUNTER(provider, name, type): declares an event with a number that viewers of tracks plot, and defines
  *
  *     static inline void trace_PROVIDER_NAME(counter_value)
  */

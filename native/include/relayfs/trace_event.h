@@ -40,7 +40,7 @@ enum relay_trace_type {
 	RELAY_N_TRACE_TYPES
 };
 
-/* What the type of a field has besides, if the field is no single number, or one with labels. */
+/* Further bits of a field's type: of an enum, a sequence or an array, whose numbers have the enum relay_trace_type. */
 enum {
 	RELAY_TRACE_IS_ENUM = 0x100,     /* an integer, of which struct relay_trace_enum has the labels */
 	RELAY_TRACE_IS_SEQUENCE = 0x200, /* uint32_t count, then this many numbers */
@@ -64,7 +64,7 @@ struct relay_trace_enum {
 	uint32_t n_labels;
 };
 
-/* How grave an event is: LTTng's numbers, of which the first seven and the last are syslog's words. */
+/* The severity of an event: LTTng's log levels, of which the first seven and the last have the names of syslog's. */
 enum relay_trace_level {
 	RELAY_TRACE_LEVEL_EMERG,
 	RELAY_TRACE_LEVEL_ALERT,
@@ -94,8 +94,8 @@ struct relay_trace_event {
 	 * header; 2: it has all members */
 	uint16_t has_place;
 	uint64_t id; /* of its declaration in this process, from 1; 0: none. Writer: the library */
-	/* page's generation << 32 | bit 31: a trace has a condition | a bit for each trace that wants it. Writer: the
-	 * library */
+	/* the page's count of changes << 32 | bit 31: a trace has a condition | a bit for each trace that wants the
+	 * event. Writer: the library */
 	uint64_t wanted;
 	const char *file; /* where it is declared, and the line there; NULL: unknown */
 	uint32_t line;
@@ -118,10 +118,9 @@ struct relay_trace_page {
 	uint32_t version;
 	uint32_t
 	    active; /* a bit for each trace that is started. Writer of this and all other members: the file server */
-	uint64_t
-	    generation;   /* counts changes; in the upper 32 bits. relay_trace_event.wanted while no trace wants it */
-	uint32_t changes; /* the count of `generation`, on which programs wait: a futex */
-	uint32_t log;     /* changes each time the channel `log` is made, for relay_log(); 0: there is none */
+	uint64_t generation; /* count of changes << 32: the value of `wanted` of an event that no trace wants */
+	uint32_t changes;    /* futex: the same count, for programs that wait for a change */
+	uint32_t log;        /* changes each time the channel `log` is made, for relay_log(); 0: there is none */
 };
 
 #if defined(__aarch64__)
@@ -144,7 +143,8 @@ struct relay_trace_object {
 	                         __atomic_load_n(&(page)->generation, __ATOMIC_RELAXED), \
 	                 0)
 
-/* For functions to be bound when the program starts: lazy binding at the first call takes more stack than an event may. */
+/* Functions with this attribute are bound when the program starts, because lazy binding at the first call would need
+ * more stack than a tracepoint may use. */
 #if defined(__has_attribute)
 #if __has_attribute(__noplt__)
 #define RELAY_TRACE_BOUND_EARLY __attribute__((__noplt__))
@@ -178,16 +178,16 @@ void relay_trace_prepare(void);
 
 /*
  * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
- * name is empty, longer than 127 bytes or not of letters, digits and _ (dots in a provider's, too), a type is unknown,
- * there are more than 64 fields, or two have the same name, labels are missing or are no such names, or all names together
- * are too long; ENOSPC this process has declared 65535 other events; ENOMEM. An
- * event that was declared before is returned again.
+ * name is empty, longer than 127 bytes or has other characters than letters, digits and _ (in a provider's name also
+ * dots), a type is unknown, there are more than 64 fields, two fields have the same name, an enum has no labels or
+ * labels that are no such names, or all names together are too long; ENOSPC this process has declared 65535 other
+ * events; ENOMEM. An event that was declared before is returned again.
  */
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,
                                               const struct relay_trace_field *fields, uint32_t n_fields);
 
-/* The same with the level and the place that `event` has; id and wanted of it are not used. EINVAL also: there is no such level.
- * An event that was declared before with the same level, wherever that was, is returned again. */
+/* The same with the level, file and line of `event`; its id and wanted are not used. EINVAL also: there is no such
+ * level. An event that was declared before with the same level is returned again, even if its file or line differs. */
 struct relay_trace_event *relay_trace_declare_event(const struct relay_trace_event *event);
 
 /* RELAY_TRACE_IS_WANTED() for an event of relay_trace_declare(). */

@@ -55,9 +55,9 @@ enum {
 };
 
 /*
- * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant, and says which
- * step is next if the comparison is true, and which if it is false: a later one, or none, because then the event is taken, or
- * refused. So evaluating a condition needs no stack, and ends after RELAY_CONDITION_STEPS steps at most.
+ * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant. Its
+ * two results, true and false, each lead to a later step, to RELAY_CONDITION_TAKE or to RELAY_CONDITION_REFUSE. So
+ * evaluating a condition needs no stack, and ends after RELAY_CONDITION_STEPS steps at most.
  */
 enum { RELAY_CONDITION_STEPS = 64, RELAY_CONDITION_TEXT_BYTES = 1024 };
 enum { RELAY_CONDITION_TAKE = 254, RELAY_CONDITION_REFUSE = 255 };
@@ -69,11 +69,11 @@ enum relay_operand {
 	RELAY_OPERAND_NEGATIVE = 2, /* the same, as an int64_t */
 	RELAY_OPERAND_REAL = 3,     /* a double, whose bits `number` has */
 	RELAY_OPERAND_TEXT = 4,     /* a text, byte by byte; of an enum, the number that has this label */
-	RELAY_OPERAND_PATTERN = 5,  /* a pattern with * and ?, before which \ takes their meaning; EQUAL: it matches */
+	RELAY_OPERAND_PATTERN = 5,  /* a pattern with * and ?, which \ escapes; EQUAL: it matches */
 	RELAY_N_OPERANDS
 };
 
-/* How a field may stand to the operand. */
+/* The results of comparing a field with the operand, as bits. UNORDERED: one of them is not a number. */
 enum relay_order { RELAY_LESS = 1, RELAY_EQUAL = 2, RELAY_GREATER = 4, RELAY_UNORDERED = 8 };
 
 struct relay_condition_step {
@@ -111,7 +111,7 @@ struct relay_trace {
 	uint32_t mode;    /* RELAY_NO_OVERWRITE or RELAY_OVERWRITE */
 	uint64_t subbuf_size, n_subbufs;
 	uint64_t memory;                   /* bytes that the buffers of all processes take at most; 0: no limit */
-	struct relay_clocks made, latest;  /* at its creation; at a later moment, or zeros */
+	struct relay_clocks made, latest;  /* at its creation; at the latest reading after that, or zeros */
 	char boot[RELAY_TRACE_BOOT_BYTES]; /* /proc/sys/kernel/random/boot_id of the boot that the clocks belong to */
 	char name[RELAY_TRACE_NAME_BYTES];
 	/* Which processes are traced, "TERM,TERM..."; a TERM is pid:N, uid:N or a GLOB of program names. "": all. */
@@ -141,8 +141,8 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 /* Change one trace, or, with id 0, remove it: every program sees it at its next event. For the server. */
 void relay_traces_set(struct relay_traces *traces, unsigned slot, const struct relay_trace *trace);
 
-/* A removed trace stays active for a while, as a trace that wants no event, so that programs check once more
- * and release its buffers. This ends that state; call it some time later. For the server. */
+/* End the state in which a removed trace stays active as a trace that wants no event, so that each program checks once
+ * more and releases its buffers. Call it some time after the removal. For the server. */
 void relay_traces_settle(struct relay_traces *traces);
 
 /* Return how many events programs of the store's own user and root have lost because they got no buffers in the trace with
@@ -215,8 +215,8 @@ int relay_trace_is_alive(const char *dir);
  * Read from the memory of a running program which events it has declared, whether or not a trace wants them.
  *
  * memory   a descriptor of its /proc/PID/mem
- * page     an address at which the program has mapped the first page of the control file; of several, this library is
- *          behind one
+ * page     an address at which the program has mapped the first page of the control file. A program has one for each of
+ *          its object files with tracepoints, and only one is followed by this library's data: try each
  * text     receives the program's name, a newline, and the declarations in TSDL, without a null byte
  *
  * Returns the length. -ENOENT: this library, or this version of it, is not behind the page; -EFBIG: the text is longer than
@@ -234,8 +234,9 @@ int relay_trace_takes(const struct relay_trace *trace, const char *program, uint
  * following functions.
  *
  * Copy the packet of sub-buffer *number (the kernel's free-running count), or of the first one after it that is not
- * overwritten yet; *number receives the number of the one copied. The packet's count of lost events includes all events
- * before it that are in none of the packets copied before, of which *records is the number of events; it is updated.
+ * overwritten yet; *number receives the number of the one copied. *records is the number of events in the packets
+ * copied so far, and is updated. The packet's count of lost events includes all earlier events that are in none of
+ * these packets.
  *
  * Returns the packet's bytes; 0: it is not finished; -EMSGSIZE: it is longer than `size` (no packet is longer than
  * subbuf_size); -EBADMSG.
@@ -280,12 +281,12 @@ struct relay_layouts;
 struct relay_layouts *relay_layouts_new(uint32_t context_bytes);
 void relay_layouts_free(struct relay_layouts *layouts);
 
-/* Add an event with fields of these types, as in struct relay_trace_field. 0; -EEXIST: the id was added before; -EINVAL: an unknown
- * type, or too many fields; -ENOMEM. */
+/* Add an event with fields of these types, as in struct relay_trace_field. 0; -EEXIST: the id was added before;
+ * -EINVAL: an unknown type, or too many fields; -ENOMEM. */
 int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types);
 
-/* The same with names, of which copies are kept, for who also shows events: see <relayfs/merge.h>. The whole of
- * `event` is copied but its id and `wanted`. */
+/* The same with names, for programs that also show the events (<relayfs/merge.h>). All of `event` is copied, except its
+ * id and wanted. */
 int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const struct relay_trace_event *event);
 
 enum relay_packet_fault {
