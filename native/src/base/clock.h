@@ -35,8 +35,8 @@ static inline uint64_t relay_clock_ns(clockid_t clock)
 	ROW(RELAY_TSC, "tsc", "time stamp counter", 0, false, relay_clock_tsc(), relay_cpu_has_tsc(),           \
 	    "this machine has no counter of constant rate")
 
-/* The time by the clock `timestamp` (enum relay_timestamp); of any other number, CLOCK_MONOTONIC. RELAY_MONO is what
- * remains, and not compared, so that the code has one call of clock_gettime(2). */
+/* The time by the clock `timestamp` (enum relay_timestamp); of any other number, CLOCK_MONOTONIC. RELAY_MONO is not
+ * compared but the default, so that the function has only one call of clock_gettime(2). */
 static inline uint64_t relay_clock_now(uint32_t timestamp)
 {
 #define RELAY_CLOCK_READ(number, word, description, freq, is_ordered, now, ...) \

@@ -191,8 +191,8 @@ int relay_store_adopt(const char *dir, const int *fds, size_t n)
 {
 	if (n == 0 || n > RELAY_MAX_BUFFERS)
 		return -EINVAL;
-	/* Checked here, and not only by relay_make_dir(): files that were linked and unlinked again can never be linked
-	 * anew. */
+	/* Checked here before relay_make_dir() links the files, because a file made with O_TMPFILE cannot be linked
+	 * again after its last name was removed. */
 	if (access(dir, F_OK) == 0)
 		return -EEXIST;
 	return relay_make_dir(dir, (uint32_t)n, link_buffer, fds);
@@ -215,8 +215,8 @@ int relay_store_remove(const char *dir, uint32_t n_buffers)
 	return err;
 }
 
-/* The mark is in the mode, so that one rmdir(2) removes it with the directory, and is set before the directory has its
- * name. */
+/* The mark is a bit of the mode, so that rmdir(2) removes it together with the directory. It is set before the
+ * directory gets its name. */
 int relay_implicit_make(const char *dir)
 {
 	char hidden[PATH_MAX];

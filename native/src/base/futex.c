@@ -27,7 +27,7 @@ static long membarrier(int command)
 
 void relay_fence_register(void)
 {
-	/* If the kernel refuses it, sleepers of all processes find out in can_fence(). */
+	/* The result is not needed: if the kernel does not support it, can_fence() is false in all processes. */
 	membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }
 

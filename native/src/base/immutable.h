@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening and unlinking store files whose inodes are immutable; base/immutable.c tells why they are. */
+/* Opening and unlinking store files whose inodes are immutable; base/immutable.c explains why they are. */
 #ifndef RELAYFS_BASE_IMMUTABLE_H
 #define RELAYFS_BASE_IMMUTABLE_H
 

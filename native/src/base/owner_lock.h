@@ -24,7 +24,7 @@ static inline int relay_owner_lock(uint64_t *word, uint64_t self)
 			return owner != 0;
 		if (owner && relay_owner_alive(owner))
 			return -EBUSY;
-		/* The owner is dead, or has unlocked: the next try expects the word that this one has loaded. */
+		/* The owner is dead, or has unlocked. The next try compares with the word that this one has loaded. */
 	}
 	return -EBUSY;
 }

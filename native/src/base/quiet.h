@@ -33,7 +33,7 @@ void relay_quiet_begin(void);
  * unless the thread may make others. */
 bool relay_quiet_may_call(void);
 
-/* Find out whether the calling thread, which is quiet, has become blind; relay_is_blind() then tells. */
+/* Find out whether the calling thread, which is quiet, has become blind: then relay_is_blind() is true. */
 void relay_quiet_look(void);
 
 static inline bool relay_is_blind(void)

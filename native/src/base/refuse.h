@@ -10,7 +10,7 @@
 #include <errno.h>
 
 /* Try to add {1, length} to a latch. RELAY_RSEQ_MOVED: another thread changed it meanwhile; RELAY_RSEQ_ABORTED: see
- * persist.h. */
+ * base/persist.h. */
 static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint64_t length, uint32_t scheme,
                                                  uint32_t cpu)
 {

@@ -93,8 +93,8 @@ static inline uint32_t relay_rseq_cpu(void)
 	return __atomic_load_n(&relay_rseq_area()->cpu_id_start, __ATOMIC_RELAXED);
 }
 
-/* True if this thread is registered. Registers it if that was not tried before: so what is done
- * for each record calls it only after an abort. */
+/* True if this thread is registered. Registers it, by a system call, unless that was tried before. So functions that
+ * run for each record call this only after an abort. */
 static inline bool relay_rseq_registered(void)
 {
 	int32_t cpu = (int32_t)__atomic_load_n(&relay_rseq_area()->cpu_id, __ATOMIC_RELAXED);
@@ -117,8 +117,8 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  *
  * relay_rseq_stamped_record(): the same, but the record is `stamp` and behind it length (0 or more) bytes.
  *
- * relay_rseq_transact(): if flags has no bit of tx->refuse, and the latch is what a struct relay_tx expects: do its stores,
- * and set the latch.
+ * relay_rseq_transact(): if flags has no bit of tx->refuse, and the latch is {expect_first, expect_second}: do the
+ * stores of tx->store, and set the latch to {new_first, new_second}.
  *
  * relay_rseq_pass(): if latch->first is `expect`: store `records` in the second word that is not valid, `passed` in
  * *word, and `next` in latch->first.
@@ -132,8 +132,8 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  *
  * relay_rseq_add(): add to a word.
  *
- * The functions that copy a record are always inlined; otherwise the compiler makes one function of them, whose call
- * passes values through memory that are in registers, and a short record takes a fifth longer.
+ * The functions that copy a record are always inlined. Otherwise the compiler makes them one function, whose arguments
+ * are passed in memory instead of registers, and a short record takes a fifth longer.
  */
 
 /* A section, which begins with the architecture's RELAY_RSEQ_ENTER and ends with its RELAY_RSEQ_LEAVE, and the return

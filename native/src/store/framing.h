@@ -9,7 +9,7 @@
  *
  *     enum relay_framing, word, bytes of the record's length before it, bytes that may be added to end it
  *
- * With a length of 4 bytes, and nothing behind, a ring can be read through the mount alone (ring/remote.c).
+ * Only a framing with 4 bytes of length and nothing added at the end lets ring/remote.c read a ring through the mount.
  */
 #define RELAY_FRAMINGS(ROW)                       \
 	ROW(RELAY_FRAMING_RAW, "raw", 0, 0)       \

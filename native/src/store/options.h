@@ -31,7 +31,8 @@ bool relay_options_allow(const struct relay_geometry *geometry);
 bool relay_options_allow_ring_spec(const struct relay_ring_spec *spec);
 bool relay_options_allow_ring(const struct relay_ring_geometry *geometry);
 
-/* Copy the values that a geometry has. In a geometry, relay_scheme_default() takes the place of scheme=any. */
+/* Copy the values of all options that have a field in the geometry. In a geometry, scheme=any is replaced by
+ * relay_scheme_default(). */
 void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geometry *geometry);
 void relay_options_to_stats(const struct relay_geometry *geometry, struct relay_stats *stats);
 void relay_options_to_ring_geometry(const struct relay_ring_spec *spec, struct relay_ring_geometry *geometry);

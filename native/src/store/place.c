@@ -74,7 +74,8 @@ static bool is_single_in_store(const struct relay_place *place)
 	return known && geometry.magic == RELAY_MAGIC && geometry.buffers == RELAY_SINGLE;
 }
 
-/* is_single() for a mount: read the statistic `buffers`; an open memory file would count as a mapping. */
+/* is_single() for a mount: read the statistic `buffers`. A memory file is not opened, because that counts as mapping
+ * it. */
 static bool is_single_in_mount(const struct relay_place *place)
 {
 	static const char single[] = "single";

@@ -43,7 +43,7 @@ int relay_place_channel(struct relay_place *place, const char *path);
 int relay_place_file(struct relay_place *place, const char *path);
 void relay_place_free(struct relay_place *place);
 
-/* Turn a place in a store into a place in the mount of the store's server, if there is a server by now. */
+/* If a server has been started for the store of a place since it was found, change the place to one in its mount. */
 void relay_place_refresh(struct relay_place *place);
 
 /* Return the path of a memory file, "MNT/.channels/app/cpu/mem0" or "STORE/app/cpu/mem0", to be freed. NULL: no

@@ -10,8 +10,8 @@
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The value of a channel is the sum (COUNTER, COUNT) or the maximum (LATEST) of its buffers' values. The statistics
- * that are COUNTERs are also counters of the mount (<relayfs/counters.h>). */
+/* The value of a channel is the sum (COUNTER, COUNT) or the maximum (LATEST) of its buffers' values. COUNTERs are also
+ * counters of the mount (<relayfs/counters.h>). */
 #define COUNTER(shown, of, what, text) .name = (shown), .field = #of, .unit = (what), .help = (text)
 #define COUNT(shown, of) .name = (shown), .field = #of
 #define LATEST(shown, of) .name = (shown), .field = #of, .form = RELAY_STATISTIC_LATEST

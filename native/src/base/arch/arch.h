@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The files of the architecture for which this is compiled. Two other files name architectures: quiet.c and
- * <relayfs/trace_event.h>. */
+/* The header files of the architecture for which this is compiled. Two other files depend on the architecture: quiet.c
+ * and <relayfs/trace_event.h>. */
 #ifndef RELAYFS_BASE_ARCH_ARCH_H
 #define RELAYFS_BASE_ARCH_ARCH_H
 
