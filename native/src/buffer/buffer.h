@@ -91,7 +91,8 @@ struct rchan_buf {
 	uint32_t reserve; /* enum relay_reserve */
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
-	/* upper 16 bits of start_clock of this sub-buffer or an earlier one: a time that has the same fits into a short head */
+	/* upper 16 bits of start_clock of the current sub-buffer or an earlier one; a time with the same upper bits
+	 * fits into a short head (buffer/write.h) */
 	uint64_t epoch;
 	/* for tracepoints: a writer tries for some microseconds to get a lock or a claim; then the record is lost */
 	bool never_waits;
@@ -100,12 +101,12 @@ struct rchan_buf {
 	uint32_t wait_lost;               /* wait_lost of base/robust_lock.h, for all locks of this buffer */
 	struct rchan *chan;               /* the channel; NULL: the buffer was opened alone */
 	const struct rchan_callbacks *cb; /* NULL: none */
-	bool begins; /* a sub-buffer begins by a call of `begin`, with the switch lock; otherwise with the switch */
+	bool begins; /* a sub-buffer begins by a call of `begin`, with the switch lock; if false, by the switch */
 	relay_subbuf_start_function *begin; /* NULL: this process may not decide whether one begins */
 	/* allocates the memory of the data; NULL: this process may not. See buffer/subbuf_start.h */
 	bool (*allocate)(struct rchan_buf *);
 	int64_t allocate_again_ms;    /* when to try that again after a failure, CLOCK_MONOTONIC. Writer: `allocate` */
-	uint64_t header;              /* bytes that `begin` reserves; with the switch lock */
+	uint64_t header;              /* bytes that `begin` reserves; protected by the switch lock */
 	uint32_t pid;                 /* the process whose packets these are */
 	struct relay_packet *packets; /* RELAY_N_PACKETS, for readers of a format with packets; else NULL */
 	struct relay_geometry geometry;        /* the checked copy */

@@ -145,8 +145,8 @@ static uint64_t data_between(const struct relay_consumer *from, const struct rel
 
 /*
  * Let a walk that skips data from `state` on continue where the last such walk has used up its work, unless that is
- * past the data that the caller wants. Data that were skipped and are overwritten now count as skipped, other data
- * that are overwritten as lost.
+ * past the data that the caller wants. Of the data that are overwritten by now, those that were skipped count as
+ * skipped, and the others as lost.
  */
 static void skip_ahead(struct relay_walk *walk, const struct relay_consumer *state)
 {

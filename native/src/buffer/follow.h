@@ -10,7 +10,7 @@ struct relay_follow {
 	struct rchan_buf *buf;
 	uint64_t number, offset; /* start of the next piece: sub-buffer, and offset in it; 0: at its first record */
 	uint64_t before, here;   /* records passed: before this sub-buffer, and in it */
-	uint64_t base, lost;     /* records lost before the first piece, and since then */
+	uint64_t base, lost;     /* refused records that do not count, from before the first piece; lost records */
 	uint64_t holes;          /* relay_n_holes() when the consumer had consumed nothing of this sub-buffer */
 	uint32_t resets;         /* relay_control.resets, to which the other fields belong */
 	bool has_begun;          /* `before` and `base` are set */
@@ -30,9 +30,9 @@ void relay_follow_start(struct relay_follow *follow, struct rchan_buf *buf, bool
 
 /*
  * Copy the next piece, at most `size` bytes of it; its last record may then be cut. Records that other readers have
- * consumed are copied, too, until they are overwritten. Returns 1; 0: there is none; -EAGAIN: it was overwritten at each
- * try, or passing the holes and empty sub-buffers before it has used up buf->work; -EBADMSG. follow->lost is updated
- * unless an error is returned.
+ * consumed are copied, too, until they are overwritten. Returns 1; 0: there is none; -EAGAIN: it was overwritten at
+ * each try, or buf->work was used up by the holes and empty sub-buffers before it; -EBADMSG; -EINVAL: a buffer without
+ * packets. follow->lost is updated unless an error is returned.
  */
 int relay_follow_copy(struct relay_follow *follow, struct relay_piece *piece, void *to, size_t size);
 

@@ -16,10 +16,10 @@ void relay_buf_fini(struct rchan_buf *buf);
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount);
 
 /*
- * Let the file server find out when this process has ended, even if it closes its descriptors. mem_fd is open on
- * mem_path, a memN of a mount. The function maps memN.TOKEN, which keeps that file open; the server takes memN for open
- * until this mapping is gone. (A mapping of memN itself is one of the store's file, of which the server does not
- * learn.) On failure the server does not find out.
+ * Keep memN open for the file server until this process has ended, even if the process closes its descriptors. mem_fd
+ * is open on mem_path, a memN of a mount. The function maps memN.TOKEN, which keeps that file open; the server takes
+ * memN for open until this mapping is gone. (A mapping of memN itself maps the store's file, so the server does not
+ * learn of its end.) After a failure the server takes memN for closed when its last descriptor is closed.
  */
 int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd);
 

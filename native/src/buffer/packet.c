@@ -5,8 +5,8 @@
  *     memory                 |(reserved)|event|event|event|....|(reserved)|event ...
  *     readers get            |  packet  |event|event|event|    |  packet  |event ...
  *
- * Writers only reserve room for the header. Its contents come from the entries of the sub-buffer and of the next one,
- * which a switch changes in one step. So the header is right for each reader, also if a writer died.
+ * Writers only reserve room for the header. A reader makes it from the entries of the sub-buffer and of the next one,
+ * which a switch changes in one step. So the header is right even if a writer has died.
  */
 #define _GNU_SOURCE
 #include "buffer/packet.h"

@@ -28,8 +28,8 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, vo
 			relay_wake_record(buf);
 		return result;
 	}
-	/* A record that is too short for struct relay_hole would, if discarded, keep its claim until a reader passes
-	 * it. At most half of the claims may be used like that. */
+	/* A discarded record that is too short for struct relay_hole keeps its claim until a reader passes it. At most
+	 * half of the claims may be used like that. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf, 0) >= RELAY_N_CLAIMS / 2) {
 		relay_switch_from_holes(buf, false);
 		return will_retry ? -ENOSPC : relay_refuse_full(buf, length);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Copying packets without consuming them and without delaying writers or readers, for snapshots of a flight
- * recorder. Declared in <relayfs/store.h>. */
+ * recorder. Declared in <relayfs/trace_store.h>. */
 #define _GNU_SOURCE
 #include "buffer/consume.h"
 #include "buffer/head.h"

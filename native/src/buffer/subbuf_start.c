@@ -9,13 +9,13 @@
  *     asked = n + 1, YES       begun, without such bytes
  *     asked = n + 1, ENDED     not begun, but the previous sub-buffer is finished; the next write tries again
  *
- * While head is at the start of a sub-buffer that has not begun, only the holder of the lock changes it from
- * there, because restartable sections are entered only where records may be stored. So the holder may store it by
- * plain stores, from any CPU.
+ * While head is at the start of a sub-buffer that has not begun, only the holder of the lock moves it from there,
+ * because restartable sections are entered only where records may be stored. So the holder may change head by plain
+ * stores, from any CPU.
  *
  * A client's callback runs in the middle of this, and its process may be killed there. The lock is robust: the next
- * holder calls its own client again. The dead client may have stored over the oldest sub-buffer's data, which is
- * noted by RELAY_ASKED_SPOILED.
+ * holder calls the callback of its own client. The dead client may have stored over the data of the oldest sub-buffer;
+ * RELAY_ASKED_SPOILED says so.
  */
 #define _GNU_SOURCE
 #include "buffer/subbuf_start.h"
@@ -300,7 +300,7 @@ enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *head
 	uint64_t asked = buf->control->asked;
 	if (result == RELAY_BEGUN && !relay_has_begun(buf, pos)) {
 		relay_claims_help(buf, pos, second);
-		/* The thread that had the lock before may have got RELAY_NOT_YET, which this one gets, too, then. */
+		/* The last holder of the lock may have found that the sub-buffer cannot begin yet. */
 		result = relay_is_settled(buf, pos) ? RELAY_NOT_YET : buf->begin(buf, pos);
 		*header = result == RELAY_BEGUN ? buf->header : 0;
 	}

@@ -96,7 +96,8 @@ static inline void relay_note_allocated(struct rchan_buf *buf)
 int relay_finish_unallocated(struct rchan_buf *buf);
 
 /* Let the sub-buffer at head begin, unless it has begun already; *header receives the number of bytes reserved at
- * its start, if this call has begun it, else 0. Any thread on any CPU may call it. It waits for other threads as relay_blocking() says. */
+ * its start, if this call has begun it, else 0. Any thread on any CPU may call it. relay_blocking() limits how long it
+ * waits for other threads. */
 enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *header);
 
 /* How long threads wait for this buffer's locks. */
@@ -143,8 +144,8 @@ static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t n
 	return buf->start_reserve + (number == 0 ? (uint64_t)buf->channel_start_reserve : 0);
 }
 
-/* Store in the entry of pos's sub-buffer the present time, zeros without timestamps, and, in a format with packets, how
- * many records were lost so far. Call it before relay_enter(). Returns the time, or zeros. */
+/* Store in the entry of pos's sub-buffer the present time (zeros in a buffer without timestamps) and, in a format with
+ * packets, the number of records refused so far. Call it before relay_enter(). Returns the time, or zeros. */
 struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos);
 
 /* Publish that the sub-buffer at pos has begun, with buf->header bytes reserved. Returns RELAY_BEGUN or

@@ -241,7 +241,7 @@ static int begin_after_flush(struct rchan_buf *buf)
  * switch_subbuf() notes in `asked` that the sub-buffer which it enters has to wait for room. As in the kernel, the
  * first flush after there is room begins this sub-buffer and finishes none, because finishing it would make a
  * buffer of few sub-buffers full again. The note is stored without a lock. The only error that can arise is that a
- * flush finishes an empty sub-buffer, if the writer dies before the store, or its late store replaces the note
+ * flush finishes an empty sub-buffer, if the writer dies before the store, or stores so late that it replaces the note
  * about a later sub-buffer.
  *
  * Returns true if this call has begun the sub-buffer.

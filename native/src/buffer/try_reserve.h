@@ -24,8 +24,9 @@ enum relay_try {
  * to the next sub-buffer if it does not. In scheme locking the caller has the lock. */
 enum relay_try relay_buf_try_reserve(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length);
 
-/* Count a refused record, which is lost; relay_buf_refuse() does it for the result `tried`. They return the error for
- * relay_write(). With RELAY_WRONG_CPU, -ENOTSUP, -EBUSY (in a file server), -EDEADLK and -EBADMSG the record was not counted. */
+/* Count a refused record as lost; relay_buf_refuse() does so for the reason `tried`. Returns the error of
+ * relay_write(). The record was not counted if it is RELAY_WRONG_CPU, -ENOTSUP, -EBUSY (in a file server), -EDEADLK or
+ * -EBADMSG. */
 int relay_buf_refuse(struct rchan_buf *buf, enum relay_try tried, uint64_t length);
 int relay_refuse_full(struct rchan_buf *buf, size_t length);
 int relay_refuse_too_large(struct rchan_buf *buf, size_t length);

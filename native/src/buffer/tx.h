@@ -26,8 +26,8 @@ static inline enum relay_rseq_result relay_tx_commit(struct rchan_buf *buf, stru
 }
 
 /* Load a latch, with its index, for relay_tx_commit(). If the two words are of different moments, the commit fails.
- * In other schemes than rseq the index is never set; if damaged memory has it set, it is ignored, and the commit clears it. The
- * acquires pair with the commits of other threads (base/latch.h). */
+ * In other schemes than rseq the index is never set; if damaged memory has it set, it is ignored, and the commit clears
+ * it. The acquires pair with the commits of other threads (base/latch.h). */
 static inline struct relay_tx relay_tx_load(const struct rchan_buf *buf, const struct relay_latch *latch)
 {
 	struct relay_tx tx = {.expect_first = __atomic_load_n(&latch->first, __ATOMIC_ACQUIRE)};

@@ -38,7 +38,7 @@ uint32_t relay_buf_wake_seq(const struct rchan_buf *buf)
 	return relay_armed_seq(armed_of(buf));
 }
 
-/* timeout_ms, or at most SILENT_MS if writers of one of the buffers may not wake readers. */
+/* Return timeout_ms, but at most SILENT_MS if the writers of one of the buffers wake no readers. */
 static int timeout_of(struct rchan_buf *const *bufs, size_t n, int timeout_ms)
 {
 	bool is_silent = false;

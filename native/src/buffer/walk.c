@@ -14,7 +14,7 @@ enum { HOLES_TRIES = 32 };
  * which makes system calls. */
 enum { CLAIMS_A_UNIT = 4, REAP_UNITS = 512 };
 
-/* The data from the walk's position to where they end in this sub-buffer, and why they end. */
+/* The data from the walk's position to the next hole, open reservation or end in this sub-buffer. */
 struct stretch {
 	uint64_t end;                 /* offset */
 	uint64_t end_records;         /* record number at `end` */
@@ -300,8 +300,7 @@ static int pass_subbufs(struct relay_walk *walk)
 int relay_walk_see_head(struct relay_walk *walk)
 {
 	int err = relay_settled_head(walk->buf, &walk->head, &walk->head_records);
-	/* `produced` is computed before entries are read, because the end of a finished sub-buffer does not change any
-	 * more. */
+	/* `produced` is computed before entries are read, because only the end of a finished sub-buffer is final. */
 	if (!err)
 		walk->produced = relay_produced(walk->buf, walk->head);
 	return err;

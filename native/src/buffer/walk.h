@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Walking along a buffer's data from a consumer's state: what the data are, and where holes, open reservations and
- * ends of sub-buffers are. buffer/consume.c reads by such walks. */
+/* Walking along a buffer's data from a consumer's state, past holes and ends of sub-buffers, up to the first open
+ * reservation. buffer/consume.c reads by such walks. */
 #ifndef RELAYFS_BUFFER_WALK_H
 #define RELAYFS_BUFFER_WALK_H
 

@@ -35,8 +35,8 @@ static bool has_same_epoch(struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 }
 
 /* Read the clock for a record at `pos`, after pos was loaded and before the section checks that head is still there. A
- * thread that writes a later record has loaded a later head, and so reads a later clock. Returns false if the record
- * needs a long head. Not inlined, because relay_write_rseq_slow() would need one register more than there is. */
+ * thread that writes a later record has loaded a later head, and so reads a later time. Returns false if the record
+ * needs a long head. Not inlined, because otherwise relay_write_rseq_slow() would run out of registers. */
 static __attribute__((noinline)) bool take_time(struct rchan_buf *buf, uint64_t pos, struct relay_record_time *time)
 {
 	time->clock = relay_clock_now_if_blind(buf->timestamp);

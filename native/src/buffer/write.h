@@ -12,9 +12,9 @@
 #include <string.h>
 
 /*
- * The first bytes of an event (trace_store.h). A record that is written with them has its other bytes at `rest`; a write
- * function ignores its parameter `data` then. The writer reads relay_clock_now() for the head
- * when it knows the position of the record, so that times are in the order of positions.
+ * The first bytes of an event (trace_store.h). A write function that gets this struct writes these bytes and those at
+ * `rest`, and ignores its parameter `data`. It reads relay_clock_now() when it knows the position of the record, so
+ * that times are in the order of positions.
  *
  *     is_short   |id 16|time 48|              the upper 16 bits of the time must be those of the sub-buffer's start
  *     otherwise  |extended 16|id 16|time 64|
@@ -74,8 +74,8 @@ static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                           bool will_retry);
 
-/* True if the buffer is full in mode no-overwrite: head is one lap ahead of the reader's sub-buffer. It is a quick check
- * for producers that are faster than the reader; relay_buf_try_reserve() has all cases. */
+/* True if the buffer is full in mode no-overwrite: head is one lap ahead of the reader's sub-buffer. A quick check for
+ * producers that are faster than the reader; relay_buf_try_reserve() covers all cases. */
 static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 {
 	/* Relaxed: no store to the data depends on it. */
