@@ -10,10 +10,10 @@
  *     header without BUSY                 commit
  *     claim.word = FREE, in_use = 0
  *
- * It can always be told whether the reservation of a PENDING claim was made: tail or `last` names the
- * claim of the last reservation, and each producer marks that claim as TAKEN before it reserves, which is
- * called helping (relay_ring_claims_help()). Consumers never pass a BUSY header, so while it is BUSY the
- * memory belongs to that record.
+ * Every thread can find out whether the reservation of a PENDING claim was made: tail or `last` names the claim of the
+ * last reservation, and each producer marks that claim as TAKEN before it reserves, which is called helping
+ * (relay_ring_claims_help()). Consumers never pass a BUSY header, so while it is BUSY the memory belongs to that
+ * record.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE              its owner lives
  *             PENDING -> FREE                         withdrawn, or its owner died before it reserved
@@ -101,8 +101,8 @@ struct relay_ring_claim *relay_ring_claim_at(const struct relay_ring *ring, cons
 
 /* --- reaping --- */
 
-/* Scheme lockless: publish the record of a dead owner, which may have died before it did that. Store the header,
- * unless the producer position has passed the record or certainly will, and let the position pass it. */
+/* Scheme lockless: publish the record of an owner that may have died before it published it. Store the header, unless
+ * the producer position has passed the record or certainly will, and let the position pass it. */
 static void publish_for_dead(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos,
                              uint64_t length)
 {

@@ -37,9 +37,9 @@ static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uin
 }
 
 /*
- * relay_ring_find_next() for a program, which may search the whole ring in one call, because no other request waits for
- * it. If it finds nothing in a ring that relay_ring_state() reports as damaged, it fails, too, because otherwise a
- * program that alternates between waiting and reading would never end.
+ * relay_ring_find_next() for a program, which may search the whole ring in one call, because, unlike in the file
+ * server, no other request waits meanwhile. If it finds no record, it checks the magic number as relay_ring_state()
+ * does; otherwise a program that alternates between waiting and reading would never end.
  */
 static __attribute__((noinline)) int find_next_anyhow(struct relay_ring *ring, struct relay_ring_counts *counts,
                                                       uint32_t *length)
@@ -73,7 +73,7 @@ static void pass(struct relay_ring_counts *counts, uint32_t length)
 
 /* --- reading records in place --- */
 
-/* True if this thread has the consumer's lock, and so may use the handle's fields of the consumer. */
+/* True if this thread has the consumer's lock, and so may use the fields of `ring` that belong to it. */
 static bool is_ours(const struct relay_ring *ring, uint64_t self)
 {
 	/* Relaxed: only this thread stores its own word, and any other value has the same meaning. */

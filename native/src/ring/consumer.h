@@ -23,8 +23,8 @@ static inline void relay_ring_consumer_unlock(struct relay_ring *ring, uint64_t 
 	relay_owner_unlock(&ring->consumer->lock, self);
 }
 
-/* The words that every consumer changes. If they change while other words are loaded, those may not belong together,
- * and a contradiction between them is no damage. */
+/* The words that every consumer changes. If they change while other words are loaded, those may be of different
+ * moments, so a contradiction between them is no damage. */
 struct relay_ring_moment {
 	uint32_t current;
 	uint64_t position;

@@ -50,7 +50,7 @@ int relay_ring_stop(struct relay_ring *ring, uint32_t flag, int on)
 		return -EINVAL;
 	if (ring->remote)
 		return -EOPNOTSUPP;
-	/* The flag is changed before the tail or the visit to the CPU below. Pairs with check_place() in
+	/* The flag is changed before seal() changes the tail, or abort_sections() migrates. Pairs with check_place() in
 	 * ring/reserve.c, which loads the tail first, and with the sections of base/rseq.h. */
 	int err = 0;
 	if (on)

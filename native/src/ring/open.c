@@ -137,7 +137,7 @@ static int map_ring(struct relay_ring *ring, int fd)
 		close(fd);
 		return err;
 	}
-	/* Copy the geometry once, check the copy, and use it. */
+	/* Copied once, because other processes may change it after the check. */
 	struct relay_ring_geometry geometry =
 	    ((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry;
 	return set_up(ring, &geometry);

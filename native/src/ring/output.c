@@ -115,7 +115,7 @@ static inline __attribute__((always_inline)) int output_restartable(struct relay
 /* --- writing and reserving on this CPU --- */
 
 /* The last reservation of this thread, by which commit finds its claim quickly. A signal handler may have changed
- * it, so it is used only if the claim still has this reservation. */
+ * `latest`, so it is used only if the claim still has this reservation. */
 static __thread struct {
 	struct relay_ring *ring;
 	uint64_t pos;
@@ -148,7 +148,7 @@ static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t 
 
 /* --- writing and reserving on any CPU --- */
 
-/* What produce_here() shall do, and its result. */
+/* What produce_here() has to do, and its result. */
 struct product {
 	const void *data; /* a record to write; NULL: reserve one, or ... */
 	bool refused;     /* ... count it as too large */
@@ -236,7 +236,7 @@ int relay_ring_refuse(struct relay_ring *ring, size_t length)
 	return err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err;
 }
 
-/* noinline: otherwise relay_rings_output() would save registers also for a single ring. */
+/* noinline: otherwise relay_rings_output() would save registers even for a single ring. */
 __attribute__((noinline)) static int output_percpu(const struct relay_rings *rings, const void *data, size_t length,
                                                    uint64_t flags)
 {

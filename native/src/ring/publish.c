@@ -11,12 +11,12 @@
  *
  *     drain: while ready[n] fits:  position: {pos, n} -> {ready[n], n + 1}, pos = ready[n], n++
  *
- * A record that has no entry in `ready` is passed by its owner alone, so the two plain stores are never too late. A
- * producer that has moved the position checks for the next entry; a producer that makes an entry tries to move the
- * position. One of the two must see the other's store. A fence in the first one would cost as much as all its other
- * instructions; so the second one makes the kernel fence all CPUs, as in base/arm.h. That is rare, because a producer
- * usually waits only for a short time until the position reaches its record. If the record before has an
- * entry, the kernel's fence is not needed, because that record is passed by a compare-and-swap, which is a fence.
+ * Only its owner passes a record that has no entry in `ready`, so no other thread moves the position before the two
+ * plain stores. A producer that has moved the position checks for the next entry; a producer that makes an entry tries
+ * to move the position. One of the two must see the other's store. A fence in the first one would cost as much as all
+ * its other instructions; so the second one makes the kernel fence all CPUs, as in base/arm.h. That is rare, because
+ * the position usually reaches a producer's record within TURN_SPINS. If the record before has an entry, the kernel's
+ * fence is not needed, because that record is passed by a compare-and-swap, which is a fence.
  *
  * A producer drains before it frees its claim; if it dies before that, the reaper of its claim drains.
  *
@@ -37,8 +37,8 @@
  * needs only a few stores for that, unless it is interrupted. */
 enum { TURN_SPINS = 64, BACKOFF_SPINS = 128, SETTLE_NS = 1000000 };
 
-/* The most entries that a reaper drains, because the file server reaps claims, too, and must not be kept in the
- * loop. Honest producers do not make so many entries meanwhile. */
+/* The most entries that a reaper drains. Only hostile producers make more meanwhile, and they must not keep the file
+ * server, which also reaps claims, in the loop. */
 enum { REAPER_DRAINS = 1 << 20 };
 
 void relay_ring_backoff(void)

@@ -29,7 +29,7 @@ struct held {
 struct relay_ring_remote {
 	struct relay_place place;
 	uint32_t cpu;
-	bool readable; /* read(2) tells where records end, and no record is overwritten */
+	bool readable; /* the framing shows where records end, and no record is overwritten */
 	uint64_t size;
 	int to;   /* descriptor of the relay file for writing */
 	int from; /* descriptor for reading; negative: not open */
@@ -48,7 +48,7 @@ struct relay_ring_remote {
 	[number] = (before) == sizeof(((struct relay_ring_remote *)0)->prefix) && !(behind),
 static const bool is_readable[] = {RELAY_FRAMINGS(IS_READABLE)};
 
-/* Reservations of all rings of this process, because a record's address does not tell its ring. */
+/* Reservations in all remote rings of this process, because a record's address does not identify its ring. */
 static struct relay_private reserved;
 
 /* --- opening --- */

@@ -34,8 +34,8 @@ int relay_ring_remote_discard(const void *record);
 
 uint64_t relay_ring_remote_query(const struct relay_ring_remote *remote, uint64_t what);
 
-/* As relay_ring_next() and so on; -EOPNOTSUPP: read(2) does not tell where records end, or
- * how many were overwritten. */
+/* As relay_ring_next() and so on; -EOPNOTSUPP: the framing does not show where records end, or the ring is in overwrite
+ * mode, because read(2) does not return the number of overwritten records. */
 int relay_ring_remote_next(struct relay_ring_remote *remote, const void **data, size_t *length);
 void relay_ring_remote_release(struct relay_ring_remote *remote);
 void relay_ring_remote_abort(struct relay_ring_remote *remote);

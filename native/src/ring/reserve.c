@@ -12,8 +12,8 @@
  *     header at end = BUSY ...                                  by the owner alone, so that no late store is possible
  *     position = end + total                                    ring/publish.c
  *
- * An owner that is interrupted between the first and the third step delays the position, but no other reservation, and
- * delays readers no more than a BUSY header would.
+ * An owner that is interrupted between the first and the third step delays the position but no other reservation.
+ * Readers wait as they would for a BUSY header.
  *
  * Mode overwrite: `oldest` (relay_ring_oldest_word()) passes records one by one until there is room; only then the new
  * record is stored there. A reader copies a record, and the copy is valid if `oldest` has not passed the record

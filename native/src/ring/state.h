@@ -6,8 +6,8 @@
 
 #include "ring/consumer.h"
 
-/* Copy the counts of consumed and missed records, as the next reader will find them, and check
- * them. Returns 0 or -EBADMSG. */
+/* Copy the counts of consumed and missed records, as the next reader will see them, and check them. Returns 0 or
+ * -EBADMSG. */
 int relay_ring_counts(struct relay_ring *ring, struct relay_ring_counts *counts);
 
 /* Check the ring's magic number. Returns 0; -EBADMSG: the file was truncated. */
