@@ -84,7 +84,8 @@ static int add_new(struct relay_counters *counters, const char *name, const stru
 	return err ? err : n;
 }
 
-/* Return the domain for a new name, if there is room for it. A refusal is not a change, so gen1 stays. */
+/* Return the domain for a new name, or -errno if there is no room for the name. Called before begin(), because a
+ * refusal is not a change. */
 static int domain_with_room(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
 	int domain = relay_perf_domain_for(counters, name, spec);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters of a mount that cannot map files (before Linux 6.9, or a server without CAP_SYS_ADMIN), for users other than its
- * store's owner: this process has copies, which a refresh updates, and asks the server to adjust. */
+/* Counters of a mount that cannot map files (before Linux 6.9, or a server without CAP_SYS_ADMIN), for users other than
+ * its store's owner: this process has copies, which a refresh updates, and asks the server to adjust. */
 #ifndef RELAYFS_COUNTERS_COPY_H
 #define RELAYFS_COUNTERS_COPY_H
 
@@ -15,7 +15,7 @@ int relay_perf_copy_heads(struct relay_counters *counters);
 /* Copy both files, in one generation. 0; -EAGAIN: a change is under way; or -errno. */
 int relay_perf_copy_refresh(struct relay_counters *counters);
 
-/* Ask the server to adjust a counter. Async-signal-safe. */
+/* Ask the server to adjust a counter. 0 or -errno, as open(2) and write(2). Async-signal-safe. */
 int relay_perf_copy_adjust(const struct relay_counters *counters, int instance, int64_t delta);
 
 #endif

@@ -64,7 +64,7 @@ static bool is_ours(const char *dir)
 }
 
 /* Open the counters of a mount. The store's own user opens the store's files; other users open the mount's, which they
- * cannot truncate. If the mount cannot map files they open the store's, if permitted, or make copies. */
+ * cannot truncate. If the mount cannot map files, they open the store's if they may, and otherwise make copies. */
 static int map_mount(struct relay_counters *counters, const char *mnt, const char *store)
 {
 	char *in_mount = join(mnt, ".counters"), *in_store = join(store, ".counters");
@@ -224,7 +224,7 @@ static int add(struct relay_counters *counters, const char *name, const struct r
 	return n;
 }
 
-/* Check the name again, because the name may be deleted meanwhile, and its number given to another. */
+/* Look up the name again after take(), because it may have been deleted meanwhile and its number given to another. */
 static int add_and_take(struct relay_counters *counters, const char *name, const struct relay_perf_spec *spec)
 {
 	for (int tries = 0; tries < ADD_TRIES; tries++) {
@@ -296,7 +296,8 @@ int relay_counters_free(struct relay_counters *counters, int instance)
 	return err;
 }
 
-/* Return the chunk with an instance's values, all blocks; it stays mapped as long as the caller has the mutex. */
+/* Return an instance's word in block 0, in a mapping that stays as long as the caller has the mutex. NULL: the domain
+ * cannot be mapped. */
 static int64_t *words_of(struct relay_counters *counters, uint32_t n)
 {
 	uint32_t chunk = n / RELAY_PERF_SLOTS, domain = relay_perf_chunk_record(counters, chunk)->domain;
@@ -339,8 +340,9 @@ static inline int64_t *word_of(const struct relay_counters *counters, int64_t *c
 	return __builtin_expect(block != NULL, 1) ? block + slot : NULL;
 }
 
-/* Add in the block of no CPU: this thread has no restartable sequences, or each is interrupted, as by a debugger; or the CPU
- * has no block. Also finds that the instance was never added. */
+/* Add in the block of no CPU, because this thread has no restartable sequences, all of its sequences are interrupted,
+ * for example by a debugger, or the CPU has no block. Also called if this handle has not added the instance:
+ * -ENOENT. */
 static int adjust_without_cpu(const struct relay_counters *counters, int instance, int64_t delta)
 {
 	int64_t *word = word_of(counters, counters->all, instance);

@@ -169,8 +169,8 @@ static int map_file(struct relay_mapping *mapping, int dir_fd, const char *name,
 bool relay_perf_is_whole(const struct relay_mapping *mapping)
 {
 	struct stat st;
-	/* If the server of the mount has ended, or the program has closed the descriptor, the size is unknown; the mapping stays
-	 * valid. */
+	/* If the server of the mount has ended, or the program has closed the descriptor, the size is unknown; the
+	 * mapping stays valid. */
 	return !relay_descriptor_is_ours(&mapping->file) || fstat(mapping->file.fd, &st) != 0 ||
 	       (uint64_t)st.st_size >= mapping->bytes;
 }

@@ -15,10 +15,10 @@
  *   | table, domains  | index[n_index]: a hash of names to numbers       | record[chunks_max * 512]
  *   +-----------------+--------------------------------------------------+------------------------------
  *
- * Record n describes instance n; the record of a chunk's slot 0 describes the chunk. All changes are made under the lock and
- * between two steps of the generation, so that a reader without the lock reads again; the last store of a change to a record
- * publishes it. If a process dies in the middle, the next one that takes the lock rebuilds what depends on the records: the
- * index and the sums.
+ * Record n describes instance n; the record of a chunk's slot 0 describes the chunk. All changes are made under the
+ * lock, between the increments of gen1 and gen2, so that a reader without the lock notices them and reads again. The
+ * last store of a change to a record publishes it. If a process dies in the middle, the next one that takes the lock
+ * rebuilds the index and the sums from the records.
  *
  * Numbers are reused in two cases. The file server frees those of its own statistics, which only it sets. And if there is no
  * room, a domain whose names are all deleted is freed with its chunks, which other domains then use; a process that still
@@ -27,7 +27,7 @@
  *
  * The files have their largest size from the beginning, and are sparse: memory is allocated before it is used.
  *
- * Only the store's owner may write to `counters` and `names`; other users check everything they read there all the same.
+ * Only the store's owner may write to `counters` and `names`. Processes of other users check all that they read there.
  */
 #ifndef RELAYFS_COUNTERS_FORMAT_H
 #define RELAYFS_COUNTERS_FORMAT_H
@@ -40,7 +40,7 @@
 
 #define RELAY_PERF_NAMES_MAGIC 0x31304d414e504c52ull /* "RLPNAM01" */
 
-#define RELAY_PERF_NAMES_VERSION 2u /* 1: 64 domains, numbers that were never used again */
+#define RELAY_PERF_NAMES_VERSION 2u /* version 1 had 64 domains, and did not reuse numbers */
 
 enum {
 	RELAY_PERF_DOMAINS = 250,       /* fill the table's page */
@@ -51,7 +51,7 @@ enum {
 
 /* A domain: owner, group and mode that decide who may adjust; those of the domain's file are the same. */
 struct relay_perf_domain {
-	uint32_t uid, gid, mode; /* mode: of the file, each write permission with that to read */
+	uint32_t uid, gid, mode; /* mode: of the file; who may write may also read */
 	uint32_t use;            /* incremented when it is made and when it is freed; odd: it exists */
 };
 
@@ -67,7 +67,7 @@ struct relay_perf_table {
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_perf_table) <= RELAY_PAGE_BYTES, "the table has a page");
 
-/* The index: linear probing, by name. An instance whose first component is a group's name has the group's entry, too. */
+/* The index: linear probing, by name. For each group, one of its instances has a second entry, by the group's name. */
 #define RELAY_PERF_IS_GROUP (1u << 31)
 #define RELAY_PERF_REMOVED (RELAY_PERF_IS_GROUP - 1) /* a removed entry, behind which others may follow */
 

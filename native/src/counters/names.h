@@ -25,11 +25,12 @@ uint32_t relay_perf_find_group(const struct relay_counters *counters, const char
  * second. */
 int relay_perf_look_up(const struct relay_counters *counters, const char *name);
 
-/* Add an entry for number n, whose record has its name: 0 or -ENOSPC. Remove it, if it exists. The caller has the lock. */
+/* Add an entry for number n to the index, by the name in its record or, with `group`, by the group's name. 0 or
+ * -ENOSPC. relay_perf_leave() removes the entry if it exists. The caller has the lock. */
 int relay_perf_enter(struct relay_counters *counters, uint32_t n, bool group);
 void relay_perf_leave(struct relay_counters *counters, uint32_t n, bool group);
 
-/* True if number n has a record in memory, by the present number of chunks. */
+/* True if number n is in one of the present chunks and its record has memory. */
 bool relay_perf_has_number(const struct relay_counters *counters, uint32_t n);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { CHANGE_PAUSE_NS = 1000000, CHANGE_PAUSES = 1000 };
 
-/* Two words, each of which is loaded and stored whole: the proposal's readers copy words, we copy pairs. */
+/* Two words, copied by one instruction that tears neither: the proposal's readers copy single words. */
 typedef int64_t pair __attribute__((vector_size(16)));
 enum { PAIRS = RELAY_PAGE_BYTES / sizeof(pair) };
 
@@ -220,7 +220,7 @@ static int mirror_chunk(struct relay_counters *counters, uint32_t chunk, const s
 	return changed;
 }
 
-/* The values of a domain whose file was truncated stay as they were last. */
+/* A domain whose file was truncated is not copied, so its values in the file to map stay as they were. */
 static int mirror(struct relay_counters *counters)
 {
 	bool whole[RELAY_PERF_DOMAINS] = {false};

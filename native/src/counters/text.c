@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters as text, for the file server (<relayfs/counters_store.h>). Thousands of lines take milliseconds here, and much
- * longer in Python, where all other requests would wait. */
+/* Counters as text, for the file server (<relayfs/counters_store.h>). Thousands of lines take milliseconds in C and
+ * much longer in Python, and all other requests wait meanwhile. */
 #define _GNU_SOURCE
 #include <relayfs/counters_store.h>
 
