@@ -145,7 +145,7 @@ static void show_in_mount(struct rchan *chan)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {
 		struct rchan_buf *buf = &chan->bufs[i];
-		/* Pairs with the acquire in write_through_file(). */
+		/* Pairs with the acquire in write_through_file() in channel/produce.c. */
 		__atomic_store_n(&buf->relay_file, relay_chan_file(chan, buf), __ATOMIC_RELEASE);
 		char *mem = relay_place_mem(&chan->place, i);
 		int fd = mem ? relay_mapping_open(mem, O_RDWR, true) : -1;

@@ -6,9 +6,9 @@
  *     open(memN)   ->   memN's control page: mapped++
  *                       mem0's: map_seq++, futex wake -> thread: callbacks for opens and closes since the last time
  *
- * Linux does not tell a FUSE server of mmap(2) itself, so opens are counted, which mmap(2) needs. The server gets the
- * release of an open file when its last descriptor is closed, though a mapping, which is of the store's file, may remain.
- * This library therefore keeps a file open as long as it maps it; see relay_buf_hold().
+ * A FUSE server does not learn of mmap(2), so it counts the opens with which a file can be mapped. It learns that an
+ * open file is released when the last descriptor is closed, although a mapping, which is of the store's file, may
+ * remain. Therefore this library keeps a file open as long as it maps it; see relay_buf_hold().
  */
 #define _GNU_SOURCE
 #include "channel/buf_mapped.h"
@@ -20,7 +20,8 @@
 #include <relayfs/store.h>
 #include <stdlib.h>
 
-/* The counts are in shared memory, which may be corrupted: a count that has grown by more than this at once is ignored. */
+/* The counts are in shared memory, which may be corrupted. If a count has grown by more than this since the last
+ * report, the growth is not reported. */
 enum { MOST_AT_ONCE = 1 << 16 };
 
 /* Opens and closes of one buffer for which the callbacks have been called. */

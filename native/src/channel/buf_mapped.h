@@ -5,7 +5,8 @@
 
 #include "channel/channel.h"
 
-/* Start a thread that calls buf_mapped and buf_unmapped, if the channel has them; end it. The channel must have files. */
+/* Start a thread that calls buf_mapped and buf_unmapped, if the channel has them; 0 or -errno. Stop it. The channel
+ * must have files. */
 int relay_buf_mapped_start(struct rchan *chan);
 void relay_buf_mapped_stop(struct rchan *chan);
 

@@ -34,7 +34,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* The thread inherits a mask of all signals, which are for the program's own threads. */
+/* Start the thread with all signals blocked, because they are for the program's own threads. */
 static int start_thread(struct rchan *chan)
 {
 	sigset_t all, before;

@@ -5,7 +5,8 @@
 
 #include "channel/channel.h"
 
-/* Start a thread that calls step(chan) at once, and after each relay_wake_maker(), with all signals blocked. End it. */
+/* Start a thread that calls step(chan) at once, after each relay_wake_maker() and at least once a second, with all
+ * signals blocked; 0 or -errno. Stop it. */
 int relay_callback_thread_start(struct rchan *chan, void (*step)(struct rchan *chan));
 void relay_callback_thread_stop(struct rchan *chan);
 

@@ -38,8 +38,8 @@ void relay_chan_free(struct rchan *chan);
 /* Unmap its buffers and close their descriptors. */
 void relay_chan_unmap(struct rchan *chan);
 
-/* True if relay_close() in this process removes the channel: it was made by relay_open() here, or by a process that is dead
- * and of which this one is a child by fork(). */
+/* True if relay_close() in this process removes the channel: relay_open() made it in this process, or in one that is
+ * dead and of which this process is a child by fork(). */
 bool relay_chan_is_ours(const struct rchan *chan);
 
 /* Remove the files of a channel for which relay_chan_is_ours() is true. */
@@ -51,14 +51,15 @@ int relay_chan_map(struct rchan *chan, int *fds, uint32_t n);
 
 struct relay_record_time;
 
-/* relay_write() of a record of `length` bytes with its time in it, of which the rest is at time->rest (buffer/write.h). -ENOTSUP:
- * this thread has no rseq; RELAY_TIME_IS_LONG. */
+/* As relay_write(), for a record of `length` bytes that begins with its time; the other bytes are at time->rest
+ * (buffer/write.h). Also returns -ENOTSUP: this thread has no rseq; or RELAY_TIME_IS_LONG. */
 int relay_chan_write_timed(struct rchan *chan, size_t length, struct relay_record_time *time);
 
 /* Return the path of a buffer's relay file. NULL: no memory. */
 char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf);
 
-/* The buffers have got files at chan->place: open these, so that the server knows this process as their owner. */
+/* Called when the buffers have got files at chan->place: keep those of a mount open, so that the server notices the end
+ * of this process; and close the descriptors of the unnamed files. */
 void relay_chan_show(struct rchan *chan);
 
 #endif

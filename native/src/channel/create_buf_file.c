@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The channel whose remove_buf_file is being called in this thread for files that do not exist; else NULL. */
+/* The channel whose remove_buf_file is being called in this thread although its files do not exist; else NULL. */
 static __thread const struct rchan *without_files;
 
 char *relay_name_below(const char *parent, const char *name)
@@ -79,7 +79,7 @@ int relay_remove_file(const char *file)
 	return err == -ENOENT ? 0 : err;
 }
 
-/* Call create_buf_file for one buffer. Sets *global if it is to be the only one. */
+/* Call create_buf_file for one buffer. *global is set if the callback wants one buffer for all CPUs. */
 static int ask(struct rchan *chan, const char *base_filename, const char *parent, uint32_t i, int *global)
 {
 	char *filename;

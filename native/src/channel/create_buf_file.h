@@ -20,11 +20,12 @@ int relay_create_buf_file_ask(struct rchan *chan, const char *base_filename, con
 /* Return "PARENT/NAME"; without a parent, below the default mount. NULL: no memory, or no default mount. */
 char *relay_name_below(const char *parent, const char *name);
 
-/* Call create_buf_file of a channel without files yet: 1: one buffer for all CPUs; 0: one for each; or -errno. */
+/* Call create_buf_file for a channel that has no files yet. Returns 1: one buffer for all CPUs; 0: one for each; or
+ * -errno. */
 int relay_create_buf_file_ask_global(struct rchan *chan);
 
-/* Call remove_buf_file for each file, and free their names. exist: whether the channel's files exist; if not, files of these
- * names belong to others. */
+/* Call remove_buf_file for each file, and free their names. exist: the channel's files exist; otherwise, files with
+ * these names belong to another channel, and relay_remove_file() leaves them. */
 void relay_create_buf_file_remove(struct rchan *chan, bool exist);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The rules for names and directories are those of the server (relayfs_fuse/fs/store.py, tree.py), because the next mount
- * shows the channels made here. The store's lock is held meanwhile, so that no server starts to read a changing store.
+ * The rules for names and directories are those of the server (relayfs_fuse/fs/store.py, tree.py), because the next
+ * mount shows the channels made here. This process holds the store's lock during a change, so that no server starts
+ * meanwhile.
  */
 #define _GNU_SOURCE
 #include "channel/direct.h"
@@ -220,7 +221,8 @@ int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds)
 	int err = relay_default_store(dir);
 	if (err)
 		return err;
-	/* If the default store's file system cannot be used, use that of a parent: the channel works, but cannot get names. */
+	/* If no file can be made in the default store, use a directory above it: in another file system than the
+	 * store's, the channel works but cannot get names. */
 	while ((err = relay_store_create_unnamed(dir, spec, fds)) == -ENOENT || err == -EACCES || err == -EPERM) {
 		slash = strrchr(dir, '/');
 		if (!slash || slash == dir)

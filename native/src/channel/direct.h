@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making and removing channels in a store without a server: the library does what the server would do. */
+/* Making and removing channels in a store that no server serves. */
 #ifndef RELAYFS_CHANNEL_DIRECT_H
 #define RELAYFS_CHANNEL_DIRECT_H
 
@@ -27,7 +27,8 @@ struct relay_step {
 	const void *arg;
 };
 
-/* Call in_mount or in_store. A server may start meanwhile, so find the place again, and wait while the store is locked. */
+/* Call in_mount or in_store, whichever fits the place. If in_store returns -EBUSY, because the store is locked, try
+ * again for about five seconds; a server may have started, so the place is refreshed each time. */
 int relay_carry_out(struct relay_place *place, const struct relay_step *step);
 
 /* Make unnamed buffers in a file system where they can get names in the default store later. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An id is an index in a table and a generation, the number of times that the entry was used before. The table is never
- * freed, so a reference is taken by one addition, and only then the generation is checked.
+ * An id consists of an index in a table and a generation, which counts the uses of the entry. The table is never freed,
+ * so a thread first takes a reference, by one addition, and then checks the generation.
  *
  *     holders:   generation (32 bits) | VALID | USED | number of references (30 bits)
  */

@@ -9,8 +9,9 @@
  *     adopt PATH descriptors              ->     new files of the same contents, locks and flag included
  *     each buffer: map the new file over the old memory, unlock
  *
- * No thread stores into the memory between the copy and the new mapping: a writer of this process that finds the flag waits
- * (relay_refuse_stopped()). In another process, which has the old memory by fork(), the channel is then closed.
+ * No thread stores into the memory between the copy and the new mapping: a writer of this process that finds the flag
+ * waits (wait_or_refuse() in buffer/try_reserve.c). For other processes, which have the old memory by fork(), the
+ * channel is closed.
  */
 #define _GNU_SOURCE
 #include "channel/move.h"
@@ -52,7 +53,8 @@ static void unlock_buffer(struct rchan_buf *buf)
 {
 	relay_buf_stop(buf, RELAY_RESETTING, 0);
 	relay_reader_unlock(buf);
-	/* Pairs with the acquire in relay_refuse_stopped(): a writer that sees `moving` unset also sees the flag unset. */
+	/* Pairs with the acquire in wait_or_refuse() in buffer/try_reserve.c: a writer that sees `moving` unset also
+	 * sees the flag unset. */
 	__atomic_store_n(&buf->moving, false, __ATOMIC_RELEASE);
 }
 
@@ -78,7 +80,8 @@ static int hold(struct rchan_buf *buf)
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	/* Pairs with the acquire in relay_refuse_stopped(): a writer that sees the flag also sees that it is for a move. */
+	/* Pairs with the acquire in wait_or_refuse() in buffer/try_reserve.c: a writer that sees the flag also sees
+	 * `moving`. */
 	__atomic_store_n(&buf->moving, true, __ATOMIC_RELEASE);
 	err = relay_buf_stop(buf, RELAY_RESETTING, 1);
 	if (!err)

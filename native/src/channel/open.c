@@ -94,7 +94,8 @@ static void remove_files(struct rchan *chan)
 	if (!exist || is_removed(chan))
 		return;
 	int err = relay_carry_out(&chan->place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
-	/* The store was unmounted meanwhile: close the channel, and the next server removes it. */
+	/* The files could not be removed, for example because the server has ended: close the channel, and the next
+	 * server removes it. */
 	for (uint32_t i = 0; err && err != -EPERM && i < chan->n_buffers; i++)
 		relay_buf_stop(&chan->bufs[i], RELAY_CLOSED, 1);
 }
@@ -114,7 +115,8 @@ struct rchan *relay_create(const char *path, const char *options)
 
 /* --- opening --- */
 
-/* Opening has failed, perhaps for want of descriptors. Removing needs some, so close those of the buffers. */
+/* Opening has failed, perhaps because no descriptor is free. Close those of the buffers, because removing needs
+ * some. */
 static void undo_files(struct rchan *chan)
 {
 	relay_buf_mapped_stop(chan);

@@ -36,7 +36,7 @@ __attribute__((noinline)) static int write_through_file(struct rchan *chan, cons
 		return relay_remote_write(chan->remote, data, length);
 	int cpu = sched_getcpu();
 	struct rchan_buf *buf = &chan->bufs[cpu < 0 ? 0 : (uint32_t)cpu % chan->n_buffers];
-	/* Pairs with the release in relay_chan_show(). */
+	/* Pairs with the release in show_in_mount() in channel/attach.c. */
 	const char *file = __atomic_load_n(&buf->relay_file, __ATOMIC_ACQUIRE);
 	int saved = errno;
 	int fd = file ? open(file, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
@@ -94,7 +94,8 @@ int relay_try_write(struct rchan *chan, const void *data, size_t length)
 	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
 }
 
-/* Not by the fast path, which reads a clock: a thread in strict seccomp mode may not (relay_is_blind()). */
+/* Write a record in a blind thread (base/quiet.h) without the fast path, which reads a clock that the thread may not
+ * read. */
 static int write_blind(struct rchan *chan, size_t length, struct relay_record_time *time)
 {
 	int err = RELAY_WRONG_CPU;

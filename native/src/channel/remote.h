@@ -11,7 +11,8 @@
 
 #include "channel/channel.h"
 
-/* Open the relay files of chan->place. 0 or -errno; -EOPNOTSUPP: the channel has a subbuf_start for this process. */
+/* Open the relay files of chan->place. 0 or -errno; -EOPNOTSUPP: mode=callback, and this process has a subbuf_start,
+ * which could not be called. */
 int relay_remote_open(struct rchan *chan);
 void relay_remote_close(struct relay_remote *remote);
 

@@ -15,7 +15,7 @@
 /* The result of relay_rings_attach(), and what relay_rings_close() needs. */
 struct attached {
 	struct relay_rings rings;
-	int *owner_fds; /* open files of the mount: the server takes their close for the end of this process */
+	int *owner_fds; /* open files of the mount; when they are closed, the server ends this process's reservations */
 };
 
 /* --- attaching --- */
