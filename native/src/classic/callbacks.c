@@ -2,13 +2,13 @@
 /*
  * The steps under the switch lock when the sub-buffer at head, n + 1, is about to begin:
  *
- *     buffer_end      n gets its footer                      asked: ENDED; readers pass on from n
+ *     buffer_end      n gets its footer                      asked: ENDED; readers can leave n
  *     deliver         n, and those before it whose last reservation was still open
  *     buffers_full    if the old data in n + 1 has not been consumed
  *     buffer_start    n + 1 gets its header                  head moves behind it
  *
- * A process may be killed at any point; the next one repeats the step whose end is not noted. If a reservation is committed
- * after its sub-buffer has ended, its writer delivers the sub-buffer, also under the lock.
+ * A process may be killed at any point; the next one repeats the step whose end was not stored. If a reservation is
+ * committed after its sub-buffer has ended, the thread that commits delivers the sub-buffer, also under the lock.
  */
 #define _GNU_SOURCE
 #include "classic/callbacks.h"
@@ -50,7 +50,7 @@ static uint64_t note_ending(struct rchan_buf *buf, uint64_t pos)
 		uint64_t previous = relay_pos_start(buf, number - 1);
 		control->ending_at = __atomic_load_n(&relay_pos_entry(buf, previous)->end, __ATOMIC_RELAXED);
 		control->ending_bytes = __atomic_load_n(&relay_pos_entry(buf, pos)->start_bytes, __ATOMIC_RELAXED);
-		/* Release: a thread that takes the lock over after this one's death finds both. */
+		/* Release: if this thread dies, the next holder of the lock finds both. */
 		__atomic_store_n(&control->ending, number, __ATOMIC_RELEASE);
 	}
 	return control->ending_at;
@@ -115,7 +115,8 @@ uint64_t relay_bufs_consumed(const struct rchan_buf *buf)
 {
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE), head, second;
 	uint64_t number = relay_pos_number(buf, consumed), caught_up = buf->control->caught_up;
-	/* A reader may have read up to the sub-buffer's end before that was stored: it passes on with the next read only. */
+	/* The reader's position may be the sub-buffer's end, because the reader got there before the end was stored. It
+	 * moves to the next sub-buffer only at its next read. */
 	if (relay_pos_valid(buf, consumed) && !relay_head(buf, &head, &second) && number < relay_produced(buf, head) &&
 	    consumed == __atomic_load_n(&relay_pos_entry(buf, consumed)->end, __ATOMIC_RELAXED))
 		number++;
@@ -143,7 +144,8 @@ enum relay_subbuf_start relay_subbuf_start_by_callback(struct rchan_buf *buf, ui
 	uint64_t number = relay_pos_number(buf, pos);
 	if (end_previous(classic, buf, pos))
 		return RELAY_SUBBUF_START_DAMAGED;
-	/* If a writer still fills a reservation of the previous lap there, wait; if not, that sub-buffer is delivered next. */
+	/* If a reservation of the previous lap is still open there, the sub-buffer cannot begin yet; otherwise
+	 * deliver() can deliver the previous lap's data before it is overwritten. */
 	bool held = relay_claims_hold(buf, pos);
 	if (delivers_in_bulk(classic))
 		deliver(classic, buf);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The functions of <relayfs/classic.h>. Channels are made and mapped as others are; classic/callbacks.c calls the callbacks. */
+/* The functions of <relayfs/classic.h>. relay_create() makes and maps the channels; classic/callbacks.c calls the
+ * callbacks. */
 #define _GNU_SOURCE
 #include "base/futex.h"
 #include "base/owner.h"
@@ -109,7 +110,7 @@ static void deliver_noted(const struct relay_classic *classic, struct rchan_buf 
 			classic->cb->deliver(classic->id, data, length);
 }
 
-/* In the library's thread: call the callbacks for programs that do not have them. */
+/* A step of the library's thread: call the callbacks for other programs, which do not have them. */
 static void attend(struct rchan *chan)
 {
 	struct rchan_buf *buf = &chan->bufs[0];
@@ -216,7 +217,7 @@ static uint64_t elapsed_ns(const struct rchan_buf *buf, uint64_t pos, uint64_t c
 	return clock - __atomic_load_n(&relay_pos_entry(buf, pos)->start_clock, __ATOMIC_RELAXED);
 }
 
-/* Return the TSC, or microseconds so that start_time, in whole microseconds, plus these is the time of the record. */
+/* Return the TSC; or the microseconds that, added to start_time in whole microseconds, give the time of the record. */
 static uint64_t time_delta_of(const struct rchan_buf *buf, uint64_t pos, uint64_t clock)
 {
 	if (buf->timestamp == RELAY_TSC)
@@ -337,7 +338,7 @@ void relay_classic_buffers_consumed(int channel_id, uint32_t buffers_consumed)
 	struct relay_classic *classic = relay_ids_hold(channel_id);
 	if (!classic)
 		return;
-	/* A reader of the file is consuming, which does not take long. */
+	/* -EBUSY: a reader of the file is consuming, which does not take long. */
 	for (int waited = 0; waited < CONSUME_WAIT_MS; waited++) {
 		if (relay_buf_subbufs_consumed(&classic->chan->bufs[0], buffers_consumed) != -EBUSY)
 			break;
