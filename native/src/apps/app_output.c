@@ -6,10 +6,11 @@
  *     buffer    |aaaaaaaa|bbbbbbbb|cccccccc|dd
  *                                 ^ consumed: shift + file position
  *
- * If the program is killed between writing a piece and consuming it, the file holds the piece, or a part of it, which is also
- * still in the buffer. To keep it from being written twice, an extended attribute of the file stores, while a reader runs, the
- * difference between stream position and file position. A program that appends to the file truncates the part that is not
- * consumed, but only if the buffer still begins with these bytes: others may have read them, or reset the channel.
+ * If the program is killed between writing a piece and consuming it, the file holds the piece, or a part of it, which
+ * is also still in the buffer. So that it is not written twice, an extended attribute of the file stores the difference
+ * between stream position and file position while a reader runs. A program that appends to the file truncates the part
+ * that is not consumed, but only if the next bytes of the buffer are the same: others may have read them, or reset the
+ * channel.
  */
 #define _GNU_SOURCE
 #include "apps/app_output.h"
@@ -25,7 +26,7 @@ enum { OUTPUT_MODE = 0666 };
 
 static const char shift_name[] = "user.relayfs.shift";
 
-/* Truncate the file where the next bytes of the buffer belong. */
+/* True if the last `length` bytes of the file are also the next ones of the buffer. */
 static bool comes_again(const struct app_output *output, struct rchan_buf *buf, size_t length)
 {
 	struct relay_span span;
@@ -42,6 +43,7 @@ static bool comes_again(const struct app_output *output, struct rchan_buf *buf, 
 	return same;
 }
 
+/* Truncate the part of the file that was not consumed, because the reader will get it again. */
 static int cut_unconsumed(struct app_output *output, struct rchan_buf *buf)
 {
 	struct relay_stats stats;
@@ -84,7 +86,8 @@ void relay_app_output_close(struct app_output *output)
 void relay_app_output_begin(const struct app_output *output, const struct relay_stats *stats)
 {
 	uint64_t shift = stats->read_bytes - (uint64_t)output->bytes;
-	/* No attributes are possible here, or it is a pipe. Then pieces are written twice if this program is killed. */
+	/* The file cannot have attributes, for example a pipe. Then a piece is written twice if this program is killed
+	 * before it has consumed the piece. */
 	if (output->fd >= 0 && fsetxattr(output->fd, shift_name, &shift, sizeof(shift), 0))
 		return;
 }

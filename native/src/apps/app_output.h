@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A relay_app's output file, which after an interruption contains exactly the consumed data. */
+/* A relay_app's output file. A program that appends to it first truncates it to the consumed data. */
 #ifndef RELAYFS_APPS_APP_OUTPUT_H
 #define RELAYFS_APPS_APP_OUTPUT_H
 
@@ -16,7 +16,7 @@ struct app_output {
 int relay_app_output_open(struct app_output *output, struct rchan_buf *buf, const char *base, bool append);
 void relay_app_output_close(struct app_output *output);
 
-/* Call this before a reader starts, at the position in `stats`, and after it has ended. */
+/* Call begin() before a reader starts at the position in `stats`, and end() after it has ended. */
 void relay_app_output_begin(const struct app_output *output, const struct relay_stats *stats);
 void relay_app_output_end(const struct app_output *output);
 

@@ -87,8 +87,8 @@ static int deliver_planned(struct app_reader *reader, const struct relay_span *s
 	return err ? err : 1;
 }
 
-/* True if the planned piece is the beginning of a finished sub-buffer whose rest is reserved and not committed. If the record
- * behind it is torn, it is false, after peek() has found out that its owner is dead. */
+/* True if the planned piece is the beginning of a finished sub-buffer and the next record is reserved and not
+ * committed. False if that record is torn: relay_consume_peek() finds out that its owner is dead. */
 static bool is_held_back(struct rchan_buf *buf)
 {
 	if (relay_pos_offset(buf, buf->plan.to.position) == 0)
@@ -164,7 +164,8 @@ static int sleep_on_memory(struct app_reader *reader, uint32_t seq)
 	return err == -EINTR ? 0 : err;
 }
 
-/* There was no data: request a wake-up, check again, because data may have arrived before; then sleep. */
+/* Called if there was no data. The first call requests a wake-up, so that the caller checks for data again; the second
+ * call sleeps. */
 static int sleep_until_more(struct app_reader *reader, bool *armed, uint32_t *seq)
 {
 	struct rchan_buf *buf = reader->buf;
@@ -199,7 +200,7 @@ static int look(struct app_reader *reader, struct relay_stats *stats)
 	return err;
 }
 
-/* The channel was removed: wait until writes that had begun before have ended. */
+/* Called when the channel was removed. Wait until no write is under way, and store the final position in `until`. */
 static int note_end(struct app_reader *reader)
 {
 	struct relay_stats stats;

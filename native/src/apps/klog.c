@@ -7,9 +7,9 @@
  *     klog_handler? write the record           sleep while inside
  *     inside--; if it is zero and awaited: wake
  *
- * Either the statement loads NULL or klog_unregister() finds it inside. `inside` is counted in slots, one for each
- * CPU, so that threads do not contend for a cache line: each slot is seen at zero once after klog_handler is NULL,
- * and a statement that enters a slot after that loads NULL.
+ * Either the statement loads NULL or klog_unregister() finds it inside. `inside` is counted in slots, by CPU, so that
+ * threads do not contend for a cache line. klog_unregister() waits until it has seen each slot at zero once after it
+ * has stored NULL; a statement that enters the slot later loads NULL.
  */
 #define _GNU_SOURCE
 #include "base/rseq.h"
@@ -90,7 +90,8 @@ static void after_fork_in_child(void)
 
 static void watch_forks(void)
 {
-	/* If there is no memory for this, only a child that unregisters while its parent was logging is affected. */
+	/* If there is no memory for this, klog_unregister() does not return in a child whose parent was inside a
+	 * statement at fork(). */
 	pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 

@@ -201,7 +201,7 @@ static int start_readers(struct relay_app *app)
 	return err;
 }
 
-/* Tell the readers how far to read, wait for them, return the first failure. */
+/* Set `stop`, wait until the readers have read up to `until`, and return the first failure. */
 static int join_readers(struct relay_app *app)
 {
 	int result = 0;
@@ -254,7 +254,8 @@ static void finish(struct relay_app *app, struct app_reader *reader)
 	if (!app->keep_enabled)
 		relay_buf_stop(reader->buf, RELAY_DISABLED, 1);
 	bool is_read = !relay_buf_stats(reader->buf, &stats);
-	/* The flush fails if the channel was removed or the CPU is not allowed: the reader also reads unfinished sub-buffers. */
+	/* The flush may fail, because the channel was removed or the CPU is not allowed. Then the reader reads the
+	 * unfinished sub-buffer. */
 	if (is_read && stats.offset)
 		relay_buf_flush(reader->buf);
 	if (is_read && app->keep_enabled)
