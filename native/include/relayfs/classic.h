@@ -52,9 +52,9 @@ struct rchan; /* a channel referenced by rchan_get() */
  *
  * buffer_start, buffer_end, buffers_full and deliver in bulk are called by the writer that needs a new sub-buffer, under a
  * lock: other writers that need it wait, at most a second; writers whose record still fits do not. All signals but those of
- * faults are blocked. If the process is killed in a callback, the callback of another process is called instead, which has
- * it from fork(). When other programs write (by write(2) on the file, or by relay_attach()), a thread of the library in
- * the process that opened the channel calls the callbacks.
+ * faults are blocked. If the process is killed in a callback, the callback is called in another process that has the
+ * channel by fork(). When other programs write (by write(2) on the file, or by relay_attach()), a thread of the library
+ * in the process that opened the channel calls the callbacks.
  *
  * They may call relay_info(), relay_buffers_consumed() and relay_resume(); a write fails with -EDEADLK if it would
  * need a callback. They must not call relay_close().
@@ -76,7 +76,7 @@ struct relay_classic_callbacks {
 
 	/*
 	 * A sub-buffer is full, or the channel is being closed. The bytes from current_write_pos to end_of_buffer are
-	 * unused, at least end_reserve of them. Writers may still be filling records that they reserved before it.
+	 * unused, at least end_reserve of them. Writers may still be filling records that they reserved earlier in it.
 	 *
 	 * Returns the number of bytes it wrote at current_write_pos, which readers get. read(2) leaves out the bytes
 	 * behind these, and relay_info() counts them as unused.
@@ -86,8 +86,8 @@ struct relay_classic_callbacks {
 
 	/* Data is ready: a sub-buffer, with header and footer, in order, as soon as it is finished and all its
 	 * reservations are committed. In packet delivery: the record that this thread has just written, or, in the
-	 * library's thread, a record of write(2) on the file. The latter call may be late, and is left out for
-	 * records that are overwritten by then. (Records written through relay_attach() are not reported.) */
+	 * library's thread, a record of write(2) on the file. The library's thread may be late, and omits records that
+	 * have been overwritten. (Records written through relay_attach() are not reported.) */
 	void (*deliver)(int channel_id, char *from, uint32_t len);
 
 	/*

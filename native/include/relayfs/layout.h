@@ -126,7 +126,8 @@ struct relay_claim {
 	struct relay_claim_owner owner;
 };
 
-/* The record of one lap of a sub-buffer: entry (lap & 1) * n_subbufs + index of the array. Written at switches only. */
+/* One lap of a sub-buffer: element (lap & 1) * n_subbufs + index of the array. Written at switches, when the sub-buffer
+ * begins or gets a footer, and, for `holes`, when a record is discarded. */
 struct relay_subbuf {
 	uint64_t end;           /* position behind its last record; padding follows */
 	uint64_t start_records; /* records written before it began */
@@ -134,7 +135,7 @@ struct relay_subbuf {
 	uint64_t holes; /* RELAY_HOLES | position of its last discarded record; another position: there is none */
 	uint64_t start_time_ns; /* CLOCK_REALTIME when it began; with a timestamp only */
 	uint64_t start_clock;   /* the same moment by CLOCK_MONOTONIC, ns, or by the TSC */
-	uint64_t start_lost;    /* records lost before it began, for any reason. Only in a format with packets */
+	uint64_t start_lost;    /* records refused before it began, for any reason. Only in a format with packets */
 	uint64_t unused;
 };
 
@@ -264,7 +265,7 @@ struct relay_control {
 	uint64_t switch_time_ns;            /* CLOCK_REALTIME_COARSE of the last switch */
 	uint64_t head_unused;
 
-	/* Writers: producers, when they are refused: {records, bytes}. */
+	/* Writers: producers whose records are refused: {records, bytes}. */
 	RELAY_LINE struct relay_latch lost_full;
 	struct relay_latch lost_disabled;
 	RELAY_LINE struct relay_latch lost_too_large;

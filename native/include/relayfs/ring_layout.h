@@ -140,7 +140,7 @@ struct relay_ring_state {
 	 * Writers: producers. */
 	RELAY_LINE struct relay_latch oldest;
 
-	/* Writers: producers, when they are refused: {records, bytes}. */
+	/* Writers: producers whose records are refused: {records, bytes}. */
 	RELAY_LINE struct relay_latch lost_full;
 	struct relay_latch lost_disabled;
 	RELAY_LINE struct relay_latch lost_too_large;

@@ -216,8 +216,9 @@ struct relay_stats {
 	uint64_t offset;             /* bytes used in the current sub-buffer */
 	uint64_t records, bytes;     /* written so far, reserved ones included */
 	uint64_t padding;            /* unused bytes at the ends of finished sub-buffers */
-	/* Returned to readers. Records have no marks: those of a piece count when its last byte is consumed. If a reader
-	 * consumed a part of a piece and the rest was then overwritten, the whole piece counts as overwritten. */
+	/* Returned to readers. The data does not show where records end, so those of a piece count when its last byte
+	 * is consumed. If a reader consumed a part of a piece and the rest was then overwritten, all of its records
+	 * count as overwritten. */
 	uint64_t read_records, read_bytes;
 	uint64_t unread_bytes;
 	uint64_t unread_holes; /* unread bytes of discarded or torn records; if there are many, of those
@@ -364,8 +365,8 @@ void relay_wake_word(uint32_t *word);
 
 /*
  * Resolve claims of dead threads: those whose owner this process can see to be dead, and all that were made through
- * the open file to which the server gave the number `token` (0: none). Readers and writers do the former themselves
- * when a claim blocks them. Returns the number of claims resolved.
+ * the open file to which the server gave the number `token` (0: none). If a claim blocks a reader or writer, it checks
+ * itself whether the owner is dead. Returns the number of claims resolved.
  */
 int relay_buf_resolve(struct rchan_buf *buf, uint64_t token);
 

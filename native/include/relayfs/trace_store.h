@@ -264,7 +264,7 @@ struct relay_field_type {
 	const char *name; /* in RELAY_TRACE_EVENT() */
 	enum relay_field_kind kind;
 	uint32_t bytes;    /* of a field; 0: their number varies */
-	const char *alias; /* how TSDL declares the type; "": it has it */
+	const char *alias; /* TSDL's declaration of the type; "": none is needed */
 	const char *tsdl;  /* the declaration of a field, with $ for its name */
 };
 
