@@ -199,8 +199,8 @@ static bool reap_claim(struct relay_claim_table *table, uint32_t i, uint64_t dea
 	bool is_given_up = table->give_up && table->give_up(table, i, dead);
 	if (!become_reaper(owner))
 		return is_given_up;
-	/* Only the reaper removes a dead owner. If `dead` is the owner no more, an earlier reaper has ended the claim
-	 * already. Pairs with relay_claim_disown() in base/claim_table.h. */
+	/* Only the reaper removes a dead owner. If `dead` is no longer the owner, an earlier reaper has ended the
+	 * claim. Pairs with relay_claim_disown() in base/claim_table.h. */
 	bool is_ended = __atomic_load_n(&owner->thread, __ATOMIC_ACQUIRE) != dead || end_claim(table, i, owner);
 	cmpxchg(&owner->reaper, relay_owner_self(), 0);
 	return is_ended || is_given_up;

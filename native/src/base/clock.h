@@ -25,10 +25,8 @@ static inline uint64_t relay_clock_ns(clockid_t clock)
 /*
  * All clocks:
  *
- *     enum relay_timestamp, word, CTF's description, frequency, whether its times are in order on all CPUs,
- *     the time now, whether this machine has it, why it may not have it
- *
- * Frequency 0: to be measured.
+ *     enum relay_timestamp, and then, as in struct relay_clock, word, description, freq and is_ordered;
+ *     an expression for the time now, one that is true if this machine has the clock, and `missing`
  */
 #define RELAY_CLOCKS(ROW)                                                                                       \
 	ROW(RELAY_MONO, "mono", "CLOCK_MONOTONIC", 1000000000, true, relay_clock_ns(CLOCK_MONOTONIC), true, "") \

@@ -58,8 +58,8 @@ void *relay_scratch_take(void)
 	uint64_t now = __atomic_load_n(&taken, __ATOMIC_RELAXED);
 	while (~now) {
 		unsigned free = (unsigned)__builtin_ctzll(~now);
-		/* Pairs with the release in relay_scratch_give_back(): the thread that had the piece before accesses it
-		 * no more. */
+		/* Pairs with the release in relay_scratch_give_back(): the thread that had the piece before no longer
+		 * accesses it. */
 		if (__atomic_compare_exchange_n(&taken, &now, now | 1ull << free, 1, __ATOMIC_ACQUIRE,
 		                                __ATOMIC_RELAXED))
 			return first + (size_t)free * RELAY_SCRATCH_BYTES;
