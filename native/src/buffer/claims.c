@@ -9,10 +9,10 @@
  *     copy the record
  *     claim.word = FREE, in_use = 0       commit
  *
- * Readers stop before the first claim whose reservation was made and is not committed. Whether the reservation of a
- * PENDING claim was made can always be told: head.second names the claim that changed head last, and each thread that
- * changes head first marks that claim as TAKEN, which is called helping (relay_claims_help()). So a reservation was
- * made if its claim is TAKEN, or if head names the PENDING claim and its end is head's position.
+ * Readers stop before the first claim whose reservation was made and is not committed. Every thread can find out
+ * whether the reservation of a PENDING claim was made: head.second names the claim that changed head last, and each
+ * thread that changes head first marks that claim as TAKEN, which is called helping (relay_claims_help()). So a
+ * reservation was made if its claim is TAKEN, or if head names the PENDING claim and its end is head's position.
  *
  *     FREE -> PENDING -> (TAKEN) -> FREE         committed
  *             PENDING -> FREE                    withdrawn, or the owner died before the reservation was made

@@ -98,8 +98,8 @@ uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from);
  * entries. {pos, second} is head, which names the claim. Call it before changing head and before using entries. */
 void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
 
-/* True if a living writer has not committed its record in the sub-buffer that lies one lap before the one at `next`,
- * or earlier there. Reaps claims of dead writers. */
+/* True if a living writer has not committed a record that lies in the memory of the sub-buffer at `next`, one lap
+ * before or earlier. Reaps claims of dead writers. */
 bool relay_claims_hold(struct rchan_buf *buf, uint64_t next);
 
 /* True if a living writer has not committed its record in pos's sub-buffer. Reaps claims of dead writers. */

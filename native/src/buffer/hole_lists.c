@@ -10,8 +10,8 @@
  * - Of these, the list that was used least recently. A list that is still being collected, or whose last hole no
  *   walk has reached yet, is spared for SPARED_MS after each use, because otherwise it might be freed before it
  *   was of use, again and again.
- * - If all of them are spared, the shortest. If that is the growing list, it is freed itself, so that longer ones are
- *   completed, however many buffers are read in turn.
+ * - If all of them are spared, the shortest. If that is the growing list itself, it is freed, so that longer lists are
+ *   completed even if readers alternate between many buffers.
  *
  * A list is used by the thread that has the buffer's rchan_buf.walking. A thread takes room_mutex after that mutex, so
  * with room_mutex it only tries to take `walking` of other buffers, and skips the lists of those that are being walked.

@@ -111,8 +111,8 @@ static void note_switch(struct rchan_buf *buf)
 }
 
 /*
- * Switch from the sub-buffer of `seen`, what relay_tx_load() has loaded of head, to the next one. Returns DONE, MOVED
- * or ABORTED as relay_tx_commit(); STOPPED: not possible, because a living writer has a claim in the memory of the next
+ * Switch from the sub-buffer of `seen`, head as relay_tx_load() has loaded it, to the next one. Returns DONE, MOVED or
+ * ABORTED as relay_tx_commit(); STOPPED: not possible, because a living writer has a claim in the memory of the next
  * one, no claim is free, or positions are used up. The caller has helped the claim that `seen` names.
  */
 static enum relay_rseq_result switch_subbuf(struct rchan_buf *buf, const struct relay_tx *seen)

@@ -20,8 +20,8 @@ enum relay_try {
 	RELAY_TRY_DAMAGED
 };
 
-/* Tell whether a record of `length` bytes fits at head, of which `seen` is what relay_tx_load() has loaded; switch
- * to the next sub-buffer if it does not. In scheme locking the caller has the lock. */
+/* Find out whether a record of `length` bytes fits at head; if not, switch to the next sub-buffer. seen: head as
+ * relay_tx_load() has loaded it. In scheme locking the caller has the lock. */
 enum relay_try relay_buf_try_reserve(struct rchan_buf *buf, const struct relay_tx *seen, uint64_t length);
 
 /* Count a refused record as lost; relay_buf_refuse() does so for the reason `tried`. Returns the error of
