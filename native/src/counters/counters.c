@@ -243,7 +243,8 @@ static int check_and_add(struct relay_counters *counters, const char *name, cons
 	int err = relay_perf_check_name(name);
 	if (!err)
 		err = complete_spec(&full, spec, way != add_and_take);
-	/* Names that are only looked up are not checked, because older stores have others. */
+	/* Checked only here and not when names are looked up, because earlier versions allowed names that are not
+	 * UTF-8. */
 	if (!err && !(relay_perf_is_utf8(name) && relay_perf_is_utf8(full.unit) && relay_perf_is_utf8(full.help)))
 		err = -EILSEQ;
 	if (err)
