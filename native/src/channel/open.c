@@ -296,7 +296,7 @@ int relay_late_setup_files(struct rchan *chan, const char *base_filename, const 
 {
 	if (!chan || !base_filename || !*base_filename)
 		return -EINVAL;
-	/* If several threads call this at once, only one does it. */
+	/* If several threads call this at once, all but one get -EEXIST. */
 	if (__atomic_exchange_n(&chan->has_files, true, __ATOMIC_ACQ_REL))
 		return -EEXIST;
 	int err = set_up_files(chan, base_filename, parent);
