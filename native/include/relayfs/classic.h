@@ -141,8 +141,9 @@ int relay_classic_open(const char *channel_path, uint32_t bufsize, uint32_t nbuf
  *                    microseconds since start_time of its sub-buffer. They never decrease within a sub-buffer. < 0: nowhere
  *
  * Returns count, or: -EBADF no such channel; -EINVAL the delta does not fit into the record; -ENOSPC suspended, or
- * another writer still fills the memory; -EMSGSIZE larger than bufsize less the reserves; -ECANCELED disabled through the
- * control file; -EPIPE removed. All errors but EBADF, EINVAL and EPIPE are counted as lost records.
+ * another writer still fills the memory; -EMSGSIZE larger than bufsize less the reserves; -ECANCELED disabled through
+ * the control file; -EPIPE removed; -EDEADLK called in a callback; -EBADMSG damaged memory. Records refused with
+ * -ENOSPC, -EMSGSIZE and -ECANCELED are counted as lost.
  */
 int relay_classic_write(int channel_id, const void *data_ptr, size_t count, int time_delta_offset);
 

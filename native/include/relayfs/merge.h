@@ -107,7 +107,7 @@ bool relay_merge_is_behind(const struct relay_merge *merge);
 bool relay_merge_is_behind_limit(const struct relay_merge *merge);
 
 /* Return the time up to which all events were output, except late ones and those of processes that are added later.
- * Call it when the merge has no more events to output for now. */
+ * Valid only directly after relay_export_next() has returned 0 or relay_packets_gather() 1. */
 uint64_t relay_merge_reached(const struct relay_merge *merge);
 
 /* Return the process's declared events, to which the caller may add; valid until the next call with this merge. NULL:

@@ -156,10 +156,10 @@ struct rchan *relay_open(const char *base_filename, const char *parent, size_t s
  * of fork() that have the memory the channel is then closed. The server opens the memory through /proc, so it must see
  * this process.
  * May block. Returns 0 or an error as relay_open(); -EEXIST: the channel has files already, or a channel of that name
- * exists; -EXDEV: the mount's store lies in another file system than the memory, see $RELAYFS_STORE. In a mount of another
- * user also -EBUSY: a record is reserved and not committed; -EOPNOTSUPP: reserve=visible; -ENODEV: the mount cannot map
- * files. On failure the channel is unchanged, and the call may be repeated. Follows relay_late_setup_files() in
- * kernel/relay.c.
+ * exists; -EXDEV: the mount's store lies in another file system than the memory, see $RELAYFS_STORE; -EBADF: the
+ * program has closed the library's descriptors. In a mount of another user also -EBUSY: a record is reserved and not
+ * committed; -EOPNOTSUPP: reserve=visible; -ENODEV: the mount cannot map files. On failure the channel is unchanged,
+ * and the call may be repeated. Follows relay_late_setup_files() in kernel/relay.c.
  */
 int relay_late_setup_files(struct rchan *chan, const char *base_filename, const char *parent);
 
@@ -170,8 +170,8 @@ int relay_late_setup_files(struct rchan *chan, const char *base_filename, const 
  */
 const char *relay_create_file(const char *filename, const char *parent, int mode, struct rchan_buf *buf);
 
-/* For remove_buf_file: remove the channel that a relay file belongs to. Returns 0, also if this channel does not exist any
- * more and another user's has its name; or -errno. */
+/* For remove_buf_file: remove the channel that a relay file belongs to. Returns 0, also if the channel has been removed
+ * before, even if another channel, which stays, has its name now; or -errno. */
 int relay_remove_file(const char *file);
 
 /*
@@ -228,12 +228,13 @@ unsigned relay_buf_cpu(const struct rchan_buf *buf);
  * length  bytes, up to the channel's subbuf_size; 0 writes nothing and returns 0
  *
  * Returns 0: the whole record is in the buffer, and will be read once or be counted as overwritten.
- * Otherwise the record is not in the buffer and, except for -EPIPE and -EDEADLK, is counted as lost:
+ * Otherwise the record is not in the buffer and, with the first three errors, is counted as lost:
  *   -ENOSPC     the buffer is full (no-overwrite), or a slow writer still owns the memory (overwrite)
  *   -EMSGSIZE   longer than a sub-buffer
  *   -ECANCELED  the channel is disabled
  *   -EPIPE      the channel has been removed
  *   -EDEADLK    the caller is the channel's own subbuf_start
+ *   -EBADMSG    the memory is damaged
  * Thread-safe, async-signal-safe. Waits only for a subbuf_start or the lock of scheme=locking. Makes a system call only
  * for these, to wake a sleeping reader, or if this thread has no restartable sequences and the channel needs them (then
  * the record goes through write(2) on the relay file). Follows relay_write() in kernel/relay.c, which returns nothing.

@@ -389,8 +389,9 @@ void relay_buf_mtime(const struct rchan_buf *buf, uint64_t *count, uint64_t *tim
 void relay_buf_keep_mtime(struct rchan_buf *buf, uint64_t count, uint64_t time_ns);
 
 /*
- * Install a SIGBUS handler for mappings of store files: if a file is truncated, the handler maps zero pages there, and the
- * buffer is damaged (RELAY_IS_DAMAGED) instead of the process killed. Other faults are passed to the previous handler.
+ * Install a SIGBUS handler for mappings of store files that are made after this call, at most 65536 at a time. If a
+ * file is truncated, the handler maps zero pages there, and the buffer is damaged (RELAY_IS_DAMAGED) instead of the
+ * process killed. Other faults are passed to the previous handler. 0, also if it is installed already; or -errno.
  */
 int relay_guard_install(void);
 
