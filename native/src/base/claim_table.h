@@ -116,7 +116,7 @@ static inline void relay_claim_disown(struct relay_claim_owner *owner)
 	/* The token is cleared before the owner, so that relay_claim_table_resolve() never takes it for a new
 	 * owner's. */
 	__atomic_store_n(&owner->token, 0, __ATOMIC_RELEASE);
-	/* Pairs with the compare-and-swap in try_own(). */
+	/* Pairs with the compare-and-swap in try_own() in base/claim_table.c. */
 	__atomic_store_n(&owner->thread, 0, __ATOMIC_RELEASE);
 }
 
