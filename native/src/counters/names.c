@@ -72,7 +72,7 @@ static uint32_t hash(const char *name, size_t length, bool group)
 bool relay_perf_has_number(const struct relay_counters *counters, uint32_t n)
 {
 	uint32_t chunk = n / RELAY_PERF_SLOTS, slot = n % RELAY_PERF_SLOTS;
-	/* Pairs with the release in new_chunk(). */
+	/* Pairs with the release in new_chunk() in counters/read.c. */
 	uint32_t n_chunks = __atomic_load_n(&counters->header->nr_chunks, __ATOMIC_ACQUIRE);
 	if (chunk >= n_chunks || chunk >= counters->chunks_max || slot == 0)
 		return false;
@@ -126,11 +126,12 @@ int relay_perf_look_up(const struct relay_counters *counters, const char *name)
 {
 	const struct relay_perf_header *header = counters->header;
 	for (int tries = 0; tries <= CHANGE_PAUSES; tries++) {
-		/* Pairs with the release in end(): all of that change. */
+		/* Pairs with the release in end() in counters/add_delete.c: all of that change. */
 		uint64_t gen2 = __atomic_load_n(&header->gen2, __ATOMIC_ACQUIRE);
 		uint32_t n = relay_perf_find(counters, name);
 		bool found = is_live(counters, n);
-		/* Pairs with the release fence in begin(): a number that is used again gets its name after gen1. */
+		/* Pairs with the release fence in begin() in counters/add_delete.c: a number that is used again gets its
+		 * name after gen1. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&header->gen1, __ATOMIC_RELAXED) == gen2)
 			return found ? (int)n : -ENOENT;

@@ -225,7 +225,8 @@ void relay_perf_set_state(struct relay_counters *counters, uint32_t n, uint32_t 
 {
 	struct relay_perf_record *of_chunk = record_of_chunk(counters, n);
 	of_chunk->live += (state == RELAY_PERF_LIVE) - (counters->records[n].state == RELAY_PERF_LIVE);
-	/* Pairs with the acquire in relay_counters_next() and is_live(): the record is complete. */
+	/* Pairs with the acquire in relay_counters_next() and in is_live() in counters/names.c: the record is
+	 * complete. */
 	__atomic_store_n(&counters->records[n].state, state, __ATOMIC_RELEASE);
 }
 

@@ -23,7 +23,7 @@ enum { PAIRS = RELAY_PAGE_BYTES / sizeof(pair) };
 static int look(const struct relay_counters *counters, struct relay_perf_header *header)
 {
 	const struct relay_perf_header *mapped = counters->header;
-	/* Pairs with the release in end(): all of that change. */
+	/* Pairs with the release in end() in counters/add_delete.c: all of that change. */
 	uint64_t gen2 = __atomic_load_n(&mapped->gen2, __ATOMIC_ACQUIRE);
 	uint64_t gen1 = __atomic_load_n(&mapped->gen1, __ATOMIC_RELAXED);
 	if (gen1 != gen2)
@@ -33,7 +33,8 @@ static int look(const struct relay_counters *counters, struct relay_perf_header 
 	*header = counters->seen;
 	header->gen1 = header->gen2 = gen1;
 	header->nr_chunks = __atomic_load_n(&mapped->nr_chunks, __ATOMIC_RELAXED);
-	/* Pairs with the release fence in begin(): gen1 shows whether another change began meanwhile. */
+	/* Pairs with the release fence in begin() in counters/add_delete.c: gen1 shows whether another change began
+	 * meanwhile. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&mapped->gen1, __ATOMIC_RELAXED) == gen1 ? 1 : -EAGAIN;
 }
