@@ -40,8 +40,8 @@ static inline bool relay_ring_is_behind(uint64_t pos, uint64_t other)
 /* True if the record at pos has been overwritten or may have been. */
 static inline bool relay_ring_is_lapped(const struct relay_ring *ring, uint64_t pos)
 {
-	/* Pairs with change_oldest(), which advances the floor before a producer stores over the record: if the
-	 * result is false, the bytes that the caller loaded before are the record's. */
+	/* Pairs with change_oldest() in ring/reserve.c, which advances the floor before a producer stores over the
+	 * record: if the result is false, the bytes that the caller loaded before are the record's. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return ring->mode == RELAY_OVERWRITE && relay_ring_is_behind(pos, relay_ring_floor(ring));
 }
