@@ -30,7 +30,7 @@ enum { LOOK_AGAIN_MS = 1000, BUSY_MS = 1, DRAIN_MS = 1000 };
 
 static bool is_told_to_stop(const struct app_reader *reader)
 {
-	/* Pairs with the release in stop(): `until` before it. */
+	/* Pairs with the release in join_readers() in apps/relay_app.c: `until` before it. */
 	return __atomic_load_n(&reader->shared->stop, __ATOMIC_ACQUIRE);
 }
 
@@ -157,7 +157,7 @@ static int sleep_on_file(struct app_reader *reader)
 	return poll(files, 2, -1) < 0 && errno != EINTR ? -errno : 0;
 }
 
-/* Sleep until the wake-up counter differs from the value that arm() returned. */
+/* Sleep until the wake-up counter differs from the value that relay_buf_arm() stored. */
 static int sleep_on_memory(struct app_reader *reader, uint32_t seq)
 {
 	int err = relay_buf_wait_any(&reader->buf, &seq, 1, &reader->shared->stop, 0, LOOK_AGAIN_MS);

@@ -14,26 +14,26 @@ struct app_shared {
 	struct relay_app *app;
 	uint32_t way; /* enum relay_app_way */
 	int (*process_subbuf)(struct relay_app *app, unsigned cpu, const void *data, size_t length, size_t padding);
-	uint32_t stop; /* futex; 1: the readers shall end. Writer: stop() */
+	uint32_t stop; /* futex; 1: the readers have to end. Writer: relay_app_stop() */
 	int stop_fd;   /* an eventfd that is readable when `stop` is 1, for poll(2) */
 	int over_fd; /* an eventfd that is readable when the last reader has ended, or one has failed. Writers: readers */
-	uint32_t n_running; /* readers. Writers: start(), readers */
+	uint32_t n_running; /* readers. Writers: relay_app_start(), readers */
 };
 
 struct app_reader {
 	struct app_shared *shared;
 	struct rchan_buf *buf; /* only this thread uses its plan; other fields are for all threads */
-	bool on_its_cpu;       /* the thread is to run on the buffer's CPU. Writer: start() */
+	bool on_its_cpu;       /* the thread is to run on the buffer's CPU. Writer: relay_app_start() */
 	pthread_t thread;
-	bool running;   /* the thread is to be joined. Writer: start(), stop() */
+	bool running;   /* the thread has to be joined. Writers: relay_app_start(), relay_app_stop() */
 	bool has_taken; /* it has read data since it last slept or napped. Writer: the thread */
 	int result;     /* of the thread, once it is joined */
 	struct app_output output;
 	int file;                /* the relay file, for RELAY_APP_READ; or -1 */
 	unsigned char *room;     /* memory for a piece that is read, or copied because it can be overwritten; or NULL */
 	size_t room_bytes, held; /* held: bytes read that could not be delivered, the first to deliver after a start */
-	uint64_t until;          /* stream position up to which to read after stop(). Writer: stop(), before `stop` */
-	struct relay_app_stats stats; /* Writer: the thread; lost_*: of the channel at start() */
+	uint64_t until;          /* stream position to end at. Writers: relay_app_stop(), before `stop`; the thread */
+	struct relay_app_stats stats; /* Writer: the thread; lost_*: of the channel at relay_app_start() */
 };
 
 /* The thread. argument: the reader. */

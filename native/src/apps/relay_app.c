@@ -205,7 +205,7 @@ static int start_readers(struct relay_app *app)
 static int join_readers(struct relay_app *app)
 {
 	int result = 0;
-	/* Pairs with the acquire in is_told_to_stop(). */
+	/* Pairs with the acquire in is_told_to_stop() in apps/app_reader.c. */
 	__atomic_store_n(&app->shared.stop, 1, __ATOMIC_RELEASE);
 	relay_wake_word(&app->shared.stop);
 	while (write(app->shared.stop_fd, &(uint64_t){1}, sizeof(uint64_t)) < 0 && errno == EINTR)
@@ -290,7 +290,7 @@ unsigned relay_app_n_buffers(const struct relay_app *app)
 	return app->chan->n_buffers;
 }
 
-/* Losses since start(). After a reset the channel counts from 0 again, so all are new. */
+/* Losses since relay_app_start(). After a reset the channel counts from 0 again, so all are new. */
 static uint64_t since(uint64_t now, uint64_t start)
 {
 	return now < start ? now : now - start;
