@@ -130,8 +130,8 @@ int relay_perf_look_up(const struct relay_counters *counters, const char *name)
 		uint64_t gen2 = __atomic_load_n(&header->gen2, __ATOMIC_ACQUIRE);
 		uint32_t n = relay_perf_find(counters, name);
 		bool found = is_live(counters, n);
-		/* Pairs with the release fence in begin() in counters/add_delete.c: a number that is used again gets its
-		 * name after gen1. */
+		/* Pairs with the release fence in begin() in counters/add_delete.c: a number that is used again gets
+		 * its name after gen1. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&header->gen1, __ATOMIC_RELAXED) == gen2)
 			return found ? (int)n : -ENOENT;
