@@ -148,8 +148,8 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_TYPE_number(ctype, type, name) (uint32_t)RELAY_TRACE_##type
 
 /*
- * RELAY_TRACE_ENUM(NAME, TYPE, {"LABEL", VALUE}, ...): declares an enum for fields (enum, FIELD, NAME), at file scope. They are
- * written as integers of this type, of which these values have labels; labels are C names.
+ * RELAY_TRACE_ENUM(NAME, TYPE, {"LABEL", VALUE}, ...): declares an enum for fields (enum, FIELD, NAME), at file scope.
+ * The fields are written as integers of this type; the listed values have labels, which are C names.
  */
 #define RELAY_TRACE_ENUM(name, type, ...)                                                                              \
 	typedef RELAY_TRACE_C_(type) relay_trace_enum_##name##_t_;                                                     \
@@ -169,7 +169,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_PASS_array(ctype, number, name, count) , name
 #define RELAY_TRACE_PASS_sequence(ctype, number, name) , name, name##_length
 #define RELAY_TRACE_PASS_enum(name, of) , name
-/* Its struct relay_trace_field. */
+/* The field's struct relay_trace_field. */
 #define RELAY_TRACE_DESCRIBE_number(ctype, type, name) {#name, RELAY_TRACE_##type},
 #define RELAY_TRACE_DESCRIBE_string(name) {#name, RELAY_TRACE_STRING},
 #define RELAY_TRACE_DESCRIBE_bytes(name) {#name, RELAY_TRACE_BYTES},
@@ -179,7 +179,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 /* The count in a field's type. Does not compile unless the count is 1 to 65535. */
 #define RELAY_TRACE_COUNT_OF_(count)                                                                                   \
 	((uint32_t)(count) * (uint32_t)sizeof(char[(count) > 0 && (count) < 65536 ? 1 : -1]) << RELAY_TRACE_COUNT_SHIFT)
-/* Its struct relay_trace_enum, if it is one. */
+/* The field's struct relay_trace_enum, if the field is an enum. */
 #define RELAY_TRACE_LABELS_number(ctype, type, name)
 #define RELAY_TRACE_LABELS_string(name)
 #define RELAY_TRACE_LABELS_bytes(name)

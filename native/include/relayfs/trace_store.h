@@ -94,9 +94,9 @@ struct relay_conditions {
 
 enum relay_trace_buffers { RELAY_TRACE_PERPROCESS = 0, RELAY_TRACE_PERUSER = 1, RELAY_TRACE_SHARED = 2 };
 
-/* The clocks at one moment. */
+/* The clocks at one moment. relay_clocks_read() reads them; `clock` is the trace's, enum relay_timestamp. */
 struct relay_clocks {
-	uint64_t ticks;   /* by a trace's clock */
+	uint64_t ticks;   /* by the trace's clock */
 	uint64_t mono_ns; /* CLOCK_MONOTONIC */
 	uint64_t real_ns; /* CLOCK_REALTIME */
 };
@@ -135,7 +135,8 @@ struct relay_traces *relay_traces_serve(const char *store);
 struct relay_traces *relay_traces_open(const char *file);
 void relay_traces_close(struct relay_traces *traces);
 
-/* Copy one trace. -ENOENT: there is none; -EBADMSG; -EAGAIN: it kept changing while it was copied. */
+/* Copy the trace in a slot, 0 .. RELAY_N_TRACES - 1. -ENOENT: there is none; -EBADMSG; -EAGAIN: it kept changing while
+ * it was copied. */
 int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct relay_trace *trace);
 
 /* Change one trace, or, with id 0, remove it: every program sees it at its next event. For the server. */
@@ -150,7 +151,7 @@ void relay_traces_settle(struct relay_traces *traces);
 uint64_t relay_traces_lost(const struct relay_traces *traces, unsigned slot, uint64_t id);
 
 /* Read the same counts of another user's programs from STORE/.traces-lost-UID: for each slot the trace's id, or 0, and the
- * events. That user can write anything there. 0 or -errno. */
+ * events. That user can write anything there. 0 or -errno: -EBADMSG the file is too short. */
 int relay_traces_lost_in(const char *file, uint64_t ids[RELAY_N_TRACES], uint64_t lost[RELAY_N_TRACES]);
 
 /* Return a descriptor, for writing, of the file in which programs of another user count, made if it does not exist. It
@@ -173,7 +174,8 @@ void relay_traces_set_log(struct relay_traces *traces, uint32_t log);
  * lock      receives a descriptor of .events, locked for this process; NULL: do not lock it
  * name      receives the directory's name; if PROCESS-PID is taken, it is PROCESS-PID-2 ...
  *
- * 0; with buffers=peruser or shared 1 if it existed. -ENOSPC no memory; -ENOENT no such trace; -EINVAL.
+ * 0; with buffers=peruser or shared 1 if it existed. -ENOSPC no memory; -ENOENT no such trace; -EINVAL the trace's
+ * name, clock or buffers are not allowed.
  */
 int relay_trace_make(const char *store, const struct relay_trace *trace, const char *process, uint32_t pid,
                      uint32_t vpid, uint32_t uid, uint32_t gid, int *lock, char name[RELAY_TRACE_NAME_BYTES]);
