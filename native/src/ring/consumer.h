@@ -74,9 +74,9 @@ int relay_ring_consumer_catch_up(struct relay_ring *ring, struct relay_ring_coun
 
 /*
  * Move `counts` to the next record, past discarded and overwritten ones. Returns 1: counts->position is at a record of
- * *length bytes; 0: there is no committed record; -EPIPE: there is none, and the ring is closed; -EBADMSG;
- * -EINPROGRESS: *work is used up, and the next call continues from *counts. *work decreases by 1 for each position, and
- * by REAP_UNITS (ring/consumer.c) for one without a committed record.
+ * *length bytes; 0: there is no committed record, or it was overwritten at each of many tries; -EPIPE: there is none,
+ * and the ring is closed; -EBADMSG; -EINPROGRESS: *work is used up, and the next call continues from *counts. *work
+ * decreases by 1 for each position, and by REAP_UNITS (ring/consumer.c) for one without a committed record.
  */
 int relay_ring_find_next(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length, uint32_t *work);
 
