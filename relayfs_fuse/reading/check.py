@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 # How many bytes of packets are copied at once, unless a single packet is longer.
 COPY_BYTES = 8 << 20
-# Shared by all checkers, because one thread of a recorder copies.
+# All checkers share it, because only one thread of a program copies packets.
 _copies = Copies()
-# The bytes of the shortest header of an event, and of each of the numbers that follow it.
+# Bytes of the shortest header of an event, and of each number in the event's context, which follows the header.
 _EVENT_HEAD_BYTES = 8
 _CONTEXT_BYTES = 4
 

@@ -1,4 +1,4 @@
-"""What reading the memory of a process may raise, and how its errors are put to users."""
+"""DamagedError, which reading the memory of a process raises, and the texts of errors for users."""
 
 from __future__ import annotations
 

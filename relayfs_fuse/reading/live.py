@@ -1,7 +1,7 @@
 """The events of a trace while programs write them, of all processes and CPUs, in the order of their times.
 
-The buffers are read beside the recorder, which they stay for: see native/src/merge/buffer.c. If a process damages its
-memory, only its own events end.
+While a recorder runs, nothing is consumed, so it gets the same events: see native/src/merge/buffer.c. If a process
+damages its memory, only the events of this process end.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ _TICK_S = 0.5
 class Followed:
     """A process whose buffers are read.
 
-    number, identity: of it in the merge; no other process gets the latter
-    clock: how the merge converts its times
-    n_declared: how many events the merge knows
-    n_damaged: as was said last
+    number: its number in the merge, which another process may get after Merge.remove()
+    identity: its number in the packets of the merge, which no other process gets
+    clock: how the merge converts its timestamps
+    n_declared: how many of its declarations the merge has
+    n_damaged: the ProcessStats.n_damaged of the last message about it
+    is_finished: whether Merge.finish() was called for it
     """
 
     process: Process
@@ -59,9 +61,9 @@ class Followed:
 class Wanted(NamedTuple):
     """Which events are wanted.
 
-    patterns: of their names; none: all
-    since: not those before, ns since 1970
-    share: read 1/share of most_processes() at most; the rest is for other Lives of this program
+    patterns: globs of PROVIDER:NAME, one of which must match; empty: all events are wanted
+    since: events before this time are left out, ns since 1970
+    share: at most 1/share of most_processes() processes are read; the others are for other Lives of this program
     """
 
     patterns: Sequence[str] = ()
@@ -72,14 +74,14 @@ class Wanted(NamedTuple):
 class Live(Closing):
     """Follow a trace.
 
-    source: stays the caller's
+    source: the trace; the caller closes it
     say: called with a line for users when something goes wrong
-    consumes: consume what was given out, of a trace in mode no-overwrite that has no recorder: otherwise its programs
-        would have no room for further events
-    is_own: the trace is the caller's, who need not be told of that
-    merged: where the events are
-    clocks: from which the conversions of all processes' clocks to times are
-    has_wanted: whether an event that is wanted has been declared, or all are
+    consumes: consume sub-buffers whose events were given out, if the trace is in mode no-overwrite and has no recorder:
+        otherwise its programs would have no room for further events
+    is_own: whether the caller has made the trace, so that no message about consuming is needed
+    merged: the merge that gives out the events
+    clocks: the clocks from which the timestamps of all processes are converted
+    has_wanted: whether an event that matches the patterns has been declared; True if there are no patterns
     """
 
     def __init__(
@@ -94,12 +96,12 @@ class Live(Closing):
         self._consumes = consumes and source.trace.mode == native.MODE_NO_OVERWRITE
         self.clocks = source.clocks()
         self._followed: dict[str, Followed] = {}
-        self._done: dict[str, int] = {}  # inodes of directories of which all was given out, or nothing can be
+        self._done: dict[str, int] = {}  # by name: inodes of directories that must not be opened (again)
         self._said = {"consumes"} if is_own else set()
         self._n_added = 0
         self._n_unbuffered = self._count_unbuffered()
         self._ticked = time.monotonic()
-        self._is_late = False  # processes that are found from now on are new
+        self._is_late = False  # True after the first scan: processes that are found then are new
         self._scan()
         self._is_late = True
 
@@ -115,7 +117,7 @@ class Live(Closing):
             followed.process.close()
 
     def look(self) -> int:
-        """Have the merge look at all buffers, also of new processes; return the time just before, ns since 1970."""
+        """Have the merge read all buffers, also of new processes; return the time just before, see Merge.look()."""
         poll = select.poll()
         poll.register(self._source.inotify, select.POLLIN)
         if poll.poll(0):
@@ -126,7 +128,10 @@ class Live(Closing):
         return looked
 
     def tick(self) -> bool:
-        """Check now and then for changes that nothing reports; False: the trace has been removed, and all is read."""
+        """Check, every _TICK_S, for changes that inotify does not report.
+
+        False: all is read, and the trace was removed or is of an earlier boot.
+        """
         if time.monotonic() - self._ticked < _TICK_S and not self._source.is_being_removed:
             return True
         self._ticked = time.monotonic()
@@ -139,7 +144,7 @@ class Live(Closing):
         return bool(self._followed) or (is_there and not is_past)
 
     def check(self) -> None:
-        """Say what the last look has found to be wrong."""
+        """Report what the last look() has found to be wrong."""
         self._say_unbuffered()
         for name in list(self._followed):
             self._is_sound(name)
@@ -213,7 +218,7 @@ class Live(Closing):
         return True
 
     def _learn(self, name: str) -> None:
-        """Read what a process has declared since."""
+        """Add the events that a process has declared since the last call to the merge."""
         followed = self._followed[name]
         try:
             with errors_mean_damage(".events"):
@@ -232,7 +237,7 @@ class Live(Closing):
         self.has_wanted = self.has_wanted or any(kind.is_wanted for kind in kinds)
 
     def _is_sound(self, name: str) -> bool:
-        """Say what is wrong with a process, and drop it if it is damaged."""
+        """Report what is wrong with a process, and drop it if it is damaged; return whether it is still read."""
         followed = self._followed[name]
         stats = self.merged.process_stats(followed.number)
         if stats.error:
@@ -267,11 +272,11 @@ class Live(Closing):
             followed.is_finished = True
 
     def _end(self, name: str) -> None:
-        """All is given out of a process that has ended."""
+        """Close a process that has ended and whose events were all given out."""
         followed = self._followed.pop(name)
         self.merged.remove(followed.number)
         if self._may_consume():
-            # What cannot be consumed stays as long as it would have without this reader.
+            # After an error the events stay unread, as they would without this reader.
             with suppress(OSError):
                 followed.process.flush()
                 for consumer in followed.process.buffers.values():
@@ -291,7 +296,7 @@ class Live(Closing):
                        "programs have room for further events")  # fmt: skip
         return True
 
-    # --- what is said ---
+    # --- messages ---
 
     def _count_unbuffered(self) -> int:
         own, by_user = self._source.lost_without_buffers()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MAGIC = 0xC1FC1FC1
 _HEAD = struct.Struct("<IIQQQQQQQII")
 HEAD_BYTES = _HEAD.size
-# Offsets of fields in a header; stream.py writes them in a certain order.
+# Offsets of fields in a header; record/stream.py writes them in a certain order.
 PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, END_AT, BEGIN_AT, CONTENT_SIZE_AT = 16, 24, 32, 40, 48, 56
 
 
@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
     @classmethod
     def of(cls, data: Any) -> Head:
-        """Return what the bytes of a header say, as it is."""
+        """Unpack the bytes of a header, without checking them."""
         return cls(*_HEAD.unpack_from(data))
 
     @property
@@ -91,7 +91,7 @@ def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
     """Find packets in pieces of memory, in which each header is a piece of its own.
 
     Return the packets; the number of bytes before them, which are the rest of a packet that another reader has begun to
-    read; and whether the last packet is complete, which is left out otherwise.
+    read; and whether the last packet is complete: an incomplete one is left out. ValueError: the headers are wrong.
     """
     packets: list[Packet] = []
     skipped, at = 0, 0

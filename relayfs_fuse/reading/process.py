@@ -154,7 +154,7 @@ class Process:
         self.note_finished()
 
     def note_finished(self) -> None:
-        """Store the number of finished sub-buffers."""
+        """Store how many sub-buffers of each buffer are finished, for is_unread()."""
         self._finished = {cpu: consumer.buffer.stats().produced for cpu, consumer in self.buffers.items()}
 
     def is_unread(self, cpu: int) -> bool:
@@ -164,7 +164,10 @@ class Process:
         return oldest < self._finished.get(cpu, 0)
 
     def is_held(self, cpu: int) -> bool:
-        """Return whether an unread sub-buffer has a reservation in it; call it if drain() has read nothing."""
+        """Return whether a reservation keeps an unread sub-buffer from being read.
+
+        Call it only if Recording.drain() has read nothing from the buffer.
+        """
         stats = self.buffers[cpu].buffer.stats()
         is_overwritten = stats.produced - stats.consumed > stats.n_subbufs
         return self.is_unread(cpu) and not is_overwritten
@@ -284,7 +287,7 @@ def _check_origin(origin: Origin, trace: Trace) -> None:
 
 
 def _flush(buffer: native.Buffer) -> OSError | None:
-    """Finish the current sub-buffer, if it holds events or counts; return the error if that failed.
+    """Finish the current sub-buffer, if it has events, or losses to report; return the error if that failed.
 
     OSError: EBADMSG, it is damaged
     """
@@ -292,8 +295,9 @@ def _flush(buffer: native.Buffer) -> OSError | None:
         stats = buffer.stats()
         # An unused sub-buffer is not flushed: in overwrite mode, the empty packet would replace the oldest one.
         is_used = stats.offset > stats.reserved_at_start
+        # A process died while it began the sub-buffer.
         is_between = stats.records > 0 and stats.offset < stats.reserved_at_start
-        # If all events were lost, as for want of memory, an empty packet is needed to tell their number.
+        # If all events were lost, as without memory for the buffer, an empty packet must carry their number.
         lost_all = not stats.records and not stats.produced and _refused(stats) > 0
         if is_used or is_between or lost_all:
             buffer.flush()

@@ -7,11 +7,11 @@ import resource
 
 from relayfs_fuse import native
 
-# A process cannot be opened now, but perhaps when others have ended.
+# Errors of opening a process that may pass when other processes have ended.
 FILES_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 # A user other than this one gets at most 1/USER_SHARE of the processes that can be read at once.
 USER_SHARE = 4
-# Descriptors for other things than processes, which have one each.
+# Descriptors for other things than processes; each process takes one.
 _OTHER_FILES = 32
 # Mappings of other things than buffers.
 _OTHER_MAPPINGS = 1024

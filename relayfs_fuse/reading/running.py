@@ -33,14 +33,14 @@ _COMM_BYTES = 64
 _MAPPINGS_MAX = 4096
 # Files by major and minor number of the device, and inode.
 _Files = set[tuple[int, int, int]]
-# How long the processes of a user are waited for together; of root and this user, those whose memory does not come, and
-# each of these at least.
+# How long reading all processes of one user may take; of root and this user only reads that fail or time out count. The
+# time of a single read is limited to what is left of that, but not to less than _LEAST_PATIENCE_S.
 _PATIENCE_S, _LEAST_PATIENCE_S = 5.0, 0.2
 
 
 @dataclass(frozen=True)
 class RunningProgram:
-    """A program that has found the traces.
+    """A running program that has mapped the control file of traces.
 
     reason: why its memory cannot be read; empty: it can
     """
@@ -97,7 +97,7 @@ def _read_patiently(reader: _Reader, pid: int, spent_s: dict[int, float]) -> Run
 class _Reader:
     """A child process that reads the memory of others; one that does not answer is replaced.
 
-    A thread could not be left behind: reading memory that is of a file of FUSE may have no end, not even by SIGKILL.
+    A thread could not be abandoned: a read of memory that maps a file of FUSE may never return, not even after SIGKILL.
     """
 
     def __init__(self, files: _Files) -> None:
@@ -105,7 +105,10 @@ class _Reader:
         self._child: int | None = None
 
     def read(self, pid: int, patience_s: float) -> RunningProgram | None:
-        """Return what there is of a process. TimeoutError; EOFError, ConnectionError: the child has ended."""
+        """Return a process's events; None: it has not mapped a control file, has ended, or its maps may not be read.
+
+        TimeoutError; EOFError, ConnectionError: the child has ended.
+        """
         if self._child is None:
             self._start()
         try:
@@ -131,7 +134,7 @@ class _Reader:
 
     def _answer(self, pipe: Connection) -> None:
         """Read one process after the other, in the child, until the parent has ended."""
-        # Who reads the output of this command must not wait for the child.
+        # Otherwise a pipe to which this command writes would stay open as long as the child lives.
         null = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
             os.dup2(null, standard)
@@ -148,7 +151,7 @@ class _Reader:
 
 
 def _read(pid: int, files: _Files) -> RunningProgram | None:
-    # It may end at any moment, or be of somebody else.
+    # It may end at any moment, or belong to another user.
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError), _opened(f"/proc/{pid}") as directory:
         return _program(pid, directory, files)
     return None

@@ -46,8 +46,8 @@ class Source:
 
     name: the name of the trace
     store: the directory of the store
-    number: its id, if it may be no other one of that name
-    directory: the directory of the trace, also after a server has renamed it in order to remove it
+    number: the id that the trace must have; None: any
+    directory: a path of the trace's directory, which stays valid after a server has renamed the directory to remove it
     is_being_removed: whether the server has renamed it
     unbuffered: the last result of lost_without_buffers(), for the metadata
 
