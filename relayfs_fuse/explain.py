@@ -30,7 +30,7 @@ def refusal(path: str) -> str | None:
 
 
 def refused_command(mount: str, line: str) -> str | None:
-    """Return why a command was refused the last time that it was; None: error_log has no such entry."""
+    """Return why a command was last refused; None: error_log has no such entry."""
     entries = _REFUSED.finditer(_text(os.path.join(mount, "error_log")))
     return next((entry["why"] for entry in reversed(list(entries)) if entry["line"] == line), None)
 

@@ -5,7 +5,7 @@ request = Event("server", "request", {"id": "u32", "path": "string", "ms": "f64"
 request(7, "/index.html", 1.25)            # or request(7, path="/index.html", ms=1.25)
 if request.wanted:                         # if the arguments are expensive
     request(*details())
-with span("load"):                         # what takes time: a slice of `relayctl export --perfetto`
+with span("load"):                         # shown as a slice by `relayctl export --perfetto`
     ...
 
 Events are written to the traces of the mount that want them (`echo 'trace create t' >MNT/control`); relayfs-trace(3)
@@ -120,8 +120,9 @@ class Event:
     provider, name: letters, digits and _; in provider dots, too
     fields: types by name, those of relayfs-trace(3): integers such as u32, i64 and x16 (shown in hexadecimal), f32,
         f64, string (str), bytes (an object with a buffer) ...; u32[4], u32[] and so on for 4 and for any number of them
-        (a list, a tuple ...); an IntEnum, or u8{idle=0,busy=1}, for an integer of which values have labels; 64 at most
-    level: how grave it is: emerg alert crit err warning notice info debug_system debug_program debug_process
+        (a list, a tuple ...); an IntEnum, or u8{idle=0,busy=1}, for an integer some of whose values have labels; at
+        most 64 fields
+    level: its severity: emerg alert crit err warning notice info debug_system debug_program debug_process
         debug_module debug_unit debug_function debug_line debug; None: it has no level
 
     Any number of threads may emit. A child of fork() has its own buffers. ValueError: an unknown type or level, or a
@@ -182,15 +183,15 @@ class Event:
 
 
 class Span:
-    """Declare what takes time, of which viewers of tracks make slices; a call of the object returns a context manager.
+    """Declare a span, which viewers show as a slice of a thread's track; calling the object returns a context manager.
 
     query = Span("app", "query", {"table": "string"})
     with query("users"):
         ...
 
-    It begins with the event PROVIDER:NAME, whose fields the call gives, and ends with PROVIDER:NAME_end. By Perfetto's
-    convention both have a field track_event_type. Spans of a thread lie within each other, so a coroutine must not
-    wait for anything in one. Parameters and errors: as Event.
+    A span begins with the event PROVIDER:NAME, which has the fields that are passed to the call, and ends with
+    PROVIDER:NAME_end. By Perfetto's convention both have a field track_event_type. Spans of a thread must be nested, so
+    a coroutine must not await anything inside one. Parameters and errors: as Event.
     """
 
     def __init__(self, provider: str, name: str, fields: Fields | None = None, *, level: str | None = None) -> None:
@@ -199,7 +200,7 @@ class Span:
 
     @contextmanager
     def __call__(self, /, *values: object, **named: object) -> Iterator[None]:
-        """Return what begins the span when it is entered, with values of the fields as of an event, and ends it."""
+        """Return a context manager that emits both events; the values of the fields are passed as for an Event."""
         is_wanted = self._begin.wanted
         self._begin(ord("B"), *values, **named)
         try:
@@ -215,14 +216,14 @@ def _named_span() -> Span:
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Return a context manager that traces what takes time: events "python:span", "python:span_end" (see Span)."""
+    """Return a context manager of a span with this name: events "python:span" and "python:span_end"; see Span."""
     return _named_span()(name)
 
 
 def counter(provider: str, name: str, kind: str = "i64", *, level: str | None = None) -> Event:
-    """Declare an event with a number that viewers of tracks draw over time.
+    """Declare an event with one number, which viewers of tracks draw over time.
 
-    kind: u8 ... f64, the type of its one field, which by Perfetto's convention is counter_value. ValueError: as Event.
+    kind: u8 ... f64, the type of the field, which is named counter_value by Perfetto's convention. ValueError: as Event.
     """
     return Event(provider, name, {"counter_value": kind}, level=level)
 
