@@ -183,7 +183,7 @@ class Event:
 
 
 class Span:
-    """Declare a span, which viewers show as a slice of a thread's track; calling the object returns a context manager.
+    """Declare a span, which viewers of tracks show as a slice; calling the object returns a context manager.
 
     query = Span("app", "query", {"table": "string"})
     with query("users"):
@@ -223,7 +223,7 @@ def span(name: str) -> AbstractContextManager[None]:
 def counter(provider: str, name: str, kind: str = "i64", *, level: str | None = None) -> Event:
     """Declare an event with one number, which viewers of tracks draw over time.
 
-    kind: u8 ... f64, the type of the field, which is named counter_value by Perfetto's convention. ValueError: as Event.
+    kind: u8 ... f64, the type of the field, which by Perfetto's convention is named counter_value. ValueError: as Event
     """
     return Event(provider, name, {"counter_value": kind}, level=level)
 

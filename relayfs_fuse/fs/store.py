@@ -11,7 +11,7 @@
     STORE/app/cpu/mem0 .. memN-1  a channel, of relay buffers or of rings
     STORE/TRACE/                  a trace (fs/traces/registry.py)
     STORE/.early/                 events for traces that do not exist yet (fs/early.py)
-    STORE/.removed-*              what a server that died was about to delete
+    STORE/.removed-*              a directory that a server is deleting, or was when it died
 
 A channel whose files cannot be used is a DamagedChannel.
 
@@ -256,7 +256,7 @@ class Store:
     def scan(self, traces: Container[str] = ()) -> Iterator[Found]:
         """Yield all channels and plain directories, parents first, and what cannot be shown.
 
-        What a dead server has left is deleted.
+        Files that a dead server has left half made or half removed are deleted.
 
         traces: the directories of traces, which are skipped
         """
@@ -363,7 +363,7 @@ def _charges_of(channel: StoredChannel | DamagedChannel) -> dict[int, Charge]:
 def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterator[tuple[int, Charge]]:
     """Yield the inode numbers and charges of files in a directory.
 
-    of_users: leave out the files of the server's own user
+    of_users: only files of other users than the server's own
     """
     for name in names:
         try:

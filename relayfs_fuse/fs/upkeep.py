@@ -52,8 +52,8 @@ REST = 10
 async def forget_removed(tree: Tree, announcements: Announcements) -> None:
     """Look up removed names through the mount, so that the kernel forgets their nodes; runs until cancelled.
 
-    Otherwise the kernel remembers a node until a program looks up its name or memory is short, and so long the tree
-    has to keep the node. A few removed names are not looked up, because umount(8) fails with "target is busy" while the
+    Otherwise the kernel remembers a node until a program looks up its name or memory is short, and the tree has to keep
+    the node until then. A few removed names are not looked up, because umount(8) fails with "target is busy" while the
     announcing thread has a directory of the mount open.
     """
     while True:

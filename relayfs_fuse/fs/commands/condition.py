@@ -65,7 +65,7 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A field, or the level, and what it is compared with. number: the bits of an integer or a double."""
+    """A comparison of a field, or of the level, with a value. number: the bits of an integer or a double."""
 
     operand: Operand
     order: Order
@@ -195,7 +195,7 @@ class _Parser:
 
 
 def _number(token: _Token) -> tuple[Operand, int]:
-    """Return what a number is, and its bits."""
+    """Return the type of a number, and its bits."""
     try:
         integer = int(token.text, 16) if "x" in token.text.lower() else int(token.text)
     except ValueError:
@@ -206,7 +206,7 @@ def _number(token: _Token) -> tuple[Operand, int]:
 
 
 def _unquoted(token: _Token, *, is_pattern: bool) -> str:
-    r"""Return the text that a token means; of a pattern \\, \* and \? stay, as their meaning is taken from it later."""
+    r"""Return a token's text without escapes; a pattern keeps \\, \* and \?, which the library reads when it matches."""
     parts = []
     at = 0
     while at < len(token.text):
@@ -231,7 +231,12 @@ def check(text: str, column: int) -> None:
 
 
 def unmet(text: str, fields: Iterable[tuple[str, str]], level: int | None) -> str | None:
-    """Return why no event with these fields, and types as field_form() has them, can be taken; None: one can."""
+    """Return why a condition refuses all events with these fields and level: one is missing, or of a wrong type.
+
+    fields: names and types, the types as for field_form()
+
+    None: none is.
+    """
     forms = {name: (word, field_form(word)) for name, word in fields}
     for one in _comparisons(_Parser(text, 0).parse()):
         if one.operand == Operand.LEVEL:
@@ -257,7 +262,7 @@ def _comparisons(node: _Node) -> Iterator[_Comparison]:
 
 
 def _fits(comparison: _Comparison, form: FieldForm) -> bool:
-    """Say what native/src/trace/condition.c does: whether a field can be compared so."""
+    """Return whether a field can be compared so; native/src/trace/condition.c has the same rule."""
     if form.length or form.is_sequence or form.base.kind == FieldKind.BYTES:
         return False
     if form.base.kind == FieldKind.STRING:
@@ -269,21 +274,26 @@ def _fits(comparison: _Comparison, form: FieldForm) -> bool:
 
 @dataclass
 class _Label:
-    """A place in the steps that is known when they come there."""
+    """The index of a step, which is set when the step is appended; or a Target."""
 
     at: int = 0
 
 
 @dataclass
 class _Compiled:
-    """What conditions become."""
+    """The steps of all conditions of a trace.
+
+    steps: each a comparison, and the labels of the next step if it is false, and if it is true
+    first: of each condition, its first step
+    texts: names of fields and texts, each with a null byte
+    """
 
     steps: list[tuple[_Comparison, _Label, _Label]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
 
     def add(self, node: _Node, no: _Label, yes: _Label) -> None:
-        """Append the steps of a node, after which those of `no` or `yes` are next."""
+        """Append the steps of a node; `no` and `yes` label the step that is next if the node is false or true."""
         if isinstance(node, _Comparison):
             self.steps.append((node, no, yes))
         elif isinstance(node, _Not):

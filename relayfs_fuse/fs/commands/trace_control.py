@@ -190,9 +190,9 @@ def _parse_condition(command: TraceCommand, words: Sequence[Word]) -> None:
 def add_rule(trace: Trace, command: TraceCommand) -> Trace:
     """Return a trace with the rule of an `enable` or `disable` added; CommandError: ENOSPC.
 
-    Each rule is a line of + or - and a pattern, and behind a blank the condition if there is one. Of the rules that
-    match an event the last decides; if none does, the event is recorded if the first rule is a -, so the first rule is
-    kept. It is what decides nothing any more, but for that, if a later one has its pattern.
+    A rule is a line: + or -, the pattern, and, after a blank, the condition if there is one. Of the rules that match an
+    event the last decides. If none matches, the event is recorded if the first rule is a -. So the first rule stays
+    when a later one gets the same pattern, but only its sign has an effect then.
     """
     head = ("+" if command.action == "enable" else "-") + command.glob
     rule = f"{head} {command.condition}" if command.condition else head

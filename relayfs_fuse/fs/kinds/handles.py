@@ -1,7 +1,7 @@
 """Handles: the open files of the mount, and what read(2), write(2) and close(2) do to them.
 
 A node (nodes.py) makes a handle in its open(); requests/files.py calls the handle's methods. Handles of relay files are
-in relay.py and ring.py. What may block, a handle has done by `acts` (requests/acts.py).
+in relay.py and ring.py. A handle passes work that may block to `acts` (requests/acts.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Handle(ABC):
         return READABLE | WRITABLE
 
     def ended(self) -> Iterable[Handle]:
-        """Return the handles to close, now that the kernel has released this one."""
+        """Return the handles to close, after the kernel has released this one."""
         return (self,)
 
     async def close(self, acts: Acts) -> None:

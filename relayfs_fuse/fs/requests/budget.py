@@ -29,7 +29,7 @@ class Budget:
     def hold(self, handle: int, n_bytes: int, uid: int | None = None) -> None:
         """Set how many bytes of data an open file keeps; OSError: ENOMEM, the user or all users would keep too much.
 
-        uid: the user who opens the file; None: the file was passed here before
+        uid: the user who opens the file; None: an earlier call for this handle had it
         """
         owner, before = (uid, 0) if uid is not None else self._kept.get(handle, (0, 0))
         if owner in self._privileged:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 READY_BYTES = BLOCK_SIZE
-# After a look at the buffers that has found nothing: the first pause before the next one, and the longest.
+# The first and the longest pause after a look at the buffers that has found nothing.
 PAUSE_FIRST_S = 0.025
 PAUSE_LAST_S = 0.1
 # How many worker threads read buffers.
@@ -42,9 +42,9 @@ THREADS = 2
 class _Feed:
     """The task of an open file.
 
-    room: is set when lines have been read
-    news: is set, and replaced, when there are lines, when all old ones were given out, and when the task ends
-    poll: notifies the kernel of new lines; None: no program waits for that
+    room: is set when the program has read lines
+    news: is set, and replaced by a new one, when lines are ready, when has_caught_up changes, and when the task ends
+    poll: notifies the kernel of new lines; None: no program polls the file
     failure: the errno that has ended the task; 0: none
     """
 
@@ -78,9 +78,10 @@ class Merging:
             await trio.sleep_forever()
 
     async def read(self, handle: MergedHandle, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what MergedHandle.take() does, when there are lines; b"": it is the end, or nothing new is there.
+        """Return what MergedHandle.take() returns; wait for lines until the file has caught up. b"": there are none.
 
-        OSError: EAGAIN, if nothing new is there and the request may not sleep; ENFILE, READERS_MAX files are read.
+        OSError: EAGAIN, if there are no lines and the request may not sleep; ENFILE, READERS_MAX files are being read;
+        the errno that has ended the task.
         """
         feed = self._feed_of(handle)
         while (lines := handle.take(offset, size)) is None:

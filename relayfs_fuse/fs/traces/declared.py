@@ -1,4 +1,4 @@
-"""What programs have declared so far, held against the condition of `trace enable`: events that can never be taken."""
+"""Checking the condition of `trace enable` against the events that programs have declared so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many processes are looked at, and how many bytes of each one's `.events`: enough for a notice to who types.
+# How many processes are checked, and how many bytes of each one's `.events`. That is enough for a notice to the user.
 PROCESSES_MAX = 16
 EVENTS_MAX = 64 << 10
 

@@ -1,11 +1,11 @@
 """The files `merged` and `merged.json` of a trace: lines of the events of all processes, in the order of their times.
 
-Each open file reads the buffers for itself, beside everybody else who reads them, and consumes nothing: see
-reading/live.py. An event is given out when it is DELAY_NS old, because until then an earlier one may be written.
+Each open file reads the buffers independently of all other readers, and consumes nothing: see reading/live.py. An event
+is given out when it is DELAY_NS old, because until then an earlier one may be written.
 
-A program that reads to the end, as cat(1) does, gets what was there when it opened the file, and then a read(2) returns
-0. Further reads return what has come since, if anything has; that is how tail(1) follows. A program that polls the file
-is shown no end: the file is readable whenever there are lines.
+A program that reads to the end, as cat(1) does, gets the events that the buffers had at its first read(2); then a
+read(2) returns 0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. For a program
+that polls the file there is no end: the file is readable whenever there are lines.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ log = logging.getLogger(__name__)
 FORMATS = {"merged": "text", "merged.json": "json"}
 # How many of these files can be read at once. Each needs descriptors and mappings for all processes of its trace.
 READERS_MAX = 16
-# How much of what was read can be read again.
+# How many of the bytes read last can be read again.
 KEPT_BYTES = BLOCK_SIZE
 # As `relayctl view --delay`.
 DELAY_NS = 200_000_000
-# After so many looks that left nothing to find, the end of the file is fixed: the first finds events, the second what
-# was lost after them, and the third that nothing has come since.
+# The end of the file is fixed after so many looks that left nothing unread: the first finds events, the second the
+# losses after them, and the third finds nothing.
 _QUIET_LOOKS = 3
 
 
 class Events(Closing):
     """The events of a trace, as one open file gives them; all of this may block.
 
-    has_caught_up: whether all was given out that was there when this was made
-    is_over: whether the trace has been removed, and all was given out
+    has_caught_up: whether all events that the buffers had when this was made were given out
+    is_over: whether the trace was removed, or is of an earlier boot, and all events were given out
     """
 
     def __init__(self, store: str, trace: Trace, file_format: str) -> None:
@@ -82,7 +82,7 @@ class Events(Closing):
         self._stack.close()
 
     def step(self) -> bytes:
-        """Return the next whole lines, a bounded number; b"": there are none now, or has_caught_up has become true."""
+        """Return the next whole lines, a bounded number; b"": there are none now, or has_caught_up has become True."""
         lines = bytes(self._export.piece())
         if not lines and not self._is_at_end():
             self._look()
@@ -99,12 +99,12 @@ class Events(Closing):
         self.is_over = not self._live.tick()
 
     def _is_at_end(self) -> bool:
-        """Set has_caught_up, now that all events up to the limit are given out; return whether it has changed."""
+        """Set has_caught_up, after all events up to the limit were given out; return whether it has become True."""
         merged = self._live.merged
         if self.has_caught_up or not self._looked:
             return False
         self._n_quiet += not merged.is_behind
-        # The losses of a program that goes on writing are told with its next events: the end does not wait for them.
+        # If a program goes on writing, losses are given out with its next events. The end does not wait for these.
         if self._end is None and (self._n_quiet == _QUIET_LOOKS or self._first <= self._limit < EVER):
             self._end = 0 if self._looked == EVER else self._looked
         self.has_caught_up = self._end is not None and self._limit >= self._end and not merged.is_behind_limit
@@ -121,11 +121,12 @@ class Events(Closing):
 class MergedHandle(Handle):
     """An open file `merged`.
 
-    thread: which opened it
-    n_given: how many bytes it has read
-    lines: whole lines that can be read, the first one perhaps without what was read of it
-    changed_ns: when there were new ones
-    has_caught_up, is_over: as of Events
+    begin: makes its Events; may block
+    thread: the thread that opened it
+    n_given: how many bytes were read from it
+    lines: whole lines that can be read; of the first one, a part may have been read
+    changed_ns: when lines were added last, in ns since 1970
+    has_caught_up, is_over: see Events
     is_polled: whether a program has polled the file
     """
 
@@ -152,7 +153,7 @@ class MergedHandle(Handle):
         self._kept.clear()
 
     def put(self, lines: bytes, has_caught_up: bool) -> None:
-        """Add lines, after which has_caught_up may hold."""
+        """Add lines; has_caught_up: whether the end of the file is now after them."""
         if lines:
             self.lines += lines
             self.changed_ns = time.time_ns()
@@ -161,9 +162,9 @@ class MergedHandle(Handle):
         self.has_caught_up = has_caught_up
 
     def take(self, offset: int, size: int) -> bytes | None:
-        """Return the next lines; a line that is longer in parts; b"": it is the end; None: there are no lines now.
+        """Return the next whole lines, or a part of a line longer than `size`; b"": the end; None: there are none now.
 
-        offset: where the last read has ended, or before it, as head(1) goes back; OSError: EINVAL if that is not kept
+        offset: where the last read ended, or before, as head(1) seeks back; OSError: EINVAL if those bytes are not kept
         """
         back = self.n_given - offset
         if back:
@@ -202,7 +203,7 @@ class MergedHandle(Handle):
 class MergedFile(Node):
     """The file `merged` or `merged.json` of a trace.
 
-    events: makes the events for a new handle; may block
+    events: makes the Events of a new handle; may block
     handles: its open files, by number
     """
 
@@ -217,9 +218,9 @@ class MergedFile(Node):
         return False
 
     def attributes(self, store: Store, pid: int) -> Attributes:
-        """Return what stat(2) shows: only who may read all of a trace may read this.
+        """Return what stat(2) shows: only root and the server's user may read the file.
 
-        The size is what the thread has read of the file that it opened last, and could read now, as `tail -f` wants it.
+        For a thread that has opened it, the size is the bytes that it has read and can read now, which `tail -f` needs.
         """
         own = [handle for handle in self.handles.values() if handle.thread == pid]
         size, changed_ns = (own[-1].n_given + len(own[-1].lines), own[-1].changed_ns) if own else (0, time.time_ns())

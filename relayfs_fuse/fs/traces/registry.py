@@ -243,7 +243,7 @@ class Traces:
         return native_trace.read_clocks(CLOCKS[ctf.Origin.of(events).clock].number)
 
     def join(self, line: str, opener: Opener) -> tuple[str, Callable[[], Session]]:
-        """Parse what a process wrote to `join`: "TRACE PROGRAM", and a line with its image or nothing; CommandError.
+        """Parse what a process wrote to `join`: "TRACE PROGRAM", and perhaps a line "image HEX"; CommandError.
 
         Returns the trace's name, and the function that makes the session, which may block.
 
