@@ -1,4 +1,4 @@
-"""A viewer's attachment to a trace: a task has worker threads read the trace, as far ahead as memory may be filled."""
+"""A viewer's attachment to a trace: a task has worker threads read it until _QUEUED_MAX bytes wait for the viewer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# What waits for a viewer, from which on no more is read for it.
+# How many bytes wait for a viewer when no more is read for it.
 _QUEUED_MAX = 32 << 20
-# How long after a look that has found all that buffers hold the next one is.
+# The pause after a step that has read everything in the buffers.
 LOOK_S = 0.025
 # How many worker threads read buffers.
 _THREADS = 2
@@ -33,17 +33,17 @@ class Threads:
         self._limiter = trio.CapacityLimiter(_THREADS)
 
     async def run(self, act: Callable[[], Result]) -> Result:
-        """Have one of them do what may block."""
+        """Call a function that may block in one of them."""
         return await trio.to_thread.run_sync(act, limiter=self._limiter)
 
 
 class Attachment:
     """Read a trace for a viewer.
 
-    begin: makes the trace's rounds; may block
-    viewer: answers
+    begin: makes the Rounds of the trace; may block
+    viewer: answers the viewer's commands
     say: called with a line for users when something goes wrong
-    has_begun: what is written from now on will be shown
+    has_begun: whether the buffers are being read, so that events written from now on will be shown
     """
 
     def __init__(self, trace: Trace, begin: Callable[[], Rounds], threads: Threads, say: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class Attachment:
         self._scope.cancel()
 
     def note_taken(self) -> None:
-        """Note that the viewer takes something: the task goes on after the answer is made."""
+        """Wake the task if it waits for room: the viewer has sent a command whose answer takes data from the queue."""
         self._room.set()
 
     async def run(self, *, task_status: trio.TaskStatus[bool]) -> None:

@@ -1,4 +1,4 @@
-"""One viewer's connection, and what it may ask when.
+"""One viewer's connection, and the order in which it may send commands.
 
 CONNECT, LIST_SESSIONS, CREATE_SESSION, ATTACH_SESSION, and then, again and again,
 GET_NEW_STREAMS, GET_METADATA, GET_NEXT_INDEX, GET_PACKET; DETACH_SESSION, and perhaps another session
@@ -17,7 +17,7 @@ from relayfs_fuse.lttng_live.messages import Attach, Command, Done, Seek
 if TYPE_CHECKING:
     from relayfs_fuse.lttng_live.attachment import Attachment
 
-# How long a command may take to arrive whole, and its answer to be taken.
+# How long a command may take to arrive completely, and how long sending its answer may take.
 _COMMAND_S = 10.0
 _ANSWER_S = 60.0
 
@@ -30,16 +30,20 @@ class Sessions(Protocol):
     """What viewers can attach to."""
 
     async def sessions(self) -> list[messages.Session]:
-        """Return them."""
+        """Return the sessions."""
 
     async def attach(self, session: int, is_whole: bool, nursery: trio.Nursery) -> Attachment | Attach:
-        """Attach a viewer, or say why not."""
+        """Attach a viewer, or return the reason why not.
+
+        session: the id of the trace
+        is_whole: see Rounds
+        """
 
 
 class Connection:
     """A viewer that has connected.
 
-    asked: when it has asked last
+    asked: when its last command began to arrive, by trio's clock
     """
 
     def __init__(self, sessions: Sessions, stream: trio.SocketStream, number: int) -> None:
@@ -61,14 +65,14 @@ class Connection:
         """Answer commands until the viewer has gone, or does not keep to the protocol."""
         with self.scope:
             async with self._stream, trio.open_nursery() as nursery:
-                # One that is closed, or whose peer is silent or talks nonsense, harms nobody.
+                # These errors end this connection only.
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, _ProtocolError):
                     while await self._answer_next(nursery):
                         pass
                 nursery.cancel_scope.cancel()
 
     async def _answer_next(self, nursery: trio.Nursery) -> bool:
-        """Answer a command; False: there is none any more."""
+        """Answer the next command; False: the viewer has closed the connection."""
         if not self._received and not await self._receive():
             return False
         self.asked = trio.current_time()

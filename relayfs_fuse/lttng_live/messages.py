@@ -1,7 +1,7 @@
 """The messages of LTTng's live protocol, version 2.4, as lttng-relayd and its viewers exchange them.
 
-Numbers are big-endian, without padding. A viewer sends commands, each a head and as many bytes as it says; the server
-answers one after the other. lttng-viewer-abi.hpp of lttng-tools is the definition.
+Numbers are big-endian, without padding. A viewer sends commands, each a header with the length of the payload that
+follows; the server answers them in order. lttng-viewer-abi.hpp of lttng-tools is the definition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 MAJOR, MINOR = 2, 4
-# More follows no command.
+# The longest payload that is accepted, also of an unknown command.
 PAYLOAD_MAX = 4096
 
 COMMAND = struct.Struct(">QII")
@@ -29,7 +29,7 @@ STREAM_BYTES = _STREAM.size
 _INDEX = struct.Struct(">QQQQQQQII")
 _PACKET = struct.Struct(">III")
 _METADATA = struct.Struct(">QI")
-# The head of a packet of metadata, whose numbers are those of the traced machine: little-endian.
+# The header of a packet of metadata. Its byte order is that of the traced machine: little-endian.
 _TSDL = struct.Struct("<I16sIIIBBBBB")
 _TSDL_MAGIC = 0x75D11D57
 
@@ -38,7 +38,7 @@ UNKNOWN_COMMAND = _STATUS.pack(10)
 
 
 class Command(IntEnum):
-    """What viewers ask."""
+    """The numbers of commands."""
 
     CONNECT = 1
     LIST_SESSIONS = 2
@@ -51,14 +51,14 @@ class Command(IntEnum):
     DETACH_SESSION = 9
 
 
-# How long what follows each command is.
+# The length of each command's payload.
 PAYLOADS = {
     Command.CONNECT: CONNECT.size, Command.LIST_SESSIONS: 0, Command.ATTACH_SESSION: ATTACH.size,
     Command.GET_NEXT_INDEX: ID.size, Command.GET_PACKET: GET_PACKET.size, Command.GET_METADATA: ID.size,
     Command.GET_NEW_STREAMS: ID.size, Command.CREATE_SESSION: 0, Command.DETACH_SESSION: ID.size,
 }  # fmt: skip
 
-CLIENT_COMMAND = 1  # the kind of a connection
+CLIENT_COMMAND = 1  # the type of a connection that sends commands
 
 
 class Attach(IntEnum):
@@ -116,7 +116,7 @@ class Done(IntEnum):
     """Answers to CREATE_SESSION and DETACH_SESSION."""
 
     OK = 1
-    ERROR = 2  # of CREATE_SESSION; there is no such session, of DETACH_SESSION
+    ERROR = 2  # answers DETACH_SESSION: the viewer is not attached to this session
 
 
 NEW_METADATA, NEW_STREAM = 1, 2  # flags of an index
@@ -144,7 +144,7 @@ class Stream(NamedTuple):
 
 
 class PacketIndex(NamedTuple):
-    """Where a packet lies in its stream, in bytes, and what its head says."""
+    """Offset and length of a packet in its stream, in bytes; its times, in ticks; and its count of lost events."""
 
     offset: int
     n_bytes: int
@@ -190,7 +190,7 @@ def metadata(status: Metadata, content: bytes = b"") -> bytes:
 
 
 def metadata_packet(text: bytes, uuid: str) -> bytes:
-    """Return a packet of metadata, as one that is a file's continuation has to be."""
+    """Return TSDL text as a packet of metadata, because metadata that is sent in several parts must be packets."""
     bits = 8 * (_TSDL.size + len(text))
     return _TSDL.pack(_TSDL_MAGIC, UUID(uuid).bytes, 0, bits, bits, 0, 0, 0, 1, 8) + text
 

@@ -1,8 +1,8 @@
-"""What a viewer is shown of a trace, in rounds: each is what the trace's streams hold up to some time.
+"""Reading a trace for a viewer in rounds: each round has the events of all streams up to some time.
 
-The buffers are read as `relayctl view` reads them, beside the recorder: see reading/live.py. An event is given out when
-it is some time old, because until then an earlier one may be written. A viewer that was told that it has all up to
-some time fails if an earlier event comes after all. So such an event gets this time.
+The buffers are read as `relayctl view` reads them: see reading/live.py. An event is given out when it is delay_ns old,
+because until then an earlier one may be written. A viewer fails if it gets an event that is older than the time up to
+which it has been sent all events. So an event that comes late gets this time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
     from relayfs_fuse.reading.live import Followed
 
-# How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace. So many
-# as one of them gets are left for connections.
+# How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace. The
+# share of one more viewer is left for connections.
 VIEWERS_MAX = 8
-# How long a round takes. Buffers are looked at more often, so that programs find room in them.
+# The time between two rounds. Buffers are read more often, so that programs find room in them.
 ROUND_S = 0.1
 # Viewers round times of different clocks to ns differently.
 _SLACK_NS = 100
@@ -36,12 +36,14 @@ _SLACK_NS = 100
 
 @dataclass
 class Round:
-    """What has become of the streams.
+    """The new packets of all streams. Processes are named by Followed.identity.
 
-    limit: nothing older will come
-    metadata: what is new in processes' metadata; processes are numbers that no other one gets
-    ended: processes that are shown no further
-    is_over: the trace has been removed, and this is the rest
+    limit: no event older than this will come, ns since 1970
+    packets: of each stream, in order
+    followed: by identity, the processes of the packets
+    metadata: by identity, the text to add to the metadata of these processes
+    ended: the identities of processes that will have no further packets
+    is_over: whether this is the last round, because the trace was removed or is of an earlier boot
     """
 
     limit: int
@@ -84,7 +86,7 @@ class Rounds(Closing):
         return self._live.merged.is_behind
 
     def step(self) -> Round | None:
-        """Look at the buffers; return a round, if it is time."""
+        """Read the buffers; return a round if one is due, else None."""
         looked = self._live.look()
         self._live.merged.limit(looked if looked == EVER else looked - self._delay_ns)
         found = None
@@ -110,7 +112,7 @@ class Rounds(Closing):
         packets, is_all = self._packets.gather(self._floor)
         given = merged.stats().time
         reached = merged.reached if is_all else given
-        # Without a process that writes, there is no time up to which none has written.
+        # If no process can write any more, `reached` is EVER, which would make all events of a new process late.
         self._floor = max(self._floor, given if reached == EVER else reached)
         named = {packet.identity for packet in packets}
         found = Round(self._limit, packets, {one.identity: one for one in self._live.followed if one.identity in named})
@@ -127,12 +129,12 @@ class Rounds(Closing):
         text = b"".join(one.text for one in declared[told or 0 :])
         if told is not None:
             return text
-        # One conversion for all processes, which also those have that are found later.
+        # The clocks of Live, so that the timestamps of all processes, also of later ones, are converted alike.
         return ctf.preamble(followed.process.origin, self._live.clocks, (0, 0)) + text
 
 
 def _now(source: Source) -> int:
-    """Return the time, ns since 1970, as the trace's clocks tell it: others may have been set since it was made."""
+    """Return the present time, ns since 1970, by the trace's clocks: CLOCK_REALTIME may have been set since."""
     if source.is_of_earlier_boot:
         return time.time_ns()
     made = source.trace.made

@@ -1,7 +1,7 @@
 """The server of LTTng's live protocol: who is connected, and which traces there are.
 
-A session of the protocol is a trace. Each attached viewer reads the buffers for itself, so none holds up another, and
-one that stands still costs memory of a known size: what is overwritten meanwhile counts as lost.
+A session of the protocol is a trace. Each attached viewer reads the buffers for itself, so none delays another. For a
+viewer that fetches nothing a limited number of bytes is kept; events that are overwritten after that count as lost.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.native.trace import Trace
 
-# Connections at once. For one more, the one is closed that has asked nothing for longest, if that is long enough; one
-# that is attached only if all are.
+# The most connections. To accept one more, that which has been idle longest is closed, if it was idle for _IDLE_S;
+# connections that are attached to a trace, only if all are.
 _CONNECTIONS_MAX = 32
 _IDLE_S = 30.0
-# How often is looked whether the trace is there.
+# How often the server checks whether the trace still exists.
 _TICK_S = 0.5
-# How long viewers have to take the rest of a trace that has been removed.
+# How long viewers have to fetch the rest of a trace that was removed.
 _REST_S = 30.0
 
 
 @dataclass(frozen=True)
 class Served:
-    """What is served.
+    """The traces that viewers may see.
 
     store: directory of the store
-    only: the one trace that may be seen; None: all
-    delay_ns: how long an event may be under way before it is shown
+    only: the only trace that viewers may see; None: all
+    delay_ns: see Rounds
     say: called with a line for users when something goes wrong
     """
 
@@ -54,7 +54,7 @@ class Served:
     say: Callable[[str], None]
 
     def traces(self) -> list[Trace]:
-        """Return the traces that there are; if they cannot be read, say why and return none."""
+        """Return the traces that exist now; if the control file cannot be read, report that and return none."""
         try:
             with closing(Traces(os.path.join(self.store, ".traces"))) as traces:
                 found = list(traces.all().values())
@@ -124,7 +124,7 @@ class Server:
         return messages.Session(trace.id, timer_us, n_clients, n_streams, self._host, trace.name)
 
     async def attach(self, session: int, is_whole: bool, nursery: trio.Nursery) -> Attachment | Attach:
-        """Attach a viewer to a trace, by its id; the nursery's end ends that."""
+        """Attach a viewer to the trace with this id, until the nursery ends; else return why it is refused."""
         traces = await self._threads.run(self._served.traces)
         trace = next((trace for trace in traces if trace.id == session), None)
         if trace is None:

@@ -1,8 +1,8 @@
 """A viewer that is attached to a trace: its streams, the packets that wait for it, and the answers to its commands.
 
-A process is a trace of CTF to viewers, and each CPU on which it writes a stream of that; both are told with their first
-packet. Viewers fail if what they get is older than what they have shown. So as long as there are streams of which the
-viewer does not know yet, each index of a packet says so; where there is no packet, an empty one is made for this.
+To viewers a process is a CTF trace, and each CPU on which it writes is a stream of this trace. Both are announced with
+their first packet. A viewer fails if it gets an event that is older than what it has shown. So while announced streams
+wait for GET_NEW_STREAMS, each index of a packet has the flag NEW_STREAM; a stream without packets gets an empty one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.live import Followed
     from relayfs_fuse.tracefiles.recorded import Clock
 
-# After so many streams, each of which takes 4 KiB, an answer ends with the process.
+# An answer has at most so many streams, of 4 KiB each, and those that follow of its last process.
 _STREAMS = 64
 _DISCARDED_MAX = (1 << 64) - 1
 
@@ -30,9 +30,9 @@ _DISCARDED_MAX = (1 << 64) - 1
 class _Shown:
     """A process.
 
-    number: of its metadata's stream
-    metadata: packets that the viewer has not got
-    streams: by CPU, those that the viewer has not left
+    number: the number of its metadata stream, and of its trace
+    metadata: packets that the viewer has not fetched
+    streams: by CPU; without those whose end the viewer knows
     """
 
     number: int
@@ -49,10 +49,13 @@ class _Shown:
 class _Stream:
     """A stream.
 
-    packets: with their heads, which wait
-    index, packet: of the packet whose index the viewer was given last; the bytes are empty once it has taken them
-    at: where the next packet begins in the stream
-    told: ticks up to which the viewer was told that it has all, so that nothing older may come
+    told: the time, in ticks, up to which the viewer has been sent all events, so that no older ones may be sent
+    packets: with their headers; the viewer has not been sent their indexes
+    index, packet: the index that the viewer was sent last, and its packet, which is empty after the viewer has fetched
+        it
+    at: the offset of the next packet in the stream, in bytes
+    last: the header of the packet that was appended last
+    end: the time before which no further packet may begin, in ticks
     """
 
     number: int
@@ -64,14 +67,13 @@ class _Stream:
     packet: bytes = b""
     at: int = 0
     last: Head | None = None
-    end: int = 0  # of the last packet that waits
+    end: int = 0
 
 
 class Viewer:
     """Answer the commands of a viewer.
 
-    queued: bytes that wait: metadata, new streams, and packets that the viewer has not got whole
-    is_over: the trace was removed, and the viewer has got all of it
+    queued: the bytes that wait: metadata, new streams, and packets that the viewer has not fetched completely
     """
 
     def __init__(self) -> None:
@@ -86,13 +88,13 @@ class Viewer:
 
     @property
     def is_over(self) -> bool:
-        """Whether the viewer has got all of a trace that has been removed."""
+        """Whether no further round will come, and the viewer knows the end of all streams."""
         return self._is_over and not self._streams
 
     # --- what is shown ---
 
     def add(self, found: Round) -> None:
-        """Show a round."""
+        """Queue what is new in a round."""
         before, self._limit = self._limit, found.limit
         for identity, text in found.metadata.items():
             shown = self._shown.get(identity) or self._show(identity, found.followed[identity])
@@ -109,7 +111,7 @@ class Viewer:
             self.end()
 
     def end(self) -> None:
-        """Show nothing further."""
+        """Note that no further round will come."""
         self._is_over = True
         for shown in self._shown.values():
             shown.has_ended = True
@@ -140,13 +142,14 @@ class Viewer:
     def _put(self, stream: _Stream, packet: StreamPacket) -> None:
         begin = max(packet.begin, stream.end)
         if packet.lost:
-            # Viewers count from one packet to the next, and show that between them: not before what was told last.
+            # Viewers show a packet's losses in the interval since the packet before. So an empty packet at stream.end
+            # comes first; otherwise that interval could begin before times that were shown already.
             self._append(stream, stream.end, stream.end, 0, b"")
         self._append(stream, begin, max(begin, packet.end), packet.lost, packet.events)
 
     def _append(self, stream: _Stream, begin: int, end: int, lost: int, events: bytes) -> None:
         last, bits = stream.last, 8 * (HEAD_BYTES + len(events))
-        # A program that begins its buffer anew can lose any number again and again.
+        # A program that resets its buffer can report any number of losses again and again.
         discarded = min(lost + (last.events_discarded if last else 0), _DISCARDED_MAX)
         number = last.packet_seq_num + 1 if last else 0
         head = Head(MAGIC, 0, stream.cpu, bits, discarded, number, end, begin, bits, stream.cpu, stream.shown.pid)
@@ -159,7 +162,7 @@ class Viewer:
     def new_streams(self) -> bytes:
         """Answer GET_NEW_STREAMS."""
         found: list[messages.Stream] = []
-        # A viewer forgets a process of which it has been told no stream.
+        # A viewer forgets a process if the answer has only its metadata stream.
         while self._new and (len(found) < _STREAMS or self._new[0].trace == found[-1].trace):
             found.append(self._new.popleft())
             self.queued -= messages.STREAM_BYTES
@@ -185,7 +188,7 @@ class Viewer:
             return messages.index(Index.ERROR)
         self._release(stream)
         stream.index = None
-        # Viewers warn if two streams say of the same ns that nothing came until then, so each stream says another one.
+        # Viewers warn if two streams are inactive up to the same ns, so each stream reports another time.
         now = stream.shown.clock.ticks_at(max(0, self._limit - 2 * stream.number))
         if not stream.packets and self._new and (now > stream.told or stream.shown.has_ended):
             now = max(now, stream.told)
@@ -214,7 +217,7 @@ class Viewer:
         return messages.index(Index.OK, flags, stream.index)
 
     def _leave(self, stream: _Stream) -> None:
-        """Forget a stream of which the viewer has got all."""
+        """Forget a stream all of whose packets the viewer has fetched."""
         del self._streams[stream.number]
         del stream.shown.streams[stream.cpu]
         if not stream.shown.streams:
@@ -226,7 +229,7 @@ class Viewer:
         stream.packet = b""
 
     def packet(self, number: int, offset: int, length: int) -> bytes:
-        """Answer GET_PACKET: a part of the packet whose index was given last; with its end it is forgotten."""
+        """Answer GET_PACKET: a part of the packet whose index was sent last; after its end the packet is freed."""
         stream = self._streams.get(number)
         if stream is None or stream.index is None:
             return messages.data(Data.ERROR)

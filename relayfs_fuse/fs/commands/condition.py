@@ -206,7 +206,7 @@ def _number(token: _Token) -> tuple[Operand, int]:
 
 
 def _unquoted(token: _Token, *, is_pattern: bool) -> str:
-    r"""Return a token's text without escapes; a pattern keeps \\, \* and \?, which the library reads when it matches."""
+    r"""Return a token's text without escapes; a pattern keeps \\, \* and \?, which the library reads when matching."""
     parts = []
     at = 0
     while at < len(token.text):
