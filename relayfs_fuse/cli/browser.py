@@ -21,7 +21,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
 
 _UI = "https://ui.perfetto.dev"
-# It may fetch from no other place than this, by its own content security policy.
+# By its content security policy, the page may fetch traces from no other address.
 _HOST, _PORT = "127.0.0.1", 9001
 # How long a browser may take to send a request.
 _REQUEST_S = 10.0
@@ -52,18 +52,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._taken.set()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of requests."""
+        """Print no line for each request."""
 
 
 class _Server(ThreadingHTTPServer):
-    """A server that says nothing of clients that go away."""
+    """A server that prints nothing when a client closes its connection."""
 
     def handle_error(self, *_: object) -> None:
-        """Leave it to the client to ask again."""
+        """Do nothing: the client may send the request again."""
 
 
 def _serve(server: _Server) -> None:
-    """Serve, in a thread that takes no signals: one that it took would not wake the main thread, which is to end."""
+    """Serve, in a thread that blocks all signals; otherwise it could take one that must wake the main thread."""
     pthread_sigmask(SIG_BLOCK, valid_signals())
     server.serve_forever()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Process, Trace
     from relayfs_fuse.tracefiles.ctf import Declaration
 
-# A line names so many programs; --json names all.
+# How many programs a line names; --json names all.
 _PROGRAMS_MAX = 3
 
 

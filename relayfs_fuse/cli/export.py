@@ -81,7 +81,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
 
 @contextmanager
 def ended_by_signals(output: str | None) -> Iterator[None]:
-    """Leave nothing temporary when a signal ends the command, which SIGPIPE does when no reader is left."""
+    """Remove temporary files when SIGTERM or SIGHUP ends the command, or SIGPIPE when the reader of stdout has gone."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda number, _: sys.exit(128 + number))
@@ -96,9 +96,9 @@ def ended_by_signals(output: str | None) -> Iterator[None]:
 
 @contextmanager
 def _opened(output: str | None) -> Iterator[BinaryIO]:
-    """Open what is written to; a regular file appears when all is written to it, and not at all if that fails."""
+    """Open the output; a regular file appears when it is complete, or not at all if writing it fails."""
     if output is None:
-        # Unbuffered: what is written are large pieces, and nothing is left to be written when the program ends.
+        # Unbuffered, because pieces are large, and nothing must be left to be written when the program ends.
         with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as file:
             yield file
         return
@@ -146,7 +146,7 @@ def _fail_if_unread(merged: Merge) -> None:
 
 
 def _report(merged: Merge, directory: str, output: str | None) -> None:
-    """Say what was written, if it is not seen, and what is wrong with it."""
+    """Print how many events were written, unless to stdout, and warnings about wrong packets and late events."""
     stats = merged.stats()
     if output is not None:
         print(f"{directory}: {stats.events} events to {output}, {stats.lost} events lost", file=sys.stderr)

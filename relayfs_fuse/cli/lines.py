@@ -1,4 +1,4 @@
-"""Writing lines to the standard output: the last of what there was, and then what comes, until somebody has enough."""
+"""Writing lines to the standard output: the last lines of the history, then all further ones, until a signal comes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.inotify import Inotify
 
-# What a pipe that is ready takes without making its writer wait.
+# A pipe that polls as writable takes so many bytes without blocking.
 _CHUNK_BYTES = select.PIPE_BUF
-# How long a signal leaves a reader that takes nothing, so that what is there is shown, and no line ends in its middle.
+# How long, after a signal, a write waits for a reader that takes nothing. So lines are not cut if the reader goes on.
 _PATIENCE_MS = 1000
 _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
@@ -27,9 +27,9 @@ class Stopped(Exception):  # noqa: N818  # no error
 
 
 class Tail:
-    """The last lines of pieces of text, which end with lines.
+    """The last lines of a text that is added in pieces of whole lines.
 
-    most: how many
+    most: how many lines
     """
 
     def __init__(self, most: int) -> None:
@@ -38,7 +38,7 @@ class Tail:
         self._n_lines = 0
 
     def add(self, piece: bytes) -> None:
-        """Add a piece; what is not among the last lines any more is forgotten, by pieces."""
+        """Add a piece, and drop the pieces that have none of the last lines any more."""
         self._pieces.append((piece, piece.count(b"\n")))
         self._n_lines += self._pieces[-1][1]
         while self._n_lines - self._pieces[0][1] >= self._most:
@@ -58,10 +58,10 @@ class Tail:
 class Lines:
     """The standard output, to which lines are written.
 
-    n_last: of what is written before end_history(), write so many of the last lines; None: all
-    handles_signals: SIGINT, SIGQUIT, SIGTERM and SIGHUP are noted in is_told_to_end; a second one ends showing()
+    n_last: how many of the last lines to write of those before end_history(); None: all
+    handles_signals: note SIGINT, SIGQUIT, SIGTERM and SIGHUP in is_told_to_end; a second signal ends showing()
 
-    BrokenPipeError: nobody reads any more. Stopped: a signal came, and the output takes nothing.
+    BrokenPipeError: the reader has closed the pipe. Stopped: a signal came, and the output takes nothing.
     """
 
     def __init__(self, n_last: int | None, *, handles_signals: bool) -> None:
@@ -72,7 +72,7 @@ class Lines:
         self._descriptor = sys.stdout.fileno()
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stack.callback(os.close, self._woken)
-        # With SIGPIPE ignored, as Python has it, a reader that has gone is an error, and what is open is closed.
+        # Python ignores SIGPIPE, so a reader that has gone causes BrokenPipeError, and all files are closed properly.
         for signum in _SIGNALS if handles_signals else ():
             if signal.getsignal(signum) != signal.SIG_IGN:
                 self._stack.callback(signal.signal, signum, signal.getsignal(signum))
@@ -108,18 +108,18 @@ class Lines:
             self._write(piece)
 
     def end_history(self) -> None:
-        """Write the last lines of what was there; from now on all are written."""
+        """Write the last n_last lines; later lines are written at once."""
         if self._tail is not None:
             self._write(memoryview(self._tail.lines()))
         self._tail = None
 
     def wait(self, seconds: float, inotify: Inotify) -> None:
-        """Wait so long, or until the directory changes or a signal comes; BrokenPipeError: nobody reads any more."""
+        """Wait until the time has passed, the directory changes or a signal comes; BrokenPipeError: see Lines."""
         poll = select.poll()
         poll.register(self._descriptor, 0)
         poll.register(self._woken, select.POLLIN)
         poll.register(inotify, select.POLLIN)
-        if self._descriptor in dict(poll.poll(1000 * seconds)):  # only errors are told of it
+        if self._descriptor in dict(poll.poll(1000 * seconds)):  # of it only errors are reported
             raise BrokenPipeError
 
     def _write(self, left: memoryview) -> None:
@@ -130,7 +130,7 @@ class Lines:
                 left = left[os.write(self._descriptor, left[:_CHUNK_BYTES]) :]
 
     def _is_ready(self) -> bool:
-        """Wait until the output takes something; False: a signal came, and it takes nothing."""
+        """Wait until the output takes data; False: a signal came, and it has taken none for _PATIENCE_MS since."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
         poll.register(self._woken, select.POLLIN)

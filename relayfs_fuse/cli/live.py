@@ -72,7 +72,7 @@ def live(name: str | None, mount: str | None, store: str | None, listen: tuple[s
     shown = Progress(shows_always=False)
     said: set[str] = set()
 
-    def say(line: str) -> None:  # what several viewers cause is said once
+    def say(line: str) -> None:  # a message that several viewers cause is printed once
         if line not in said:
             said.add(line)
             shown.say(line)

@@ -303,7 +303,7 @@ def _start_in_background(arguments: Arguments) -> None:
 
 def _run_in_background(arguments: Arguments, writing_end: int) -> None:
     _log_in_background(arguments)
-    # Until the mount works, warnings also go to stderr, where the user who mounts sees them.
+    # Until the mount answers, warnings also go to stderr, where the user who mounts sees them.
     visible = logging.StreamHandler()
     visible.setLevel(logging.WARNING)
     _format(visible)
@@ -327,7 +327,7 @@ def _send(writing_end: int, message: bytes) -> None:
         os.write(writing_end, message)
         os.close(writing_end)
     except OSError:
-        pass  # the parent was told before, or is gone
+        pass  # the parent has its answer already, or has ended
 
 
 def _allow_many_files() -> None:

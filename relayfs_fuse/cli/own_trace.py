@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def own_trace(mount: str | None, patterns: Sequence[str]) -> Iterator[str]:
     """Make and start a trace of events of these names, and remove it in the end; yield its name.
 
-    mount: as find_mount() has it
+    mount: as for find_mount()
 
-    RelayError: there is no mount, or it refuses, or the trace stays, because its removal fails; CommandError: a pattern
-    is wrong
+    RelayError: there is no mount, it has refused a command, or the trace could not be removed. CommandError: a pattern
+    is wrong.
     """
     place = find_mount(mount)
     if place is None:
@@ -57,14 +57,14 @@ def _remove(mount: str, name: str) -> None:
     try:
         _write(mount, line)
     except OSError as error:
-        # Somebody else has removed it; an error of open(2), though, which has a file name, is that of control itself.
+        # ENOENT of write(2): somebody else has removed the trace. Of open(2), with a file name: there is no control.
         if error.errno == errno.ENOENT and error.filename is None:
             return
         raise RelayError(f"{reason(error)}; the trace {name} stays: `{line}`") from error
 
 
 def _write(mount: str, line: str) -> None:
-    # It is never made: what is mounted may have gone.
+    # Without O_CREAT: if the mount has gone, no file is made in the directory below it.
     control = os.open(os.path.join(mount, "control"), os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(control, f"{line}\n".encode("ascii"))

@@ -82,7 +82,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
         show_in_browser(context, is_recording=is_recording)
         return
     style = _style(json_wanted)
-    # Whoever has enough, at the keyboard or behind the pipe, ends it, and nothing is wrong.
+    # A signal, or a reader that closes the pipe, ends the command without an error.
     with Lines(lines, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
         if what is not None and is_recording:
             _show_recording(what, style, out, since, patterns)
@@ -93,7 +93,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
             name = what if what is not None else stack.enter_context(own_trace(mount, patterns))
             source = stack.enter_context(closing(Source(name, find_store(mount, store))))
             follows = follow or what is None
-            # Of its own trace the programs write nothing else.
+            # A trace of its own has only the events of these patterns.
             wanted = Wanted(patterns if what is not None else (), earliest)
             live = stack.enter_context(Live(source, wanted, say, consumes=follows, is_own=what is None))
             exporter = stack.enter_context(closing(Export(live.merged, style)))
