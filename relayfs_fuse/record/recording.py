@@ -42,7 +42,7 @@ _SKEW = 1_000_000_000
 _AHEAD_NS = 10_000_000_000
 # How often reading is tried if packets are overwritten while they are read.
 _TRIES = 8
-# How long another reader may have one buffer; and, at the end of a process, others all its buffers together.
+# How long another reader may hold the lock of one buffer, and how long such readers may keep finish() from ending.
 _BUSY_S = 3.0
 _ALL_BUSY_S = 10.0
 # How many bytes of a process's wrong packets are written to .damaged.
@@ -143,9 +143,9 @@ class Recording:
         self._source = source
         self._warn_damage = warn_damage
         self.died: float | None = None
-        # By CPU, of buffers that another reader has: since when.
+        # By CPU: since when another reader holds the lock of the buffer.
         self._busy: dict[int, float] = {}
-        # Since when the last events are being read.
+        # Since when finish() waits for other readers.
         self._ending: float | None = None
         # By CPU: packets (or rests of packets) read for the first time, whether or not they were recorded.
         self._n_packets: Counter[int] = Counter()
@@ -335,7 +335,7 @@ class Recording:
         Returns messages about events that could not be read. None: another reader has one of the buffers; call again.
         This does not wait, because the recorder would read no other process meanwhile.
         """
-        # Found out before the flush, because a process that dies after it may have written in between.
+        # Checked before the flush, because a process that dies after it may have written in between.
         is_dead = not self.process.is_alive()
         with errors_mean_damage():
             self.process.flush(until)

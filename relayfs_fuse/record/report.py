@@ -26,8 +26,8 @@ _MISSING = "relayctl: {} messages are missing here: stderr was full\n"
 class Progress:
     """Write messages to stderr, and show a progress line, updated in place on a terminal; elsewhere a line per second.
 
-    A message that stderr does not take at once is not waited for, because the buffers of the traced programs fill
-    meanwhile: how many are missing is said before the next one.
+    A message that stderr does not take at once is dropped, because the buffers of the traced programs would fill while
+    the recorder waits. The next message is preceded by one that says how many are missing.
 
     shows_always: show the progress line even if stderr is no terminal
     """
@@ -68,7 +68,7 @@ class Progress:
             self._width = 0
 
     def close(self) -> None:
-        """End the progress line, and say how many messages are missing; wait until stderr takes it."""
+        """End the progress line, and write how many messages are missing; wait until stderr takes that."""
         self._end_line()
         if self._missing:
             click.echo(_MISSING.format(self._missing), err=True, nl=False)
@@ -76,7 +76,7 @@ class Progress:
 
 
 def _write(text: str) -> bool:
-    """Write text to stderr, at most PIPE_BUF bytes; return false if stderr does not take it now."""
+    """Write text to stderr, at most PIPE_BUF bytes; return whether stderr takes it now."""
     poll = select.poll()
     poll.register(_STDERR, select.POLLOUT)
     # A pipe that polls as writable takes PIPE_BUF bytes.

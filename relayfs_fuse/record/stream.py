@@ -269,7 +269,7 @@ class StreamFile:
 def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
     """Complete an interrupted append; return the last packet's header, its offset, and the offset of the next packet.
 
-    If the file cannot grow any more, the last is its end.
+    If the file cannot grow any more, the offset of the next packet is the end of the file.
     """
     last, last_at, tail, reached = None, 0, end, 0
     for at, head in walk(descriptor, end):
@@ -300,7 +300,7 @@ def before(head: Head) -> Head:
 
 
 def _later(last: Head | None, head: Head) -> Head:
-    """Return the header of the last packet, after `head`; the number of an empty one is left out."""
+    """Return `head` as that of the last packet; an empty packet gets the packet_seq_num of the one before."""
     return head if last is None or not head.is_empty else head._replace(packet_seq_num=last.packet_seq_num)
 
 

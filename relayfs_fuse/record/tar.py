@@ -1,8 +1,7 @@
 """A recording as one stream, for a pipe: a tar archive, whose members are written as the packets arrive.
 
-`tar x` makes a recording in a directory of it. Because a member's length precedes it, each batch of packets is a
-separate file, cpu0, cpu0_1, cpu0_2 ...; events that are declared later come in a later metadata, which replaces the
-first.
+`tar x` unpacks it to a recording in a directory. Because a member's length precedes it, each batch of packets is a
+separate file, cpu0, cpu0_1, cpu0_2 ...; if events are declared later, a further member `metadata` replaces the first.
 """
 
 from __future__ import annotations

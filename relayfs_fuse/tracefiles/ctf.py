@@ -282,7 +282,7 @@ class Declaration:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Of the fields."""
+        """The types of the fields."""
         return tuple(word for _, word in self.fields)
 
     def with_id(self, number: int) -> Declaration:

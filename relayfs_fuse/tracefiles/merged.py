@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def merge(parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, until: int = EVER) -> Merge:
     """Merge the streams of parts of a recording.
 
-    patterns: of the names of events, one of which is to match; none: all events
-    since, until: ns since 1970
+    patterns: globs of PROVIDER:NAME, one of which must match; empty: all events are wanted
+    since, until: events before and after are left out, ns since 1970
     """
     merged = Merge(since, until)
-    # Of a rotated recording each directory has a part of the same process.
+    # In a rotated recording, several directories can each have a part of the same process.
     identities: dict[str, int] = {}
     try:
         for part in parts:
@@ -36,19 +36,19 @@ def merge(parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, u
 
 
 def matches(declaration: Declaration, patterns: Sequence[str]) -> bool:
-    """Tell whether one of the patterns, if there are any, matches an event's name."""
+    """Return whether one of the patterns matches an event's name, or there are no patterns."""
     return not patterns or any(fnmatchcase(declaration.name, pattern) for pattern in patterns)
 
 
 def kinds_of(declarations: Iterable[Declaration], patterns: Sequence[str]) -> list[EventKind]:
-    """Return what a merge is told of events."""
+    """Return the EventKinds of declarations; those that match the patterns are wanted."""
     return [EventKind(one.id, one.name, one.fields, matches(one, patterns), one.level) for one in declarations]
 
 
 def process_of(part: Part, identity: int, patterns: Sequence[str]) -> MergedProcess:
-    """Return what a merge is told of a process."""
+    """Return the MergedProcess of a part."""
     origin, clock = part.origin, part.clock
-    # In its own PID namespace, as the events of shared buffers have it, a process has another number.
+    # In shared buffers each event has the number of its process, in the process's own PID namespace.
     pid = origin.pid if origin.buffers == "perprocess" else 0
     ticks = clock.freq, clock.offset_s, clock.offset
     kinds = kinds_of(part.declarations, patterns)

@@ -1,8 +1,8 @@
-"""Recordings as they lie on disk: what `relayctl record` and `relayctl snapshot` write, and copies of it.
+"""Recordings on disk, as `relayctl record` and `relayctl snapshot` write them.
 
-A directory with a file `metadata` holds what a process, or several in shared buffers, wrote: cpu0, cpu1 ..., each of
-which goes on in cpu0_1 and so on. Such directories lie in a recording, or below that where it was rotated. A file that
-was compressed has the suffix .zst.
+A directory with a file `metadata` has the events of a process, or of several that share buffers: a stream for each CPU
+in the files cpu0, cpu1 ..., continued by cpu0_1 and so on. A recording has such directories, with rotation in its
+numbered subdirectories. Compressed files have the suffix .zst.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _METADATA = "metadata"
 _COMPRESSED = ".zst"
-# Of a compressed file, what is unpacked at once: it can become 32,000 times as long.
+# How many bytes of a compressed file are unpacked at once, because they can become 32,000 times as many.
 _PIECE_BYTES = 1 << 12
-# More than all that is read of .events, and what comes before.
+# No metadata is longer: the declarations have at most EVENTS_MAX bytes, the preamble before them at most 64 KiB.
 _METADATA_MAX = ctf.EVENTS_MAX + (64 << 10)
 _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
@@ -41,10 +41,10 @@ _STREAM = re.compile(r"cpu(\d{1,6})(?:_(\d{1,9}))?")
 
 @dataclass(frozen=True)
 class Clock:
-    """How the ticks of a process's clock become ns since 1970.
+    """How the ticks of a process's clock are converted to times since 1970.
 
-    freq: ticks a second
-    offset_s, offset: so many seconds and ticks passed between 1970 and its zero
+    freq: ticks per second
+    offset_s, offset: the seconds and ticks between 1970 and the clock's zero
     """
 
     freq: int
@@ -58,11 +58,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Part:
-    """What a process wrote, or several.
+    """One directory with metadata: the events of a process, or of several that share buffers.
 
-    context: names of the numbers, of 4 bytes each, between each event's head and its fields
-    streams: the files of each CPU's, in their order
-    changed_ns: when the metadata was written
+    context: names of the numbers, of 4 bytes each, between each event's header and its fields
+    changed_ns: when the metadata was written, in ns since 1970
+    streams: by CPU, the files of the stream in order
     """
 
     path: str
@@ -75,7 +75,10 @@ class Part:
 
 
 def read_metadata(path: str, text: bytes) -> Part:
-    """Read what metadata tells; ValueError: relayfs has not written it so."""
+    """Parse metadata; ValueError: relayfs has not written it.
+
+    path: the directory that has it
+    """
     try:
         origin = Origin.of(text.removeprefix(_HEADING))
     except ValueError as error:
@@ -110,7 +113,7 @@ class Recording:
         self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
     def close(self) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked files."""
         self._stack.close()
 
     def _part(self, path: str, names: list[str]) -> Part | None:
@@ -173,7 +176,7 @@ def _places(directory: str) -> Iterator[tuple[str, list[str]]]:
         directories[:] = sorted((name for name in directories if not name.startswith(".")), key=_natural)
         plain = {_plain_name(name) for name in names}
         if _METADATA in plain:
-            # While a file is compressed both are there; the plain one is whole.
+            # While a file is being compressed, both can exist; then the plain one is read.
             yield path, [name for name in names if name == _plain_name(name) or _plain_name(name) not in names]
 
 
@@ -182,7 +185,7 @@ def _plain_name(name: str) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort 9 before 10."""
+    """Return a sort key that sorts 9 before 10."""
     return [(int(word), "") if word.isdecimal() else (0, word) for word in re.split(r"(\d+)", name)]
 
 
