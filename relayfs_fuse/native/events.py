@@ -31,7 +31,7 @@ class FieldType(NamedTuple):
 
     number: of enum relay_trace_type
     bytes: of a field; 0: their number varies
-    alias: how TSDL declares the type; empty: it has it
+    alias: the TSDL that declares the type; empty: the type is a part of TSDL
     tsdl: the declaration of a field, with $ for its name
     """
 
@@ -57,11 +57,11 @@ _LABELS_MAX = 256
 
 
 class FieldForm(NamedTuple):
-    """What a field holds.
+    """The parsed type of a field.
 
     base: its type; of an array, a sequence or an enum: that of its numbers
-    length: how many numbers an array has; 0: it is none
-    labels: of an enum, with their values; empty: it is none
+    length: how many numbers an array has; 0: it is no array
+    labels: of an enum, with their values; empty: it is no enum
     """
 
     base: FieldType
@@ -71,7 +71,7 @@ class FieldForm(NamedTuple):
 
     @property
     def number(self) -> int:
-        """As the library has it in struct relay_trace_field."""
+        """The type as struct relay_trace_field has it."""
         number: int = self.length << lib.RELAY_TRACE_COUNT_SHIFT | self.base.number
         if self.is_sequence:
             number |= lib.RELAY_TRACE_IS_SEQUENCE
@@ -79,7 +79,7 @@ class FieldForm(NamedTuple):
 
 
 def field_form(word: str) -> FieldForm:
-    """Parse the type of a field, as u32, u32[4], u32[] or u8{LABEL=NUMBER,...}; ValueError: there is none."""
+    """Parse the type of a field, such as u32, u32[4], u32[] or u8{LABEL=NUMBER,...}; ValueError: it is not valid."""
     base = FIELD_TYPES.get(word)
     if base:
         return FieldForm(base)
@@ -124,7 +124,7 @@ EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
 
 
 def new_event(provider: str, name: str, fields: Sequence[tuple[str, FieldForm]]) -> tuple[Any, list[Any]]:
-    """Return a struct relay_trace_event, without level and place, and what is to live as long."""
+    """Return a struct relay_trace_event, without level and place, and the objects that must live as long as it."""
     texts = [ffi.new("char[]", os.fsencode(text)) for text in (provider, name, *(field for field, _ in fields))]
     numbers = [form.number for _, form in fields]
     c_fields = ffi.new("struct relay_trace_field[]", list(zip(texts[2:], numbers, strict=True)))
@@ -133,7 +133,7 @@ def new_event(provider: str, name: str, fields: Sequence[tuple[str, FieldForm]])
     for text, (_, form) in zip(texts[2:], fields, strict=True):
         if form.labels:
             names = [ffi.new("char[]", label.encode()) for label, _ in form.labels]
-            # As the bits of an int64_t, also if it is an uint64_t's.
+            # Values of a u64 are passed as the int64_t with the same bits.
             values = [(value + (1 << 63)) % (1 << 64) - (1 << 63) for _, value in form.labels]
             labels = ffi.new("struct relay_trace_label[]", list(zip(names, values, strict=True)))
             enums.append((text, labels, len(names)))

@@ -1,4 +1,4 @@
-"""The events of many streams in the order of their times, and what is written of them; see <relayfs/merge.h>."""
+"""Merging the events of many streams in the order of their times, and exporting them; see <relayfs/merge.h>."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class EventKind(NamedTuple):
 class MergedProcess:
     """A process, or several that share buffers; see struct relay_merge_process.
 
-    pid: 0: each event says it
-    identity: the same for all parts of one process
-    context: names of the numbers of 4 bytes between each event's head and its fields
-    clock: ticks a second; seconds, ticks between 1970 and its zero
-    live_clock: number of its clock, for add_buffer(); 0: it is not looked at while it writes
-    is_past: its clock is that of an earlier boot
+    pid: 0: each event has it in its context
+    identity: the same number for all parts of one process
+    context: names of the numbers of 4 bytes between each event's header and its fields
+    clock: ticks per second; the seconds and ticks between 1970 and the clock's zero
+    live_clock: the Clock.number of its clock, which add_buffer() needs; 0: only files are added
+    is_past: whether its clock is that of an earlier boot
     """
 
     name: str
@@ -65,7 +65,7 @@ class MergedProcess:
 
 
 class MergeStats(NamedTuple):
-    """What a merge has given out; see struct relay_merge_stats."""
+    """Counts of what a merge has given out; see struct relay_merge_stats."""
 
     events: int
     lost: int
@@ -76,7 +76,7 @@ class MergeStats(NamedTuple):
 
 
 class ProcessStats(NamedTuple):
-    """What became of a process's streams; see struct relay_merge_process_stats."""
+    """The state of a process's streams; see struct relay_merge_process_stats."""
 
     n_open: int
     cpu: int
@@ -98,11 +98,11 @@ class Merge(library.Handle):
 
     @property
     def pointer(self) -> Any:
-        """The library's."""
+        """The library's struct relay_merge."""
         return self._open
 
     def close(self) -> None:
-        """Let go of the streams."""
+        """Close the streams, and free the merge."""
         lib.relay_merge_free(self._disown())
 
     def add_process(self, process: MergedProcess) -> int:
@@ -118,28 +118,30 @@ class Merge(library.Handle):
         return library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
 
     def add_files(self, process: int, cpu: int, paths: Sequence[str]) -> None:
-        """Add the stream of a CPU, in files in which it goes on."""
+        """Add the stream of a CPU, which is in these files, in order."""
         names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
         c_paths = ffi.new("const char *[]", names)
         library.check(lib.relay_merge_add_files(self._open, process, cpu, c_paths, len(names)), paths[0])
 
     def add_buffer(self, process: int, cpu: int, buffer: Buffer, *, is_new: bool) -> None:
-        """Add a buffer that may be written to, and stays open until the process is removed, or the merge closed.
+        """Add a buffer, to which programs may write; keep it open until the process is removed, or the merge closed.
 
-        is_new: nobody could look at it before
+        is_new: whether nobody could read it before; then the events that it has lost by now are counted as lost, too
         """
         added = lib.relay_merge_add_buffer(self._open, process, cpu, buffer.pointer, is_new)
         library.check(added, buffer.path)
 
     def look(self, *, consumes: bool) -> int:
-        """Look at all buffers, and have what is found given out; return the time just before, ns since 1970, or EVER.
+        """Read all buffers, so that their events can be given out; return the time just before, in ns since 1970.
 
-        consumes: what was given out, as far as programs need the room
+        EVER: no process can write any more.
+
+        consumes: consume what was given out, as far as programs need the room
         """
         return int(lib.relay_merge_look(self._open, consumes))
 
     def limit(self, time: int) -> None:
-        """Give out nothing that is later."""
+        """Give out no events that are later, in ns since 1970."""
         lib.relay_merge_limit(self._open, time)
 
     @property
@@ -149,12 +151,12 @@ class Merge(library.Handle):
 
     @property
     def is_behind_limit(self) -> bool:
-        """Whether a look would find events that may not be later than the limit."""
+        """Whether a look would find events that are perhaps not later than the limit."""
         return bool(lib.relay_merge_is_behind_limit(self._open))
 
     @property
     def reached(self) -> int:
-        """Up to which time all was given out; to be asked when nothing more is, for now."""
+        """The time up to which all events were given out, ns since 1970; valid when the merge has no event for now."""
         return int(lib.relay_merge_reached(self._open))
 
     def declare(self, process: int, kinds: Sequence[EventKind]) -> None:
@@ -164,11 +166,11 @@ class Merge(library.Handle):
             library.check(_declare(layouts, kind), kind.name)
 
     def finish(self, process: int) -> None:
-        """Say that nothing will be written to a process's buffers any more."""
+        """Note that nothing will be written to a process's buffers any more."""
         lib.relay_merge_finish(self._open, process)
 
     def process_stats(self, process: int) -> ProcessStats:
-        """Tell what became of a process's streams."""
+        """Return the state of a process's streams."""
         stats = ffi.new("struct relay_merge_process_stats *")
         library.check(lib.relay_merge_process_stats(self._open, process, stats))
         return ProcessStats(*(int(getattr(stats, name)) for name in ProcessStats._fields))
@@ -178,7 +180,7 @@ class Merge(library.Handle):
         library.check(lib.relay_merge_remove(self._open, process))
 
     def stats(self) -> MergeStats:
-        """Tell what was merged so far."""
+        """Return the counts so far."""
         stats = ffi.new("struct relay_merge_stats *")
         lib.relay_merge_stats(self._open, stats)
         return MergeStats(*(int(getattr(stats, name)) for name in MergeStats._fields))
@@ -226,7 +228,7 @@ class Style:
 
 
 class Export(library.Handle):
-    """Write what a merge gives out, which stays the caller's."""
+    """Format the events that a merge gives out; the caller closes the merge after this."""
 
     def __init__(self, merge: Merge, style: Style) -> None:
         options = ffi.new("struct relay_export_options *")
@@ -237,24 +239,25 @@ class Export(library.Handle):
         self._merge = merge  # it is used until this is closed
 
     def close(self) -> None:
-        """Let go of what was written."""
+        """Free the memory of the last piece."""
         lib.relay_export_free(self._disown())
 
     def piece(self) -> memoryview:
-        """Return the next piece of what is written, valid until the next call; empty: the merge has no event, now."""
+        """Return the next piece of the output, valid until the next call; empty: the merge has no event for now."""
         data = ffi.new("const char **")
         length = library.check(lib.relay_export_next(self._open, data))
         return memoryview(ffi.buffer(data[0], length) if length else b"")
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield pieces until the merge has no event, for now."""
+        """Yield pieces until the merge has no event for now."""
         while piece := self.piece():
             yield piece
 
 
 class StreamPacket(NamedTuple):
-    """What a stream gave out; see struct relay_merge_packet.
+    """A packet of events that the merge gave out of one stream; see struct relay_merge_packet.
 
+    begin, end: ticks of the process's clock
     events: a copy
     """
 
@@ -268,7 +271,7 @@ class StreamPacket(NamedTuple):
 
 
 class Packets(library.Handle):
-    """Make packets of what a merge gives out, which stays the caller's."""
+    """Make packets of the events that a merge gives out; the caller closes the merge after this."""
 
     def __init__(self, merge: Merge) -> None:
         pointer = lib.relay_packets_new(merge.pointer)
@@ -278,11 +281,11 @@ class Packets(library.Handle):
         self._merge = merge  # it is used until this is closed
 
     def close(self) -> None:
-        """Let go of the packets."""
+        """Free the packets."""
         lib.relay_packets_free(self._disown())
 
     def gather(self, floor: int) -> tuple[list[StreamPacket], bool]:
-        """Return packets of what the merge gives out now, and whether that is all; otherwise call again.
+        """Return packets of the events that the merge gives out now, and whether these are all; otherwise call again.
 
         floor: events that are older get this time, ns since 1970
         """

@@ -34,7 +34,7 @@ def _scratch() -> tuple[Any, Any]:
 class Consumer:
     """Consume packets of a buffer, without a copy.
 
-    buffer: it stays the caller's
+    buffer: the buffer, which the caller closes
 
     Between begin() and end() or abort() no other reader can read the buffer. OSError EBADMSG: the memory is damaged;
     EBUSY: another reader is consuming.
@@ -68,7 +68,7 @@ class Consumer:
         lib.relay_consume_end(self.buffer.pointer)
 
     def abort(self) -> None:
-        """Do not consume them."""
+        """Leave the pieces of begin() unread."""
         lib.relay_consume_abort(self.buffer.pointer)
 
 

@@ -195,7 +195,7 @@ class RingsHandle(library.Handle):
         lib.relay_ring_release(self._open.ring[index])
 
     def abort(self, index: int) -> None:
-        """Do not consume them."""
+        """Leave the records of next() unread."""
         lib.relay_ring_abort(self._open.ring[index])
 
     def read(self, index: int, size: int) -> tuple[bytes | None, int]:

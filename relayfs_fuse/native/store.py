@@ -21,12 +21,12 @@ def find_mount() -> str | None:
 
 
 def find_store(mount: str) -> str:
-    """Find the store behind a mount; OSError: ENODATA, it does not tell; or as getxattr(2)."""
+    """Find the store behind a mount; OSError: ENODATA, the mount does not name its store; or as getxattr(2)."""
     return _path(lib.relay_find_store, os.fsencode(mount), asked=os.path.join(mount, ".traces", "control"))
 
 
 def default_store() -> str:
-    """Name the store that is meant where no mount is: $RELAYFS_STORE, or this user's."""
+    """Return the store to use if nothing is mounted: $RELAYFS_STORE, or this user's default store."""
     return _path(lib.relay_default_store)
 
 

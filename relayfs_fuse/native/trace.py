@@ -54,7 +54,7 @@ class Order(IntFlag):
 
 
 class Target(IntEnum):
-    """What follows a step that is none."""
+    """The results of a condition, which Step.next may have in place of a step."""
 
     TAKE = lib.RELAY_CONDITION_TAKE
     REFUSE = lib.RELAY_CONDITION_REFUSE
@@ -173,7 +173,7 @@ def _c_trace(trace: Trace) -> Any:
 
 
 def pack_conditions(steps: Sequence[Step], first: Sequence[int], texts: bytes) -> bytes:
-    """Return what Trace.conditions is to be, which fits; empty if there are no conditions.
+    """Return the bytes for Trace.conditions; empty if there are no conditions. The caller checks that they fit.
 
     first: of each rule that has a condition, the step to begin with
     texts: at most CONDITION_TEXT_MAX bytes
@@ -236,7 +236,9 @@ def trace_is_alive(directory: str) -> bool:
 
 
 def running_declarations(memory: int, page: int, size: int) -> bytes | None:
-    """Return a running program's name, a newline and the declarations of its events; None: it is not behind that page.
+    """Return a running program's name, a newline and the declarations of its events.
+
+    None: the library's data, in a version that can be read, is not behind that page.
 
     memory: a descriptor of its /proc/PID/mem
     page: where it has mapped the first page of the control file
@@ -250,9 +252,9 @@ def running_declarations(memory: int, page: int, size: int) -> bytes | None:
 
 
 def taker(trace: Trace) -> Callable[[Process, str], bool]:
-    """Return what tells whether the trace is started and takes a process's event, PROVIDER:NAME.
+    """Return a function that tells whether the trace is started and takes an event, PROVIDER:NAME, of a process.
 
-    The process's uid is the effective user.
+    The process's uid must be its effective user.
     """
     c_trace = _c_trace(trace)
 
