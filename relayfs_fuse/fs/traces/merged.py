@@ -4,8 +4,8 @@ Each open file reads the buffers independently of all other readers, and consume
 is given out when it is DELAY_NS old, because until then an earlier one may be written.
 
 A program that reads to the end, as cat(1) does, gets the events that the buffers had at its first read(2); then a
-read(2) returns 0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a program
-polls the file, it has no end: it is readable whenever there are lines.
+read(2) returns 0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a
+program polls the file, it has no end: it is readable whenever there are lines.
 """
 
 from __future__ import annotations
