@@ -324,12 +324,12 @@ HEAD = """\
 # Who may do what
 
 Each cell is what a system call really said on Linux {release}: `./dev test tests/fuse/access/test_access.py` tries all
-of them and compares. `yes`: it was done; `ignored`: it succeeds and changes nothing; else the errno.
+of them and compares. `yes`: it succeeded; `ignored`: it succeeded and changed nothing; else the errno.
 
 * **owner**: the owner of the channel, who is not root. On a user's mount he is also the one who mounted.
 * **group**: a member of the channel's group. **other**: neither.
 * A user's mount without `allow_other` is for that user alone; not even root can look into it.
-* Modes of channels are `perm=0640`: the owner reads and writes, the group reads. Other modes say other things.
+* Modes of channels are `perm=0640`: the owner reads and writes, the group reads. With other modes the results differ.
 * Opening to read is done with O_NONBLOCK. `map to read` and `map to write` are `mmap` with MAP_SHARED of one page;
   only a server that may register files with the kernel (root, Linux 6.9) has files that can be mapped.
 
