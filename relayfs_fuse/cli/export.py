@@ -31,17 +31,17 @@ _PROGRESS_S = 1.0
 
 @click.command("export")
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-@click.option("--text", "file_format", flag_value="text", default=True, help="A line an event (default).")
-@click.option("--json", "file_format", flag_value="json", help="A JSON object a line, one for each event.")
+@click.option("--text", "file_format", flag_value="text", default=True, help="One line per event (default).")
+@click.option("--json", "file_format", flag_value="json", help="One JSON object per event, each on a line.")
 @click.option("--chrome", "file_format", flag_value="chrome", help="Chrome's trace events, in JSON.")
 @click.option("--perfetto", "file_format", flag_value="perfetto", help="A Perfetto trace, for ui.perfetto.dev.")
-@click.option("-o", "--output", metavar="FILE", help="Where to; it appears when it is whole. Default: stdout.")
-@click.option("--since", metavar="TIME", help="Leave out what was before.")
-@click.option("--until", metavar="TIME", help="Leave out what was after.")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE, which appears when it is complete. Default: stdout.")
+@click.option("--since", metavar="TIME", help="Leave out earlier events.")
+@click.option("--until", metavar="TIME", help="Leave out later events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
 @click.option(
     "--time", "times", type=click.Choice(list(TIMES)), default="clock", show_default=True,
-    help="How --text tells times: of the day, with the date, since the first event, since 1970.",
+    help="How --text writes times: of the day, with the date, since the first event, since 1970.",
 )  # fmt: skip
 def export_command(  # noqa: PLR0913, PLR0917  # an option each
     directory: str,

@@ -53,7 +53,7 @@ class Address(click.ParamType[tuple[str, int]]):
 )  # fmt: skip
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
-    help="How long an event may be under way before it is shown with a later time.",
+    help="How old an event is when it is shown; one that arrives later gets a later time.",
 )  # fmt: skip
 def live(name: str | None, mount: str | None, store: str | None, listen: tuple[str, int], delay: int) -> None:
     """Show the trace TRACE, or all traces, to viewers of LTTng's live protocol, until ^C or TRACE is removed.

@@ -38,7 +38,7 @@ _STDOUT = "-"
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
 @click.option("--duration", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this many seconds.")
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print what was recorded as a JSON object.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print a summary as a JSON object.")
 def record(  # noqa: PLR0913, PLR0917  # an option each
     name: str,
     output: str,
@@ -82,7 +82,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         stack.callback(shown.close)
         if not (source.trace.is_started or until_stopped or source.is_of_earlier_boot):
-            shown.say(f"{name} is stopped; what it holds is recorded, and what comes when it is started")
+            shown.say(f"{name} is stopped; its events are recorded, and further ones when it is started")
         full = _run(recorder)
     if json_wanted:
         click.echo(as_json(name, output, recorder.summary), err=output == _STDOUT)
@@ -93,7 +93,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
 
 
 def _run(recorder: Recorder) -> OutputFullError | None:
-    """Record; return the error if it was told to end while its output was full."""
+    """Record; return the error if the recording had to end while its output was full."""
     try:
         recorder.run()
     except OutputFullError as full:

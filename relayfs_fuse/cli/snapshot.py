@@ -20,7 +20,7 @@ from relayfs_fuse.record.snapshot import Snapshot
 @store_option
 @check_option
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print what was taken as a JSON object.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print a summary as a JSON object.")
 def snapshot(  # noqa: PLR0913, PLR0917  # an option each
     name: str, output: str, mount: str | None, store: str | None, check: str, progress: bool, json_wanted: bool
 ) -> None:

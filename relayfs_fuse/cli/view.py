@@ -35,15 +35,15 @@ _USUAL_COLUMNS = 60
 @click.argument("what", metavar="[TRACE|DIR]", required=False)
 @mount_option
 @store_option
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until ^C or the trace is removed.")
-@click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N of what is there.")
-@click.option("--since", metavar="TIME", help="Leave out what was before.")
+@click.option("-f", "--follow", is_flag=True, help="Then show further events, until ^C or the trace is removed.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of what is there.")
+@click.option("--since", metavar="TIME", help="Leave out earlier events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
-@click.option("--browser", "in_browser", is_flag=True, help="Show what is there in ui.perfetto.dev.")
+@click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in ui.perfetto.dev.")
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
-    help="How long an event may be under way before it is shown out of order.",
+    help="How old an event is when it is shown; one that arrives later is shown out of order.",
 )  # fmt: skip
 @click.pass_context
 def view(  # noqa: PLR0913, PLR0917  # an option each
@@ -61,7 +61,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Show the events of the trace TRACE, or of the recording DIR, in the order of their times.
 
-    Without either, show what programs write of the events that --event names, in a trace made for this, until ^C.
+    Without either, make a trace of the events that --event names, and show them until ^C.
 
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
     PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`.
@@ -73,7 +73,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     if what is None and not patterns:
         raise click.UsageError("TRACE, DIR or --event is missing")
     if what is not None and any(" " in pattern for pattern in patterns):
-        raise click.UsageError("--event has a condition, which chooses what is written; without TRACE or DIR it can")
+        raise click.UsageError("--event can have a condition only without TRACE and DIR: programs evaluate it")
     if what is None and store is not None:
         raise click.UsageError("--event alone makes a trace, which needs a mount")
     if in_browser:

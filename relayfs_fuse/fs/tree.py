@@ -99,7 +99,7 @@ class Tree:
         return is_remembered
 
     def note_outdated(self, directory: str, *names: str) -> None:
-        """Note removed names in a directory that the kernel still has to be told of."""
+        """Note removed names in a directory that the kernel may still remember; see forget_removed() in upkeep.py."""
         self._outdated.setdefault(directory, set()).update(names)
 
     @property

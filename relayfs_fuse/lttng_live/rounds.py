@@ -58,7 +58,7 @@ class Rounds(Closing):
     """The rounds of a trace; all of this may block.
 
     delay_ns: how old an event is when it is given out, so that earlier ones have been written
-    is_whole: begin with what the buffers hold; otherwise with what is written from now on
+    is_whole: whether to begin with the events in the buffers; otherwise only those written from now on are read
     say: called with a line for users when something goes wrong
 
     OSError, RelayError: the trace cannot be read

@@ -91,7 +91,7 @@ class Viewer:
         """Whether no further round will come, and the viewer knows the end of all streams."""
         return self._is_over and not self._streams
 
-    # --- what is shown ---
+    # --- rounds ---
 
     def add(self, found: Round) -> None:
         """Queue what is new in a round."""

@@ -45,7 +45,7 @@ def made(pointer: Any, path: str) -> Any:
     return pointer
 
 
-# The errors of a path that does not exist, or is something else than what was to be opened.
+# The errors of a path that does not exist, or at which there is a file of another type.
 _WRONG_KIND = (errno.ENOENT, errno.EMEDIUMTYPE, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
 
 

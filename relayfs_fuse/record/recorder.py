@@ -123,7 +123,10 @@ class Recorder:
             self._close()
 
     def _finish_all(self) -> None:
-        """Record the last events of all processes; wait for room in the output unless the recording was told to end."""
+        """Record the last events of all processes; while the output is full, wait for room.
+
+        OutputFullError: it is full, and stop() was called or the duration has passed.
+        """
         until = time.monotonic() + _FLUSH_S
         while True:
             self._full = None

@@ -54,7 +54,7 @@ class StoredChannel:
 
     path: its path in the mount
     directory: its directory in the store
-    maker: the process that made it; 0: unknown, as another server ran then
+    maker: the process that made it; 0: unknown, because another server ran then
     kind: its type
     damage: the first inconsistency found in its memory; "": none was found
     stats: the statistics of the first buffer as they were when it was mapped, for the fields that do not change

@@ -284,7 +284,7 @@ class SeekableHandle(BufferHandle):
     # ---------------------------------------------------------------- requests
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what is at an offset; with read=wait, wait until there is something."""
+        """Return the data at an offset; with read=wait, wait until there is some."""
         if self.stored.channel.stats.read == native.READ_WAIT:
             # A request of more than RECORD_MAX may be the first piece of a longer read(2). A short answer ends that
             # read(2); otherwise the next piece would be a request that sleeps.
@@ -308,7 +308,7 @@ class SeekableHandle(BufferHandle):
             acts.streams.waiting.changed(self.stored)
 
     async def _try(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes | None:
-        """Return what is at an offset, or b"" if the tap has put it into the reply; None: there is nothing yet."""
+        """Return the data at an offset, or b"" if the tap has put it into the reply; None: there is none yet."""
         may_sleep = not request.nonblocking
         if offset == self.written:
             # Only the last write(2) has moved the descriptor, so the read continues where the last read ended.

@@ -83,9 +83,9 @@ class _Poll:
     """A descriptor that a program polls.
 
     handle: notifies the kernel
-    reported: the events that the kernel was told last
-    progress: the progress, as of Stored.readiness(), that the kernel was told last. The kernel is notified again when
-        it changes, because an edge-triggered epoll waits for new data even if the descriptor is readable already.
+    reported: the events that were reported to the kernel last
+    progress: the number that Stored.readiness() returned at the last report. The kernel is notified again when it
+        changes, because an edge-triggered epoll waits for new data even if the descriptor is readable already.
     by_mem: whether the descriptor is one of the memory file
     skips: whether discarded records of a ring are to be skipped for it; see Stored.skip_discarded()
     """

@@ -139,7 +139,7 @@ class MergedHandle(Handle):
         self.changed_ns = time.time_ns()
         self.has_caught_up = self.is_over = self.is_polled = False
         self._end: int | None = None  # a read at this offset returns nothing
-        self._kept = bytearray()  # what was read last
+        self._kept = bytearray()  # the last bytes that were read
         self._handles = node.handles
         self._handles[self.number] = self
 

@@ -2,7 +2,7 @@
 
     STORE/.traces        the control file, which every traced program maps: which traces there are, and what they record
     STORE/TRACE/         a trace; the directory alone, without an entry in the control file, is none
-    STORE/TRACE/.new-*   a process is making its directory; .removed-*: somebody is removing one
+    STORE/TRACE/.new-*   a directory that a process is making; .removed-*: one that is being removed
     STORE/TRACE/.given-up    which directories programs removed because memory= was used up (native/src/trace/memory.c)
     STORE/TRACE/.recorder    the recorder's lock (tracefiles/recorder_lock.py)
     STORE/TRACE/PROCESS/     a traced process (fs/traces/process.py), or several, which .processes in it lists
@@ -319,7 +319,7 @@ class Traces:
             self._control.set_log(os.fstat(channel.buffers[0].descriptor).st_ino & 0x7FFFFFFF or 1)
 
     def tidy(self) -> Callable[[], None]:
-        """Write what the last job found to error_log; return the job that flushes and removes what is due."""
+        """Write the findings of the last job to error_log; return the next job, which flushes and removes buffers."""
         traces = {name: trace for name in self._slots if (trace := self.find(name)) is not None}
         processes = [(process, trace) for name, trace in traces.items() for process in self._processes[name].values()]
         to_flush = [process for name in self._to_flush for process in self._processes.get(name, {}).values()]

@@ -2,8 +2,8 @@
 
 When the directory of a traced process appears in the store or goes, inotify(7) wakes a task, which compares the store
 with what the mount shows, and adds and removes directories (requests/announcements.py). An inotify event only
-says that a trace is to be compared, so it does no harm if the kernel drops such events. A second task does what is due
-every second.
+says that a trace is to be compared, so it does no harm if the kernel drops such events. A second task calls
+Traces.tidy() every second.
 """
 
 from __future__ import annotations
