@@ -188,7 +188,8 @@ ssize_t relay_trace_running(int memory, uint64_t page, char *text, size_t size)
 	running->text = text;
 	running->size = size;
 	const ssize_t got = pread(memory, (char *)&own + skipped, sizeof(own) - skipped, (off_t)(page + skipped));
-	ssize_t result = got < 0 ? -errno : -ENOENT;
+	/* EIO: no memory is there, as behind the page of a program whose variables end with it. */
+	ssize_t result = got < 0 && errno != EIO ? -errno : -ENOENT;
 	if (got == (ssize_t)(sizeof(own) - skipped) && own.magic == RELAY_EVENT_LISTS) {
 		add_program(running, own.program);
 		add_all(running, &own);
