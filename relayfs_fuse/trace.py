@@ -18,13 +18,16 @@ import errno
 import logging
 import struct
 import sys
+from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from relayfs_fuse.native.events import (
+    DEPTH_MAX,
     HEAD_BYTES,
     LEVELS,
+    NAME_MAX,
     EventHandle,
     FieldForm,
     FieldKind,
@@ -35,11 +38,12 @@ from relayfs_fuse.native.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from enum import IntEnum
 
-    Fields = Mapping[str, str | type[IntEnum]]
+    Fields = Mapping[str, "str | type[IntEnum] | Fields"]
+    Packer = Callable[[object], bytes]
 
 __all__ = ["Event", "LogHandler", "Span", "TraceHandler", "counter", "log", "log_is_heard", "prepare", "span"]
 
@@ -65,7 +69,7 @@ _LETTERS = {FieldKind.UNSIGNED: "BHIQ", FieldKind.SIGNED: "bhiq", FieldKind.HEX:
 _OF_VARYING_LENGTH = {FieldKind.STRING: _pack_string, FieldKind.BYTES: _pack_bytes}
 
 
-def _packer(form: FieldForm) -> Callable[[object], bytes]:
+def _packer(form: FieldForm) -> Packer:
     base = form.base
     if not base.bytes:
         return _OF_VARYING_LENGTH[base.kind]
@@ -84,6 +88,57 @@ def _pack_numbers(letter: str, length: int, value: object) -> bytes:
     except struct.error as error:
         raise ValueError(str(error)) from None
     return packed if length else _LENGTH.pack(len(numbers)) + packed
+
+
+def _pack_struct(members: tuple[tuple[str, Packer], ...], value: object) -> bytes:
+    """Pack the members' values, which are in a mapping, or in their order."""
+    names = [name for name, _ in members]
+    values: Mapping[object, object] | tuple[object, ...]
+    values = value if isinstance(value, Mapping) else tuple(value)  # type: ignore[arg-type]  # TypeError: it has no values
+    if len(values) != len(names) or (isinstance(values, Mapping) and values.keys() != set(names)):
+        raise ValueError(f"it is to have {', '.join(names)}")
+    record = bytearray()
+    for index, (name, pack) in enumerate(members):
+        try:
+            record += pack(values[name] if isinstance(values, Mapping) else values[index])
+        except (struct.error, ValueError, OverflowError) as error:
+            raise ValueError(f"{name}: {error}") from None
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
+    return bytes(record)
+
+
+def _compiled(fields: Fields, before: str = "") -> tuple[list[tuple[str, FieldForm]], tuple[tuple[str, Packer], ...]]:
+    """Return all fields as the library has them, of structs one by one, and what packs each of `fields`.
+
+    before: names of the structs that they are in, with a dot behind each
+    """
+    forms: list[tuple[str, FieldForm]] = []
+    packers: list[tuple[str, Packer]] = []
+    for name, kind in fields.items():
+        path = before + name
+        if "." in name:
+            raise ValueError(f"{path}: the name of a field has letters, digits and _")
+        if isinstance(kind, Mapping):
+            _check_struct(path, kind)
+            inside, members = _compiled(kind, f"{path}.")
+            forms += inside
+            packers.append((name, partial(_pack_struct, members)))
+        else:
+            form = _form_of(path, kind)
+            forms.append((path, form))
+            packers.append((name, _packer(form)))
+    return forms, tuple(packers)
+
+
+def _check_struct(path: str, members: Fields) -> None:
+    if not members:
+        raise ValueError(f"{path}: a struct has at least one field")
+    if path.count(".") >= DEPTH_MAX:
+        raise ValueError(f"{path}: a field is in at most {DEPTH_MAX} structs")
+    longest = max((f"{path}.{name}" for name in members), key=len)
+    if len(longest) > NAME_MAX:
+        raise ValueError(f"{longest}: names with those of the structs that they are in have at most {NAME_MAX} bytes")
 
 
 def _form_of(field: str, kind: str | type[IntEnum]) -> FieldForm:
@@ -121,7 +176,8 @@ class Event:
     fields: types by name, those of relayfs-trace(3): integers such as u32, i64 and x16 (shown in hexadecimal), f32,
         f64, string (str), bytes (an object with a buffer) ...; u32[4], u32[] and so on for 4 and for any number of them
         (a list, a tuple ...); an IntEnum, or u8{idle=0,busy=1}, for an integer some of whose values have labels; at
-        most 64 fields
+        most 64 fields. A struct is a mapping of its fields' types by name, which may be structs, too, at most 8 deep.
+        Its value is a mapping, or the values in order: for {"at": {"x": "i32", "y": "i32"}}, {"x": 1, "y": 2} or (1, 2)
     level: its severity: emerg alert crit err warning notice info debug_system debug_program debug_process
         debug_module debug_unit debug_function debug_line debug; None: it has no level
 
@@ -133,10 +189,10 @@ class Event:
     def __init__(self, provider: str, name: str, fields: Fields | None = None, *, level: str | None = None) -> None:
         if level not in (None, *LEVELS):
             raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)}")
-        forms = [(field, _form_of(field, kind)) for field, kind in (fields or {}).items()]
+        forms, packers = _compiled(fields or {})
         self.name = f"{provider}:{name}"
-        self._names = tuple(field for field, _ in forms)
-        self._packers = tuple(_packer(form) for _, form in forms)
+        self._names = tuple(field for field, _ in packers)
+        self._packers = tuple(pack for _, pack in packers)
         try:
             self._handle = EventHandle(provider, name, forms, LEVELS.index(level) if level else None, _place())
         except OSError as error:

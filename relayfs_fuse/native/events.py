@@ -53,6 +53,9 @@ _FORM = re.compile(
     re.ASCII,
 )
 _COUNT_MAX = 65535
+# The most bytes of a field's name, with those of the structs that it is in and dots, and the most such structs.
+NAME_MAX = 127
+DEPTH_MAX: int = lib.RELAY_TRACE_DEPTH_MAX
 _LABELS_MAX = 256
 
 
@@ -124,7 +127,10 @@ EVENT_MAX: int = lib.RELAY_TRACE_EVENT_MAX
 
 
 def new_event(provider: str, name: str, fields: Sequence[tuple[str, FieldForm]]) -> tuple[Any, list[Any]]:
-    """Return a struct relay_trace_event, without level and place, and the objects that must live as long as it."""
+    """Return a struct relay_trace_event, without level and place, and the objects that must live as long as it.
+
+    fields: those of a struct at have the names at.x, at.y
+    """
     texts = [ffi.new("char[]", os.fsencode(text)) for text in (provider, name, *(field for field, _ in fields))]
     numbers = [form.number for _, form in fields]
     c_fields = ffi.new("struct relay_trace_field[]", list(zip(texts[2:], numbers, strict=True)))

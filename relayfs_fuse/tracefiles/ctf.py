@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID, uuid4, uuid5
 
 from relayfs_fuse.native.constants import VERSION
-from relayfs_fuse.native.events import FIELD_TYPES, FieldType, field_form
+from relayfs_fuse.native.events import DEPTH_MAX, FIELD_TYPES, NAME_MAX, FieldType, field_form
 from relayfs_fuse.native.tables import CLOCKS
 
 NS = 1_000_000_000
@@ -26,31 +26,38 @@ _UUID = re.compile(rb'(\tbyte_order = le;\n\tuuid = ")([0-9a-f-]{36})(";\n)')
 _EVENT = re.compile(
     rb"event \{\n\tname = \"(?P<name>[\w.]{1,255}:\w{1,255})\";\n\tid = (?P<id>0|[1-9]\d{0,18});\n\tstream_id = 0;\n"
     rb"(?:\tloglevel = (?P<level>\d|1[0-4]);\n)?(?:\tmodel\.emf\.uri = \"(?P<place>[ !#-\[\]-~]{1,300})\";\n)?"
-    rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*;\n)*)\t\};\n\};\n"
+    rb"\tfields := struct \{\n(?P<fields>(?:\t\t[^\n]*[;{]\n)*)\t\};\n\};\n"
 )
+
+
+# What a line about a field begins with, which may be in structs.
+_INDENT = rf"\t{{2,{2 + DEPTH_MAX}}}"
 
 
 def _field_pattern(name: str, kind: FieldType) -> str:
     """Return what matches the declarations of a type's fields, on one line or more, with a group of the type's name."""
     first, *others = re.escape(kind.tsdl).split(re.escape("$"))
     pattern = first + rf"(?P<{name}>\w{{1,255}})" + f"(?P={name})".join(others)
-    return pattern.replace(re.escape("\n\t\t"), r"(?: |\n\t\t)")
+    return pattern.replace(re.escape("\n\t\t"), rf"(?: |\n{_INDENT})")
 
 
 # The longest first: a declaration of bytes begins like one of u32.
 _FIELDS = sorted(FIELD_TYPES.items(), key=lambda row: len(row[1].tsdl), reverse=True)
-_FIELD = re.compile(f"\t\t(?:{'|'.join(_field_pattern(*row) for row in _FIELDS)})\n".encode())
+_FIELD = re.compile(f"{_INDENT}(?:{'|'.join(_field_pattern(*row) for row in _FIELDS)})\n".encode())
 # Types of numbers, by their names in TSDL; arrays, sequences, enums of them. A sequence of xint8_t is the type bytes.
 _NUMBERS_IN_TSDL = {kind.tsdl.split(" ")[0]: word for word, kind in FIELD_TYPES.items() if kind.bytes}
 _NUMBER = "|".join(_NUMBERS_IN_TSDL)
 _LABELS = r"\"\w{1,127}\" = -?\d{1,20}(?:, \"\w{1,127}\" = -?\d{1,20}){0,255}"
 _SEVERAL = re.compile(
-    "\t\t(?:"
+    rf"{_INDENT}(?:"
     rf"(?P<array>{_NUMBER}) _(?P<a>\w{{1,255}})\[(?P<count>\d{{1,5}})\]"
-    rf"|uint32_t __(?P<s>\w{{1,255}})_length;(?: |\n\t\t)(?!xint8_t )(?P<sequence>{_NUMBER}) _(?P=s)\[__(?P=s)_length\]"
+    rf"|uint32_t __(?P<s>\w{{1,255}})_length;(?: |\n{_INDENT})(?!xint8_t )"
+    rf"(?P<sequence>{_NUMBER}) _(?P=s)\[__(?P=s)_length\]"
     rf"|enum : (?P<enum>{_NUMBER}) \{{ (?P<labels>{_LABELS}) \}} _(?P<e>\w{{1,255}})"
     ");\n".encode()
 )
+_STRUCT = re.compile(rf"{_INDENT}struct \{{\n".encode())
+_STRUCT_END = re.compile(rf"{_INDENT}\}} _(?P<name>\w{{1,{NAME_MAX}}});\n".encode())
 _DECLARED_NAME = re.compile(rb"\b_\w+")
 # The most fields of an event, and the highest event id in a directory, whose ids begin with 0.
 _FIELDS_MAX = 64
@@ -268,7 +275,8 @@ class Declaration:
     """The declaration of an event in `.events`.
 
     name: PROVIDER:NAME
-    fields: name and type of each field, in order, the types named as for events.field_form()
+    fields: name and type of each field, in order, the types named as for events.field_form(); the field x of a struct
+        at has the name at.x
     level: LTTng's number; None: it has none
     place: FILE:LINE where the event is declared; empty: unknown
     """
@@ -322,23 +330,42 @@ def _declaration(block: bytes) -> Declaration | None:
     return Declaration(int(event["id"]), block, event["name"].decode("ascii"), fields, level, place)
 
 
+# Names and types of fields, the names that their declaration takes, and where that ends.
+_Found = tuple[list[tuple[str, str]], set[bytes], int]
+
+
 def _fields(text: bytes) -> tuple[tuple[str, str], ...] | None:
     """Return names and types of fields; None: the text is not what the library writes."""
+    found = _all(text, 0, 0)
+    return tuple(found[0]) if found and found[1] == len(text) else None
+
+
+def _all(text: bytes, at: int, depth: int) -> tuple[list[tuple[str, str]], int] | None:
+    """Return the fields from `at` on, in so many structs, and where these or the text end; None: as _fields()."""
     fields: list[tuple[str, str]] = []
     names: set[bytes] = set()
-    at = 0
-    while at < len(text):
-        found = _several(text, at) or _single(text, at)
-        if not found or len(fields) == _FIELDS_MAX or found[1] & names:
+    while at < len(text) and not _STRUCT_END.match(text, at):
+        found = _struct(text, at, depth) or _several(text, at) or _single(text, at)
+        if not found or len(fields) + len(found[0]) > _FIELDS_MAX or found[1] & names:
             return None
-        fields.append(found[0])
+        fields += found[0]
         names |= found[1]
         at = found[2]
-    return tuple(fields)
+    return fields, at
 
 
-# Name and type of a field, the names that its declaration takes, and where that ends.
-_Found = tuple[tuple[str, str], set[bytes], int]
+def _struct(text: bytes, at: int, depth: int) -> _Found | None:
+    """Find a struct in so many others; None: there is none, or it is not well formed."""
+    begun = _STRUCT.match(text, at) if depth < DEPTH_MAX else None
+    inside = _all(text, begun.end(), depth + 1) if begun else None
+    ended = _STRUCT_END.match(text, inside[1]) if inside and inside[0] else None
+    if not inside or not ended:
+        return None
+    name = ended["name"].decode("ascii")
+    fields = [(f"{name}.{member}", word) for member, word in inside[0]]
+    if max(len(member) for member, _ in fields) > NAME_MAX:
+        return None
+    return fields, {b"_" + ended["name"]}, ended.end()
 
 
 def _single(text: bytes, at: int) -> _Found | None:
@@ -346,7 +373,7 @@ def _single(text: bytes, at: int) -> _Found | None:
     if not field or not field.lastgroup:
         return None
     name = field[field.lastgroup].decode("ascii")
-    return (name, field.lastgroup), set(_DECLARED_NAME.findall(field[0])), field.end()
+    return [(name, field.lastgroup)], set(_DECLARED_NAME.findall(field[0])), field.end()
 
 
 def _several(text: bytes, at: int) -> _Found | None:
@@ -365,7 +392,7 @@ def _several(text: bytes, at: int) -> _Found | None:
     except ValueError:
         return None
     names = {b"_" + name, *({b"__%s_length" % name} if found["sequence"] else ())}
-    return (name.decode("ascii"), word), names, found.end()
+    return [(name.decode("ascii"), word)], names, found.end()
 
 
 def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:

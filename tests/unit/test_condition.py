@@ -29,6 +29,8 @@ ENABLE = "trace enable t a:b "
         ("5 < ms", "5 <", "a comparison such as FIELD > 5"),
         ("ms > 5ms", "5ms", "this means nothing"),
         ("ms > 5 &&", None, "a comparison such as FIELD > 5"),
+        ("at. > 5", ". >", "'.': this means nothing"),
+        ("at..x > 5", "..x", "'.': this means nothing"),
         ("(ms > 5", None, "the ) is missing for the ( of column 23"),
         ("ms > 5)", ")", "&& or ||"),
         ('path ~ "x', '"x', 'the " that ends the text is missing'),

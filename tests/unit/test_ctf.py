@@ -149,6 +149,37 @@ def test_arrays_sequences_and_enums_are_told():
     assert ctf.declarations((first_line() + events).encode()) == []
 
 
+def in_lines(fields: str) -> str:
+    """The event with these fields in place of the first one; | stands between lines."""
+    return EVENT.replace("uint32_t _x;", fields.replace("|", "\n\t\t"))
+
+
+def test_structs_are_told():
+    x = "uint32_t _x;"
+    deepest = f"{'struct {|' * 8}{x}{'|} _in;' * 8}"
+    forms = {
+        "struct {|\tint32_t _x;|\tint32_t _i;|} _at;": [("at.x", "i32"), ("at.i", "i32")],
+        "struct {|struct {|uint32_t __x_length;|float _x[__x_length];|} _x;|} _x;": [("x.x.x", "f32[]")],
+        "struct {|struct {|string { encoding = UTF8; } _x;|} _a;|uint32_t __b_length; xint8_t _b[__b_length];|} _at;":
+            [("at.a.x", "string"), ("at.b", "bytes")],
+        'struct {|enum : int8_t { "a" = 1 } _x;|uint8_t _y[2];|} _at;': [("at.x", "i8{a=1}"), ("at.y", "u8[2]")],
+        deepest: [("in." * 8 + "x", "u32")],
+    }  # fmt: skip
+    for text, fields in forms.items():
+        (found,) = ctf.declarations((first_line() + in_lines(text)).encode())
+        assert found.fields[: len(fields)] == tuple(fields)
+        assert found.fields[len(fields) :] == ctf.declarations((first_line() + EVENT).encode())[0].fields[1:]
+    bad = [
+        "struct {|} _at;", f"struct {{|{x}|{x}|}} _at;", f"struct {{|{x}|}} _i;", f"struct {{|{x}|}} _y;|{x}|{x}",
+        f"struct {{|{x}", f"{x}|}} _at;", f"struct {{|{x}|}} _at;|}} _at;", "struct {|_x;|} _at;", "} _at;",
+        f"struct {{|{deepest}|}} _at;", f"struct {{|{x}|}} _{'n' * 126};", f"struct {{|{x}|}} _a.b;",
+        f"struct {{|{x}|}} _y;|struct {{|{x}|}} _y;", f"struct {{|{x}|}} __b_length;",
+        f"struct {{|{'|'.join(f'uint8_t _y{i};' for i in range(59))}|}} _at;",
+        "|".join(["struct {"] * 5000), "|".join(["} _a;"] * 5000), f"{'struct {|' * 5000}{x}{'|} _in;' * 5000}",
+    ]  # fmt: skip
+    assert ctf.declarations((first_line() + "".join(map(in_lines, bad))).encode()) == []
+
+
 def test_declarations_tell_levels_and_places():
     level, place = "\tloglevel = 14;\n", '\tmodel.emf.uri = "a b.c:7";\n'
     texts = [EVENT.replace("\tfields", f"{words}\tfields") for words in ("", level, place, level + place)]

@@ -101,12 +101,31 @@ RELAY_TRACE_EVENT(app, many, (u8, a), (u16, b), (u32, c), (u64, d), (i8, e), (i1
 RELAY_TRACE_ENUM(states, i16, {"IDLE", 0}, {"BUSY", -1})
 RELAY_TRACE_EVENT_LEVEL(ERR, app, forms, (enum, state, states), (array, pair, u16, 2), (sequence, all, f32))
 
+struct point { int32_t x, y; };
+typedef struct {
+	struct point from, to;
+	const char *path;
+	char name[4];
+	uint16_t pair[2];
+	uint8_t *key;
+	float *all;
+	size_t all_length, body_length;
+	void *body;
+	int state;
+} request_t;
+RELAY_TRACE_STRUCT(point, struct point, (i32, x), (i32, y))
+RELAY_TRACE_STRUCT(request, request_t, (struct, from, point), (string, path), (struct, to, point), (string, name),
+	(array, pair, u16, 2), (array, key, u8, 3), (sequence, all, f32), (bytes, body), (enum, state, states))
+RELAY_TRACE_EVENT(app, structs, (struct, at, point), (struct, request, request), (u8, last))
+
 int main(void)
 {
 	trace_app_tick();
 	const uint16_t pair[2] = {1, 2};
 	trace_app_one(1);
 	trace_app_forms(-1, pair, NULL, 0);
+	const struct point at = {1, 2};
+	trace_app_structs(&at, NULL, 3);
 	trace_app_many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13.0f, 14.0, "15", "16", 2);
 	relay_trace_prepare();
 	return relay_log("%d", 1);

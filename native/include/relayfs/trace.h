@@ -29,11 +29,12 @@
  *     string                            const char *NAME; NULL is written as ""
  *     bytes                             const void *NAME, size_t NAME_length
  *
- * and of the types of numbers, here u32, and of enums:
+ * and of the types of numbers, here u32, of enums and of structs:
  *
  *     (array, NAME, u32, 16)            const uint32_t *NAME: that many numbers
  *     (sequence, NAME, u32)             const uint32_t *NAME, size_t NAME_length: NAME_length numbers
  *     (enum, NAME, ENUM)                an integer with labels, after RELAY_TRACE_ENUM(ENUM, u8, {"label", 0}, ...)
+ *     (struct, NAME, STRUCT)            const C_TYPE *NAME, after RELAY_TRACE_STRUCT(STRUCT, C_TYPE, (TYPE, NAME), ...)
  *
  * Threads and signals: trace_..() may be called by any thread, and in signal handlers, except for the first event that a
  * process writes to a trace, for which buffers are made (relay_trace_prepare()). A child of fork() has its own buffers.
@@ -42,6 +43,7 @@
 #define RELAYFS_TRACE_H
 
 #include <relayfs/trace_event.h>
+#include <relayfs/trace_struct.h>
 #include <string.h>
 
 #ifdef __cplusplus
@@ -110,6 +112,15 @@ static inline unsigned char *relay_trace_put_sequence_(unsigned char *at, const 
 	return relay_trace_put_(relay_trace_put_(at, &prefix, sizeof(prefix)), from, count * each);
 }
 
+/* An array in a struct; NULL counts as zeroes. */
+static inline unsigned char *relay_trace_put_array_(unsigned char *at, const void *from, size_t length)
+{
+	if (from)
+		return relay_trace_put_(at, from, length);
+	memset(at, 0, length);
+	return at + length;
+}
+
 static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const void *from, size_t length)
 {
 	uint32_t prefix = (uint32_t)length;
@@ -119,7 +130,8 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 /* clang-format off */
 
 /* Expand to code for a field, by its type: DO_number(C TYPE, RELAY_TRACE_ constant, name), DO_string(name), DO_bytes(name),
- * DO_array(C TYPE, number of the type, name, count), DO_sequence(C TYPE, number of the type, name), DO_enum(name, enum). */
+ * DO_array(C TYPE, number of the type, name, count), DO_sequence(C TYPE, number of the type, name), DO_enum(name, enum),
+ * DO_struct(name, struct). */
 #define RELAY_TRACE_AS_u8(DO, name) DO##_number(uint8_t, U8, name)
 #define RELAY_TRACE_AS_u16(DO, name) DO##_number(uint16_t, U16, name)
 #define RELAY_TRACE_AS_u32(DO, name) DO##_number(uint32_t, U32, name)
@@ -139,6 +151,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_AS_array(DO, name, type, count) DO##_array(RELAY_TRACE_C_(type), RELAY_TRACE_NUMBER_(type), name, count)
 #define RELAY_TRACE_AS_sequence(DO, name, type) DO##_sequence(RELAY_TRACE_C_(type), RELAY_TRACE_NUMBER_(type), name)
 #define RELAY_TRACE_AS_enum(DO, name, of) DO##_enum(name, of)
+#define RELAY_TRACE_AS_struct(DO, name, of) DO##_struct(name, of)
 #define RELAY_TRACE_FIELD_(DO, type, ...) RELAY_TRACE_AS_##type(DO, __VA_ARGS__)
 
 /* The C type and the number of a type of numbers. */
@@ -163,12 +176,14 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_NEXT_array(ctype, number, name, count) , const ctype *name
 #define RELAY_TRACE_NEXT_sequence(ctype, number, name) , const ctype *name, size_t name##_length
 #define RELAY_TRACE_NEXT_enum(name, of) , relay_trace_enum_##of##_t_ name
+#define RELAY_TRACE_NEXT_struct(name, of) , const relay_trace_struct_##of##_t_ *name
 #define RELAY_TRACE_PASS_number(ctype, type, name) , name
 #define RELAY_TRACE_PASS_string(name) , name
 #define RELAY_TRACE_PASS_bytes(name) , name, name##_length
 #define RELAY_TRACE_PASS_array(ctype, number, name, count) , name
 #define RELAY_TRACE_PASS_sequence(ctype, number, name) , name, name##_length
 #define RELAY_TRACE_PASS_enum(name, of) , name
+#define RELAY_TRACE_PASS_struct(name, of) , name
 /* The field's struct relay_trace_field. */
 #define RELAY_TRACE_DESCRIBE_number(ctype, type, name) {#name, RELAY_TRACE_##type},
 #define RELAY_TRACE_DESCRIBE_string(name) {#name, RELAY_TRACE_STRING},
@@ -176,6 +191,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_DESCRIBE_array(ctype, number, name, count) {#name, number | RELAY_TRACE_COUNT_OF_(count)},
 #define RELAY_TRACE_DESCRIBE_sequence(ctype, number, name) {#name, number | RELAY_TRACE_IS_SEQUENCE},
 #define RELAY_TRACE_DESCRIBE_enum(name, of) {#name, (uint32_t)relay_trace_enum_##of##_type_ | RELAY_TRACE_IS_ENUM},
+#define RELAY_TRACE_DESCRIBE_struct(name, of) {#name, RELAY_TRACE_IS_STRUCT},
 /* The count in a field's type. Does not compile unless the count is 1 to 65535. */
 #define RELAY_TRACE_COUNT_OF_(count)                                                                                   \
 	((uint32_t)(count) * (uint32_t)sizeof(char[(count) > 0 && (count) < 65536 ? 1 : -1]) << RELAY_TRACE_COUNT_SHIFT)
@@ -187,6 +203,15 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_LABELS_sequence(ctype, number, name)
 #define RELAY_TRACE_LABELS_enum(name, of) \
 	{#name, relay_trace_enum_##of##_, sizeof(relay_trace_enum_##of##_) / sizeof(struct relay_trace_label)},
+#define RELAY_TRACE_LABELS_struct(name, of)
+/* Its struct relay_trace_members, if it is one. */
+#define RELAY_TRACE_MEMBERS_number(ctype, type, name)
+#define RELAY_TRACE_MEMBERS_string(name)
+#define RELAY_TRACE_MEMBERS_bytes(name)
+#define RELAY_TRACE_MEMBERS_array(ctype, number, name, count)
+#define RELAY_TRACE_MEMBERS_sequence(ctype, number, name)
+#define RELAY_TRACE_MEMBERS_enum(name, of)
+#define RELAY_TRACE_MEMBERS_struct(name, of) &relay_trace_struct_##of##_,
 /* The length of the field, computed once; a term of the event's length; and the store of its value. */
 #define RELAY_TRACE_SIZE_number(ctype, type, name)
 #define RELAY_TRACE_SIZE_string(name) size_t name##_size_ = name ? strlen(name) + 1 : 1;
@@ -194,12 +219,16 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_SIZE_array(ctype, number, name, count)
 #define RELAY_TRACE_SIZE_sequence(ctype, number, name)
 #define RELAY_TRACE_SIZE_enum(name, of)
+#define RELAY_TRACE_SIZE_struct(name, of)                                                                              \
+	struct relay_trace_struct_##of##_kept_ name##_kept_;                                                           \
+	size_t name##_size_ = relay_trace_struct_##of##_keep_(&name##_kept_, name);
 #define RELAY_TRACE_ADD_number(ctype, type, name) +sizeof(ctype)
 #define RELAY_TRACE_ADD_string(name) +name##_size_
 #define RELAY_TRACE_ADD_bytes(name) +relay_trace_size_(name##_length)
 #define RELAY_TRACE_ADD_array(ctype, number, name, count) +(count) * sizeof(ctype)
 #define RELAY_TRACE_ADD_sequence(ctype, number, name) +relay_trace_sequence_size_(name##_length, sizeof(ctype))
 #define RELAY_TRACE_ADD_enum(name, of) +sizeof(name)
+#define RELAY_TRACE_ADD_struct(name, of) +name##_size_
 #define RELAY_TRACE_PUT_number(ctype, type, name) at_ = relay_trace_put_(at_, &name, sizeof(ctype));
 #define RELAY_TRACE_PUT_string(name) at_ = relay_trace_put_(at_, name ? name : "", name##_size_);
 #define RELAY_TRACE_PUT_bytes(name) at_ = relay_trace_put_bytes_(at_, name, name##_length);
@@ -207,6 +236,7 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_PUT_sequence(ctype, number, name) \
 	at_ = relay_trace_put_sequence_(at_, name, name##_length, sizeof(ctype));
 #define RELAY_TRACE_PUT_enum(name, of) at_ = relay_trace_put_(at_, &name, sizeof(name));
+#define RELAY_TRACE_PUT_struct(name, of) at_ = relay_trace_struct_##of##_put_(at_, &name##_kept_);
 
 /* DO for each field. */
 #define RELAY_TRACE_EACH1_(DO, field) RELAY_TRACE_ONE_(DO, field)
@@ -290,17 +320,27 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_HEAD_(provider, name, ...) provider, name
 #define RELAY_TRACE_EVENT_(...) RELAY_TRACE_DEFINE_(__VA_ARGS__)
 #define RELAY_TRACE_DEFINE_(level, role, provider, name, ...)                                                          \
+	RELAY_TRACE_CHECK_(trace_##provider##_##name##_has_more_than_64_fields,                                        \
+	                   (RELAY_TRACE_ROLE_BYTES_##role RELAY_TRACE_EACH_(RELAY_TRACE_COUNTED, __VA_ARGS__)) <= 64)  \
+	typedef union {                                                                                                \
+		char none_[1];                                                                                         \
+		RELAY_TRACE_EACH_(RELAY_TRACE_LONGEST, __VA_ARGS__)                                                    \
+	} trace_##provider##_##name##_longest_;                                                                        \
+	RELAY_TRACE_CHECK_(trace_##provider##_##name##_has_a_name_of_more_than_127_bytes,                              \
+	                   sizeof(trace_##provider##_##name##_longest_) <= 128)                                        \
 	static const struct relay_trace_field trace_##provider##_##name##_fields[] = {                                 \
 	    RELAY_TRACE_ROLE_FIELD_##role RELAY_TRACE_EACH_(RELAY_TRACE_DESCRIBE, __VA_ARGS__){NULL, 0}};              \
 	static const struct relay_trace_enum trace_##provider##_##name##_enums[] __attribute__((__unused__)) = {       \
 	    RELAY_TRACE_EACH_(RELAY_TRACE_LABELS, __VA_ARGS__){NULL, NULL, 0}};                                        \
+	static const struct relay_trace_members *const trace_##provider##_##name##_structs[]                           \
+	    __attribute__((__unused__)) = {RELAY_TRACE_EACH_(RELAY_TRACE_MEMBERS, __VA_ARGS__) NULL};                  \
 	static struct relay_trace_event trace_##provider##_##name##_event = {                                          \
 	    #provider,                                                                                                 \
 	    #name,                                                                                                     \
 	    trace_##provider##_##name##_fields,                                                                        \
 	    sizeof(trace_##provider##_##name##_fields) / sizeof(struct relay_trace_field) - 1,                         \
 	    level,                                                                                                     \
-	    2,                                                                                                         \
+	    sizeof(trace_##provider##_##name##_structs) == sizeof(const struct relay_trace_members *) ? 2 : 3,         \
 	    0,                                                                                                         \
 	    0,                                                                                                         \
 	    __FILE__,                                                                                                  \
@@ -308,7 +348,10 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 	    sizeof(trace_##provider##_##name##_enums) / sizeof(struct relay_trace_enum) - 1,                           \
 	    sizeof(trace_##provider##_##name##_enums) == sizeof(struct relay_trace_enum)                               \
 		? NULL                                                                                                 \
-		: trace_##provider##_##name##_enums};                                                                  \
+		: trace_##provider##_##name##_enums,                                                                   \
+	    sizeof(trace_##provider##_##name##_structs) == sizeof(const struct relay_trace_members *)                  \
+		? NULL                                                                                                 \
+		: trace_##provider##_##name##_structs};                                                                \
 	static struct relay_trace_event *const trace_##provider##_##name##_pointer                                     \
 	    __attribute__((__section__("relay_trace_events"), __used__)) = &trace_##provider##_##name##_event;         \
 	static __attribute__((__noinline__, __unused__)) void trace_##provider##_##name##_emit(                        \

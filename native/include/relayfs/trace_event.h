@@ -44,10 +44,18 @@ enum relay_trace_type {
 enum {
 	RELAY_TRACE_IS_ENUM = 0x100,     /* an integer, of which struct relay_trace_enum has the labels */
 	RELAY_TRACE_IS_SEQUENCE = 0x200, /* uint32_t count, then this many numbers */
+	RELAY_TRACE_IS_STRUCT = 0x400,   /* in declarations of <relayfs/trace.h>: a struct, see relay_trace_members */
 	RELAY_TRACE_COUNT_SHIFT =
 	    16 /* an array: the count of its numbers, 1 to 65535, is in the bits from this one on */
 };
 
+/* In so many structs a field may be. */
+enum { RELAY_TRACE_DEPTH_MAX = 8 };
+
+/*
+ * Fields of a struct follow one another, with the names "STRUCT.FIELD", or "STRUCT.STRUCT.FIELD" and so on, of at most 127 bytes.
+ * They are written without padding, as all fields are.
+ */
 struct relay_trace_field {
 	const char *name;
 	uint32_t type; /* enum relay_trace_type */
@@ -62,6 +70,15 @@ struct relay_trace_enum {
 	const char *field; /* its name */
 	const struct relay_trace_label *labels;
 	uint32_t n_labels;
+};
+
+/* What a struct consists of. The macros cannot write its fields behind one another in the list of an event, so in that list a
+ * struct is one field, whose type is RELAY_TRACE_IS_STRUCT. */
+struct relay_trace_members {
+	const struct relay_trace_field *fields;
+	const struct relay_trace_enum *enums;
+	const struct relay_trace_members *const *structs; /* of the fields that are structs, in their order */
+	uint32_t n_fields, n_enums;
 };
 
 /* The severity of an event: LTTng's log levels, of which the first seven and the last have the names of syslog's. */
@@ -84,14 +101,16 @@ enum relay_trace_level {
 	RELAY_N_TRACE_LEVELS
 };
 
-/* A declared event. The declaring program sets all members but id and wanted, and keeps them valid as long as it is registered. */
+/* A declared event. The declaring program sets all members but id and wanted, and keeps them valid as long as it is registered.
+ * relay_trace_declare_event() takes no `structs`. */
 struct relay_trace_event {
 	const char *provider, *name;
 	const struct relay_trace_field *fields; /* in the order in which they are written */
 	uint32_t n_fields;
 	uint16_t level; /* enum relay_trace_level + 1; 0: the declaration has none */
 	/* 0 and 1: the struct ends before `file`, or before `n_enums`, as in programs compiled with earlier versions of this
-	 * header; 2: it has all members */
+	 * header; 2: there is no `structs`; 3: it has all members, until the library has stored the fields of its structs
+	 * in the list, and 2 here, when the event is registered */
 	uint16_t has_place;
 	uint64_t id; /* of its declaration in this process, from 1; 0: none. Writer: the library */
 	/* the page's count of changes << 32 | bit 31: a trace has a condition | a bit for each trace that wants the
@@ -100,7 +119,8 @@ struct relay_trace_event {
 	const char *file; /* where it is declared, and the line there; NULL: unknown */
 	uint32_t line;
 	uint32_t n_enums;
-	const struct relay_trace_enum *enums; /* the labels of fields that are enums */
+	const struct relay_trace_enum *enums;             /* the labels of fields that are enums */
+	const struct relay_trace_members *const *structs; /* as in relay_trace_members */
 };
 
 /* The beginning of a record, in which the library stores the header and the context that the event has in each trace. The
@@ -178,9 +198,10 @@ void relay_trace_prepare(void);
 
 /*
  * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
- * name is empty, longer than 127 bytes or has other characters than letters, digits and _ (in a provider's name also
- * dots), a type is unknown, there are more than 64 fields, two fields have the same name, an enum has no labels or
- * labels that are no such names, or all names together are too long; ENOSPC this process has declared 65535 other
+ * name is empty, longer than 127 bytes or has other characters than letters, digits and _ (dots are allowed in a
+ * provider's name, and between the names of a struct and its fields), a type is unknown, there are more than 64 fields, two
+ * fields have the same name, fields of a struct do not follow one another or are in more than 8 structs, an enum has no labels
+ * or labels that are no such names, or all names together are too long; ENOSPC this process has declared 65535 other
  * events; ENOMEM. An event that was declared before is returned again.
  */
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,

@@ -288,7 +288,7 @@ void relay_layouts_free(struct relay_layouts *layouts);
 int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types);
 
 /* The same with names, for programs that also show the events (<relayfs/merge.h>). All of `event` is copied, except its
- * id and wanted. */
+ * id, `wanted` and `structs`. -EINVAL also: a field is in too many structs. */
 int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const struct relay_trace_event *event);
 
 enum relay_packet_fault {

@@ -30,7 +30,7 @@ void relay_put_event_name(struct relay_output *output, const struct relay_event 
 /* The number behind the text `before`. */
 void relay_put_number(struct relay_output *output, const char *before, uint64_t number);
 
-/* {"NAME":VALUE,...}, of an event's fields but those that `leaves_out`, if it is not NULL, says. */
+/* {"NAME":VALUE,...}, of an event's fields but those that `leaves_out`, if it is not NULL, says; structs are objects in it. */
 void relay_put_json_fields(struct relay_output *output, const struct relay_event *event,
                            bool (*leaves_out)(const char *name));
 

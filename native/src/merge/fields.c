@@ -8,8 +8,12 @@
 struct relay_fields relay_event_fields(const struct relay_event *event)
 {
 	const struct relay_trace_field *first = event->declared->fields;
-	return (struct relay_fields){event->declared, first, first + event->declared->n_fields, event->fields,
-	                             event->end};
+	return (struct relay_fields){.declared = event->declared,
+	                             .field = first,
+	                             .last = first + event->declared->n_fields,
+	                             .at = event->fields,
+	                             .end = event->end,
+	                             .before = ""};
 }
 
 static void load_number(struct relay_value *value, const unsigned char *at)
@@ -100,16 +104,8 @@ static bool read_bytes(struct relay_fields *fields, struct relay_value *value)
 	return true;
 }
 
-bool relay_fields_next(struct relay_fields *fields, struct relay_value *value)
+static bool read_value(struct relay_fields *fields, struct relay_value *value, uint32_t type)
 {
-	if (fields->field == fields->last)
-		return false;
-	const uint32_t type = fields->field->type;
-	value->name = fields->field->name;
-	value->type = relay_field_base(type);
-	value->label = NULL;
-	value->is_array = false;
-	fields->field++;
 	if (type & RELAY_TRACE_IS_ENUM)
 		return read_enum(fields, value);
 	if (type & RELAY_TRACE_IS_SEQUENCE)
@@ -128,4 +124,35 @@ bool relay_fields_next(struct relay_fields *fields, struct relay_value *value)
 		return read_bytes(fields, value);
 	}
 	return false;
+}
+
+/* Find out which structs end and begin before a value. Most events have none. */
+static void place(struct relay_fields *fields, struct relay_value *value)
+{
+	size_t length;
+	value->own_name = relay_field_own_name(value->name);
+	value->begun = value->name;
+	value->n_ended = 0;
+	if (fields->depth || value->own_name != value->name) {
+		const uint32_t common = relay_common_structs(fields->before, value->name, &length);
+		value->n_ended = fields->depth - common;
+		value->begun += length;
+		fields->depth = relay_field_depth(value->name);
+	}
+	fields->before = value->name;
+}
+
+bool relay_fields_next(struct relay_fields *fields, struct relay_value *value)
+{
+	if (fields->field == fields->last)
+		return false;
+	const struct relay_trace_field *field = fields->field++;
+	value->name = field->name;
+	value->type = relay_field_base(field->type);
+	value->label = NULL;
+	value->is_array = false;
+	if (!read_value(fields, value, field->type))
+		return false;
+	place(fields, value);
+	return true;
 }

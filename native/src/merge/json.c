@@ -6,8 +6,8 @@
  *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789}
  *
  * An event that has a level has it before its name: "level":"err". Fields of the type bytes are strings of hexadecimal
- * digits. An enum's value is its label, a string, if it has one, and otherwise a number. NaN and the infinities, which
- * JSON does not have, are strings of these names.
+ * digits. An enum's value is its label, a string, if it has one, and otherwise a number. Structs are objects. NaN and the
+ * infinities, which JSON does not have, are strings of these names.
  */
 #include "merge/export.h"
 
@@ -20,21 +20,38 @@ void relay_put_json_string(struct relay_output *output, const void *text, size_t
 	relay_put_byte(output, '"');
 }
 
+static void put_name(struct relay_output *output, char before, const char *name, size_t length)
+{
+	relay_put_byte(output, (unsigned char)before);
+	relay_put_json_string(output, name, length);
+	relay_put_byte(output, ':');
+}
+
+static void end_objects(struct relay_output *output, uint32_t n)
+{
+	for (; n; n--)
+		relay_put_byte(output, '}');
+}
+
 void relay_put_json_fields(struct relay_output *output, const struct relay_event *event,
                            bool (*leaves_out)(const char *name))
 {
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
+	size_t length;
 	char before = '{';
 	while (relay_fields_next(&fields, &value)) {
+		const char *at = value.begun, *name;
+		end_objects(output, value.n_ended);
 		if (leaves_out && leaves_out(value.name))
 			continue;
-		relay_put_byte(output, (unsigned char)before);
-		relay_put_json_string(output, value.name, strlen(value.name));
-		relay_put_byte(output, ':');
+		for (; (name = relay_struct_next(&value, &at, &length)); before = '{')
+			put_name(output, before, name, length);
+		put_name(output, before, value.own_name, strlen(value.own_name));
 		relay_put_value(output, &value, RELAY_ESCAPE_JSON);
 		before = ',';
 	}
+	end_objects(output, fields.depth);
 	relay_put_text(output, before == '{' ? "{}" : "}");
 }
 

@@ -9,6 +9,7 @@
  */
 #include "merge/export.h"
 #include "merge/tracks.h"
+#include "trace/field_types.h"
 
 #include <stdlib.h>
 
@@ -37,7 +38,7 @@ enum { EVENT_ANNOTATION = 4, EVENT_TYPE = 9, EVENT_NAME_IID = 10, EVENT_TRACK = 
 enum { EVENT_COUNTER = 30, EVENT_COUNTER_DOUBLE = 44 };
 enum { INTERNED_EVENT_NAME = 2, INTERNED_ANNOTATION_NAME = 3, INTERNED_IID = 1, INTERNED_NAME = 2 };
 enum { ANNOTATION_IID = 1, ANNOTATION_UINT = 3, ANNOTATION_INT = 4, ANNOTATION_DOUBLE = 5, ANNOTATION_STRING = 6 };
-enum { ANNOTATION_POINTER = 7, ANNOTATION_NAME = 10, ANNOTATION_ARRAY = 12 };
+enum { ANNOTATION_POINTER = 7, ANNOTATION_NAME = 10, ANNOTATION_DICTIONARY = 11, ANNOTATION_ARRAY = 12 };
 enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_INSTANT = 3, TYPE_COUNTER = 4 };
 
 /* What was written on a stream's sequence. */
@@ -255,7 +256,7 @@ static void intern(struct relay_output *output, struct sequence *sequence, const
 	put_interned(output, INTERNED_EVENT_NAME, iid_of(declared), declared->provider, declared->name);
 	for (uint32_t i = 0; i < declared->n_fields; i++)
 		put_interned(output, INTERNED_ANNOTATION_NAME, iid_of_field(declared, i), NULL,
-		             declared->fields[i].name);
+		             relay_field_own_name(declared->fields[i].name));
 	end_message(output, interned);
 }
 
@@ -302,18 +303,35 @@ static void put_value(struct relay_output *output, const struct relay_value *val
 	}
 }
 
+/* One that is in so many structs. */
+static size_t begin_annotation(struct relay_output *output, uint32_t depth)
+{
+	return begin_message(output, depth ? ANNOTATION_DICTIONARY : EVENT_ANNOTATION);
+}
+
 static void put_annotations(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
 {
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
+	size_t structs[RELAY_TRACE_DEPTH_MAX], length;
+	uint32_t depth = 0;
 	for (uint32_t i = 0; relay_fields_next(&fields, &value); i++) {
+		const char *at = value.begun, *name;
+		for (uint32_t n = value.n_ended; n; n--)
+			end_message(output, structs[--depth]);
 		if (mark->has_roles && relay_is_role(value.name))
 			continue;
-		size_t annotation = begin_message(output, EVENT_ANNOTATION);
+		for (; (name = relay_struct_next(&value, &at, &length)); depth++) {
+			structs[depth] = begin_annotation(output, depth);
+			put_string(output, ANNOTATION_NAME, name, length);
+		}
+		size_t annotation = begin_annotation(output, depth);
 		put_number(output, ANNOTATION_IID, iid_of_field(event->declared, i));
 		put_value(output, &value);
 		end_message(output, annotation);
 	}
+	while (depth)
+		end_message(output, structs[--depth]);
 }
 
 static void put_named_number(struct relay_output *output, const char *name, uint64_t number)

@@ -101,10 +101,15 @@ struct relay_fields {
 	const struct relay_trace_event *declared;
 	const struct relay_trace_field *field, *last;
 	const unsigned char *at, *end;
+	const char *before; /* the name of the last one; "": there was none */
+	uint32_t depth;     /* in how many structs it is */
 };
 
 struct relay_value {
-	const char *name;
+	const char *name;                    /* also of the structs that it is in, with a dot behind each */
+	const char *own_name;                /* the same without these */
+	const char *begun;                   /* names of structs that begin with it, up to own_name */
+	uint32_t n_ended;                    /* structs that have ended before it, and before these begin */
 	const struct relay_field_type *type; /* of an array or a sequence: of each of its numbers */
 	const char *label;                   /* of an enum; NULL: its value has none */
 	bool is_array;                       /* also: a sequence */
@@ -122,7 +127,19 @@ struct relay_fields relay_event_fields(const struct relay_event *event);
 /* One of the numbers of an array. */
 struct relay_value relay_array_at(const struct relay_value *array, size_t i);
 
-/* false: there is none left. */
+/* The next one of the structs that begin with a value: return its name, and its length in *length. NULL: there is none left. `at`:
+ * value->begun, and then kept by this function. */
+static inline const char *relay_struct_next(const struct relay_value *value, const char **at, size_t *length)
+{
+	const char *name = *at;
+	if (name == value->own_name)
+		return NULL;
+	*length = strcspn(name, ".");
+	*at = name + *length + 1;
+	return name;
+}
+
+/* false: there is none left; fields->depth structs end then. */
 bool relay_fields_next(struct relay_fields *fields, struct relay_value *value);
 
 #endif

@@ -7,8 +7,8 @@
  *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]
  *
  * An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
- * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one, and arrays are [1, 2]. The line of an event
- * that is late ends with that word. A brief line has microseconds and no CPU:
+ * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one, arrays are [1, 2], and structs { x = 1, y = 2 }.
+ * The line of an event that is late ends with that word. A brief line has microseconds and no CPU:
  *
  *     12:34:56.123456 app-42 server:request: id=7 path="/index.html" ms=1.25
  */
@@ -101,20 +101,38 @@ static void put_time(struct text_encoder *text, struct relay_output *output, uin
 
 /* --- fields --- */
 
+static void put_name(const struct text_encoder *text, struct relay_output *output, const char *before, const char *name,
+                     size_t length)
+{
+	relay_put_text(output, before);
+	begin_colour(text, output, COLOUR_FIELD);
+	relay_put(output, name, length);
+	end_colour(text, output);
+	relay_put_text(output, text->is_brief ? "=" : " = ");
+}
+
+static void end_structs(const struct text_encoder *text, struct relay_output *output, uint32_t n)
+{
+	for (; n; n--)
+		relay_put_text(output, text->is_brief ? "}" : " }");
+}
+
 static void put_fields(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
 {
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value;
+	size_t length;
 	const char *before = text->is_brief ? "" : "{ ", *between = text->is_brief ? " " : ", ";
 	while (relay_fields_next(&fields, &value)) {
-		relay_put_text(output, before);
-		begin_colour(text, output, COLOUR_FIELD);
-		relay_put_text(output, value.name);
-		end_colour(text, output);
-		relay_put_text(output, text->is_brief ? "=" : " = ");
+		const char *at = value.begun, *name;
+		end_structs(text, output, value.n_ended);
+		for (; (name = relay_struct_next(&value, &at, &length)); before = text->is_brief ? "{" : "{ ")
+			put_name(text, output, before, name, length);
+		put_name(text, output, before, value.own_name, strlen(value.own_name));
 		relay_put_value(output, &value, RELAY_ESCAPE_TEXT);
 		before = between;
 	}
+	end_structs(text, output, fields.depth);
 	if (!text->is_brief)
 		relay_put_text(output, before == between ? " }" : "{ }");
 }

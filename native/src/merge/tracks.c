@@ -230,7 +230,8 @@ static void find_roles(struct roles *roles, const struct relay_event *event)
 			roles->track = value;
 		else if (is_number(&value) && strcmp(value.name, COUNTER) == 0)
 			roles->counter = value;
-		else if (is_number(&value) && strncmp(value.name, SCOPE, sizeof(SCOPE) - 1) == 0)
+		else if (is_number(&value) && value.own_name == value.name &&
+		         strncmp(value.name, SCOPE, sizeof(SCOPE) - 1) == 0)
 			roles->scope = value;
 	}
 	roles->counter.label = NULL; /* a counter's value is a number */

@@ -65,6 +65,35 @@ static inline double relay_load_real(const unsigned char *at, uint32_t bytes)
 	return (double)four;
 }
 
+/* In how many structs a field is. */
+static inline uint32_t relay_field_depth(const char *name)
+{
+	uint32_t depth = 0;
+	for (; (name = strchr(name, '.')); name++)
+		depth++;
+	return depth;
+}
+
+/* A field's name without those of the structs that it is in. */
+static inline const char *relay_field_own_name(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	return dot ? dot + 1 : name;
+}
+
+/* Return in how many structs two fields are together; *length receives how many bytes of their names say so. */
+static inline uint32_t relay_common_structs(const char *one, const char *other, size_t *length)
+{
+	uint32_t depth = 0;
+	*length = 0;
+	for (size_t i = 0; one[i] && one[i] == other[i]; i++)
+		if (one[i] == '.') {
+			depth++;
+			*length = i + 1;
+		}
+	return depth;
+}
+
 /* The labels of a field, by its name; NULL: the event has none for it. */
 const struct relay_trace_enum *relay_field_enum(const struct relay_trace_event *event, const char *field);
 

@@ -130,6 +130,9 @@ int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const stru
 {
 	if (event->n_fields > N_TYPES_MAX)
 		return -EINVAL;
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		if (relay_field_depth(event->fields[i].name) > RELAY_TRACE_DEPTH_MAX)
+			return -EINVAL;
 	uint32_t *types = calloc((size_t)event->n_fields + 1, sizeof(*types));
 	struct relay_trace_event *copy = types ? copy_event(event) : NULL;
 	for (uint32_t i = 0; copy && i < event->n_fields; i++)

@@ -16,7 +16,7 @@
 #define RELAY_TRACED_NOT_BEGUN UINT32_MAX
 
 /* RELAY_EVENT_LISTS differs whenever one of the structs differs that trace/running.c reads in another process. */
-#define RELAY_EVENT_LISTS 0x3130544e45564552ull /* "REVENT01", little-endian */
+#define RELAY_EVENT_LISTS 0x3230544e45564552ull /* "REVENT02", little-endian */
 
 /*
  * This library's own page, which has the size of the pages of objects, and the heads of its lists of events. trace/running.c

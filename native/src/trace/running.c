@@ -104,13 +104,14 @@ static bool copy_enums(struct running *running, struct relay_trace_event *event)
 	return enums;
 }
 
-/* Programs that were compiled with earlier versions of <relayfs/trace_event.h> have less of the struct. */
+/* Programs that were compiled with earlier versions of <relayfs/trace_event.h> have less of the struct. None has `structs`, because
+ * an event is in a list only after its structs were taken into its fields. */
 static bool copy_event(struct running *running, struct relay_trace_event *event, const struct relay_trace_event *from)
 {
 	static const size_t bytes[] = {
 	    offsetof(struct relay_trace_event, file),
 	    offsetof(struct relay_trace_event, n_enums),
-	    sizeof(struct relay_trace_event),
+	    offsetof(struct relay_trace_event, structs),
 	};
 	running->used = 0;
 	*event = (struct relay_trace_event){0};

@@ -21,6 +21,7 @@
 #include "base/scratch.h"
 #include "trace/choice.h"
 #include "trace/declared.h"
+#include "trace/flat.h"
 #include "trace/joined.h"
 #include "trace/process.h"
 #include "trace/threads.h"
@@ -231,9 +232,32 @@ static void begin_tracing(void)
 		relay_trace_wait();
 }
 
+static const struct relay_declared *declared_of(const struct relay_trace_event *event)
+{
+	return event && relay_tsdl_allows(event) ? relay_declared_get(event) : NULL;
+}
+
+/* Take the fields of its structs into the event's list, which is then that of the copy. */
+static const struct relay_declared *flatten(struct relay_trace_event *event)
+{
+	struct relay_trace_event *flat = relay_event_flat(event);
+	const struct relay_declared *declared = declared_of(flat);
+	free(flat);
+	if (!declared)
+		return NULL;
+	event->fields = declared->event.fields;
+	event->n_fields = declared->event.n_fields;
+	event->enums = declared->event.enums;
+	event->n_enums = declared->event.n_enums;
+	event->structs = NULL;
+	event->has_place = 2;
+	return declared;
+}
+
 static void register_event(struct relay_trace_event *event)
 {
-	const struct relay_declared *declared = event && relay_tsdl_allows(event) ? relay_declared_get(event) : NULL;
+	const bool has_structs = event && event->has_place > 2;
+	const struct relay_declared *declared = has_structs ? flatten(event) : declared_of(event);
 	if (!declared)
 		return;
 	event->id = declared->number;

@@ -13,6 +13,10 @@
  *                 uint16_t _port[2];                             an array
  *                 uint32_t __ns_length; int64_t _ns[__ns_length];        a sequence
  *                 enum : uint8_t { "idle" = 0, "busy" = 1 } _state;
+ *                 struct {                                       the fields "at.x" and "at.y"
+ *                         int32_t _x;
+ *                         int32_t _y;
+ *                 } _at;
  *         };
  * };
  *
@@ -41,11 +45,27 @@ static bool is_name(const char *name, const char *further)
 	return true;
 }
 
-static bool has_two(const struct relay_trace_event *event, uint32_t field)
+/* A field's name, in which dots stand behind those of the structs that it is in. */
+static bool is_path(const char *name)
 {
-	for (uint32_t i = 0; i < field; i++)
-		if (strcmp(event->fields[i].name, event->fields[field].name) == 0)
-			return true;
+	return is_name(name, ".") && *name != '.' && name[strlen(name) - 1] != '.' && !strstr(name, "..") &&
+	       relay_field_depth(name) <= RELAY_TRACE_DEPTH_MAX;
+}
+
+/* True if an earlier field, or a struct that has ended, has the name of this field, or of a struct that begins with it. */
+static bool is_used(const struct relay_trace_event *event, uint32_t field)
+{
+	const char *name = event->fields[field].name;
+	size_t length;
+	relay_common_structs(field ? event->fields[field - 1].name : "", name, &length);
+	do {
+		length += strcspn(name + length, ".");
+		for (uint32_t i = 0; i < field; i++) {
+			const char *other = event->fields[i].name;
+			if (strncmp(other, name, length) == 0 && (!other[length] || other[length] == '.'))
+				return true;
+		}
+	} while (name[length++]);
 	return false;
 }
 
@@ -76,7 +96,7 @@ static bool allows_labels(const struct relay_trace_enum *labels, const struct re
 static bool allows_field(const struct relay_trace_event *event, uint32_t i)
 {
 	const struct relay_trace_field *field = &event->fields[i];
-	if (!relay_field_is_sound(field->type) || !is_name(field->name, "") || has_two(event, i))
+	if (!relay_field_is_sound(field->type) || !is_path(field->name) || is_used(event, i))
 		return false;
 	return !(field->type & RELAY_TRACE_IS_ENUM) ||
 	       allows_labels(relay_field_enum(event, field->name), relay_field_base(field->type));
@@ -84,14 +104,17 @@ static bool allows_field(const struct relay_trace_event *event, uint32_t i)
 
 bool relay_tsdl_allows(const struct relay_trace_event *event)
 {
+	bool has_structs = event->has_place > 2;
 	if (!is_name(event->provider, ".") || !is_name(event->name, "") || event->n_fields > RELAY_FIELDS_MAX ||
-	    event->level > RELAY_N_TRACE_LEVELS)
+	    event->level > RELAY_N_TRACE_LEVELS || has_structs)
 		return false;
-	for (uint32_t i = 0; i < event->n_fields; i++)
+	for (uint32_t i = 0; i < event->n_fields; i++) {
 		if (!allows_field(event, i))
 			return false;
+		has_structs = has_structs || strchr(event->fields[i].name, '.');
+	}
 	/* Fewer fields fit, whatever their names are; to format each event's declaration once more would delay programs that start. */
-	const bool fits = event->n_fields <= FIELDS_THAT_FIT && !relay_event_n_enums(event);
+	const bool fits = event->n_fields <= FIELDS_THAT_FIT && !relay_event_n_enums(event) && !has_structs;
 	return fits || relay_tsdl_event(event, RELAY_TRACE_ID_MAX, NULL, 0) < RELAY_DECLARATION_BYTES;
 }
 
@@ -121,13 +144,23 @@ static void add_place(struct text *text, const struct relay_trace_event *event)
 	add(text, ":%u\";\n", event->line);
 }
 
-static void add_template(struct text *text, const char *template, const char *name)
+/* What a line begins with, after "\t\t", if it is about what is in so many structs. */
+static void indent(struct text *text, uint32_t depth)
 {
-	for (const char *at = template; *at; at++)
+	for (; depth; depth--)
+		add(text, "\t");
+}
+
+static void add_template(struct text *text, const char *template, const char *name, uint32_t depth)
+{
+	for (const char *at = template; *at; at++) {
 		if (*at == '$')
 			add(text, "%s", name);
 		else
 			add(text, "%c", *at);
+		if (*at == '\n')
+			indent(text, depth);
+	}
 }
 
 static void add_enum(struct text *text, const struct relay_trace_enum *labels, bool is_signed)
@@ -139,24 +172,68 @@ static void add_enum(struct text *text, const struct relay_trace_enum *labels, b
 	}
 }
 
+/* Begin the structs that a name begins with from `at` on. */
+static void begin_structs(struct text *text, const char *at, uint32_t depth)
+{
+	for (; (at = strchr(at, '.')); at++) {
+		add(text, "\t\t");
+		indent(text, depth++);
+		add(text, "struct {\n");
+	}
+}
+
+/* End the structs that the field `name` is in, but so many. */
+static void end_structs(struct text *text, const char *name, uint32_t but)
+{
+	size_t ends[RELAY_TRACE_DEPTH_MAX + 1] = {0};
+	uint32_t depth = 0;
+	for (const char *at = name; (at = strchr(at, '.')); at++)
+		ends[++depth] = (size_t)(at - name);
+	for (; depth > but; depth--) {
+		const size_t begin = depth > 1 ? ends[depth - 1] + 1 : 0;
+		add(text, "\t\t");
+		indent(text, depth - 1);
+		add(text, "} _%.*s;\n", (int)(ends[depth] - begin), name + begin);
+	}
+}
+
 static void add_field(struct text *text, const struct relay_trace_event *event, const struct relay_trace_field *field)
 {
 	const struct relay_field_type *type = relay_field_base(field->type);
 	const int word = (int)strcspn(type->tsdl, " "); /* its name in TSDL */
+	const uint32_t depth = relay_field_depth(field->name);
+	const char *name = relay_field_own_name(field->name);
 	add(text, "\t\t");
+	indent(text, depth);
 	if (field->type & RELAY_TRACE_IS_ENUM) {
 		add(text, "enum : %.*s {", word, type->tsdl);
 		add_enum(text, relay_field_enum(event, field->name), type->kind == RELAY_FIELD_SIGNED);
-		add(text, " } _%s;", field->name);
+		add(text, " } _%s;", name);
 	} else if (field->type & RELAY_TRACE_IS_SEQUENCE) {
-		add(text, "uint32_t __%s_length;\n\t\t", field->name);
-		add(text, "%.*s _%s[__%s_length];", word, type->tsdl, field->name, field->name);
+		add(text, "uint32_t __%s_length;\n\t\t", name);
+		indent(text, depth);
+		add(text, "%.*s _%s[__%s_length];", word, type->tsdl, name, name);
 	} else if (relay_field_count(field->type)) {
-		add(text, "%.*s _%s[%u];", word, type->tsdl, field->name, relay_field_count(field->type));
+		add(text, "%.*s _%s[%u];", word, type->tsdl, name, relay_field_count(field->type));
 	} else {
-		add_template(text, type->tsdl, field->name);
+		add_template(text, type->tsdl, name, depth);
 	}
 	add(text, "\n");
+}
+
+static void add_fields(struct text *text, const struct relay_trace_event *event)
+{
+	const char *before = "";
+	for (uint32_t i = 0; i < event->n_fields; i++) {
+		const char *name = event->fields[i].name;
+		size_t length;
+		const uint32_t depth = relay_common_structs(before, name, &length);
+		end_structs(text, before, depth);
+		begin_structs(text, name + length, depth);
+		add_field(text, event, &event->fields[i]);
+		before = name;
+	}
+	end_structs(text, before, 0);
 }
 
 size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char *at, size_t size)
@@ -169,8 +246,7 @@ size_t relay_tsdl_event(const struct relay_trace_event *event, uint64_t id, char
 	if (event->has_place && event->file)
 		add_place(&text, event);
 	add(&text, "\tfields := struct {\n");
-	for (uint32_t i = 0; i < event->n_fields; i++)
-		add_field(&text, event, &event->fields[i]);
+	add_fields(&text, event);
 	add(&text, "\t};\n};\n");
 	return text.length;
 }

@@ -46,7 +46,7 @@ _HINTS = {
 _TOKEN = re.compile(
     r"""[ \t]*(?:
     (?P<number>-?(?:0[xX][0-9a-fA-F]+|[0-9]+(?P<real>(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?))(?![\w.]))
-    |(?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)
     |"(?P<text>(?:[^"\\]|\\.)*)"
     |(?P<sign>&&|\|\||[=!<>]=|[<>~!()])
     |(?P<end>$)
@@ -65,7 +65,11 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A comparison of a field, or of the level, with a value. number: the bits of an integer or a double."""
+    """A comparison of a field, or of the level, with a value.
+
+    field: at.x for the field x of a struct at
+    number: the bits of an integer or a double
+    """
 
     operand: Operand
     order: Order
@@ -244,7 +248,8 @@ def unmet(text: str, fields: Iterable[tuple[str, str]], level: int | None) -> st
                 return "has no level"
             continue
         if one.field not in forms:
-            return f"has no field {one.field}"
+            is_struct = any(name.startswith(f"{one.field}.") for name in forms)
+            return f"has {one.field} as a struct" if is_struct else f"has no field {one.field}"
         word, form = forms[one.field]
         if not _fits(one, form):
             return f"has {one.field} as {word:.60}"

@@ -16,7 +16,8 @@
 
 enum { ARENA_BYTES = 1 << 20 };
 
-static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}};
+static struct relay_trace_field fields[] = {
+    {"n", RELAY_TRACE_U32}, {"s.x", RELAY_TRACE_U8}, {"t", RELAY_TRACE_U8}, {"s.y", RELAY_TRACE_U8}};
 static struct relay_declared declared = {
     .event = {.provider = "hostile", .name = "one", .fields = fields, .n_fields = 1}};
 static struct relay_trace_event *one_event[] = {&declared.event};
@@ -72,6 +73,12 @@ static void make(struct relay_traced_own *own, const char *kind)
 		object.events_end = object.events - 1;
 	} else if (strcmp(kind, "forms") == 0) {
 		declared.event.has_place = 3;
+	} else if (strcmp(kind, "dots") == 0) {
+		fields[0].name = "....................................";
+	} else if (strcmp(kind, "deep") == 0) {
+		fields[0].name = "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t.u.v.w.x.y.z";
+	} else if (strcmp(kind, "split") == 0) {
+		declared.event.n_fields = 4;
 	} else if (strcmp(kind, "nowhere") == 0) {
 		own->objects = (struct relay_trace_object *)UINTPTR_MAX;
 		own->declared = (struct relay_declared *)8;

@@ -19,7 +19,7 @@ from tracing import RELAYCTL
 pytestmark = pytest.mark.one_mount
 
 HOSTILE = Path(__file__).with_name("hostile_lists.c")
-FORMS = ROOT / "tests/fuse/traces/trace_forms.c"
+FORMS, STRUCTS = ROOT / "tests/fuse/traces/trace_forms.c", ROOT / "tests/fuse/traces/trace_structs.c"
 LIBRARY = ROOT / "tests/fuse/traces/traced_library.c"
 OF_TRACED = ["judge:after", "judge:before", "judge:step", "long:text", "other:step", "test:step"]
 DECLARES = """
@@ -28,7 +28,7 @@ from relayfs_fuse.trace import Event
 class Color(IntEnum):
     RED = 1
     BLUE = -2
-tick = Event("py", "tick", {"n": "u32[3]", "color": Color}, level="warning")
+tick = Event("py", "tick", {"n": "u32[3]", "color": Color, "at": {"x": "i8", "to": {"y": "string"}}}, level="warning")
 print("ready", flush=True)
 input()
 """
@@ -52,7 +52,10 @@ pyfuse3.init(Slow(), sys.argv[1], {"fsname=slow", "allow_other"})
 print("ready", flush=True)
 trio.run(pyfuse3.main)
 """
-KINDS = ["circle", "nulls", "endless", "unterminated", "fields", "backwards", "forms", "nowhere", "name", "magic"]
+KINDS = [
+    "circle", "nulls", "endless", "unterminated", "fields", "backwards", "forms", "nowhere", "name", "magic", "dots",
+    "deep", "split",
+]  # fmt: skip
 
 
 def events(mount: Mount, *words: str) -> dict[str, dict[str, Any]]:
@@ -133,20 +136,31 @@ def test_traces_that_take_an_event_are_named(mount):
 
 
 def test_all_forms_of_fields_are_named_as_they_are_declared(mount, tmp_path):
-    source = tmp_path / "forms.c"
-    source.write_text(f"""
-        #define main trace_forms_main
-        #include "{FORMS}"
-        #include <stdio.h>
-        #undef main
-        int main(void) {{ puts("ready"); fflush(stdout); return getchar(); }}
-    """)
-    with running(mount, compile_c([source], tmp_path / "forms")), running(mount, sys.executable, "-c", DECLARES):
+    with ExitStack() as stack:
+        for path in (FORMS, STRUCTS):
+            source = tmp_path / path.name
+            source.write_text(f"""
+                #define main traced_main
+                #include "{path}"
+                #include <stdio.h>
+                #undef main
+                int main(void) {{ puts("ready"); fflush(stdout); return getchar(); }}
+            """)
+            stack.enter_context(running(mount, compile_c([source], source.with_suffix(""))))
+        stack.enter_context(running(mount, sys.executable, "-c", DECLARES))
         found = events(mount)
     types = {name: [field["type"] for field in event["fields"]] for name, event in found.items()}
+    fields = {name: [(one["name"], one["type"]) for one in event["fields"]] for name, event in found.items()}
     assert types["forms:all"][:4] == ["u8{IDLE=0,BUSY=7,int=255}", "u16[2]", "string", "i64[]"]
     assert types["forms:plain"] == ["u32"]
-    assert types["py:tick"] == ["u32[3]", "i32{RED=1,BLUE=-2}"]
+    assert types["py:tick"] == ["u32[3]", "i32{RED=1,BLUE=-2}", "i8", "string"]
+    assert fields["py:tick"][2:] == [("at.x", "i8"), ("at.to.y", "string")]
+    assert fields["structs:click"] == [("id", "u32"), ("at.x", "i32"), ("at.y", "i32"), ("last", "u8")]
+    assert fields["structs:all"][:4] == [
+        ("state", "i8{IDLE=-1}"), ("request.path", "string"), ("request.name", "string"),
+        ("request.state", "u8{IDLE=0,BUSY=7}"),
+    ]  # fmt: skip
+    assert fields["structs:deepest"] == [("in.in.in.in.in.in.in.in.n", "u8"), ("n", "u8")]
     assert found["py:tick"]["level"] == "warning"
 
 

@@ -352,22 +352,26 @@ from relayfs_fuse.trace import Event
 event = Event("app", "forms", {"ns": "i32[]", "pair": "x8[2]", "state": "u8{IDLE=0,BUSY=1}", "d": "f64[1]"})
 event([-5, 7], b"\\1\\2", 1, [0.5])
 event([], b"\\3\\4", 9, [1])
+at = {"x": "i32", "to": {"state": "u8{IDLE=0,BUSY=1}", "ns": "u8[]"}, "counter_value": "u8"}
+Event("app", "structs", {"at": at, "track_event_type": "u8", "scope_x": {"y": "u8"}, "text": "string"})(
+    (-5, (1, (6, 7)), 9), ord("I"), (3,), "long" * 100)
 Event("app", "level", {"counter_value": "u8{LOW=3}"})(3)
 """
 
 
 @pytest.mark.parametrize("option", ["--perfetto", "--chrome"])
-def test_arrays_and_enums_are_arguments(store, out, option):
+def test_arrays_enums_and_structs_are_arguments(store, out, option):
     store.create("t")
     run_programs(store, FORMS, 1)
     snapshot(store, out)
     prefix = "debug" if option == "--perfetto" else "args"
     sql = (
         "select key, coalesce(string_value, int_value, real_value) as value from slice join args using (arg_set_id)"
-        " where name = 'app:forms' and slice.id = (select {}(id) from slice where name = 'app:forms') order by key"
+        " where slice.id = (select {}(id) from slice where name = '{}') order by key"
     )
     with loaded(out, option) as query:
-        first, second = (dict(rows(query, sql.format(which))) for which in ("min", "max"))
+        first, second = (dict(rows(query, sql.format(which, "app:forms"))) for which in ("min", "max"))
+        nested = dict(rows(query, sql.format("min", "app:structs")))
         values = rows(query, "select value from counter")
     first, second = ({key.removeprefix(f"{prefix}."): value for key, value in one.items()} for one in (first, second))
     assert (first["ns[0]"], first["ns[1]"], first["state"], first["d[0]"]) == (-5, 7, "BUSY", 0.5)
@@ -375,3 +379,7 @@ def test_arrays_and_enums_are_arguments(store, out, option):
     assert (second["state"], second["pair[0]"] is not None) == (9, True)
     assert not any(key.startswith("ns[") for key in second)
     assert values == [(3.0,)]
+    assert {key.removeprefix(f"{prefix}."): value for key, value in nested.items()} == {
+        "at.x": -5, "at.to.state": "BUSY", "at.to.ns[0]": 6, "at.to.ns[1]": 7, "at.counter_value": 9, "scope_x.y": 3,
+        "text": "long" * 100,
+    }  # fmt: skip

@@ -32,6 +32,12 @@ LAST_CPU = native.n_possible_cpus() - 1
 BABELTRACE = re.compile(r"\[(\d+)\.(\d{9})\] .* \{ (n = \d+), fill = \d+ \}")
 CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]")
 CONSUMES = "relayctl: nobody records t: what is shown is consumed, so that its programs have room for further events\n"
+SAYS_STRUCTS = """
+from relayfs_fuse import Event
+event = Event("a", "b", {"at": {"x": "i8", "to": {"y": "u8"}}, "n": "u8"})
+event((1, (2,)), 3)
+event((-1, (0,)), 0)
+"""
 SAYS_ESCAPES = """
 from relayfs_fuse.trace import Event
 Event("a", "b", {"text": "string"})("\\x1b[2Jgr\\u00fc\\u00dfe\\x9b1m\\n\\x7f")
@@ -157,6 +163,17 @@ def test_no_text_of_a_program_moves_the_cursor(store):
     assert "\\u001b[2Jgrüße\\u009b1m\\n\\u007f" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     assert not CONTROLS.search(on_terminal(100, "t", "--store", store.path, NO_COLOR="1"))
+
+
+def test_structs_are_in_brackets_on_terminals_too(store):
+    store.create("t")
+    subprocess.run([sys.executable, "-c", SAYS_STRUCTS], env=trace_environment(store), check=True, timeout=DEADLINE_S)
+    narrow = on_terminal(59, "t", "--store", store.path, NO_COLOR="1").decode().splitlines()
+    assert [line.partition("a:b: ")[2] for line in narrow] == ["at={x=1 to={y=2}} n=3", "at={x=-1 to={y=0}} n=0"]
+    coloured = on_terminal(100, "t", "--store", store.path).splitlines()[0]
+    name = "\x1b[34m%s\x1b[0m"
+    shown = f"{{ {name % 'at'} = {{ {name % 'x'} = 1, {name % 'to'} = {{ {name % 'y'} = 2 }} }}, {name % 'n'} = 3 }}"
+    assert coloured.endswith(shown.encode())
 
 
 # --- traces ---

@@ -5,7 +5,7 @@
  *
  * An input is declarations, then packets:
  *
- *     n  {id n_fields {type name}*}*n   context   {length begin end discarded events...}...        a byte each but the events
+ *     n  {id n_fields {type form name}*}*n   context   {length begin end discarded events...}...        a byte each but the events
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
@@ -16,19 +16,37 @@
 enum { MOST_FIELDS = 12, N_STREAMS = 3 };
 
 /* Names that mean something to viewers, too. */
-static const char *const names[] = {"n", "track_event_type", "slice_name", "track_name", "counter_value", "scope_x"};
+static const char *const names[] = {"n",
+                                    "track_event_type",
+                                    "slice_name",
+                                    "track_name",
+                                    "counter_value",
+                                    "scope_x",
+                                    "s.x",
+                                    "s.y",
+                                    "s.t.x",
+                                    "s.t.",
+                                    "..",
+                                    "scope_x.y",
+                                    "1.2.3.4.5.6.7.8.9",
+                                    "1.2.3.4.5.6.7.8.9.10"};
+static const struct relay_trace_label label = {"A", 1};
 
 static void declare(struct relay_layouts *layouts, struct input *input)
 {
 	for (unsigned n = take(input) % 5; n; n--) {
 		struct relay_trace_field fields[MOST_FIELDS];
-		struct relay_trace_event event = {.provider = "p", .name = "e", .fields = fields};
+		struct relay_trace_enum enums[MOST_FIELDS];
+		struct relay_trace_event event = {
+		    .provider = "p", .name = "e", .fields = fields, .has_place = 2, .enums = enums};
 		uint64_t id = take(input) % 8;
 		event.n_fields = take(input) % MOST_FIELDS;
 		for (uint32_t i = 0; i < event.n_fields; i++) {
-			fields[i].type = take(input) % (RELAY_N_TRACE_TYPES + 1);
+			fields[i].type = take(input) % (RELAY_N_TRACE_TYPES + 1) | form_of(take(input));
 			fields[i].name = names[take(input) % (sizeof(names) / sizeof(*names))];
+			enums[i] = (struct relay_trace_enum){fields[i].name, &label, 1};
 		}
+		event.n_enums = event.n_fields;
 		relay_layouts_declare(layouts, id, &event);
 	}
 }

@@ -17,23 +17,6 @@
 enum { MOST_TYPES = 64 };
 static const uint64_t begin = 100, end = 1ull << 40;
 
-/* What a field is besides its type: mostly nothing, a sequence, an array, an enum, or what cannot be. */
-static uint32_t form_of(unsigned byte)
-{
-	switch (byte % 8) {
-	case 0:
-		return RELAY_TRACE_IS_SEQUENCE;
-	case 1:
-		return (byte / 8 + 1) << RELAY_TRACE_COUNT_SHIFT;
-	case 2:
-		return RELAY_TRACE_IS_ENUM;
-	case 3:
-		return byte << 8;
-	default:
-		return 0;
-	}
-}
-
 static void declare(struct relay_layouts *layouts, struct input *input)
 {
 	for (unsigned n = take(input) % 8; n; n--) {

@@ -31,9 +31,11 @@ TYPES = {
 }  # fmt: skip
 PACKING = {"u8": "<B", "u64": "<Q", "i16": "<h", "x32": "<I", "f32": "<f", "f64": "<d"}
 ARRAY, SEQUENCE, ENUM = "i16[3]", "u64[]", "u8{a=1,b=2}"
+STRUCT = "a struct"
 OTHERS = {
     "bytes": "uint32_t __$_length;\n\t\txint8_t _$[__$_length];", ARRAY: "int16_t _$[3];",
     SEQUENCE: "uint32_t __$_length;\n\t\tuint64_t _$[__$_length];", ENUM: 'enum : uint8_t { "a" = 1, "b" = 2 } _$;',
+    STRUCT: "struct {\n\t\tint16_t _x;\n\t\tstruct {\n\t\tstring { encoding = UTF8; } _y;\n\t\t} _to;\n\t\t} _$;",
 }  # fmt: skip
 
 
@@ -55,6 +57,8 @@ def value(chance: random.Random, word: str) -> bytes:
         return struct.pack("<I", n := chance.randrange(12)) + chance.randbytes(n)
     if word == SEQUENCE:
         return struct.pack("<I", n := chance.randrange(5)) + chance.randbytes(8 * n)
+    if word == STRUCT:
+        return value(chance, "i16") + value(chance, "string")
     if word in (ARRAY, ENUM):
         return chance.randbytes(6 if word == ARRAY else 1)
     if word in ("f32", "f64"):

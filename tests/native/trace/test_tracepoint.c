@@ -337,6 +337,48 @@ TEST(what_cannot_be_declared_is_refused)
 	CHECK(relay_trace_declare("test", "many", fields, 64) != NULL);
 }
 
+/* The error for an event with fields of these names, up to NULL; 0: there is none. */
+static int refuses_names(const char *const *names)
+{
+	struct relay_trace_field fields[8];
+	uint32_t n = 0;
+	for (; names[n]; n++)
+		fields[n] = (struct relay_trace_field){names[n], RELAY_TRACE_U8};
+	errno = 0;
+	return relay_trace_declare("test", "names", fields, n) ? 0 : errno;
+}
+
+TEST(fields_of_structs_have_names_with_dots)
+{
+	static const char *const good[][5] = {{"a.x"},
+	                                      {"a.x", "a.y", "x"},
+	                                      {"a.a.a", "a.a.b", "a.b", "b.a"},
+	                                      {"a.b.x", "a.bc.x", "a.b_.x"},
+	                                      {"1.2.3.4.5.6.7.8.9"}};
+	static const char *const bad[][5] = {{".x"},
+	                                     {"a."},
+	                                     {"a..x"},
+	                                     {"."},
+	                                     {"1.2.3.4.5.6.7.8.9.10"},
+	                                     {"a.x", "a.x"},
+	                                     {"a.x", "b", "a.y"},
+	                                     {"a.b.x", "a.c", "a.b.y"},
+	                                     {"a", "a.x"},
+	                                     {"a.x", "a"},
+	                                     {"a.x", "a.x.y"},
+	                                     {"a.b.x", "b", "a.b"}};
+	char name[129] = "a.";
+	const char *const names[] = {name, NULL};
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
+		CHECK_EQ(refuses_names(good[i]), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+		CHECK_EQ(refuses_names(bad[i]), EINVAL);
+	memset(name + 2, 'x', 125);
+	CHECK_EQ(refuses_names(names), 0);
+	name[127] = 'x';
+	CHECK_EQ(refuses_names(names), EINVAL);
+}
+
 static int refuses_labels(uint32_t type, const struct relay_trace_label *labels, uint32_t n)
 {
 	const struct relay_trace_field field = {"e", type};
