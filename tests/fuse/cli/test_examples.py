@@ -6,10 +6,12 @@ import os
 import re
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from pathlib import Path
 import pytest
 from build import ROOT, compile_c
 from mounts import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
+from trace_processor import trace_processor
 
 EXAMPLES = ROOT / "examples"
 # Empty lines, a long one, bytes that are no text.
@@ -169,6 +172,38 @@ def test_programs_of_two_languages_are_traced_and_recorded(mount):
     (logged,) = (event["fields"] for event in found if event["name"] == "python:log")
     assert 'level = "WARNING", logger = "root", message = "27 takes 111 steps"' in logged
     assert "trace" not in mount.channels()
+
+
+def test_two_programs_that_work_together_are_on_one_timeline(mount, tmp_path):
+    mount.command("trace create t\ntrace start t\n")
+    environment = {**os.environ, "RELAYFS": str(mount.path)}
+    (drawer,) = c_program("mandelbrot")
+    with spawn([drawer], 3, 2, stdout=subprocess.PIPE, env=environment) as pictures:
+        succeed(spawn(python_program("png"), tmp_path, stdin=pictures.stdout, stderr=subprocess.PIPE, env=environment))
+    assert pictures.returncode == 0
+    for number in range(3):
+        picture = (tmp_path / f"{number}.png").read_bytes()
+        assert picture[12:24] == b"IHDR" + struct.pack(">II", 640, 480)
+        start = picture.index(b"IDAT")
+        (length,) = struct.unpack(">I", picture[start - 4 : start])
+        rows = zlib.decompress(picture[start + 4 : start + 4 + length])
+        assert len(rows) == 480 * 641
+        # The middle is on the edge of the set: there are points inside and outside.
+        assert 0 < rows.count(0) < len(rows) - 480 * 640 // 10
+    for words in (["snapshot", "t", "-m", mount.path, "-o"], ["export", "--perfetto", "-o", tmp_path / "out"]):
+        command = [RELAYFS.with_name("relayctl"), *words, tmp_path / "recording"]
+        subprocess.run(command, check=True, timeout=DEADLINE_S)
+    with trace_processor(tmp_path / "out") as query:
+        found = query(
+            "select slice.name || ' in ' || coalesce(parent.name, '') as nested, count(*) as n from slice "
+            "left join slice parent on slice.parent_id = parent.id where slice.dur > 0 group by nested order by nested"
+        )
+        assert {row["nested"]: row["n"] for row in found} == {
+            "compress in png:picture": 3, "filter in png:picture": 3, "mandel:band in ": 36,
+            "mandel:draw in mandel:picture": 3, "mandel:iterate in mandel:band": 36, "mandel:picture in ": 3,
+            "mandel:shade in mandel:band": 36, "mandel:write in mandel:picture": 3, "png:picture in ": 3,
+            "read in ": 3, "write in png:picture": 3,
+        }  # fmt: skip
 
 
 # --- rings ---
