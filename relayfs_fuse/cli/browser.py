@@ -23,7 +23,6 @@ import click
 from click.core import ParameterSource
 
 from relayfs_fuse.cli.export import ended_by_signals, export_command
-from relayfs_fuse.cli.snapshot import snapshot
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
 
@@ -128,7 +127,7 @@ def _serve(server: _Server) -> None:
     server.serve_forever()
 
 
-def show_in_browser(context: click.Context, *, is_recording: bool) -> None:
+def show_in_browser(context: click.Context) -> None:
     """Carry out `relayctl view --browser`: show what the recording or trace holds now.
 
     Until the browser has it; the page that is installed is served until SIGINT.
@@ -141,13 +140,9 @@ def show_in_browser(context: click.Context, *, is_recording: bool) -> None:
         raise click.UsageError("--browser shows what TRACE or DIR holds now; it takes --since and --event only")
     name = "trace.pftrace"
     with ended_by_signals(name), tempfile.TemporaryDirectory(prefix="relayctl-") as directory:
-        recording, exported = options["what"], os.path.join(directory, name)
-        if not is_recording:
-            recording = os.path.join(directory, "snapshot")
-            place = {name: options[name] for name in ("mount", "store")}
-            context.invoke(snapshot, name=options["what"], output=recording, **place)
-        chosen = {name: options[name] for name in ("since", "patterns")}
-        context.invoke(export_command, directory=recording, file_format="perfetto", output=exported, **chosen)
+        exported = os.path.join(directory, name)
+        same = {name: options[name] for name in ("what", "mount", "store", "since", "patterns")}
+        context.invoke(export_command, file_format="perfetto", output=exported, **same)
         _show(exported)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -21,6 +22,11 @@ check_option = click.option(
 )  # fmt: skip
 json_option = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
 store_option = click.option("--store", metavar="STORE", help="Use this store, without a server.")
+
+
+def is_recording(what: str, mount: str | None, store: str | None) -> bool:
+    """Return whether TRACE|DIR is a recording: a directory that exists, unless it is said where the trace is."""
+    return mount is None and store is None and os.path.isdir(what)
 
 
 def say(line: str) -> None:

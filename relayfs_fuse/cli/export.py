@@ -1,4 +1,4 @@
-"""relayctl export: write the events of a recording as text or for viewers, all of them in the order of their times."""
+"""relayctl export: write the events of a trace as text or for viewers, all of them in the order of their times."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, is_recording, mount_option, say, store_option
 from relayfs_fuse.cli.moment import moment
+from relayfs_fuse.cli.snapshot import held_now
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, TIMES, Export, Style
 from relayfs_fuse.record.report import size
@@ -30,7 +31,9 @@ _PROGRESS_S = 1.0
 
 
 @click.command("export")
-@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.argument("what", metavar="TRACE|DIR")
+@mount_option
+@store_option
 @click.option("--text", "file_format", flag_value="text", default=True, help="One line per event (default).")
 @click.option("--json", "file_format", flag_value="json", help="One JSON object per event, each on a line.")
 @click.option("--chrome", "file_format", flag_value="chrome", help="Chrome's trace events, in JSON.")
@@ -44,7 +47,9 @@ _PROGRESS_S = 1.0
     help="How --text writes times: of the day, with the date, since the first event, since 1970.",
 )  # fmt: skip
 def export_command(  # noqa: PLR0913, PLR0917  # an option each
-    directory: str,
+    what: str,
+    mount: str | None,
+    store: str | None,
     file_format: str,
     output: str | None,
     since: str | None,
@@ -52,7 +57,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     patterns: tuple[str, ...],
     times: str,
 ) -> None:
-    """Write the events that the recording DIR holds, of all processes and CPUs, in the order of their times.
+    """Write the events of the recording DIR, or what the buffers of the trace TRACE hold, in the order of their times.
 
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
     PATTERN is a glob of PROVIDER:NAME.
@@ -62,10 +67,13 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     if file_format == "perfetto" and output is None and sys.stdout.isatty():
         raise click.UsageError("a Perfetto trace is nothing to read: -o FILE")
     with ended_by_signals(output), ExitStack() as stack:
+        directory = what
+        if not is_recording(what, mount, store):
+            directory = stack.enter_context(held_now(what, mount, store))
         recording = stack.enter_context(closing(Recording(directory)))
         parts = recording.parts
         if not any(matches(one, patterns) for part in parts for one in part.declarations):
-            print(f"relayctl: {directory}: no event is declared whose name matches", file=sys.stderr)
+            say(f"{what}: no event is declared whose name matches")
             sys.exit(NOTHING_MATCHES)
         made = min(part.origin.real for part in parts)
         limits = moment(since, made, 0), moment(until, made, EVER)
@@ -76,7 +84,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
             style = Style(file_format, times, max(0, mono_offset))
             _write(file, merged, stack.enter_context(closing(Export(merged, style))).pieces())
             _fail_if_unread(merged)
-        _report(merged, directory, output)
+        _report(merged, what, output)
 
 
 @contextmanager
@@ -145,11 +153,11 @@ def _fail_if_unread(merged: Merge) -> None:
         raise RelayError(f"a stream cannot be read: {os.strerror(error)}")
 
 
-def _report(merged: Merge, directory: str, output: str | None) -> None:
+def _report(merged: Merge, what: str, output: str | None) -> None:
     """Print how many events were written, unless to stdout, and warnings about wrong packets and late events."""
     stats = merged.stats()
     if output is not None:
-        print(f"{directory}: {stats.events} events to {output}, {stats.lost} events lost", file=sys.stderr)
+        print(f"{what}: {stats.events} events to {output}, {stats.lost} events lost", file=sys.stderr)
     if stats.damaged:
         print(f"relayctl: {stats.damaged} packets end in what is no declared event", file=sys.stderr)
     if stats.late:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+import tempfile
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from relayfs_fuse.cli.common import check_option, mount_option, store_option
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress, as_json, summarize
 from relayfs_fuse.record.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relayfs_fuse.record.recording import Summary
 
 
 @click.command()
@@ -25,12 +33,35 @@ def snapshot(  # noqa: PLR0913, PLR0917  # an option each
     name: str, output: str, mount: str | None, store: str | None, check: str, progress: bool, json_wanted: bool
 ) -> None:
     """Write what the buffers of the trace NAME hold now to a CTF trace, and leave the events there."""
-    shown = Progress(shows_always=progress)
     with closing(Source(name, find_store(mount, store))) as source:
-        taken = Snapshot(source, os.path.abspath(output), shown.say, check)
-        taken.take(lambda: shown.tick(taken.summary))
-    shown.close()
+        summary = _take(source, os.path.abspath(output), check, shows_always=progress)
     if json_wanted:
-        click.echo(as_json(name, output, taken.summary))
+        click.echo(as_json(name, output, summary))
     else:
-        click.echo(summarize(name, output, taken.summary), err=True)
+        click.echo(summarize(name, output, summary), err=True)
+
+
+@contextmanager
+def held_now(name: str, mount: str | None, store: str | None) -> Iterator[str]:
+    """Give a directory with what the buffers of a trace hold now, until this ends; say what is missing in it.
+
+    RelayError: there is no such trace, or nothing in it
+    """
+    with (
+        closing(Source(name, find_store(mount, store))) as source,
+        tempfile.TemporaryDirectory(prefix="relayctl-") as directory,
+    ):
+        summary = _take(source, directory, "others", shows_always=False)
+        if summary.is_incomplete:
+            click.echo(summarize(name, "a temporary directory", summary), err=True)
+        if not summary.processes:
+            raise RelayError(f"{name}: no program has written to it that can be read")
+        yield directory
+
+
+def _take(source: Source, output: str, check: str, *, shows_always: bool) -> Summary:
+    shown = Progress(shows_always=shows_always)
+    taken = Snapshot(source, output, shown.say, check)
+    taken.take(lambda: shown.tick(taken.summary))
+    shown.close()
+    return taken.summary

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, suppress
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, mount_option, say, store_option
+from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, is_recording, mount_option, say, store_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.own_trace import own_trace
@@ -67,8 +67,8 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`.
     """
     check_stdout()
-    is_recording = what is not None and mount is None and store is None and os.path.isdir(what)
-    if is_recording and follow:
+    is_directory = what is not None and is_recording(what, mount, store)
+    if is_directory and follow:
         raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
     if what is None and not patterns:
         raise click.UsageError("TRACE, DIR or --event is missing")
@@ -79,12 +79,12 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     if in_browser:
         from relayfs_fuse.cli.browser import show_in_browser  # noqa: PLC0415  # most views need no HTTP
 
-        show_in_browser(context, is_recording=is_recording)
+        show_in_browser(context)
         return
     style = _style(json_wanted)
     # A signal, or a reader that closes the pipe, ends the command without an error.
     with Lines(lines, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
-        if what is not None and is_recording:
+        if what is not None and is_directory:
             _show_recording(what, style, out, since, patterns)
             return
         permit_many_files()

@@ -72,6 +72,12 @@ class Summary:
     damaged: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether events are missing that no packet counts as lost."""
+        lost = self.lost_without_buffers or self.lost_without_buffers_by_user
+        return bool(lost or self.unwritten or self.damaged or self.skipped)
+
     def note_lost_without_buffers(self, lost: int, by_user: dict[int, int]) -> None:
         """Store the results of Source.lost_without_buffers()."""
         self.lost_without_buffers, self.lost_without_buffers_by_user = lost, by_user

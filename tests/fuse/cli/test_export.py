@@ -74,13 +74,13 @@ def by_time(found: list[Event]) -> list[Event]:
     return sorted(found, key=lambda event: (event.time, event.writer, event.cpu))
 
 
-def exported(directory: Path, *options: object) -> str:
+def exported(directory: Path | str, *options: object) -> str:
     done = relayctl("export", directory, *options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def objects(directory: Path, *options: object) -> list[dict]:
+def objects(directory: Path | str, *options: object) -> list[dict]:
     # Not splitlines(), which knows more ends of lines than there are.
     return [json.loads(line) for line in exported(directory, "--json", *options).split("\n") if line]
 
@@ -341,6 +341,32 @@ def test_compressed_recordings_are_unpacked(store, run, out, tmp_path, monkeypat
     assert done.returncode == 1
     assert "cannot be unpacked" in done.stderr
     assert not os.listdir(tmp_path / "temporary")
+
+
+def test_what_a_trace_holds_is_exported(store, run, out, tmp_path, monkeypatch):
+    trace = store.create("t")
+    place = ("--store", store.path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    reasons = {"t": "t: no program has written to it that can be read", "u": f"there is no trace u in {store.path}"}
+    for name, reason in reasons.items():
+        done = relayctl("export", name, *place)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"relayctl: {reason}\n")
+    program = run(trace, "app")
+    program.write(400)
+    before = exported("t", *place)
+    assert before == exported(snapshot(store, out))
+    assert len(before.splitlines()) == 400
+    # It stays there, and a directory of the same name is none of it.
+    (tmp_path / "t").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert objects("t", *place) == objects(out)
+    assert "t: there is no trace of relayfs in it" in relayctl("export", "t").stderr
+    for options in ([], ["-e", "nothing:*"]):
+        done = relayctl("export", "t", *place, "--perfetto", "-o", tmp_path / "file", *options)
+        says = "relayctl: t: no event is declared whose name matches\n" if options else None
+        assert done.stderr == (says or f"t: 400 events to {tmp_path}/file, 0 events lost\n")
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_what_is_no_recording_is_refused(out):
