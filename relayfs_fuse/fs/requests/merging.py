@@ -139,7 +139,7 @@ class Merging:
         try:
             pause_s = PAUSE_FIRST_S
             while not events.is_over:
-                if len(handle.lines) >= READY_BYTES:
+                while len(handle.lines) >= READY_BYTES:  # each read takes a part of them
                     feed.room = trio.Event()
                     await feed.room.wait()
                 has_caught_up = handle.has_caught_up

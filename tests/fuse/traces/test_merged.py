@@ -21,9 +21,12 @@ from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from traced import environment_of, processes, program, relayctl, start_trace, traced
 from tracing import finish, recording
 
+from relayfs_fuse.fs.requests.merging import READY_BYTES
 from relayfs_fuse.fs.traces.merged import READERS_MAX
 
 ROOM = "subbuf_size=256K n_subbufs=8"
+# More than the merge gives out at once.
+PIECE_BYTES = 1 << 19
 STEP = re.compile(
     r'\[\d\d:\d\d:\d\d\.\d{9}\] traced-\d+/\d+ cpu\d+ judge:step: { seq = (\d+), who = \d+, text = ".*" }'
 )
@@ -296,6 +299,18 @@ def test_readers_that_stand_still_or_die_hold_up_nobody(mount: Mount, tmp_path: 
         os.close(stopped)
         wait_until(lambda: n_descriptors(mount) <= before, lambda: f"{n_descriptors(mount)} descriptors of {before}")
         assert steps(cat(trace / "merged")) == list(range(5_010))
+
+
+def test_who_reads_little_at_a_time_has_few_lines_made(mount: Mount) -> None:
+    path = start_trace(mount, "t", "subbuf_size=1M n_subbufs=8") / "merged.json"
+    with traced(mount) as writer:
+        writer.ask("emit 60000")
+    descriptor, given = os.open(path, os.O_RDONLY), 0
+    while given < 2 * READY_BYTES:
+        given += len(os.read(descriptor, 4096))
+        # To the thread that has opened it, this is what it has read and can read.
+        assert os.fstat(descriptor).st_size - given <= READY_BYTES + PIECE_BYTES
+    os.close(descriptor)
 
 
 def test_so_many_can_be_read_at_once(mount: Mount) -> None:
